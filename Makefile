@@ -1,0 +1,92 @@
+# The verbs of this project; `make` lists them.
+#
+# Everything that is built, logged or cached lands in build/. Only install and
+# uninstall write to system folders. scripts/setup installs packages that are
+# missing, and nothing when nothing is.
+
+# The PostgreSQL major to build for, test and run: by default the one that
+# this Debian packages.
+CODENAME := $(shell . /etc/os-release 2>/dev/null; echo $$VERSION_CODENAME)
+PG_of_bookworm := 15
+PG_of_trixie := 17
+PG ?= $(PG_of_$(CODENAME))
+
+PREFIX ?= /usr/local
+PG_CONFIG := /usr/lib/postgresql/$(PG)/bin/pg_config
+EXT_BUILD := build/pg$(PG)/ext
+STAGE := build/pg$(PG)/stage
+BINARY := build/target/release/lockstep
+
+export PG
+export CARGO_TARGET_DIR := $(CURDIR)/build/target
+export LOCKSTEP_EXTENSION_STAGE := $(CURDIR)/$(STAGE)
+
+# Out of tree; DESTDIR must not leak from the environment into the staging.
+PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $(CURDIR)/extension/Makefile \
+	PG_CONFIG=$(PG_CONFIG) with_llvm=no
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo build test test-extension test-rust test-fresh lint install uninstall clean \
+	setup build-extension build-release check-pg
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## /\1|/p; s/^\(bench\)-%:[^#]*## /\1-NAME|/p' $(MAKEFILE_LIST) \
+		| awk -F'|' '{ printf "  make %-15s %s\n", $$1, $$2 }'
+	@echo "  PG=N chooses the PostgreSQL major (here: $(or $(PG),none by default))"
+
+demo: build ## a stock standby and a Lockstep one under the same load (ARGS="--duration 20")
+	@$(BINARY) demo $(ARGS)
+
+build: build-extension build-release ## the extension and the lockstep program
+
+test: check-pg ## every test; T=t/001_name.pl, T=sql/name or T=rust_name runs only that
+	@scripts/test $(T)
+
+test-extension: check-pg ## only the extension's tests (T=t/001_name.pl or T=sql/name)
+	@scripts/test --only extension $(T)
+
+test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
+	@scripts/test --only rust $(T)
+
+test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
+	@scripts/test-fresh
+
+bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
+	@$(BINARY) bench $* $(ARGS)
+
+lint: setup ## layout, compiler warnings and script checks
+	@scripts/lint
+
+install: build ## the extension into PostgreSQL $(PG)'s folders, the program into $(PREFIX)/bin
+	$(PGXS) install DESTDIR=$(DESTDIR)
+	@install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lockstep
+
+uninstall: check-pg ## remove what install put there
+	@mkdir -p $(EXT_BUILD)
+	$(PGXS) uninstall DESTDIR=$(DESTDIR)
+	@rm -f $(DESTDIR)$(PREFIX)/bin/lockstep
+
+clean: ## remove what was built; cached Debian roots stay (build/roots)
+	@[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name roots -exec rm -rf {} +
+
+# ---- Steps behind the verbs ------------------------------------------------
+
+check-pg:
+	@$(if $(filter $(PG),15 16 17 18),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17 or 18" >&2; exit 1)
+
+setup: check-pg
+	@scripts/setup build
+
+# Objects of another minor release, or of another compiler, are not reused.
+build-extension: setup
+	@mkdir -p $(EXT_BUILD)/src
+	@{ $(PG_CONFIG) --version; gcc --version | head -n 1; } >$(EXT_BUILD)/made-with.new; \
+	cd $(EXT_BUILD) && { cmp -s made-with made-with.new || { rm -rf src/*.o .deps *.so; mv made-with.new made-with; }; }; \
+	rm -f made-with.new
+	$(PGXS) all
+	@rm -rf $(STAGE)
+	$(PGXS) install DESTDIR=$(CURDIR)/$(STAGE) >build/pg$(PG)/stage.log
+
+build-release: setup
+	@scripts/cargo build --locked --release --bin lockstep

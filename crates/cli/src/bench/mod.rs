@@ -1,0 +1,4 @@
+//! Benchmarks: one module for each, and the file that their results go to.
+
+pub mod priority;
+mod results;

@@ -1,0 +1,72 @@
+//! Exit codes, and the one line that goes with each failure.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use lockstep_lab::{LabError, Role, guard};
+
+/// Anything without a code of its own.
+const FAILED: u8 = 1;
+/// Arguments that make no sense.
+pub const USAGE: u8 = 2;
+/// The source (primary) could not be reached or refused.
+const SOURCE: u8 = 3;
+/// The target (standby) could not be reached or refused.
+const TARGET: u8 = 4;
+
+/// Reports a failure in one line and gives the exit code.
+pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
+    let Err(error) = result else {
+        return ExitCode::SUCCESS;
+    };
+    if guard::asked_to_end().is_some() {
+        // The error is only what ending looks like from here. The thread that handles
+        // the signal exits the process once everything is cleaned up.
+        loop {
+            std::thread::park();
+        }
+    }
+    complain(&format!("{error:#}"));
+    ExitCode::from(code(&error))
+}
+
+/// Writes one line to standard error.
+pub fn complain(message: &str) {
+    let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
+    let _ = writeln!(std::io::stderr(), "lockstep: {line}");
+}
+
+fn code(error: &anyhow::Error) -> u8 {
+    match error.downcast_ref::<LabError>().and_then(LabError::role) {
+        Some(Role::Primary) => SOURCE,
+        Some(Role::Standby) => TARGET,
+        None => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use anyhow::Context;
+    use lockstep_lab::ServerId;
+
+    fn failed(role: Role) -> LabError {
+        LabError::Start {
+            server: ServerId {
+                role,
+                name: "x".to_owned(),
+            },
+            reason: "no".to_owned(),
+        }
+    }
+
+    #[test]
+    fn codes_follow_the_end_that_failed() {
+        assert_eq!(code(&failed(Role::Primary).into()), SOURCE);
+        assert_eq!(code(&failed(Role::Standby).into()), TARGET);
+        assert_eq!(code(&LabError::PortInUse(1).into()), FAILED);
+        let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
+        assert_eq!(code(&wrapped.unwrap_err()), TARGET);
+        assert_eq!(code(&anyhow::anyhow!("other")), FAILED);
+    }
+}

@@ -1,0 +1,242 @@
+//! What people see while something long runs: bars on a terminal, plain lines elsewhere.
+
+use std::io::{self, IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lockstep_lab::trial::{Stage, Tick, Watcher};
+
+use crate::args::Output;
+use crate::text;
+
+/// Distance of plain lines under load.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Steps of the bar.
+const STEPS: u64 = 1000;
+
+/// One phase of a run: a trial with its preparation.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    /// What it is called.
+    pub name: String,
+    /// How long its load runs, measured or not.
+    pub load: Duration,
+}
+
+/// Progress of a run made of phases.
+pub struct Live {
+    view: View,
+    phases: Vec<Phase>,
+    current: usize,
+    started: Instant,
+    phase_started: Instant,
+    /// How long a phase is prepared before its load: a guess, then what it last took.
+    preparation: Duration,
+    /// Load of the current phase that is over.
+    load_done: Duration,
+    warmup: Duration,
+    measured: Duration,
+    loading: bool,
+    last_line: Option<Instant>,
+}
+
+enum View {
+    Bars {
+        all: MultiProgress,
+        total: ProgressBar,
+        lines: Vec<ProgressBar>,
+    },
+    Lines {
+        to_stderr: bool,
+    },
+}
+
+impl Live {
+    /// Progress over `phases`. `preparation` is a first guess of what each takes before
+    /// its load; `warmup` is the part of each load that is not measured.
+    pub fn new(
+        output: Output,
+        phases: Vec<Phase>,
+        preparation: Duration,
+        warmup: Duration,
+    ) -> Self {
+        let now = Instant::now();
+        let mut live = Self {
+            view: View::Lines {
+                to_stderr: output == Output::Json,
+            },
+            current: 0,
+            started: now,
+            phase_started: now,
+            preparation,
+            load_done: Duration::ZERO,
+            warmup,
+            measured: Duration::ZERO,
+            loading: false,
+            last_line: None,
+            phases,
+        };
+        if output == Output::Text && io::stdout().is_terminal() {
+            live.view = live.bars();
+        }
+        live
+    }
+
+    fn bars(&self) -> View {
+        let all = MultiProgress::with_draw_target(ProgressDrawTarget::stdout());
+        let total = all.add(ProgressBar::new(STEPS));
+        let style = |template: &str| {
+            ProgressStyle::with_template(template)
+                .unwrap_or_else(|_| ProgressStyle::default_bar())
+                .progress_chars("█▌ ")
+        };
+        total.set_style(style("[{bar:40}] {percent:>3} %  {msg}"));
+        let width = self.phases.iter().map(|phase| phase.name.len()).max();
+        let template = format!("{{prefix:{}}}  {{msg}}", width.unwrap_or(0));
+        let lines = self
+            .phases
+            .iter()
+            .map(|phase| {
+                let line = all.add(ProgressBar::new_spinner());
+                line.set_style(style(&template));
+                line.set_prefix(phase.name.clone());
+                line.set_message("waits");
+                line
+            })
+            .collect();
+        View::Bars { all, total, lines }
+    }
+
+    /// Says one line that stays.
+    pub fn say(&self, line: &str) {
+        // A reader that went away is no reason to stop the run.
+        match &self.view {
+            View::Bars { all, .. } => {
+                let _ = all.println(line);
+            }
+            View::Lines { to_stderr: true } => {
+                let _ = writeln!(io::stderr(), "{line}");
+            }
+            View::Lines { to_stderr: false } => {
+                let _ = writeln!(io::stdout(), "{line}");
+            }
+        }
+    }
+
+    /// A phase begins.
+    pub fn begin(&mut self, index: usize) {
+        self.current = index;
+        self.phase_started = Instant::now();
+        self.load_done = Duration::ZERO;
+        self.loading = false;
+    }
+
+    /// A phase is over, with one line about what came of it.
+    pub fn end(&mut self, result: &str) {
+        self.load_done = self.phase().load;
+        match &self.view {
+            View::Bars { lines, .. } => {
+                if let Some(line) = lines.get(self.current) {
+                    line.finish_with_message(result.to_owned());
+                }
+            }
+            View::Lines { .. } => self.say(&format!("{}: {result}", self.phase().name)),
+        }
+    }
+
+    /// The run is over; bars go away, lines stay.
+    pub fn finish(&self) {
+        if let View::Bars { total, .. } = &self.view {
+            total.finish_and_clear();
+        }
+    }
+
+    fn phase(&self) -> Phase {
+        self.phases.get(self.current).cloned().unwrap_or(Phase {
+            name: String::new(),
+            load: Duration::ZERO,
+        })
+    }
+
+    /// Time left, by the plan.
+    fn left(&self) -> Duration {
+        let later = self
+            .phases
+            .iter()
+            .skip(self.current + 1)
+            .map(|phase| phase.load + self.preparation)
+            .sum::<Duration>();
+        let preparing = match self.loading {
+            true => Duration::ZERO,
+            false => self
+                .preparation
+                .saturating_sub(self.phase_started.elapsed()),
+        };
+        later + preparing + self.phase().load.saturating_sub(self.load_done)
+    }
+
+    fn show(&mut self, status: &str, now: bool) {
+        let left = self.left();
+        let remaining = format!("about {} left", text::duration(left.as_secs()));
+        match &self.view {
+            View::Bars { total, lines, .. } => {
+                let elapsed = self.started.elapsed().as_secs_f64();
+                let part = elapsed / (elapsed + left.as_secs_f64()).max(0.001);
+                total.set_position((part * STEPS as f64) as u64);
+                total.set_message(remaining);
+                if let Some(line) = lines.get(self.current) {
+                    line.set_message(status.to_owned());
+                }
+            }
+            View::Lines { .. } => {
+                if now || self.last_line.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+                    self.last_line = Some(Instant::now());
+                    self.say(&format!("{}: {status}, {remaining}", self.phase().name));
+                }
+            }
+        }
+    }
+}
+
+impl Watcher for Live {
+    fn stage(&mut self, stage: Stage) {
+        let status = match stage {
+            Stage::LoadData => "loading fresh data into the primary",
+            Stage::MakeStandby => "making the standby",
+            Stage::WarmUp => {
+                self.preparation = self.phase_started.elapsed();
+                self.loading = true;
+                "warming up"
+            }
+            Stage::Measure => {
+                self.load_done = self.warmup;
+                "measuring"
+            }
+        };
+        self.measured = self.phase().load.saturating_sub(self.warmup);
+        self.show(status, true);
+    }
+
+    fn tick(&mut self, tick: &Tick) {
+        let (what, done, total) = match tick.stage {
+            Stage::Measure => ("measuring", self.warmup + tick.elapsed, self.measured),
+            _ => ("warming up", tick.elapsed, self.warmup),
+        };
+        self.load_done = done;
+        let status = format!(
+            "lag {:>7}  primary {:>6} tps  reads {:>6}/s  {what} {} of {} s",
+            tick.lag_ms.map_or_else(|| "-".to_owned(), text::ms),
+            tick.primary_tps.map_or_else(|| "-".to_owned(), text::count),
+            tick.read_tps.map_or_else(|| "-".to_owned(), text::count),
+            tick.elapsed.as_secs(),
+            total.as_secs(),
+        );
+        self.show(&status, false);
+    }
+}
+
+/// Prints one line of a result. A reader that went away is no failure of ours.
+pub fn print(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
+}

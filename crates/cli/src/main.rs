@@ -1,0 +1,39 @@
+//! The `lockstep` command: arguments in, text or JSON out, an exit code.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+mod args;
+mod bench;
+mod demo;
+mod exit;
+mod live;
+mod plot;
+mod report;
+mod scene;
+mod text;
+
+use std::process::ExitCode;
+
+use args::{Bench, Command};
+
+fn main() -> ExitCode {
+    let command = match args::parse() {
+        Ok(command) => command,
+        Err(code) => return code,
+    };
+    let result = match command {
+        Command::Demo(args) => demo::run(&args),
+        Command::Bench {
+            benchmark: Bench::Priority(args),
+        } => bench::priority::run(&args),
+        Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
+    };
+    exit::code_of(result)
+}

@@ -1,0 +1,147 @@
+//! A lab: one run folder, the servers in it, and the promise that all of it goes away.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use crate::account::Account;
+use crate::extension::StagedExtension;
+use crate::guard::{self, Guard, ReaperProgram};
+use crate::launch::Launcher;
+use crate::package::{Major, Package};
+use crate::pinning::Pinning;
+use crate::server::{Server, Settings};
+use crate::{Result, Role, run_folder};
+
+/// What a lab needs.
+#[derive(Debug, Clone)]
+pub struct LabOptions {
+    /// Which PostgreSQL to use.
+    pub major: Major,
+    /// The staged extension; None for stock servers only.
+    pub stage: Option<PathBuf>,
+    /// The program that cleans up after a SIGKILL.
+    pub reaper: ReaperProgram,
+    /// Free disk space needed, in megabytes.
+    pub space_mb: u64,
+    /// One core for each side, if there are two.
+    pub pinned: bool,
+}
+
+/// A run folder and what is needed to make servers in it.
+///
+/// Drop servers before the lab; what is still running when the lab is dropped is ended.
+#[derive(Debug)]
+pub struct Lab {
+    guard: Arc<Guard>,
+    launcher: Arc<Launcher>,
+    package: Package,
+    extension: Option<StagedExtension>,
+}
+
+impl Lab {
+    /// Creates the run folder. Nothing is created when anything needed is missing.
+    pub fn new(options: &LabOptions) -> Result<Self> {
+        let package = Package::find(options.major)?;
+        let account = Account::choose()?;
+        let pinning = match options.pinned {
+            true => Pinning::detect(),
+            false => Pinning::detect().unpinned(),
+        };
+        let folder = run_folder::create(&account, options.space_mb)?;
+        let launcher = Arc::new(Launcher::new(account, pinning, folder));
+        let guard = Arc::new(Guard::new(Arc::clone(&launcher), &options.reaper)?);
+        let extension = options
+            .stage
+            .as_deref()
+            .map(|stage| {
+                StagedExtension::copy(stage, options.major, launcher.folder(), launcher.account())
+            })
+            .transpose()?;
+        Ok(Self {
+            guard,
+            launcher,
+            package,
+            extension,
+        })
+    }
+
+    /// On SIGINT, SIGTERM or SIGHUP ends everything, then calls `exit` with the signal's
+    /// number on a thread of its own. Callers must not report errors after that: see
+    /// [`guard::asked_to_end`].
+    pub fn end_on_signals(&self, exit: impl FnOnce(i32) + Send + 'static) -> Result<()> {
+        guard::end_on_signals(Arc::clone(&self.guard), exit)
+    }
+
+    /// The run folder.
+    pub fn folder(&self) -> &Path {
+        self.launcher.folder()
+    }
+
+    /// The servers' programs.
+    pub fn package(&self) -> &Package {
+        &self.package
+    }
+
+    /// The account that servers run as.
+    pub fn account(&self) -> &Account {
+        self.launcher.account()
+    }
+
+    /// The cores of each side.
+    pub fn pinning(&self) -> &Pinning {
+        self.launcher.pinning()
+    }
+
+    pub(crate) fn launcher(&self) -> &Arc<Launcher> {
+        &self.launcher
+    }
+
+    /// Creates and starts a primary. `port` is refused if it is in use; None chooses one.
+    pub fn primary(&self, name: &str, port: Option<u16>, settings: &Settings) -> Result<Server> {
+        let mut server = self.server(Role::Primary, name, port)?;
+        server.init()?;
+        server.set(settings.clone())?;
+        server.start()?;
+        Ok(server)
+    }
+
+    /// Copies a running primary and starts the copy as its standby, with the primary's
+    /// settings and `settings` on top.
+    pub fn standby(&self, primary: &Server, name: &str, settings: &Settings) -> Result<Server> {
+        let mut server = self.server(Role::Standby, name, None)?;
+        server.back_up(primary)?;
+        server.set(primary.settings.clone())?;
+        server.set(settings.clone())?;
+        server.start()?;
+        Ok(server)
+    }
+
+    fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+        let mut server = Server::new(
+            Arc::clone(&self.launcher),
+            self.package.clone(),
+            role,
+            name,
+            port,
+        )?;
+        if let Some(extension) = &self.extension {
+            server.settings.extend(extension.paths());
+        }
+        Ok(server)
+    }
+
+    /// Leaves these servers and the run folder to the user.
+    pub fn keep(self, servers: Vec<Server>) {
+        for mut server in servers {
+            server.leave_running();
+        }
+        self.guard.keep();
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        // The signal thread holds the guard as well, so this cannot be left to its own drop.
+        self.guard.finish();
+    }
+}

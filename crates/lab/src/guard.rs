@@ -1,0 +1,212 @@
+//! Nothing is left behind, whichever way the lab ends.
+//!
+//! - Normal end, error, panic: [`Guard`] is dropped and sweeps the run folder.
+//! - SIGINT, SIGTERM, SIGHUP: a thread sweeps, then hands over to the caller to exit.
+//! - SIGKILL: a small child process, the *reaper*, in a session of its own, holds the
+//!   reading end of a pipe. When the pipe closes without the word that all is done, we
+//!   are gone and it sweeps.
+
+use std::fs;
+use std::io::{self, BufRead, Read, Write};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
+
+use crate::launch::Launcher;
+use crate::sweep::sweep;
+use crate::{LabError, Result};
+
+/// The word that tells the reaper that there is nothing to do.
+const DONE: u8 = b'.';
+
+/// The first signal that asked us to end, or 0.
+static ASKED_TO_END: AtomicI32 = AtomicI32::new(0);
+
+/// The signal that asked us to end, if one did. Errors from then on are its consequence.
+pub fn asked_to_end() -> Option<i32> {
+    match ASKED_TO_END.load(Ordering::SeqCst) {
+        0 => None,
+        signal => Some(signal),
+    }
+}
+
+/// How to start the reaper: a program that calls [`run_reaper`] when given `args`.
+#[derive(Debug, Clone)]
+pub struct ReaperProgram {
+    /// The program, usually ourselves.
+    pub program: PathBuf,
+    /// What makes it call [`run_reaper`].
+    pub args: Vec<String>,
+}
+
+/// Sweeps the run folder at the end.
+#[derive(Debug)]
+pub struct Guard {
+    launcher: Arc<Launcher>,
+    /// Taken by whoever ends the lab; others then wait here until that is done.
+    reaper: Mutex<Option<Child>>,
+}
+
+impl Guard {
+    /// Starts the reaper for the launcher's run folder.
+    pub(crate) fn new(launcher: Arc<Launcher>, how: &ReaperProgram) -> Result<Self> {
+        match start_reaper(how, launcher.folder()) {
+            Ok(reaper) => Ok(Self {
+                launcher,
+                reaper: Mutex::new(Some(reaper)),
+            }),
+            Err(source) => {
+                sweep(launcher.folder());
+                Err(LabError::Io {
+                    what: "start the process that cleans up,",
+                    path: how.program.clone(),
+                    source,
+                })
+            }
+        }
+    }
+
+    /// Ends everything and removes the folder. Only the first call does something, but
+    /// every call returns only when that is done.
+    pub(crate) fn finish(&self) {
+        self.end(true);
+    }
+
+    /// Leaves servers and folder to the user.
+    pub(crate) fn keep(&self) {
+        self.end(false);
+    }
+
+    fn end(&self, clean: bool) {
+        self.launcher.close();
+        let mut reaper = self.reaper.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(mut child) = reaper.take() else {
+            return;
+        };
+        if clean {
+            sweep(self.launcher.folder());
+        }
+        if let Some(mut pipe) = child.stdin.take() {
+            let _ = pipe.write_all(&[DONE]);
+        }
+        let _ = child.wait();
+    }
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        self.finish();
+    }
+}
+
+/// On SIGINT, SIGTERM or SIGHUP ends the lab and calls `exit` with the signal's number.
+/// A signal that is ignored already (nohup) stays ignored.
+pub(crate) fn end_on_signals(
+    guard: Arc<Guard>,
+    exit: impl FnOnce(i32) + Send + 'static,
+) -> Result<()> {
+    let ignored = ignored_signals();
+    let wanted = [SIGINT, SIGTERM, SIGHUP]
+        .into_iter()
+        .filter(|signal| ignored & (1 << (signal - 1)) == 0);
+    let mut signals = Signals::new(wanted).map_err(LabError::io("handle", Path::new("signals")))?;
+    thread::spawn(move || {
+        if let Some(signal) = signals.forever().next() {
+            ASKED_TO_END.store(signal, Ordering::SeqCst);
+            guard.finish();
+            exit(signal);
+        }
+    });
+    Ok(())
+}
+
+/// Bit n-1 is set for each signal n that this process ignores.
+fn ignored_signals() -> u64 {
+    fs::read_to_string("/proc/self/status")
+        .ok()
+        .and_then(|status| {
+            let mask = status
+                .lines()
+                .find_map(|line| line.strip_prefix("SigIgn:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        })
+        .unwrap_or(0)
+}
+
+fn start_reaper(how: &ReaperProgram, folder: &Path) -> io::Result<Child> {
+    let mut child = Command::new(&how.program)
+        // Not our own name: whoever kills us by name must not hit the reaper too.
+        .arg0("lab-reaper")
+        .args(&how.args)
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()?;
+    // Wait until it has left our session, or a Ctrl-C now would end it as well.
+    let ready = tell_folder(&mut child, folder).and_then(|()| await_ready(&mut child));
+    if let Err(error) = ready {
+        let _ = child.kill();
+        let _ = child.wait();
+        return Err(error);
+    }
+    Ok(child)
+}
+
+fn tell_folder(child: &mut Child, folder: &Path) -> io::Result<()> {
+    let pipe = child.stdin.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
+    pipe.write_all(folder.as_os_str().as_encoded_bytes())?;
+    pipe.write_all(b"\n")
+}
+
+fn await_ready(child: &mut Child) -> io::Result<()> {
+    // A test harness as the reaper prints lines of its own first.
+    let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    for line in io::BufReader::new(stdout).lines() {
+        if line?.ends_with(READY) {
+            return Ok(());
+        }
+    }
+    Err(io::ErrorKind::UnexpectedEof.into())
+}
+
+/// What the reaper prints once it is on its own.
+const READY: &str = "reaper ready";
+
+/// The reaper: reads the run folder from standard input, then waits for the word that
+/// all is done, and sweeps the folder if standard input ends without it.
+pub fn run_reaper() -> io::Result<()> {
+    let _ = nix::unistd::setsid();
+    let _ = fs::write("/proc/self/comm", "lab-reaper");
+    for signal in [SIGINT, SIGTERM, SIGHUP] {
+        // Caught and forgotten: only the pipe tells us to end.
+        signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
+    }
+    let mut input = io::stdin().lock();
+    let mut folder = String::new();
+    input.read_line(&mut folder)?;
+    let folder = Path::new(folder.trim_end_matches('\n'));
+    // Swept as root perhaps: only ever a run folder.
+    let is_run_folder = folder.is_absolute()
+        && folder.file_name().is_some_and(|name| {
+            name.to_string_lossy()
+                .starts_with(crate::run_folder::PREFIX)
+        });
+    if !is_run_folder {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    writeln!(io::stdout(), "{READY}")?;
+    let mut word = Vec::new();
+    // An unreadable pipe is a closed one.
+    let _ = input.read_to_end(&mut word);
+    if word.first() != Some(&DONE) {
+        sweep(folder);
+    }
+    Ok(())
+}

@@ -1,0 +1,171 @@
+//! Starting programs: as the right account, on the right cores, in their own session,
+//! and never once the lab is closing.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{PoisonError, RwLock};
+use std::thread;
+
+use crate::account::Account;
+use crate::error::one_line;
+use crate::pinning::{Pinning, Side};
+use crate::{LabError, Result};
+
+/// Starts programs for one lab.
+#[derive(Debug)]
+pub struct Launcher {
+    account: Account,
+    pinning: Pinning,
+    folder: PathBuf,
+    /// True once nothing may start any more. Starting holds it shared, so that closing
+    /// waits for a program that is being started and then finds it.
+    closing: RwLock<bool>,
+}
+
+impl Launcher {
+    pub(crate) fn new(account: Account, pinning: Pinning, folder: PathBuf) -> Self {
+        Self {
+            account,
+            pinning,
+            folder,
+            closing: RwLock::new(false),
+        }
+    }
+
+    pub(crate) fn account(&self) -> &Account {
+        &self.account
+    }
+
+    /// The cores of each side.
+    pub fn pinning(&self) -> &Pinning {
+        &self.pinning
+    }
+
+    /// The run folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// After this nothing starts.
+    pub(crate) fn close(&self) {
+        *self.closing.write().unwrap_or_else(PoisonError::into_inner) = true;
+    }
+
+    /// A command for `program` as the account, with nothing inherited that could lead
+    /// it elsewhere: no PG* variables, no other folder for temporary files.
+    ///
+    /// It runs in a session of its own. So Ctrl-C reaches only us, and with the
+    /// kernel's autogroups (one scheduling group a session) servers and clients compete
+    /// as they would when started by hand, rather than share one group with us.
+    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = Command::new("/usr/bin/setsid");
+        command.arg(program);
+        command.env_clear();
+        command.env("PATH", "/usr/bin:/bin");
+        command.env("LC_ALL", "C.UTF-8");
+        command.env("TZ", "UTC");
+        command.env("HOME", &self.folder);
+        command.env("TMPDIR", &self.folder);
+        command.current_dir(&self.folder);
+        command.stdin(Stdio::null());
+        self.account.run_as(&mut command);
+        command
+    }
+
+    /// Starts `command` on the cores of `side`.
+    pub(crate) fn spawn(&self, mut command: Command, side: Side) -> Result<Child> {
+        let closing = self.closing.read().unwrap_or_else(PoisonError::into_inner);
+        if *closing {
+            return Err(LabError::Closing);
+        }
+        let program = program_name(&command);
+        // A child inherits the affinity of the thread that forks it: a thread that ends
+        // here leaves the caller's own affinity alone.
+        let spawned = thread::scope(|scope| {
+            scope
+                .spawn(|| {
+                    self.pinning.pin_current_thread(side);
+                    command.spawn()
+                })
+                .join()
+        });
+        match spawned {
+            Ok(result) => result.map_err(LabError::io("start", Path::new(&program))),
+            Err(_) => Err(LabError::Program {
+                program,
+                reason: "the thread that starts it died".to_owned(),
+            }),
+        }
+    }
+
+    /// Runs `command` on every core and waits for it.
+    pub(crate) fn run(&self, mut command: Command) -> Result<()> {
+        let program = program_name(&command);
+        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        let output = self
+            .spawn(command, Side::Both)?
+            .wait_with_output()
+            .map_err(LabError::io("wait for", Path::new(&program)))?;
+        if output.status.success() {
+            return Ok(());
+        }
+        Err(LabError::Program {
+            program,
+            reason: failure_line(&String::from_utf8_lossy(&output.stderr))
+                .unwrap_or_else(|| output.status.to_string()),
+        })
+    }
+
+    /// A file in the run folder that belongs to the account.
+    pub(crate) fn create_file(&self, path: &Path) -> Result<File> {
+        let file = File::create(path).map_err(LabError::io("create", path))?;
+        self.account.own(path)?;
+        Ok(file)
+    }
+}
+
+/// The name of what `command` runs, without the session wrapper.
+fn program_name(command: &Command) -> String {
+    let program = command
+        .get_args()
+        .next()
+        .unwrap_or_else(|| command.get_program());
+    Path::new(program)
+        .file_name()
+        .unwrap_or(program)
+        .to_string_lossy()
+        .into_owned()
+}
+
+/// The line of a client program's output that says what went wrong: the last error, as
+/// later lines often only say that something was given up.
+pub(crate) fn failure_line(output: &str) -> Option<String> {
+    let lines = || output.lines().filter(|line| !line.trim().is_empty());
+    lines()
+        .rev()
+        .find(|line| {
+            ["error:", "FATAL:", "ERROR:"]
+                .iter()
+                .any(|word| line.contains(word))
+        })
+        .or_else(|| lines().next_back())
+        .map(one_line)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_error_is_found_among_other_lines() {
+        let output = "waiting\npg_basebackup: error: connection failed: no\npg_basebackup: removing data directory\n";
+        assert_eq!(
+            failure_line(output).unwrap(),
+            "pg_basebackup: error: connection failed: no"
+        );
+        assert_eq!(failure_line("one\ntwo\n\n").unwrap(), "two");
+        assert_eq!(failure_line("  \n"), None);
+    }
+}

@@ -1,0 +1,42 @@
+//! Private PostgreSQL clusters in a temporary folder, load on them, and the lag
+//! between them measured from both ends.
+//!
+//! Used by the demo, the benchmarks and the tests alike. It never touches the
+//! terminal, never uses a server that it did not start, and leaves nothing behind:
+//! see [`guard`] for how every exit path is covered.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod account;
+pub mod cluster;
+pub mod error;
+pub mod extension;
+pub mod guard;
+pub mod lag;
+pub mod launch;
+pub mod machine;
+pub mod package;
+pub mod pinning;
+pub mod port;
+pub mod progress;
+pub mod run_folder;
+pub mod sampler;
+pub mod server;
+pub mod server_log;
+pub mod standby;
+pub mod sweep;
+pub mod trial;
+pub mod usage;
+pub mod workload;
+
+pub use error::{LabError, Result, Role, ServerId};
+
+/// A position in the WAL.
+pub type Lsn = postgres::types::PgLsn;

@@ -1,0 +1,99 @@
+//! The server programs of one PostgreSQL major, from the distribution's package.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+use crate::{LabError, Result};
+
+/// Majors that Lockstep is for.
+pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
+
+/// Where the distribution keeps the majors.
+pub(crate) const SERVERS: &str = "/usr/lib/postgresql";
+
+/// Programs that the lab runs.
+const NEEDED: [&str; 4] = ["postgres", "initdb", "pg_basebackup", "pgbench"];
+
+/// A supported PostgreSQL major.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Major(u32);
+
+impl Major {
+    /// The number.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl FromStr for Major {
+    type Err = LabError;
+
+    fn from_str(text: &str) -> Result<Self> {
+        match text.parse() {
+            Ok(major) if SUPPORTED.contains(&major) => Ok(Self(major)),
+            _ => Err(LabError::UnsupportedMajor(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Major {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// An installed server package.
+#[derive(Debug, Clone)]
+pub struct Package {
+    major: Major,
+    bin: PathBuf,
+}
+
+impl Package {
+    /// Finds the package. PATH is never searched: the programs of another major, or a
+    /// wrapper that talks to the machine's own clusters, must not be picked up.
+    pub fn find(major: Major) -> Result<Self> {
+        let bin = Path::new(SERVERS).join(major.to_string()).join("bin");
+        for program in NEEDED {
+            let missing = bin.join(program);
+            if !missing.is_file() {
+                return Err(LabError::MissingPackage {
+                    major: major.get(),
+                    missing,
+                });
+            }
+        }
+        Ok(Self { major, bin })
+    }
+
+    /// The package's major.
+    pub fn major(&self) -> Major {
+        self.major
+    }
+
+    /// The full path of one of its programs.
+    pub fn program(&self, name: &str) -> PathBuf {
+        self.bin.join(name)
+    }
+
+    /// `bin` folder of the package.
+    pub fn bin(&self) -> &Path {
+        &self.bin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn majors_outside_15_to_18_are_refused() {
+        for text in ["14", "19", "0", "-1", "", "15.3", "abc", "99999999999"] {
+            assert!(text.parse::<Major>().is_err(), "{text}");
+        }
+        for major in SUPPORTED {
+            assert_eq!(major.to_string().parse::<Major>().unwrap().get(), major);
+        }
+    }
+}

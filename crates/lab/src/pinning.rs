@@ -1,0 +1,93 @@
+//! Which cores the two ends of replication run on.
+//!
+//! Affinity is inherited, so pinning the postmaster or pgbench at its start pins
+//! everything that it forks.
+
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
+use nix::unistd::Pid;
+
+/// Who a process or thread works for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    /// The primary, its writers and the lab's own threads.
+    Primary,
+    /// The standby and its readers.
+    Standby,
+    /// Preparation, which may use every core that we may use.
+    Both,
+}
+
+/// The cores of each side.
+#[derive(Debug, Clone)]
+pub struct Pinning {
+    all: CpuSet,
+    /// One core each, if we may use at least two.
+    pair: Option<(usize, usize)>,
+}
+
+impl Pinning {
+    /// Takes the first two of the cores that this process may use: fewer may be allowed
+    /// than the machine has. With one there is no pinning.
+    pub fn detect() -> Self {
+        let all = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
+        let mut cores = (0..CpuSet::count()).filter(|&core| all.is_set(core) == Ok(true));
+        let pair = cores.next().zip(cores.next());
+        Self { all, pair }
+    }
+
+    /// The same cores without pinning.
+    pub fn unpinned(self) -> Self {
+        Self { pair: None, ..self }
+    }
+
+    /// True when the two sides have a core each.
+    pub fn is_pinned(&self) -> bool {
+        self.pair.is_some()
+    }
+
+    /// One line for people.
+    pub fn describe(&self) -> String {
+        match self.pair {
+            Some((primary, standby)) => format!(
+                "primary and writers on core {primary}, standby and readers on core {standby}"
+            ),
+            None => "not pinned: only one core may be used".to_owned(),
+        }
+    }
+
+    /// Pins the calling thread, and what it starts from now on.
+    pub fn pin_current_thread(&self, side: Side) {
+        // A refusal only costs precision, and containers may forbid the call.
+        let _ = sched_setaffinity(Pid::from_raw(0), &self.cores(side));
+    }
+
+    fn cores(&self, side: Side) -> CpuSet {
+        let mut one = CpuSet::new();
+        let chosen = match (side, self.pair) {
+            (Side::Primary, Some((primary, _))) => one.set(primary),
+            (Side::Standby, Some((_, standby))) => one.set(standby),
+            _ => return self.all,
+        };
+        if chosen.is_ok() { one } else { self.all }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_two_sides_share_no_core_when_pinned() {
+        let pinning = Pinning::detect();
+        let Some((primary, standby)) = pinning.pair else {
+            assert!(pinning.describe().contains("not pinned"));
+            return;
+        };
+        assert_ne!(primary, standby);
+        assert_eq!(pinning.cores(Side::Primary).is_set(primary), Ok(true));
+        assert_eq!(pinning.cores(Side::Primary).is_set(standby), Ok(false));
+        assert_eq!(pinning.cores(Side::Both).is_set(standby), Ok(true));
+        let unpinned = pinning.unpinned();
+        assert_eq!(unpinned.cores(Side::Primary).is_set(standby), Ok(true));
+    }
+}

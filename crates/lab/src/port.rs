@@ -1,0 +1,70 @@
+//! Ports that nobody uses.
+//!
+//! The lab's servers listen on Unix sockets only, but the port names the socket file,
+//! and a number that is also free for TCP cannot be confused with somebody's server.
+
+use std::net::{Ipv4Addr, TcpListener};
+use std::path::Path;
+
+use crate::{LabError, Result};
+
+/// The machine's own cluster lives here; never used, free or not.
+const RESERVED: u16 = 5432;
+
+/// How many ports to try before giving up.
+const ATTEMPTS: usize = 64;
+
+/// A port that is free for TCP and as a socket file in `sockets`.
+pub(crate) fn free(sockets: &Path) -> Result<u16> {
+    let mut last = RESERVED;
+    for _ in 0..ATTEMPTS {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
+            .map_err(LabError::io("find a free port on", Path::new("localhost")))?;
+        last = listener
+            .local_addr()
+            .map_err(LabError::io("find a free port on", Path::new("localhost")))?
+            .port();
+        if last != RESERVED && !socket_exists(sockets, last) {
+            return Ok(last);
+        }
+    }
+    Err(LabError::PortInUse(last))
+}
+
+/// Refuses a port that somebody uses.
+pub(crate) fn check(sockets: &Path, port: u16) -> Result<()> {
+    let taken = port == RESERVED
+        || socket_exists(sockets, port)
+        || TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err();
+    if taken {
+        Err(LabError::PortInUse(port))
+    } else {
+        Ok(())
+    }
+}
+
+fn socket_exists(sockets: &Path, port: u16) -> bool {
+    sockets.join(format!(".s.PGSQL.{port}")).exists()
+        || sockets.join(format!(".s.PGSQL.{port}.lock")).exists()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_port_in_use_is_refused_and_never_offered() {
+        let folder = tempfile::tempdir().unwrap();
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        let taken = listener.local_addr().unwrap().port();
+        assert!(matches!(
+            check(folder.path(), taken),
+            Err(LabError::PortInUse(port)) if port == taken
+        ));
+        assert!(check(folder.path(), RESERVED).is_err());
+        let port = free(folder.path()).unwrap();
+        assert_ne!(port, taken);
+        std::fs::write(folder.path().join(format!(".s.PGSQL.{port}")), "").unwrap();
+        assert!(check(folder.path(), port).is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! Threads that sample a server's WAL position every 2 ms, or as often as it answers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use postgres::Client;
+
+use crate::lag::{self, LagPoint, STEP_US, Sample};
+use crate::pinning::{Pinning, Side};
+use crate::progress::Micros;
+use crate::server::{PATIENCE, SUPERUSER, Server};
+use crate::{LabError, Lsn, Result, Role};
+
+/// Most samples kept of one server: over an hour at full rate.
+const MOST_SAMPLES: usize = 2_000_000;
+
+/// Clock before position: see [`crate::lag`].
+const PRIMARY_SQL: &str = "SELECT clock_timestamp(), pg_current_wal_flush_lsn()";
+
+/// Position before clock: see [`crate::lag`].
+const STANDBY_SQL: &str = "SELECT pg_last_wal_replay_lsn(), clock_timestamp()";
+
+#[derive(Debug, Default)]
+struct Shared {
+    samples: Mutex<Vec<Sample>>,
+    failure: Mutex<Option<LabError>>,
+    stop: AtomicBool,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Samples one server until dropped.
+#[derive(Debug)]
+struct Sampler {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sampler {
+    /// The thread runs on the primary's core, so that it takes nothing from the standby.
+    fn start(server: &Server, pinning: &Pinning) -> Result<Self> {
+        let mut client = server.connect(SUPERUSER, "lockstep lab sampler")?;
+        let shared = Arc::new(Shared::default());
+        let (theirs, pinning, id) = (Arc::clone(&shared), pinning.clone(), server.id().clone());
+        let thread = thread::spawn(move || {
+            pinning.pin_current_thread(Side::Primary);
+            if let Err(error) = sample_until_stopped(&mut client, id.role, &theirs) {
+                *locked(&theirs.failure) = Some(LabError::Refused {
+                    server: id,
+                    what: "stopped answering while it was measured".to_owned(),
+                    reason: error.to_string(),
+                });
+            }
+        });
+        Ok(Self {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    fn check(&self) -> Result<()> {
+        locked(&self.shared.failure).take().map_or(Ok(()), Err)
+    }
+}
+
+impl Drop for Sampler {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+fn sample_until_stopped(
+    client: &mut Client,
+    role: Role,
+    shared: &Shared,
+) -> std::result::Result<(), postgres::Error> {
+    let (sql, lsn_column, clock_column) = match role {
+        Role::Primary => (PRIMARY_SQL, 1, 0),
+        Role::Standby => (STANDBY_SQL, 0, 1),
+    };
+    let statement = client.prepare(sql)?;
+    let step = Duration::from_micros(STEP_US.unsigned_abs());
+    let mut next = Instant::now();
+    while !shared.stop.load(Ordering::Relaxed) {
+        let row = client.query_one(&statement, &[])?;
+        let clock: SystemTime = row.try_get(clock_column)?;
+        let lsn: Lsn = row.try_get(lsn_column)?;
+        {
+            let mut samples = locked(&shared.samples);
+            if samples.len() < MOST_SAMPLES {
+                samples.push(Sample {
+                    at: clock.into(),
+                    lsn,
+                });
+            }
+        }
+        // After a late answer go on at the usual pace rather than catch up in a burst.
+        next = (next + step).max(Instant::now());
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+    Ok(())
+}
+
+/// Samples both ends of replication.
+#[derive(Debug)]
+pub struct LagWatch {
+    primary: Sampler,
+    standby: Sampler,
+}
+
+impl LagWatch {
+    /// Starts sampling. Returns once the standby has replayed what the primary's first
+    /// sample shows, so that from then on the samples can tell any lag. Start it before
+    /// there is load.
+    pub fn start(primary: &Server, standby: &mut Server, pinning: &Pinning) -> Result<Self> {
+        let watch = Self {
+            primary: Sampler::start(primary, pinning)?,
+            standby: Sampler::start(standby, pinning)?,
+        };
+        standby.await_event("catch up", PATIENCE, |_| {
+            watch.check()?;
+            Ok(watch.newest().is_some())
+        })?;
+        Ok(watch)
+    }
+
+    /// An error if one of the servers stopped answering.
+    pub fn check(&self) -> Result<()> {
+        self.primary.check()?;
+        self.standby.check()
+    }
+
+    /// Lag now, if the samples can tell.
+    pub fn newest(&self) -> Option<LagPoint> {
+        let standby = locked(&self.standby.shared.samples).last().copied()?;
+        lag::newest(&locked(&self.primary.shared.samples), &[standby])
+    }
+
+    /// Waits until both ends have been sampled after `at`, at most `patience`; on a
+    /// starved standby the newest sample then has to do.
+    pub fn await_sample_after(&self, at: Micros, patience: Duration) {
+        let after = |sampler: &Sampler| {
+            locked(&sampler.shared.samples)
+                .last()
+                .is_some_and(|sample| sample.at > at)
+        };
+        let started = Instant::now();
+        while !(after(&self.primary) && after(&self.standby)) && started.elapsed() < patience {
+            thread::sleep(Duration::from_millis(2));
+        }
+    }
+
+    /// Ends sampling and returns the samples of primary and standby.
+    pub fn finish(self) -> Result<(Vec<Sample>, Vec<Sample>)> {
+        self.check()?;
+        let take = |sampler: Sampler| std::mem::take(&mut *locked(&sampler.shared.samples));
+        Ok((take(self.primary), take(self.standby)))
+    }
+}

@@ -1,0 +1,471 @@
+//! One private PostgreSQL server: create, set up, start, stop, crash, promote.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::Child;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+use postgres::{Client, Config, NoTls};
+
+use crate::error::one_line;
+use crate::launch::Launcher;
+use crate::package::Package;
+use crate::pinning::Side;
+use crate::usage::{self, Usage};
+use crate::{LabError, Lsn, Result, Role, ServerId, port, server_log, sweep};
+
+/// The superuser of every private server.
+pub const SUPERUSER: &str = "postgres";
+
+/// The database that load and measurement use.
+pub const DATABASE: &str = "postgres";
+
+/// How long a server may take to start, stop, promote or catch up, unless told otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// How often an event that the server cannot announce is looked for.
+const POLL: Duration = Duration::from_millis(5);
+
+/// Settings of the lab, included from postgresql.conf.
+const SETTINGS_FILE: &str = "lab.conf";
+
+/// Settings by name; values are quoted when written.
+pub type Settings = BTreeMap<String, String>;
+
+/// How to stop a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stop {
+    /// Ends sessions, writes a shutdown checkpoint (SIGINT).
+    Fast,
+    /// Ends at once, the next start recovers (SIGQUIT).
+    Immediate,
+}
+
+/// A private server. Dropping it stops it at once.
+#[derive(Debug)]
+pub struct Server {
+    pub(crate) id: ServerId,
+    pub(crate) launcher: Arc<Launcher>,
+    pub(crate) package: Package,
+    pub(crate) data: PathBuf,
+    log: PathBuf,
+    port: u16,
+    side: Side,
+    pub(crate) settings: Settings,
+    child: Option<Child>,
+    /// Started, and left running on purpose.
+    kept: bool,
+}
+
+impl Server {
+    /// A server that is not there yet. `chosen_port` is refused if it is in use.
+    pub(crate) fn new(
+        launcher: Arc<Launcher>,
+        package: Package,
+        role: Role,
+        name: &str,
+        chosen_port: Option<u16>,
+    ) -> Result<Self> {
+        let folder = launcher.folder().to_path_buf();
+        let data = folder.join(name);
+        refuse_used_folder(&data)?;
+        let port = match chosen_port {
+            Some(number) => {
+                port::check(&folder, number)?;
+                number
+            }
+            None => port::free(&folder)?,
+        };
+        Ok(Self {
+            id: ServerId {
+                role,
+                name: name.to_owned(),
+            },
+            log: folder.join(format!("{name}.log")),
+            launcher,
+            package,
+            data,
+            port,
+            side: match role {
+                Role::Primary => Side::Primary,
+                Role::Standby => Side::Standby,
+            },
+            settings: Settings::new(),
+            child: None,
+            kept: false,
+        })
+    }
+
+    /// Which server it is, for messages.
+    pub fn id(&self) -> &ServerId {
+        &self.id
+    }
+
+    /// Its port, the number in its socket's name.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder of its socket.
+    pub fn sockets(&self) -> &Path {
+        self.launcher.folder()
+    }
+
+    /// Its data folder.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Path {
+        &self.log
+    }
+
+    /// The postmaster's process id while it runs.
+    pub fn pid(&self) -> Option<i32> {
+        self.child
+            .as_ref()
+            .and_then(|child| i32::try_from(child.id()).ok())
+    }
+
+    /// libpq conninfo for `user`.
+    pub fn conninfo(&self, user: &str) -> String {
+        format!(
+            "host={} port={} user={user} dbname={DATABASE}",
+            self.sockets().display(),
+            self.port
+        )
+    }
+
+    /// Runs initdb: C.UTF-8, and no passwords, as the sockets' folder is ours alone.
+    pub(crate) fn init(&self) -> Result<()> {
+        refuse_used_folder(&self.data)?;
+        let mut initdb = self.launcher.command(self.package.program("initdb"));
+        initdb.arg("-D").arg(&self.data);
+        initdb.args(["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8"]);
+        initdb.args(["--locale=C.UTF-8", "--no-sync", "--no-instructions"]);
+        self.launcher.run(initdb)?;
+        self.include_settings()
+    }
+
+    fn include_settings(&self) -> Result<()> {
+        let path = self.data.join("postgresql.conf");
+        let line = format!("\ninclude_if_exists = '{SETTINGS_FILE}'\n");
+        fs::OpenOptions::new()
+            .append(true)
+            .open(&path)
+            .and_then(|mut file| file.write_all(line.as_bytes()))
+            .map_err(LabError::io("write", &path))
+    }
+
+    /// Adds settings and writes them. They take effect at the next start or reload.
+    pub fn set<N: Into<String>, V: Into<String>>(
+        &mut self,
+        settings: impl IntoIterator<Item = (N, V)>,
+    ) -> Result<()> {
+        self.settings
+            .extend(settings.into_iter().map(|(n, v)| (n.into(), v.into())));
+        let mut text = format!(
+            "listen_addresses = ''\nunix_socket_directories = '{}'\nport = {}\ncluster_name = '{}'\n\
+             logging_collector = off\nlog_destination = 'stderr'\nlog_line_prefix = '%m [%p] %b '\n",
+            quoted(&self.sockets().display().to_string()),
+            self.port,
+            quoted(&self.id.name),
+        );
+        for (name, value) in &self.settings {
+            text.push_str(&format!("{name} = '{}'\n", quoted(value)));
+        }
+        let path = self.data.join(SETTINGS_FILE);
+        self.launcher
+            .create_file(&path)?
+            .write_all(text.as_bytes())
+            .map_err(LabError::io("write", &path))
+    }
+
+    /// Starts the server and waits until it accepts connections.
+    pub fn start(&mut self) -> Result<()> {
+        self.set::<String, String>([])?;
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(&self.log)
+            .map_err(LabError::io("open", &self.log))?;
+        self.launcher.account().own(&self.log)?;
+        let seen = log.metadata().map_or(0, |meta| meta.len());
+        let again = log.try_clone().map_err(LabError::io("open", &self.log))?;
+        let mut postgres = self.launcher.command(self.package.program("postgres"));
+        postgres.arg("-D").arg(&self.data).stdout(again).stderr(log);
+        self.child = Some(self.launcher.spawn(postgres, self.side)?);
+        let started = self.await_connection(seen);
+        if started.is_err() {
+            self.end_at_once();
+        }
+        started
+    }
+
+    fn await_connection(&mut self, log_seen: u64) -> Result<()> {
+        self.await_event("accept connections", PATIENCE, |server| {
+            if let Some(child) = server.child.as_mut()
+                && let Ok(Some(status)) = child.try_wait()
+            {
+                server.child = None;
+                return Err(LabError::Start {
+                    server: server.id.clone(),
+                    reason: server
+                        .log_since(log_seen)
+                        .as_deref()
+                        .and_then(server_log::reason)
+                        .unwrap_or_else(|| status.to_string()),
+                });
+            }
+            Ok(server.connect(SUPERUSER, "lockstep lab").is_ok())
+        })
+    }
+
+    fn log_since(&self, seen: u64) -> Option<String> {
+        let bytes = fs::read(&self.log).ok()?;
+        let new = bytes.get(usize::try_from(seen).ok()?..)?;
+        Some(String::from_utf8_lossy(new).into_owned())
+    }
+
+    /// Looks for an event until it has happened or `patience` is over.
+    pub(crate) fn await_event(
+        &mut self,
+        what: &str,
+        patience: Duration,
+        mut happened: impl FnMut(&mut Self) -> Result<bool>,
+    ) -> Result<()> {
+        let started = Instant::now();
+        while !happened(self)? {
+            if started.elapsed() > patience {
+                return Err(LabError::Timeout {
+                    server: self.id.clone(),
+                    what: what.to_owned(),
+                    seconds: patience.as_secs(),
+                    log: self.log.clone(),
+                });
+            }
+            thread::sleep(POLL);
+        }
+        Ok(())
+    }
+
+    /// Connects over the socket.
+    pub fn connect(&self, user: &str, application: &str) -> Result<Client> {
+        Config::new()
+            .host_path(self.sockets())
+            .port(self.port)
+            .user(user)
+            .dbname(DATABASE)
+            .application_name(application)
+            .connect_timeout(PATIENCE)
+            .connect(NoTls)
+            .map_err(|error| self.refused("refused a connection", &error))
+    }
+
+    pub(crate) fn refused(&self, what: &str, error: &postgres::Error) -> LabError {
+        let reason = match error.as_db_error() {
+            Some(error) => match error.hint() {
+                Some(hint) => format!("{} ({hint})", error.message()),
+                None => error.message().to_owned(),
+            },
+            None => match std::error::Error::source(error) {
+                Some(source) => format!("{error}: {source}"),
+                None => error.to_string(),
+            },
+        };
+        LabError::Refused {
+            server: self.id.clone(),
+            what: what.to_owned(),
+            reason: one_line(&reason),
+        }
+    }
+
+    /// Runs SQL as superuser, without results.
+    pub fn execute(&self, sql: &str) -> Result<()> {
+        self.connect(SUPERUSER, "lockstep lab")?
+            .batch_execute(sql)
+            .map_err(|error| self.refused("refused a statement", &error))
+    }
+
+    /// The first column of the first row of a query whose result is text, or None if
+    /// there is no row or it is null.
+    pub fn query_text(&self, sql: &str) -> Result<Option<String>> {
+        let mut client = self.connect(SUPERUSER, "lockstep lab")?;
+        let row = client
+            .query_opt(sql, &[])
+            .map_err(|error| self.refused("refused a query", &error))?;
+        match row {
+            Some(row) => row
+                .try_get(0)
+                .map_err(|error| self.refused("answered unexpectedly", &error)),
+            None => Ok(None),
+        }
+    }
+
+    /// Where the WAL is flushed (primary).
+    pub fn flush_lsn(&self) -> Result<Lsn> {
+        self.lsn("SELECT pg_current_wal_flush_lsn()")
+    }
+
+    /// Where the WAL is replayed (standby).
+    pub fn replay_lsn(&self) -> Result<Lsn> {
+        self.lsn("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')")
+    }
+
+    fn lsn(&self, sql: &str) -> Result<Lsn> {
+        self.connect(SUPERUSER, "lockstep lab")?
+            .query_one(sql, &[])
+            .and_then(|row| row.try_get(0))
+            .map_err(|error| self.refused("refused a query", &error))
+    }
+
+    /// Makes changed settings take effect without a restart.
+    pub fn reload(&self) -> Result<()> {
+        self.execute("SELECT pg_reload_conf()")
+    }
+
+    /// Stops the server and waits for its end.
+    pub fn stop(&mut self, how: Stop) -> Result<()> {
+        self.signal(match how {
+            Stop::Fast => Signal::SIGINT,
+            Stop::Immediate => Signal::SIGQUIT,
+        });
+        let stopped = self.await_event("stop", PATIENCE, |server| Ok(server.has_ended()));
+        self.end_at_once();
+        stopped
+    }
+
+    /// Fast stop and start, e.g. for settings that need it.
+    pub fn restart(&mut self) -> Result<()> {
+        self.stop(Stop::Fast)?;
+        self.start()
+    }
+
+    /// Kills every process of the server (SIGKILL), as when the machine loses power
+    /// with its disk's cache intact.
+    pub fn kill(&mut self) -> Result<()> {
+        let Some(postmaster) = self.pid() else {
+            return Ok(());
+        };
+        let mut family = usage::children(postmaster);
+        family.insert(0, postmaster);
+        let segments: Vec<_> = family
+            .iter()
+            .flat_map(|&pid| shared_segments(pid))
+            .collect();
+        for pid in family {
+            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        self.end_at_once();
+        let data = self.data.clone();
+        self.await_event("end", PATIENCE, |_| Ok(sweep::processes(&data).is_empty()))?;
+        // Nobody else would: the next start only removes what its own data folder names.
+        for segment in segments {
+            let _ = fs::remove_file(segment);
+        }
+        Ok(())
+    }
+
+    /// CPU time and memory of the server's processes.
+    pub fn usage(&self) -> Usage {
+        self.pid().map(usage::of_server).unwrap_or_default()
+    }
+
+    /// An error if the postmaster has ended by itself.
+    pub fn check_alive(&mut self) -> Result<()> {
+        if !self.has_ended() {
+            return Ok(());
+        }
+        let reason = self.log_since(0).as_deref().and_then(server_log::reason);
+        Err(LabError::Refused {
+            server: self.id.clone(),
+            what: "ended unexpectedly".to_owned(),
+            reason: reason.unwrap_or_else(|| format!("look at {}", self.log.display())),
+        })
+    }
+
+    /// Leaves the server running when this value is dropped.
+    pub(crate) fn leave_running(&mut self) {
+        self.kept = true;
+    }
+
+    fn has_ended(&mut self) -> bool {
+        match self.child.as_mut().map(Child::try_wait) {
+            Some(Ok(None)) => false,
+            Some(Ok(Some(_))) => {
+                // An ended server keeps no child: its process id may be reused.
+                self.child = None;
+                true
+            }
+            Some(Err(_)) | None => true,
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        if let Some(pid) = self.pid() {
+            let _ = signal::kill(Pid::from_raw(pid), signal);
+        }
+    }
+
+    /// Ends what is left of the postmaster and collects it.
+    fn end_at_once(&mut self) {
+        if self.has_ended() {
+            return;
+        }
+        self.signal(Signal::SIGQUIT);
+        // The postmaster itself kills children that take longer than 5 s for this.
+        let ended = self.await_event("stop", Duration::from_secs(10), |server| {
+            Ok(server.has_ended())
+        });
+        if ended.is_err()
+            && let Some(mut child) = self.child.take()
+        {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        if !self.kept {
+            self.end_at_once();
+        }
+    }
+}
+
+fn refuse_used_folder(data: &Path) -> Result<()> {
+    let used = match fs::read_dir(data) {
+        Ok(mut entries) => entries.next().is_some(),
+        Err(error) => error.kind() != std::io::ErrorKind::NotFound,
+    };
+    if used {
+        Err(LabError::DataFolderInUse(data.to_path_buf()))
+    } else {
+        Ok(())
+    }
+}
+
+fn quoted(value: &str) -> String {
+    value.replace('\'', "''").replace('\n', " ")
+}
+
+/// POSIX shared memory that a process has mapped: killed servers leave it in /dev/shm.
+fn shared_segments(pid: i32) -> Vec<PathBuf> {
+    fs::read_to_string(format!("/proc/{pid}/maps"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| {
+            line.split_whitespace()
+                .find(|word| word.starts_with("/dev/shm/PostgreSQL."))
+        })
+        .map(PathBuf::from)
+        .collect()
+}

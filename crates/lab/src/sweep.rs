@@ -1,0 +1,155 @@
+//! Ending every process of a run folder and removing the folder.
+//!
+//! Works from the folder alone, so that it can also be done by a process that knows
+//! nothing else ([`crate::guard`]). A process belongs to the folder if its working
+//! directory is inside and its program is one of the distribution's PostgreSQL
+//! programs; somebody's shell in the folder is left alone.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::package::SERVERS;
+
+/// How long servers may take for an immediate shutdown before they are killed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// How often to look.
+const POLL: Duration = Duration::from_millis(20);
+
+/// Looks without a process found before the folder counts as quiet: a program that was
+/// being started when we looked shows up in the next look.
+const QUIET_LOOKS: u32 = 2;
+
+/// Ends all processes of the folder, at once, and removes it.
+pub fn sweep(folder: &Path) {
+    end_processes(folder);
+    remove_shared_memory(folder);
+    remove(folder);
+}
+
+fn end_processes(folder: &Path) {
+    let started = Instant::now();
+    let mut quiet = 0;
+    let mut told: Vec<i32> = Vec::new();
+    while quiet < QUIET_LOOKS && started.elapsed() < 2 * PATIENCE {
+        let found = processes(folder);
+        quiet = if found.is_empty() { quiet + 1 } else { 0 };
+        let postmasters = postmasters(folder);
+        let late = started.elapsed() > PATIENCE;
+        for pid in found {
+            // A postmaster told to quit ends its children itself and removes their
+            // shared memory, which killing them all would leave behind.
+            let signal = if late {
+                Signal::SIGKILL
+            } else if postmasters.contains(&pid) {
+                Signal::SIGQUIT
+            } else if has_parent_among(pid, &postmasters) {
+                continue;
+            } else {
+                Signal::SIGKILL
+            };
+            if late || !told.contains(&pid) {
+                told.push(pid);
+                let _ = kill(Pid::from_raw(pid), signal);
+            }
+        }
+        thread::sleep(POLL);
+    }
+}
+
+/// Live processes that belong to the folder.
+pub fn processes(folder: &Path) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid: &i32| belongs(pid, folder))
+        .collect()
+}
+
+fn belongs(pid: i32, folder: &Path) -> bool {
+    let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
+    // Links of a zombie cannot be read, so one that waits for its parent is not found.
+    link("cwd").is_ok_and(|cwd| cwd.starts_with(folder))
+        && link("exe").is_ok_and(|exe| exe.starts_with(SERVERS))
+}
+
+/// The parent of a process, if it still exists.
+pub(crate) fn parent(pid: i32) -> Option<i32> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The name in parentheses may hold anything, so count from its end.
+    stat.rsplit(')')
+        .next()?
+        .split_whitespace()
+        .nth(1)?
+        .parse()
+        .ok()
+}
+
+fn has_parent_among(pid: i32, postmasters: &[i32]) -> bool {
+    parent(pid).is_some_and(|parent| postmasters.contains(&parent))
+}
+
+fn pid_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .map(|entry| entry.path().join("postmaster.pid"))
+        .filter(|path| path.is_file())
+        .collect()
+}
+
+fn postmasters(folder: &Path) -> Vec<i32> {
+    pid_files(folder)
+        .iter()
+        .filter_map(|path| {
+            fs::read_to_string(path)
+                .ok()?
+                .lines()
+                .next()?
+                .trim()
+                .parse()
+                .ok()
+        })
+        .collect()
+}
+
+/// A killed postmaster leaves its System V segment, named in the seventh line of its
+/// pid file, and its POSIX segments, which [`crate::server::Server::kill`] removes.
+fn remove_shared_memory(folder: &Path) {
+    for path in pid_files(folder) {
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        let id = text
+            .lines()
+            .nth(6)
+            .and_then(|line| line.split_whitespace().nth(1));
+        if let Some(id) = id {
+            let _ = Command::new("/usr/bin/ipcrm")
+                .args(["-m", id])
+                .stdout(Stdio::null())
+                .stderr(Stdio::null())
+                .status();
+        }
+    }
+}
+
+fn remove(folder: &Path) {
+    let started = Instant::now();
+    while folder.exists() && started.elapsed() < PATIENCE {
+        if fs::remove_dir_all(folder).is_err() {
+            thread::sleep(POLL);
+        }
+    }
+}

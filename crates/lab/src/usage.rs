@@ -1,0 +1,130 @@
+//! CPU time and memory of a server's processes, from /proc.
+
+use std::fs;
+
+use nix::unistd::{SysconfVar, sysconf};
+
+use crate::sweep;
+
+/// What a server's processes have used.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Usage {
+    /// CPU seconds of all processes, those that have ended included.
+    pub cpu_s: f64,
+    /// CPU seconds of the startup process, which replays.
+    pub startup_cpu_s: f64,
+    /// Memory in megabytes: private memory of every process, and shared memory once.
+    pub rss_mb: f64,
+}
+
+impl Usage {
+    /// CPU seconds since `before`; memory as it is now.
+    pub fn since(self, before: Usage) -> Usage {
+        Usage {
+            cpu_s: (self.cpu_s - before.cpu_s).max(0.0),
+            startup_cpu_s: (self.startup_cpu_s - before.startup_cpu_s).max(0.0),
+            rss_mb: self.rss_mb,
+        }
+    }
+}
+
+/// Children of a process.
+pub(crate) fn children(of: i32) -> Vec<i32> {
+    let Ok(entries) = fs::read_dir("/proc") else {
+        return Vec::new();
+    };
+    entries
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|&pid| sweep::parent(pid) == Some(of))
+        .collect()
+}
+
+/// Adds up the postmaster and its children, which have no children of their own.
+pub(crate) fn of_server(postmaster: i32) -> Usage {
+    let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
+    let mut usage = Usage::default();
+    let mut shared_kb = 0.0_f64;
+    let mut private_kb = 0.0;
+    if let Some(times) = cpu_ticks(postmaster) {
+        usage.cpu_s += (times.own + times.reaped) / tick;
+    }
+    for pid in children(postmaster) {
+        let Some(times) = cpu_ticks(pid) else {
+            continue;
+        };
+        usage.cpu_s += times.own / tick;
+        if is_startup(pid) {
+            usage.startup_cpu_s += times.own / tick;
+        }
+        let (private, shared) = memory_kb(pid);
+        private_kb += private;
+        shared_kb = shared_kb.max(shared);
+    }
+    usage.rss_mb = (private_kb + shared_kb) / 1024.0;
+    usage
+}
+
+struct Ticks {
+    own: f64,
+    /// Of children that have ended.
+    reaped: f64,
+}
+
+fn cpu_ticks(pid: i32) -> Option<Ticks> {
+    parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+}
+
+/// utime, stime, cutime and cstime are fields 14 to 17; after the name in parentheses,
+/// which may hold anything, field 3 is the first.
+fn parse_ticks(stat: &str) -> Option<Ticks> {
+    let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
+    let mut next = || -> Option<f64> { fields.next()?.parse().ok() };
+    Some(Ticks {
+        own: next()? + next()?,
+        reaped: next()? + next()?,
+    })
+}
+
+fn is_startup(pid: i32) -> bool {
+    fs::read(format!("/proc/{pid}/cmdline"))
+        .is_ok_and(|title| String::from_utf8_lossy(&title).contains(": startup"))
+}
+
+fn memory_kb(pid: i32) -> (f64, f64) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let field = |name: &str| -> f64 {
+        status
+            .lines()
+            .find_map(|line| {
+                line.strip_prefix(name)?
+                    .split_whitespace()
+                    .next()?
+                    .parse()
+                    .ok()
+            })
+            .unwrap_or(0.0)
+    };
+    (field("RssAnon:"), field("RssShmem:"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ticks_are_read_past_any_process_name() {
+        let stat = "7 (a) b (c) S 1 7 7 0 -1 4194560 9 0 0 0 11 22 33 44 20 0 1 0 5";
+        let ticks = parse_ticks(stat).unwrap();
+        assert_eq!(ticks.own, 33.0);
+        assert_eq!(ticks.reaped, 77.0);
+        assert!(parse_ticks("7 (x) S 1").is_none());
+    }
+
+    #[test]
+    fn our_own_parent_has_us_as_a_child() {
+        let us = i32::try_from(std::process::id()).unwrap();
+        let parent = sweep::parent(us).unwrap();
+        assert!(children(parent).contains(&us));
+    }
+}

@@ -1,0 +1,241 @@
+//! Load: pgbench processes and what they report while they run.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStderr, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::cluster::Lab;
+use crate::error::ServerId;
+use crate::launch::failure_line;
+use crate::pinning::Side;
+use crate::progress::{self, Micros, Progress};
+use crate::server::{DATABASE, SUPERUSER, Server};
+use crate::{LabError, Result};
+
+/// The role that readers and writers log in as: neither superuser, replication nor
+/// pg_monitor, since Lockstep exempts those.
+pub const APP_ROLE: &str = "app";
+
+/// Rows that the aggregate query reads.
+pub const AGGREGATE_ROWS: u32 = 3_000;
+
+/// Rows of pgbench_accounts for each unit of scale.
+const ACCOUNTS_PER_SCALE: u32 = 100_000;
+
+/// Megabytes of table and index for each unit of scale, for sizing.
+pub const MB_PER_SCALE: u64 = 16;
+
+/// Longer than any run: load is ended by signal.
+const SECONDS: &str = "1000000";
+
+/// Last lines of pgbench's messages that are kept for an error.
+const KEPT_LINES: usize = 20;
+
+/// What the clients do. All use pgbench's default, the simple query protocol.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Workload {
+    /// pgbench's TPC-B-like transaction.
+    TpcB,
+    /// One row of pgbench_accounts by primary key (`pgbench -S`).
+    Select,
+    /// Sum over 3,000 consecutive rows of pgbench_accounts, from a random row on.
+    Aggregate,
+}
+
+impl Workload {
+    fn name(self) -> &'static str {
+        match self {
+            Self::TpcB => "write load",
+            Self::Select | Self::Aggregate => "read load",
+        }
+    }
+}
+
+/// A running pgbench. Dropping it ends it.
+#[derive(Debug)]
+pub struct Load {
+    workload: Workload,
+    server: ServerId,
+    child: Child,
+    said: Arc<Said>,
+    listener: Option<JoinHandle<()>>,
+}
+
+/// What pgbench has said so far.
+#[derive(Debug, Default)]
+struct Said {
+    progress: Mutex<Vec<Progress>>,
+    other: Mutex<Vec<String>>,
+}
+
+fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Lab {
+    /// Creates the role that load runs as, with the rights it needs on every table to come.
+    pub fn create_app_role(&self, primary: &Server) -> Result<()> {
+        primary.execute(&format!(
+            "CREATE ROLE {APP_ROLE} LOGIN; \
+             GRANT pg_read_all_data, pg_write_all_data TO {APP_ROLE}"
+        ))
+    }
+
+    /// Loads fresh pgbench data, replacing what is there.
+    pub fn load_data(&self, primary: &Server, scale: u32) -> Result<()> {
+        let mut pgbench = self.pgbench(primary, SUPERUSER);
+        pgbench.args(["--initialize", "--quiet", "--scale"]);
+        pgbench.arg(scale.to_string());
+        self.launcher().run(pgbench)
+    }
+
+    /// Starts `clients` clients against `server`, on the cores of `side`.
+    pub fn start_load(
+        &self,
+        server: &Server,
+        side: Side,
+        workload: Workload,
+        clients: u32,
+        scale: u32,
+    ) -> Result<Load> {
+        let mut pgbench = self.pgbench(server, APP_ROLE);
+        pgbench.arg("--no-vacuum");
+        pgbench.args(["--client", &clients.to_string()]);
+        // Each side has one core, which more threads would only have to share.
+        pgbench.args(["--jobs", "1", "--time", SECONDS, "--progress-timestamp"]);
+        pgbench.args(["--progress", &progress::INTERVAL.to_string()]);
+        match workload {
+            Workload::TpcB => {}
+            Workload::Select => {
+                pgbench.arg("--select-only");
+            }
+            Workload::Aggregate => {
+                pgbench.arg("--file").arg(self.aggregate_script(scale)?);
+            }
+        }
+        pgbench.stdout(Stdio::null()).stderr(Stdio::piped());
+        let mut child = self.launcher().spawn(pgbench, side)?;
+        let said = Arc::new(Said::default());
+        let listener = child.stderr.take().map(|stderr| {
+            let said = Arc::clone(&said);
+            thread::spawn(move || listen(stderr, &said))
+        });
+        Ok(Load {
+            workload,
+            server: server.id().clone(),
+            child,
+            said,
+            listener,
+        })
+    }
+
+    fn pgbench(&self, server: &Server, user: &str) -> Command {
+        let mut pgbench = self.launcher().command(self.package().program("pgbench"));
+        pgbench.arg("--host").arg(server.sockets());
+        pgbench.args(["--port", &server.port().to_string()]);
+        pgbench.args(["--username", user]);
+        pgbench.env("PGDATABASE", DATABASE);
+        pgbench
+    }
+
+    fn aggregate_script(&self, scale: u32) -> Result<std::path::PathBuf> {
+        let path = self.folder().join("aggregate.sql");
+        let last_start = scale * ACCOUNTS_PER_SCALE - AGGREGATE_ROWS + 1;
+        let script = format!(
+            "\\set first random(1, {last_start})\n\
+             SELECT sum(abalance) FROM pgbench_accounts \
+             WHERE aid BETWEEN :first AND :first + {};\n",
+            AGGREGATE_ROWS - 1
+        );
+        self.launcher()
+            .create_file(&path)?
+            .write_all(script.as_bytes())
+            .map_err(LabError::io("write", &path))?;
+        Ok(path)
+    }
+}
+
+fn listen(stderr: ChildStderr, said: &Said) {
+    for line in BufReader::new(stderr)
+        .lines()
+        .map_while(std::io::Result::ok)
+    {
+        if let Some(progress) = progress::parse(&line) {
+            locked(&said.progress).push(progress);
+        } else {
+            let mut other = locked(&said.other);
+            if other.len() >= KEPT_LINES {
+                other.remove(0);
+            }
+            other.push(line);
+        }
+    }
+}
+
+impl Load {
+    /// An error if pgbench has ended by itself, or lost all its clients.
+    pub fn check(&mut self) -> Result<()> {
+        match self.child.try_wait() {
+            Ok(None) => Ok(()),
+            Ok(Some(status)) => {
+                self.join_listener();
+                Err(self.failure(status.to_string()))
+            }
+            Err(error) => Err(self.failure(error.to_string())),
+        }
+    }
+
+    /// The last transactions a second that it reported.
+    pub fn newest_tps(&self) -> Option<f64> {
+        locked(&self.said.progress).last().map(|line| line.tps)
+    }
+
+    /// All progress lines so far.
+    pub fn progress(&self) -> Vec<Progress> {
+        locked(&self.said.progress).clone()
+    }
+
+    /// Transactions a second from `from` to `to`. An error if a client was lost or
+    /// nothing was reported: the figure would not be what it says.
+    pub fn tps_between(&self, from: Micros, to: Micros) -> Result<f64> {
+        let aborted = locked(&self.said.other)
+            .iter()
+            .find(|line| line.contains("aborted"))
+            .cloned();
+        if let Some(line) = aborted {
+            return Err(self.failure(line));
+        }
+        progress::tps_between(&locked(&self.said.progress), from, to)
+            .ok_or_else(|| self.failure("pgbench reported no progress".to_owned()))
+    }
+
+    fn failure(&self, otherwise: String) -> LabError {
+        LabError::Load {
+            load: self.workload.name().to_owned(),
+            server: self.server.clone(),
+            reason: failure_line(&locked(&self.said.other).join("\n")).unwrap_or(otherwise),
+        }
+    }
+
+    fn join_listener(&mut self) {
+        if let Some(listener) = self.listener.take() {
+            let _ = listener.join();
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        if let Ok(pid) = i32::try_from(self.child.id())
+            && matches!(self.child.try_wait(), Ok(None))
+        {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        }
+        let _ = self.child.wait();
+        self.join_listener();
+    }
+}

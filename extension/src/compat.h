@@ -1,0 +1,125 @@
+/*
+ * compat.h - the one place that knows which PostgreSQL it is compiled for.
+ *
+ * Everything else is written against the names defined here. Each shim says
+ * which commit of PostgreSQL made it necessary (subject line and version).
+ */
+#ifndef LOCKSTEP_COMPAT_H
+#define LOCKSTEP_COMPAT_H
+
+#include "storage/lock.h"
+#include "storage/lwlock.h"
+#include "storage/proc.h"
+#include "utils/wait_event.h"
+
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
+#error "lockstep supports PostgreSQL 15 to 18"
+#endif
+
+/*
+ * 17, commit 024c521117 "Replace BackendIds with 0-based ProcNumbers": a
+ * process's index in ProcGlobal->allProcs moved out of PGPROC.
+ */
+#if PG_VERSION_NUM >= 170000
+#define LS_MY_PROCNO ((int) MyProcNumber)
+#else
+#define LS_MY_PROCNO (MyProc->pgprocno)
+#endif
+
+/*
+ * 17, commit c9af054653 "Support custom wait events for wait event type
+ * Extension". Before it an extension can only show the nameless event
+ * "Extension"; a named LWLock tranche is the one thing of ours that
+ * pg_stat_activity will print by name, so older servers show our waits as
+ * wait_event_type LWLock with the same wait_event name.
+ *
+ * Call only once shared memory is attached.
+ */
+static inline uint32
+ls_named_wait_event(const char *name)
+{
+#if PG_VERSION_NUM >= 170000
+	return WaitEventExtensionNew(name);
+#else
+	return PG_WAIT_LWLOCK | (uint32) GetNamedLWLockTranche(name)[0].lock.tranche;
+#endif
+}
+
+/* How many LWLocks must be reserved under each wait event's name. */
+#if PG_VERSION_NUM >= 170000
+#define LS_WAIT_EVENT_LWLOCKS 0
+#else
+#define LS_WAIT_EVENT_LWLOCKS 1
+#endif
+
+/*
+ * 17, commit fa88928470 "Generate automatically code and documentation
+ * related to wait events": the class of buffer pins changed its spelling.
+ */
+#if PG_VERSION_NUM >= 170000
+#define LS_WAIT_BUFFER_PIN PG_WAIT_BUFFERPIN
+#else
+#define LS_WAIT_BUFFER_PIN PG_WAIT_BUFFER_PIN
+#endif
+
+/*
+ * 18, commit 3eea7a0c97 "Simplify executor's determination of whether to use
+ * parallelism": ExecutorRun lost its execute_once argument.
+ */
+#if PG_VERSION_NUM >= 180000
+#define LS_EXECUTOR_RUN_PARAMS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count
+#define LS_EXECUTOR_RUN_ARGS queryDesc, direction, count
+#else
+#define LS_EXECUTOR_RUN_PARAMS \
+	QueryDesc *queryDesc, ScanDirection direction, uint64 count, bool execute_once
+#define LS_EXECUTOR_RUN_ARGS queryDesc, direction, count, execute_once
+#endif
+
+/*
+ * 16, commit 9600371764 "Use dlists instead of SHM_QUEUE for predicate
+ * locking" and its siblings: a process's locks are a dlist. The next of this
+ * process's locks in a partition after prev (NULL: the first), NULL at the
+ * end. The caller holds the partition's lock.
+ */
+static inline PROCLOCK *
+ls_next_proclock(int partition, PROCLOCK *prev)
+{
+#if PG_VERSION_NUM >= 160000
+	dlist_head *locks = &MyProc->myProcLocks[partition];
+
+	if (prev == NULL)
+		return dlist_is_empty(locks) ? NULL :
+			dlist_head_element(PROCLOCK, procLink, locks);
+	return dlist_has_next(locks, &prev->procLink) ?
+		dlist_container(PROCLOCK, procLink,
+						dlist_next_node(locks, &prev->procLink)) : NULL;
+#else
+	SHM_QUEUE  *locks = &MyProc->myProcLocks[partition];
+
+	return (PROCLOCK *) SHMQueueNext(locks, prev ? &prev->procLink : locks,
+									 offsetof(PROCLOCK, procLink));
+#endif
+}
+
+/*
+ * 18, commit c4d5cb71d2 "Increase the number of fast-path lock slots": the
+ * bits became an array. True if this process holds a fast-path lock.
+ */
+static inline bool
+ls_holds_fast_path_locks(void)
+{
+	bool		held = false;
+
+	LWLockAcquire(&MyProc->fpInfoLock, LW_SHARED);
+#if PG_VERSION_NUM >= 180000
+	for (int group = 0; group < FastPathLockGroupsPerBackend; group++)
+		held = held || MyProc->fpLockBits[group] != 0;
+#else
+	held = MyProc->fpLockBits != 0;
+#endif
+	LWLockRelease(&MyProc->fpInfoLock);
+	return held;
+}
+
+#endif							/* LOCKSTEP_COMPAT_H */

@@ -1,0 +1,128 @@
+/*
+ * executor_hooks.c - where a query meets priority, gate and wait-for-LSN.
+ *
+ * Chained hooks in backends and parallel workers. They do nothing on a server
+ * that is not in recovery, and nothing with lockstep.enabled=off, except that
+ * SET lockstep.wait_for_lsn always does what it says.
+ *
+ * A place at the gate is taken before the executor starts and given back when
+ * ExecutorRun returns or fails, so that a suspended portal holds none.
+ */
+#include "lockstep.h"
+
+#include "access/xlog.h"
+#include "tcop/utility.h"
+
+int			ls_utility_depth = 0;
+
+static ExecutorStart_hook_type prev_executor_start = NULL;
+static ExecutorRun_hook_type prev_executor_run = NULL;
+static ProcessUtility_hook_type prev_process_utility = NULL;
+
+static void
+call_executor_start(QueryDesc *queryDesc, int eflags)
+{
+	if (prev_executor_start)
+		prev_executor_start(queryDesc, eflags);
+	else
+		standard_ExecutorStart(queryDesc, eflags);
+}
+
+static void
+executor_start(QueryDesc *queryDesc, int eflags)
+{
+	bool		entered = false;
+
+	if (ls_enabled && RecoveryInProgress())
+	{
+		ls_priority_note();
+		ls_session_count_statement();
+		entered = ls_gate_enter(queryDesc);
+	}
+
+	if (!entered)
+	{
+		call_executor_start(queryDesc, eflags);
+		return;
+	}
+
+	PG_TRY();
+	{
+		call_executor_start(queryDesc, eflags);
+	}
+	PG_CATCH();
+	{
+		ls_gate_leave();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+}
+
+static void
+call_executor_run(LS_EXECUTOR_RUN_PARAMS)
+{
+	if (prev_executor_run)
+		prev_executor_run(LS_EXECUTOR_RUN_ARGS);
+	else
+		standard_ExecutorRun(LS_EXECUTOR_RUN_ARGS);
+}
+
+static void
+executor_run(LS_EXECUTOR_RUN_PARAMS)
+{
+	if (!ls_gate_is_mine(queryDesc))
+	{
+		call_executor_run(LS_EXECUTOR_RUN_ARGS);
+		return;
+	}
+
+	PG_TRY();
+	{
+		call_executor_run(LS_EXECUTOR_RUN_ARGS);
+	}
+	PG_FINALLY();
+	{
+		ls_gate_leave();
+	}
+	PG_END_TRY();
+}
+
+static void
+process_utility(PlannedStmt *pstmt, const char *queryString,
+				bool readOnlyTree, ProcessUtilityContext context,
+				ParamListInfo params, QueryEnvironment *queryEnv,
+				DestReceiver *dest, QueryCompletion *qc)
+{
+	if (IsA(pstmt->utilityStmt, VariableSetStmt))
+		ls_wait_for_lsn_statement(pstmt->utilityStmt,
+								  context == PROCESS_UTILITY_TOPLEVEL);
+
+	if (ls_my_session != NULL)
+		ls_session_count_statement();
+	ls_utility_depth++;
+	PG_TRY();
+	{
+		if (prev_process_utility)
+			prev_process_utility(pstmt, queryString, readOnlyTree, context,
+								 params, queryEnv, dest, qc);
+		else
+			standard_ProcessUtility(pstmt, queryString, readOnlyTree, context,
+									params, queryEnv, dest, qc);
+	}
+	PG_FINALLY();
+	{
+		ls_utility_depth--;
+	}
+	PG_END_TRY();
+}
+
+void
+ls_install_hooks(void)
+{
+	prev_executor_start = ExecutorStart_hook;
+	ExecutorStart_hook = executor_start;
+	prev_executor_run = ExecutorRun_hook;
+	ExecutorRun_hook = executor_run;
+	prev_process_utility = ProcessUtility_hook;
+	ProcessUtility_hook = process_utility;
+}

@@ -1,0 +1,370 @@
+/*
+ * gate.c - the admission gate in front of the executor.
+ *
+ * Purpose: of the read queries of a standby only so many execute at once; the
+ * rest queue in order of arrival. That bounds how many demoted readers can sit
+ * on buffer locks that replay needs, and what is left when lag grows.
+ *
+ * Runs in backends; the controller sets gate_capacity and hands out places
+ * that became free by that. A place is counted in gate_running by whoever
+ * gives it: the session itself on the fast path, or the process that takes the
+ * session's entry from the queue.
+ *
+ * Who passes without waiting: exempt sessions, utility commands, parallel
+ * workers, cursors, nested and later calls, anything above READ COMMITTED,
+ * a transaction that keeps a snapshot, one that holds a lock others wait for.
+ *
+ * A waiting query has no snapshot, so it holds back neither replay nor, with
+ * hot_standby_feedback, the primary's vacuum. It keeps AccessShare locks on
+ * its relations; the controller opens the gate while replay waits for a lock.
+ *
+ * Crash: shared memory is made anew. Promotion: the controller opens the gate.
+ * No controller: nobody waits.
+ */
+#include "lockstep.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+/* How often a waiter looks by itself, whoever may wake it. */
+#define RECHECK_MS 1000
+/* The same for one with locks that somebody may come to wait for. */
+#define RECHECK_LOCKS_MS 100
+#define LOG_EVERY_US INT64CONST(1000000)
+
+/* this process's place */
+static bool inside = false;
+static const QueryDesc *inside_query = NULL;
+
+static bool
+try_take_place(void)
+{
+	uint32		running = pg_atomic_read_u32(&ls_shared->gate_running);
+
+	while (running < pg_atomic_read_u32(&ls_shared->gate_capacity))
+	{
+		if (pg_atomic_compare_exchange_u32(&ls_shared->gate_running,
+										   &running, running + 1))
+			return true;
+	}
+	return false;
+}
+
+static void
+hold_place(const QueryDesc *queryDesc)
+{
+	inside = true;
+	inside_query = queryDesc;
+	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
+}
+
+/* For those who may not wait: over the capacity if need be. */
+static void
+take_place_anyway(const QueryDesc *queryDesc)
+{
+	pg_atomic_fetch_add_u32(&ls_shared->gate_running, 1);
+	hold_place(queryDesc);
+}
+
+/*
+ * Lets in whoever there is room for. Any process but the startup process.
+ *
+ * A place is taken before the entry is, so one can be in hand when the queue
+ * turns out empty; it is given back and the queue looked at again, or a
+ * session that queued in between, and found no place, would not be let in.
+ */
+void
+ls_gate_drain(void)
+{
+	while (pg_atomic_read_u32(&ls_shared->gate_waiting) > 0 && try_take_place())
+	{
+		uint32		queued;
+		int			procno;
+
+		do
+		{
+			procno = ls_queue_pop(ls_shared->gate_queue);
+			if (procno == LS_NO_PROCNO)
+				break;
+			queued = LS_GATE_QUEUED;
+		} while (!pg_atomic_compare_exchange_u32(&ls_shared->sessions[procno].gate,
+												 &queued, LS_GATE_INSIDE));
+		if (procno == LS_NO_PROCNO)
+		{
+			pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
+			if (ls_queue_is_empty(ls_shared->gate_queue))
+				return;
+			continue;
+		}
+		pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	}
+}
+
+/* ---- what a waiter must not hold ---- */
+
+static void
+take_fresh_snapshot(QueryDesc *queryDesc)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	queryDesc->snapshot = RegisterSnapshot(GetActiveSnapshot());
+}
+
+/*
+ * Gives up the query's snapshot as PortalStart took it: pushed once and
+ * registered once. False, with a snapshot in place again, if the transaction
+ * keeps another one, for then waiting would hold back replay.
+ */
+static bool
+let_go_of_snapshot(QueryDesc *queryDesc)
+{
+	Snapshot	snapshot = queryDesc->snapshot;
+
+	if (!ActiveSnapshotSet() || GetActiveSnapshot() != snapshot ||
+		queryDesc->crosscheck_snapshot != InvalidSnapshot)
+		return false;
+
+	PopActiveSnapshot();
+	if (ActiveSnapshotSet())
+	{
+		PushActiveSnapshot(snapshot);
+		return false;
+	}
+
+	UnregisterSnapshot(snapshot);
+	queryDesc->snapshot = InvalidSnapshot;
+	InvalidateCatalogSnapshot();
+	if (TransactionIdIsValid(MyProc->xmin))
+	{
+		take_fresh_snapshot(queryDesc);
+		return false;
+	}
+	return true;
+}
+
+/* ---- waiting ---- */
+
+/* Stops waiting; true if a place had been granted by then. */
+static bool
+withdraw(LsSession *s)
+{
+	uint32		queued = LS_GATE_QUEUED;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
+		return true;
+	pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+	return false;
+}
+
+/* Gets in line; false if there is no room left in the queue. */
+static bool
+line_up(LsSession *s)
+{
+	pg_atomic_write_u32(&s->gate, LS_GATE_QUEUED);
+	pg_atomic_fetch_add_u32(&ls_shared->gate_waiting, 1);
+	if (!ls_queue_push(ls_shared->gate_queue, LS_MY_PROCNO))
+		return withdraw(s);
+	/* a place may have become free since we looked */
+	ls_gate_drain();
+	return true;
+}
+
+static void
+report_timeout(void)
+{
+	pg_atomic_fetch_add_u64(&ls_shared->gate_timeouts, 1);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
+					ls_read_throttle_timeout),
+			 errdetail("%u read queries execute on this standby, %u wait.",
+					   pg_atomic_read_u32(&ls_shared->gate_running),
+					   pg_atomic_read_u32(&ls_shared->gate_waiting)),
+			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
+}
+
+/* Returns with a place granted, or without one if it must not wait longer. */
+static bool
+wait_in_queue(LsSession *s, bool has_shared_locks)
+{
+	TimestampTz began = GetCurrentTimestamp();
+
+	while (pg_atomic_read_u32(&s->gate) != LS_GATE_INSIDE)
+	{
+		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!ls_controller_alive() || !RecoveryInProgress() ||
+			(has_shared_locks && ls_others_wait_for_us()))
+			return withdraw(s);
+		if (ls_read_throttle_timeout > 0)
+		{
+			long		waited = (long) TimestampDifferenceMilliseconds(began, GetCurrentTimestamp());
+
+			if (waited >= ls_read_throttle_timeout)
+				report_timeout();
+			timeout = Min(timeout, ls_read_throttle_timeout - waited);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, ls_event_throttle);
+		ResetLatch(MyLatch);
+	}
+	return true;
+}
+
+static void
+wait_for_place(QueryDesc *queryDesc)
+{
+	LsSession  *s = ls_my_session;
+	TimestampTz began;
+	bool		has_shared_locks = ls_holds_shared_locks();
+	volatile bool granted = false;
+
+	if ((has_shared_locks && ls_others_wait_for_us()) || !let_go_of_snapshot(queryDesc))
+	{
+		take_place_anyway(queryDesc);
+		return;
+	}
+
+	began = GetCurrentTimestamp();
+	ls_resolve_wait_events();
+	pg_atomic_fetch_add_u64(&ls_shared->gate_waits, 1);
+
+	PG_TRY();
+	{
+		granted = line_up(s) && wait_in_queue(s, has_shared_locks);
+	}
+	PG_CATCH();
+	{
+		if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
+		{
+			inside = true;
+			ls_gate_leave();
+		}
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	pg_atomic_fetch_add_u64(&ls_shared->gate_wait_us,
+							Max(GetCurrentTimestamp() - began, 0));
+	if (granted)
+		hold_place(queryDesc);
+	else
+		take_place_anyway(queryDesc);
+	take_fresh_snapshot(queryDesc);
+}
+
+/* ---- log mode ---- */
+
+static void
+say_would_wait(void)
+{
+	uint64		now = (uint64) GetCurrentTimestamp();
+	uint64		last = pg_atomic_read_u64(&ls_shared->gate_logged_at);
+
+	pg_atomic_fetch_add_u64(&ls_shared->gate_would_wait, 1);
+	if (now - last < LOG_EVERY_US ||
+		!pg_atomic_compare_exchange_u64(&ls_shared->gate_logged_at, &last, now))
+		return;
+	ereport(LOG,
+			(errmsg("lockstep.read_throttle would have held back a read query"),
+			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
+					   pg_atomic_read_u32(&ls_shared->gate_running),
+					   pg_atomic_read_u32(&ls_shared->gate_limit),
+					   pg_atomic_read_u64(&ls_shared->lag_us) / 1000),
+			 errhidestmt(true)));
+}
+
+/* ---- entry and exit ---- */
+
+static bool
+gate_applies(void)
+{
+	if (ls_read_throttle == LS_THROTTLE_OFF || ls_shared == NULL)
+		return false;
+	/* a protocol-level query just being started; no cursor, no nested call */
+	if (ls_utility_depth > 0 || ActivePortal == NULL ||
+		ActivePortal->status != PORTAL_DEFINED ||
+		ActivePortal->strategy != PORTAL_ONE_SELECT)
+		return false;
+	if (MyBackendType != B_BACKEND || IsParallelWorker() ||
+		IsolationUsesXactSnapshot())
+		return false;
+	return !ls_session_is_exempt();
+}
+
+/*
+ * Called before the executor starts a query on a standby. True if the query
+ * now holds a place, which ls_gate_leave() gives back.
+ */
+bool
+ls_gate_enter(QueryDesc *queryDesc)
+{
+	if (!gate_applies() || ls_session_attach() == NULL)
+		return false;
+
+	if (inside)
+	{
+		/* bound earlier and never executed: its place serves this query */
+		inside_query = queryDesc;
+		return true;
+	}
+
+	if (pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 && try_take_place())
+		hold_place(queryDesc);
+	else if (ls_read_throttle == LS_THROTTLE_LOG)
+	{
+		say_would_wait();
+		take_place_anyway(queryDesc);
+	}
+	else
+		wait_for_place(queryDesc);
+	return true;
+}
+
+void
+ls_gate_leave(void)
+{
+	if (!inside)
+		return;
+	inside = false;
+	inside_query = NULL;
+	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_OUTSIDE);
+	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
+	ls_gate_drain();
+}
+
+bool
+ls_gate_is_mine(const QueryDesc *queryDesc)
+{
+	return inside && inside_query == queryDesc;
+}
+
+/* The process exits; an error on the way here has already left the queue. */
+void
+ls_gate_forget(void)
+{
+	ls_gate_leave();
+}
+
+/* A query that was started and never run leaves with its transaction. */
+static void
+at_xact_end(XactEvent event, void *arg)
+{
+	if (inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+				   event == XACT_EVENT_PREPARE))
+		ls_gate_leave();
+}
+
+void
+ls_gate_register_callbacks(void)
+{
+	RegisterXactCallback(at_xact_end, NULL);
+}

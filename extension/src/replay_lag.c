@@ -1,0 +1,195 @@
+/*
+ * replay_lag.c - how far replay is behind what this standby has received.
+ *
+ * The controller notes when each stretch of WAL was received and flushed; the
+ * age of the oldest stretch not yet replayed is the lag. It is the standby's
+ * own clock and only what has arrived, so an idle primary, a slow network or a
+ * wrong clock is not lag here.
+ *
+ * WAL can be flushed up to the middle of a record, and on an idle primary the
+ * rest may come much later. So WAL that is received but not replayed is not
+ * lag while the startup process sleeps waiting for more. Its wait event alone
+ * does not tell: a starved one has been woken and still shows it. The kernel's
+ * state of the process does.
+ *
+ * The startup process makes itself known through the rm_startup callback of a
+ * resource manager that has none; no redo function is touched.
+ */
+#include "lockstep.h"
+
+#include "access/rmgr.h"
+#include "access/xlog_internal.h"
+#include "access/xlogrecovery.h"
+#include "replication/walreceiver.h"
+#include "storage/proc.h"
+#include "utils/timestamp.h"
+
+/* Stretches remembered; when full, every second one is forgotten. */
+#define ARRIVALS 4096
+/* Rounds in a row in which startup slept for lack of WAL. */
+#define ASLEEP_ROUNDS 2
+
+typedef struct Arrival
+{
+	XLogRecPtr	end;
+	TimestampTz at;
+} Arrival;
+
+/* controller only; oldest first */
+static Arrival arrivals[ARRIVALS];
+static int	narrivals = 0;
+static XLogRecPtr last_received = InvalidXLogRecPtr;
+static XLogRecPtr last_replayed = InvalidXLogRecPtr;
+static int	asleep_rounds = 0;
+
+/* controller only; the conflict that startup is waiting for now */
+static uint32 conflict_now = 0;
+static TimestampTz conflict_began = 0;
+
+static void
+startup_is_here(void)
+{
+	if (ls_shared != NULL && MyProc != NULL)
+		pg_atomic_write_u32(&ls_shared->startup_procno, (uint32) LS_MY_PROCNO);
+}
+
+/* Postmaster, at load. */
+void
+ls_watch_startup(void)
+{
+	if (RmgrTable[RM_STANDBY_ID].rm_startup != NULL)
+		elog(ERROR, "resource manager Standby has a startup callback already");
+	RmgrTable[RM_STANDBY_ID].rm_startup = startup_is_here;
+}
+
+static PGPROC *
+startup_proc(void)
+{
+	uint32		procno = pg_atomic_read_u32(&ls_shared->startup_procno);
+
+	return procno == PG_UINT32_MAX ? NULL : GetPGProcByNumber(procno);
+}
+
+/* What the startup process waits for, 0: nothing, or not known. */
+uint32
+ls_startup_wait_event(void)
+{
+	PGPROC	   *proc = startup_proc();
+
+	return proc == NULL ? 0 : *(volatile uint32 *) &proc->wait_event_info;
+}
+
+/* The kernel's letter for the startup process: R, S, D ...; 0 if unknown. */
+static char
+startup_kernel_state(void)
+{
+	PGPROC	   *proc = startup_proc();
+	char		path[MAXPGPATH];
+	char		buf[512];
+	char	   *paren;
+
+	if (proc == NULL)
+		return 0;
+	snprintf(path, sizeof(path), "%s/%d/stat", ls_proc_root, proc->pid);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+		return 0;
+	paren = strrchr(buf, ')');
+	if (paren == NULL || paren[1] != ' ')
+		return 0;
+	return paren[2];
+}
+
+static void
+note_arrival(XLogRecPtr end, TimestampTz now)
+{
+	if (narrivals == ARRIVALS)
+	{
+		for (int i = 0; i < ARRIVALS / 2; i++)
+			arrivals[i] = arrivals[i * 2];
+		narrivals = ARRIVALS / 2;
+	}
+	arrivals[narrivals].end = end;
+	arrivals[narrivals].at = now;
+	narrivals++;
+}
+
+static void
+forget_replayed(XLogRecPtr replayed)
+{
+	int			done = 0;
+
+	while (done < narrivals && arrivals[done].end <= replayed)
+		done++;
+	if (done > 0)
+	{
+		narrivals -= done;
+		memmove(arrivals, arrivals + done, narrivals * sizeof(Arrival));
+	}
+}
+
+/* Has startup used up everything that it can replay of what was received? */
+static bool
+startup_wants_more(bool moved)
+{
+	if (moved || ls_startup_wait_event() != WAIT_EVENT_RECOVERY_WAL_STREAM)
+		asleep_rounds = 0;
+	else if (startup_kernel_state() == 'R')
+		asleep_rounds = 0;		/* woken, and starved */
+	else if (asleep_rounds < ASLEEP_ROUNDS)
+		asleep_rounds++;
+	return asleep_rounds >= ASLEEP_ROUNDS;
+}
+
+static bool
+is_conflict(uint32 event)
+{
+	uint32		class = event & 0xFF000000U;
+
+	return class == PG_WAIT_LOCK || class == LS_WAIT_BUFFER_PIN ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
+}
+
+static void
+watch_conflicts(TimestampTz now)
+{
+	uint32		event = ls_startup_wait_event();
+
+	if (!is_conflict(event))
+	{
+		conflict_now = 0;
+		return;
+	}
+	if (event != conflict_now)
+	{
+		conflict_now = event;
+		conflict_began = now;
+		pg_atomic_fetch_add_u64(&ls_shared->conflicts, 1);
+		pg_atomic_write_u64(&ls_shared->conflict_event, event);
+		pg_atomic_write_u64(&ls_shared->conflict_at, (uint64) now);
+	}
+	pg_atomic_write_u64(&ls_shared->conflict_us, (uint64) Max(now - conflict_began, 0));
+}
+
+/* Controller, each round while in recovery. */
+void
+ls_lag_step(TimestampTz now)
+{
+	XLogRecPtr	received = GetWalRcvFlushRecPtr(NULL, NULL);
+	XLogRecPtr	replayed = GetXLogReplayRecPtr(NULL);
+	bool		moved = received != last_received || replayed != last_replayed;
+
+	if (received > last_received && received > replayed)
+		note_arrival(received, now);
+	else if (received < last_received)
+		narrivals = 0;			/* the walreceiver began again further back */
+	last_received = received;
+	last_replayed = replayed;
+
+	forget_replayed(replayed);
+	if (narrivals > 0 && startup_wants_more(moved))
+		narrivals = 0;
+	pg_atomic_write_u64(&ls_shared->lag_us,
+						narrivals == 0 ? 0 : (uint64) Max(now - arrivals[0].at, 0));
+	watch_conflicts(now);
+}

@@ -1,0 +1,119 @@
+/*
+ * settings.c - the lockstep.* settings.
+ *
+ * All are reloadable but lockstep.proc_root, which the tests use to show the
+ * extension a kernel that refuses. docs/operations.md says when to change
+ * which.
+ */
+#include "lockstep.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+#include "utils/pg_lsn.h"
+
+bool		ls_enabled = true;
+bool		ls_replay_priority = true;
+bool		ls_priority_irreversible = false;
+int			ls_read_throttle = LS_THROTTLE_ON;
+int			ls_read_throttle_lag = 100;
+int			ls_read_throttle_min = 1;
+int			ls_read_throttle_max = 0;
+int			ls_read_throttle_timeout = 0;
+int			ls_wait_timeout = 10000;
+char	   *ls_wait_for_lsn = NULL;
+char	   *ls_proc_root = NULL;
+
+static const struct config_enum_entry throttle_modes[] = {
+	{"off", LS_THROTTLE_OFF, false},
+	{"log", LS_THROTTLE_LOG, false},
+	{"on", LS_THROTTLE_ON, false},
+	{NULL, 0, false}
+};
+
+/* Only the form: SET waits in the utility hook, never here (see wait_lsn.c). */
+static bool
+check_wait_for_lsn(char **newval, void **extra, GucSource source)
+{
+	XLogRecPtr	lsn;
+
+	if (*newval == NULL || **newval == '\0')
+		return true;
+	if (ls_parse_lsn(*newval, &lsn))
+		return true;
+
+	GUC_check_errdetail("A WAL position is two hexadecimal numbers, like 0/16B3748.");
+	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
+	return false;
+}
+
+static void
+define_throttle_settings(void)
+{
+	DefineCustomEnumVariable("lockstep.read_throttle",
+							 "Bounds how many read queries of a standby execute at once.",
+							 "\"log\" only says what \"on\" would have held back.",
+							 &ls_read_throttle, LS_THROTTLE_ON, throttle_modes,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_lag",
+							"Replay lag from which fewer read queries are let in.",
+							"0 leaves only the bound for the number of cores.",
+							&ls_read_throttle_lag, 100, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_min",
+							"Number of read queries that always may execute.",
+							NULL,
+							&ls_read_throttle_min, 1, 1, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_max",
+							"Number of read queries that may execute while nothing lags.",
+							"0 chooses it from the cores that the server may use.",
+							&ls_read_throttle_max, 0, 0, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_timeout",
+							"Longest time that a read query is held back before it fails.",
+							"0 waits without limit.",
+							&ls_read_throttle_timeout, 0, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+void
+ls_define_settings(void)
+{
+	DefineCustomBoolVariable("lockstep.enabled",
+							 "Turns replay priority and read throttle on; off is as if stock.",
+							 NULL,
+							 &ls_enabled, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.replay_priority",
+							 "Runs the read queries of a standby at a lower priority than replay.",
+							 NULL,
+							 &ls_replay_priority, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.priority_irreversible",
+							 "Lowers priorities even where the kernel will not raise them again.",
+							 "After promotion such sessions stay slow until they reconnect.",
+							 &ls_priority_irreversible, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_throttle_settings();
+	DefineCustomIntVariable("lockstep.wait_timeout",
+							"Longest time that SET lockstep.wait_for_lsn waits.",
+							"0 waits without limit.",
+							&ls_wait_timeout, 10000, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.wait_for_lsn",
+							   "SET returns once the standby has replayed this WAL position.",
+							   NULL,
+							   &ls_wait_for_lsn, "",
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   check_wait_for_lsn, NULL, NULL);
+	DefineCustomStringVariable("lockstep.proc_root",
+							   "Where procfs is mounted (for tests).",
+							   NULL,
+							   &ls_proc_root, "/proc",
+							   PGC_POSTMASTER,
+							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("lockstep");
+}
