@@ -58,7 +58,7 @@ bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BEN
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
 
-install: build ## the extension into PostgreSQL $(PG)'s folders, the program into $(PREFIX)/bin
+install: build ## the extension into PostgreSQL N's own folders, the program into PREFIX/bin (/usr/local)
 	$(PGXS) install DESTDIR=$(DESTDIR)
 	@install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lockstep
 

@@ -24,8 +24,13 @@
 /* CPU time of a statement from which a session becomes heavy, light again. */
 #define HEAVY_NS INT64CONST(250000)
 #define LIGHT_NS INT64CONST(125000)
-/* CPU time within one statement that is still running. */
-#define LONG_RUNNING_NS INT64CONST(2000000)
+/*
+ * CPU time within one statement that is still running. More than a session
+ * needs for its first look-ups in empty caches.
+ */
+#define LONG_RUNNING_NS INT64CONST(20000000)
+/* From this statement on a session is judged; the first fills its caches. */
+#define FIRST_JUDGED 2
 
 /* controller only: what was read last, by slot */
 typedef struct Reading
@@ -47,6 +52,7 @@ weigh(LsSession *s, Reading *last)
 	int64		used = cpu_ns - last->cpu_ns;
 	uint32		begun = statements - last->statements;
 	bool		known = last->pid == pid;
+	bool		early = last->statements < FIRST_JUDGED;
 
 	if (cpu_ns < 0)
 		return;
@@ -56,7 +62,7 @@ weigh(LsSession *s, Reading *last)
 	last->pid = pid;
 	last->cpu_ns = cpu_ns;
 	last->statements = statements;
-	if (!known)
+	if (!known || (early && begun > 0))
 		return;
 
 	if (begun == 0 || used / begun >= HEAVY_NS)

@@ -14,7 +14,12 @@ use crate::exit;
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
-#[command(name = "lockstep", version, max_term_width = 100)]
+#[command(
+    name = "lockstep",
+    version,
+    max_term_width = 100,
+    disable_help_subcommand = true
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -30,6 +35,7 @@ pub enum Command {
     /// touched, and nothing is left behind unless --keep is given. Takes about three minutes.
     Demo(DemoArgs),
     /// Measure Lockstep against stock PostgreSQL
+    #[command(disable_help_subcommand = true)]
     Bench {
         /// Which measurement.
         #[command(subcommand)]

@@ -7,6 +7,10 @@ use crate::account::Account;
 use crate::package::Major;
 use crate::{LabError, Result};
 
+/// From this major on PostgreSQL itself searches several folders for control files;
+/// before, only Debian's packages do, by a setting of their own.
+const OWN_CONTROL_PATH: u32 = 18;
+
 /// Folder in the run folder that holds the copy.
 const COPY: &str = "extension";
 
@@ -29,9 +33,7 @@ impl StagedExtension {
         let root = run_folder.join(COPY);
         for needed in [
             library_folder(stage, major).join("lockstep.so"),
-            stage
-                .join(format!("usr/share/postgresql/{major}/extension"))
-                .join("lockstep.control"),
+            share_folder(stage, major).join("extension/lockstep.control"),
         ] {
             if !needed.is_file() {
                 return Err(LabError::MissingStage(needed));
@@ -44,22 +46,29 @@ impl StagedExtension {
     /// Settings with which a server finds the extension's files, without loading it.
     pub fn paths(&self) -> [(String, String); 2] {
         let library = library_folder(&self.root, self.major);
-        [
+        let libraries = format!("{}:$libdir", library.display());
+        let control = if self.major.get() >= OWN_CONTROL_PATH {
+            let folder = share_folder(&self.root, self.major);
             (
-                "dynamic_library_path".to_owned(),
-                format!("{}:$libdir", library.display()),
-            ),
-            // Debian's own setting: a folder searched before the system's.
+                "extension_control_path".to_owned(),
+                format!("{}:$system", folder.display()),
+            )
+        } else {
             (
                 "extension_destdir".to_owned(),
                 self.root.display().to_string(),
-            ),
-        ]
+            )
+        };
+        [("dynamic_library_path".to_owned(), libraries), control]
     }
 }
 
 fn library_folder(root: &Path, major: Major) -> PathBuf {
     root.join(format!("usr/lib/postgresql/{major}/lib"))
+}
+
+fn share_folder(root: &Path, major: Major) -> PathBuf {
+    root.join(format!("usr/share/postgresql/{major}"))
 }
 
 fn copy_tree(from: &Path, to: &Path, account: &Account) -> Result<()> {

@@ -25,6 +25,9 @@ use crate::{LabError, Result};
 /// The word that tells the reaper that there is nothing to do.
 const DONE: u8 = b'.';
 
+/// The reaper's name. Not our own: whoever kills us by name must not hit it too.
+pub const REAPER_NAME: &str = "lab-reaper";
+
 /// The first signal that asked us to end, or 0.
 static ASKED_TO_END: AtomicI32 = AtomicI32::new(0);
 
@@ -141,8 +144,7 @@ fn ignored_signals() -> u64 {
 
 fn start_reaper(how: &ReaperProgram, folder: &Path) -> io::Result<Child> {
     let mut child = Command::new(&how.program)
-        // Not our own name: whoever kills us by name must not hit the reaper too.
-        .arg0("lab-reaper")
+        .arg0(REAPER_NAME)
         .args(&how.args)
         .current_dir("/")
         .stdin(Stdio::piped())
@@ -183,7 +185,7 @@ const READY: &str = "reaper ready";
 /// all is done, and sweeps the folder if standard input ends without it.
 pub fn run_reaper() -> io::Result<()> {
     let _ = nix::unistd::setsid();
-    let _ = fs::write("/proc/self/comm", "lab-reaper");
+    let _ = fs::write("/proc/self/comm", REAPER_NAME);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
         // Caught and forgotten: only the pipe tells us to end.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;

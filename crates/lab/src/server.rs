@@ -171,6 +171,16 @@ impl Server {
     ) -> Result<()> {
         self.settings
             .extend(settings.into_iter().map(|(n, v)| (n.into(), v.into())));
+        self.write_settings()
+    }
+
+    /// Takes a setting back to what it would be without the lab.
+    pub fn unset(&mut self, name: &str) -> Result<()> {
+        self.settings.remove(name);
+        self.write_settings()
+    }
+
+    fn write_settings(&self) -> Result<()> {
         let mut text = format!(
             "listen_addresses = ''\nunix_socket_directories = '{}'\nport = {}\ncluster_name = '{}'\n\
              logging_collector = off\nlog_destination = 'stderr'\nlog_line_prefix = '%m [%p] %b '\n",
@@ -188,9 +198,12 @@ impl Server {
             .map_err(LabError::io("write", &path))
     }
 
-    /// Starts the server and waits until it accepts connections.
+    /// Starts the server, unless it runs, and waits until it accepts connections.
     pub fn start(&mut self) -> Result<()> {
-        self.set::<String, String>([])?;
+        if !self.has_ended() {
+            return Ok(());
+        }
+        self.write_settings()?;
         let log = fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -211,21 +224,27 @@ impl Server {
 
     fn await_connection(&mut self, log_seen: u64) -> Result<()> {
         self.await_event("accept connections", PATIENCE, |server| {
-            if let Some(child) = server.child.as_mut()
-                && let Ok(Some(status)) = child.try_wait()
-            {
+            let ended = match server.child.as_mut().map(Child::try_wait) {
+                Some(Ok(status)) => status,
+                Some(Err(_)) | None => None,
+            };
+            if let Some(status) = ended {
                 server.child = None;
-                return Err(LabError::Start {
-                    server: server.id.clone(),
-                    reason: server
-                        .log_since(log_seen)
-                        .as_deref()
-                        .and_then(server_log::reason)
-                        .unwrap_or_else(|| status.to_string()),
-                });
+                return Err(server.start_failure(log_seen, &status.to_string()));
             }
             Ok(server.connect(SUPERUSER, "lockstep lab").is_ok())
         })
+    }
+
+    fn start_failure(&self, log_seen: u64, otherwise: &str) -> LabError {
+        let reason = self
+            .log_since(log_seen)
+            .as_deref()
+            .and_then(server_log::reason);
+        LabError::Start {
+            server: self.id.clone(),
+            reason: reason.unwrap_or_else(|| otherwise.to_owned()),
+        }
     }
 
     fn log_since(&self, seen: u64) -> Option<String> {
@@ -358,7 +377,7 @@ impl Server {
         family.insert(0, postmaster);
         let segments: Vec<_> = family
             .iter()
-            .flat_map(|&pid| shared_segments(pid))
+            .flat_map(|&pid| sweep::shared_segments(pid))
             .collect();
         for pid in family {
             let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
@@ -424,9 +443,10 @@ impl Server {
         let ended = self.await_event("stop", Duration::from_secs(10), |server| {
             Ok(server.has_ended())
         });
-        if ended.is_err()
-            && let Some(mut child) = self.child.take()
-        {
+        if ended.is_ok() {
+            return;
+        }
+        if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -455,17 +475,4 @@ fn refuse_used_folder(data: &Path) -> Result<()> {
 
 fn quoted(value: &str) -> String {
     value.replace('\'', "''").replace('\n', " ")
-}
-
-/// POSIX shared memory that a process has mapped: killed servers leave it in /dev/shm.
-fn shared_segments(pid: i32) -> Vec<PathBuf> {
-    fs::read_to_string(format!("/proc/{pid}/maps"))
-        .unwrap_or_default()
-        .lines()
-        .filter_map(|line| {
-            line.split_whitespace()
-                .find(|word| word.starts_with("/dev/shm/PostgreSQL."))
-        })
-        .map(PathBuf::from)
-        .collect()
 }

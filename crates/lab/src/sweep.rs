@@ -37,6 +37,7 @@ fn end_processes(folder: &Path) {
     let started = Instant::now();
     let mut quiet = 0;
     let mut told: Vec<i32> = Vec::new();
+    let mut segments: Vec<PathBuf> = Vec::new();
     while quiet < QUIET_LOOKS && started.elapsed() < 2 * PATIENCE {
         let found = processes(folder);
         quiet = if found.is_empty() { quiet + 1 } else { 0 };
@@ -54,6 +55,9 @@ fn end_processes(folder: &Path) {
             } else {
                 Signal::SIGKILL
             };
+            if late {
+                segments.extend(shared_segments(pid));
+            }
             if late || !told.contains(&pid) {
                 told.push(pid);
                 let _ = kill(Pid::from_raw(pid), signal);
@@ -61,6 +65,22 @@ fn end_processes(folder: &Path) {
         }
         thread::sleep(POLL);
     }
+    for segment in segments {
+        let _ = fs::remove_file(segment);
+    }
+}
+
+/// POSIX shared memory that a process has mapped: killed servers leave it in /dev/shm.
+pub(crate) fn shared_segments(pid: i32) -> Vec<PathBuf> {
+    fs::read_to_string(format!("/proc/{pid}/maps"))
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| {
+            line.split_whitespace()
+                .find(|word| word.starts_with("/dev/shm/PostgreSQL."))
+        })
+        .map(PathBuf::from)
+        .collect()
 }
 
 /// Live processes that belong to the folder.
@@ -125,7 +145,7 @@ fn postmasters(folder: &Path) -> Vec<i32> {
 }
 
 /// A killed postmaster leaves its System V segment, named in the seventh line of its
-/// pid file, and its POSIX segments, which [`crate::server::Server::kill`] removes.
+/// pid file. (Its POSIX segments are found while it lives: [`shared_segments`].)
 fn remove_shared_memory(folder: &Path) {
     for path in pid_files(folder) {
         let Ok(text) = fs::read_to_string(&path) else {

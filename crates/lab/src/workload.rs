@@ -5,9 +5,6 @@ use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use crate::cluster::Lab;
 use crate::error::ServerId;
 use crate::launch::failure_line;
@@ -230,10 +227,9 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        if let Ok(pid) = i32::try_from(self.child.id())
-            && matches!(self.child.try_wait(), Ok(None))
-        {
-            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
+        // Not when it has ended: its process id may be somebody else's by now.
+        if matches!(self.child.try_wait(), Ok(None)) {
+            let _ = self.child.kill();
         }
         let _ = self.child.wait();
         self.join_listener();

@@ -1,0 +1,159 @@
+//! The command line without servers: help, usage errors, and what is refused at once.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+/// Ours, without anything from the environment that changes defaults.
+fn lockstep(args: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+    command.args(args);
+    for name in [
+        "PG",
+        "LOCKSTEP_EXTENSION_STAGE",
+        "BENCH_ROUNDS",
+        "BENCH_SECONDS",
+        "COLUMNS",
+    ] {
+        command.env_remove(name);
+    }
+    command
+}
+
+fn output(args: &[&str]) -> Output {
+    lockstep(args).output().unwrap()
+}
+
+/// Exit code, and the one line on standard error.
+fn failure(args: &[&str]) -> (i32, String) {
+    let output = output(args);
+    let line = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(line.lines().count(), 1, "{args:?}: {line}");
+    assert!(line.starts_with("lockstep: "), "{line}");
+    assert!(output.stdout.is_empty());
+    (output.status.code().unwrap(), line)
+}
+
+#[test]
+fn help_is_as_recorded() {
+    let mut text = String::new();
+    for args in [
+        &["--help"][..],
+        &["demo", "--help"],
+        &["bench", "--help"],
+        &["bench", "priority", "--help"],
+    ] {
+        let output = output(args);
+        assert!(output.status.success());
+        text.push_str(&format!("$ lockstep {}\n", args.join(" ")));
+        text.push_str(&String::from_utf8(output.stdout).unwrap());
+        text.push('\n');
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/help.txt");
+    if std::env::var_os("UPDATE_SNAPSHOTS").is_some() {
+        std::fs::write(&path, &text).unwrap();
+    }
+    let recorded = std::fs::read_to_string(&path).unwrap_or_default();
+    assert_eq!(
+        text, recorded,
+        "help has changed; UPDATE_SNAPSHOTS=1 records it"
+    );
+}
+
+#[test]
+fn usage_errors_exit_with_2() {
+    for (args, word) in [
+        (&[][..], "command"),
+        (&["nothing"], "nothing"),
+        (&["demo", "--what"], "--what"),
+        (&["demo", "--duration", "0"], "--duration"),
+        (&["demo", "--duration", "x"], "--duration"),
+        (&["demo", "--writers", "-1"], "-1"),
+        (&["demo", "--readers", "100000"], "--readers"),
+        (&["demo", "--read-query", "other"], "aggregate"),
+        (&["demo", "--output", "xml"], "json"),
+        (&["demo", "--pg", "14"], "15, 16, 17 or 18"),
+        (&["demo", "--pg", "19"], "15, 16, 17 or 18"),
+        (&["demo", "--pg", "new"], "15, 16, 17 or 18"),
+        (&["bench"], "command"),
+        (&["bench", "priority", "--cases", "fast"], "throttle-only"),
+        (&["bench", "priority", "--rounds", "0"], "--rounds"),
+        (&["bench", "priority", "--set", "x"], "NAME=VALUE"),
+    ] {
+        let (code, line) = failure(args);
+        assert_eq!(code, 2, "{args:?}: {line}");
+        assert!(line.contains(word), "{args:?}: {line}");
+    }
+}
+
+#[test]
+fn the_environment_is_checked_like_arguments() {
+    for (name, value) in [
+        ("BENCH_SECONDS", "soon"),
+        ("BENCH_ROUNDS", "0"),
+        ("PG", "9"),
+    ] {
+        let output = lockstep(&["bench", "priority"])
+            .env(name, value)
+            .output()
+            .unwrap();
+        assert_eq!(output.status.code(), Some(2), "{name}");
+        assert!(String::from_utf8_lossy(&output.stderr).contains(value));
+    }
+}
+
+#[test]
+fn version_is_printed() {
+    let output = output(&["--version"]);
+    assert!(output.status.success());
+    assert_eq!(
+        String::from_utf8(output.stdout).unwrap(),
+        format!("lockstep {}\n", env!("CARGO_PKG_VERSION"))
+    );
+}
+
+#[test]
+fn a_missing_server_package_is_named() {
+    let missing =
+        (15..=18).find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
+    let Some(major) = missing else {
+        println!("SKIP: every supported major is installed here");
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let report = folder.path().join("report.html");
+    let (code, line) = failure(&[
+        "demo",
+        "--pg",
+        &major.to_string(),
+        "--report",
+        report.to_str().unwrap(),
+    ]);
+    assert_eq!(code, 1);
+    assert!(
+        line.contains(&format!("install the package postgresql-{major}")),
+        "{line}"
+    );
+    assert!(!report.exists());
+}
+
+#[test]
+fn files_that_are_something_else_are_not_overwritten() {
+    let folder = tempfile::tempdir().unwrap();
+    let results = folder.path().join("priority.json");
+    std::fs::write(&results, "mine").unwrap();
+    let folder_name = folder.path().to_str().unwrap();
+    let (code, line) = failure(&["bench", "priority", "--results", folder_name]);
+    assert_eq!(code, 1);
+    assert!(line.contains("move it away"), "{line}");
+    assert_eq!(std::fs::read_to_string(&results).unwrap(), "mine");
+
+    let (code, line) = failure(&["demo", "--report", folder_name]);
+    assert_eq!(code, 1);
+    assert!(line.contains("name a file"), "{line}");
+}

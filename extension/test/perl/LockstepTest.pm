@@ -1,0 +1,238 @@
+
+=head1 NAME
+
+LockstepTest - what the TAP tests of the extension share
+
+=head1 DESCRIPTION
+
+A primary with a streaming standby, both with lockstep preloaded, the roles
+that sessions use, queries of known weight, and waits for events.
+
+=cut
+
+package LockstepTest;
+
+use strict;
+use warnings FATAL => 'all';
+
+use Carp;
+use Exporter 'import';
+use LockstepSession;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+use Time::HiRes qw(time usleep);
+
+our @EXPORT = qw(
+  $HEAVY $FOREVER $AT_GATE $WAITING_FOR_LSN
+  new_primary new_standby primary_and_standby catch_up
+  wait_until wait_for_value waits_at_gate gate_holds refused
+  set_and_reload is_low nice_of policy_of controller_pid
+);
+
+# Well over the CPU time from which a session counts as heavy (weight.c).
+our $HEAVY = 'SELECT sum(i) FROM generate_series(1, 200000) i';
+
+# Uses CPU until it is cancelled, in one statement: neither a wait event nor a
+# row to the client, and no memory that grows.
+our $FOREVER =
+  'SELECT sum(i) FROM (SELECT generate_series(1, 1000000000000) AS i) s';
+
+our $AT_GATE         = 'LockstepReadThrottle';
+our $WAITING_FOR_LSN = 'LockstepWaitForLsn';
+
+use constant POLL_US => 20_000;
+
+# ---- Servers ----
+
+# Parameters: name, conf (added to the settings), create_extension (default 1).
+# Roles: app reads everything and nothing exempts it, stranger reads nothing;
+# monitor and replicator are exempt.
+sub new_primary
+{
+	my (%param) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($param{name} // 'primary');
+	$node->init(allows_streaming => 1);
+	# Cluster.pm allows 10 connections; what it logs would weigh on light sessions
+	$node->append_conf('postgresql.conf', qq{
+max_connections = 40
+log_statement = none
+autovacuum = off
+jit = off
+} . ($param{conf} // ''));
+	$node->start;
+	$node->safe_psql('postgres', q{
+		CREATE ROLE app LOGIN;
+		GRANT pg_read_all_data TO app;
+		CREATE ROLE stranger LOGIN;
+		CREATE ROLE monitor LOGIN;
+		GRANT pg_monitor TO monitor;
+		CREATE ROLE replicator LOGIN REPLICATION;
+		CREATE TABLE t AS SELECT i FROM generate_series(1, 1000) i});
+	$node->safe_psql('postgres', 'CREATE EXTENSION lockstep')
+	  if $param{create_extension} // 1;
+	return $node;
+}
+
+# Parameters: name, conf.
+sub new_standby
+{
+	my ($primary, %param) = @_;
+	my $name = $param{name} // 'standby';
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	$primary->backup("for_$name");
+	$node->init_from_backup($primary, "for_$name", has_streaming => 1);
+	$node->append_conf('postgresql.conf', $param{conf}) if defined $param{conf};
+	$node->start;
+	return $node;
+}
+
+# conf is the standby's; a superuser's session on each comes along.
+sub primary_and_standby
+{
+	my (%param) = @_;
+	my $primary = new_primary;
+	my $standby = new_standby($primary, %param);
+	return ($primary, $standby, LockstepSession->new($primary), LockstepSession->new($standby));
+}
+
+# Returns once the standby shows everything that the primary has committed.
+sub catch_up
+{
+	my ($on_primary, $on_standby) = @_;
+	my $lsn = $on_primary->value('SELECT lockstep_replay_token()');
+	return wait_until($on_standby,
+		"SELECT pg_last_wal_replay_lsn() >= '$lsn'", "standby has replayed $lsn");
+}
+
+sub set_and_reload
+{
+	my ($node, %setting) = @_;
+	$node->append_conf('postgresql.conf', join "\n",
+		map { "$_ = '$setting{$_}'" } sort keys %setting);
+	$node->reload;
+	return;
+}
+
+# ---- Waiting ----
+
+# A test that passes once the query's value is the expected one.
+sub wait_for_value
+{
+	my ($session, $sql, $expected, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $value;
+
+	do
+	{
+		$value = $session->value($sql) // '';
+		return pass($name) if $value eq $expected;
+		usleep(POLL_US);
+	} while (time < $deadline);
+	diag("waited in vain: $sql\nshould be '$expected', is '$value'");
+	return fail($name);
+}
+
+# The query is a condition, or a piece of Perl that returns one.
+sub wait_until
+{
+	my ($session, $condition, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_for_value($session, $condition, 't', $name) unless ref $condition;
+
+	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	do
+	{
+		return pass($name) if $condition->();
+		usleep(POLL_US);
+	} while (time < $deadline);
+	return fail($name);
+}
+
+# The wait event's type is LWLock before 17 and Extension since, so only its
+# name is looked at. A waiter must hold no snapshot.
+sub waits_at_gate
+{
+	my ($admin, $session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($admin, qq{
+		SELECT wait_event = '$AT_GATE' AND backend_xmin IS NULL AND state = 'active'
+		FROM pg_stat_activity WHERE pid = } . $session->pid, $name);
+}
+
+sub gate_holds
+{
+	my ($admin, $running, $waiting, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_for_value($admin,
+		q{SELECT running || ' running, ' || waiting || ' waiting' FROM lockstep_stat_throttle},
+		"$running running, $waiting waiting", $name);
+}
+
+# The answer is an error with that SQLSTATE and a message like that.
+sub refused
+{
+	my ($reply, $sqlstate, $message, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($reply->{sqlstate} // 'success', $sqlstate, "$name: SQLSTATE")
+	  & like($reply->{message} // '', $message, "$name: message");
+}
+
+# ---- What the kernel says of a process ----
+
+# The nice value of its scheduling group, 'unknown' if there is none to be read.
+sub nice_of
+{
+	my ($pid) = @_;
+	open my $fh, '<', "/proc/$pid/autogroup" or return 'unknown';
+	my $line = <$fh> // '';
+	close $fh;
+	return $line =~ /nice (-?\d+)/ ? $1 : 'unknown';
+}
+
+# One of the fields that proc(5) numbers, from the 3rd on: the 2nd, the program's
+# name, may hold blanks. 'unknown' for a process that is gone.
+sub stat_field
+{
+	my ($pid, $number) = @_;
+	open my $fh, '<', "/proc/$pid/stat" or return 'unknown';
+	my $line = <$fh> // '';
+	close $fh;
+	$line =~ s/^.*\) // or return 'unknown';
+	return (split ' ', $line)[ $number - 3 ];
+}
+
+# Its scheduling policy: 0 normal, 5 SCHED_IDLE.
+sub policy_of
+{
+	my ($pid) = @_;
+	return stat_field($pid, 41);
+}
+
+# Is it at low priority, by the method that the standby says it uses?
+sub is_low
+{
+	my ($method, $pid) = @_;
+	return $method eq 'autogroup' ? nice_of($pid) eq '19' : policy_of($pid) eq '5';
+}
+
+# The controller has no row in pg_stat_activity; its title names it. undef if
+# this server has none.
+sub controller_pid
+{
+	my ($node) = @_;
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	for my $dir (glob '/proc/[0-9]*')
+	{
+		my ($pid) = $dir =~ /(\d+)$/;
+		next unless stat_field($pid, 4) eq $postmaster;
+		open my $fh, '<', "$dir/cmdline" or next;
+		my $title = <$fh> // '';
+		close $fh;
+		return $pid if $title =~ /lockstep controller/;
+	}
+	return;
+}
+
+1;
