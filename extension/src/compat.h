@@ -17,8 +17,9 @@
 #endif
 
 /*
- * 17, commit 024c521117 "Replace BackendIds with 0-based ProcNumbers": a
- * process's index in ProcGlobal->allProcs moved out of PGPROC.
+ * 17, commits 28f3915b73 "Remove superfluous 'pgprocno' field from PGPROC" and
+ * 024c521117 "Replace BackendIds with 0-based ProcNumbers": a process's index
+ * in ProcGlobal->allProcs moved out of PGPROC.
  */
 #if PG_VERSION_NUM >= 170000
 #define LS_MY_PROCNO ((int) MyProcNumber)
@@ -27,8 +28,9 @@
 #endif
 
 /*
- * 17, commit c9af054653 "Support custom wait events for wait event type
- * Extension". Before it an extension can only show the nameless event
+ * 17, commits c9af054653 "Support custom wait events for wait event type
+ * Extension" and af720b4c50 "Change custom wait events to use dynamic shared
+ * hash tables". Before them an extension can only show the nameless event
  * "Extension"; a named LWLock tranche is the one thing of ours that
  * pg_stat_activity will print by name, so older servers show our waits as
  * wait_event_type LWLock with the same wait_event name.
@@ -77,8 +79,8 @@ ls_named_wait_event(const char *name)
 #endif
 
 /*
- * 16, commit 9600371764 "Use dlists instead of SHM_QUEUE for predicate
- * locking" and its siblings: a process's locks are a dlist. The next of this
+ * 16, commit 5764f611e1 "Use dlist/dclist instead of PROC_QUEUE / SHM_QUEUE
+ * for heavyweight locks": a process's locks are a dlist. The next of this
  * process's locks in a partition after prev (NULL: the first), NULL at the
  * end. The caller holds the partition's lock.
  */

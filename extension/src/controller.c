@@ -13,9 +13,13 @@
  * While lag is over lockstep.read_throttle_lag the limit is halved, down to
  * lockstep.read_throttle_min, and else it grows by one, each at most once in
  * LIMIT_EVERY_US. Sessions inside that use no CPU, because they wait for
- * their client, a lock, a sleep, or (unless replay lags) I/O, do not count:
- * the capacity is the limit plus those, or a few sleeping queries would keep
- * everybody else out.
+ * their client, a lock, a sleep, or (unless replay lags) I/O, do not count, nor,
+ * unless replay lags, those inside for lockstep.read_throttle_long_query: the
+ * capacity is the limit plus those, or a few sleeping or very long queries
+ * would keep everybody else out.
+ *
+ * Lag that fewer reads cannot cure moves nothing: replay waiting for a query to
+ * end, held back on purpose, or busy on a core of its own without a break.
  */
 #include "lockstep.h"
 
@@ -29,11 +33,12 @@
 #include "storage/ipc.h"
 #include "storage/proc.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #define ROUND_MS 10
-/* While somebody waits for an LSN. */
-#define ROUND_WAKING_MS 1
+/* While somebody waits for an LSN and replay moves; only wake-ups, no round. */
+#define WAKING_MS 1
+/* Replay that has stood still for so long is looked at each round only. */
+#define STANDSTILL_US INT64CONST(1000000)
 /* While nothing has happened for IDLE_ROUNDS. */
 #define ROUND_IDLE_MS 100
 #define IDLE_ROUNDS 100
@@ -41,11 +46,14 @@
 #define QUERIES_PER_CORE 2
 #define LIMIT_EVERY_US INT64CONST(100000)
 #define CORES_EVERY_US INT64CONST(5000000)
+/* Share of the time on a core from which startup counts as busy, in percent. */
+#define BUSY_PERCENT 90
 
 static int	cores = 1;
-static TimestampTz cores_at = 0;
+static int64 cores_at = 0;
 static int	limit = 0;
-static TimestampTz limit_at = 0;
+static int64 limit_at = 0;
+static int64 startup_cpu_ns = 0;
 
 static bool
 replay_is_held_on_purpose(void)
@@ -54,8 +62,19 @@ replay_is_held_on_purpose(void)
 		GetRecoveryPauseState() != RECOVERY_NOT_PAUSED;
 }
 
+/* Since the last call: was startup on a core nearly all the time? */
+static bool
+startup_was_busy(int64 since_us)
+{
+	int64		cpu_ns = ls_sched_cpu_ns(ls_startup_pid());
+	int64		used_us = (cpu_ns - startup_cpu_ns) / 1000;
+
+	startup_cpu_ns = cpu_ns;
+	return cpu_ns > 0 && used_us * 100 >= since_us * BUSY_PERCENT;
+}
+
 static void
-move_limit(TimestampTz now, bool lagging)
+move_limit(int64 now, bool lagging)
 {
 	int			ceiling;
 
@@ -71,34 +90,51 @@ move_limit(TimestampTz now, bool lagging)
 		limit = ceiling;
 	else if (now - limit_at < LIMIT_EVERY_US)
 		return;
-	else if (lagging)
-		limit = limit / 2;
-	else if (limit < ceiling)
-		limit++;
+	else
+	{
+		bool		busy = startup_was_busy(now - limit_at);
+
+		if (lagging && !busy)
+			limit = limit / 2;
+		else if (!lagging && limit < ceiling)
+			limit++;
+	}
 	limit = Max(limit, ls_read_throttle_min);
 	limit_at = now;
 	pg_atomic_write_u32(&ls_shared->gate_limit, (uint32) limit);
 }
 
-/* Sessions inside the gate that use no CPU at this moment. */
-static int
-count_resting(bool lagging)
+/* Has it executed so long that others must not wait for it any more? */
+static bool
+is_long(LsSession *s, int64 now)
 {
-	int			resting = 0;
+	int64		inside_us = now - (int64) pg_atomic_read_u64(&s->inside_since);
+
+	return ls_read_throttle_long_query > 0 &&
+		inside_us > (int64) ls_read_throttle_long_query * 1000;
+}
+
+/* Sessions inside the gate that do not count at this moment. */
+static int
+count_exceptions(int64 now, bool lagging)
+{
+	int			exceptions = 0;
 
 	for (int i = 0; i < ls_shared->nsessions; i++)
 	{
+		LsSession  *s = &ls_shared->sessions[i];
 		uint32		class;
 
-		if (pg_atomic_read_u32(&ls_shared->sessions[i].gate) != LS_GATE_INSIDE)
+		if (pg_atomic_read_u32(&s->gate) != LS_GATE_INSIDE)
 			continue;
 		class = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info & 0xFF000000U;
 		if (class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
 			class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
-			class == LS_WAIT_BUFFER_PIN || (class == PG_WAIT_IO && !lagging))
-			resting++;
+			class == LS_WAIT_BUFFER_PIN || (class == PG_WAIT_IO && !lagging) ||
+			(!lagging && is_long(s, now)))
+			exceptions++;
 	}
-	return resting;
+	return exceptions;
 }
 
 static void
@@ -109,7 +145,7 @@ open_gate(void)
 }
 
 static void
-gate_step(TimestampTz now)
+gate_step(int64 now)
 {
 	uint32		startup_waits_for = ls_startup_wait_event() & 0xFF000000U;
 	bool		lagging = false;
@@ -121,19 +157,25 @@ gate_step(TimestampTz now)
 		open_gate();
 		return;
 	}
-	/* replay waits for a lock that a query, perhaps one in the queue, holds */
-	if (startup_waits_for == PG_WAIT_LOCK)
+	/*
+	 * Replay waits for a lock that a query, perhaps one in the queue, holds;
+	 * or the mode has left "on", and who waits has not read the new one.
+	 */
+	if (startup_waits_for == PG_WAIT_LOCK ||
+		(ls_read_throttle != LS_THROTTLE_ON &&
+		 pg_atomic_read_u32(&ls_shared->gate_waiting) > 0))
 	{
 		open_gate();
 		return;
 	}
-	if (ls_read_throttle_lag > 0 && !replay_is_held_on_purpose())
+	if (ls_read_throttle_lag > 0 && !replay_is_held_on_purpose() &&
+		!ls_replay_in_conflict())
 		lagging = pg_atomic_read_u64(&ls_shared->lag_us) >
 			(uint64) ls_read_throttle_lag * 1000;
 
 	move_limit(now, lagging);
 	pg_atomic_write_u32(&ls_shared->gate_capacity,
-						(uint32) (limit + count_resting(lagging)));
+						(uint32) (limit + count_exceptions(now, lagging)));
 	ls_gate_drain();
 }
 
@@ -141,7 +183,7 @@ gate_step(TimestampTz now)
 static bool
 one_round(void)
 {
-	TimestampTz now = GetCurrentTimestamp();
+	int64		now = ls_now_us();
 
 	pg_atomic_write_u64(&ls_shared->controller_beat, (uint64) now);
 	ls_lag_step(now);
@@ -156,19 +198,54 @@ one_round(void)
 		pg_atomic_read_u32(&ls_shared->lsn_waiters) > 0;
 }
 
+static bool
+doze(long ms)
+{
+	int			events = WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+								   ms, PG_WAIT_EXTENSION);
+
+	ResetLatch(MyLatch);
+	CHECK_FOR_INTERRUPTS();
+	return (events & WL_LATCH_SET) != 0;
+}
+
+/* Is it worth looking each millisecond for those who wait for an LSN? */
+static bool
+somebody_waits_for_moving_replay(void)
+{
+	static XLogRecPtr last_replayed = InvalidXLogRecPtr;
+	static uint32 last_waiters = 0;
+	static int64 moved_at = 0;
+	uint32		waiters = pg_atomic_read_u32(&ls_shared->lsn_waiters);
+	XLogRecPtr	replayed;
+
+	if (waiters == 0)
+	{
+		last_waiters = 0;
+		return false;
+	}
+	replayed = GetXLogReplayRecPtr(NULL);
+	if (replayed != last_replayed || waiters > last_waiters)
+		moved_at = ls_now_us();
+	last_replayed = replayed;
+	last_waiters = waiters;
+	return ls_now_us() - moved_at < STANDSTILL_US;
+}
+
 static void
 sleep_until_next_round(int quiet_rounds)
 {
-	long		ms = ROUND_MS;
-
-	if (pg_atomic_read_u32(&ls_shared->lsn_waiters) > 0)
-		ms = ROUND_WAKING_MS;
-	else if (quiet_rounds >= IDLE_ROUNDS)
-		ms = ROUND_IDLE_MS;
-	(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
-					 ms, PG_WAIT_EXTENSION);
-	ResetLatch(MyLatch);
-	CHECK_FOR_INTERRUPTS();
+	if (somebody_waits_for_moving_replay())
+	{
+		for (int slept = 0; slept < ROUND_MS; slept += WAKING_MS)
+		{
+			if (doze(WAKING_MS))
+				break;
+			ls_wait_lsn_step();
+		}
+	}
+	else
+		(void) doze(quiet_rounds >= IDLE_ROUNDS ? ROUND_IDLE_MS : ROUND_MS);
 	if (ConfigReloadPending)
 	{
 		ConfigReloadPending = false;
@@ -185,10 +262,12 @@ retire(void)
 	pg_atomic_write_u32(&ls_shared->gate_limit, 0);
 	pg_atomic_write_u64(&ls_shared->lag_us, 0);
 	ls_wait_lsn_step();
-	while (ls_priority_left() > 0)
+	while (ls_priority_left() > 0 && !ShutdownRequestPending)
 	{
-		pg_atomic_write_u64(&ls_shared->controller_beat, (uint64) GetCurrentTimestamp());
-		ls_priority_step(GetCurrentTimestamp(), false);
+		int64		now = ls_now_us();
+
+		pg_atomic_write_u64(&ls_shared->controller_beat, (uint64) now);
+		ls_priority_step(now, false);
 		sleep_until_next_round(0);
 	}
 	ls_priority_report_stuck();
@@ -213,7 +292,7 @@ lockstep_controller_main(Datum arg)
 	BackgroundWorkerUnblockSignals();
 
 	before_shmem_exit(controller_exit, (Datum) 0);
-	pg_atomic_write_u64(&ls_shared->controller_beat, (uint64) GetCurrentTimestamp());
+	pg_atomic_write_u64(&ls_shared->controller_beat, (uint64) ls_now_us());
 	pg_atomic_write_u32(&ls_shared->controller_procno, (uint32) LS_MY_PROCNO);
 	ls_priority_init();
 
@@ -224,8 +303,13 @@ lockstep_controller_main(Datum arg)
 	}
 	if (!ShutdownRequestPending)
 		retire();
-	/* status 0: not to be started again before the next server start */
-	proc_exit(0);
+
+	/*
+	 * 0: not to be started again before the next server start. Somebody's
+	 * SIGTERM is not that: the next one takes over. (In a shutdown the
+	 * postmaster starts none.)
+	 */
+	proc_exit(ShutdownRequestPending ? 1 : 0);
 }
 
 void

@@ -7,13 +7,17 @@
  *
  * A place at the gate is taken before the executor starts and given back when
  * ExecutorRun returns or fails, so that a suspended portal holds none.
+ *
+ * ls_nesting tells what the client sent from what that runs inside: functions,
+ * their cursors, and also what the start of the executor evaluates.
  */
 #include "lockstep.h"
 
 #include "access/xlog.h"
 #include "tcop/utility.h"
 
-int			ls_utility_depth = 0;
+/* Executor calls and utility commands around the present point. */
+int			ls_nesting = 0;
 
 static ExecutorStart_hook_type prev_executor_start = NULL;
 static ExecutorRun_hook_type prev_executor_run = NULL;
@@ -31,31 +35,34 @@ call_executor_start(QueryDesc *queryDesc, int eflags)
 static void
 executor_start(QueryDesc *queryDesc, int eflags)
 {
-	bool		entered = false;
+	volatile bool entered = false;
 
-	if (ls_enabled && RecoveryInProgress())
+	if (!RecoveryInProgress())
+	{
+		call_executor_start(queryDesc, eflags);
+		return;
+	}
+	if (ls_enabled)
 	{
 		ls_priority_note();
 		ls_session_count_statement();
 		entered = ls_gate_enter(queryDesc);
 	}
 
-	if (!entered)
-	{
-		call_executor_start(queryDesc, eflags);
-		return;
-	}
-
+	ls_nesting++;
 	PG_TRY();
 	{
 		call_executor_start(queryDesc, eflags);
 	}
 	PG_CATCH();
 	{
-		ls_gate_leave();
+		ls_nesting--;
+		if (entered)
+			ls_gate_leave();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
+	ls_nesting--;
 }
 
 static void
@@ -70,19 +77,25 @@ call_executor_run(LS_EXECUTOR_RUN_PARAMS)
 static void
 executor_run(LS_EXECUTOR_RUN_PARAMS)
 {
-	if (!ls_gate_is_mine(queryDesc))
+	bool		mine = ls_gate_is_mine(queryDesc);
+
+	/* a place taken before promotion is given back after it */
+	if (!mine && !RecoveryInProgress())
 	{
 		call_executor_run(LS_EXECUTOR_RUN_ARGS);
 		return;
 	}
 
+	ls_nesting++;
 	PG_TRY();
 	{
 		call_executor_run(LS_EXECUTOR_RUN_ARGS);
 	}
 	PG_FINALLY();
 	{
-		ls_gate_leave();
+		ls_nesting--;
+		if (mine)
+			ls_gate_leave();
 	}
 	PG_END_TRY();
 }
@@ -99,7 +112,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString,
 
 	if (ls_my_session != NULL)
 		ls_session_count_statement();
-	ls_utility_depth++;
+	ls_nesting++;
 	PG_TRY();
 	{
 		if (prev_process_utility)
@@ -111,7 +124,7 @@ process_utility(PlannedStmt *pstmt, const char *queryString,
 	}
 	PG_FINALLY();
 	{
-		ls_utility_depth--;
+		ls_nesting--;
 	}
 	PG_END_TRY();
 }

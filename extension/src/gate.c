@@ -14,6 +14,9 @@
  * workers, cursors, nested and later calls, anything above READ COMMITTED,
  * a transaction that keeps a snapshot, one that holds a lock others wait for.
  *
+ * Limit: portals that are bound before the first of them executes share one
+ * place.
+ *
  * A waiting query has no snapshot, so it holds back neither replay nor, with
  * hot_standby_feedback, the primary's vacuum. It keeps AccessShare locks on
  * its relations; the controller opens the gate while replay waits for a lock.
@@ -31,7 +34,6 @@
 #include "tcop/pquery.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 /* How often a waiter looks by itself, whoever may wake it. */
 #define RECHECK_MS 1000
@@ -62,6 +64,7 @@ hold_place(const QueryDesc *queryDesc)
 {
 	inside = true;
 	inside_query = queryDesc;
+	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) ls_now_us());
 	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
 }
 
@@ -71,6 +74,29 @@ take_place_anyway(const QueryDesc *queryDesc)
 {
 	pg_atomic_fetch_add_u32(&ls_shared->gate_running, 1);
 	hold_place(queryDesc);
+}
+
+/*
+ * Takes the next waiting session out of the queue and puts it inside, on a
+ * place that the caller holds. Entries of sessions that gave up are dropped.
+ */
+static int
+next_in_line(void)
+{
+	int			procno;
+
+	while ((procno = ls_queue_pop(ls_shared->gate_queue)) != LS_NO_PROCNO)
+	{
+		LsSession  *s = &ls_shared->sessions[procno];
+		uint32		queued = LS_GATE_QUEUED;
+
+		/* first, or a session lining up again here would be lost */
+		pg_atomic_exchange_u32(&s->in_ring, 0);
+		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
+		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_INSIDE))
+			break;
+	}
+	return procno;
 }
 
 /*
@@ -85,17 +111,8 @@ ls_gate_drain(void)
 {
 	while (pg_atomic_read_u32(&ls_shared->gate_waiting) > 0 && try_take_place())
 	{
-		uint32		queued;
-		int			procno;
+		int			procno = next_in_line();
 
-		do
-		{
-			procno = ls_queue_pop(ls_shared->gate_queue);
-			if (procno == LS_NO_PROCNO)
-				break;
-			queued = LS_GATE_QUEUED;
-		} while (!pg_atomic_compare_exchange_u32(&ls_shared->sessions[procno].gate,
-												 &queued, LS_GATE_INSIDE));
 		if (procno == LS_NO_PROCNO)
 		{
 			pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
@@ -163,14 +180,21 @@ withdraw(LsSession *s)
 	return false;
 }
 
-/* Gets in line; false if there is no room left in the queue. */
+/*
+ * Gets in line. An entry left from an earlier wait serves again, so the ring
+ * has room for all; false all the same if it had not.
+ */
 static bool
 line_up(LsSession *s)
 {
-	pg_atomic_write_u32(&s->gate, LS_GATE_QUEUED);
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
 	pg_atomic_fetch_add_u32(&ls_shared->gate_waiting, 1);
-	if (!ls_queue_push(ls_shared->gate_queue, LS_MY_PROCNO))
+	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
+		!ls_queue_push(ls_shared->gate_queue, LS_MY_PROCNO))
+	{
+		pg_atomic_write_u32(&s->in_ring, 0);
 		return withdraw(s);
+	}
 	/* a place may have become free since we looked */
 	ls_gate_drain();
 	return true;
@@ -194,7 +218,7 @@ report_timeout(void)
 static bool
 wait_in_queue(LsSession *s, bool has_shared_locks)
 {
-	TimestampTz began = GetCurrentTimestamp();
+	int64		began = ls_now_us();
 
 	while (pg_atomic_read_u32(&s->gate) != LS_GATE_INSIDE)
 	{
@@ -206,7 +230,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 			return withdraw(s);
 		if (ls_read_throttle_timeout > 0)
 		{
-			long		waited = (long) TimestampDifferenceMilliseconds(began, GetCurrentTimestamp());
+			long		waited = (long) ((ls_now_us() - began) / 1000);
 
 			if (waited >= ls_read_throttle_timeout)
 				report_timeout();
@@ -220,10 +244,16 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 }
 
 static void
+count_wait(int64 began)
+{
+	pg_atomic_fetch_add_u64(&ls_shared->gate_wait_us, ls_now_us() - began);
+}
+
+static void
 wait_for_place(QueryDesc *queryDesc)
 {
 	LsSession  *s = ls_my_session;
-	TimestampTz began;
+	int64		began;
 	bool		has_shared_locks = ls_holds_shared_locks();
 	volatile bool granted = false;
 
@@ -233,7 +263,7 @@ wait_for_place(QueryDesc *queryDesc)
 		return;
 	}
 
-	began = GetCurrentTimestamp();
+	began = ls_now_us();
 	ls_resolve_wait_events();
 	pg_atomic_fetch_add_u64(&ls_shared->gate_waits, 1);
 
@@ -243,17 +273,13 @@ wait_for_place(QueryDesc *queryDesc)
 	}
 	PG_CATCH();
 	{
-		if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
-		{
-			inside = true;
-			ls_gate_leave();
-		}
+		count_wait(began);
+		ls_gate_forget();
 		PG_RE_THROW();
 	}
 	PG_END_TRY();
 
-	pg_atomic_fetch_add_u64(&ls_shared->gate_wait_us,
-							Max(GetCurrentTimestamp() - began, 0));
+	count_wait(began);
 	if (granted)
 		hold_place(queryDesc);
 	else
@@ -266,7 +292,7 @@ wait_for_place(QueryDesc *queryDesc)
 static void
 say_would_wait(void)
 {
-	uint64		now = (uint64) GetCurrentTimestamp();
+	uint64		now = (uint64) ls_now_us();
 	uint64		last = pg_atomic_read_u64(&ls_shared->gate_logged_at);
 
 	pg_atomic_fetch_add_u64(&ls_shared->gate_would_wait, 1);
@@ -290,7 +316,7 @@ gate_applies(void)
 	if (ls_read_throttle == LS_THROTTLE_OFF || ls_shared == NULL)
 		return false;
 	/* a protocol-level query just being started; no cursor, no nested call */
-	if (ls_utility_depth > 0 || ActivePortal == NULL ||
+	if (ls_nesting > 0 || ActivePortal == NULL ||
 		ActivePortal->status != PORTAL_DEFINED ||
 		ActivePortal->strategy != PORTAL_ONE_SELECT)
 		return false;
@@ -347,10 +373,19 @@ ls_gate_is_mine(const QueryDesc *queryDesc)
 	return inside && inside_query == queryDesc;
 }
 
-/* The process exits; an error on the way here has already left the queue. */
+/*
+ * Gives up whatever this process has at the gate: a place, one in line, or a
+ * place granted a moment ago. For errors while waiting, and for exit: FATAL
+ * goes there without passing any PG_CATCH.
+ */
 void
 ls_gate_forget(void)
 {
+	LsSession  *s = ls_my_session;
+
+	if (!inside && s != NULL &&
+		pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
+		inside = true;
 	ls_gate_leave();
 }
 

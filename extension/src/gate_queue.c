@@ -13,10 +13,11 @@
  * a consumer the same with the head. Somebody stopped between claim and
  * publication makes others see "empty" for that time, never a wrong entry.
  *
- * An entry names a session, no more. One that gave up waiting leaves its entry
- * behind; whoever takes it finds the session not queued and takes the next. If
- * that session queues again meanwhile the old entry serves it, somewhat early.
- * A full ring refuses; the caller then does not wait.
+ * An entry names a session, no more, and a session has at most one
+ * (LsSession.in_ring), so the ring cannot fill up. One that gave up waiting
+ * leaves its entry behind; whoever takes it finds the session not queued and
+ * takes the next. If that session queues again meanwhile the old entry serves
+ * it, somewhat early.
  */
 #include "lockstep.h"
 

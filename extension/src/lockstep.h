@@ -25,6 +25,21 @@
 #include "storage/lwlock.h"
 #include "utils/guc.h"
 
+#include <time.h>
+
+/*
+ * Microseconds of a clock that nobody sets: for every interval. TimestampTz is
+ * only for what users see.
+ */
+static inline int64
+ls_now_us(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64) t.tv_sec * 1000000 + t.tv_nsec / 1000;
+}
+
 /* ---- settings.c ---- */
 
 typedef enum LsThrottleMode
@@ -42,6 +57,7 @@ extern int	ls_read_throttle_lag;
 extern int	ls_read_throttle_min;
 extern int	ls_read_throttle_max;
 extern int	ls_read_throttle_timeout;
+extern int	ls_read_throttle_long_query;
 extern int	ls_wait_timeout;
 extern char *ls_wait_for_lsn;
 extern char *ls_proc_root;
@@ -86,6 +102,9 @@ typedef struct LsSession
 	pg_atomic_uint32 statements;	/* top-level statements begun so far */
 	pg_atomic_uint32 sched;		/* LsSchedState; controller, reset by owner */
 	pg_atomic_uint32 gate;		/* LsGateState */
+	pg_atomic_uint32 in_ring;	/* 1: the queue has an entry; set by the
+								 * owner, cleared by who takes it */
+	pg_atomic_uint64 inside_since;	/* ls_now_us(); who gave the place */
 	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */
 } LsSession;
 
@@ -121,7 +140,7 @@ typedef struct LsShared
 
 	/* written by the controller as it starts and stops */
 	pg_atomic_uint32 controller_procno; /* PG_UINT32_MAX: not running */
-	pg_atomic_uint64 controller_beat;	/* TimestampTz of the last round */
+	pg_atomic_uint64 controller_beat;	/* ls_now_us() of the last round */
 
 	/* replay lag; controller */
 	pg_atomic_uint64 lag_us;
@@ -150,7 +169,7 @@ typedef struct LsShared
 	pg_atomic_uint64 gate_wait_us;
 	pg_atomic_uint64 gate_would_wait;
 	pg_atomic_uint64 gate_timeouts;
-	pg_atomic_uint64 gate_logged_at;	/* last message of log mode */
+	pg_atomic_uint64 gate_logged_at;	/* ls_now_us(), last message of log mode */
 	pg_atomic_uint64 throttle_reset_at; /* resetting session */
 
 	/* wait for an LSN; sessions */
@@ -182,7 +201,7 @@ extern void ls_session_count_statement(void);
 
 /* ---- executor_hooks.c ---- */
 
-extern int	ls_utility_depth;
+extern int	ls_nesting;
 
 extern void ls_install_hooks(void);
 
@@ -216,14 +235,14 @@ extern bool ls_holds_lock_replay_may_want(void);
 
 extern void ls_priority_note(void);
 extern void ls_priority_init(void);
-extern void ls_priority_step(TimestampTz now, bool in_recovery);
+extern void ls_priority_step(int64 now, bool in_recovery);
 extern int	ls_priority_left(void);
 extern void ls_priority_report_stuck(void);
 extern void ls_priority_count(int *demoted, int *pending, int *stuck);
 
 /* ---- weight.c ---- */
 
-extern void ls_weigh_sessions(TimestampTz now);
+extern void ls_weigh_sessions(int64 now);
 
 /* ---- sched_linux.c, cgroup_linux.c ---- */
 
@@ -258,8 +277,10 @@ extern PGDLLEXPORT void lockstep_controller_main(Datum arg);
 /* ---- replay_lag.c ---- */
 
 extern void ls_watch_startup(void);
-extern void ls_lag_step(TimestampTz now);
+extern void ls_lag_step(int64 now);
 extern uint32 ls_startup_wait_event(void);
+extern int	ls_startup_pid(void);
+extern bool ls_replay_in_conflict(void);
 
 /* ---- wait_lsn.c ---- */
 

@@ -9,7 +9,8 @@
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.
- * Nobody waits for that. Restores go before demotions.
+ * Nobody waits for that. In recovery restores and demotions take turns, or
+ * sessions that go to and fro would keep others from being demoted.
  */
 #include "lockstep.h"
 
@@ -17,7 +18,6 @@
 
 #include "access/xlog.h"
 #include "lib/stringinfo.h"
-#include "utils/timestamp.h"
 
 /* The kernel's own limit (HZ / 10), and a little. */
 #define AUTOGROUP_PACE_US INT64CONST(101000)
@@ -25,9 +25,10 @@
 #define STUCK_NAMED 10
 
 /* controller only */
-static TimestampTz next_autogroup = 0;
+static int64 next_autogroup = 0;
 static bool refusal_logged = false;
 static int	cursor = 0;
+static bool demote_first = false;
 
 /* In a backend or parallel worker, at each start of a query in recovery. */
 void
@@ -104,11 +105,16 @@ set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
 {
 	uint32		expected = from;
 
-	if (pg_atomic_read_u32(&s->pid) == (uint32) pid)
-		pg_atomic_compare_exchange_u32(&s->sched, &expected, to);
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
+		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
+		return;
+	/* replaced in between: the newcomer is as it was */
+	expected = to;
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
+		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
 }
 
-static void
+static LsKernelAnswer
 demote(LsSession *s, int pid, LsPriorityMethod method)
 {
 	LsKernelAnswer answer;
@@ -133,9 +139,10 @@ demote(LsSession *s, int pid, LsPriorityMethod method)
 		case LS_KERNEL_GONE:
 			break;
 	}
+	return answer;
 }
 
-static void
+static LsKernelAnswer
 restore(LsSession *s, int pid, LsSchedState was)
 {
 	LsKernelAnswer answer;
@@ -159,6 +166,7 @@ restore(LsSession *s, int pid, LsSchedState was)
 		case LS_KERNEL_GONE:
 			break;
 	}
+	return answer;
 }
 
 /*
@@ -166,9 +174,11 @@ restore(LsSession *s, int pid, LsSchedState was)
  * last one left off. True if it used up the kernel's rate.
  */
 static bool
-change_sessions(bool low_allowed, bool restoring, TimestampTz now)
+change_sessions(bool low_allowed, bool restoring, int64 now)
 {
 	LsPriorityMethod method = pg_atomic_read_u32(&ls_shared->method);
+
+	low_allowed = low_allowed && method != LS_METHOD_NONE;
 
 	for (int n = 0; n < ls_shared->nsessions; n++)
 	{
@@ -178,23 +188,21 @@ change_sessions(bool low_allowed, bool restoring, TimestampTz now)
 		uint32		sched = pg_atomic_read_u32(&s->sched);
 		bool		low = low_allowed && should_be_low(s);
 		bool		autogroup;
+		LsKernelAnswer answer;
 
 		if (pid == 0)
 			continue;
 		if (low && sched == LS_SCHED_STUCK)
 			set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
 		if (restoring ? !(is_demoted(sched) && !low)
-			: !(low && sched == LS_SCHED_NORMAL && method != LS_METHOD_NONE))
+			: !(low && sched == LS_SCHED_NORMAL))
 			continue;
 
 		autogroup = restoring ? sched == LS_SCHED_AUTOGROUP : method == LS_METHOD_AUTOGROUP;
 		if (autogroup && now < next_autogroup)
 			continue;
-		if (restoring)
-			restore(s, pid, sched);
-		else
-			demote(s, pid, method);
-		if (autogroup)
+		answer = restoring ? restore(s, pid, sched) : demote(s, pid, method);
+		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
 		{
 			cursor = i + 1;
 			next_autogroup = now + AUTOGROUP_PACE_US;
@@ -206,14 +214,18 @@ change_sessions(bool low_allowed, bool restoring, TimestampTz now)
 
 /* Controller, each round. */
 void
-ls_priority_step(TimestampTz now, bool in_recovery)
+ls_priority_step(int64 now, bool in_recovery)
 {
 	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
+	bool		used;
 
-	if (change_sessions(low_allowed, true, now))
-		return;
-	if (low_allowed)
-		(void) change_sessions(low_allowed, false, now);
+	if (!low_allowed)
+		demote_first = false;
+	used = change_sessions(low_allowed, !demote_first, now);
+	if (!used && low_allowed)
+		used = change_sessions(low_allowed, demote_first, now);
+	if (used)
+		demote_first = !demote_first;
 }
 
 /* Sessions that are still demoted. */

@@ -8,8 +8,8 @@
  *
  * WAL can be flushed up to the middle of a record, and on an idle primary the
  * rest may come much later. So WAL that is received but not replayed is not
- * lag while the startup process sleeps waiting for more. Its wait event alone
- * does not tell: a starved one has been woken and still shows it. The kernel's
+ * lag while the startup process sleeps waiting for more, from the walreceiver
+ * or until it tries again to start one. Its wait event alone does not tell: a starved one has been woken and still shows it. The kernel's
  * state of the process does.
  *
  * The startup process makes itself known through the rm_startup callback of a
@@ -26,13 +26,15 @@
 
 /* Stretches remembered; when full, every second one is forgotten. */
 #define ARRIVALS 4096
-/* Rounds in a row in which startup slept for lack of WAL. */
-#define ASLEEP_ROUNDS 2
+/* How long startup must have slept for lack of WAL to count as done. */
+#define ASLEEP_US INT64CONST(20000)
+/* startup sleeps in short stretches: so long without is the end of a conflict */
+#define CONFLICT_OVER_US INT64CONST(50000)
 
 typedef struct Arrival
 {
 	XLogRecPtr	end;
-	TimestampTz at;
+	int64		at;
 } Arrival;
 
 /* controller only; oldest first */
@@ -40,11 +42,12 @@ static Arrival arrivals[ARRIVALS];
 static int	narrivals = 0;
 static XLogRecPtr last_received = InvalidXLogRecPtr;
 static XLogRecPtr last_replayed = InvalidXLogRecPtr;
-static int	asleep_rounds = 0;
+static int64 asleep_since = 0;
 
 /* controller only; the conflict that startup is waiting for now */
 static uint32 conflict_now = 0;
-static TimestampTz conflict_began = 0;
+static int64 conflict_began = 0;
+static int64 conflict_seen = 0;
 
 static void
 startup_is_here(void)
@@ -79,6 +82,15 @@ ls_startup_wait_event(void)
 	return proc == NULL ? 0 : *(volatile uint32 *) &proc->wait_event_info;
 }
 
+/* 0: not known. */
+int
+ls_startup_pid(void)
+{
+	PGPROC	   *proc = startup_proc();
+
+	return proc == NULL ? 0 : proc->pid;
+}
+
 /* The kernel's letter for the startup process: R, S, D ...; 0 if unknown. */
 static char
 startup_kernel_state(void)
@@ -100,7 +112,7 @@ startup_kernel_state(void)
 }
 
 static void
-note_arrival(XLogRecPtr end, TimestampTz now)
+note_arrival(XLogRecPtr end, int64 now)
 {
 	if (narrivals == ARRIVALS)
 	{
@@ -129,15 +141,21 @@ forget_replayed(XLogRecPtr replayed)
 
 /* Has startup used up everything that it can replay of what was received? */
 static bool
-startup_wants_more(bool moved)
+startup_wants_more(bool moved, int64 now)
 {
-	if (moved || ls_startup_wait_event() != WAIT_EVENT_RECOVERY_WAL_STREAM)
-		asleep_rounds = 0;
-	else if (startup_kernel_state() == 'R')
-		asleep_rounds = 0;		/* woken, and starved */
-	else if (asleep_rounds < ASLEEP_ROUNDS)
-		asleep_rounds++;
-	return asleep_rounds >= ASLEEP_ROUNDS;
+	uint32		event = ls_startup_wait_event();
+
+	/* a runnable one has been woken, and is starved */
+	if (moved || startup_kernel_state() == 'R' ||
+		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
+		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))
+	{
+		asleep_since = 0;
+		return false;
+	}
+	if (asleep_since == 0)
+		asleep_since = now;
+	return now - asleep_since >= ASLEEP_US;
 }
 
 static bool
@@ -151,29 +169,38 @@ is_conflict(uint32 event)
 }
 
 static void
-watch_conflicts(TimestampTz now)
+watch_conflicts(int64 now)
 {
 	uint32		event = ls_startup_wait_event();
 
 	if (!is_conflict(event))
 	{
-		conflict_now = 0;
+		if (now - conflict_seen > CONFLICT_OVER_US)
+			conflict_now = 0;
 		return;
 	}
+	conflict_seen = now;
 	if (event != conflict_now)
 	{
 		conflict_now = event;
 		conflict_began = now;
 		pg_atomic_fetch_add_u64(&ls_shared->conflicts, 1);
 		pg_atomic_write_u64(&ls_shared->conflict_event, event);
-		pg_atomic_write_u64(&ls_shared->conflict_at, (uint64) now);
+		pg_atomic_write_u64(&ls_shared->conflict_at, (uint64) GetCurrentTimestamp());
 	}
 	pg_atomic_write_u64(&ls_shared->conflict_us, (uint64) Max(now - conflict_began, 0));
 }
 
+/* Controller: does replay wait for a query, now or a moment ago? */
+bool
+ls_replay_in_conflict(void)
+{
+	return conflict_now != 0;
+}
+
 /* Controller, each round while in recovery. */
 void
-ls_lag_step(TimestampTz now)
+ls_lag_step(int64 now)
 {
 	XLogRecPtr	received = GetWalRcvFlushRecPtr(NULL, NULL);
 	XLogRecPtr	replayed = GetXLogReplayRecPtr(NULL);
@@ -187,7 +214,7 @@ ls_lag_step(TimestampTz now)
 	last_replayed = replayed;
 
 	forget_replayed(replayed);
-	if (narrivals > 0 && startup_wants_more(moved))
+	if (narrivals > 0 && startup_wants_more(moved, now))
 		narrivals = 0;
 	pg_atomic_write_u64(&ls_shared->lag_us,
 						narrivals == 0 ? 0 : (uint64) Max(now - arrivals[0].at, 0));

@@ -35,9 +35,6 @@
 #define SCHED_IDLE 5
 #endif
 
-/* RLIMIT_NICE counts 20 - nice. */
-#define RLIMIT_NICE_FOR_NICE_0 20
-
 /* Bytes read, 0-terminated; -1 and errno if the file cannot be read. */
 int
 ls_read_small_file(const char *path, char *buf, int size)
@@ -141,15 +138,17 @@ autogroup_counts(char *why)
 }
 
 static bool
-idle_policy_can_be_undone(long *limit)
+idle_policy_can_be_undone(long *limit, long *needed)
 {
 	struct rlimit rl;
 
+	/* RLIMIT_NICE counts 20 - nice */
+	*needed = 20 - getpriority(PRIO_PROCESS, 0);
 	*limit = 0;
 	if (getrlimit(RLIMIT_NICE, &rl) != 0)
 		return false;
 	*limit = rl.rlim_cur == RLIM_INFINITY ? 40 : (long) rl.rlim_cur;
-	return *limit >= RLIMIT_NICE_FOR_NICE_0;
+	return *limit >= *needed;
 }
 
 /*
@@ -161,6 +160,7 @@ ls_sched_detect(bool allow_irreversible, char *detail)
 {
 	char		why[LS_TEXT_SIZE];
 	long		limit;
+	long		needed;
 	pg_atomic_uint32 self;
 
 	pg_atomic_init_u32(&self, (uint32) MyProcPid);
@@ -179,7 +179,7 @@ ls_sched_detect(bool allow_irreversible, char *detail)
 		return LS_METHOD_NONE;
 	}
 
-	if (idle_policy_can_be_undone(&limit))
+	if (idle_policy_can_be_undone(&limit, &needed))
 	{
 		snprintf(detail, LS_TEXT_SIZE, "SCHED_IDLE for reading sessions, as %.180s", why);
 		return LS_METHOD_SCHED_IDLE;
@@ -191,8 +191,8 @@ ls_sched_detect(bool allow_irreversible, char *detail)
 		return LS_METHOD_SCHED_IDLE;
 	}
 	snprintf(detail, LS_TEXT_SIZE,
-			 "%.120s, and SCHED_IDLE could not be undone: RLIMIT_NICE is %ld, needs %d (systemd: LimitNICE=+0)",
-			 why, limit, RLIMIT_NICE_FOR_NICE_0);
+			 "%.120s, and SCHED_IDLE could not be undone: RLIMIT_NICE is %ld, needs %ld (systemd: LimitNICE=+0)",
+			 why, limit, needed);
 	return LS_METHOD_NONE;
 }
 

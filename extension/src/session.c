@@ -91,7 +91,7 @@ ls_session_count_statement(void)
 {
 	LsSession  *s = ls_my_session;
 
-	if (s == NULL || ls_utility_depth > 0 || ActivePortal == NULL ||
+	if (s == NULL || ls_nesting > 0 || ActivePortal == NULL ||
 		(ActivePortal->status != PORTAL_DEFINED &&
 		 ActivePortal->strategy != PORTAL_MULTI_QUERY &&
 		 ActivePortal->strategy != PORTAL_UTIL_SELECT))

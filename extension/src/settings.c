@@ -20,6 +20,7 @@ int			ls_read_throttle_lag = 100;
 int			ls_read_throttle_min = 1;
 int			ls_read_throttle_max = 0;
 int			ls_read_throttle_timeout = 0;
+int			ls_read_throttle_long_query = 1000;
 int			ls_wait_timeout = 10000;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_proc_root = NULL;
@@ -70,6 +71,11 @@ define_throttle_settings(void)
 							"0 chooses it from the cores that the server may use.",
 							&ls_read_throttle_max, 0, 0, 262143,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_long_query",
+							"A read query that has executed for so long makes room for another.",
+							"Only while replay does not lag. 0 never makes room.",
+							&ls_read_throttle_long_query, 1000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_timeout",
 							"Longest time that a read query is held back before it fails.",
 							"0 waits without limit.",

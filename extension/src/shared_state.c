@@ -13,7 +13,7 @@
 #include "utils/timestamp.h"
 
 /* A controller that has been silent this long holds nobody back. */
-#define CONTROLLER_SILENCE_MS 5000
+#define CONTROLLER_SILENCE_US INT64CONST(5000000)
 
 static const char TRANCHE_TEXT[] = "lockstep";
 static const char EVENT_THROTTLE[] = "LockstepReadThrottle";
@@ -57,6 +57,8 @@ init_session(LsSession *s)
 	pg_atomic_init_u32(&s->statements, 0);
 	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
 	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
+	pg_atomic_init_u32(&s->in_ring, 0);
+	pg_atomic_init_u64(&s->inside_since, 0);
 	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
 }
 
@@ -155,10 +157,9 @@ ls_nudge_controller(void)
 bool
 ls_controller_alive(void)
 {
-	TimestampTz beat = (TimestampTz) pg_atomic_read_u64(&ls_shared->controller_beat);
+	int64		beat = (int64) pg_atomic_read_u64(&ls_shared->controller_beat);
 
 	if (pg_atomic_read_u32(&ls_shared->controller_procno) == PG_UINT32_MAX)
 		return false;
-	return !TimestampDifferenceExceeds(beat, GetCurrentTimestamp(),
-									   CONTROLLER_SILENCE_MS);
+	return ls_now_us() - beat < CONTROLLER_SILENCE_US;
 }

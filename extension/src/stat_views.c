@@ -8,6 +8,7 @@
 #include "lockstep.h"
 
 #include "access/xlog.h"
+#include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "fmgr.h"
 #include "funcapi.h"
@@ -106,20 +107,48 @@ finish(FunctionCallInfo fcinfo, Row *row)
 }
 
 /*
+ * The end of the last record inserted. The server's own function gives the
+ * start of the next one, which on a fresh page lies behind the page's header.
+ */
+static XLogRecPtr
+end_of_inserted_wal(void)
+{
+	XLogRecPtr	insert = GetXLogInsertRecPtr();
+	uint64		in_page = insert % XLOG_BLCKSZ;
+	uint64		in_segment = XLogSegmentOffset(insert, wal_segment_size);
+
+	if (in_segment == SizeOfXLogLongPHD)
+		return insert - SizeOfXLogLongPHD;
+	if (in_page == SizeOfXLogShortPHD && in_segment != in_page)
+		return insert - SizeOfXLogShortPHD;
+	return insert;
+}
+
+/*
  * The value to give to lockstep.wait_for_lsn on a standby: it covers every
  * commit of this session, and every commit of others that was acknowledged as
- * durable. Flushed, and the end of a record or before one, so that a standby
- * always gets there.
+ * durable. It is always the end of a record that is flushed, or a standby
+ * might not get there before the primary writes again: the WAL writer flushes
+ * whole pages, so a position on a page boundary can be amid a record.
  */
 Datum
 lockstep_replay_token(PG_FUNCTION_ARGS)
 {
+	XLogRecPtr	token;
+
 	if (RecoveryInProgress())
 		ereport(ERROR,
 				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
 				 errmsg("recovery is in progress"),
 				 errhint("Call lockstep_replay_token() on the primary, after the commit to wait for.")));
-	PG_RETURN_LSN(Max(XactLastCommitEnd, GetFlushRecPtr(NULL)));
+
+	token = Max(XactLastCommitEnd, GetFlushRecPtr(NULL));
+	if (token % XLOG_BLCKSZ == 0)
+	{
+		token = end_of_inserted_wal();
+		XLogFlush(token);
+	}
+	PG_RETURN_LSN(token);
 }
 
 static void
@@ -157,14 +186,15 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	received = standby ? GetWalRcvFlushRecPtr(NULL, NULL) : InvalidXLogRecPtr;
 	put_lsn(&row, received);
 	put_lsn(&row, replayed);
-	if (!standby)
+	if (received == InvalidXLogRecPtr || received < replayed)
 	{
+		/* nothing streamed, or replaying the archive: not known here */
 		put_null(&row);
 		put_null(&row);
 	}
 	else
 	{
-		put(&row, Int64GetDatum(received > replayed ? (int64) (received - replayed) : 0));
+		put(&row, Int64GetDatum((int64) (received - replayed)));
 		put_ms(&row, received > replayed ? pg_atomic_read_u64(&ls_shared->lag_us) : 0);
 	}
 	put_last_conflict(&row);

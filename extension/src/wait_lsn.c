@@ -23,7 +23,6 @@
 #include "storage/proc.h"
 #include "utils/guc.h"
 #include "utils/snapmgr.h"
-#include "utils/timestamp.h"
 
 /* How often a waiter looks by itself. */
 #define RECHECK_MS 100
@@ -116,7 +115,7 @@ report_promotion(XLogRecPtr target)
 static void
 wait_until_replayed(XLogRecPtr target)
 {
-	TimestampTz began = GetCurrentTimestamp();
+	int64		began = ls_now_us();
 
 	while (GetXLogReplayRecPtr(NULL) < target)
 	{
@@ -132,7 +131,7 @@ wait_until_replayed(XLogRecPtr target)
 		}
 		if (ls_wait_timeout > 0)
 		{
-			long		waited = (long) TimestampDifferenceMilliseconds(began, GetCurrentTimestamp());
+			long		waited = (long) ((ls_now_us() - began) / 1000);
 
 			if (waited >= ls_wait_timeout)
 				report_timeout(target);

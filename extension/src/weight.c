@@ -18,7 +18,6 @@
 
 #include "storage/proc.h"
 #include "utils/memutils.h"
-#include "utils/timestamp.h"
 
 #define WEIGH_EVERY_US INT64CONST(200000)
 /* CPU time of a statement from which a session becomes heavy, light again. */
@@ -41,7 +40,7 @@ typedef struct Reading
 } Reading;
 
 static Reading *readings = NULL;
-static TimestampTz weighed_at = 0;
+static int64 weighed_at = 0;
 
 static void
 weigh(LsSession *s, Reading *last)
@@ -73,7 +72,7 @@ weigh(LsSession *s, Reading *last)
 
 /* Controller, each round. */
 void
-ls_weigh_sessions(TimestampTz now)
+ls_weigh_sessions(int64 now)
 {
 	if (now - weighed_at < WEIGH_EVERY_US)
 		return;

@@ -18,14 +18,14 @@ use crate::args::{DemoArgs, Output};
 use crate::live::{self, Live, Phase};
 use crate::{report, scene, text};
 
-/// pgbench scale: two million accounts, small enough to load in seconds.
-const SCALE: u32 = 20;
+/// Smallest and largest pgbench scale: the largest still loads in half a minute.
+const SCALES: (u32, u32) = (5, 80);
 
 /// Full load before the measurement begins, at most, in seconds.
 const WARMUP: u32 = 5;
 
 /// Megabytes that a run may need.
-const SPACE_MB: u64 = 4_000;
+const SPACE_MB: u64 = 6_000;
 
 /// The extension's statistics, one view each.
 const VIEWS: [&str; 3] = [
@@ -95,7 +95,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
     check_report_path(&args.report)?;
     let lab = scene::open_lab(&args.server, true, SPACE_MB)?;
     let size = Size {
-        scale: SCALE,
+        scale: scale(args),
         writers: args.writers,
         readers: args.readers,
     };
@@ -118,7 +118,7 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         writers: args.writers,
         readers: args.readers,
         read_query: args.read_query.describe(),
-        scale: SCALE,
+        scale: scale(args),
         warmup_s: warmup(args),
         rows: vec![
             Row::new(Variant::Stock, &stock),
@@ -157,6 +157,13 @@ fn check_report_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
+/// pgbench scale. After a checkpoint most WAL is full images of pages changed for the first
+/// time; with little data that ends halfway through a phase, and load that replay cannot
+/// keep up with at first becomes one that it can. So data grows with the duration.
+fn scale(args: &DemoArgs) -> u32 {
+    (args.duration * 4 / 3).clamp(SCALES.0, SCALES.1)
+}
+
 fn warmup(args: &DemoArgs) -> u32 {
     WARMUP.min(args.duration)
 }
@@ -170,7 +177,7 @@ fn open_live(args: &DemoArgs, lab: &Lab) -> Live {
             load,
         })
         .to_vec();
-    let preparation = seconds(5 + SCALE / 2);
+    let preparation = seconds(4 + scale(args) / 3);
     let live = Live::new(args.output, phases, preparation, seconds(warmup(args)));
     live.say(&format!(
         "PostgreSQL {}: one primary with {} writers, and {} readers ({}) on a standby: stock first, then Lockstep.",

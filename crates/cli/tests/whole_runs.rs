@@ -184,7 +184,7 @@ fn shell(command: &str) -> String {
 /// Starts a demo and waits until its first phase is under load.
 fn demo_under_load(place: &Place) -> Child {
     let mut child = place
-        .demo(&["--duration", "600"])
+        .demo(&["--duration", "30"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

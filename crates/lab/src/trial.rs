@@ -63,7 +63,8 @@ pub struct Size {
 
 impl Size {
     /// Settings of the primary, which its standbys share: everything durable, all data
-    /// cached twice over, and no checkpoint for its age alone in the middle of a round.
+    /// cached twice over, and checkpoints by time (every five minutes) rather than by the
+    /// volume of WAL, which would differ between variants.
     pub fn settings(&self) -> Settings {
         let megabytes = (u64::from(self.scale) * MB_PER_SCALE * 2).max(128);
         let connections = self.writers.max(self.readers) + SPARE_CONNECTIONS;
@@ -74,7 +75,6 @@ impl Size {
             ("full_page_writes", "on".to_owned()),
             ("synchronous_commit", "on".to_owned()),
             ("hot_standby_feedback", "on".to_owned()),
-            ("checkpoint_timeout", "30min".to_owned()),
             ("max_wal_size", "8GB".to_owned()),
         ]
         .into_iter()

@@ -191,16 +191,8 @@ sub _write
 {
 	my ($self, $bytes) = @_;
 	local $SIG{PIPE} = 'IGNORE';
-	my $n = syswrite $self->{socket}, $bytes;
-	$self->_lost unless defined $n && $n == length $bytes;
-	return;
-}
-
-sub _lost
-{
-	my ($self) = @_;
-	$self->{reply}{lost} = 1;
-	$self->{complete} = 1;
+	# a server that has hung up may have said why: found when reading
+	syswrite $self->{socket}, $bytes;
 	return;
 }
 
@@ -212,7 +204,8 @@ sub _read
 	my $n = sysread $self->{socket}, $self->{buffer}, READ_BYTES, length $self->{buffer};
 	if (!$n)
 	{
-		$self->_lost;
+		$self->{reply}{lost} = 1;
+		$self->{complete} = 1;
 		return 0;
 	}
 	while (length $self->{buffer} >= 5)

@@ -46,8 +46,8 @@ use constant POLL_US => 20_000;
 # ---- Servers ----
 
 # Parameters: name, conf (added to the settings), create_extension (default 1).
-# Roles: app reads everything and nothing exempts it, stranger reads nothing;
-# monitor and replicator are exempt.
+# Roles: app is an ordinary reader, monitor and replicator are exempt ones, and
+# stranger may read nothing.
 sub new_primary
 {
 	my (%param) = @_;
@@ -63,11 +63,11 @@ jit = off
 	$node->start;
 	$node->safe_psql('postgres', q{
 		CREATE ROLE app LOGIN;
-		GRANT pg_read_all_data TO app;
 		CREATE ROLE stranger LOGIN;
 		CREATE ROLE monitor LOGIN;
-		GRANT pg_monitor TO monitor;
 		CREATE ROLE replicator LOGIN REPLICATION;
+		GRANT pg_read_all_data TO app, monitor, replicator;
+		GRANT pg_monitor TO monitor;
 		CREATE TABLE t AS SELECT i FROM generate_series(1, 1000) i});
 	$node->safe_psql('postgres', 'CREATE EXTENSION lockstep')
 	  if $param{create_extension} // 1;
@@ -100,7 +100,7 @@ sub primary_and_standby
 sub catch_up
 {
 	my ($on_primary, $on_standby) = @_;
-	my $lsn = $on_primary->value('SELECT lockstep_replay_token()');
+	my $lsn = $on_primary->value('SELECT pg_current_wal_flush_lsn()');
 	return wait_until($on_standby,
 		"SELECT pg_last_wal_replay_lsn() >= '$lsn'", "standby has replayed $lsn");
 }

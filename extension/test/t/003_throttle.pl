@@ -120,11 +120,7 @@ $holder = occupy();
 for my $user (undef, 'monitor', 'replicator')
 {
 	my $session = LockstepSession->new($standby, user => $user);
-	my $who = $user // 'superuser';
-	$session->value('BEGIN');
-	is($session->value($who eq 'replicator' ? 'SELECT 15' : $who eq 'monitor' ? 'SELECT 15' : $count),
-		15, "$who passes");
-	$session->value('COMMIT');
+	is($session->value($count), 15, ($user // 'superuser') . ' passes');
 }
 
 is(@{ $app->query("EXPLAIN ANALYZE $count")->{rows} } > 0, 1, 'EXPLAIN ANALYZE passes');
@@ -264,8 +260,6 @@ is($app->result->{rows}[0][0], 15, 'until that one is done');
 release($sleeper);
 
 # one that waits for a lock
-$on_primary->value('CREATE TABLE locked (i int)');
-catch_up($on_primary, $admin);
 $admin->value('SELECT pg_advisory_lock(2)');
 my $blocked_inside = app();
 $blocked_inside->send('SELECT pg_advisory_lock(2)');
@@ -282,7 +276,6 @@ my $parallel = LockstepSession->new($standby, user => 'app', options => join ' '
 	map { "-c $_" } qw(max_parallel_workers_per_gather=2 parallel_setup_cost=0 min_parallel_table_scan_size=0));
 like(join('', map { $_->[0] } @{ $parallel->query("EXPLAIN $count")->{rows} }), qr/Workers Planned/, 'the plan is parallel');
 is($parallel->value($count), 15, 'for a parallel query');
-is($app->query("$count \\; SELECT 1")->{sqlstate}, '42601', 'psql syntax is not SQL');
 is_deeply($app->query("$count; $count")->{rows}, [ [15], [15] ], 'for several queries in one string');
 gate_holds($admin, 0, 0, 'and it is free afterwards');
 

@@ -1,0 +1,138 @@
+# How the limit of the read throttle moves with replay lag, what is not lag,
+# and that the gate opens when replay waits for a lock of who waits there.
+#
+# Lag is made without any timing: a snapshot on the standby needs rows that
+# vacuum on the primary has removed, and with max_standby_streaming_delay = -1
+# replay waits for it.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::Bin/../perl";
+use LockstepSession;
+use LockstepTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
+	conf => q{
+lockstep.read_throttle_max = 8
+lockstep.read_throttle_min = 2
+lockstep.read_throttle_lag = 100
+max_standby_streaming_delay = -1
+});
+
+sub app { return LockstepSession->new($standby, user => 'app'); }
+
+sub limit_is
+{
+	my ($limit, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_for_value($admin, 'SELECT concurrency_limit FROM lockstep_stat_throttle', $limit, $name);
+}
+
+sub replay { return $admin->value("SELECT $_[0] FROM lockstep_stat_replay"); }
+
+limit_is(8, 'the limit starts at lockstep.read_throttle_max');
+catch_up($on_primary, $admin);
+wait_until($admin, 'SELECT lag_ms = 0 FROM lockstep_stat_replay', 'an idle primary is no lag');
+is($admin->value('SELECT in_recovery AND received_lsn IS NOT NULL AND replayed_lsn <= received_lsn FROM lockstep_stat_replay'),
+	't', 'the positions are those of a standby');
+
+# ---- Replay paused on purpose is not for the throttle to mend ----
+
+$admin->value('SELECT pg_wal_replay_pause()');
+wait_until($admin, q{SELECT pg_get_wal_replay_pause_state() = 'paused'}, 'replay is paused');
+$on_primary->value('INSERT INTO t VALUES (1)');
+wait_until($admin, 'SELECT lag_ms > 500 AND lag_bytes > 0 FROM lockstep_stat_replay',
+	'lag grows past the limit many times over');
+is($admin->value('SELECT concurrency_limit FROM lockstep_stat_throttle'), 8, 'the limit stays');
+$admin->value('SELECT pg_wal_replay_resume()');
+catch_up($on_primary, $admin);
+wait_until($admin, 'SELECT lag_ms = 0 AND lag_bytes = 0 FROM lockstep_stat_replay', 'no lag afterwards');
+
+# ---- Lag ----
+
+is($admin->query('SELECT conflicts, last_conflict FROM lockstep_stat_replay')->{rows}[0][0], 0, 'no conflict so far');
+my $old = LockstepSession->new($standby);
+$old->value('BEGIN ISOLATION LEVEL REPEATABLE READ');
+$old->value('SELECT count(*) FROM t');
+$on_primary->value($_) for 'DELETE FROM t WHERE i <= 500', 'VACUUM t', 'INSERT INTO t VALUES (2)';
+
+limit_is(2, 'the limit falls to lockstep.read_throttle_min');
+cmp_ok(replay('lag_ms'), '>', 100, 'by then the lag is over lockstep.read_throttle_lag');
+cmp_ok(replay('lag_bytes'), '>', 0, 'in bytes as well');
+is(replay('last_conflict'), 'IPC:RecoveryConflictSnapshot', 'the conflict is named');
+cmp_ok(replay('conflicts'), '>=', 1, 'and counted');
+is(replay('last_conflict_at <= now()'), 't', 'and has a time');
+
+# what the limit means: two compute, the third waits
+my @inside = (app(), app());
+for my $n (0, 1)
+{
+	$inside[$n]->send($FOREVER);
+	gate_holds($admin, $n + 1, 0, ($n + 1) . ' may execute');
+}
+my $third = app();
+$third->send('SELECT 3');
+waits_at_gate($admin, $third, 'a third one waits');
+
+# the two uses of the gate are apart: without this one lag does not count
+set_and_reload($standby, 'lockstep.read_throttle_lag' => 0);
+limit_is(8, 'with read_throttle_lag = 0 the limit is back, whatever the lag');
+is($third->result->{rows}[0][0], 3, 'and who waited goes on');
+cmp_ok(replay('lag_ms'), '>', 100, 'while the lag is still there');
+set_and_reload($standby, 'lockstep.read_throttle_lag' => 100);
+limit_is(2, 'with read_throttle_lag = 100 it falls again');
+
+# another floor, another ceiling
+set_and_reload($standby, 'lockstep.read_throttle_min' => 3);
+limit_is(3, 'a higher floor lifts it');
+
+$old->value('COMMIT');
+catch_up($on_primary, $admin);
+limit_is(8, 'it climbs back once replay has caught up');
+wait_until($admin, 'SELECT lag_ms = 0 FROM lockstep_stat_replay', 'the lag is gone');
+for (@inside) { $_->cancel; $_->result; $_->close; }
+
+$admin->value('SELECT lockstep_stat_replay_reset()');
+is_deeply($admin->query('SELECT conflicts, last_conflict, last_conflict_at, last_conflict_ms FROM lockstep_stat_replay')->{rows}[0],
+	[ 0, undef, undef, undef ], 'the reset forgets conflicts');
+
+# ---- Replay that waits for a lock ----
+
+# Whoever waits at the gate has its table locked. If replay needs that table
+# for itself, it would wait for a query that waits for its turn.
+set_and_reload($standby,
+	'lockstep.read_throttle_min' => 1,
+	'lockstep.read_throttle_max' => 1);
+limit_is(1, 'one place');
+my $holder = app();
+$holder->send($FOREVER);
+gate_holds($admin, 1, 0, 'it is occupied, by a query that does not use the table');
+my @waiters = (app(), app());
+$_->send('SELECT count(*) FROM t') for @waiters;
+waits_at_gate($admin, $_, 'a query of the table waits') for @waiters;
+my $elsewhere = app();
+$elsewhere->send('SELECT count(*) FROM pg_am');
+waits_at_gate($admin, $elsewhere, 'and one of another table');
+
+$on_primary->value('ALTER TABLE t ADD COLUMN added int');
+is($_->result->{sqlstate}, undef, 'the query is let in and finishes') for @waiters;
+catch_up($on_primary, $admin);
+is($admin->value(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regclass AND attname = 'added'}),
+	1, 'replay has changed the table');
+ok($holder->busy, 'all the while the place was occupied');
+is(replay('last_conflict'), 'Lock:relation', 'the conflict is named');
+$elsewhere->result;
+
+# when it is over the gate is a gate again
+$waiters[0]->send('SELECT count(*) FROM t');
+waits_at_gate($admin, $waiters[0], 'the next query waits');
+$holder->cancel;
+$holder->result;
+is($waiters[0]->result->{sqlstate}, undef, 'for its turn');
+gate_holds($admin, 0, 0, 'nothing is left at the gate');
+
+done_testing();
