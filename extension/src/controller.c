@@ -124,14 +124,15 @@ count_exceptions(int64 now, bool lagging)
 	{
 		LsSession  *s = &ls_shared->sessions[i];
 		uint32		class;
+		uint32		gate = pg_atomic_read_u32(&s->gate);
 
-		if (pg_atomic_read_u32(&s->gate) != LS_GATE_INSIDE)
+		if (gate != LS_GATE_INSIDE && gate != LS_GATE_KEPT)
 			continue;
 		class = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info & 0xFF000000U;
 		if (class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
 			class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
 			class == LS_WAIT_BUFFER_PIN || (class == PG_WAIT_IO && !lagging) ||
-			(!lagging && is_long(s, now)))
+			(!lagging && gate == LS_GATE_INSIDE && is_long(s, now)))
 			exceptions++;
 	}
 	return exceptions;
@@ -150,6 +151,7 @@ gate_step(int64 now)
 	uint32		startup_waits_for = ls_startup_wait_event() & 0xFF000000U;
 	bool		lagging = false;
 
+	ls_gate_end_turns(now);
 	if (!ls_enabled || ls_read_throttle == LS_THROTTLE_OFF)
 	{
 		limit = 0;

@@ -10,6 +10,12 @@
  * gives it: the session itself on the fast path, or the process that takes the
  * session's entry from the queue.
  *
+ * A turn: while others wait, a session that got in keeps its place for TURN_US
+ * and so executes several queries in a row. Changing the session for each
+ * query costs a wake-up and cold caches each time (seen: a fifth of the reads
+ * of 128 sessions on one core). With W sessions waiting for P places the last
+ * one waits W / P turns.
+ *
  * Who passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, anything above READ COMMITTED,
  * a transaction that keeps a snapshot, one that holds a lock others wait for.
@@ -40,6 +46,8 @@
 /* The same for one with locks that somebody may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 #define LOG_EVERY_US INT64CONST(1000000)
+/* How long a session keeps its place while others wait. */
+#define TURN_US INT64CONST(5000)
 
 /* this process's place */
 static bool inside = false;
@@ -326,6 +334,62 @@ gate_applies(void)
 	return !ls_session_is_exempt();
 }
 
+/* Takes a session's place away, if it is in the state named. */
+static bool
+give_back(LsSession *s, LsGateState from)
+{
+	uint32		expected = from;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
+		return false;
+	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
+	ls_gate_drain();
+	return true;
+}
+
+static bool
+turn_is_over(LsSession *s, int64 now)
+{
+	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= TURN_US ||
+		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0;
+}
+
+/* Goes on with a turn; false if there is none, or it is over. */
+static bool
+resume_turn(LsSession *s, const QueryDesc *queryDesc)
+{
+	uint32		kept = LS_GATE_KEPT;
+
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_KEPT)
+		return false;
+	if (turn_is_over(s, ls_now_us()))
+	{
+		(void) give_back(s, LS_GATE_KEPT);
+		return false;
+	}
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
+		return false;
+	inside = true;
+	inside_query = queryDesc;
+	return true;
+}
+
+/* The query has executed, or failed. */
+void
+ls_gate_leave(void)
+{
+	LsSession  *s = ls_my_session;
+
+	if (!inside)
+		return;
+	inside = false;
+	inside_query = NULL;
+	if (turn_is_over(s, ls_now_us()))
+		(void) give_back(s, LS_GATE_INSIDE);
+	else
+		pg_atomic_write_u32(&s->gate, LS_GATE_KEPT);
+}
+
 /*
  * Called before the executor starts a query on a standby. True if the query
  * now holds a place, which ls_gate_leave() gives back.
@@ -343,6 +407,8 @@ ls_gate_enter(QueryDesc *queryDesc)
 		return true;
 	}
 
+	if (resume_turn(ls_my_session, queryDesc))
+		return true;
 	if (pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 && try_take_place())
 		hold_place(queryDesc);
 	else if (ls_read_throttle == LS_THROTTLE_LOG)
@@ -355,16 +421,17 @@ ls_gate_enter(QueryDesc *queryDesc)
 	return true;
 }
 
+/* Controller, each round: clients that did not come back within their turn. */
 void
-ls_gate_leave(void)
+ls_gate_end_turns(int64 now)
 {
-	if (!inside)
-		return;
-	inside = false;
-	inside_query = NULL;
-	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_OUTSIDE);
-	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
-	ls_gate_drain();
+	for (int i = 0; i < ls_shared->nsessions; i++)
+	{
+		LsSession  *s = &ls_shared->sessions[i];
+
+		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
+			(void) give_back(s, LS_GATE_KEPT);
+	}
 }
 
 bool
@@ -383,10 +450,14 @@ ls_gate_forget(void)
 {
 	LsSession  *s = ls_my_session;
 
-	if (!inside && s != NULL &&
-		pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
-		inside = true;
-	ls_gate_leave();
+	inside = false;
+	inside_query = NULL;
+	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
+		return;
+	if (give_back(s, LS_GATE_KEPT))
+		return;
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
+		(void) give_back(s, LS_GATE_INSIDE);
 }
 
 /* A query that was started and never run leaves with its transaction. */

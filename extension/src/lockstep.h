@@ -76,7 +76,11 @@ typedef enum LsGateState
 {
 	LS_GATE_OUTSIDE = 0,		/* nothing held; set by the owner */
 	LS_GATE_QUEUED,				/* waiting; set by the owner */
-	LS_GATE_INSIDE				/* by the owner, or from QUEUED by who grants */
+	LS_GATE_INSIDE,				/* executing; by the owner, or from QUEUED by
+								 * who grants */
+	LS_GATE_KEPT				/* between two queries of a turn, the place is
+								 * kept; by the owner. Taken away by the
+								 * controller when the turn is over */
 } LsGateState;
 
 /* What the controller did to a process (LsSession.sched). */
@@ -104,7 +108,8 @@ typedef struct LsSession
 	pg_atomic_uint32 gate;		/* LsGateState */
 	pg_atomic_uint32 in_ring;	/* 1: the queue has an entry; set by the
 								 * owner, cleared by who takes it */
-	pg_atomic_uint64 inside_since;	/* ls_now_us(); who gave the place */
+	pg_atomic_uint64 inside_since;	/* ls_now_us() when the place was given; by
+									 * who gave it */
 	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */
 } LsSession;
 
@@ -216,6 +221,7 @@ extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
 extern void ls_gate_drain(void);
 extern void ls_gate_register_callbacks(void);
 extern void ls_gate_forget(void);
+extern void ls_gate_end_turns(int64 now);
 
 /* ---- gate_queue.c ---- */
 

@@ -26,8 +26,8 @@ use Time::HiRes qw(time usleep);
 our @EXPORT = qw(
   $HEAVY $FOREVER $AT_GATE $WAITING_FOR_LSN
   new_primary new_standby primary_and_standby catch_up
-  wait_until wait_for_value waits_at_gate gate_holds refused
-  set_and_reload is_low nice_of policy_of controller_pid
+  wait_until wait_for_value waits_at_gate comes_to_wait gate_holds refused
+  set_and_reload is_low nice_of policy_of stat_field controller_pid
 );
 
 # Well over the CPU time from which a session counts as heavy (weight.c).
@@ -159,6 +159,21 @@ sub waits_at_gate
 	return wait_until($admin, qq{
 		SELECT wait_event = '$AT_GATE' AND backend_xmin IS NULL AND state = 'active'
 		FROM pg_stat_activity WHERE pid = } . $session->pid, $name);
+}
+
+# For when the controller may not yet have closed the gate: who passes tries
+# again.
+sub comes_to_wait
+{
+	my ($admin, $session, $sql, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($admin,
+		sub {
+			$session->send($sql) unless $session->busy;
+			my $event = $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid);
+			return defined $event && $event eq $AT_GATE;
+		},
+		$name);
 }
 
 sub gate_holds

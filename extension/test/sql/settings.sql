@@ -14,6 +14,7 @@ SHOW lockstep.read_throttle;
 SHOW lockstep.read_throttle_lag;
 SHOW lockstep.read_throttle_min;
 SHOW lockstep.read_throttle_max;
+SHOW lockstep.read_throttle_long_query;
 SHOW lockstep.read_throttle_timeout;
 SHOW lockstep.wait_timeout;
 SHOW lockstep.wait_for_lsn;
@@ -28,6 +29,7 @@ SET lockstep.read_throttle = off;
 SET lockstep.read_throttle_lag = 0;
 SET lockstep.read_throttle_min = 2;
 SET lockstep.read_throttle_max = 2;
+SET lockstep.read_throttle_long_query = 0;
 SET lockstep.proc_root = '/tmp';
 SELECT set_config('lockstep.enabled', 'off', false);
 
@@ -71,6 +73,7 @@ ALTER SYSTEM SET lockstep.read_throttle_min = 0;
 ALTER SYSTEM SET lockstep.read_throttle_min = 262144;
 ALTER SYSTEM SET lockstep.read_throttle_max = -1;
 ALTER SYSTEM SET lockstep.read_throttle_max = 262144;
+ALTER SYSTEM SET lockstep.read_throttle_long_query = -1;
 ALTER SYSTEM SET lockstep.wait_for_lsn = '1/';
 \set VERBOSITY default
 -- these say how to put it right

@@ -12,8 +12,11 @@ use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my ($primary, $standby, $on_primary, $admin) =
-  primary_and_standby(conf => 'lockstep.read_throttle_max = 1');
+my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
+	conf => q{
+lockstep.read_throttle_max = 1
+lockstep.read_throttle_long_query = 0
+});
 $on_primary->value($_) for 'CREATE TABLE counted AS SELECT i FROM generate_series(1, 10) i',
   q{CREATE FUNCTION nested() RETURNS bigint LANGUAGE plpgsql AS
     'DECLARE n bigint := 0; BEGIN FOR k IN 1..3 LOOP n := n + (SELECT count(*) FROM counted); END LOOP; RETURN n; END'};
@@ -269,6 +272,18 @@ $admin->value('SELECT pg_advisory_unlock(2)');
 $blocked_inside->result;
 $blocked_inside->close;
 
+# one that has executed for long
+$holder = occupy();
+$app->send($count);
+waits_at_gate($admin, $app, 'a query waits for a long one');
+set_and_reload($standby, 'lockstep.read_throttle_long_query' => '50ms');
+is($app->result->{rows}[0][0], 15, 'but not longer than lockstep.read_throttle_long_query');
+ok($holder->busy, 'though the long one goes on');
+set_and_reload($standby, 'lockstep.read_throttle_long_query' => 0);
+comes_to_wait($admin, $app, $count, 'with 0 it waits again');
+release($holder);
+is($app->result->{rows}[0][0], 15, 'for its turn');
+
 # ---- One place is enough ----
 
 is($app->value('SELECT nested() FROM generate_series(1, 2)'), 45, 'for queries within a query');
@@ -289,11 +304,10 @@ for my $way ([ 'lockstep.read_throttle', 'off' ], [ 'lockstep.enabled', 'off' ])
 {
 	my ($setting, $value) = @$way;
 	$holder = occupy();
-	$app->send($count);
-	waits_at_gate($admin, $app, 'waiting');
+	comes_to_wait($admin, $app, $count, 'waiting');
 	set_and_reload($standby, $setting => $value);
 	is($app->result->{rows}[0][0], 15, "$setting = $value lets in who waits");
-	is($app->value('SHOW ' . $setting), $value, 'the session has it, too');
+	wait_for_value($app, "SHOW $setting", $value, 'the session has it, too');
 	is($app->value($count), 15, 'and nobody waits from then on');
 	is(stat_of('concurrency_limit'), undef, 'there is no limit');
 	release($holder);

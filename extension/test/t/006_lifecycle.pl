@@ -16,6 +16,7 @@ use Test::More;
 my $primary = new_primary(create_extension => 0);
 my $standby = new_standby($primary, conf => q{
 lockstep.read_throttle_max = 1
+lockstep.read_throttle_long_query = 0
 lockstep.wait_timeout = 0
 restart_after_crash = on
 });
@@ -25,34 +26,20 @@ my $bare = new_standby($primary, name => 'bare', conf => q{shared_preload_librar
 my $on_primary = LockstepSession->new($primary);
 my $on_bare    = LockstepSession->new($bare);
 my $admin      = LockstepSession->new($standby);
-my $never      = 'FFFFFFFF/0';
+
+# A position that no WAL of this test reaches.
+my $never = 'FFFFFFFF/0';
 
 sub app { return LockstepSession->new($standby, user => 'app'); }
 
-sub shows_wait_event
-{
-	my ($session, $event) = @_;
-	my $now = $admin->value('SELECT wait_event FROM pg_stat_activity WHERE pid = ' . $session->pid);
-	return defined $now && $now eq $event;
-}
-
-# Occupies the one place, then has others wait for it. A new controller may not
-# have set the limit yet; who passes then tries again.
+# Occupies the one place and has others wait for it.
 sub fill_gate
 {
 	my ($number) = @_;
 	my $holder = app();
 	$holder->send($FOREVER);
 	my @waiters = map { app() } 1 .. $number;
-	for my $waiter (@waiters)
-	{
-		wait_until($admin,
-			sub {
-				$waiter->send('SELECT 42') if !$waiter->busy;
-				shows_wait_event($waiter, $AT_GATE);
-			},
-			'a query waits at the gate');
-	}
+	comes_to_wait($admin, $_, 'SELECT 42', 'a query waits at the gate') for @waiters;
 	return ($holder, @waiters);
 }
 
@@ -65,9 +52,11 @@ sub end
 
 sub wait_for_lsn
 {
+	my ($lsn) = @_;
 	my $session = app();
-	$session->send("SET lockstep.wait_for_lsn = '$never'");
-	wait_until($admin, sub { shows_wait_event($session, $WAITING_FOR_LSN) }, 'a session waits for an LSN');
+	$session->send("SET lockstep.wait_for_lsn = '$lsn'");
+	wait_until($admin, "SELECT wait_event = '$WAITING_FOR_LSN' FROM pg_stat_activity WHERE pid = " . $session->pid,
+		'a session waits for an LSN');
 	return $session;
 }
 
@@ -128,16 +117,17 @@ catch_up($on_primary, $admin);
 # ---- Reload ----
 
 my %changed = (
-	'lockstep.enabled'               => 'off',
-	'lockstep.priority_irreversible' => 'on',
-	'lockstep.read_throttle'         => 'log',
-	'lockstep.read_throttle_lag'     => '123ms',
-	'lockstep.read_throttle_max'     => '7',
-	'lockstep.read_throttle_min'     => '3',
-	'lockstep.read_throttle_timeout' => '456ms',
-	'lockstep.replay_priority'       => 'off',
-	'lockstep.wait_for_lsn'          => 'A/1',
-	'lockstep.wait_timeout'          => '789ms');
+	'lockstep.enabled'                  => 'off',
+	'lockstep.priority_irreversible'    => 'on',
+	'lockstep.read_throttle'            => 'log',
+	'lockstep.read_throttle_lag'        => '123ms',
+	'lockstep.read_throttle_long_query' => '234ms',
+	'lockstep.read_throttle_max'        => '7',
+	'lockstep.read_throttle_min'        => '3',
+	'lockstep.read_throttle_timeout'    => '456ms',
+	'lockstep.replay_priority'          => 'off',
+	'lockstep.wait_for_lsn'             => 'A/1',
+	'lockstep.wait_timeout'             => '789ms');
 is_deeply([ sort keys %changed ],
 	[ map { $_->[0] } @{ $admin->query(q{SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' ORDER BY name COLLATE "C"})->{rows} } ],
 	'this test knows every setting');
@@ -152,10 +142,10 @@ is(app()->value('SHOW lockstep.wait_timeout'), '789ms', 'and for new ones');
 set_and_reload($standby, %before);
 wait_for_value($admin, "SHOW $_", $before{$_}, "$_ is as it was") for sort keys %before;
 
-# a value that is wrong is refused, and the rest of the file counts
 set_and_reload($standby, 'lockstep.read_throttle' => 'maybe', 'lockstep.read_throttle_min' => 2);
 $standby->wait_for_log(qr/invalid value for parameter "lockstep.read_throttle": "maybe"/);
-is($admin->value('SHOW lockstep.read_throttle'), 'on', 'a wrong value is not used');
+wait_for_value($admin, 'SHOW lockstep.read_throttle_min', 2, 'a good value beside a wrong one is used');
+is($admin->value('SHOW lockstep.read_throttle'), 'on', 'the wrong one is not');
 set_and_reload($standby, 'lockstep.read_throttle' => 'on', 'lockstep.read_throttle_min' => 1);
 wait_until($admin, 'SELECT concurrency_limit = 1 FROM lockstep_stat_throttle', 'one place again');
 
@@ -163,7 +153,7 @@ wait_until($admin, 'SELECT concurrency_limit = 1 FROM lockstep_stat_throttle', '
 
 my $lsn;
 ($holder, my @waiters) = fill_gate(3);
-$lsn = wait_for_lsn();
+$lsn = wait_for_lsn($never);
 ok($standby->stop('fast', fail_ok => 1), 'fast shutdown succeeds');
 refused($_->result, '57P01', qr/^terminating connection due to administrator command/, 'a session that waited') for @waiters, $lsn;
 command_like([ 'pg_controldata', $standby->data_dir ], qr/cluster state:\s+shut down in recovery/, 'it was a clean one');
@@ -179,7 +169,7 @@ is($_->result->{rows}[0][0], 42, 'and works') for @waiters;
 for my $victim ('a session that waits', 'the controller')
 {
 	($holder, @waiters) = fill_gate(3);
-	$lsn = wait_for_lsn();
+	$lsn = wait_for_lsn($never);
 	my $old_controller = controller_pid($standby);
 	kill 'KILL', $victim eq 'the controller' ? $old_controller : $waiters[0]->pid;
 	ok($_->result->{lost}, "kill -9 of $victim ends all sessions") for $holder, @waiters, $lsn;
@@ -202,18 +192,15 @@ is($_->result->{rows}[0][0], 42, 'nobody is held back when there is no controlle
 ok($holder->busy, 'although the place is occupied');
 end($holder);
 # nor is a waiter for an LSN forgotten
-my $next = $on_primary->value('SELECT pg_current_wal_insert_lsn() + 1');
-$lsn = app();
-$lsn->send("SET lockstep.wait_for_lsn = '$next'");
+$lsn = wait_for_lsn($on_primary->value('SELECT pg_current_wal_insert_lsn() + 1'));
 $on_primary->value('INSERT INTO t VALUES (2)');
 is($lsn->result->{sqlstate}, undef, 'waiting for an LSN does not need it');
-$standby->restart;
-connect_again();
+wait_until(undef, sub { defined controller_pid($standby) }, 'the postmaster starts it again');
 
 # ---- Promotion ----
 
 ($holder, @waiters) = fill_gate(3);
-$lsn = wait_for_lsn();
+$lsn = wait_for_lsn($never);
 $standby->promote;
 is($_->result->{rows}[0][0], 42, 'promotion lets in who waits') for @waiters;
 refused($lsn->result, '55000', qr/^recovery ended/, 'and tells who waits for an LSN');
