@@ -182,9 +182,28 @@ fn shell(command: &str) -> String {
 }
 
 /// Starts a demo and waits until its first phase is under load.
+/// The same command with the usual answer to signals: a runner that was itself started
+/// in the background ignores SIGINT, and what ignores it leaves that to its children.
+fn with_default_signals(command: &Command) -> Command {
+    let mut wrapped = Command::new("env");
+    wrapped
+        .arg("--default-signal")
+        .arg(command.get_program())
+        .args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => wrapped.env(name, value),
+            None => wrapped.env_remove(name),
+        };
+    }
+    if let Some(folder) = command.get_current_dir() {
+        wrapped.current_dir(folder);
+    }
+    wrapped
+}
+
 fn demo_under_load(place: &Place) -> Child {
-    let mut child = place
-        .demo(&["--duration", "30"])
+    let mut child = with_default_signals(&place.demo(&["--duration", "30"]))
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -53,12 +53,14 @@ sub new_primary
 	my (%param) = @_;
 	my $node = PostgreSQL::Test::Cluster->new($param{name} // 'primary');
 	$node->init(allows_streaming => 1);
-	# Cluster.pm allows 10 connections; what it logs would weigh on light sessions
+	# Cluster.pm allows 10 connections, and what it logs would weigh on light
+	# sessions; what is not flushed at commit should not keep a test waiting
 	$node->append_conf('postgresql.conf', qq{
 max_connections = 40
 log_statement = none
 autovacuum = off
 jit = off
+wal_writer_delay = 10ms
 } . ($param{conf} // ''));
 	$node->start;
 	$node->safe_psql('postgres', q{
