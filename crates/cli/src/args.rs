@@ -145,7 +145,7 @@ pub struct PriorityArgs {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
     pub readers: u32,
     /// pgbench scale
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 150, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
     /// A setting for the Lockstep standby, for experiments; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
