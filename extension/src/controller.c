@@ -9,7 +9,8 @@
  * everybody, gives open sessions their priority back and exits; on a primary
  * it exits at once. After a crash the postmaster starts it again.
  *
- * How the capacity moves. The limit's ceiling is a few queries for each core.
+ * How the capacity moves. The limit's ceiling is one query for each core; with
+ * those that do not count, below, a few for each core are inside.
  * While lag is over lockstep.read_throttle_lag the limit is halved, down to
  * lockstep.read_throttle_min, and else it grows by one, each at most once in
  * LIMIT_EVERY_US. Sessions inside that use no CPU, because they wait for
@@ -43,7 +44,7 @@
 #define ROUND_IDLE_MS 100
 #define IDLE_ROUNDS 100
 
-#define QUERIES_PER_CORE 2
+#define QUERIES_PER_CORE 1
 #define LIMIT_EVERY_US INT64CONST(100000)
 #define CORES_EVERY_US INT64CONST(5000000)
 /* Share of the time on a core from which startup counts as busy, in percent. */

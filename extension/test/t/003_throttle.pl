@@ -203,6 +203,15 @@ while (my $next = shift @queue)
 release($in_front);
 gate_holds($admin, 0, 0, 'the line is served');
 
+# whoever has many queries to execute gives way between them
+my $many = app();
+$many->send(join '; ', ($HEAVY) x 200);
+gate_holds($admin, 1, 0, 'many queries in one string');
+is($app->value($count), 15, 'another query gets in between');
+ok($many->busy, 'before the last of them');
+release($many);
+gate_holds($admin, 0, 0, 'nothing is left at the gate');
+
 # ---- Ways to give a place back ----
 
 refused($app->query('SELECT 1 / (i - 5) FROM counted'), '22012', qr/division by zero/, 'an error while executing');
