@@ -31,7 +31,6 @@ use warnings FATAL => 'all';
 use Carp;
 use IO::Select;
 use PostgreSQL::Test::Utils;
-use Time::HiRes qw(time);
 
 use constant PROTOCOL_3     => 196608;
 use constant CANCEL_REQUEST => 80877102;
@@ -81,13 +80,13 @@ sub send
 sub result
 {
 	my ($self) = @_;
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
+	my $seconds = 0;
 
 	until ($self->{complete})
 	{
-		my $left = $deadline - time;
-		croak "no answer from session $self->{pid}" if $left <= 0;
-		$self->_read($left);
+		# counted, not read from a clock: see LockstepTest::becomes_true
+		croak "no answer from session $self->{pid}"
+		  if !$self->_read(1) && $seconds++ >= $PostgreSQL::Test::Utils::timeout_default;
 	}
 	return $self->{reply};
 }

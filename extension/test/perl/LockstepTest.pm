@@ -21,7 +21,7 @@ use LockstepSession;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
-use Time::HiRes qw(time usleep);
+use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
   $HEAVY $FOREVER $AT_GATE $WAITING_FOR_LSN
@@ -118,38 +118,39 @@ sub set_and_reload
 
 # ---- Waiting ----
 
+# True once the condition is; it is asked a number of times rather than for a
+# time, so that a machine that stands still for long lets no test fail.
+sub becomes_true
+{
+	my ($condition) = @_;
+	for (1 .. $PostgreSQL::Test::Utils::timeout_default * 1_000_000 / POLL_US)
+	{
+		return 1 if $condition->();
+		usleep(POLL_US);
+	}
+	return 0;
+}
+
 # A test that passes once the query's value is the expected one.
 sub wait_for_value
 {
 	my ($session, $sql, $expected, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
 	my $value;
 
-	do
-	{
-		$value = $session->value($sql) // '';
-		return pass($name) if $value eq $expected;
-		usleep(POLL_US);
-	} while (time < $deadline);
+	return pass($name)
+	  if becomes_true(sub { $value = $session->value($sql) // ''; $value eq $expected });
 	diag("waited in vain: $sql\nshould be '$expected', is '$value'");
 	return fail($name);
 }
 
-# The query is a condition, or a piece of Perl that returns one.
+# The condition is SQL, or a piece of Perl.
 sub wait_until
 {
 	my ($session, $condition, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	return wait_for_value($session, $condition, 't', $name) unless ref $condition;
-
-	my $deadline = time + $PostgreSQL::Test::Utils::timeout_default;
-	do
-	{
-		return pass($name) if $condition->();
-		usleep(POLL_US);
-	} while (time < $deadline);
-	return fail($name);
+	return ok(becomes_true($condition), $name);
 }
 
 # The wait event's type is LWLock before 17 and Extension since, so only its
