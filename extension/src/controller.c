@@ -142,7 +142,8 @@ count_exceptions(int64 now, bool lagging)
 static void
 open_gate(void)
 {
-	pg_atomic_write_u32(&ls_shared->gate_capacity, LS_GATE_OPEN);
+	pg_atomic_exchange_u32(&ls_shared->gate_capacity, LS_GATE_OPEN);
+	ls_gate_end_turns(ls_now_us());
 	ls_gate_drain();
 }
 

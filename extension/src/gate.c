@@ -351,7 +351,8 @@ static bool
 turn_is_over(LsSession *s, int64 now)
 {
 	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= TURN_US ||
-		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0;
+		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 ||
+		pg_atomic_read_u32(&ls_shared->gate_capacity) >= LS_GATE_OPEN;
 }
 
 /* Goes on with a turn; false if there is none, or it is over. */
@@ -385,9 +386,14 @@ ls_gate_leave(void)
 	inside = false;
 	inside_query = NULL;
 	if (turn_is_over(s, ls_now_us()))
+	{
 		(void) give_back(s, LS_GATE_INSIDE);
-	else
-		pg_atomic_write_u32(&s->gate, LS_GATE_KEPT);
+		return;
+	}
+	/* looked at again, or a gate just opened for good would leave it kept */
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
+	if (turn_is_over(s, ls_now_us()))
+		(void) give_back(s, LS_GATE_KEPT);
 }
 
 /*

@@ -67,7 +67,7 @@ refuse_unfit_context(bool top_level)
 		ereport(ERROR,
 				(errcode(ERRCODE_ACTIVE_SQL_TRANSACTION),
 				 errmsg("SET lockstep.wait_for_lsn must be a statement of its own"),
-				 errdetail("In a function, or sent together with other statements, it would wait with a snapshot held."),
+				 errdetail("In a function or a block of code it would wait with a snapshot held."),
 				 errhint("Send it alone, before the query that must see the changes.")));
 	if (FirstSnapshotSet || ActiveSnapshotSet() ||
 		TransactionIdIsValid(MyProc->xmin) || ls_holds_lock_replay_may_want())
