@@ -115,7 +115,10 @@ is_long(LsSession *s, int64 now)
 		inside_us > (int64) ls_read_throttle_long_query * 1000;
 }
 
-/* Sessions inside the gate that do not count at this moment. */
+/*
+ * Sessions inside the gate that do not count at this moment. Marked, so that the
+ * place goes when they do (end_exception() in gate.c).
+ */
 static int
 count_exceptions(int64 now, bool lagging)
 {
@@ -127,6 +130,8 @@ count_exceptions(int64 now, bool lagging)
 		uint32		class;
 		uint32		gate = pg_atomic_read_u32(&s->gate);
 
+		if (pg_atomic_read_u32(&s->excepted) != 0)
+			pg_atomic_exchange_u32(&s->excepted, 0);
 		if (gate != LS_GATE_INSIDE && gate != LS_GATE_KEPT)
 			continue;
 		class = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info & 0xFF000000U;
@@ -134,7 +139,10 @@ count_exceptions(int64 now, bool lagging)
 			class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
 			class == LS_WAIT_BUFFER_PIN || (class == PG_WAIT_IO && !lagging) ||
 			(!lagging && gate == LS_GATE_INSIDE && is_long(s, now)))
+		{
+			pg_atomic_exchange_u32(&s->excepted, 1);
 			exceptions++;
+		}
 	}
 	return exceptions;
 }

@@ -10,11 +10,10 @@
  * gives it: the session itself on the fast path, or the process that takes the
  * session's entry from the queue.
  *
- * A turn: while others wait, a session that got in keeps its place for TURN_US
- * and so executes several queries in a row. Changing the session for each
- * query costs a wake-up and cold caches each time (seen: a fifth of the reads
- * of 128 sessions on one core). With W sessions waiting for P places the last
- * one waits W / P turns.
+ * A turn: while others wait, a session that got in keeps its place for
+ * lockstep.read_throttle_turn and so executes several queries in a row.
+ * Changing the session for each query costs a wake-up and cold caches each
+ * time. With W sessions waiting for P places the last one waits W / P turns.
  *
  * Who passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, anything above READ COMMITTED,
@@ -46,8 +45,6 @@
 /* The same for one with locks that somebody may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 #define LOG_EVERY_US INT64CONST(1000000)
-/* How long a session keeps its place while others wait. */
-#define TURN_US INT64CONST(5000)
 
 /* this process's place */
 static bool inside = false;
@@ -85,8 +82,8 @@ take_place_anyway(const QueryDesc *queryDesc)
 }
 
 /*
- * Takes the next waiting session out of the queue and puts it inside, on a
- * place that the caller holds. Entries of sessions that gave up are dropped.
+ * Takes the next waiting session out of the queue and grants it the place that
+ * the caller holds. Entries of sessions that gave up are dropped.
  */
 static int
 next_in_line(void)
@@ -101,7 +98,7 @@ next_in_line(void)
 		/* first, or a session lining up again here would be lost */
 		pg_atomic_exchange_u32(&s->in_ring, 0);
 		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
-		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_INSIDE))
+		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
 			break;
 	}
 	return procno;
@@ -228,7 +225,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 {
 	int64		began = ls_now_us();
 
-	while (pg_atomic_read_u32(&s->gate) != LS_GATE_INSIDE)
+	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
 	{
 		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
 
@@ -334,6 +331,26 @@ gate_applies(void)
 	return !ls_session_is_exempt();
 }
 
+/*
+ * The session counts again, or is gone: the place that the controller added for
+ * it goes as well. Left to the controller's next round, that place would let in
+ * one query too many, and a long one stays.
+ */
+static void
+end_exception(LsSession *s)
+{
+	uint32		capacity;
+
+	if (pg_atomic_read_u32(&s->excepted) == 0 ||
+		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
+		return;
+	capacity = pg_atomic_read_u32(&ls_shared->gate_capacity);
+	while (capacity > 1 && capacity < LS_GATE_OPEN &&
+		   !pg_atomic_compare_exchange_u32(&ls_shared->gate_capacity,
+										   &capacity, capacity - 1))
+		;
+}
+
 /* Takes a session's place away, if it is in the state named. */
 static bool
 give_back(LsSession *s, LsGateState from)
@@ -342,6 +359,7 @@ give_back(LsSession *s, LsGateState from)
 
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
+	end_exception(s);
 	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
 	ls_gate_drain();
 	return true;
@@ -350,7 +368,7 @@ give_back(LsSession *s, LsGateState from)
 static bool
 turn_is_over(LsSession *s, int64 now)
 {
-	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= TURN_US ||
+	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
 		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 ||
 		pg_atomic_read_u32(&ls_shared->gate_capacity) >= LS_GATE_OPEN;
 }
@@ -370,6 +388,7 @@ resume_turn(LsSession *s, const QueryDesc *queryDesc)
 	}
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
 		return false;
+	end_exception(s);
 	inside = true;
 	inside_query = queryDesc;
 	return true;
@@ -460,10 +479,10 @@ ls_gate_forget(void)
 	inside_query = NULL;
 	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
 		return;
-	if (give_back(s, LS_GATE_KEPT))
+	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE))
 		return;
 	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
-		(void) give_back(s, LS_GATE_INSIDE);
+		(void) give_back(s, LS_GATE_GRANTED);
 }
 
 /* A query that was started and never run leaves with its transaction. */

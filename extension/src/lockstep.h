@@ -58,6 +58,7 @@ extern int	ls_read_throttle_min;
 extern int	ls_read_throttle_max;
 extern int	ls_read_throttle_timeout;
 extern int	ls_read_throttle_long_query;
+extern int	ls_read_throttle_turn;
 extern int	ls_wait_timeout;
 extern char *ls_wait_for_lsn;
 extern char *ls_proc_root;
@@ -76,8 +77,9 @@ typedef enum LsGateState
 {
 	LS_GATE_OUTSIDE = 0,		/* nothing held; set by the owner */
 	LS_GATE_QUEUED,				/* waiting; set by the owner */
-	LS_GATE_INSIDE,				/* executing; by the owner, or from QUEUED by
-								 * who grants */
+	LS_GATE_GRANTED,			/* has a place and is being woken; from QUEUED
+								 * by who grants */
+	LS_GATE_INSIDE,				/* executing; set by the owner */
 	LS_GATE_KEPT				/* between two queries of a turn, the place is
 								 * kept; by the owner. Taken away by the
 								 * controller when the turn is over */
@@ -108,6 +110,9 @@ typedef struct LsSession
 	pg_atomic_uint32 gate;		/* LsGateState */
 	pg_atomic_uint32 in_ring;	/* 1: the queue has an entry; set by the
 								 * owner, cleared by who takes it */
+	pg_atomic_uint32 excepted;	/* 1: the capacity has one place more because
+								 * this session does not count; set by the
+								 * controller, cleared by who undoes that */
 	pg_atomic_uint64 inside_since;	/* ls_now_us() when the place was given; by
 									 * who gave it */
 	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */

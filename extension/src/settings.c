@@ -19,6 +19,7 @@ int			ls_read_throttle = LS_THROTTLE_ON;
 int			ls_read_throttle_lag = 100;
 int			ls_read_throttle_min = 1;
 int			ls_read_throttle_max = 0;
+int			ls_read_throttle_turn = 20;
 int			ls_read_throttle_timeout = 0;
 int			ls_read_throttle_long_query = 1000;
 int			ls_wait_timeout = 10000;
@@ -75,6 +76,11 @@ define_throttle_settings(void)
 							"A read query that has executed for so long makes room for another.",
 							"Only while replay does not lag. 0 never makes room.",
 							&ls_read_throttle_long_query, 1000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_turn",
+							"Longest time that a session keeps its place while others wait.",
+							"0 lets another session in after each query.",
+							&ls_read_throttle_turn, 20, 0, 60000,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_timeout",
 							"Longest time that a read query is held back before it fails.",

@@ -58,6 +58,7 @@ init_session(LsSession *s)
 	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
 	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_init_u32(&s->in_ring, 0);
+	pg_atomic_init_u32(&s->excepted, 0);
 	pg_atomic_init_u64(&s->inside_since, 0);
 	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
 }

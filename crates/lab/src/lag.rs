@@ -20,7 +20,7 @@
 use crate::Lsn;
 use crate::progress::Micros;
 
-/// Nominal distance of samples, and distance of the grid, in microseconds.
+/// Nominal distance of the primary's samples, and distance of the grid, in microseconds.
 pub const STEP_US: i64 = 2_000;
 
 /// How much of the end of a round "lag at the end" is the median of, in seconds.

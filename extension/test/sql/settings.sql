@@ -15,6 +15,7 @@ SHOW lockstep.read_throttle_lag;
 SHOW lockstep.read_throttle_min;
 SHOW lockstep.read_throttle_max;
 SHOW lockstep.read_throttle_long_query;
+SHOW lockstep.read_throttle_turn;
 SHOW lockstep.read_throttle_timeout;
 SHOW lockstep.wait_timeout;
 SHOW lockstep.wait_for_lsn;
@@ -30,6 +31,7 @@ SET lockstep.read_throttle_lag = 0;
 SET lockstep.read_throttle_min = 2;
 SET lockstep.read_throttle_max = 2;
 SET lockstep.read_throttle_long_query = 0;
+SET lockstep.read_throttle_turn = 0;
 SET lockstep.proc_root = '/tmp';
 SELECT set_config('lockstep.enabled', 'off', false);
 

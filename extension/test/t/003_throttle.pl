@@ -293,6 +293,25 @@ comes_to_wait($admin, $app, $count, 'with 0 it waits again');
 release($holder);
 is($app->result->{rows}[0][0], 15, 'for its turn');
 
+# ---- A turn ----
+
+set_and_reload($standby, 'lockstep.read_throttle_turn' => '60s');
+my $first = occupy();
+my $second = app();
+comes_to_wait($admin, $second, $FOREVER, 'a second session waits');
+comes_to_wait($admin, $app, $count, 'and a third');
+$first->cancel;
+refused($first->result, '57014', qr/user request/, 'the first query is done');
+gate_holds($admin, 2, 1, 'its session keeps the place, which only lets one more in');
+is($first->value($count), 15, 'and executes again without waiting');
+gate_holds($admin, 2, 1, 'while the third still waits');
+set_and_reload($standby, 'lockstep.read_throttle_turn' => 0);
+gate_holds($admin, 1, 1, 'lockstep.read_throttle_turn = 0 keeps no place');
+release($second);
+is($app->result->{rows}[0][0], 15, 'until the third has its turn');
+$first->close;
+set_and_reload($standby, 'lockstep.read_throttle_turn' => 20);
+
 # ---- One place is enough ----
 
 is($app->value('SELECT nested() FROM generate_series(1, 2)'), 45, 'for queries within a query');

@@ -34,9 +34,13 @@ const SPACE_MB_BASE: u64 = 2_000;
 /// The same for each second measured, as a lagging standby keeps all WAL.
 const SPACE_MB_PER_SECOND: u64 = 10;
 
+/// Cases that read alike and so share their stock rounds, in one round after the other.
+const SHARING: [Case; 2] = [Case::Aggregate, Case::ThrottleOnly];
+
 /// One trial of the plan.
 struct Planned {
-    case: Case,
+    /// What it counts for: several cases only for a stock trial.
+    cases: Vec<Case>,
     round: u32,
     variant: Variant,
     name: String,
@@ -59,7 +63,7 @@ pub fn run(args: &PriorityArgs) -> Result<()> {
         readers: args.readers,
     };
     let plan = plan(args);
-    let longest = plan.iter().map(|trial| measured(args, trial.case)).max();
+    let longest = plan.iter().map(|trial| measured(args, trial.first())).max();
     let space = SPACE_MB_BASE
         + u64::from(args.scale) * 80
         + u64::from(longest.unwrap_or(0)) * SPACE_MB_PER_SECOND;
@@ -79,21 +83,22 @@ pub fn run(args: &PriorityArgs) -> Result<()> {
     live.say(&conditions(args));
     let mut primary = scene::open_primary(&lab, &size, with_extension)?;
 
-    for &case in &args.cases {
-        let trials = plan
-            .iter()
-            .enumerate()
-            .filter(|(_, trial)| trial.case == case);
-        let mut outcomes = Vec::new();
-        for (index, trial) in trials {
-            live.begin(index);
-            let outcome = run_trial(args, size, &lab, &mut primary, trial, &mut live)?;
-            live.end(&scene::one_line(&outcome));
-            outcomes.push((trial, outcome));
+    let mut outcomes = Vec::new();
+    for (index, trial) in plan.iter().enumerate() {
+        live.begin(index);
+        let outcome = run_trial(args, size, &lab, &mut primary, trial, &mut live)?;
+        live.end(&scene::one_line(&outcome));
+        outcomes.push((trial, outcome));
+        for &case in &args.cases {
+            let last = plan.iter().rposition(|trial| trial.cases.contains(&case));
+            if last == Some(index) {
+                let of_case = |(trial, _): &&(&Planned, Outcome)| trial.cases.contains(&case);
+                let outcomes: Vec<_> = outcomes.iter().filter(of_case).collect();
+                record(args, &mut results, case, &outcomes);
+                results.save(&path)?;
+                draw(args, case, &outcomes)?;
+            }
         }
-        record(args, &mut results, case, &outcomes);
-        results.save(&path)?;
-        draw(args, case, &outcomes)?;
     }
     live.finish();
     drop(primary);
@@ -102,22 +107,50 @@ pub fn run(args: &PriorityArgs) -> Result<()> {
     Ok(())
 }
 
+impl Planned {
+    /// The case it is run for.
+    fn first(&self) -> Case {
+        self.cases.first().copied().unwrap_or(HEADLINE_CASE)
+    }
+}
+
+/// The cases asked for, with those that share stock rounds together.
+fn groups(args: &PriorityArgs) -> Vec<Vec<Case>> {
+    let mut groups: Vec<Vec<Case>> = Vec::new();
+    for &case in &args.cases {
+        let shared = groups.iter_mut().find(|group| {
+            SHARING.contains(&case) && group.iter().any(|other| SHARING.contains(other))
+        });
+        match shared {
+            Some(group) => group.push(case),
+            None => groups.push(vec![case]),
+        }
+    }
+    groups
+}
+
 fn plan(args: &PriorityArgs) -> Vec<Planned> {
     let mut plan = Vec::new();
-    for &case in &args.cases {
-        let rounds = if case == Case::Aggregate10min {
-            1
-        } else {
-            args.rounds
+    for group in groups(args) {
+        let rounds = match group.as_slice() {
+            [Case::Aggregate10min] => 1,
+            _ => args.rounds,
         };
         for round in 1..=rounds {
             for variant in args.variants.iter().map(|name| name.variant()) {
-                plan.push(Planned {
-                    case,
-                    round,
-                    variant,
-                    name: format!("{} {round} {}", case.name(), variant.name()),
-                });
+                let together = match variant {
+                    Variant::Stock => vec![group.clone()],
+                    Variant::Lockstep => group.iter().map(|&case| vec![case]).collect(),
+                };
+                plan.extend(together.into_iter().map(|cases| {
+                    let names: Vec<_> = cases.iter().map(|case| case.name()).collect();
+                    Planned {
+                        name: format!("{} {round} {}", names.join("+"), variant.name()),
+                        cases,
+                        round,
+                        variant,
+                    }
+                }));
             }
         }
     }
@@ -136,7 +169,7 @@ fn live(args: &PriorityArgs, plan: &[Planned]) -> Live {
         .iter()
         .map(|trial| Phase {
             name: trial.name.clone(),
-            load: Duration::from_secs(u64::from(args.warmup + measured(args, trial.case))),
+            load: Duration::from_secs(u64::from(args.warmup + measured(args, trial.first()))),
         })
         .collect();
     let preparation = Duration::from_secs(5 + u64::from(args.scale) / 3);
@@ -188,13 +221,13 @@ fn run_trial(
     let spec = TrialSpec {
         variant: trial.variant,
         size,
-        read: match trial.case {
+        read: match trial.first() {
             Case::Select => Workload::Select,
             _ => Workload::Aggregate,
         },
         standby_settings: scene::standby_settings(trial.variant, &settings(args, trial)),
         warmup: Duration::from_secs(u64::from(args.warmup)),
-        measured: Duration::from_secs(u64::from(measured(args, trial.case))),
+        measured: Duration::from_secs(u64::from(measured(args, trial.first()))),
         series_every: Duration::from_secs(SERIES_SECONDS),
     };
     let (outcome, standby) = trial::run(lab, primary, trial.variant.name(), &spec, live)?;
@@ -206,7 +239,7 @@ fn run_trial(
 fn settings(args: &PriorityArgs, trial: &Planned) -> Vec<(String, String)> {
     let mut settings = Vec::new();
     if trial.variant == Variant::Lockstep {
-        if trial.case == Case::ThrottleOnly {
+        if trial.first() == Case::ThrottleOnly {
             settings.push(("lockstep.replay_priority".to_owned(), "off".to_owned()));
         }
         settings.extend(args.set.iter().cloned());
@@ -218,7 +251,7 @@ fn record(
     args: &PriorityArgs,
     results: &mut Results,
     case: Case,
-    outcomes: &[(&Planned, Outcome)],
+    outcomes: &[&(&Planned, Outcome)],
 ) {
     let (mut rows, mut series) = (Vec::new(), Vec::new());
     for (trial, outcome) in outcomes {
@@ -259,7 +292,7 @@ fn headline(results: &Results) -> Option<Headline> {
     })
 }
 
-fn draw(args: &PriorityArgs, case: Case, outcomes: &[(&Planned, Outcome)]) -> Result<()> {
+fn draw(args: &PriorityArgs, case: Case, outcomes: &[&(&Planned, Outcome)]) -> Result<()> {
     let pairs = || {
         outcomes
             .iter()
