@@ -51,4 +51,5 @@ _PG_init(void)
 	ls_install_hooks();
 	ls_gate_register_callbacks();
 	ls_register_controller();
+	ls_register_wal_segments();
 }

@@ -60,6 +60,7 @@ extern int	ls_read_throttle_timeout;
 extern int	ls_read_throttle_long_query;
 extern int	ls_read_throttle_turn;
 extern int	ls_wait_timeout;
+extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
 extern char *ls_proc_root;
 
@@ -284,6 +285,11 @@ extern int	ls_read_small_file(const char *path, char *buf, int size);
 
 extern void ls_register_controller(void);
 extern PGDLLEXPORT void lockstep_controller_main(Datum arg);
+
+/* ---- wal_segments.c ---- */
+
+extern void ls_register_wal_segments(void);
+extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 
 /* ---- replay_lag.c ---- */
 

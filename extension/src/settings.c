@@ -23,6 +23,7 @@ int			ls_read_throttle_turn = 20;
 int			ls_read_throttle_timeout = 0;
 int			ls_read_throttle_long_query = 1000;
 int			ls_wait_timeout = 10000;
+int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_proc_root = NULL;
 
@@ -108,6 +109,11 @@ ls_define_settings(void)
 							 &ls_priority_irreversible, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_throttle_settings();
+	DefineCustomIntVariable("lockstep.wal_segments_ahead",
+							"Number of WAL segments that a standby creates before they are received.",
+							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
+							&ls_wal_segments_ahead, 4, 0, 64,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wait_timeout",
 							"Longest time that SET lockstep.wait_for_lsn waits.",
 							"0 waits without limit.",

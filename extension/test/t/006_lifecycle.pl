@@ -128,7 +128,8 @@ my %changed = (
 	'lockstep.read_throttle_turn'       => '17ms',
 	'lockstep.replay_priority'          => 'off',
 	'lockstep.wait_for_lsn'             => 'A/1',
-	'lockstep.wait_timeout'             => '789ms');
+	'lockstep.wait_timeout'             => '789ms',
+	'lockstep.wal_segments_ahead'       => '2');
 is_deeply([ sort keys %changed ],
 	[ map { $_->[0] } @{ $admin->query(q{SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' ORDER BY name COLLATE "C"})->{rows} } ],
 	'this test knows every setting');

@@ -1,0 +1,97 @@
+# A standby creates WAL segments ahead of its walreceiver: as many as it is
+# told to, on the timeline that it receives, and none when it is told not to,
+# nor as a primary.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::Bin/../perl";
+use LockstepSession;
+use LockstepTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($primary, $standby, $on_primary, $admin) = primary_and_standby();
+
+# Segments on the standby after the one that is being received, and of which
+# timeline they are.
+my $AHEAD = q{
+	SELECT count(*) || ' of ' || coalesce(string_agg(DISTINCT left(name, 8)::int::text, ','), 'none')
+	FROM pg_ls_waldir(), pg_stat_wal_receiver
+	WHERE name ~ '^[0-9A-F]{24}$'
+	  AND ('x' || substr(name, 9, 8))::bit(32)::bigint * 256 + ('x' || substr(name, 17, 8))::bit(32)::bigint
+	      > (flushed_lsn - '0/0') / 16777216::numeric};
+
+sub receive_one_more
+{
+	$on_primary->value('CREATE TABLE IF NOT EXISTS more(); SELECT pg_switch_wal()');
+	$on_primary->value('INSERT INTO t VALUES (0)');
+	catch_up($on_primary, $admin);
+	return;
+}
+
+sub temporary_files
+{
+	my ($node) = @_;
+	my @files = glob $node->data_dir . '/pg_wal/xlogtemp.*';
+	return scalar @files;
+}
+
+# ---- Ahead ----
+
+wait_for_value($admin, $AHEAD, '4 of 1', 'four segments are ready');
+for my $round (1 .. 3)
+{
+	receive_one_more();
+	wait_for_value($admin, $AHEAD, '4 of 1', "and again after segment switch $round");
+}
+is(temporary_files($standby), 0, 'without leaving temporary files');
+
+set_and_reload($standby, 'lockstep.wal_segments_ahead' => 6);
+wait_for_value($admin, $AHEAD, '6 of 1', 'more when told so');
+
+for my $way ([ 'lockstep.wal_segments_ahead' => 0, 6 ], [ 'lockstep.enabled' => 'off', 'on' ])
+{
+	my ($setting, $value, $before) = @$way;
+	set_and_reload($standby, $setting => $value);
+	receive_one_more();
+	# the walreceiver only notices that nothing comes after a round of its own
+	receive_one_more();
+	wait_for_value($admin, $AHEAD, '4 of 1', "none is added with $setting = $value");
+	set_and_reload($standby, $setting => $before);
+	wait_for_value($admin, $AHEAD, '6 of 1', 'until that is taken back');
+}
+
+# ---- A contents check: what is received into such a segment is what was sent ----
+
+$on_primary->value('INSERT INTO t SELECT g FROM generate_series(1, 300000) g');
+catch_up($on_primary, $admin);
+is($admin->value('SELECT count(*), sum(i) FROM t'), $on_primary->value('SELECT count(*), sum(i) FROM t'),
+	'rows that span segments arrive');
+
+# ---- Promotion and the timeline after it ----
+
+my $second = new_standby($standby, name => 'second');
+my $on_second = LockstepSession->new($second);
+wait_for_value($on_second, $AHEAD, '4 of 1', 'a cascading standby has segments ready');
+$standby->promote;
+wait_until($admin, 'SELECT NOT pg_is_in_recovery()', 'promoted');
+$admin->value('INSERT INTO t VALUES (0)');
+catch_up($admin, $on_second);
+# the server turns those made ahead on the old timeline into segments of the new
+wait_until($on_second, "SELECT ($AHEAD) ~ '^([4-9]|[0-9]{2}) of 2\$'", 'it goes on with the new timeline only');
+$admin->value('INSERT INTO t VALUES (0)');
+$admin->value('SELECT pg_switch_wal()') for 1 .. 2;
+$admin->value('INSERT INTO t SELECT g FROM generate_series(1, 300000) g');
+catch_up($admin, $on_second);
+is($on_second->value('SELECT sum(i) FROM t'), $admin->value('SELECT sum(i) FROM t'), 'what the new primary writes arrives');
+
+for my $node ($standby, $second)
+{
+	is(temporary_files($node), 0, $node->name . ' has no temporary files left');
+	unlike(slurp_file($node->logfile), qr/ERROR|could not|PANIC/, 'and nothing went wrong');
+}
+
+done_testing();
