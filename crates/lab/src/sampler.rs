@@ -109,7 +109,9 @@ fn sample_until_stopped(
         Role::Primary => (PRIMARY_SQL, 1, 0, PRIMARY_STEP),
         Role::Standby => (STANDBY_SQL, 0, 1, STANDBY_STEP),
     };
-    let session: i32 = client.query_one("SELECT pg_backend_pid()", &[])?.try_get(0)?;
+    let session: i32 = client
+        .query_one("SELECT pg_backend_pid()", &[])?
+        .try_get(0)?;
     run_promptly(Pid::from_raw(session));
     let statement = client.prepare(sql)?;
     let mut next = Instant::now();
