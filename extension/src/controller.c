@@ -323,18 +323,3 @@ lockstep_controller_main(Datum arg)
 	 */
 	proc_exit(ShutdownRequestPending ? 1 : 0);
 }
-
-void
-ls_register_controller(void)
-{
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = 1;
-	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "lockstep_controller_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "lockstep controller", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "lockstep controller", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
-}

@@ -9,6 +9,7 @@
 
 #include "fmgr.h"
 #include "miscadmin.h"
+#include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 
 PG_MODULE_MAGIC;
@@ -34,6 +35,22 @@ shmem_startup(void)
 	ls_attach_shared_memory();
 }
 
+/* restart_s: seconds until it is started again after an error. */
+static void
+register_worker(const char *name, const char *function, int restart_s)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_ConsistentState;
+	worker.bgw_restart_time = restart_s;
+	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, function, BGW_MAXLEN);
+	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
+	strlcpy(worker.bgw_type, name, BGW_MAXLEN);
+	RegisterBackgroundWorker(&worker);
+}
+
 void
 _PG_init(void)
 {
@@ -50,6 +67,7 @@ _PG_init(void)
 	ls_watch_startup();
 	ls_install_hooks();
 	ls_gate_register_callbacks();
-	ls_register_controller();
-	ls_register_wal_segments();
+	register_worker("lockstep controller", "lockstep_controller_main", 1);
+	/* not sooner: an error here is one of the disk */
+	register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
 }

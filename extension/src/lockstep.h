@@ -283,12 +283,10 @@ extern int	ls_read_small_file(const char *path, char *buf, int size);
 
 /* ---- controller.c ---- */
 
-extern void ls_register_controller(void);
 extern PGDLLEXPORT void lockstep_controller_main(Datum arg);
 
 /* ---- wal_segments.c ---- */
 
-extern void ls_register_wal_segments(void);
 extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 
 /* ---- replay_lag.c ---- */

@@ -43,7 +43,6 @@
 #define LOOK_MS 50
 #define LOOK_IDLE_MS 1000
 #define AHEAD_BYTES (256 * 1024 * 1024)
-#define RESTART_S 60
 
 static int
 segments_ahead(void)
@@ -114,19 +113,4 @@ lockstep_wal_segments_main(Datum arg)
 	}
 	/* 0: done for good; somebody's SIGTERM is not that */
 	proc_exit(ShutdownRequestPending ? 1 : 0);
-}
-
-void
-ls_register_wal_segments(void)
-{
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_ConsistentState;
-	worker.bgw_restart_time = RESTART_S;
-	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "lockstep_wal_segments_main", BGW_MAXLEN);
-	strlcpy(worker.bgw_name, "lockstep WAL segments", BGW_MAXLEN);
-	strlcpy(worker.bgw_type, "lockstep WAL segments", BGW_MAXLEN);
-	RegisterBackgroundWorker(&worker);
 }

@@ -181,7 +181,6 @@ fn shell(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Starts a demo and waits until its first phase is under load.
 /// The same command with the usual answer to signals: a runner that was itself started
 /// in the background ignores SIGINT, and what ignores it leaves that to its children.
 fn with_default_signals(command: &Command) -> Command {
@@ -202,6 +201,7 @@ fn with_default_signals(command: &Command) -> Command {
     wrapped
 }
 
+/// Starts a demo and waits until its first phase is under load.
 fn demo_under_load(place: &Place) -> Child {
     let mut child = with_default_signals(&place.demo(&["--duration", "30"]))
         .stdout(Stdio::piped())
