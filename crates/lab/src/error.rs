@@ -118,6 +118,9 @@ pub enum LabError {
     /// The measurement is not usable.
     #[error("the measurement is not usable: {0}; repeat it on a quieter machine or for longer")]
     Measurement(String),
+    /// The TPC-C workload.
+    #[error(transparent)]
+    Tpcc(#[from] crate::tpcc::TpccError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
@@ -141,6 +144,8 @@ impl LabError {
             | Self::Refused { server, .. }
             | Self::Timeout { server, .. }
             | Self::Load { server, .. } => Some(server.role),
+            // Whichever server was named is what the command works on: its source.
+            Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
             _ => None,
         }
     }

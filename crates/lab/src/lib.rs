@@ -32,6 +32,7 @@ pub mod server;
 pub mod server_log;
 pub mod standby;
 pub mod sweep;
+pub mod tpcc;
 pub mod trial;
 pub mod usage;
 pub mod workload;
