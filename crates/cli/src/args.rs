@@ -10,6 +10,7 @@ use lockstep_lab::package::Major;
 use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
+use crate::bench::overhead::OverheadArgs;
 use crate::exit;
 
 /// PostgreSQL replicas that keep up
@@ -55,6 +56,11 @@ pub enum Bench {
     /// Cases not run keep their rows. fsync, full_page_writes, synchronous_commit and
     /// hot_standby_feedback are on; clients use the simple query protocol.
     Priority(PriorityArgs),
+    /// Throughput of select-only readers with the throttle off and on, while it has nothing to do
+    ///
+    /// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
+    /// the throttle is turned on and off every few seconds while they go on.
+    Overhead(OverheadArgs),
 }
 
 /// Which servers to use.
@@ -247,7 +253,8 @@ impl VariantName {
     }
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+/// Reads NAME=VALUE.
+pub fn setting(text: &str) -> Result<(String, String), String> {
     let valid = |name: &str| {
         !name.is_empty()
             && name

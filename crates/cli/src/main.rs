@@ -33,6 +33,9 @@ fn main() -> ExitCode {
         Command::Bench {
             benchmark: Bench::Priority(args),
         } => bench::priority::run(&args),
+        Command::Bench {
+            benchmark: Bench::Overhead(args),
+        } => bench::overhead::run(&args),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

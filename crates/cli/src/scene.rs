@@ -64,7 +64,8 @@ pub fn title(variant: Variant) -> &'static str {
     }
 }
 
-fn color(variant: Variant) -> &'static str {
+/// Colour of a variant in plots.
+pub fn color(variant: Variant) -> &'static str {
     match variant {
         Variant::Stock => plot::STOCK,
         Variant::Lockstep => plot::LOCKSTEP,

@@ -47,6 +47,7 @@ fn help_is_as_recorded() {
         &["demo", "--help"],
         &["bench", "--help"],
         &["bench", "priority", "--help"],
+        &["bench", "overhead", "--help"],
     ] {
         let output = output(args);
         assert!(output.status.success());
