@@ -11,6 +11,7 @@ use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
 use crate::bench::overhead::OverheadArgs;
+use crate::bench::tpcc::TpccCommand;
 use crate::exit;
 
 /// PostgreSQL replicas that keep up
@@ -61,6 +62,13 @@ pub enum Bench {
     /// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
     /// the throttle is turned on and off every few seconds while they go on.
     Overhead(OverheadArgs),
+    /// TPC-C on a server that runs already: load it, run it, check it
+    #[command(disable_help_subcommand = true)]
+    Tpcc {
+        /// What to do.
+        #[command(subcommand)]
+        command: TpccCommand,
+    },
 }
 
 /// Which servers to use.

@@ -36,6 +36,9 @@ fn main() -> ExitCode {
         Command::Bench {
             benchmark: Bench::Overhead(args),
         } => bench::overhead::run(&args),
+        Command::Bench {
+            benchmark: Bench::Tpcc { command },
+        } => bench::tpcc::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

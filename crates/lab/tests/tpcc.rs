@@ -117,15 +117,36 @@ fn assert_distributions(server: &Server) {
         let value = count(server, sql);
         assert!((low..=high).contains(&value), "{sql}: {value}");
     };
-    within("SELECT count(*) FROM tpcc.customer WHERE c_credit = 'BC'", 2_700, 3_300);
-    within("SELECT count(*) FROM tpcc.item WHERE i_data LIKE '%ORIGINAL%'", 9_500, 10_500);
-    within("SELECT count(*) FROM tpcc.stock WHERE s_data LIKE '%ORIGINAL%'", 9_500, 10_500);
+    within(
+        "SELECT count(*) FROM tpcc.customer WHERE c_credit = 'BC'",
+        2_700,
+        3_300,
+    );
+    within(
+        "SELECT count(*) FROM tpcc.item WHERE i_data LIKE '%ORIGINAL%'",
+        9_500,
+        10_500,
+    );
+    within(
+        "SELECT count(*) FROM tpcc.stock WHERE s_data LIKE '%ORIGINAL%'",
+        9_500,
+        10_500,
+    );
     // Every name is there in every district, and texts are not the same in each row.
     for (sql, expected) in [
-        ("SELECT count(DISTINCT (c_d_id, c_last)) FROM tpcc.customer", 10_000),
-        ("SELECT count(DISTINCT (o_d_id, o_c_id)) FROM tpcc.orders", 30_000),
+        (
+            "SELECT count(DISTINCT (c_d_id, c_last)) FROM tpcc.customer",
+            10_000,
+        ),
+        (
+            "SELECT count(DISTINCT (o_d_id, o_c_id)) FROM tpcc.orders",
+            30_000,
+        ),
         ("SELECT count(DISTINCT s_dist_01) FROM tpcc.stock", 100_000),
-        ("SELECT count(*) FROM tpcc.stock WHERE s_dist_01 = s_dist_10", 0),
+        (
+            "SELECT count(*) FROM tpcc.stock WHERE s_dist_01 = s_dist_10",
+            0,
+        ),
         ("SELECT min(length(c_data)) FROM tpcc.customer", 300),
         ("SELECT max(length(c_data)) FROM tpcc.customer", 500),
         ("SELECT min(length(s_data)) FROM tpcc.stock", 26),
@@ -136,8 +157,14 @@ fn assert_distributions(server: &Server) {
         ("SELECT max(o_ol_cnt) FROM tpcc.orders", 15),
         ("SELECT min(s_quantity) FROM tpcc.stock", 10),
         ("SELECT max(s_quantity) FROM tpcc.stock", 100),
-        ("SELECT count(*) FROM tpcc.orders WHERE (o_carrier_id IS NULL) <> (o_id > 2100)", 0),
-        ("SELECT count(*) FROM tpcc.customer WHERE c_data !~ '^[0-9A-Za-z]*$'", 0),
+        (
+            "SELECT count(*) FROM tpcc.orders WHERE (o_carrier_id IS NULL) <> (o_id > 2100)",
+            0,
+        ),
+        (
+            "SELECT count(*) FROM tpcc.customer WHERE c_data !~ '^[0-9A-Za-z]*$'",
+            0,
+        ),
     ] {
         assert_eq!(count(server, sql), expected, "{sql}");
     }
@@ -228,7 +255,10 @@ fn conditions_hold_under_load_on_both_ends_and_each_can_fail() {
     let mut heard = 0;
     let report = tpcc::run(&tools, &here, &options, |_| heard += 1).unwrap();
     assert!(heard > 0);
-    assert_eq!((report.failed, report.retries, report.warehouses), (0, 0, 1));
+    assert_eq!(
+        (report.failed, report.retries, report.warehouses),
+        (0, 0, 1)
+    );
     assert!(report.transactions > 0 && report.per_minute > 0.0);
     let kinds: u64 = report.kinds.iter().map(|kind| kind.transactions).sum();
     assert_eq!(kinds, report.transactions);
@@ -287,14 +317,17 @@ fn two_warehouses_run_as_a_load_and_replace_what_was_there() {
     }
     // What a load that was interrupted leaves, and something that is not ours.
     primary
-        .execute("CREATE SCHEMA tpcc; CREATE TABLE tpcc.item (x int); CREATE TABLE tpcc.mine (x int)")
+        .execute(
+            "CREATE SCHEMA tpcc; CREATE TABLE tpcc.item (x int); CREATE TABLE tpcc.mine (x int)",
+        )
         .unwrap();
     assert_tpcc(tpcc::check(&tools, &here).unwrap_err(), |error| {
         matches!(error, TpccError::NotLoaded)
     });
-    assert_tpcc(load(&tools, &here, 2, false).unwrap_err(), |error| {
-        matches!(error, TpccError::AlreadyLoaded { table } if table == "tpcc.item")
-    });
+    assert_tpcc(
+        load(&tools, &here, 2, false).unwrap_err(),
+        |error| matches!(error, TpccError::AlreadyLoaded { table } if table == "tpcc.item"),
+    );
     load(&tools, &here, 2, true).unwrap();
     assert_cardinalities(&primary, 2);
     assert_eq!(rows(&primary, "mine"), 0);
@@ -309,7 +342,9 @@ fn two_warehouses_run_as_a_load_and_replace_what_was_there() {
     let busy = |what: &str| {
         count(
             &primary,
-            &format!("SELECT count(*) FROM pg_stat_activity WHERE usename = '{APP_ROLE}' AND {what}"),
+            &format!(
+                "SELECT count(*) FROM pg_stat_activity WHERE usename = '{APP_ROLE}' AND {what}"
+            ),
         )
     };
     // Until remote payments and remote order lines have happened and it has reported.

@@ -5,3 +5,4 @@ pub mod priority;
 mod priority_rows;
 mod results;
 mod steps;
+pub mod tpcc;

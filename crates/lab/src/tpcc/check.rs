@@ -156,11 +156,7 @@ pub fn check(tools: &Tools, conninfo: &str) -> Result<Vec<Condition>> {
 }
 
 /// Checks some conditions.
-pub fn check_only(
-    tools: &Tools,
-    conninfo: &str,
-    wanted: &[Definition],
-) -> Result<Vec<Condition>> {
+pub fn check_only(tools: &Tools, conninfo: &str, wanted: &[Definition]) -> Result<Vec<Condition>> {
     Probe::of(tools, conninfo)?.refuse_not_loaded()?;
     let answer = tools.psql(conninfo, "checking the conditions", &queries(wanted))?;
     let counts: Vec<_> = answer.lines().map(|line| line.trim().parse()).collect();

@@ -108,7 +108,10 @@ pub(super) fn stock(w: u32) -> String {
 
 /// Customers of warehouse `w`, and one payment of each.
 pub(super) fn customers(w: u32) -> String {
-    let name = format!("CASE WHEN c <= 1000 THEN c - 1 ELSE {} END", NuRand::LAST_NAME_LOADED.sql());
+    let name = format!(
+        "CASE WHEN c <= 1000 THEN c - 1 ELSE {} END",
+        NuRand::LAST_NAME_LOADED.sql()
+    );
     format!(
         "INSERT INTO tpcc.customer
          SELECT c, d, {w}, left(r, {first}), 'OE', {last}, substr(r, 17, {street}),

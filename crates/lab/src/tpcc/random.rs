@@ -112,8 +112,12 @@ const SYLLABLES: [&str; 10] = [
 /// The last name with the number that `number`, an expression of SQL, gives.
 pub(super) fn last_name(number: &str) -> String {
     let list = SYLLABLES.map(|syllable| format!("'{syllable}'")).join(",");
-    let digit =
-        |divisor: u32| format!("(ARRAY[{list}])[1 + ({number}) / {divisor} % {}]", SYLLABLES.len());
+    let digit = |divisor: u32| {
+        format!(
+            "(ARRAY[{list}])[1 + ({number}) / {divisor} % {}]",
+            SYLLABLES.len()
+        )
+    };
     format!("{} || {} || {}", digit(100), digit(10), digit(1))
 }
 

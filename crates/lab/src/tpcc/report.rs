@@ -160,7 +160,12 @@ tps = 20.500000 (without initial connection time)
     fn a_report_is_parsed() {
         let report = Report::parse(&sample(), 7).unwrap();
         assert_eq!(
-            (report.transactions, report.failed, report.retried, report.retries),
+            (
+                report.transactions,
+                report.failed,
+                report.retried,
+                report.retries
+            ),
             (200, 1, 3, 12)
         );
         assert_eq!(report.warehouses, 7);

@@ -101,8 +101,7 @@ pub(crate) fn add_scripts(
 }
 
 /// Another warehouse than `w_id`, each as likely. Needs two.
-const OTHER_WAREHOUSE: &str =
-    "(:w_id - 1 + random(1, :warehouses - 1)) % :warehouses + 1";
+const OTHER_WAREHOUSE: &str = "(:w_id - 1 + random(1, :warehouses - 1)) % :warehouses + 1";
 
 /// Home warehouse and district.
 fn terminal() -> String {
@@ -351,11 +350,13 @@ mod tests {
                     known.push(rest.split(' ').next().unwrap().to_owned());
                 }
                 if line.ends_with("\\gset") {
-                    known.extend(["c_id", "o_id", "d_tax", "w_tax", "c_discount", "missing"]
-                        .into_iter()
-                        .chain(["d_next_o_id"])
-                        .filter(|name| script.contains(name))
-                        .map(str::to_owned));
+                    known.extend(
+                        ["c_id", "o_id", "d_tax", "w_tax", "c_discount", "missing"]
+                            .into_iter()
+                            .chain(["d_next_o_id"])
+                            .filter(|name| script.contains(name))
+                            .map(str::to_owned),
+                    );
                 }
             }
         }
@@ -390,7 +391,11 @@ mod tests {
         let payment = Transaction::Payment.script();
         assert!(payment.contains("random(1, 100) <= 60"));
         assert!(payment.contains("random(1, 100) <= 15"));
-        assert!(Transaction::OrderStatus.script().contains("random(1, 100) <= 60"));
+        assert!(
+            Transaction::OrderStatus
+                .script()
+                .contains("random(1, 100) <= 60")
+        );
         let order = Transaction::NewOrder.script();
         assert!(order.contains("\\set wrong random(1, 100)") && order.contains(":wrong = 1"));
         assert_eq!(order.matches("random(1, 100) = 1 ").count(), 15);
