@@ -37,6 +37,9 @@ fn main() -> ExitCode {
             benchmark: Bench::Overhead(args),
         } => bench::overhead::run(&args),
         Command::Bench {
+            benchmark: Bench::Decode(args),
+        } => bench::decode::run(&args),
+        Command::Bench {
             benchmark: Bench::Tpcc { command },
         } => bench::tpcc::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),

@@ -48,6 +48,7 @@ fn help_is_as_recorded() {
         &["bench", "--help"],
         &["bench", "priority", "--help"],
         &["bench", "overhead", "--help"],
+        &["bench", "decode", "--help"],
         &["bench", "tpcc", "--help"],
         &["bench", "tpcc", "load", "--help"],
         &["bench", "tpcc", "run", "--help"],
