@@ -11,6 +11,7 @@ use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
 use crate::exit;
+use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
@@ -40,6 +41,13 @@ pub enum Command {
         /// Which measurement.
         #[command(subcommand)]
         benchmark: Bench,
+    },
+    /// Work with WAL: random workloads that make every kind of it
+    #[command(disable_help_subcommand = true)]
+    Wal {
+        /// What to do.
+        #[command(subcommand)]
+        command: WalCommand,
     },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]

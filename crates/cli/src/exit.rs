@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 
 /// Anything without a code of its own.
@@ -37,7 +38,14 @@ pub fn complain(message: &str) {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<LabError>().and_then(LabError::role) {
+    let error = error.downcast_ref::<LabError>();
+    if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
+        return TARGET;
+    }
+    if let Some(LabError::Random(RandomError::Database(_))) = error {
+        return USAGE;
+    }
+    match error.and_then(LabError::role) {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
@@ -65,6 +73,10 @@ mod tests {
         assert_eq!(code(&failed(Role::Primary).into()), SOURCE);
         assert_eq!(code(&failed(Role::Standby).into()), TARGET);
         assert_eq!(code(&LabError::PortInUse(1).into()), FAILED);
+        let random = |error: RandomError| code(&LabError::from(error).into());
+        assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
+        assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
+        assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
         let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
         assert_eq!(code(&wrapped.unwrap_err()), TARGET);
         assert_eq!(code(&anyhow::anyhow!("other")), FAILED);

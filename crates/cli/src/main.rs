@@ -18,6 +18,7 @@ mod plot;
 mod report;
 mod scene;
 mod text;
+mod wal;
 
 use std::process::ExitCode;
 
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Bench {
             benchmark: Bench::Priority(args),
         } => bench::priority::run(&args),
+        Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

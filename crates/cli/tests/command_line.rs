@@ -47,6 +47,8 @@ fn help_is_as_recorded() {
         &["demo", "--help"],
         &["bench", "--help"],
         &["bench", "priority", "--help"],
+        &["wal", "--help"],
+        &["wal", "random", "--help"],
     ] {
         let output = output(args);
         assert!(output.status.success());
@@ -84,6 +86,22 @@ fn usage_errors_exit_with_2() {
         (&["bench", "priority", "--cases", "fast"], "throttle-only"),
         (&["bench", "priority", "--rounds", "0"], "--rounds"),
         (&["bench", "priority", "--set", "x"], "NAME=VALUE"),
+        (&["wal"], "command"),
+        (&["wal", "random", "--seed", "1"], "--print"),
+        (&["wal", "random", "--print"], "--seed"),
+        (&["wal", "random", "--seed", "-1", "--print"], "-1"),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--sessions", "0"],
+            "--sessions",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--target", "x"],
+            "--target",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--any-database"],
+            "--any-database",
+        ),
     ] {
         let (code, line) = failure(args);
         assert_eq!(code, 2, "{args:?}: {line}");
