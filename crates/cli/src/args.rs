@@ -14,6 +14,7 @@ use crate::bench::decode::DecodeArgs;
 use crate::bench::overhead::OverheadArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::exit;
+use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
@@ -43,6 +44,13 @@ pub enum Command {
         /// Which measurement.
         #[command(subcommand)]
         benchmark: Bench,
+    },
+    /// Work with WAL: random workloads that make every kind of it
+    #[command(disable_help_subcommand = true)]
+    Wal {
+        /// What to do.
+        #[command(subcommand)]
+        command: WalCommand,
     },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]

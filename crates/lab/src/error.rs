@@ -124,6 +124,9 @@ pub enum LabError {
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
+    /// A random workload did not run.
+    #[error(transparent)]
+    Random(#[from] crate::random::RandomError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {

@@ -27,6 +27,7 @@ pub mod package;
 pub mod pinning;
 pub mod port;
 pub mod progress;
+pub mod random;
 pub mod run_folder;
 pub mod sampler;
 pub mod server;
