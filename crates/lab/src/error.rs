@@ -121,6 +121,9 @@ pub enum LabError {
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
+    /// Two sides could not be compared.
+    #[error(transparent)]
+    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
