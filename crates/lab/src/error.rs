@@ -127,6 +127,9 @@ pub enum LabError {
     /// A random workload did not run.
     #[error(transparent)]
     Random(#[from] crate::random::RandomError),
+    /// Two sides could not be compared.
+    #[error(transparent)]
+    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
