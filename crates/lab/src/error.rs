@@ -118,6 +118,9 @@ pub enum LabError {
     /// The measurement is not usable.
     #[error("the measurement is not usable: {0}; repeat it on a quieter machine or for longer")]
     Measurement(String),
+    /// Something about recorded WAL or its player.
+    #[error(transparent)]
+    Wal(#[from] crate::wal::WalError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
@@ -141,6 +144,7 @@ impl LabError {
             | Self::Refused { server, .. }
             | Self::Timeout { server, .. }
             | Self::Load { server, .. } => Some(server.role),
+            Self::Wal(error) if error.is_about_source() => Some(Role::Primary),
             _ => None,
         }
     }

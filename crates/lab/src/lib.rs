@@ -34,6 +34,7 @@ pub mod standby;
 pub mod sweep;
 pub mod trial;
 pub mod usage;
+pub mod wal;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};

@@ -311,8 +311,7 @@ fn values<'a>(cursor: &mut Cursor<'a>) -> Result<Vec<Option<&'a [u8]>>> {
         .map(|_| match cursor.i32()? {
             -1 => Ok(None),
             length => {
-                let length =
-                    usize::try_from(length).map_err(|_| WireError::BadLength(length))?;
+                let length = usize::try_from(length).map_err(|_| WireError::BadLength(length))?;
                 cursor.take(length).map(Some)
             }
         })

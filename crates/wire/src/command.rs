@@ -409,19 +409,34 @@ mod tests {
             (" identify_system ; ", Command::IdentifySystem),
             ("SHOW wal_segment_size", show("wal_segment_size")),
             ("SHOW \"Lockstep\".x", show("lockstep.x")),
-            ("START_REPLICATION 0/2000000 TIMELINE 1", start(None, 0x200_0000, Some(1))),
-            ("START_REPLICATION PHYSICAL A/B", start(None, 0xA_0000_000B, None)),
+            (
+                "START_REPLICATION 0/2000000 TIMELINE 1",
+                start(None, 0x200_0000, Some(1)),
+            ),
+            (
+                "START_REPLICATION PHYSICAL A/B",
+                start(None, 0xA_0000_000B, None),
+            ),
             (
                 "START_REPLICATION SLOT \"a\"\"b\" 16/B374D848 TIMELINE 4294967295",
                 start(Some("a\"b"), 0x16_B374_D848, Some(u32::MAX)),
             ),
-            ("START_REPLICATION SLOT Slot PHYSICAL 0/0", start(Some("slot"), 0, None)),
+            (
+                "START_REPLICATION SLOT Slot PHYSICAL 0/0",
+                start(Some("slot"), 0, None),
+            ),
             (
                 "CREATE_REPLICATION_SLOT \"pg_walreceiver_7\" TEMPORARY PHYSICAL RESERVE_WAL",
                 create("pg_walreceiver_7", true, true),
             ),
-            ("CREATE_REPLICATION_SLOT \"s\" PHYSICAL", create("s", false, false)),
-            ("CREATE_REPLICATION_SLOT \"s\" PHYSICAL (RESERVE_WAL)", create("s", false, true)),
+            (
+                "CREATE_REPLICATION_SLOT \"s\" PHYSICAL",
+                create("s", false, false),
+            ),
+            (
+                "CREATE_REPLICATION_SLOT \"s\" PHYSICAL (RESERVE_WAL)",
+                create("s", false, true),
+            ),
             (
                 "CREATE_REPLICATION_SLOT \"s\" PHYSICAL ( reserve_wal 'false' )",
                 create("s", false, false),
@@ -431,7 +446,10 @@ mod tests {
                 "START_REPLICATION SLOT \"s\" LOGICAL 0/0 (proto_version '1')",
                 Command::Other(LOGICAL),
             ),
-            ("SELECT pg_catalog.set_config('search_path', '', false);", Command::Sql),
+            (
+                "SELECT pg_catalog.set_config('search_path', '', false);",
+                Command::Sql,
+            ),
             ("", Command::Sql),
         ] {
             assert_eq!(Command::parse(text), Ok(command), "{text}");

@@ -81,7 +81,10 @@ fn streaming_messages_come_back() {
         }
         let mut out = Vec::new();
         piece.encode(&mut out);
-        assert_eq!(out[..XLOG_DATA_HEADER], xlog_data_header(start, end, sent_at));
+        assert_eq!(
+            out[..XLOG_DATA_HEADER],
+            xlog_data_header(start, end, sent_at)
+        );
 
         let feedback = HotStandbyFeedback {
             sent_at,
@@ -269,9 +272,31 @@ fn no_bytes_make_a_parser_panic() {
 fn random_commands_are_errors_or_commands() {
     let mut rng = rng();
     let words = [
-        "START_REPLICATION", "SLOT", "\"a\"", "PHYSICAL", "0/1", "TIMELINE", "1", "(", ")", ";",
-        "'x'", "CREATE_REPLICATION_SLOT", "TEMPORARY", "RESERVE_WAL", "SHOW", "a", ".", "\"", "/",
-        "DROP_REPLICATION_SLOT", "WAIT", "TIMELINE_HISTORY", "LOGICAL", "IDENTIFY_SYSTEM", "é",
+        "START_REPLICATION",
+        "SLOT",
+        "\"a\"",
+        "PHYSICAL",
+        "0/1",
+        "TIMELINE",
+        "1",
+        "(",
+        ")",
+        ";",
+        "'x'",
+        "CREATE_REPLICATION_SLOT",
+        "TEMPORARY",
+        "RESERVE_WAL",
+        "SHOW",
+        "a",
+        ".",
+        "\"",
+        "/",
+        "DROP_REPLICATION_SLOT",
+        "WAIT",
+        "TIMELINE_HISTORY",
+        "LOGICAL",
+        "IDENTIFY_SYSTEM",
+        "é",
     ];
     for _ in 0..ROUNDS {
         let line: Vec<&str> = (0..rng.usize(1..8))
