@@ -117,7 +117,7 @@ impl Lab {
         Ok(server)
     }
 
-    fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+    pub(crate) fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
         let mut server = Server::new(
             Arc::clone(&self.launcher),
             self.package.clone(),

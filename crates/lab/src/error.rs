@@ -121,6 +121,9 @@ pub enum LabError {
     /// The TPC-C workload.
     #[error(transparent)]
     Tpcc(#[from] crate::tpcc::TpccError),
+    /// Something about recorded WAL or its player.
+    #[error(transparent)]
+    Wal(#[from] crate::wal::WalError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
@@ -152,6 +155,7 @@ impl LabError {
             | Self::Load { server, .. } => Some(server.role),
             // Whichever server was named is what the command works on: its source.
             Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
+            Self::Wal(error) if error.is_about_source() => Some(Role::Primary),
             _ => None,
         }
     }

@@ -38,6 +38,7 @@ pub mod sweep;
 pub mod tpcc;
 pub mod trial;
 pub mod usage;
+pub mod wal;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};
