@@ -29,6 +29,7 @@ pub mod pinning;
 pub mod port;
 pub mod progress;
 pub mod random;
+pub mod replay;
 pub mod run_folder;
 pub mod sampler;
 pub mod server;
