@@ -124,6 +124,9 @@ pub enum LabError {
     /// A random workload did not run.
     #[error(transparent)]
     Random(#[from] crate::random::RandomError),
+    /// A crash could not be brought about.
+    #[error(transparent)]
+    Crash(#[from] crate::crash::CrashError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
