@@ -127,6 +127,9 @@ pub enum LabError {
     /// A crash could not be brought about.
     #[error(transparent)]
     Crash(#[from] crate::crash::CrashError),
+    /// Two sides could not be compared.
+    #[error(transparent)]
+    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {

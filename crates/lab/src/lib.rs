@@ -23,6 +23,7 @@ pub mod guard;
 pub mod lag;
 pub mod launch;
 pub mod machine;
+pub mod oracle;
 pub mod package;
 pub mod pinning;
 pub mod port;
