@@ -60,6 +60,12 @@ impl Launcher {
     /// kernel's autogroups (one scheduling group a session) servers and clients compete
     /// as they would when started by hand, rather than share one group with us.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.plain_command(program);
+        self.account.run_as(&mut command);
+        command
+    }
+
+    fn plain_command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("/usr/bin/setsid");
         command.arg(program);
         command.env_clear();
@@ -70,7 +76,13 @@ impl Launcher {
         command.env("TMPDIR", &self.folder);
         command.current_dir(&self.folder);
         command.stdin(Stdio::null());
-        self.account.run_as(&mut command);
+        command
+    }
+
+    /// As [`Launcher::command`], with our own rights: for what only root may do.
+    pub(crate) fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.plain_command(program);
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
     }
 

@@ -16,6 +16,7 @@
 
 pub mod account;
 pub mod cluster;
+pub mod crash;
 pub mod decode;
 pub mod error;
 pub mod extension;
