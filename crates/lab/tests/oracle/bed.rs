@@ -105,7 +105,8 @@ impl Bed {
             for entry in fs::read_dir(from).unwrap() {
                 let name = entry.unwrap().file_name();
                 let text = name.to_string_lossy();
-                let number = (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
+                let number =
+                    (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
                 if number.is_some_and(|number| keep || number + 1 < self.segment) {
                     fs::rename(from.join(&name), to.join(&name)).unwrap();
                 }
