@@ -11,8 +11,10 @@ use lockstep_lab::server::{Server, Settings};
 use super::plants::{self, Bit, Change, PAGE, Random, View};
 use super::{MORE, SCENE, lab, play, small};
 
-/// How many pages of a sort are tried for a part that not all of them have.
-const TRIES: usize = 200;
+/// How many pages of a sort are looked at for parts that not all of them have.
+const TRIES: usize = 24;
+/// How many pages are tried for one that has changed.
+const SEARCH: usize = 4000;
 
 pub struct Bed {
     lab: Lab,
@@ -166,6 +168,17 @@ impl Bed {
         (path, block, content)
     }
 
+    /// Every other time a first page: it is the metapage where there is one.
+    fn page_of(&mut self, sort: &str, attempt: usize) -> (String, usize, Vec<u8>) {
+        loop {
+            let (path, block) = self.random.pick(&self.pages[sort]).clone();
+            if attempt % 2 == 0 || block < 2 {
+                let content = self.read(&path);
+                return (path, block, content);
+            }
+        }
+    }
+
     fn sorts(&self) -> Vec<String> {
         self.pages.keys().cloned().collect()
     }
@@ -174,8 +187,8 @@ impl Bed {
     pub fn flips(&mut self) {
         for sort in self.sorts() {
             let mut done = BTreeSet::new();
-            for _ in 0..TRIES {
-                let (path, block, content) = self.some_page(&sort);
+            for attempt in 0..TRIES {
+                let (path, block, content) = self.page_of(&sort, attempt);
                 let parts = parts(&content, block, |page| {
                     View::of(page, &sort).unwrap().firm()
                 });
@@ -194,8 +207,8 @@ impl Bed {
     pub fn harmless_changes(&mut self) {
         for sort in self.sorts() {
             let mut done = BTreeSet::new();
-            for _ in 0..TRIES {
-                let (path, block, content) = self.some_page(&sort);
+            for attempt in 0..TRIES {
+                let (path, block, content) = self.page_of(&sort, attempt);
                 let parts = parts(&content, block, |page| {
                     View::of(page, &sort).unwrap().soft()
                 });
@@ -290,7 +303,7 @@ impl Bed {
         sort: &str,
         folder: &std::path::Path,
     ) -> Option<(String, usize, Vec<u8>)> {
-        for _ in 0..20 * TRIES {
+        for _ in 0..SEARCH {
             let (path, block, mut content) = self.some_page(sort);
             let place = block * PAGE..(block + 1) * PAGE;
             let Ok(other) = fs::read(folder.join(&path)) else {
