@@ -58,6 +58,8 @@ impl Bed {
             standby.start().unwrap();
         }
         play(&primary, MORE);
+        // What is held against pages lies in other segments than what must be read anyway.
+        play(&primary, "SELECT pg_switch_wal();\n");
         let position = settle(&primary, &mut a, &mut b);
         plants::copy(a.data(), &side_a);
         plants::copy(b.data(), &side_b);
@@ -109,7 +111,7 @@ impl Bed {
                 let text = name.to_string_lossy();
                 let number =
                     (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
-                if number.is_some_and(|number| keep || number + 1 < self.segment) {
+                if number.is_some_and(|number| keep || number < self.segment) {
                     fs::rename(from.join(&name), to.join(&name)).unwrap();
                 }
             }
