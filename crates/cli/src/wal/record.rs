@@ -22,6 +22,10 @@ const POLL: Duration = Duration::from_millis(100);
 const SHOW_IN_PLACE: Duration = Duration::from_secs(1);
 const SHOW_LINES: Duration = Duration::from_secs(10);
 
+/// Ports in the advice on how to play.
+const PLAYER_PORT: u16 = 54399;
+const STANDBY_PORT: u16 = 54398;
+
 /// `lockstep wal record`
 #[derive(Debug, Args)]
 pub struct RecordArgs {
@@ -107,31 +111,40 @@ fn summary(recording: &Recording) -> serde_json::Value {
 fn say_how_to_play(recording: &Recording) {
     let folder = scene::absolute(recording.folder());
     let folder = folder.display();
-    let major = recording.major();
-    let lines = [
-        format!(
-            "{} MB of WAL from {} to {}, written in {:.1} s, of PostgreSQL {} on timeline {}",
-            text::count(recording.bytes() as f64 / 1e6),
-            recording.played_from(),
-            recording.end(),
-            recording.seconds(),
-            recording.server_version(),
-            recording.timeline(),
-        ),
-        format!("recorded in {folder}"),
-        String::new(),
-        "To play it to a standby of your own, as the account that runs it (DATA is a new folder):"
-            .to_owned(),
-        format!("  cp -a {folder}/base DATA"),
-        "  touch DATA/standby.signal".to_owned(),
-        "  echo \"primary_conninfo = 'host=127.0.0.1 port=54399 user=replicator'\" >>DATA/postgresql.auto.conf".to_owned(),
-        "  (sed -i /primary_slot_name/d DATA/postgresql.auto.conf if the source had slots; where the".to_owned(),
-        "  configuration is kept elsewhere, as Debian does, give the server one of its own, with port".to_owned(),
-        "  and archive_command changed)".to_owned(),
-        format!("  lockstep wal play {folder} --listen 127.0.0.1:54399 &"),
-        format!("  /usr/lib/postgresql/{major}/bin/pg_ctl -D DATA start"),
+    live::print(&format!(
+        "{:.1} MB of WAL from {} to {}, written in {:.1} s, of PostgreSQL {} on timeline {}",
+        recording.bytes() as f64 / 1e6,
+        recording.played_from(),
+        recording.end(),
+        recording.seconds(),
+        recording.server_version(),
+        recording.timeline(),
+    ));
+    live::print(&format!("recorded in {folder}"));
+    let mut settings = vec![
+        format!("port = {STANDBY_PORT}"),
+        format!("primary_conninfo = 'host=127.0.0.1 port={PLAYER_PORT} user=replicator'"),
     ];
-    for line in lines {
-        live::print(&line);
+    let needed = recording.standby_settings();
+    settings.extend(needed.iter().map(|(name, value)| format!("{name} = {value}")));
+    let settings: Vec<String> = settings.iter().map(|line| format!("\"{line}\"")).collect();
+    for line in [
+        "",
+        "To play it to a standby, in a shell of the account that servers run as, which must be able",
+        "to read the recording (DATA is a folder that is not there yet):",
+        "",
+        &format!("  cp -a {folder}/base DATA && cd DATA"),
+        "  touch standby.signal pg_ident.conf && : >postgresql.auto.conf",
+        "  echo 'local all all peer' >pg_hba.conf",
+        &format!("  printf '%s\\n' {} >postgresql.conf", settings.join(" ")),
+        &format!(
+            "  /usr/lib/postgresql/{}/bin/pg_ctl -D . -l log start",
+            recording.major()
+        ),
+        &format!("  lockstep wal play {folder} --listen 127.0.0.1:{PLAYER_PORT}"),
+        "",
+        "The source's other settings are left out: add to postgresql.conf what shall be tested.",
+    ] {
+        live::print(line);
     }
 }
