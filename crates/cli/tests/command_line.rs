@@ -56,6 +56,7 @@ fn help_is_as_recorded() {
         &["bench", "tpcc", "run", "--help"],
         &["bench", "tpcc", "check", "--help"],
         &["wal", "--help"],
+        &["wal", "compare", "--help"],
         &["wal", "random", "--help"],
         &["wal", "record", "--help"],
         &["wal", "play", "--help"],
