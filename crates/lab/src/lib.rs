@@ -20,6 +20,7 @@ pub mod crash;
 pub mod error;
 pub mod extension;
 pub mod guard;
+pub mod invariants;
 pub mod lag;
 pub mod launch;
 pub mod machine;
