@@ -113,15 +113,24 @@ impl Launcher {
     }
 
     /// Runs `command` on every core and waits for it.
-    pub(crate) fn run(&self, mut command: Command) -> Result<()> {
+    pub(crate) fn run(&self, command: Command) -> Result<()> {
+        self.finish(command, Stdio::null()).map(drop)
+    }
+
+    /// The same, and returns what it printed.
+    pub(crate) fn output(&self, command: Command) -> Result<String> {
+        self.finish(command, Stdio::piped())
+    }
+
+    fn finish(&self, mut command: Command, stdout: Stdio) -> Result<String> {
         let program = program_name(&command);
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdout(stdout).stderr(Stdio::piped());
         let output = self
             .spawn(command, Side::Both)?
             .wait_with_output()
             .map_err(LabError::io("wait for", Path::new(&program)))?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(LabError::Program {
             program,

@@ -17,6 +17,7 @@
 pub mod account;
 pub mod cluster;
 pub mod crash;
+pub mod decode;
 pub mod error;
 pub mod extension;
 pub mod guard;
@@ -30,14 +31,17 @@ pub mod pinning;
 pub mod port;
 pub mod progress;
 pub mod random;
+pub mod replay;
 pub mod run_folder;
 pub mod sampler;
 pub mod server;
 pub mod server_log;
 pub mod standby;
 pub mod sweep;
+pub mod tpcc;
 pub mod trial;
 pub mod usage;
+pub mod wal;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};
