@@ -63,7 +63,7 @@ fn settings(more: &[(&str, &str)]) -> Settings {
 }
 
 fn assert_no_violation(report: &Report) {
-    println!("{report}");
+    println!("invariants: {report}");
     let lines: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
     assert!(lines.is_empty(), "{lines:#?}");
     assert_eq!(report.violation_count, 0);
