@@ -28,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-fresh test-pg-suites test-assert lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-fresh test-pg-suites test-assert soak lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -56,6 +56,9 @@ test-pg-suites: check-pg ## PostgreSQL's own recovery suite under Lockstep (PREL
 
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
+
+soak: check-pg ## hours of replay: 50 seeds, crashes, invariants, planted faults (T="equality crashes"; LOCKSTEP_SEEDS=…)
+	@scripts/soak $(T)
 
 test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
 	@scripts/test-fresh
