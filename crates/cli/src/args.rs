@@ -10,7 +10,13 @@ use lockstep_lab::package::Major;
 use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
+use crate::bench::decode::DecodeArgs;
+use crate::bench::load_curve::LoadCurveArgs;
+use crate::bench::overhead::OverheadArgs;
+use crate::bench::replay::ReplayArgs;
+use crate::bench::tpcc::TpccCommand;
 use crate::exit;
+use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
@@ -41,6 +47,13 @@ pub enum Command {
         #[command(subcommand)]
         benchmark: Bench,
     },
+    /// Work with WAL: random workloads that make every kind of it
+    #[command(disable_help_subcommand = true)]
+    Wal {
+        /// What to do.
+        #[command(subcommand)]
+        command: WalCommand,
+    },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]
     Reap,
@@ -55,6 +68,35 @@ pub enum Bench {
     /// Cases not run keep their rows. fsync, full_page_writes, synchronous_commit and
     /// hot_standby_feedback are on; clients use the simple query protocol.
     Priority(PriorityArgs),
+    /// Throughput of select-only readers with the throttle off and on, while it has nothing to do
+    ///
+    /// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
+    /// the throttle is turned on and off every few seconds while they go on.
+    Overhead(OverheadArgs),
+    /// How fast a standby replays fixed WAL of five kinds of writes, from cached to cold data
+    ///
+    /// Records the WAL of each kind on a private primary, then plays it to fresh standbys as fast as
+    /// they take it. Writes replay.json and a plot into the results folder. Standbys have fsync,
+    /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
+    /// change its WAL.
+    Replay(ReplayArgs),
+    /// Replay lag against the rate at which WAL is offered, idle and under readers
+    ///
+    /// Finds what a stock standby replays at most, then offers a tenth of that up to 1.6 times as
+    /// much to fresh standbys. Writes load-curve.json and a plot for each case into the results folder.
+    LoadCurve(LoadCurveArgs),
+    /// CPU that decoding the same WAL once costs a primary, by output plugin
+    ///
+    /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
+    /// the same WAL; pg_recvlogical throws away what it receives.
+    Decode(DecodeArgs),
+    /// TPC-C on a server that runs already: load it, run it, check it
+    #[command(disable_help_subcommand = true)]
+    Tpcc {
+        /// What to do.
+        #[command(subcommand)]
+        command: TpccCommand,
+    },
 }
 
 /// Which servers to use.
@@ -247,7 +289,8 @@ impl VariantName {
     }
 }
 
-fn setting(text: &str) -> Result<(String, String), String> {
+/// Reads NAME=VALUE.
+pub fn setting(text: &str) -> Result<(String, String), String> {
     let valid = |name: &str| {
         !name.is_empty()
             && name

@@ -1,8 +1,10 @@
 //! Exit codes, and the one line that goes with each failure.
 
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 
 /// Anything without a code of its own.
@@ -13,6 +15,20 @@ pub const USAGE: u8 = 2;
 const SOURCE: u8 = 3;
 /// The target (standby) could not be reached or refused.
 const TARGET: u8 = 4;
+/// Data is not as it must be.
+const DATA: u8 = 5;
+
+/// A check that found what must not be. What it found is printed already.
+#[derive(Debug)]
+pub struct DataMismatch(pub String);
+
+impl fmt::Display for DataMismatch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for DataMismatch {}
 
 /// Reports a failure in one line and gives the exit code.
 pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
@@ -37,7 +53,17 @@ pub fn complain(message: &str) {
 }
 
 fn code(error: &anyhow::Error) -> u8 {
-    match error.downcast_ref::<LabError>().and_then(LabError::role) {
+    if error.is::<DataMismatch>() {
+        return DATA;
+    }
+    let error = error.downcast_ref::<LabError>();
+    if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
+        return TARGET;
+    }
+    if let Some(LabError::Random(RandomError::Database(_))) = error {
+        return USAGE;
+    }
+    match error.and_then(LabError::role) {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
@@ -49,6 +75,7 @@ mod tests {
     use super::*;
     use anyhow::Context;
     use lockstep_lab::ServerId;
+    use lockstep_lab::tpcc::TpccError;
 
     fn failed(role: Role) -> LabError {
         LabError::Start {
@@ -65,6 +92,16 @@ mod tests {
         assert_eq!(code(&failed(Role::Primary).into()), SOURCE);
         assert_eq!(code(&failed(Role::Standby).into()), TARGET);
         assert_eq!(code(&LabError::PortInUse(1).into()), FAILED);
+        let tpcc = |error: TpccError| code(&LabError::from(error).into());
+        let reason = "no".to_owned();
+        assert_eq!(tpcc(TpccError::Unreachable { reason }), SOURCE);
+        assert_eq!(tpcc(TpccError::ReadOnly { what: "standby" }), SOURCE);
+        assert_eq!(tpcc(TpccError::NotLoaded), FAILED);
+        assert_eq!(code(&DataMismatch("x".to_owned()).into()), DATA);
+        let random = |error: RandomError| code(&LabError::from(error).into());
+        assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
+        assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
+        assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
         let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
         assert_eq!(code(&wrapped.unwrap_err()), TARGET);
         assert_eq!(code(&anyhow::anyhow!("other")), FAILED);

@@ -3,9 +3,9 @@
 use std::fmt::Write;
 
 /// Width of a plot, in pixels, as everything below.
-const WIDTH: f64 = 860.0;
-const LEFT: f64 = 78.0;
-const RIGHT: f64 = 18.0;
+pub const WIDTH: f64 = 860.0;
+pub const LEFT: f64 = 78.0;
+pub const RIGHT: f64 = 18.0;
 const HEAD: f64 = 56.0;
 const PANEL: f64 = 190.0;
 const PANEL_GAP: f64 = 52.0;
@@ -33,7 +33,7 @@ pub struct Line {
     pub name: String,
     /// Its colour.
     pub color: &'static str,
-    /// Second and value.
+    /// Where on the horizontal axis, and value.
     pub points: Vec<(f64, f64)>,
     /// Second, low and high of a shaded band; may be empty.
     pub band: Vec<(f64, f64, f64)>,
@@ -50,8 +50,13 @@ pub struct Panel {
     pub lines: Vec<Line>,
 }
 
-/// Draws the panels below each other.
+/// Draws the panels below each other, over seconds.
 pub fn svg(title: &str, panels: &[Panel]) -> String {
+    svg_over(title, "s", panels)
+}
+
+/// Draws the panels below each other; the horizontal axis starts at zero and is in `unit`.
+pub fn svg_over(title: &str, unit: &str, panels: &[Panel]) -> String {
     let height = HEAD + panels.len() as f64 * (PANEL + PANEL_GAP);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
@@ -69,7 +74,7 @@ pub fn svg(title: &str, panels: &[Panel]) -> String {
         .fold(1.0, f64::max);
     for (index, panel) in panels.iter().enumerate() {
         let top = HEAD + index as f64 * (PANEL + PANEL_GAP) + 14.0;
-        draw_panel(&mut out, panel, top, end);
+        draw_panel(&mut out, panel, top, end, unit);
     }
     out.push_str("</svg>\n");
     out
@@ -176,7 +181,7 @@ impl Scale {
 }
 
 /// The next number that divides well into four.
-fn nice(value: f64) -> f64 {
+pub fn nice(value: f64) -> f64 {
     let power = 10_f64.powf(value.log10().floor());
     [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0]
         .into_iter()
@@ -185,7 +190,7 @@ fn nice(value: f64) -> f64 {
         .unwrap_or(value)
 }
 
-fn draw_panel(out: &mut String, panel: &Panel, top: f64, end: f64) {
+fn draw_panel(out: &mut String, panel: &Panel, top: f64, end: f64, unit: &str) {
     let scale = Scale::of(panel, top, end);
     let bottom = top + PANEL;
     let _ = writeln!(
@@ -205,11 +210,11 @@ fn draw_panel(out: &mut String, panel: &Panel, top: f64, end: f64) {
             y + 4.0
         );
     }
-    for (second, label) in seconds(end) {
+    for (value, label) in across(end, unit) {
         let _ = writeln!(
             out,
             "<text x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\" fill=\"#6b7280\">{label}</text>",
-            scale.x(second),
+            scale.x(value),
             bottom + 18.0
         );
     }
@@ -246,8 +251,8 @@ fn path(points: impl Iterator<Item = (f64, f64)>, scale: &Scale) -> String {
         .join(" ")
 }
 
-/// Ticks of the time axis: at most ten, at round times.
-fn seconds(end: f64) -> Vec<(f64, String)> {
+/// Ticks of the horizontal axis: at most ten, at round values.
+fn across(end: f64, unit: &str) -> Vec<(f64, String)> {
     let step = [
         1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 3600.0,
     ]
@@ -256,7 +261,7 @@ fn seconds(end: f64) -> Vec<(f64, String)> {
     .unwrap_or(end.max(1.0));
     (0..=(end / step) as u32)
         .map(|index| f64::from(index) * step)
-        .map(|second| (second, format!("{second:.0} s")))
+        .map(|value| (value, format!("{value:.0} {unit}")))
         .collect()
 }
 
@@ -306,9 +311,9 @@ mod tests {
         assert_eq!(nice(3950.0), 4000.0);
         assert_eq!(nice(1.0), 1.0);
         assert_eq!(nice(87.0), 100.0);
-        let labels: Vec<_> = seconds(45.0).into_iter().map(|tick| tick.1).collect();
+        let labels: Vec<_> = across(45.0, "s").into_iter().map(|tick| tick.1).collect();
         assert_eq!(labels.first().unwrap(), "0 s");
         assert_eq!(labels.last().unwrap(), "45 s");
-        assert!(seconds(600.0).len() <= 11);
+        assert!(across(600.0, "s").len() <= 11);
     }
 }

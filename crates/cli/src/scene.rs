@@ -13,7 +13,7 @@ use crate::exit;
 use crate::plot::{self, Axis, Line, Panel};
 
 /// Exit codes of a process that was ended by a signal start here.
-const SIGNAL_BASE: i32 = 128;
+pub const SIGNAL_BASE: i32 = 128;
 
 /// A lab that cleans up on every exit path.
 pub fn open_lab(server: &ServerArgs, with_extension: bool, space_mb: u64) -> Result<Lab> {
@@ -64,7 +64,8 @@ pub fn title(variant: Variant) -> &'static str {
     }
 }
 
-fn color(variant: Variant) -> &'static str {
+/// Colour of a variant in plots.
+pub fn color(variant: Variant) -> &'static str {
     match variant {
         Variant::Stock => plot::STOCK,
         Variant::Lockstep => plot::LOCKSTEP,

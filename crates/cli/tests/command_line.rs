@@ -47,6 +47,16 @@ fn help_is_as_recorded() {
         &["demo", "--help"],
         &["bench", "--help"],
         &["bench", "priority", "--help"],
+        &["bench", "overhead", "--help"],
+        &["bench", "replay", "--help"],
+        &["bench", "load-curve", "--help"],
+        &["bench", "decode", "--help"],
+        &["bench", "tpcc", "--help"],
+        &["bench", "tpcc", "load", "--help"],
+        &["bench", "tpcc", "run", "--help"],
+        &["bench", "tpcc", "check", "--help"],
+        &["wal", "--help"],
+        &["wal", "random", "--help"],
     ] {
         let output = output(args);
         assert!(output.status.success());
@@ -84,6 +94,35 @@ fn usage_errors_exit_with_2() {
         (&["bench", "priority", "--cases", "fast"], "throttle-only"),
         (&["bench", "priority", "--rounds", "0"], "--rounds"),
         (&["bench", "priority", "--set", "x"], "NAME=VALUE"),
+        (&["bench", "tpcc"], "command"),
+        (&["bench", "tpcc", "load", "x"], "--warehouses"),
+        (
+            &["bench", "tpcc", "load", "--warehouses", "0", "x"],
+            "--warehouses",
+        ),
+        (&["bench", "tpcc", "load", "--warehouses", "1"], "CONNINFO"),
+        (&["bench", "tpcc", "run", "--tpm", "0", "x"], "--tpm"),
+        (
+            &["bench", "tpcc", "run", "--clients", "1000", "x"],
+            "--clients",
+        ),
+        (&["bench", "tpcc", "check", "--output", "xml", "x"], "json"),
+        (&["wal"], "command"),
+        (&["wal", "random", "--seed", "1"], "--print"),
+        (&["wal", "random", "--print"], "--seed"),
+        (&["wal", "random", "--seed", "-1", "--print"], "-1"),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--sessions", "0"],
+            "--sessions",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--target", "x"],
+            "--target",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--any-database"],
+            "--any-database",
+        ),
     ] {
         let (code, line) = failure(args);
         assert_eq!(code, 2, "{args:?}: {line}");
@@ -156,4 +195,21 @@ fn files_that_are_something_else_are_not_overwritten() {
     let (code, line) = failure(&["demo", "--report", folder_name]);
     assert_eq!(code, 1);
     assert!(line.contains("name a file"), "{line}");
+}
+
+#[test]
+fn a_server_that_does_not_answer_is_told_in_one_line() {
+    let pg = std::env::var("PG").unwrap_or_else(|_| "15".to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("host={} port=1", folder.path().display());
+    for args in [
+        &["load", "--warehouses", "1"][..],
+        &["run", "--seconds", "1"],
+        &["check", "--output", "json"],
+    ] {
+        let args = [&["bench", "tpcc"], args, &["--pg", &pg, &nowhere]].concat();
+        let (code, line) = failure(&args);
+        assert_eq!(code, 3, "{line}");
+        assert!(line.contains("No such file or directory"), "{line}");
+    }
 }

@@ -118,9 +118,24 @@ pub enum LabError {
     /// The measurement is not usable.
     #[error("the measurement is not usable: {0}; repeat it on a quieter machine or for longer")]
     Measurement(String),
+    /// The TPC-C workload.
+    #[error(transparent)]
+    Tpcc(#[from] crate::tpcc::TpccError),
+    /// Something about recorded WAL or its player.
+    #[error(transparent)]
+    Wal(#[from] crate::wal::WalError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
+    /// A random workload did not run.
+    #[error(transparent)]
+    Random(#[from] crate::random::RandomError),
+    /// A crash could not be brought about.
+    #[error(transparent)]
+    Crash(#[from] crate::crash::CrashError),
+    /// Two sides could not be compared.
+    #[error(transparent)]
+    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -141,6 +156,9 @@ impl LabError {
             | Self::Refused { server, .. }
             | Self::Timeout { server, .. }
             | Self::Load { server, .. } => Some(server.role),
+            // Whichever server was named is what the command works on: its source.
+            Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
+            Self::Wal(error) if error.is_about_source() => Some(Role::Primary),
             _ => None,
         }
     }

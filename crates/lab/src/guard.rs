@@ -109,9 +109,17 @@ impl Drop for Guard {
 }
 
 /// On SIGINT, SIGTERM or SIGHUP ends the lab and calls `exit` with the signal's number.
-/// A signal that is ignored already (nohup) stays ignored.
 pub(crate) fn end_on_signals(
     guard: Arc<Guard>,
+    exit: impl FnOnce(i32) + Send + 'static,
+) -> Result<()> {
+    on_end_signals(move || guard.finish(), exit)
+}
+
+/// On SIGINT, SIGTERM or SIGHUP calls `finish`, then `exit` with the signal's number.
+/// A signal that is ignored already (nohup) stays ignored.
+pub(crate) fn on_end_signals(
+    finish: impl FnOnce() + Send + 'static,
     exit: impl FnOnce(i32) + Send + 'static,
 ) -> Result<()> {
     let ignored = ignored_signals();
@@ -122,7 +130,7 @@ pub(crate) fn end_on_signals(
     thread::spawn(move || {
         if let Some(signal) = signals.forever().next() {
             ASKED_TO_END.store(signal, Ordering::SeqCst);
-            guard.finish();
+            finish();
             exit(signal);
         }
     });

@@ -5,6 +5,11 @@
 pub struct Micros(pub i64);
 
 impl Micros {
+    /// Now, by this machine's clock.
+    pub fn now() -> Micros {
+        std::time::SystemTime::now().into()
+    }
+
     /// Seconds from `earlier` to this.
     pub fn seconds_since(self, earlier: Micros) -> f64 {
         (self.0 - earlier.0) as f64 / 1e6

@@ -79,6 +79,10 @@ impl Sampler {
     fn check(&self) -> Result<()> {
         locked(&self.shared.failure).take().map_or(Ok(()), Err)
     }
+
+    fn newest(&self) -> Option<Sample> {
+        locked(&self.shared.samples).last().copied()
+    }
 }
 
 impl Drop for Sampler {
@@ -91,7 +95,7 @@ impl Drop for Sampler {
 }
 
 /// Puts a thread or process ahead of all others. A refusal only costs precision.
-fn run_promptly(id: Pid) {
+pub(crate) fn run_promptly(id: Pid) {
     let _ = Command::new("/usr/bin/chrt")
         .args(["--fifo", "--pid", "1", &id.to_string()])
         .stdin(Stdio::null())
@@ -135,6 +139,45 @@ fn sample_until_stopped(
     Ok(())
 }
 
+fn await_sample_after(samplers: &[&Sampler], at: Micros, patience: Duration) {
+    let after = |sampler: &&Sampler| sampler.newest().is_some_and(|sample| sample.at > at);
+    let started = Instant::now();
+    while !samplers.iter().all(after) && started.elapsed() < patience {
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// Samples the replay position of a standby whose WAL does not come from a server.
+#[derive(Debug)]
+pub struct StandbyWatch(Sampler);
+
+impl StandbyWatch {
+    /// Starts sampling.
+    pub fn start(standby: &Server, pinning: &Pinning) -> Result<Self> {
+        Sampler::start(standby, pinning).map(Self)
+    }
+
+    /// An error if the standby stopped answering.
+    pub fn check(&self) -> Result<()> {
+        self.0.check()
+    }
+
+    /// The newest sample, if there is one yet.
+    pub fn newest(&self) -> Option<Sample> {
+        self.0.newest()
+    }
+
+    /// Waits until there is a sample after `at`, at most `patience`.
+    pub fn await_sample_after(&self, at: Micros, patience: Duration) {
+        await_sample_after(&[&self.0], at, patience);
+    }
+
+    /// All samples so far.
+    pub fn samples(&self) -> Vec<Sample> {
+        locked(&self.0.shared.samples).clone()
+    }
+}
+
 /// Samples both ends of replication.
 #[derive(Debug)]
 pub struct LagWatch {
@@ -166,22 +209,14 @@ impl LagWatch {
 
     /// Lag now, if the samples can tell.
     pub fn newest(&self) -> Option<LagPoint> {
-        let standby = locked(&self.standby.shared.samples).last().copied()?;
+        let standby = self.standby.newest()?;
         lag::newest(&locked(&self.primary.shared.samples), &[standby])
     }
 
     /// Waits until both ends have been sampled after `at`, at most `patience`; on a
     /// starved standby the newest sample then has to do.
     pub fn await_sample_after(&self, at: Micros, patience: Duration) {
-        let after = |sampler: &Sampler| {
-            locked(&sampler.shared.samples)
-                .last()
-                .is_some_and(|sample| sample.at > at)
-        };
-        let started = Instant::now();
-        while !(after(&self.primary) && after(&self.standby)) && started.elapsed() < patience {
-            thread::sleep(Duration::from_millis(2));
-        }
+        await_sample_after(&[&self.primary, &self.standby], at, patience);
     }
 
     /// Ends sampling and returns the samples of primary and standby.

@@ -83,6 +83,12 @@ impl Server {
         primary.execute(&format!(
             "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE slot_name = '{slot}'"
         ))?;
+        self.remove()
+    }
+
+    /// Stops the server, whatever its role, and removes its data and log.
+    pub fn remove(mut self) -> Result<()> {
+        self.stop(Stop::Immediate)?;
         fs::remove_dir_all(&self.data).map_err(LabError::io("remove", &self.data))?;
         fs::remove_file(self.log()).map_err(LabError::io("remove", self.log()))
     }

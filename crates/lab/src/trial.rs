@@ -1,7 +1,7 @@
 //! One trial: fresh data, a fresh standby, load on both ends, and what came of it.
 
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use postgres::Client;
 
@@ -268,7 +268,7 @@ fn under_load(
     running.await_reports()?;
 
     let before = (running.primary.usage(), running.standby.usage());
-    let from = now();
+    let from = Micros::now();
     let mut points = vec![(from, read_bloat(&mut bloat, running.primary)?)];
     let mut next = spec.series_every;
     running.go_on(
@@ -278,12 +278,12 @@ fn under_load(
         |primary, elapsed| {
             if elapsed >= next {
                 next += spec.series_every;
-                points.push((now(), read_bloat(&mut bloat, primary)?));
+                points.push((Micros::now(), read_bloat(&mut bloat, primary)?));
             }
             Ok(())
         },
     )?;
-    let to = now();
+    let to = Micros::now();
     points.push((to, read_bloat(&mut bloat, running.primary)?));
     let measured = Measured {
         from,
@@ -357,10 +357,6 @@ impl Running<'_> {
         }
         Ok(())
     }
-}
-
-fn now() -> Micros {
-    SystemTime::now().into()
 }
 
 fn read_bloat(client: &mut Client, primary: &Server) -> Result<Bloat> {

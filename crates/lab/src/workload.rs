@@ -1,6 +1,6 @@
 //! Load: pgbench processes and what they report while they run.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -11,6 +11,7 @@ use crate::launch::failure_line;
 use crate::pinning::Side;
 use crate::progress::{self, Micros, Progress};
 use crate::server::{DATABASE, SUPERUSER, Server};
+use crate::tpcc::{self, Script, Tools};
 use crate::{LabError, Result};
 
 /// The role that readers and writers log in as: neither superuser, replication nor
@@ -41,12 +42,15 @@ pub enum Workload {
     Select,
     /// Sum over 3,000 consecutive rows of pgbench_accounts, from a random row on.
     Aggregate,
+    /// The five transactions of TPC-C on data that [`crate::tpcc::load`] made; `scale` is
+    /// its number of warehouses.
+    TpcC,
 }
 
 impl Workload {
     fn name(self) -> &'static str {
         match self {
-            Self::TpcB => "write load",
+            Self::TpcB | Self::TpcC => "write load",
             Self::Select | Self::Aggregate => "read load",
         }
     }
@@ -60,6 +64,8 @@ pub struct Load {
     child: Child,
     said: Arc<Said>,
     listener: Option<JoinHandle<()>>,
+    /// What pgbench reads.
+    _scripts: Vec<Script>,
 }
 
 /// What pgbench has said so far.
@@ -90,7 +96,8 @@ impl Lab {
         self.launcher().run(pgbench)
     }
 
-    /// Starts `clients` clients against `server`, on the cores of `side`.
+    /// Starts `clients` clients against `server`, on the cores of `side`, as fast as they
+    /// can.
     pub fn start_load(
         &self,
         server: &Server,
@@ -99,14 +106,36 @@ impl Lab {
         clients: u32,
         scale: u32,
     ) -> Result<Load> {
+        self.start_paced_load(server, side, workload, clients, scale, None)
+    }
+
+    /// As [`Lab::start_load`], at `rate` transactions a second if that is given, all
+    /// clients together.
+    pub fn start_paced_load(
+        &self,
+        server: &Server,
+        side: Side,
+        workload: Workload,
+        clients: u32,
+        scale: u32,
+        rate: Option<f64>,
+    ) -> Result<Load> {
+        let mut scripts = Vec::new();
         let mut pgbench = self.pgbench(server, APP_ROLE);
         pgbench.arg("--no-vacuum");
         pgbench.args(["--client", &clients.to_string()]);
         // Each side has one core, which more threads would only have to share.
         pgbench.args(["--jobs", "1", "--time", SECONDS, "--progress-timestamp"]);
         pgbench.args(["--progress", &progress::INTERVAL.to_string()]);
+        if let Some(rate) = rate {
+            pgbench.arg(format!("--rate={rate}"));
+        }
         match workload {
             Workload::TpcB => {}
+            Workload::TpcC => {
+                let tools = Tools::of_lab(self, side);
+                scripts = tpcc::add_scripts(&tools, &mut pgbench, scale)?;
+            }
             Workload::Select => {
                 pgbench.arg("--select-only");
             }
@@ -127,10 +156,11 @@ impl Lab {
             child,
             said,
             listener,
+            _scripts: scripts,
         })
     }
 
-    fn pgbench(&self, server: &Server, user: &str) -> Command {
+    pub(crate) fn pgbench(&self, server: &Server, user: &str) -> Command {
         let mut pgbench = self.launcher().command(self.package().program("pgbench"));
         pgbench.arg("--host").arg(server.sockets());
         pgbench.args(["--port", &server.port().to_string()]);
@@ -140,7 +170,6 @@ impl Lab {
     }
 
     fn aggregate_script(&self, scale: u32) -> Result<std::path::PathBuf> {
-        let path = self.folder().join("aggregate.sql");
         let last_start = scale * ACCOUNTS_PER_SCALE - AGGREGATE_ROWS + 1;
         let script = format!(
             "\\set first random(1, {last_start})\n\
@@ -148,11 +177,7 @@ impl Lab {
              WHERE aid BETWEEN :first AND :first + {};\n",
             AGGREGATE_ROWS - 1
         );
-        self.launcher()
-            .create_file(&path)?
-            .write_all(script.as_bytes())
-            .map_err(LabError::io("write", &path))?;
-        Ok(path)
+        self.write_file("aggregate.sql", &script)
     }
 }
 

@@ -11,11 +11,15 @@ use lockstep_lab::server::Server;
 use lockstep_lab::trial::{self, Outcome, Size, TrialSpec, Variant};
 use lockstep_lab::workload::Workload;
 
-use super::results::{self, Headline, Key, Point, Results, Row};
+use super::priority_rows::{Key, Point, Row};
+use super::results::{self, Headline};
 use crate::args::{Case, Output, PriorityArgs};
 use crate::live::{Live, Phase};
 use crate::scene;
 use crate::{plot, text};
+
+/// What the benchmark has measured.
+type Results = results::Results<Row, Point>;
 
 /// Name of the benchmark and of its files.
 const NAME: &str = "priority";
@@ -51,7 +55,8 @@ pub fn run(args: &PriorityArgs) -> Result<()> {
     let path = args.results.join(format!("{NAME}.json"));
     fs::create_dir_all(&args.results)
         .with_context(|| format!("cannot create {}", args.results.display()))?;
-    let earlier = Results::load(&path, NAME)?;
+    // Refused before anything is started.
+    Results::load(&path, NAME)?;
 
     let with_extension = args
         .variants
@@ -68,16 +73,12 @@ pub fn run(args: &PriorityArgs) -> Result<()> {
         + u64::from(args.scale) * 80
         + u64::from(longest.unwrap_or(0)) * SPACE_MB_PER_SECOND;
     let lab = scene::open_lab(&args.server, with_extension, space)?;
-    let mut results = Results {
-        name: NAME.to_owned(),
-        command: command(args),
-        commit: results::commit(),
-        machine: machine::describe(lab.folder(), lab.pinning()),
-        date: machine::date(),
-        rows: earlier.as_ref().map(|e| e.rows.clone()).unwrap_or_default(),
-        series: earlier.map(|e| e.series).unwrap_or_default(),
-        headline: None,
-    };
+    let mut results = Results::begin(
+        &path,
+        NAME,
+        command(args),
+        machine::describe(lab.folder(), lab.pinning()),
+    )?;
     let mut live = live(args, &plan);
     live.say(&format!("{} ({})", results.command, results.machine));
     live.say(&conditions(args));

@@ -7,12 +7,36 @@ use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use lockstep_lab::lag;
-use lockstep_lab::trial::{Outcome, SeriesPoint};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+
+/// Something measured in one case by one variant. Rows are flat objects whose keys carry
+/// their units; a key that does not apply is left out.
+pub trait Measured: Clone + Serialize + DeserializeOwned {
+    /// The case.
+    fn case(&self) -> &str;
+    /// The variant: `stock`, `lockstep` or a peer's name.
+    fn variant(&self) -> &str;
+}
+
+/// For benchmarks that have rows only.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub enum NoPoint {}
+
+impl Measured for NoPoint {
+    fn case(&self) -> &str {
+        match *self {}
+    }
+
+    fn variant(&self) -> &str {
+        match *self {}
+    }
+}
 
 /// Everything one benchmark has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Results {
+#[serde(bound = "")]
+pub struct Results<R: Measured, P: Measured = NoPoint> {
     /// The benchmark.
     pub name: String,
     /// The command that measured last.
@@ -24,64 +48,12 @@ pub struct Results {
     /// When the last row was measured.
     pub date: String,
     /// One for each case, variant and round.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
     /// Long rounds over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<Point>,
+    pub series: Vec<P>,
     /// The one figure to look at first.
     pub headline: Option<Headline>,
-}
-
-/// One round of one variant in one case. What does not apply is left out.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Row {
-    pub case: String,
-    pub variant: String,
-    pub round: u32,
-    pub lag_p50_ms: f64,
-    pub lag_p99_ms: f64,
-    pub lag_max_ms: f64,
-    pub lag_end_ms: f64,
-    pub lag_slope_ms_per_s: f64,
-    pub primary_tps: f64,
-    pub read_tps: f64,
-    pub seconds: f64,
-    /// Of the standby.
-    pub cpu_s: f64,
-    /// Of the standby's startup process, which replays.
-    pub startup_cpu_s: f64,
-    pub primary_cpu_s: f64,
-    /// Of the standby.
-    pub rss_mb: f64,
-    /// How sharp the measurement was: distance of neighbouring samples.
-    pub primary_sample_gap_p99_ms: f64,
-    pub standby_sample_gap_p99_ms: f64,
-    pub dead_rows_start: i64,
-    pub dead_rows_end: i64,
-    pub relation_mb_start: f64,
-    pub relation_mb_end: f64,
-    /// Settings of the standby beside the usual ones.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub settings: Option<String>,
-    pub date: String,
-    pub commit: String,
-}
-
-/// One point of a long round.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct Point {
-    pub case: String,
-    pub variant: String,
-    pub round: u32,
-    pub second: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub lag_ms: Option<f64>,
-    pub dead_rows: i64,
-    pub relation_mb: f64,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub primary_tps: Option<f64>,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub read_tps: Option<f64>,
 }
 
 /// One figure, ours beside stock's.
@@ -95,77 +67,33 @@ pub struct Headline {
     pub ratio: Option<f64>,
 }
 
-/// What identifies a row.
-#[derive(Debug, Clone, Copy)]
-pub struct Key<'a> {
-    /// Case.
-    pub case: &'a str,
-    /// Variant.
-    pub variant: &'a str,
-    /// Round.
-    pub round: u32,
-}
-
-impl Row {
-    /// A row from a trial's outcome.
-    pub fn new(key: Key<'_>, outcome: &Outcome, settings: Option<String>, commit: &str) -> Self {
-        Self {
-            case: key.case.to_owned(),
-            variant: key.variant.to_owned(),
-            round: key.round,
-            lag_p50_ms: rounded(outcome.lag.p50_ms),
-            lag_p99_ms: rounded(outcome.lag.p99_ms),
-            lag_max_ms: rounded(outcome.lag.max_ms),
-            lag_end_ms: rounded(outcome.lag.end_ms),
-            lag_slope_ms_per_s: rounded(outcome.lag.slope_ms_per_s),
-            primary_tps: rounded(outcome.primary_tps),
-            read_tps: rounded(outcome.read_tps),
-            seconds: rounded(outcome.seconds),
-            cpu_s: rounded(outcome.standby_usage.cpu_s),
-            startup_cpu_s: rounded(outcome.standby_usage.startup_cpu_s),
-            primary_cpu_s: rounded(outcome.primary_usage.cpu_s),
-            rss_mb: rounded(outcome.standby_usage.rss_mb),
-            primary_sample_gap_p99_ms: rounded(outcome.primary_gap_p99_ms),
-            standby_sample_gap_p99_ms: rounded(outcome.standby_gap_p99_ms),
-            dead_rows_start: outcome.bloat_start.dead_rows,
-            dead_rows_end: outcome.bloat_end.dead_rows,
-            relation_mb_start: megabytes(outcome.bloat_start.relation_bytes),
-            relation_mb_end: megabytes(outcome.bloat_end.relation_bytes),
-            settings,
-            date: lockstep_lab::machine::date(),
-            commit: commit.to_owned(),
-        }
-    }
-}
-
-impl Point {
-    /// A point from a trial's series.
-    pub fn new(key: Key<'_>, point: &SeriesPoint) -> Self {
-        Self {
-            case: key.case.to_owned(),
-            variant: key.variant.to_owned(),
-            round: key.round,
-            second: rounded(point.second),
-            lag_ms: point.lag_ms.map(rounded),
-            dead_rows: point.bloat.dead_rows,
-            relation_mb: megabytes(point.bloat.relation_bytes),
-            primary_tps: point.primary_tps.map(rounded),
-            read_tps: point.read_tps.map(rounded),
-        }
-    }
-}
-
 /// Megabytes (10^6 bytes).
 pub fn megabytes(bytes: i64) -> f64 {
     rounded(bytes as f64 / 1e6)
 }
 
 /// Microseconds are precise enough for anything here.
-fn rounded(value: f64) -> f64 {
+pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-impl Results {
+impl<R: Measured, P: Measured> Results<R, P> {
+    /// What `command` is about to measure, with what `path` has from earlier runs.
+    pub fn begin(path: &Path, name: &str, command: String, machine: String) -> Result<Self> {
+        let earlier = Self::load(path, name)?;
+        let (rows, series) = earlier.map_or_else(Default::default, |e| (e.rows, e.series));
+        Ok(Self {
+            name: name.to_owned(),
+            command,
+            commit: commit(),
+            machine,
+            date: lockstep_lab::machine::date(),
+            rows,
+            series,
+            headline: None,
+        })
+    }
+
     /// Results so far, from `path`. A file that is something else is refused, rather than
     /// overwritten at the end of a long run.
     pub fn load(path: &Path, name: &str) -> Result<Option<Self>> {
@@ -187,22 +115,23 @@ impl Results {
     }
 
     /// Replaces rows and points of `case` by those of the variants that ran.
-    pub fn replace(&mut self, case: &str, rows: Vec<Row>, series: Vec<Point>) {
-        let ran: Vec<String> = rows.iter().map(|row| row.variant.clone()).collect();
+    pub fn replace(&mut self, case: &str, rows: Vec<R>, series: Vec<P>) {
+        let ran: Vec<String> = rows.iter().map(|row| row.variant().to_owned()).collect();
         self.rows
-            .retain(|row| row.case != case || !ran.contains(&row.variant));
-        self.series
-            .retain(|point| point.case != case || !ran.contains(&point.variant));
+            .retain(|row| row.case() != case || !ran.iter().any(|name| name == row.variant()));
+        self.series.retain(|point| {
+            point.case() != case || !ran.iter().any(|name| name == point.variant())
+        });
         self.rows.extend(rows);
         self.series.extend(series);
     }
 
     /// Median over the rounds of a case and variant.
-    pub fn median(&self, case: &str, variant: &str, value: impl Fn(&Row) -> f64) -> Option<f64> {
+    pub fn median(&self, case: &str, variant: &str, value: impl Fn(&R) -> f64) -> Option<f64> {
         lag::median(
             self.rows
                 .iter()
-                .filter(|row| row.case == case && row.variant == variant)
+                .filter(|row| row.case() == case && row.variant() == variant)
                 .map(value),
         )
     }
@@ -238,6 +167,9 @@ pub fn commit() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bench::priority_rows::{Point, Row};
+
+    type Results = super::Results<Row, Point>;
 
     fn row(case: &str, variant: &str, round: u32, lag: f64) -> Row {
         Row {

@@ -1,0 +1,76 @@
+//! One run of the five transactions.
+
+use std::process::Stdio;
+use std::thread;
+
+use super::error::TpccError;
+use super::load::{Probe, count_warehouses};
+use super::report::Report;
+use super::scripts::add_scripts;
+use super::tools::Tools;
+use crate::launch::failure_line;
+use crate::progress::{self, Progress};
+use crate::{LabError, Result};
+
+/// How to run.
+#[derive(Debug, Clone, Copy)]
+pub struct RunOptions {
+    /// Sessions.
+    pub clients: u32,
+    /// How long.
+    pub seconds: u32,
+    /// Transactions a minute, of all kinds together; None is as many as possible.
+    pub per_minute: Option<u32>,
+}
+
+/// Runs the five transactions on a loaded database. `heard` hears the throughput every
+/// [`progress::INTERVAL`].
+pub fn run(
+    tools: &Tools,
+    conninfo: &str,
+    options: &RunOptions,
+    mut heard: impl FnMut(Progress),
+) -> Result<Report> {
+    let probe = Probe::of(tools, conninfo)?;
+    probe.refuse_read_only()?;
+    probe.refuse_not_loaded()?;
+    let warehouses = count_warehouses(tools, conninfo)?;
+
+    let mut pgbench = tools.command("pgbench");
+    let cores = thread::available_parallelism().map_or(1, usize::from);
+    let threads = cores.min(options.clients as usize).max(1);
+    pgbench.arg("--no-vacuum");
+    pgbench.arg(format!("--client={}", options.clients));
+    pgbench.arg(format!("--jobs={threads}"));
+    pgbench.arg(format!("--time={}", options.seconds));
+    pgbench.arg(format!("--progress={}", progress::INTERVAL));
+    pgbench.arg("--progress-timestamp");
+    if let Some(per_minute) = options.per_minute {
+        pgbench.arg(format!("--rate={}", f64::from(per_minute) / 60.0));
+    }
+    let scripts = add_scripts(tools, &mut pgbench, warehouses)?;
+    // The conninfo is an operand: nothing in it can be an option.
+    pgbench.arg("--").arg(conninfo);
+    pgbench.stdout(Stdio::piped()).stderr(Stdio::piped());
+
+    let child = tools.spawn(pgbench)?;
+    let ended = tools.finish(child, "", |line| {
+        if let Some(progress) = progress::parse(line) {
+            heard(progress);
+        }
+    })?;
+    drop(scripts);
+    if ended.code != Some(0) {
+        return Err(LabError::Program {
+            program: "pgbench".to_owned(),
+            reason: failure_line(&ended.stderr).unwrap_or_else(|| "it was killed".to_owned()),
+        });
+    }
+    Report::parse(&ended.stdout, warehouses).ok_or_else(|| {
+        TpccError::Answer {
+            program: "pgbench",
+            answer: crate::error::one_line(&ended.stdout),
+        }
+        .into()
+    })
+}
