@@ -12,6 +12,7 @@ PG_of_trixie := 17
 PG ?= $(PG_of_$(CODENAME))
 
 PREFIX ?= /usr/local
+PRELOAD ?= lockstep
 PG_CONFIG := /usr/lib/postgresql/$(PG)/bin/pg_config
 EXT_BUILD := build/pg$(PG)/ext
 STAGE := build/pg$(PG)/stage
@@ -27,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-fresh lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-fresh test-pg-suites test-assert lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -48,6 +49,13 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl or T=sql
 
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
+
+test-pg-suites: check-pg ## PostgreSQL's own recovery suite under Lockstep (PRELOAD= stock, ROOT=1 in a Debian root)
+	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)
+	@scripts/test-pg-suites $(if $(ROOT),--in-root) $(if $(PRELOAD),,--stock) $(T)
+
+test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
+	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
 
 test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
 	@scripts/test-fresh
@@ -76,7 +84,7 @@ check-pg:
 	@$(if $(filter $(PG),15 16 17 18),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17 or 18" >&2; exit 1)
 
 setup: check-pg
-	@scripts/setup build
+	@scripts/setup $(or $(SETUP),build)
 
 # Objects of another minor release, or of another compiler, are not reused.
 build-extension: setup

@@ -7,6 +7,12 @@
 CREATE FUNCTION lockstep_replay_token() RETURNS pg_lsn
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
+-- Writes every changed page of every database to its file; the number of databases.
+CREATE FUNCTION lockstep_flush_buffers() RETURNS integer
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
+
+REVOKE ALL ON FUNCTION lockstep_flush_buffers() FROM PUBLIC;
+
 CREATE FUNCTION lockstep_stat_replay(
     OUT in_recovery boolean,
     OUT received_lsn pg_lsn,

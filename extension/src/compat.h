@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "replication/slot.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -122,6 +123,21 @@ ls_holds_fast_path_locks(void)
 #endif
 	LWLockRelease(&MyProc->fpInfoLock);
 	return held;
+}
+
+/*
+ * 17, commit bf279ddd1c "Introduce a new GUC 'standby_slot_names'" (renamed in
+ * 17 to synchronized_standby_slots): the walsender of a failover slot waits
+ * for standbys even where WAL is flushed already, so nothing may be held.
+ */
+static inline bool
+ls_may_hold_commits(void)
+{
+#if PG_VERSION_NUM >= 170000
+	return MyReplicationSlot == NULL || !MyReplicationSlot->data.failover;
+#else
+	return true;
+#endif
 }
 
 #endif							/* LOCKSTEP_COMPAT_H */

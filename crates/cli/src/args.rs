@@ -10,9 +10,11 @@ use lockstep_lab::package::Major;
 use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
+use crate::bench::decode::DecodeArgs;
 use crate::bench::overhead::OverheadArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::exit;
+use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
 #[derive(Debug, Parser)]
@@ -43,6 +45,13 @@ pub enum Command {
         #[command(subcommand)]
         benchmark: Bench,
     },
+    /// Work with WAL: random workloads that make every kind of it
+    #[command(disable_help_subcommand = true)]
+    Wal {
+        /// What to do.
+        #[command(subcommand)]
+        command: WalCommand,
+    },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]
     Reap,
@@ -62,6 +71,11 @@ pub enum Bench {
     /// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
     /// the throttle is turned on and off every few seconds while they go on.
     Overhead(OverheadArgs),
+    /// CPU that decoding the same WAL once costs a primary, by output plugin
+    ///
+    /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
+    /// the same WAL; pg_recvlogical throws away what it receives.
+    Decode(DecodeArgs),
     /// TPC-C on a server that runs already: load it, run it, check it
     #[command(disable_help_subcommand = true)]
     Tpcc {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 
 /// Anything without a code of its own.
@@ -55,7 +56,14 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<DataMismatch>() {
         return DATA;
     }
-    match error.downcast_ref::<LabError>().and_then(LabError::role) {
+    let error = error.downcast_ref::<LabError>();
+    if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
+        return TARGET;
+    }
+    if let Some(LabError::Random(RandomError::Database(_))) = error {
+        return USAGE;
+    }
+    match error.and_then(LabError::role) {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
@@ -90,6 +98,10 @@ mod tests {
         assert_eq!(tpcc(TpccError::ReadOnly { what: "standby" }), SOURCE);
         assert_eq!(tpcc(TpccError::NotLoaded), FAILED);
         assert_eq!(code(&DataMismatch("x".to_owned()).into()), DATA);
+        let random = |error: RandomError| code(&LabError::from(error).into());
+        assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
+        assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
+        assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
         let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
         assert_eq!(code(&wrapped.unwrap_err()), TARGET);
         assert_eq!(code(&anyhow::anyhow!("other")), FAILED);

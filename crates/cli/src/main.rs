@@ -18,10 +18,11 @@ mod plot;
 mod report;
 mod scene;
 mod text;
+mod wal;
 
 use std::process::ExitCode;
 
-use args::{Bench, Command};
+use args::Command;
 
 fn main() -> ExitCode {
     let command = match args::parse() {
@@ -30,15 +31,8 @@ fn main() -> ExitCode {
     };
     let result = match command {
         Command::Demo(args) => demo::run(&args),
-        Command::Bench {
-            benchmark: Bench::Priority(args),
-        } => bench::priority::run(&args),
-        Command::Bench {
-            benchmark: Bench::Overhead(args),
-        } => bench::overhead::run(&args),
-        Command::Bench {
-            benchmark: Bench::Tpcc { command },
-        } => bench::tpcc::run(&command),
+        Command::Bench { benchmark } => bench::run(&benchmark),
+        Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

@@ -48,10 +48,13 @@ fn help_is_as_recorded() {
         &["bench", "--help"],
         &["bench", "priority", "--help"],
         &["bench", "overhead", "--help"],
+        &["bench", "decode", "--help"],
         &["bench", "tpcc", "--help"],
         &["bench", "tpcc", "load", "--help"],
         &["bench", "tpcc", "run", "--help"],
         &["bench", "tpcc", "check", "--help"],
+        &["wal", "--help"],
+        &["wal", "random", "--help"],
     ] {
         let output = output(args);
         assert!(output.status.success());
@@ -102,6 +105,22 @@ fn usage_errors_exit_with_2() {
             "--clients",
         ),
         (&["bench", "tpcc", "check", "--output", "xml", "x"], "json"),
+        (&["wal"], "command"),
+        (&["wal", "random", "--seed", "1"], "--print"),
+        (&["wal", "random", "--print"], "--seed"),
+        (&["wal", "random", "--seed", "-1", "--print"], "-1"),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--sessions", "0"],
+            "--sessions",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--target", "x"],
+            "--target",
+        ),
+        (
+            &["wal", "random", "--seed", "1", "--print", "--any-database"],
+            "--any-database",
+        ),
     ] {
         let (code, line) = failure(args);
         assert_eq!(code, 2, "{args:?}: {line}");

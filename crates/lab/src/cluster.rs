@@ -1,5 +1,6 @@
 //! A lab: one run folder, the servers in it, and the promise that all of it goes away.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -10,7 +11,7 @@ use crate::launch::Launcher;
 use crate::package::{Major, Package};
 use crate::pinning::Pinning;
 use crate::server::{Server, Settings};
-use crate::{Result, Role, run_folder};
+use crate::{LabError, Result, Role, run_folder};
 
 /// What a lab needs.
 #[derive(Debug, Clone)]
@@ -116,7 +117,7 @@ impl Lab {
         Ok(server)
     }
 
-    fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+    pub(crate) fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
         let mut server = Server::new(
             Arc::clone(&self.launcher),
             self.package.clone(),
@@ -128,6 +129,16 @@ impl Lab {
             server.settings.extend(extension.paths());
         }
         Ok(server)
+    }
+
+    /// Writes a file that the servers' account can read into the run folder.
+    pub(crate) fn write_file(&self, name: &str, text: &str) -> Result<PathBuf> {
+        let path = self.folder().join(name);
+        self.launcher
+            .create_file(&path)?
+            .write_all(text.as_bytes())
+            .map_err(LabError::io("write", &path))?;
+        Ok(path)
     }
 
     /// Leaves these servers and the run folder to the user.

@@ -121,9 +121,18 @@ pub enum LabError {
     /// The TPC-C workload.
     #[error(transparent)]
     Tpcc(#[from] crate::tpcc::TpccError),
+    /// Something about recorded WAL or its player.
+    #[error(transparent)]
+    Wal(#[from] crate::wal::WalError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
+    /// A random workload did not run.
+    #[error(transparent)]
+    Random(#[from] crate::random::RandomError),
+    /// Two sides could not be compared.
+    #[error(transparent)]
+    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -146,6 +155,7 @@ impl LabError {
             | Self::Load { server, .. } => Some(server.role),
             // Whichever server was named is what the command works on: its source.
             Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
+            Self::Wal(error) if error.is_about_source() => Some(Role::Primary),
             _ => None,
         }
     }

@@ -16,16 +16,19 @@
 
 pub mod account;
 pub mod cluster;
+pub mod decode;
 pub mod error;
 pub mod extension;
 pub mod guard;
 pub mod lag;
 pub mod launch;
 pub mod machine;
+pub mod oracle;
 pub mod package;
 pub mod pinning;
 pub mod port;
 pub mod progress;
+pub mod random;
 pub mod run_folder;
 pub mod sampler;
 pub mod server;
@@ -35,6 +38,7 @@ pub mod sweep;
 pub mod tpcc;
 pub mod trial;
 pub mod usage;
+pub mod wal;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};

@@ -95,7 +95,7 @@ impl Drop for Sampler {
 }
 
 /// Puts a thread or process ahead of all others. A refusal only costs precision.
-fn run_promptly(id: Pid) {
+pub(crate) fn run_promptly(id: Pid) {
     let _ = Command::new("/usr/bin/chrt")
         .args(["--fifo", "--pid", "1", &id.to_string()])
         .stdin(Stdio::null())

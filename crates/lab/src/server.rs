@@ -154,7 +154,7 @@ impl Server {
         self.include_settings()
     }
 
-    fn include_settings(&self) -> Result<()> {
+    pub(crate) fn include_settings(&self) -> Result<()> {
         let path = self.data.join("postgresql.conf");
         let line = format!("\ninclude_if_exists = '{SETTINGS_FILE}'\n");
         fs::OpenOptions::new()

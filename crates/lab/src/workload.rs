@@ -1,6 +1,6 @@
 //! Load: pgbench processes and what they report while they run.
 
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -160,7 +160,7 @@ impl Lab {
         })
     }
 
-    fn pgbench(&self, server: &Server, user: &str) -> Command {
+    pub(crate) fn pgbench(&self, server: &Server, user: &str) -> Command {
         let mut pgbench = self.launcher().command(self.package().program("pgbench"));
         pgbench.arg("--host").arg(server.sockets());
         pgbench.args(["--port", &server.port().to_string()]);
@@ -170,7 +170,6 @@ impl Lab {
     }
 
     fn aggregate_script(&self, scale: u32) -> Result<std::path::PathBuf> {
-        let path = self.folder().join("aggregate.sql");
         let last_start = scale * ACCOUNTS_PER_SCALE - AGGREGATE_ROWS + 1;
         let script = format!(
             "\\set first random(1, {last_start})\n\
@@ -178,11 +177,7 @@ impl Lab {
              WHERE aid BETWEEN :first AND :first + {};\n",
             AGGREGATE_ROWS - 1
         );
-        self.launcher()
-            .create_file(&path)?
-            .write_all(script.as_bytes())
-            .map_err(LabError::io("write", &path))?;
-        Ok(path)
+        self.write_file("aggregate.sql", &script)
     }
 }
 

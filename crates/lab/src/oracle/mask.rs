@@ -1,0 +1,318 @@
+//! What two copies of a page may differ in, by access method.
+//!
+//! Masked is what a server changes without WAL, or what replay writes otherwise than the
+//! primary does; PostgreSQL's own consistency check of replay (`wal_consistency_checking`)
+//! leaves out the same places, and more: there the two pages are of different moments.
+//! Here they are of one moment, so the page's LSN, the all-visible flag, GiST's sequence
+//! numbers and locks in tuple headers are compared.
+//!
+//! A mask is laid from what its own page says, never from the other's. That is safe since
+//! every byte that decides about a mask (`pd_lower`, line pointers, the special area's
+//! flags) is itself compared: if it differs, the page is reported.
+
+use std::ops::Range;
+
+use crate::oracle::Fork;
+use crate::oracle::page::{
+    self, HEADER_SIZE, Kind, Layout, LinePointer, PAGE_SIZE, header, i64_at, u16_at, u32_at,
+};
+
+/// `pd_flags`: free line pointers, page full. Both are hints.
+const HEADER_HINTS: u16 = 0x0003;
+
+/// `t_infomask`: xmin committed and xmin invalid; both together mean frozen, which is logged.
+const XMIN_HINTS: u16 = 0x0300;
+/// `t_infomask`: xmax committed, xmax invalid.
+const XMAX_HINTS: u16 = 0x0c00;
+/// `t_infomask`: combined command id. Replay does not know command ids.
+const COMBO_CID: u16 = 0x0020;
+/// Offset number in `t_ctid` of a tuple inserted speculatively.
+const SPECULATIVE: u16 = 0xfffe;
+
+/// Offsets in a heap tuple's header.
+mod tuple {
+    pub const COMMAND: usize = 8;
+    pub const CTID: usize = 12;
+    pub const INFOMASK: usize = 20;
+}
+
+/// A copy of a page with what may differ taken away.
+pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (Kind, [u8; PAGE_SIZE]) {
+    let kind = page::kind(page, fork, block);
+    let mut copy = Masked {
+        bytes: *page,
+        layout: Layout::of(page),
+        block,
+    };
+    copy.apply(kind);
+    if fork == Fork::Init {
+        // Some access methods write the page out before they log it: the primary's file,
+        // and every copy of it, has LSN 0 where replay leaves the record's.
+        copy.zero(0..header::CHECKSUM);
+    }
+    (kind, copy.bytes)
+}
+
+/// Makes two masked pages equal where they are in ways that only both together show.
+pub(crate) fn reconcile(kind: (Kind, Kind), a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
+    match kind {
+        (Kind::Sequence, Kind::Sequence) => sequences(a, b),
+        // Pages of the maps are initialised when first read, without being written for it.
+        (Kind::New, Kind::FreeSpaceMap | Kind::VisibilityMap) if is_empty_map(b) => b.fill(0),
+        (Kind::FreeSpaceMap | Kind::VisibilityMap, Kind::New) if is_empty_map(a) => a.fill(0),
+        _ => {}
+    }
+}
+
+pub(crate) fn is_empty_map(page: &[u8; PAGE_SIZE]) -> bool {
+    page::lsn(page) == 0.into() && page.get(HEADER_SIZE..).is_some_and(page::is_zero)
+}
+
+/// A sequence's record holds the value after the last one fetched ahead. The primary then
+/// puts the true value on the page, with the number of values still covered; replay leaves
+/// the record's. A base backup carries the former to a standby. Either way
+/// `last_value + log_cnt * increment` is the same, though the increment is in the catalog:
+/// so the two differences must be a whole number of increments, and not none.
+fn sequences(a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
+    let (Some(data_a), Some(data_b)) = (sequence_data(a), sequence_data(b)) else {
+        return;
+    };
+    if data_a != data_b {
+        return;
+    }
+    let value = |page: &[u8]| i128::from(i64_at(page, data_a));
+    let logged = |page: &[u8]| i128::from(i64_at(page, data_a + 8));
+    let ahead = value(a) - value(b);
+    let covered = logged(b) - logged(a);
+    if covered != 0 && ahead != 0 && ahead % covered == 0 {
+        for page in [a, b] {
+            fill(page, data_a..data_a + 16);
+        }
+    }
+}
+
+/// Where `last_value` of a sequence lies.
+fn sequence_data(page: &[u8]) -> Option<usize> {
+    let layout = Layout::of(page)?;
+    let item = LinePointer::at(page, 1).item(&layout)?;
+    let data = item.start + usize::from(*page.get(item.start + 22)?);
+    (data + 17 <= item.end).then_some(data)
+}
+
+fn fill(page: &mut [u8], range: Range<usize>) {
+    if let Some(bytes) = page.get_mut(range) {
+        bytes.fill(0);
+    }
+}
+
+struct Masked {
+    bytes: [u8; PAGE_SIZE],
+    layout: Option<Layout>,
+    block: u32,
+}
+
+impl Masked {
+    fn apply(&mut self, kind: Kind) {
+        if kind == Kind::New {
+            self.bytes.fill(0);
+            return;
+        }
+        self.zero(header::CHECKSUM..header::FLAGS);
+        match kind {
+            Kind::New | Kind::Invalid | Kind::VisibilityMap => return,
+            Kind::FreeSpaceMap => {
+                // fp_next_slot: where the next search begins.
+                self.zero(HEADER_SIZE..HEADER_SIZE + 4);
+                return;
+            }
+            _ => {}
+        }
+        self.clear(header::FLAGS, HEADER_HINTS);
+        self.zero(header::PRUNE_XID..HEADER_SIZE);
+        match kind {
+            Kind::Heap | Kind::Sequence => self.heap(),
+            Kind::Btree => self.btree(),
+            Kind::Hash => self.hash(),
+            Kind::Gist => self.gist(),
+            Kind::Spgist => self.spgist(),
+            Kind::Gin => self.gin(),
+            Kind::Brin => self.brin(),
+            _ => self.hole_if_lower_is_set(),
+        }
+    }
+
+    fn zero(&mut self, range: Range<usize>) {
+        fill(&mut self.bytes, range);
+    }
+
+    fn clear(&mut self, offset: usize, bits: u16) {
+        let kept = u16_at(&self.bytes, offset) & !bits;
+        self.put(offset, kept);
+    }
+
+    fn put(&mut self, offset: usize, value: u16) {
+        if let Some(bytes) = self.bytes.get_mut(offset..offset + 2) {
+            bytes.copy_from_slice(&value.to_ne_bytes());
+        }
+    }
+
+    /// The unused space. Who frees an item leaves its bytes; a full page image drops them.
+    fn hole(&mut self) {
+        if let Some(layout) = self.layout {
+            self.zero(layout.lower..layout.upper);
+        }
+    }
+
+    /// The same for pages whose method may keep data there without moving `pd_lower`.
+    fn hole_if_lower_is_set(&mut self) {
+        if self.layout.is_some_and(|layout| layout.lower > HEADER_SIZE) {
+            self.hole();
+        }
+    }
+
+    /// Everything but header and special area, for pages that are free again.
+    fn content(&mut self) {
+        if let Some(layout) = self.layout {
+            self.zero(HEADER_SIZE..layout.special);
+            self.zero(header::LOWER..header::SPECIAL);
+        }
+    }
+
+    fn special(&self) -> usize {
+        self.layout.map_or(PAGE_SIZE, |layout| layout.special)
+    }
+
+    fn heap(&mut self) {
+        self.hole();
+        let Some(layout) = self.layout else { return };
+        for number in 1..=layout.line_pointers() {
+            let Some(item) = LinePointer::at(&self.bytes, number).item(&layout) else {
+                continue;
+            };
+            // Up to the alignment of the next item, what lay there before.
+            self.zero(item.end..item.end.next_multiple_of(8).min(layout.special));
+            if item.len() >= page::TUPLE_HEADER_SIZE {
+                self.tuple(item.start, number);
+            }
+        }
+    }
+
+    fn tuple(&mut self, start: usize, number: u16) {
+        let infomask = u16_at(&self.bytes, start + tuple::INFOMASK);
+        let frozen = infomask & XMIN_HINTS == XMIN_HINTS;
+        let hints = XMAX_HINTS | COMBO_CID | if frozen { 0 } else { XMIN_HINTS };
+        self.put(start + tuple::INFOMASK, infomask & !hints);
+        self.zero(start + tuple::COMMAND..start + tuple::CTID);
+        // The token of a speculative insertion is the primary's own; replay puts the
+        // tuple's place.
+        if u16_at(&self.bytes, start + tuple::CTID + 4) == SPECULATIVE {
+            self.put(start + tuple::CTID, (self.block >> 16) as u16);
+            self.put(start + tuple::CTID + 2, (self.block & 0xffff) as u16);
+            self.put(start + tuple::CTID + 4, number);
+        }
+    }
+
+    /// Index scans mark items dead without WAL: dead items that still have their bytes
+    /// count as normal.
+    fn killed_items(&mut self) {
+        let Some(layout) = self.layout else { return };
+        for number in 1..=layout.line_pointers() {
+            let place = LinePointer::place(number);
+            let word = u32_at(&self.bytes, place);
+            let dead_with_bytes = word >> 15 & 3 == 3 && word >> 17 != 0;
+            if let (true, Some(bytes)) = (dead_with_bytes, self.bytes.get_mut(place..place + 4)) {
+                bytes.copy_from_slice(&(word & !(3 << 15) | 1 << 15).to_ne_bytes());
+            }
+        }
+    }
+
+    fn btree(&mut self) {
+        const FLAGS: usize = 12;
+        const CYCLE: usize = 14;
+        const LEAF: u16 = 1;
+        const DELETED: u16 = 1 << 2;
+        const META: u16 = 1 << 3;
+        const SPLIT_END: u16 = 1 << 5;
+        const HAS_GARBAGE: u16 = 1 << 6;
+        self.hole();
+        let special = self.special();
+        let flags = u16_at(&self.bytes, special + FLAGS);
+        // Deleted pages and the metapage have no line pointers.
+        if flags & LEAF != 0 && flags & (DELETED | META) == 0 {
+            self.killed_items();
+        }
+        // What VACUUM marks splits with while it runs; replay leaves it empty.
+        self.clear(special + FLAGS, SPLIT_END | HAS_GARBAGE);
+        self.zero(special + CYCLE..special + CYCLE + 2);
+    }
+
+    fn hash(&mut self) {
+        const FLAGS: usize = 12;
+        const OVERFLOW_OR_BUCKET: u16 = 3;
+        const PAGE_TYPE: u16 = 0xf;
+        const HAS_DEAD: u16 = 1 << 7;
+        let special = self.special();
+        let flags = u16_at(&self.bytes, special + FLAGS);
+        self.hole();
+        if flags & PAGE_TYPE == 0 {
+            self.content();
+        } else if flags & OVERFLOW_OR_BUCKET != 0 {
+            self.killed_items();
+        }
+        self.clear(special + FLAGS, HAS_DEAD);
+    }
+
+    fn gist(&mut self) {
+        const FLAGS: usize = 12;
+        const LEAF: u16 = 1;
+        const DELETED: u16 = 1 << 1;
+        const HAS_GARBAGE: u16 = 1 << 4;
+        let special = self.special();
+        let flags = u16_at(&self.bytes, special + FLAGS);
+        self.hole();
+        if flags & LEAF != 0 && flags & DELETED == 0 {
+            self.killed_items();
+        }
+        self.clear(special + FLAGS, HAS_GARBAGE);
+    }
+
+    fn spgist(&mut self) {
+        const META: u16 = 1;
+        let special = self.special();
+        if u16_at(&self.bytes, special) & META != 0 {
+            // After the magic number a cache of pages with room, never logged.
+            self.zero(HEADER_SIZE + 4..special);
+        } else {
+            self.hole();
+        }
+    }
+
+    fn gin(&mut self) {
+        const FLAGS: usize = 6;
+        const DELETED: u16 = 1 << 2;
+        let special = self.special();
+        if u16_at(&self.bytes, special + FLAGS) & DELETED != 0 {
+            // Deleted pages keep their content on the primary, replay empties them.
+            self.content();
+            self.zero(special..special + FLAGS);
+        } else {
+            self.hole_if_lower_is_set();
+        }
+    }
+
+    fn brin(&mut self) {
+        const FLAGS: usize = 4;
+        const TYPE: usize = 6;
+        const EVACUATE: u16 = 1;
+        const META: u16 = 0xf091;
+        const REGULAR: u16 = 0xf093;
+        let special = self.special();
+        match u16_at(&self.bytes, special + TYPE) {
+            REGULAR => self.hole(),
+            META => self.hole_if_lower_is_set(),
+            // A range map page keeps its array where others have unused space.
+            _ => {}
+        }
+        self.clear(special + FLAGS, EVACUATE);
+    }
+}

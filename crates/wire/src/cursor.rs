@@ -1,0 +1,100 @@
+//! Reading the inside of one message, front to back, never past its end.
+
+use crate::{Lsn, Result, WireError};
+
+/// What is left of a message.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Cursor<'a> {
+    left: &'a [u8],
+    /// The message's name, for errors.
+    what: &'static str,
+}
+
+impl<'a> Cursor<'a> {
+    pub fn new(bytes: &'a [u8], what: &'static str) -> Self {
+        Self { left: bytes, what }
+    }
+
+    pub fn take(&mut self, length: usize) -> Result<&'a [u8]> {
+        let (taken, left) = self
+            .left
+            .split_at_checked(length)
+            .ok_or(WireError::Truncated(self.what))?;
+        self.left = left;
+        Ok(taken)
+    }
+
+    fn array<const N: usize>(&mut self) -> Result<[u8; N]> {
+        let (taken, left) = self
+            .left
+            .split_first_chunk::<N>()
+            .ok_or(WireError::Truncated(self.what))?;
+        self.left = left;
+        Ok(*taken)
+    }
+
+    pub fn u8(&mut self) -> Result<u8> {
+        self.array().map(u8::from_be_bytes)
+    }
+
+    pub fn i16(&mut self) -> Result<i16> {
+        self.array().map(i16::from_be_bytes)
+    }
+
+    pub fn i32(&mut self) -> Result<i32> {
+        self.array().map(i32::from_be_bytes)
+    }
+
+    pub fn u32(&mut self) -> Result<u32> {
+        self.array().map(u32::from_be_bytes)
+    }
+
+    pub fn i64(&mut self) -> Result<i64> {
+        self.array().map(i64::from_be_bytes)
+    }
+
+    pub fn lsn(&mut self) -> Result<Lsn> {
+        self.array().map(u64::from_be_bytes).map(Lsn::from)
+    }
+
+    /// Bytes up to a zero byte, which is taken as well.
+    pub fn c_bytes(&mut self) -> Result<&'a [u8]> {
+        let end = self
+            .left
+            .iter()
+            .position(|&byte| byte == 0)
+            .ok_or(WireError::Truncated(self.what))?;
+        let text = self.take(end)?;
+        self.u8()?;
+        Ok(text)
+    }
+
+    /// The same as text.
+    pub fn c_str(&mut self) -> Result<&'a str> {
+        std::str::from_utf8(self.c_bytes()?)
+            .map_err(|_| WireError::Malformed("text that is not UTF-8"))
+    }
+
+    /// All that is left.
+    pub fn rest(self) -> &'a [u8] {
+        self.left
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    /// An error if something is left.
+    pub fn end(self) -> Result<()> {
+        match self.left.is_empty() {
+            true => Ok(()),
+            false => Err(WireError::Malformed("bytes after the end of the content")),
+        }
+    }
+}
+
+/// Appends `text` and a zero byte. A zero byte inside the text would end it: it is left out.
+pub(crate) fn put_c_str(out: &mut Vec<u8>, text: &str) {
+    out.extend(text.bytes().filter(|&byte| byte != 0));
+    out.push(0);
+}

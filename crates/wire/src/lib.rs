@@ -1,0 +1,37 @@
+//! The vocabulary of PostgreSQL's streaming replication: bytes to values and back.
+//!
+//! No I/O, no clock, no state. Whoever reads from a socket asks [`frame`] or [`startup`]
+//! how long the next message is, refuses what is over a limit of its own choice, and
+//! hands the bytes over. Nothing here panics or allocates more than the bytes given,
+//! whatever they are: every length inside a message is checked against the message.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`lsn`] | positions, timelines, system identifiers |
+//! | [`frame`] | a message's tag and length |
+//! | [`startup`] | what a client sends first |
+//! | [`frontend`], [`backend`] | messages of either side afterwards |
+//! | [`command`] | replication commands, as text |
+//! | [`stream`] | what goes through the copy of physical streaming |
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod backend;
+pub mod command;
+mod cursor;
+pub mod error;
+pub mod frame;
+pub mod frontend;
+pub mod lsn;
+pub mod startup;
+pub mod stream;
+
+pub use error::{Result, WireError};
+pub use lsn::{Lsn, SystemId, Timeline};
