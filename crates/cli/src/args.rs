@@ -11,7 +11,9 @@ use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
 use crate::bench::decode::DecodeArgs;
+use crate::bench::load_curve::LoadCurveArgs;
 use crate::bench::overhead::OverheadArgs;
+use crate::bench::replay::ReplayArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::exit;
 use crate::wal::WalCommand;
@@ -71,6 +73,18 @@ pub enum Bench {
     /// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
     /// the throttle is turned on and off every few seconds while they go on.
     Overhead(OverheadArgs),
+    /// How fast a standby replays fixed WAL of five kinds of writes, from cached to cold data
+    ///
+    /// Records the WAL of each kind on a private primary, then plays it to fresh standbys as fast as
+    /// they take it. Writes replay.json and a plot into the results folder. Standbys have fsync,
+    /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
+    /// change its WAL.
+    Replay(ReplayArgs),
+    /// Replay lag against the rate at which WAL is offered, idle and under readers
+    ///
+    /// Finds what a stock standby replays at most, then offers a tenth of that up to 1.6 times as
+    /// much to fresh standbys. Writes load-curve.json and a plot for each case into the results folder.
+    LoadCurve(LoadCurveArgs),
     /// CPU that decoding the same WAL once costs a primary, by output plugin
     ///
     /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode

@@ -10,6 +10,7 @@
 )]
 
 mod args;
+mod bars;
 mod bench;
 mod demo;
 mod exit;

@@ -48,6 +48,8 @@ fn help_is_as_recorded() {
         &["bench", "--help"],
         &["bench", "priority", "--help"],
         &["bench", "overhead", "--help"],
+        &["bench", "replay", "--help"],
+        &["bench", "load-curve", "--help"],
         &["bench", "decode", "--help"],
         &["bench", "tpcc", "--help"],
         &["bench", "tpcc", "load", "--help"],

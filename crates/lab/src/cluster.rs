@@ -109,7 +109,16 @@ impl Lab {
     /// Copies a running primary and starts the copy as its standby, with the primary's
     /// settings and `settings` on top.
     pub fn standby(&self, primary: &Server, name: &str, settings: &Settings) -> Result<Server> {
-        let mut server = self.server(Role::Standby, name, None)?;
+        let server = self.server(Role::Standby, name, None)?;
+        self.start_standby(server, primary, settings)
+    }
+
+    pub(crate) fn start_standby(
+        &self,
+        mut server: Server,
+        primary: &Server,
+        settings: &Settings,
+    ) -> Result<Server> {
         server.back_up(primary)?;
         server.set(primary.settings.clone())?;
         server.set(settings.clone())?;

@@ -130,6 +130,9 @@ pub enum LabError {
     /// A random workload did not run.
     #[error(transparent)]
     Random(#[from] crate::random::RandomError),
+    /// A crash could not be brought about.
+    #[error(transparent)]
+    Crash(#[from] crate::crash::CrashError),
     /// Two sides could not be compared.
     #[error(transparent)]
     Oracle(#[from] crate::oracle::OracleError),

@@ -60,6 +60,12 @@ impl Launcher {
     /// kernel's autogroups (one scheduling group a session) servers and clients compete
     /// as they would when started by hand, rather than share one group with us.
     pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.plain_command(program);
+        self.account.run_as(&mut command);
+        command
+    }
+
+    fn plain_command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = Command::new("/usr/bin/setsid");
         command.arg(program);
         command.env_clear();
@@ -70,7 +76,13 @@ impl Launcher {
         command.env("TMPDIR", &self.folder);
         command.current_dir(&self.folder);
         command.stdin(Stdio::null());
-        self.account.run_as(&mut command);
+        command
+    }
+
+    /// As [`Launcher::command`], with our own rights: for what only root may do.
+    pub(crate) fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
+        let mut command = self.plain_command(program);
+        command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
     }
 
@@ -101,15 +113,24 @@ impl Launcher {
     }
 
     /// Runs `command` on every core and waits for it.
-    pub(crate) fn run(&self, mut command: Command) -> Result<()> {
+    pub(crate) fn run(&self, command: Command) -> Result<()> {
+        self.finish(command, Stdio::null()).map(drop)
+    }
+
+    /// The same, and returns what it printed.
+    pub(crate) fn output(&self, command: Command) -> Result<String> {
+        self.finish(command, Stdio::piped())
+    }
+
+    fn finish(&self, mut command: Command, stdout: Stdio) -> Result<String> {
         let program = program_name(&command);
-        command.stdout(Stdio::null()).stderr(Stdio::piped());
+        command.stdout(stdout).stderr(Stdio::piped());
         let output = self
             .spawn(command, Side::Both)?
             .wait_with_output()
             .map_err(LabError::io("wait for", Path::new(&program)))?;
         if output.status.success() {
-            return Ok(());
+            return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
         }
         Err(LabError::Program {
             program,

@@ -16,6 +16,7 @@
 
 pub mod account;
 pub mod cluster;
+pub mod crash;
 pub mod decode;
 pub mod error;
 pub mod extension;
@@ -29,6 +30,7 @@ pub mod pinning;
 pub mod port;
 pub mod progress;
 pub mod random;
+pub mod replay;
 pub mod run_folder;
 pub mod sampler;
 pub mod server;

@@ -222,7 +222,7 @@ impl Server {
         started
     }
 
-    fn await_connection(&mut self, log_seen: u64) -> Result<()> {
+    pub(crate) fn await_connection(&mut self, log_seen: u64) -> Result<()> {
         self.await_event("accept connections", PATIENCE, |server| {
             let ended = match server.child.as_mut().map(Child::try_wait) {
                 Some(Ok(status)) => status,
@@ -247,7 +247,13 @@ impl Server {
         }
     }
 
-    fn log_since(&self, seen: u64) -> Option<String> {
+    /// Bytes of its log so far, for [`Server::log_since`].
+    pub(crate) fn log_length(&self) -> u64 {
+        fs::metadata(&self.log).map_or(0, |meta| meta.len())
+    }
+
+    /// What was logged after the first `seen` bytes.
+    pub(crate) fn log_since(&self, seen: u64) -> Option<String> {
         let bytes = fs::read(&self.log).ok()?;
         let new = bytes.get(usize::try_from(seen).ok()?..)?;
         Some(String::from_utf8_lossy(new).into_owned())
@@ -370,6 +376,16 @@ impl Server {
     /// Kills every process of the server (SIGKILL), as when the machine loses power
     /// with its disk's cache intact.
     pub fn kill(&mut self) -> Result<()> {
+        self.kill_and_await(true)
+    }
+
+    /// Kills the postmaster alone (SIGKILL) and waits until its children, which notice,
+    /// have ended as well.
+    pub fn kill_postmaster(&mut self) -> Result<()> {
+        self.kill_and_await(false)
+    }
+
+    fn kill_and_await(&mut self, children: bool) -> Result<()> {
         let Some(postmaster) = self.pid() else {
             return Ok(());
         };
@@ -379,7 +395,8 @@ impl Server {
             .iter()
             .flat_map(|&pid| sweep::shared_segments(pid))
             .collect();
-        for pid in family {
+        let victims = if children { family.len() } else { 1 };
+        for pid in family.into_iter().take(victims) {
             let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
         self.end_at_once();
@@ -415,7 +432,7 @@ impl Server {
         self.kept = true;
     }
 
-    fn has_ended(&mut self) -> bool {
+    pub(crate) fn has_ended(&mut self) -> bool {
         match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(None)) => false,
             Some(Ok(Some(_))) => {

@@ -1,7 +1,8 @@
 //! Ending every process of a run folder and removing the folder.
 //!
 //! Works from the folder alone, so that it can also be done by a process that knows
-//! nothing else ([`crate::guard`]). A process belongs to the folder if its working
+//! nothing else ([`crate::guard`]). File systems mounted inside ([`crate::crash`]) are
+//! unmounted and their loop devices freed. A process belongs to the folder if its working
 //! directory is inside and its program is one of the distribution's PostgreSQL
 //! programs; somebody's shell in the folder is left alone.
 
@@ -14,10 +15,14 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::crash::UMOUNT;
 use crate::package::SERVERS;
 
 /// How long servers may take for an immediate shutdown before they are killed.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Lists and frees loop devices.
+const LOSETUP: &str = "/usr/sbin/losetup";
 
 /// How often to look.
 const POLL: Duration = Duration::from_millis(20);
@@ -165,9 +170,82 @@ fn remove_shared_memory(folder: &Path) {
     }
 }
 
+/// Mount points in the folder, innermost first.
+pub(crate) fn mounts(folder: &Path) -> Vec<PathBuf> {
+    let mut found: Vec<_> = fs::read_to_string("/proc/self/mountinfo")
+        .unwrap_or_default()
+        .lines()
+        .filter_map(|line| line.split(' ').nth(4))
+        .map(|point| PathBuf::from(unescape(point)))
+        .filter(|point| point.starts_with(folder))
+        .collect();
+    found.sort_by_key(|point| std::cmp::Reverse(point.components().count()));
+    found
+}
+
+/// The kernel writes blanks and backslashes in paths as `\\` and three octal digits.
+fn unescape(point: &str) -> String {
+    [
+        ("\\040", " "),
+        ("\\011", "\t"),
+        ("\\012", "\n"),
+        ("\\134", "\\"),
+    ]
+    .into_iter()
+    .fold(point.to_owned(), |text, (code, plain)| {
+        text.replace(code, plain)
+    })
+}
+
+fn unmount(folder: &Path) {
+    for point in mounts(folder) {
+        if !quietly(UMOUNT, |command| command.arg(&point)) {
+            // Something still has a file open: out of sight at least, and gone with it.
+            quietly(UMOUNT, |command| command.arg("--lazy").arg(&point));
+        }
+    }
+}
+
+/// A loop device goes with its mount, but one that was never mounted stays.
+fn free_loop_devices(folder: &Path) {
+    let listed = Command::new(LOSETUP)
+        .args([
+            "--list",
+            "--noheadings",
+            "--raw",
+            "--output",
+            "NAME,BACK-FILE",
+        ])
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .output();
+    let Ok(listed) = listed else { return };
+    for line in String::from_utf8_lossy(&listed.stdout).lines() {
+        let ours = line
+            .split_once(' ')
+            .filter(|(_, file)| Path::new(file).starts_with(folder));
+        if let Some((device, _)) = ours {
+            quietly(LOSETUP, |command| command.args(["--detach", device]));
+        }
+    }
+}
+
+fn quietly(program: &str, with: impl FnOnce(&mut Command) -> &mut Command) -> bool {
+    let mut command = Command::new(program);
+    with(&mut command)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .status()
+        .is_ok_and(|status| status.success())
+}
+
 fn remove(folder: &Path) {
     let started = Instant::now();
     while folder.exists() && started.elapsed() < PATIENCE {
+        // Each time: a mount that was under way when we looked shows up in the next look.
+        unmount(folder);
+        free_loop_devices(folder);
         if fs::remove_dir_all(folder).is_err() {
             thread::sleep(POLL);
         }

@@ -1,14 +1,17 @@
 //! Benchmarks: one module for each, and the file that their results go to.
 
 pub mod decode;
+pub mod load_curve;
 pub mod overhead;
 pub mod priority;
 mod priority_rows;
+pub mod replay;
 mod results;
 mod steps;
 pub mod tpcc;
 
 use anyhow::Result;
+use lockstep_lab::trial::Variant;
 
 use crate::args::Bench;
 
@@ -17,7 +20,23 @@ pub fn run(benchmark: &Bench) -> Result<()> {
     match benchmark {
         Bench::Priority(args) => priority::run(args),
         Bench::Overhead(args) => overhead::run(args),
+        Bench::Replay(args) => replay::run(args),
+        Bench::LoadCurve(args) => load_curve::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Tpcc { command } => tpcc::run(command),
     }
+}
+
+/// What a row says of settings given on the command line, which only Lockstep's standby has.
+fn settings_text(variant: Variant, set: &[(String, String)]) -> Option<String> {
+    if variant == Variant::Stock || set.is_empty() {
+        return None;
+    }
+    let settings: Vec<_> = set.iter().map(|(n, v)| format!("{n}={v}")).collect();
+    Some(settings.join(" "))
+}
+
+/// The same as options of a command.
+fn set_options(set: &[(String, String)]) -> String {
+    set.iter().map(|(n, v)| format!(" --set {n}={v}")).collect()
 }

@@ -50,6 +50,7 @@ pub(crate) fn run(
             differences: Vec::new(),
         },
         not_on_disk: [None, None],
+        pieces: (vec![0; PIECE_PAGES * PAGE_SIZE], vec![0; PIECE_PAGES * PAGE_SIZE]),
     };
     engine.folders(package)?;
     engine.check_on_disk()?;
@@ -132,6 +133,8 @@ struct Engine<'a> {
     required: Required,
     comparison: Comparison,
     not_on_disk: [Option<NotOnDisk>; 2],
+    /// What is read into, on loan to the segment at hand.
+    pieces: (Vec<u8>, Vec<u8>),
 }
 
 /// A segment on one side.
@@ -261,8 +264,7 @@ impl Engine<'_> {
         let files = [&sources.0, &sources.1];
         self.comparison.files += files.iter().filter(|source| source.file.is_some()).count() as u64;
         let mut block = segment.saturating_mul(self.a.control.segment_pages);
-        let mut a = vec![0; PIECE_PAGES * PAGE_SIZE];
-        let mut b = a.clone();
+        let (mut a, mut b) = std::mem::take(&mut self.pieces);
         let mut lacking: Option<Lacking> = None;
         loop {
             let (read_a, read_b) = (sources.0.read(&mut a)?, sources.1.read(&mut b)?);
@@ -290,6 +292,7 @@ impl Engine<'_> {
                 break;
             }
         }
+        self.pieces = (a, b);
         if let Some(Lacking {
             side,
             first,

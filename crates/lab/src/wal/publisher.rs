@@ -59,10 +59,10 @@ struct Begun {
 }
 
 impl Publisher {
-    /// Before the play begins, what the base backup needs is published.
+    /// Before the play begins, what the base backup holds is published.
     pub fn new(recording: &Recording, pace: Pace) -> Self {
         Self {
-            published: AtomicU64::new(recording.consistency().into()),
+            published: AtomicU64::new(recording.played_from().into()),
             end: recording.end(),
             pace,
             moves: Mutex::new(0),
@@ -87,7 +87,7 @@ impl Publisher {
     pub fn begin(&self, recording: &Recording, origin: Lsn) {
         let mut begun = locked(&self.begun);
         if begun.is_none() {
-            let origin = origin.max(recording.consistency()).min(self.end);
+            let origin = origin.max(recording.played_from()).min(self.end);
             *begun = Some(Begun {
                 at: Instant::now(),
                 clock: now(),

@@ -1,7 +1,7 @@
 //! Making a recording of a running primary with PostgreSQL's own programs.
 //!
 //! In this order, so that no WAL is lost between backup and stream: a temporary slot on
-//! the source, `pg_receivewal`, and only when that has its first segment the base backup.
+//! the source, `pg_receivewal` from a segment that the slot keeps, then the base backup.
 //! At the end: the source's flush position, `pg_receivewal` once more up to there, and
 //! `pg_waldump` for the last complete record and the commit times.
 
@@ -36,9 +36,6 @@ const POLL: Duration = Duration::from_millis(20);
 /// How often the source is told that it may remove WAL.
 const ADVANCE_EVERY: Duration = Duration::from_secs(5);
 
-/// How long `pg_receivewal` may take to begin.
-const PATIENCE: Duration = Duration::from_secs(60);
-
 /// Exit code of a process that the second Ctrl-C ends at once.
 const INTERRUPTED: i32 = 130;
 
@@ -47,6 +44,7 @@ const INTERRUPTED: i32 = 130;
 pub struct Recorder {
     source: Source,
     facts: SourceFacts,
+    size: SegmentSize,
     folder: PathBuf,
     /// The folder was not there before.
     created: bool,
@@ -108,7 +106,7 @@ impl Recorder {
 
     fn start(mut source: Source, folder: &Path, stop: &AtomicBool) -> Result<Self> {
         let facts = source.facts()?;
-        refuse_unsuitable(&facts)?;
+        let size = refuse_unsuitable(&facts)?;
         if source.programs.package().major().get() != facts.major {
             let package = Package::find(facts.major.to_string().parse()?)?;
             source.programs = source.programs.with_package(package);
@@ -118,6 +116,7 @@ impl Recorder {
         let mut recorder = Self {
             source,
             facts,
+            size,
             folder,
             created,
             receiver: None,
@@ -144,17 +143,15 @@ impl Recorder {
         command
     }
 
-    /// Starts pg_receivewal and waits until it has begun to write.
+    /// Starts pg_receivewal at the segment that the source writes now. It begins where the
+    /// unfinished segment begins that it finds, and takes an empty file for one.
     fn receive(&mut self) -> Result<()> {
+        let (lsn, timeline) = self.source.position()?;
+        let name = self.size.file_name(timeline, lsn);
+        let path = self.folder.join(WAL).join(format!("{name}.partial"));
+        fs::File::create(&path).map_err(LabError::io("create", &path))?;
+        self.source.programs.own(&path)?;
         self.receiver = Some(self.source.programs.spawn(self.pg_receivewal())?);
-        let started = Instant::now();
-        while newest_segment(&self.folder.join(WAL))?.is_none() {
-            self.check()?;
-            if started.elapsed() > PATIENCE {
-                return Err(self.lost(format!("no WAL within {} s", PATIENCE.as_secs())));
-            }
-            thread::sleep(POLL);
-        }
         Ok(())
     }
 
@@ -220,37 +217,20 @@ impl Recorder {
 
     /// Bytes of WAL on disk so far, in whole segments.
     pub fn received_bytes(&self) -> Result<u64> {
-        let wal = self.folder.join(WAL);
-        let files = segments(&wal)?;
-        let whole = files.iter().filter(|file| !file.partial).count() as u64;
-        Ok(whole * self.size_of(&files)?.bytes())
+        let files = segments(&self.folder.join(WAL))?;
+        let whole = files.iter().filter(|file| !file.partial).count();
+        Ok(whole as u64 * self.size.bytes())
     }
 
     /// Start of the segment that is being written.
     fn newest(&self) -> Result<Option<Lsn>> {
         let files = segments(&self.folder.join(WAL))?;
-        let size = self.size_of(&files)?;
-        Ok(files.last().map(|file| file.start(size)))
-    }
-
-    /// All segment files have the size of one.
-    fn size_of(&self, files: &[SegmentFile]) -> Result<SegmentSize> {
-        let path = match files.first() {
-            Some(file) => self.folder.join(WAL).join(&file.name),
-            None => return Err(self.lost("there is no segment".to_owned())),
-        };
-        let length = fs::metadata(&path)
-            .map_err(LabError::io("read", &path))?
-            .len();
-        u32::try_from(length)
-            .ok()
-            .and_then(SegmentSize::new)
-            .ok_or_else(|| self.lost(format!("{} has {length} bytes", path.display())))
+        Ok(files.last().map(|file| file.start(self.size)))
     }
 
     /// Ends the recording at what the source has flushed by now.
     pub fn finish(mut self) -> Result<Recording> {
-        let flushed = self.source.flush_lsn()?;
+        let (flushed, _) = self.source.position()?;
         if let Some(mut child) = self.receiver.take() {
             terminate(&child);
             let _ = child.wait();
@@ -283,7 +263,7 @@ impl Recorder {
     fn conclude(&self, flushed: Lsn) -> Result<Facts> {
         let wal = self.folder.join(WAL);
         let files = segments(&wal)?;
-        let size = self.size_of(&files)?;
+        let size = self.size;
         let backup = backup_range(&self.folder.join(BASE))?;
         let timeline = backup.timeline;
         if files.iter().any(|file| file.timeline != timeline.get()) {
@@ -301,8 +281,8 @@ impl Recorder {
                 fs::rename(&path, whole).map_err(LabError::io("rename", &path))?;
             }
         }
-        let end = self.last_end(size, &backup, flushed)?;
-        self.clear_after(size, timeline, end)?;
+        let end = self.last_end(&backup, flushed)?;
+        self.clear_after(timeline, end)?;
         let range = Range {
             folder: &wal,
             timeline,
@@ -312,7 +292,7 @@ impl Recorder {
         };
         let pace = dump::pace(&self.source.programs, range)?
             .into_iter()
-            .skip_while(|point| point.lsn < backup.end)
+            .skip_while(|point| point.lsn < size.round_up(backup.end))
             .collect();
         let base = self.folder.join(BASE);
         Ok(Facts {
@@ -330,7 +310,8 @@ impl Recorder {
     }
 
     /// The last complete record begins in the last segment, or before.
-    fn last_end(&self, size: SegmentSize, backup: &Backup, flushed: Lsn) -> Result<Lsn> {
+    fn last_end(&self, backup: &Backup, flushed: Lsn) -> Result<Lsn> {
+        let size = self.size;
         let mut from = size.start_of(Lsn::from(u64::from(flushed).saturating_sub(1)));
         loop {
             let range = Range {
@@ -351,7 +332,8 @@ impl Recorder {
     }
 
     /// Makes the last segment zeros from the recording's end on, and removes later ones.
-    fn clear_after(&self, size: SegmentSize, timeline: Timeline, end: Lsn) -> Result<()> {
+    fn clear_after(&self, timeline: Timeline, end: Lsn) -> Result<()> {
+        let size = self.size;
         let wal = self.folder.join(WAL);
         for file in segments(&wal)? {
             let path = wal.join(&file.name);
@@ -395,7 +377,8 @@ impl Drop for Recorder {
     }
 }
 
-fn refuse_unsuitable(facts: &SourceFacts) -> Result<()> {
+/// The source's segment size, if it can be recorded.
+fn refuse_unsuitable(facts: &SourceFacts) -> Result<SegmentSize> {
     let unsuitable = |reason: String| Err(WalError::Unsuitable(reason).into());
     if segment::magic(facts.major).is_none() {
         return unsuitable(format!(
@@ -411,7 +394,10 @@ fn refuse_unsuitable(facts: &SourceFacts) -> Result<()> {
             "it has the tablespace {space}, whose folder a copy on this machine would share; record a cluster without tablespaces"
         ));
     }
-    Ok(())
+    match facts.size {
+        Some(size) => Ok(size),
+        None => unsuitable("it does not tell its wal_segment_size".to_owned()),
+    }
 }
 
 /// Creates `folder`, or takes it if it is empty. True if it was not there.
@@ -469,10 +455,6 @@ fn segments(folder: &Path) -> Result<Vec<SegmentFile>> {
         .collect();
     files.sort_by(|a, b| a.name.cmp(&b.name));
     Ok(files)
-}
-
-fn newest_segment(folder: &Path) -> Result<Option<String>> {
-    Ok(segments(folder)?.pop().map(|file| file.name))
 }
 
 /// What the backup's manifest says about WAL.

@@ -9,7 +9,8 @@
 //!
 //! `recording.json` is written last: without it a folder is no recording. A recording is
 //! used only if every segment from the backup's start to the end is there in full length,
-//! and its first and last page say that they belong to this system, timeline and place.
+//! and its first page says that it belongs to this system, timeline and place, as does
+//! the page that the recording ends on.
 //! Records inside are not checked: the standby does that, by their checksums.
 
 use std::collections::BTreeMap;
@@ -258,8 +259,13 @@ impl Recording {
                     size.bytes()
                 )));
             }
-            let last = u64::from(self.facts.end) - 1;
-            let last = last.min(u64::from(start) + size.bytes() - 1);
+            // Its first page, and the one that the recording ends on. Pages between may be
+            // empty: those after a segment switch are.
+            let end = u64::from(self.facts.end);
+            let last = match end > u64::from(start) + size.bytes() || end % size.bytes() == 0 {
+                true => u64::from(start),
+                false => end - 1,
+            };
             for page in [u64::from(start), last - last % PAGE] {
                 let header = reader
                     .header(Lsn::from(page))
@@ -383,8 +389,7 @@ impl Recording {
         self.facts.size.start_of(self.facts.start)
     }
 
-    /// Where the backup ended: a standby of it accepts queries from here on. What comes
-    /// after is what was recorded.
+    /// Where the backup ended: a standby of it accepts queries from here on.
     pub fn consistency(&self) -> Lsn {
         self.facts.consistency
     }
@@ -394,9 +399,15 @@ impl Recording {
         self.facts.end
     }
 
-    /// Bytes of WAL from the end of the backup to the end of the recording.
+    /// Where a fresh standby begins to stream: the backup holds the WAL before, since at
+    /// its end the source begins a new segment.
+    pub fn played_from(&self) -> Lsn {
+        self.facts.size.round_up(self.consistency()).min(self.end())
+    }
+
+    /// Bytes of WAL that a fresh standby streams.
     pub fn bytes(&self) -> u64 {
-        u64::from(self.end()) - u64::from(self.consistency())
+        u64::from(self.end()) - u64::from(self.played_from())
     }
 
     /// The pace at which the source wrote it; empty if it committed nothing.

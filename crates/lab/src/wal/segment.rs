@@ -48,6 +48,15 @@ impl SegmentSize {
         Lsn::from(position - position % self.bytes())
     }
 
+    /// `lsn`, or the start of the next segment if it is not the start of one.
+    pub fn round_up(self, lsn: Lsn) -> Lsn {
+        let start = self.start_of(lsn);
+        match start == lsn {
+            true => lsn,
+            false => Lsn::from(u64::from(start).saturating_add(self.bytes())),
+        }
+    }
+
     /// Name of the file that holds the byte at `lsn`.
     pub fn file_name(self, timeline: Timeline, lsn: Lsn) -> String {
         let number = u64::from(lsn) / self.bytes();

@@ -65,8 +65,8 @@ struct About {
     began: crate::progress::Micros,
     said: Status,
     reached_end: Option<crate::progress::Micros>,
-    /// It asked for our system identifier.
-    identified: bool,
+    /// How often it asked for our system identifier, timeline and position.
+    asked: u32,
     /// A stream was refused.
     refused: bool,
 }
@@ -82,7 +82,7 @@ impl Session {
                 began: now(),
                 said: Status::default(),
                 reached_end: None,
-                identified: false,
+                asked: 0,
                 refused: false,
             }),
             sent: AtomicU64::new(0),
@@ -166,7 +166,7 @@ impl Session {
     /// True if it asked who we are and went away without streaming or being refused.
     fn went_away(&self) -> bool {
         let about = locked(&self.about);
-        about.identified && about.start.is_none() && !about.refused
+        about.asked > 0 && about.start.is_none() && !about.refused
     }
 }
 
@@ -395,12 +395,34 @@ impl<'a> Talk<'a> {
         self.outgoing.put(&Backend::DataRow(values.to_vec()));
     }
 
+    /// Newer minor releases' walreceivers compare our position with the one that they want
+    /// to begin at, and ask again until it is there. Before the play begins nothing would
+    /// move it, so then they are told how far it can get.
+    fn position_to_tell(&self) -> Lsn {
+        let mut about = locked(&self.session.about);
+        about.asked = about.asked.saturating_add(1);
+        let end = self.shared.recording.end();
+        let position = match self.shared.publisher.begun() {
+            None if about.asked > 1 => end,
+            _ => self.shared.publisher.published(),
+        };
+        let in_vain = about.asked > 2 && position == end && about.start.is_none();
+        drop(about);
+        if in_vain {
+            self.shared.notice(format!(
+                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, make it anew from {}",
+                self.session.name(),
+                self.shared.recording.base().display(),
+            ));
+        }
+        position
+    }
+
     fn identify(&mut self) -> &'static str {
-        locked(&self.session.about).identified = true;
+        let position = self.position_to_tell().to_string();
         let recording = &self.shared.recording;
         let system = recording.system_identifier().to_string();
         let timeline = recording.timeline().to_string();
-        let position = self.shared.publisher.published().to_string();
         let kind = match recording.major() >= TIMELINES_ARE_INT8 {
             true => INT8,
             false => INT4,

@@ -6,9 +6,12 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Timeline;
+
 use super::WalError;
 use super::client_programs::ClientPrograms;
 use super::recording::SETTINGS;
+use super::segment::SegmentSize;
 use crate::{Lsn, Result};
 
 /// How long the slot may take to appear.
@@ -30,6 +33,7 @@ pub(crate) struct SourceFacts {
     pub version: String,
     pub major: u32,
     pub settings: BTreeMap<String, String>,
+    pub size: Option<SegmentSize>,
     pub in_recovery: bool,
     pub tablespaces: Vec<String>,
 }
@@ -65,6 +69,8 @@ impl Source {
             "SELECT 'set', n, current_setting(n) FROM unnest(ARRAY[{}]) n \
              UNION ALL SELECT 'version', '', current_setting('server_version') \
              UNION ALL SELECT 'number', '', current_setting('server_version_num') \
+             UNION ALL SELECT 'segment', '', setting FROM pg_settings \
+             WHERE name = 'wal_segment_size' \
              UNION ALL SELECT 'recovery', '', pg_is_in_recovery()::text \
              UNION ALL SELECT 'space', '', spcname FROM pg_tablespace \
              WHERE spcname NOT IN ('pg_default', 'pg_global')",
@@ -74,6 +80,7 @@ impl Source {
             version: String::new(),
             major: 0,
             settings: BTreeMap::new(),
+            size: None,
             in_recovery: false,
             tablespaces: Vec::new(),
         };
@@ -90,6 +97,7 @@ impl Source {
                 }
                 "version" => value.clone_into(&mut facts.version),
                 "number" => facts.major = value.parse::<u32>().unwrap_or(0) / 10_000,
+                "segment" => facts.size = value.parse().ok().and_then(SegmentSize::new),
                 "recovery" => facts.in_recovery = value == "true",
                 _ => facts.tablespaces.push(value.to_owned()),
             }
@@ -97,12 +105,17 @@ impl Source {
         Ok(facts)
     }
 
-    /// Where its WAL is flushed.
-    pub fn flush_lsn(&self) -> Result<Lsn> {
-        let answer = self.ask("SELECT pg_current_wal_flush_lsn()")?;
-        answer
-            .parse()
-            .map_err(|_| self.refused("gives no flush position", answer))
+    /// Where its WAL is flushed, and on which timeline.
+    pub fn position(&self) -> Result<(Lsn, Timeline)> {
+        // The file's name begins with the timeline.
+        let answer = self.ask(
+            "SELECT l, substr(pg_walfile_name(l), 1, 8) FROM pg_current_wal_flush_lsn() l",
+        )?;
+        let position = answer.split_once('|').and_then(|(lsn, timeline)| {
+            let timeline = u32::from_str_radix(timeline, 16).ok()?;
+            Some((lsn.parse().ok()?, Timeline::new(timeline)?))
+        });
+        position.ok_or_else(|| self.refused("gives no flush position", answer))
     }
 
     /// Makes a slot that keeps all WAL from now on. It is a temporary one: whatever happens

@@ -6,6 +6,10 @@
     clippy::unwrap_used
 )]
 
+mod bed;
+mod plants;
+
+use bed::Bed;
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::oracle::{self, CompareOptions, Comparison, FreeSpace};
@@ -50,7 +54,7 @@ fn small() -> Settings {
 }
 
 /// Tables with every built-in index method, and work that leaves its traces in all forks.
-const SCENE: &str = include_str!("oracle/scene.sql");
+const SCENE: &str = include_str!("scene.sql");
 
 /// One session, one statement at a time: VACUUM takes no company.
 fn play(server: &Server, script: &str) {
@@ -87,12 +91,8 @@ fn compare(lab: &Lab, a: &Server, b: &Server) -> Comparison {
     compare_with(lab, a, b, FreeSpace::Strict)
 }
 
-const MORE: &str = "INSERT INTO plain SELECT i, 'more' FROM generate_series(100001, 101000) i;
-DELETE FROM shapes WHERE id % 17 = 0;
-VACUUM shapes;
-SELECT nextval('counter'), setval('untouched', 5);
-INSERT INTO big SELECT i, repeat(md5(i::text), 300) FROM generate_series(500, 520) i;
-";
+/// More of the same.
+const MORE: &str = include_str!("more.sql");
 
 #[test]
 fn stock_standbys_are_equal() {
@@ -112,4 +112,22 @@ fn stock_standbys_are_equal() {
     primary.stop(Stop::Fast).unwrap();
     late.stop(Stop::Fast).unwrap();
     assert!(compare_with(&lab, &primary, &late, FreeSpace::Ignore).equal());
+}
+
+/// Faults planted one at a time, each taken back before the next. SEED chooses the places,
+/// LOCKSTEP_PLANTS says how many rounds.
+#[test]
+fn planted_faults_are_found() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let rounds = number("LOCKSTEP_PLANTS").unwrap_or(1);
+    let seed = number("SEED").unwrap_or(1);
+    let mut bed = Bed::new(seed);
+    for _ in 0..rounds {
+        bed.flips();
+        bed.harmless_changes();
+        bed.whole_pages();
+        bed.lost_and_future();
+        bed.files();
+    }
+    bed.finish();
 }

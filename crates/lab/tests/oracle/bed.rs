@@ -1,0 +1,269 @@
+//! Two equal copies of a settled cluster, and the faults planted into them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::oracle::{self, CompareOptions, Comparison, What};
+use lockstep_lab::server::{Server, Settings};
+
+use super::plants::{self, Bit, Change, PAGE, Random, View};
+use super::{MORE, SCENE, lab, play, small};
+
+/// How many pages of a sort are tried for a part that not all of them have.
+const TRIES: usize = 200;
+
+pub struct Bed {
+    lab: Lab,
+    /// As of one moment: equal.
+    sides: [PathBuf; 2],
+    /// An earlier moment, a later one.
+    before: PathBuf,
+    after: PathBuf,
+    pages: BTreeMap<String, Vec<(String, usize)>>,
+    random: Random,
+    planted: u64,
+    found: u64,
+    harmless: u64,
+    reported: u64,
+}
+
+/// The start of a moment's folders.
+fn settle(primary: &Server, a: &mut Server, b: &mut Server) {
+    oracle::settle(primary, &mut [a, b]).unwrap();
+}
+
+impl Bed {
+    pub fn new(seed: u64) -> Self {
+        let lab = lab();
+        let mut settings = small();
+        settings.insert("wal_keep_size".to_owned(), "0".to_owned());
+        let primary = lab.primary("primary", None, &settings).unwrap();
+        let mut a = lab.standby(&primary, "a", &Settings::new()).unwrap();
+        let mut b = lab.standby(&primary, "b", &Settings::new()).unwrap();
+        let folder = |name: &str| lab.folder().join(name);
+        let (before, side_a, side_b) = (folder("before"), folder("side-a"), folder("side-b"));
+
+        play(&primary, SCENE);
+        settle(&primary, &mut a, &mut b);
+        plants::copy(a.data(), &before);
+        // From here on the WAL is kept: it is what shows a loss that both sides share.
+        for standby in [&mut a, &mut b] {
+            standby.set([("wal_keep_size", "512MB")]).unwrap();
+            standby.start().unwrap();
+        }
+        play(&primary, MORE);
+        settle(&primary, &mut a, &mut b);
+        plants::copy(a.data(), &side_a);
+        plants::copy(b.data(), &side_b);
+        a.start().unwrap();
+        b.start().unwrap();
+        play(&primary, MORE);
+        settle(&primary, &mut a, &mut b);
+
+        let candidates = plants::candidates(&primary);
+        let bed = Self {
+            pages: plants::pages(&side_a, &candidates),
+            before,
+            after: a.data().to_path_buf(),
+            sides: [side_a, side_b],
+            lab,
+            random: Random::new(seed),
+            planted: 0,
+            found: 0,
+            harmless: 0,
+            reported: 0,
+        };
+        // Databases that nobody was in only cost time.
+        for side in &bed.sides {
+            fs::remove_dir_all(side.join("base/1")).unwrap();
+            fs::remove_dir_all(side.join("base/4")).unwrap();
+        }
+        let sorts: BTreeSet<&str> = bed.pages.keys().map(String::as_str).collect();
+        let all = [
+            "brin", "btree", "fsm", "gin", "gist", "hash", "heap", "init", "sequence", "spgist", "vm",
+        ];
+        assert_eq!(sorts, BTreeSet::from(all));
+        assert_eq!(bed.compare().found, 0);
+        bed
+    }
+
+    fn compare(&self) -> Comparison {
+        let [a, b] = &self.sides;
+        oracle::compare(self.lab.package(), a, b, &CompareOptions::default()).unwrap()
+    }
+
+    fn read(&self, path: &str) -> Vec<u8> {
+        fs::read(self.sides[0].join(path)).unwrap()
+    }
+
+    /// Changes a file on one side, or on both, compares, and takes it back. Found is only
+    /// what names the file and, where there is one, the block, and nothing besides.
+    fn plant(&mut self, what: &str, both: bool, path: &str, block: Option<usize>, after: Option<&[u8]>) -> Comparison {
+        let sides = match both {
+            true => vec![0, 1],
+            false => vec![self.random.below(2)],
+        };
+        let changes: Vec<Change> = sides
+            .iter()
+            .map(|&side| Change::make(&self.sides[side], path, after))
+            .collect();
+        let comparison = self.compare();
+        drop(changes);
+        self.planted += 1;
+        let told = comparison.differences.iter().all(|difference| {
+            difference.file == path && (block.is_none() || difference.block == block.map(|b| b as u32))
+        });
+        if comparison.found > 0 && told {
+            self.found += 1;
+        } else {
+            println!("NOT FOUND: {what} in {path}, block {block:?}: {:?}", comparison.differences);
+        }
+        comparison
+    }
+
+    /// Random pages of a sort, with their file's content.
+    fn some_page(&mut self, sort: &str) -> (String, usize, Vec<u8>) {
+        let (path, block) = self.random.pick(&self.pages[sort]).clone();
+        let content = self.read(&path);
+        (path, block, content)
+    }
+
+    fn sorts(&self) -> Vec<String> {
+        self.pages.keys().cloned().collect()
+    }
+
+    /// One bit of every part of every sort of page.
+    pub fn flips(&mut self) {
+        for sort in self.sorts() {
+            let mut done = BTreeSet::new();
+            for _ in 0..TRIES {
+                let (path, block, content) = self.some_page(&sort);
+                let parts = parts(&content, block, |page| {
+                    View::of(page, &sort).unwrap().firm()
+                });
+                for (part, bits) in parts {
+                    if !bits.is_empty() && done.insert(part) {
+                        let flipped = self.flip(&content, block, &bits);
+                        let what = format!("{part} of {sort}");
+                        self.plant(&what, false, &path, Some(block), Some(&flipped));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same for what may differ: must not be reported.
+    pub fn harmless_changes(&mut self) {
+        for sort in self.sorts() {
+            let mut done = BTreeSet::new();
+            for _ in 0..TRIES {
+                let (path, block, content) = self.some_page(&sort);
+                let parts = parts(&content, block, |page| {
+                    View::of(page, &sort).unwrap().soft()
+                });
+                for (part, bits) in parts {
+                    if bits.is_empty() || !done.insert(part) {
+                        continue;
+                    }
+                    let flipped = self.flip(&content, block, &bits);
+                    let side = self.random.below(2);
+                    let change = Change::make(&self.sides[side], &path, Some(&flipped));
+                    let comparison = self.compare();
+                    drop(change);
+                    self.harmless += 1;
+                    if comparison.found > 0 {
+                        self.reported += 1;
+                        println!("REPORTED: {part} of {sort}: {:?}", comparison.differences);
+                    }
+                }
+            }
+        }
+    }
+
+    fn flip(&mut self, content: &[u8], block: usize, bits: &[Bit]) -> Vec<u8> {
+        let (at, bit) = *self.random.pick(bits);
+        let mut flipped = content.to_vec();
+        flipped[block * PAGE + at] ^= 1 << bit;
+        flipped
+    }
+
+    /// A zeroed page, a missing one, a file cut amid a page, one more page.
+    pub fn whole_pages(&mut self) {
+        for sort in self.sorts() {
+            let (path, block, content) = self.some_page(&sort);
+            let place = block * PAGE..(block + 1) * PAGE;
+            let mut zeroed = content.clone();
+            zeroed[place.clone()].fill(0);
+            self.plant("zeroed page", false, &path, Some(block), Some(&zeroed));
+            self.plant("short file", false, &path, Some(block), Some(&content[..place.start]));
+            let cut = place.start + 1 + self.random.below(PAGE - 1);
+            self.plant("cut page", false, &path, None, Some(&content[..cut]));
+            let longer = [&content[..], &content[place]].concat();
+            self.plant("extra page", false, &path, Some(content.len() / PAGE), Some(&longer));
+        }
+    }
+
+    /// Pages as they were before a record, on one side and on both; pages of later records.
+    pub fn lost_and_future(&mut self) {
+        for sort in ["heap", "btree", "hash", "gist", "spgist", "gin", "brin", "sequence", "vm"] {
+            for (moment, folder) in [("lost", self.before.clone()), ("future", self.after.clone())] {
+                let Some((path, block, other)) = self.changed_page(sort, &folder) else {
+                    panic!("no {sort} page changed ({moment})");
+                };
+                for both in [false, true] {
+                    let comparison = self.plant(moment, both, &path, Some(block), Some(&other));
+                    let as_expected = comparison.differences.iter().all(|difference| match difference.what {
+                        What::Behind { .. } => moment == "lost",
+                        What::Future { .. } => moment == "future",
+                        _ => false,
+                    });
+                    assert!(as_expected, "{moment}: {:?}", comparison.differences);
+                }
+            }
+        }
+    }
+
+    /// A file with one page replaced by that of another moment with another LSN.
+    fn changed_page(&mut self, sort: &str, folder: &std::path::Path) -> Option<(String, usize, Vec<u8>)> {
+        for _ in 0..20 * TRIES {
+            let (path, block, mut content) = self.some_page(sort);
+            let place = block * PAGE..(block + 1) * PAGE;
+            let Ok(other) = fs::read(folder.join(&path)) else { continue };
+            let Some(page) = other.get(place.clone()) else { continue };
+            if page[..8] != content[place.start..place.start + 8] && page[..8] != [0; 8] {
+                content[place].copy_from_slice(page);
+                return Some((path, block, content));
+            }
+        }
+        None
+    }
+
+    /// Missing files, of relations and beside them.
+    pub fn files(&mut self) {
+        for sort in self.sorts() {
+            let (path, _, _) = self.some_page(&sort);
+            self.plant("missing file", false, &path, None, None);
+        }
+        for path in ["base/5/pg_filenode.map", "global/pg_filenode.map", "base/5/PG_VERSION"] {
+            let mut content = self.read(path);
+            let at = self.random.below(content.len());
+            content[at] ^= 1;
+            self.plant("changed file", false, path, None, Some(&content));
+            self.plant("missing file", false, path, None, None);
+        }
+    }
+
+    pub fn finish(self) {
+        assert_eq!(self.compare().found, 0, "all was taken back");
+        println!("harmless changes {}, reported {}", self.harmless, self.reported);
+        println!("planted {}, found {}", self.planted, self.found);
+        assert_eq!((self.planted, self.reported), (self.found, 0));
+    }
+}
+
+/// The parts of one page of a file.
+fn parts<T>(content: &[u8], block: usize, of: impl FnOnce(&[u8]) -> T) -> T {
+    of(&content[block * PAGE..(block + 1) * PAGE])
+}
