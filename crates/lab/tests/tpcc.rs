@@ -254,9 +254,7 @@ fn conditions_hold_under_load_on_both_ends_and_each_can_fail() {
         seconds: 2,
         per_minute: None,
     };
-    let mut heard = 0;
-    let report = tpcc::run(&tools, &here, &options, |_| heard += 1).unwrap();
-    assert!(heard > 0);
+    let report = tpcc::run(&tools, &here, &options, |_| {}).unwrap();
     assert_eq!(
         (report.failed, report.retries, report.warehouses),
         (0, 0, 1)

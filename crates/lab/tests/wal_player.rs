@@ -201,7 +201,12 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
         let standby = lab
             .standby_of(&recording, name, &player.conninfo(), &quick())
             .unwrap();
-        assert!(player.await_done(PATIENCE), "{:?} {}", player.status(), log(&standby));
+        assert!(
+            player.await_done(PATIENCE),
+            "{:?} {}",
+            player.status(),
+            log(&standby)
+        );
         assert!(standby.replay_lsn().unwrap() >= recording.end());
         assert_eq!(contents(&standby), expected);
         let line = player.published_line();
@@ -306,16 +311,23 @@ fn client_programs_take_the_player_for_a_primary() {
     .unwrap();
     let (ended, said) = run(
         "pg_receivewal",
-        &["--directory", folder, "--slot", "files", "--endpos", &last, "--no-loop"],
+        &[
+            "--directory",
+            folder,
+            "--slot",
+            "files",
+            "--endpos",
+            &last,
+            "--no-loop",
+        ],
     );
     assert!(ended, "{said}");
     let mut whole = 0;
     for entry in fs::read_dir(recording.wal()).unwrap() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         let recorded = fs::read(recording.wal().join(&name)).unwrap();
-        let played = fs::read(received.path().join(&name)).or_else(|_| {
-            fs::read(received.path().join(format!("{name}.partial")))
-        });
+        let played = fs::read(received.path().join(&name))
+            .or_else(|_| fs::read(received.path().join(format!("{name}.partial"))));
         assert!(recorded == played.unwrap(), "{name} differs");
         whole += 1;
     }
@@ -325,9 +337,16 @@ fn client_programs_take_the_player_for_a_primary() {
 
     let copy = received.path().join("copy");
     let (made, said) = run("pg_basebackup", &["--pgdata", copy.to_str().unwrap()]);
-    assert!(!made && said.contains("no base backups") && said.contains("base"), "{said}");
+    assert!(
+        !made && said.contains("no base backups") && said.contains("base"),
+        "{said}"
+    );
     let output = Command::new(lab.package().program("psql"))
-        .args(["--no-psqlrc", "--dbname", &format!("{} dbname=x", player.conninfo())])
+        .args([
+            "--no-psqlrc",
+            "--dbname",
+            &format!("{} dbname=x", player.conninfo()),
+        ])
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
@@ -348,8 +367,7 @@ fn a_promoted_source_is_recorded_and_played() {
     let expected = contents(&source);
 
     let player = player_of(&lab, &recording, Pace::Unlimited, 1);
-    let standby = lab
-        .prepare_standby_of(&recording, "standby", &player.conninfo(), &quick());
+    let standby = lab.prepare_standby_of(&recording, "standby", &player.conninfo(), &quick());
     let mut standby = standby.unwrap();
     // Without the copy of the history file it has to ask for it.
     let history = standby.data().join("pg_wal/00000002.history");
@@ -404,7 +422,10 @@ fn spoiled_recordings_are_refused() {
     let line = spoil("short", &|folder| {
         file(segment(folder)).set_len(1_000_000).unwrap();
     });
-    assert!(line.contains(&name) && line.contains("1000000 bytes"), "{line}");
+    assert!(
+        line.contains(&name) && line.contains("1000000 bytes"),
+        "{line}"
+    );
     assert!(line.contains("record anew"), "{line}");
 
     // As long as it should be, but the last pages were never written.
@@ -416,7 +437,9 @@ fn spoiled_recordings_are_refused() {
     });
     assert!(line.contains("holds no WAL"), "{line}");
 
-    let line = spoil("missing", &|folder| fs::remove_file(segment(folder)).unwrap());
+    let line = spoil("missing", &|folder| {
+        fs::remove_file(segment(folder)).unwrap()
+    });
     assert!(line.contains(&name), "{line}");
 
     let line = spoil("foreign", &|folder| {
@@ -437,7 +460,9 @@ fn spoiled_recordings_are_refused() {
         let other = primary.data().join("pg_wal").join(&name);
         let wrong = folder.join("wal").join(first);
         fs::copy(other, &wrong).unwrap();
-        file(wrong).write_all_at(&0xFFFF_u64.to_ne_bytes(), 8).unwrap();
+        file(wrong)
+            .write_all_at(&0xFFFF_u64.to_ne_bytes(), 8)
+            .unwrap();
     });
     assert!(line.contains("another position"), "{line}");
 
@@ -570,7 +595,9 @@ fn sources_that_cannot_be_recorded_are_refused() {
 
     // A workload that fails leaves nothing, neither here nor there.
     primary
-        .execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active")
+        .execute(
+            "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active",
+        )
         .unwrap();
     let folder = lab.folder().join("failed");
     let failed = lab.record(&primary, &folder, || Err(LabError::Closing));

@@ -108,9 +108,8 @@ impl Source {
     /// Where its WAL is flushed, and on which timeline.
     pub fn position(&self) -> Result<(Lsn, Timeline)> {
         // The file's name begins with the timeline.
-        let answer = self.ask(
-            "SELECT l, substr(pg_walfile_name(l), 1, 8) FROM pg_current_wal_flush_lsn() l",
-        )?;
+        let answer = self
+            .ask("SELECT l, substr(pg_walfile_name(l), 1, 8) FROM pg_current_wal_flush_lsn() l")?;
         let position = answer.split_once('|').and_then(|(lsn, timeline)| {
             let timeline = u32::from_str_radix(timeline, 16).ok()?;
             Some((lsn.parse().ok()?, Timeline::new(timeline)?))

@@ -118,7 +118,11 @@ fn stock_standbys_are_equal() {
 /// LOCKSTEP_PLANTS says how many rounds.
 #[test]
 fn planted_faults_are_found() {
-    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let number = |name: &str| {
+        std::env::var(name)
+            .ok()
+            .and_then(|text| text.parse::<u64>().ok())
+    };
     let rounds = number("LOCKSTEP_PLANTS").unwrap_or(1);
     let seed = number("SEED").unwrap_or(1);
     let mut bed = Bed::new(seed);
