@@ -21,6 +21,8 @@ pub struct Bed {
     /// An earlier moment, a later one.
     before: PathBuf,
     after: PathBuf,
+    /// The WAL segment of that moment.
+    segment: u64,
     pages: BTreeMap<String, Vec<(String, usize)>>,
     random: Random,
     planted: u64,
@@ -30,8 +32,8 @@ pub struct Bed {
 }
 
 /// The start of a moment's folders.
-fn settle(primary: &Server, a: &mut Server, b: &mut Server) {
-    oracle::settle(primary, &mut [a, b]).unwrap();
+fn settle(primary: &Server, a: &mut Server, b: &mut Server) -> u64 {
+    oracle::settle(primary, &mut [a, b]).unwrap().into()
 }
 
 impl Bed {
@@ -54,7 +56,7 @@ impl Bed {
             standby.start().unwrap();
         }
         play(&primary, MORE);
-        settle(&primary, &mut a, &mut b);
+        let position = settle(&primary, &mut a, &mut b);
         plants::copy(a.data(), &side_a);
         plants::copy(b.data(), &side_b);
         a.start().unwrap();
@@ -67,6 +69,8 @@ impl Bed {
             pages: plants::pages(&side_a, &candidates),
             before,
             after: a.data().to_path_buf(),
+            // File names count segments of 16 MB: 256 to the first number's one.
+            segment: (position >> 32 << 32) + (position >> 24 & 0xff),
             sides: [side_a, side_b],
             lab,
             random: Random::new(seed),
@@ -86,8 +90,27 @@ impl Bed {
             "vm",
         ];
         assert_eq!(sorts, BTreeSet::from(all));
+        bed.keep_wal(false);
         assert_eq!(bed.compare().found, 0);
         bed
+    }
+
+    /// Whether WAL from before the last checkpoint lies in the folders. Reading it takes
+    /// most of a comparison, and only losses that both sides share need it.
+    fn keep_wal(&self, keep: bool) {
+        for side in &self.sides {
+            let (wal, aside) = (side.join("pg_wal"), side.join("wal_aside"));
+            let (from, to) = if keep { (&aside, &wal) } else { (&wal, &aside) };
+            let _ = fs::create_dir(&aside);
+            for entry in fs::read_dir(from).unwrap() {
+                let name = entry.unwrap().file_name();
+                let text = name.to_string_lossy();
+                let number = (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
+                if number.is_some_and(|number| keep || number + 1 < self.segment) {
+                    fs::rename(from.join(&name), to.join(&name)).unwrap();
+                }
+            }
+        }
     }
 
     fn compare(&self) -> Comparison {
@@ -231,6 +254,7 @@ impl Bed {
 
     /// Pages as they were before a record, on one side and on both; pages of later records.
     pub fn lost_and_future(&mut self) {
+        self.keep_wal(true);
         for sort in [
             "heap", "btree", "hash", "gist", "spgist", "gin", "brin", "sequence", "vm",
         ] {
@@ -256,6 +280,7 @@ impl Bed {
                 }
             }
         }
+        self.keep_wal(false);
     }
 
     /// A file with one page replaced by that of another moment with another LSN.
