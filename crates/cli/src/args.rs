@@ -15,6 +15,7 @@ use crate::bench::load_curve::LoadCurveArgs;
 use crate::bench::overhead::OverheadArgs;
 use crate::bench::replay::ReplayArgs;
 use crate::bench::tpcc::TpccCommand;
+use crate::bench::wal_player::WalPlayerArgs;
 use crate::exit;
 use crate::wal::WalCommand;
 
@@ -90,6 +91,12 @@ pub enum Bench {
     /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
     /// the same WAL; pg_recvlogical throws away what it receives.
     Decode(DecodeArgs),
+    /// What the WAL player sends to a receiver that throws everything away, and how it keeps a rate
+    ///
+    /// Records WAL of a private primary, then plays it unlimited and at set rates, over a Unix
+    /// socket, player and receiver on a core each. A play that is shorter than a round is repeated
+    /// over new connections. Writes wal-player.json into the results folder.
+    WalPlayer(WalPlayerArgs),
     /// TPC-C on a server that runs already: load it, run it, check it
     #[command(disable_help_subcommand = true)]
     Tpcc {

@@ -58,6 +58,9 @@ fn help_is_as_recorded() {
         &["wal", "--help"],
         &["wal", "compare", "--help"],
         &["wal", "random", "--help"],
+        &["wal", "record", "--help"],
+        &["wal", "play", "--help"],
+        &["bench", "wal-player", "--help"],
     ] {
         let output = output(args);
         assert!(output.status.success());
@@ -109,6 +112,23 @@ fn usage_errors_exit_with_2() {
         ),
         (&["bench", "tpcc", "check", "--output", "xml", "x"], "json"),
         (&["wal"], "command"),
+        (&["wal", "record"], "--source"),
+        (&["wal", "record", "--source", "x"], "FOLDER"),
+        (
+            &["wal", "record", "x", "--source", "x", "--seconds", "0"],
+            "--seconds",
+        ),
+        (&["wal", "play"], "FOLDER"),
+        (&["wal", "play", "x", "--rate", "0"], "above 0"),
+        (&["wal", "play", "x", "--speed", "nan"], "above 0"),
+        (
+            &["wal", "play", "x", "--rate", "1", "--speed", "1"],
+            "--speed",
+        ),
+        (&["wal", "play", "x", "--listen", "here"], "here"),
+        (&["wal", "play", "x", "--socket-folder", "/tmp"], "--port"),
+        (&["wal", "play", "x", "--standbys", "0"], "--standbys"),
+        (&["bench", "wal-player", "--rates", "0"], "--rates"),
         (&["wal", "random", "--seed", "1"], "--print"),
         (&["wal", "random", "--print"], "--seed"),
         (&["wal", "random", "--seed", "-1", "--print"], "-1"),
@@ -145,6 +165,34 @@ fn the_environment_is_checked_like_arguments() {
         assert_eq!(output.status.code(), Some(2), "{name}");
         assert!(String::from_utf8_lossy(&output.stderr).contains(value));
     }
+}
+
+#[test]
+fn a_folder_that_is_no_recording_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (code, line) = failure(&["wal", "play", folder.path().to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(line.contains("lockstep wal record"), "{line}");
+}
+
+#[test]
+fn a_source_that_does_not_answer_exits_with_3_in_the_words_of_libpq() {
+    let folder = tempfile::tempdir().unwrap();
+    let nowhere = format!("host={} port=1", folder.path().display());
+    let recording = folder.path().join("recording");
+    let output = lockstep(&["wal", "record", recording.to_str().unwrap()])
+        .args(["--source", &nowhere])
+        .output()
+        .unwrap();
+    let line = String::from_utf8(output.stderr).unwrap();
+    let line = line.lines().last().unwrap();
+    assert_eq!(output.status.code(), Some(3), "{line}");
+    assert!(
+        line.starts_with("lockstep: the source does not answer"),
+        "{line}"
+    );
+    assert!(line.contains("Is the server running"), "{line}");
+    assert!(!recording.exists());
 }
 
 #[test]

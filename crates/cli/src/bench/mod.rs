@@ -9,6 +9,7 @@ pub mod replay;
 mod results;
 mod steps;
 pub mod tpcc;
+pub mod wal_player;
 
 use anyhow::Result;
 use lockstep_lab::trial::Variant;
@@ -24,6 +25,7 @@ pub fn run(benchmark: &Bench) -> Result<()> {
         Bench::LoadCurve(args) => load_curve::run(args),
         Bench::Decode(args) => decode::run(args),
         Bench::Tpcc { command } => tpcc::run(command),
+        Bench::WalPlayer(args) => wal_player::run(args),
     }
 }
 

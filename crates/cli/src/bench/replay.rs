@@ -402,8 +402,8 @@ fn table(results: &Results<Row>) -> Vec<Vec<String>> {
             "stock MB/s",
             "lockstep MB/s",
             "lockstep/stock",
-            "startup CPU s",
-            "",
+            "stock startup CPU s",
+            "lockstep",
         ]
         .map(str::to_owned)
         .to_vec(),

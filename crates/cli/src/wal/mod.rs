@@ -1,7 +1,9 @@
 //! `lockstep wal`: one module for each subcommand.
 
 pub mod compare;
+pub mod play;
 pub mod random;
+pub mod record;
 
 use clap::Subcommand;
 
@@ -27,6 +29,19 @@ pub enum WalCommand {
     /// least a database, of its own. Statements may fail where sessions meet; errors that no
     /// correct server answers end the run with exit code 1.
     Random(random::RandomArgs),
+    /// Record the WAL of a running primary, with a base backup to start from
+    ///
+    /// Runs pg_receivewal, pg_basebackup and pg_waldump of the source's version, from
+    /// /usr/lib/postgresql. The source keeps the WAL that is needed through a temporary slot, which
+    /// goes away with the recording, however it ends; three of its walsenders and two slots must be
+    /// free. Clusters with tablespaces are refused. Exit code 3: the source does not answer.
+    Record(record::RecordArgs),
+    /// Play a recording to standbys as their primary would
+    ///
+    /// Make each standby from the recording's base/, with primary_conninfo as the first line says
+    /// it. The play begins when they stream, and ends when all that streamed have replayed
+    /// everything; one that was lost is waited for. Nobody is asked for a password.
+    Play(play::PlayArgs),
 }
 
 /// Runs a subcommand.
@@ -34,5 +49,7 @@ pub fn run(command: &WalCommand) -> anyhow::Result<()> {
     match command {
         WalCommand::Compare(args) => compare::run(args),
         WalCommand::Random(args) => random::run(args),
+        WalCommand::Record(args) => record::run(args),
+        WalCommand::Play(args) => play::run(args),
     }
 }
