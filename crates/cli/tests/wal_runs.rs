@@ -9,7 +9,9 @@
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
+use lockstep_lab::Lsn;
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Settings, Stop};
@@ -17,6 +19,8 @@ use lockstep_lab::wal::{Address, Recording};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
+
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The reaper of the labs below, which start this program under the reaper's name and
 /// with this test's. As one test among others it has nothing to do.
@@ -81,6 +85,10 @@ fn interrupt(child: &Child) {
     signal::kill(pid, Signal::SIGINT).unwrap();
 }
 
+fn lsn(text: &str) -> Lsn {
+    text.parse().unwrap()
+}
+
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
@@ -107,7 +115,17 @@ fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
             ))
             .unwrap();
     }
+    // The source need not keep what was received.
+    primary.execute("SELECT pg_switch_wal()").unwrap();
+    primary.execute("CREATE TABLE later ()").unwrap();
     let written = primary.flush_lsn().unwrap();
+    let segment = u64::from(written) & !0xFF_FFFF;
+    let slot = "SELECT restart_lsn::text FROM pg_replication_slots";
+    let started = Instant::now();
+    while u64::from(lsn(&primary.query_text(slot).unwrap().unwrap())) < segment {
+        assert!(started.elapsed() < PATIENCE, "the slot does not advance");
+        std::thread::sleep(Duration::from_millis(50));
+    }
     interrupt(&child);
     let (code, said) = end(child);
     assert_eq!(code, Some(0), "{said}");
