@@ -28,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-fresh test-pg-suites test-assert lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-fresh test-oracle test-pg-suites test-assert soak lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -50,12 +50,19 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl or T=sql
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
 
-test-pg-suites: check-pg ## PostgreSQL's own recovery suite under Lockstep (PRELOAD= stock, ROOT=1 in a Debian root)
+test-pg-suites: check-pg ## PostgreSQL's own recovery suite under Lockstep (PRELOAD= for stock, ROOT=1 for a Debian root)
 	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)
 	@scripts/test-pg-suites $(if $(ROOT),--in-root) $(if $(PRELOAD),,--stock) $(T)
 
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
+
+soak: check-pg ## hours of replay: 50 seeds, crashes, invariants, planted faults (T="equality crashes"; LOCKSTEP_SEEDS=…)
+	@scripts/soak $(T)
+
+test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
+	@scripts/cargo test --locked --release -p lockstep-lab --test oracle -- --skip planted
+	@scripts/cargo test --locked --release -p lockstep-lab --test oracle planted -- --nocapture
 
 test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
 	@scripts/test-fresh

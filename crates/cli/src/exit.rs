@@ -4,6 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 
@@ -57,6 +58,14 @@ fn code(error: &anyhow::Error) -> u8 {
         return DATA;
     }
     let error = error.downcast_ref::<LabError>();
+    if let Some(LabError::Oracle(error)) = error {
+        return match error.server() {
+            Some(Side::B) => TARGET,
+            Some(_) => SOURCE,
+            None if error.is_refusal() => USAGE,
+            None => FAILED,
+        };
+    }
     if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
         return TARGET;
     }

@@ -56,6 +56,7 @@ fn help_is_as_recorded() {
         &["bench", "tpcc", "run", "--help"],
         &["bench", "tpcc", "check", "--help"],
         &["wal", "--help"],
+        &["wal", "compare", "--help"],
         &["wal", "random", "--help"],
         &["wal", "record", "--help"],
         &["wal", "play", "--help"],
@@ -192,6 +193,29 @@ fn a_source_that_does_not_answer_exits_with_3_in_the_words_of_libpq() {
     );
     assert!(line.contains("Is the server running"), "{line}");
     assert!(!recording.exists());
+}
+
+#[test]
+fn what_is_no_data_folder_cannot_be_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().to_str().unwrap();
+    for (args, code, words) in [
+        (["wal", "compare", empty, empty], 2, "is not a data folder"),
+        (
+            ["wal", "compare", "/nowhere/at/all", empty],
+            2,
+            "there is no such folder",
+        ),
+        (
+            ["wal", "compare", "host=/nowhere/at/all port=1", empty],
+            3,
+            "A: connection to server",
+        ),
+    ] {
+        let (found, line) = failure(&args);
+        assert_eq!(found, code, "{line}");
+        assert!(line.contains(words), "{line}");
+    }
 }
 
 #[test]

@@ -21,6 +21,7 @@ pub mod decode;
 pub mod error;
 pub mod extension;
 pub mod guard;
+pub mod invariants;
 pub mod lag;
 pub mod launch;
 pub mod machine;

@@ -283,15 +283,22 @@ impl Server {
 
     /// Connects over the socket.
     pub fn connect(&self, user: &str, application: &str) -> Result<Client> {
-        Config::new()
+        self.config(user, application)
+            .connect(NoTls)
+            .map_err(|error| self.refused("refused a connection", &error))
+    }
+
+    /// How to connect, for threads that may have to do it again.
+    pub(crate) fn config(&self, user: &str, application: &str) -> Config {
+        let mut config = Config::new();
+        config
             .host_path(self.sockets())
             .port(self.port)
             .user(user)
             .dbname(DATABASE)
             .application_name(application)
-            .connect_timeout(PATIENCE)
-            .connect(NoTls)
-            .map_err(|error| self.refused("refused a connection", &error))
+            .connect_timeout(PATIENCE);
+        config
     }
 
     pub(crate) fn refused(&self, what: &str, error: &postgres::Error) -> LabError {

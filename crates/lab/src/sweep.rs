@@ -206,8 +206,8 @@ fn unmount(folder: &Path) {
     }
 }
 
-/// A loop device goes with its mount, but one that was never mounted stays.
-fn free_loop_devices(folder: &Path) {
+/// Loop devices and the files behind them.
+pub(crate) fn loop_devices() -> Vec<(String, PathBuf)> {
     let listed = Command::new(LOSETUP)
         .args([
             "--list",
@@ -219,13 +219,21 @@ fn free_loop_devices(folder: &Path) {
         .stdin(Stdio::null())
         .stderr(Stdio::null())
         .output();
-    let Ok(listed) = listed else { return };
-    for line in String::from_utf8_lossy(&listed.stdout).lines() {
-        let ours = line
-            .split_once(' ')
-            .filter(|(_, file)| Path::new(file).starts_with(folder));
-        if let Some((device, _)) = ours {
-            quietly(LOSETUP, |command| command.args(["--detach", device]));
+    let Ok(listed) = listed else {
+        return Vec::new();
+    };
+    String::from_utf8_lossy(&listed.stdout)
+        .lines()
+        .filter_map(|line| line.split_once(' '))
+        .map(|(device, file)| (device.to_owned(), PathBuf::from(file)))
+        .collect()
+}
+
+/// A loop device goes with its mount, but one that was never mounted stays.
+fn free_loop_devices(folder: &Path) {
+    for (device, file) in loop_devices() {
+        if file.starts_with(folder) {
+            quietly(LOSETUP, |command| command.args(["--detach", &device]));
         }
     }
 }

@@ -246,6 +246,48 @@ fn a_power_cut_takes_what_was_not_synced() {
     assert_nothing_left(&folder);
 }
 
+#[test]
+fn another_mount_namespace_does_not_keep_the_dead_disk() {
+    let test = "another_mount_namespace_does_not_keep_the_dead_disk";
+    if skipped(test) {
+        return;
+    }
+    let lab = lab();
+    let primary = lab.primary("primary", None, &small()).unwrap();
+    let (mut standby, disk) = lab
+        .standby_on_disk(&primary, "standby", &Settings::new(), DISK_MB)
+        .unwrap();
+    primary.execute("CREATE TABLE t (i int)").unwrap();
+    // As a container that starts meanwhile: it has a copy of every mount.
+    let mut other = Command::new("/usr/bin/unshare")
+        .args(["--mount", "--", "/bin/sh", "-c", "echo; exec cat"])
+        .current_dir("/")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ready = String::new();
+    BufReader::new(other.stdout.take().unwrap())
+        .read_line(&mut ready)
+        .unwrap();
+    if ready.is_empty() {
+        println!("SKIP {test}: no mount namespace can be made here");
+        return;
+    }
+    for _ in 0..2 {
+        Victim::Power.strike(&mut standby, Some(&disk)).unwrap();
+        insert(&primary);
+        caught_up(&primary, &mut standby);
+    }
+    drop(other.stdin.take());
+    other.wait().unwrap();
+    drop((standby, primary));
+    let folder = lab.folder().to_path_buf();
+    drop(lab);
+    assert_nothing_left(&folder);
+}
+
 fn assert_nothing_left(folder: &Path) {
     assert!(!folder.exists());
     assert!(sweep::processes(folder).is_empty());

@@ -18,6 +18,12 @@ use lockstep_lab::server::{Server, Settings};
 /// Crashes of one standby during one workload.
 const CRASHES_AT_A_TIME: usize = 3;
 
+/// The workload while a standby crashes: long enough for all the crashes.
+const CRASH_SIZE: Size = Size {
+    sessions: 4,
+    statements: 400,
+};
+
 /// Megabytes of the disk that loses power; its file is sparse.
 const DISK_MB: u64 = 6000;
 
@@ -73,8 +79,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     }
 }
 
-fn run(lab: &Lab, primary: &Server, seed: u64) -> Summary {
-    let summary = random::run(lab, primary, &RandomWorkload::new(seed, Size::default())).unwrap();
+fn run(lab: &Lab, primary: &Server, seed: u64, size: Size) -> Summary {
+    let summary = random::run(lab, primary, &RandomWorkload::new(seed, size)).unwrap();
     let unexpected: Vec<_> = summary.unexpected.iter().map(ToString::to_string).collect();
     assert!(unexpected.is_empty(), "seed {seed}: {unexpected:#?}");
     summary
@@ -141,7 +147,7 @@ fn seeds_leave_two_stock_standbys_equal() {
     let mut other = lab.standby(&primary, "other", &Settings::new()).unwrap();
     let (mut different, mut pages) = (Vec::new(), 0);
     for seed in first..first + seeds {
-        let summary = run(&lab, &primary, seed);
+        let summary = run(&lab, &primary, seed, Size::default());
         let comparison = compare(&lab, &mut primary, &mut one, &mut other, FreeSpace::Strict);
         report(&format!("seed {seed}: {summary}"), &comparison);
         pages += comparison.pages;
@@ -186,7 +192,7 @@ fn a_standby_that_crashes_stays_equal() {
     let (mut left, mut seed, mut different) = (crashes, first, Vec::new());
     while left > 0 {
         thread::scope(|scope| {
-            let workload = scope.spawn(|| run(&lab, &primary, seed));
+            let workload = scope.spawn(|| run(&lab, &primary, seed, CRASH_SIZE));
             for crash in plan.by_ref().take(CRASHES_AT_A_TIME.min(left as usize)) {
                 let (victim, moment) = (crash.victim, crash.moment.to_string());
                 let replayed = crash

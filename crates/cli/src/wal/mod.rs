@@ -1,5 +1,6 @@
 //! `lockstep wal`: one module for each subcommand.
 
+pub mod compare;
 pub mod play;
 pub mod random;
 pub mod record;
@@ -9,6 +10,15 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
+    /// Compare two standbys, or a standby and its primary, page by page
+    ///
+    /// Both must stand at the same position: stopped with a fast shutdown, or standbys on this
+    /// machine with replay paused. Every page of every fork must be equal but for what may differ
+    /// without WAL (hint bits, unused space, checksums), and as new as the WAL still present says.
+    /// To have everything on disk before standbys are stopped: CHECKPOINT on the primary, wait
+    /// until they have replayed it, CHECKPOINT on them. Nothing is written. Exit code 0: equal,
+    /// 5: different, 2: cannot be compared as they are.
+    Compare(compare::CompareArgs),
     /// Run a random SQL workload that a seed determines, or print it
     ///
     /// DDL and DML over heap, TOAST, every built-in index type, partitions, sequences,
@@ -37,6 +47,7 @@ pub enum WalCommand {
 /// Runs a subcommand.
 pub fn run(command: &WalCommand) -> anyhow::Result<()> {
     match command {
+        WalCommand::Compare(args) => compare::run(args),
         WalCommand::Random(args) => random::run(args),
         WalCommand::Record(args) => record::run(args),
         WalCommand::Play(args) => play::run(args),

@@ -12,7 +12,7 @@ use std::fs::{self, File, Permissions};
 use std::io;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -29,6 +29,7 @@ const MKFS: &str = "/usr/sbin/mkfs.ext4";
 pub(crate) const MOUNT: &str = "/usr/bin/mount";
 pub(crate) const UMOUNT: &str = "/usr/bin/umount";
 const PERL: &str = "/usr/bin/perl";
+const CP: &str = "/usr/bin/cp";
 
 /// Keep metadata from reaching the disk by itself: no journal commit for a long time, and
 /// no early allocation when a file is replaced.
@@ -42,11 +43,15 @@ const CUT: &str = "open(my $d, '<', $ARGV[0]) or die \"open: $!\\n\"; \
 /// How long a killed server may keep the file system busy.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// How long the loop device of a file system that is unmounted may take to go.
+const RELEASE: Duration = Duration::from_secs(2);
+
 /// A server's data folder on a file system of its own.
 #[derive(Debug)]
 pub struct PowerDisk {
     launcher: Arc<Launcher>,
-    image: PathBuf,
+    /// The file that is mounted; another after a copy.
+    image: Mutex<PathBuf>,
     folder: PathBuf,
 }
 
@@ -70,16 +75,17 @@ impl PowerDisk {
         if let Some(reason) = Self::unavailable() {
             return Err(CrashError::Unavailable(reason).into());
         }
+        let image = lab.folder().join(format!("{name}.disk"));
         let disk = Self {
             launcher: Arc::clone(lab.launcher()),
-            image: lab.folder().join(format!("{name}.disk")),
+            image: Mutex::new(image.clone()),
             folder: lab.folder().join(name),
         };
-        File::create(&disk.image)
+        File::create(&image)
             .and_then(|file| file.set_len(megabytes * 1_000_000))
-            .map_err(disk.failed("create", &disk.image))?;
+            .map_err(disk.failed("create", &image))?;
         fs::create_dir(&disk.folder).map_err(disk.failed("create", &disk.folder))?;
-        disk.run(MKFS, &[&"-q", &"-F", &"-m", &"0", &disk.image])?;
+        disk.run(MKFS, &[&"-q", &"-F", &"-m", &"0", &image])?;
         disk.mount_again()?;
         // The server's programs insist on an empty folder.
         let lost = disk.folder.join("lost+found");
@@ -111,7 +117,28 @@ impl PowerDisk {
             }
             thread::sleep(Duration::from_millis(5));
         }
-        self.run(MOUNT, &[&"-o", &OPTIONS, &self.image, &self.folder])
+        let mut image = self.image.lock().unwrap_or_else(PoisonError::into_inner);
+        let unmounted = Instant::now();
+        while has_loop_device(&image) {
+            if unmounted.elapsed() > RELEASE {
+                *image = self.copied(&image)?;
+                break;
+            }
+            thread::sleep(Duration::from_millis(5));
+        }
+        self.run(MOUNT, &[&"-o", &OPTIONS, &*image, &self.folder])
+    }
+
+    /// A mount namespace that somebody made meanwhile (a container, `unshare`) has a
+    /// copy of our mount, which keeps the dead file system alive. Mounting its file again
+    /// would only give that one back; a copy of the file is another one.
+    fn copied(&self, image: &Path) -> Result<PathBuf> {
+        let mut name = image.as_os_str().to_owned();
+        name.push("+");
+        let copy = PathBuf::from(name);
+        self.run(CP, &[&"--sparse=always", &image, &copy])?;
+        fs::remove_file(image).map_err(self.failed("remove", image))?;
+        Ok(copy)
     }
 
     fn run(&self, program: &str, args: &[&dyn AsRef<std::ffi::OsStr>]) -> Result<()> {
@@ -131,6 +158,12 @@ impl PowerDisk {
             source,
         }
     }
+}
+
+fn has_loop_device(image: &Path) -> bool {
+    crate::sweep::loop_devices()
+        .iter()
+        .any(|(_, file)| file == image)
 }
 
 fn is_mounted(folder: &Path) -> bool {

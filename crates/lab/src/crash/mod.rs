@@ -15,7 +15,7 @@ use std::path::PathBuf;
 
 pub use disk::PowerDisk;
 pub(crate) use disk::UMOUNT;
-pub use moment::Moment;
+pub use moment::{Moment, QUIET};
 pub use plan::Plan;
 pub use process::{Process, process_of};
 pub use victim::Victim;

@@ -2,10 +2,15 @@
 
 use std::fmt;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
+
+use postgres::Client;
 
 use crate::server::{PATIENCE, SUPERUSER, Server};
 use crate::{Lsn, Result};
+
+/// How long replay stands still before [`Moment::Further`] gives up on more WAL.
+pub const QUIET: Duration = Duration::from_secs(3);
 
 /// When a crash happens. Each is awaited for [`PATIENCE`] at most.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -16,6 +21,9 @@ pub enum Moment {
     After(Duration),
     /// When the standby has replayed up to here.
     Replayed(Lsn),
+    /// When the standby has replayed this many more bytes, or has nothing to replay for
+    /// [`QUIET`].
+    Further(u64),
     /// When these words appear in the standby's log.
     Logged(String),
     /// When a restartpoint begins, for which one is asked for. Needs `log_checkpoints`.
@@ -31,6 +39,7 @@ impl fmt::Display for Moment {
             Self::Now => f.write_str("at once"),
             Self::After(time) => write!(f, "after {} ms", time.as_millis()),
             Self::Replayed(lsn) => write!(f, "at {lsn}"),
+            Self::Further(bytes) => write!(f, "after {bytes} more bytes"),
             Self::Logged(words) => write!(f, "at the log line \"{words}\""),
             Self::Restartpoint => f.write_str("in a restartpoint"),
             Self::Replaying(sql) => write!(f, "in the replay of {sql}"),
@@ -47,6 +56,7 @@ impl Moment {
                 Ok(())
             }
             Self::Replayed(lsn) => await_replayed(standby, *lsn),
+            Self::Further(bytes) => await_further(standby, *bytes),
             Self::Logged(words) => {
                 let seen = standby.log_length();
                 await_logged(standby, seen, words)
@@ -57,18 +67,37 @@ impl Moment {
     }
 }
 
-/// One session for all looks: connecting each time would take longer than what is looked
-/// for.
 fn await_replayed(standby: &mut Server, lsn: Lsn) -> Result<()> {
     let mut client = standby.connect(SUPERUSER, "lockstep lab moment")?;
     standby.await_event(&format!("replay {lsn}"), PATIENCE, |standby| {
         standby.check_alive()?;
-        let replayed: Option<Lsn> = client
-            .query_one("SELECT pg_last_wal_replay_lsn()", &[])
-            .and_then(|row| row.try_get(0))
-            .map_err(|error| standby.refused("refused a query", &error))?;
-        Ok(replayed >= Some(lsn))
+        Ok(replayed(&mut client, standby)? >= lsn)
     })
+}
+
+fn await_further(standby: &mut Server, bytes: u64) -> Result<()> {
+    let mut client = standby.connect(SUPERUSER, "lockstep lab moment")?;
+    let mut last = replayed(&mut client, standby)?;
+    let wanted = Lsn::from(u64::from(last) + bytes);
+    let mut moved = Instant::now();
+    standby.await_event(&format!("replay {wanted}"), PATIENCE, |standby| {
+        standby.check_alive()?;
+        let now = replayed(&mut client, standby)?;
+        if now > last {
+            last = now;
+            moved = Instant::now();
+        }
+        Ok(now >= wanted || moved.elapsed() > QUIET)
+    })
+}
+
+/// One session for all looks: connecting each time would take longer than what is looked
+/// for.
+fn replayed(client: &mut Client, standby: &Server) -> Result<Lsn> {
+    client
+        .query_one("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')", &[])
+        .and_then(|row| row.try_get(0))
+        .map_err(|error| standby.refused("refused a query", &error))
 }
 
 fn await_logged(standby: &mut Server, seen: u64, words: &str) -> Result<()> {

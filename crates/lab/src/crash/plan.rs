@@ -9,6 +9,9 @@ use crate::crash::{Crash, Moment, Process, Victim};
 /// Longest random wait before a crash, in milliseconds.
 const LONGEST_WAIT_MS: u64 = 700;
 
+/// Most bytes of WAL between one crash and the next.
+const FURTHEST: u64 = 8_000_000;
+
 /// Endless crashes of a standby.
 #[derive(Debug, Clone)]
 pub struct Plan {
@@ -49,6 +52,7 @@ impl Plan {
         match self.rng.u32(..6) {
             0 => Moment::Now,
             1 => Moment::Restartpoint,
+            2..=4 => Moment::Further(self.rng.u64(1..=FURTHEST)),
             _ => Moment::After(Duration::from_millis(self.rng.u64(1..=LONGEST_WAIT_MS))),
         }
     }

@@ -50,7 +50,10 @@ pub(crate) fn run(
             differences: Vec::new(),
         },
         not_on_disk: [None, None],
-        pieces: (vec![0; PIECE_PAGES * PAGE_SIZE], vec![0; PIECE_PAGES * PAGE_SIZE]),
+        pieces: (
+            vec![0; PIECE_PAGES * PAGE_SIZE],
+            vec![0; PIECE_PAGES * PAGE_SIZE],
+        ),
     };
     engine.folders(package)?;
     engine.check_on_disk()?;

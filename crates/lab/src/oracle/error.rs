@@ -128,6 +128,14 @@ pub enum OracleError {
         /// The stopped folder.
         path: PathBuf,
     },
+    /// Nothing to check with.
+    #[error(
+        "{side} has the extension amcheck in no database: run CREATE EXTENSION amcheck on the primary, in every database to check, and let it replay"
+    )]
+    NoAmcheck {
+        /// Which side.
+        side: Side,
+    },
     /// A server refused.
     #[error("{side}: {reason}")]
     Server {

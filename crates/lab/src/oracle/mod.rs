@@ -11,6 +11,7 @@
 //! Not compared: temporary relations, unlogged ones but for their init fork, and what is
 //! no relation (transaction status, statistics, configuration). Nothing is written.
 
+mod amcheck;
 mod control;
 mod difference;
 mod engine;
@@ -21,6 +22,7 @@ pub mod mask;
 mod node;
 pub mod page;
 mod psql;
+mod rows;
 mod settle;
 mod wal;
 
@@ -29,11 +31,13 @@ use std::path::Path;
 use crate::package::Package;
 use crate::{Lsn, Result};
 
+pub use amcheck::{Amcheck, amcheck};
 pub use control::{ClusterState, Control, SystemIdentifier, Timeline};
 pub use difference::{Difference, Side, What};
 pub use error::OracleError;
 pub use files::{Fork, Relation, RelationFork};
-pub use node::{Node, Target, major_of};
+pub use node::{Node, Target, package_of};
+pub use rows::{RowComparison, compare_rows};
 pub use settle::settle;
 
 /// How the free space map is compared.

@@ -18,7 +18,7 @@ use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Relation, RelationFork};
 use crate::oracle::psql::Session;
 use crate::oracle::wal::Wal;
-use crate::package::Package;
+use crate::package::{Package, SUPPORTED};
 
 /// The user to connect as to a server that only its folder names, unless PGUSER is set.
 const SUPERUSER: &str = "postgres";
@@ -45,8 +45,27 @@ impl Target {
     }
 }
 
+/// The package of a side's own major. To ask a server for it any installed psql will do.
+pub fn package_of(side: Side, target: &Target) -> crate::Result<Package> {
+    let major = match target {
+        Target::Folder(folder) => major_of(folder)?,
+        Target::Conninfo(conninfo) => {
+            let mut installed = SUPPORTED
+                .rev()
+                .map(|major| Package::find(major.to_string().parse()?));
+            let any = installed.find(|package| package.is_ok());
+            let package = any.unwrap_or_else(|| Package::find("15".parse()?))?;
+            let session = Session::new(&package, side, conninfo);
+            let query = "SELECT current_setting('server_version_num')::int / 10000;";
+            let [major] = session.row(query)?;
+            major
+        }
+    };
+    Package::find(major.parse()?)
+}
+
 /// The major that `folder` belongs to, as its PG_VERSION says.
-pub fn major_of(folder: &Path) -> std::result::Result<String, OracleError> {
+fn major_of(folder: &Path) -> Result<String> {
     let not_one = |reason: String| OracleError::NotADataFolder {
         path: folder.to_path_buf(),
         reason,

@@ -21,6 +21,8 @@ pub struct Bed {
     /// An earlier moment, a later one.
     before: PathBuf,
     after: PathBuf,
+    /// The WAL segment of that moment.
+    segment: u64,
     pages: BTreeMap<String, Vec<(String, usize)>>,
     random: Random,
     planted: u64,
@@ -30,8 +32,8 @@ pub struct Bed {
 }
 
 /// The start of a moment's folders.
-fn settle(primary: &Server, a: &mut Server, b: &mut Server) {
-    oracle::settle(primary, &mut [a, b]).unwrap();
+fn settle(primary: &Server, a: &mut Server, b: &mut Server) -> u64 {
+    oracle::settle(primary, &mut [a, b]).unwrap().into()
 }
 
 impl Bed {
@@ -54,7 +56,7 @@ impl Bed {
             standby.start().unwrap();
         }
         play(&primary, MORE);
-        settle(&primary, &mut a, &mut b);
+        let position = settle(&primary, &mut a, &mut b);
         plants::copy(a.data(), &side_a);
         plants::copy(b.data(), &side_b);
         a.start().unwrap();
@@ -67,6 +69,8 @@ impl Bed {
             pages: plants::pages(&side_a, &candidates),
             before,
             after: a.data().to_path_buf(),
+            // File names count segments of 16 MB: 256 to the first number's one.
+            segment: (position >> 32 << 32) + (position >> 24 & 0xff),
             sides: [side_a, side_b],
             lab,
             random: Random::new(seed),
@@ -82,11 +86,31 @@ impl Bed {
         }
         let sorts: BTreeSet<&str> = bed.pages.keys().map(String::as_str).collect();
         let all = [
-            "brin", "btree", "fsm", "gin", "gist", "hash", "heap", "init", "sequence", "spgist", "vm",
+            "brin", "btree", "fsm", "gin", "gist", "hash", "heap", "init", "sequence", "spgist",
+            "vm",
         ];
         assert_eq!(sorts, BTreeSet::from(all));
+        bed.keep_wal(false);
         assert_eq!(bed.compare().found, 0);
         bed
+    }
+
+    /// Whether WAL from before the last checkpoint lies in the folders. Reading it takes
+    /// most of a comparison, and only losses that both sides share need it.
+    fn keep_wal(&self, keep: bool) {
+        for side in &self.sides {
+            let (wal, aside) = (side.join("pg_wal"), side.join("wal_aside"));
+            let (from, to) = if keep { (&aside, &wal) } else { (&wal, &aside) };
+            let _ = fs::create_dir(&aside);
+            for entry in fs::read_dir(from).unwrap() {
+                let name = entry.unwrap().file_name();
+                let text = name.to_string_lossy();
+                let number = (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
+                if number.is_some_and(|number| keep || number + 1 < self.segment) {
+                    fs::rename(from.join(&name), to.join(&name)).unwrap();
+                }
+            }
+        }
     }
 
     fn compare(&self) -> Comparison {
@@ -100,7 +124,14 @@ impl Bed {
 
     /// Changes a file on one side, or on both, compares, and takes it back. Found is only
     /// what names the file and, where there is one, the block, and nothing besides.
-    fn plant(&mut self, what: &str, both: bool, path: &str, block: Option<usize>, after: Option<&[u8]>) -> Comparison {
+    fn plant(
+        &mut self,
+        what: &str,
+        both: bool,
+        path: &str,
+        block: Option<usize>,
+        after: Option<&[u8]>,
+    ) -> Comparison {
         let sides = match both {
             true => vec![0, 1],
             false => vec![self.random.below(2)],
@@ -113,12 +144,16 @@ impl Bed {
         drop(changes);
         self.planted += 1;
         let told = comparison.differences.iter().all(|difference| {
-            difference.file == path && (block.is_none() || difference.block == block.map(|b| b as u32))
+            difference.file == path
+                && (block.is_none() || difference.block == block.map(|b| b as u32))
         });
         if comparison.found > 0 && told {
             self.found += 1;
         } else {
-            println!("NOT FOUND: {what} in {path}, block {block:?}: {:?}", comparison.differences);
+            println!(
+                "NOT FOUND: {what} in {path}, block {block:?}: {:?}",
+                comparison.differences
+            );
         }
         comparison
     }
@@ -197,41 +232,72 @@ impl Bed {
             let mut zeroed = content.clone();
             zeroed[place.clone()].fill(0);
             self.plant("zeroed page", false, &path, Some(block), Some(&zeroed));
-            self.plant("short file", false, &path, Some(block), Some(&content[..place.start]));
+            self.plant(
+                "short file",
+                false,
+                &path,
+                Some(block),
+                Some(&content[..place.start]),
+            );
             let cut = place.start + 1 + self.random.below(PAGE - 1);
             self.plant("cut page", false, &path, None, Some(&content[..cut]));
             let longer = [&content[..], &content[place]].concat();
-            self.plant("extra page", false, &path, Some(content.len() / PAGE), Some(&longer));
+            self.plant(
+                "extra page",
+                false,
+                &path,
+                Some(content.len() / PAGE),
+                Some(&longer),
+            );
         }
     }
 
     /// Pages as they were before a record, on one side and on both; pages of later records.
     pub fn lost_and_future(&mut self) {
-        for sort in ["heap", "btree", "hash", "gist", "spgist", "gin", "brin", "sequence", "vm"] {
-            for (moment, folder) in [("lost", self.before.clone()), ("future", self.after.clone())] {
+        self.keep_wal(true);
+        for sort in [
+            "heap", "btree", "hash", "gist", "spgist", "gin", "brin", "sequence", "vm",
+        ] {
+            for (moment, folder) in [
+                ("lost", self.before.clone()),
+                ("future", self.after.clone()),
+            ] {
                 let Some((path, block, other)) = self.changed_page(sort, &folder) else {
                     panic!("no {sort} page changed ({moment})");
                 };
                 for both in [false, true] {
                     let comparison = self.plant(moment, both, &path, Some(block), Some(&other));
-                    let as_expected = comparison.differences.iter().all(|difference| match difference.what {
-                        What::Behind { .. } => moment == "lost",
-                        What::Future { .. } => moment == "future",
-                        _ => false,
-                    });
+                    let as_expected =
+                        comparison
+                            .differences
+                            .iter()
+                            .all(|difference| match difference.what {
+                                What::Behind { .. } => moment == "lost",
+                                What::Future { .. } => moment == "future",
+                                _ => false,
+                            });
                     assert!(as_expected, "{moment}: {:?}", comparison.differences);
                 }
             }
         }
+        self.keep_wal(false);
     }
 
     /// A file with one page replaced by that of another moment with another LSN.
-    fn changed_page(&mut self, sort: &str, folder: &std::path::Path) -> Option<(String, usize, Vec<u8>)> {
+    fn changed_page(
+        &mut self,
+        sort: &str,
+        folder: &std::path::Path,
+    ) -> Option<(String, usize, Vec<u8>)> {
         for _ in 0..20 * TRIES {
             let (path, block, mut content) = self.some_page(sort);
             let place = block * PAGE..(block + 1) * PAGE;
-            let Ok(other) = fs::read(folder.join(&path)) else { continue };
-            let Some(page) = other.get(place.clone()) else { continue };
+            let Ok(other) = fs::read(folder.join(&path)) else {
+                continue;
+            };
+            let Some(page) = other.get(place.clone()) else {
+                continue;
+            };
             if page[..8] != content[place.start..place.start + 8] && page[..8] != [0; 8] {
                 content[place].copy_from_slice(page);
                 return Some((path, block, content));
@@ -246,7 +312,11 @@ impl Bed {
             let (path, _, _) = self.some_page(&sort);
             self.plant("missing file", false, &path, None, None);
         }
-        for path in ["base/5/pg_filenode.map", "global/pg_filenode.map", "base/5/PG_VERSION"] {
+        for path in [
+            "base/5/pg_filenode.map",
+            "global/pg_filenode.map",
+            "base/5/PG_VERSION",
+        ] {
             let mut content = self.read(path);
             let at = self.random.below(content.len());
             content[at] ^= 1;
@@ -257,7 +327,10 @@ impl Bed {
 
     pub fn finish(self) {
         assert_eq!(self.compare().found, 0, "all was taken back");
-        println!("harmless changes {}, reported {}", self.harmless, self.reported);
+        println!(
+            "harmless changes {}, reported {}",
+            self.harmless, self.reported
+        );
         println!("planted {}, found {}", self.planted, self.found);
         assert_eq!((self.planted, self.reported), (self.found, 0));
     }

@@ -59,7 +59,9 @@ fn bits_of(at: usize, mask: u32) -> impl Iterator<Item = Bit> {
 }
 
 fn bytes(range: std::ops::Range<usize>) -> Vec<Bit> {
-    range.flat_map(|at| (0..8).map(move |bit| (at, bit))).collect()
+    range
+        .flat_map(|at| (0..8).map(move |bit| (at, bit)))
+        .collect()
 }
 
 /// A relation's file: main fork of an access method, or another fork.
@@ -88,13 +90,20 @@ pub fn candidates(server: &Server) -> BTreeMap<String, Vec<Candidate>> {
         let path: String = row.get(0);
         let method: String = row.get(1);
         let unlogged: bool = row.get(2);
-        let forks = if unlogged { vec!["init"] } else { vec!["main", "fsm", "vm"] };
+        let forks = if unlogged {
+            vec!["init"]
+        } else {
+            vec!["main", "fsm", "vm"]
+        };
         for fork in forks {
             let (path, sort) = match fork {
                 "main" => (path.clone(), method.clone()),
                 _ => (format!("{path}_{fork}"), fork.to_owned()),
             };
-            found.entry(sort.clone()).or_default().push(Candidate { path, sort });
+            found
+                .entry(sort.clone())
+                .or_default()
+                .push(Candidate { path, sort });
         }
     }
     found
@@ -112,7 +121,9 @@ pub struct View<'a> {
 impl<'a> View<'a> {
     /// None for pages that are new or free again, whose content means nothing.
     pub fn of(page: &'a [u8], sort: &'a str) -> Option<Self> {
-        if page.iter().all(|&byte| byte == 0) || u32_at(page, 0) == 0 && u32_at(page, 4) == 0 && !matches!(sort, "fsm" | "init") {
+        if page.iter().all(|&byte| byte == 0)
+            || u32_at(page, 0) == 0 && u32_at(page, 4) == 0 && !matches!(sort, "fsm" | "init")
+        {
             return None;
         }
         let view = Self {
@@ -157,7 +168,9 @@ impl<'a> View<'a> {
 
     fn has_line_pointers(&self) -> bool {
         match self.sort {
-            "heap" | "btree" | "gist" | "spgist" | "sequence" => !self.is_meta() && !self.is_deleted(),
+            "heap" | "btree" | "gist" | "spgist" | "sequence" => {
+                !self.is_meta() && !self.is_deleted()
+            }
             "hash" => self.special_u16(12) & 3 != 0,
             "gin" => self.special_u16(6) & (1 | 8) == 0,
             "brin" => self.special_u16(6) == 0xf093,
@@ -179,7 +192,10 @@ impl<'a> View<'a> {
         if !self.has_line_pointers() {
             return Vec::new();
         }
-        (HEADER..self.lower).step_by(4).map(|at| (at, u32_at(self.page, at))).collect()
+        (HEADER..self.lower)
+            .step_by(4)
+            .map(|at| (at, u32_at(self.page, at)))
+            .collect()
     }
 
     /// Items with bytes: start and length.
@@ -200,7 +216,11 @@ impl<'a> View<'a> {
         parts.push(("flags", bits_of(10, 0xfffc).collect()));
         parts.push(("bounds", bytes(12..20)));
         if matches!(self.sort, "fsm" | "vm") {
-            let start = if self.sort == "fsm" { HEADER + 4 } else { HEADER };
+            let start = if self.sort == "fsm" {
+                HEADER + 4
+            } else {
+                HEADER
+            };
             parts.push(("map", bytes(start..PAGE)));
             return parts;
         }
@@ -211,15 +231,26 @@ impl<'a> View<'a> {
             }
             return parts;
         }
-        let pointer_bits = if self.has_killable_items() { !(3 << 15) } else { u32::MAX };
+        let pointer_bits = if self.has_killable_items() {
+            !(3 << 15)
+        } else {
+            u32::MAX
+        };
         let pointers = self.line_pointers();
         parts.push((
             "line pointers",
-            pointers.iter().flat_map(|(at, _)| bits_of(*at, pointer_bits)).collect(),
+            pointers
+                .iter()
+                .flat_map(|(at, _)| bits_of(*at, pointer_bits))
+                .collect(),
         ));
         parts.push(("items", self.item_bits()));
         if !self.has_line_pointers() {
-            let end = if self.sort == "spgist" && self.is_meta() { HEADER + 4 } else { self.lower };
+            let end = if self.sort == "spgist" && self.is_meta() {
+                HEADER + 4
+            } else {
+                self.lower
+            };
             parts.push(("contents", bytes(HEADER..end)));
         }
         if self.sort == "brin" && self.special_u16(6) == 0xf092 {
@@ -231,7 +262,11 @@ impl<'a> View<'a> {
 
     fn item_bits(&self) -> Vec<Bit> {
         if !matches!(self.sort, "heap" | "sequence") {
-            return self.items().into_iter().flat_map(|(start, length)| bytes(start..start + length)).collect();
+            return self
+                .items()
+                .into_iter()
+                .flat_map(|(start, length)| bytes(start..start + length))
+                .collect();
         }
         let mut bits = Vec::new();
         for (start, length) in self.items() {
@@ -252,7 +287,10 @@ impl<'a> View<'a> {
             _ => (0, 0),
         };
         let soft: Vec<Bit> = bits_of(self.special + at, soft).collect();
-        bytes(self.special..PAGE).into_iter().filter(|bit| !soft.contains(bit)).collect()
+        bytes(self.special..PAGE)
+            .into_iter()
+            .filter(|bit| !soft.contains(bit))
+            .collect()
     }
 
     /// Bits that may differ, by what they are.
@@ -273,22 +311,33 @@ impl<'a> View<'a> {
         }
         parts.push(("hints in header", bits_of(10, 3).collect()));
         parts.push(("prune xid", bytes(20..24)));
-        let hole = self.has_line_pointers() || self.sort == "btree" || self.sort == "gin" && self.lower > HEADER;
+        let hole = self.has_line_pointers()
+            || self.sort == "btree"
+            || self.sort == "gin" && self.lower > HEADER;
         if hole {
             parts.push(("unused", bytes(self.lower..self.upper)));
         }
-        parts.push(("hints in special", match self.sort {
-            "btree" => bits_of(self.special + 12, 0xffff_0060).collect(),
-            "hash" => bits_of(self.special + 12, 0x0080).collect(),
-            "gist" => bits_of(self.special + 12, 0x0010).collect(),
-            "brin" => bits_of(self.special + 4, 0x0001).collect(),
-            "spgist" if self.is_meta() => bytes(HEADER + 4..self.lower),
-            _ => Vec::new(),
-        }));
+        parts.push((
+            "hints in special",
+            match self.sort {
+                "btree" => bits_of(self.special + 12, 0xffff_0060).collect(),
+                "hash" => bits_of(self.special + 12, 0x0080).collect(),
+                "gist" => bits_of(self.special + 12, 0x0010).collect(),
+                "brin" => bits_of(self.special + 4, 0x0001).collect(),
+                "spgist" if self.is_meta() => bytes(HEADER + 4..self.lower),
+                _ => Vec::new(),
+            },
+        ));
         if self.has_killable_items() {
             // normal (1) to dead (3)
-            let normal = self.line_pointers().into_iter().filter(|(_, word)| word >> 15 & 3 == 1);
-            parts.push(("killed items", normal.flat_map(|(at, _)| bits_of(at, 1 << 16)).collect()));
+            let normal = self
+                .line_pointers()
+                .into_iter()
+                .filter(|(_, word)| word >> 15 & 3 == 1);
+            parts.push((
+                "killed items",
+                normal.flat_map(|(at, _)| bits_of(at, 1 << 16)).collect(),
+            ));
         }
         if self.sort == "heap" {
             parts.push(("hints in tuples", self.soft_tuple_bits()));
@@ -312,8 +361,12 @@ impl<'a> View<'a> {
     }
 
     fn padding(&self) -> Vec<Bit> {
-        let ends = self.items().into_iter().map(|(start, length)| start + length);
-        ends.flat_map(|end| bytes(end..end.next_multiple_of(8))).collect()
+        let ends = self
+            .items()
+            .into_iter()
+            .map(|(start, length)| start + length);
+        ends.flat_map(|end| bytes(end..end.next_multiple_of(8)))
+            .collect()
     }
 }
 
