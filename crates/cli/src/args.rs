@@ -48,7 +48,7 @@ pub enum Command {
         #[command(subcommand)]
         benchmark: Bench,
     },
-    /// Work with WAL: random workloads that make every kind of it
+    /// Record WAL and play it to standbys, compare clusters page by page, make WAL of every kind
     #[command(disable_help_subcommand = true)]
     Wal {
         /// What to do.

@@ -272,6 +272,7 @@ fn another_mount_namespace_does_not_keep_the_dead_disk() {
         .read_line(&mut ready)
         .unwrap();
     if ready.is_empty() {
+        other.wait().unwrap();
         println!("SKIP {test}: no mount namespace can be made here");
         return;
     }
