@@ -196,6 +196,29 @@ fn a_source_that_does_not_answer_exits_with_3_in_the_words_of_libpq() {
 }
 
 #[test]
+fn what_is_no_data_folder_cannot_be_compared() {
+    let folder = tempfile::tempdir().unwrap();
+    let empty = folder.path().to_str().unwrap();
+    for (args, code, words) in [
+        (["wal", "compare", empty, empty], 2, "is not a data folder"),
+        (
+            ["wal", "compare", "/nowhere/at/all", empty],
+            2,
+            "there is no such folder",
+        ),
+        (
+            ["wal", "compare", "host=/nowhere/at/all port=1", empty],
+            3,
+            "A: connection to server",
+        ),
+    ] {
+        let (found, line) = failure(&args);
+        assert_eq!(found, code, "{line}");
+        assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
 fn version_is_printed() {
     let output = output(&["--version"]);
     assert!(output.status.success());

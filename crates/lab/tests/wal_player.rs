@@ -7,7 +7,9 @@
 )]
 
 use std::fs;
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
@@ -22,6 +24,7 @@ use lockstep_lab::wal::null_receiver::{self, Wanted};
 use lockstep_lab::wal::{Address, Pace, Player, PlayerOptions, Recording, State};
 use lockstep_lab::workload::Workload;
 use lockstep_lab::{LabError, Lsn};
+use lockstep_wire::startup::{Session, Startup};
 
 /// The reaper of the labs below: see `servers.rs`.
 #[test]
@@ -352,6 +355,85 @@ fn client_programs_take_the_player_for_a_primary() {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("only replication"), "{said}");
     player.finish();
+}
+
+/// A client's first packet for replication.
+fn hello() -> Vec<u8> {
+    let mut bytes = Vec::new();
+    Startup::Session(Session {
+        minor: 2,
+        parameters: [("user", "x"), ("replication", "true"), ("_pq_.new", "1")]
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .to_vec(),
+    })
+    .encode(&mut bytes);
+    bytes
+}
+
+#[test]
+fn nonsense_and_crowds_do_not_disturb_the_player() {
+    let lab = lab();
+    let primary = lab.primary("primary", None, &small()).unwrap();
+    let folder = lab.folder().join("recording");
+    let recording = lab
+        .record(&primary, &folder, || primary.execute("CREATE TABLE t ()"))
+        .unwrap();
+    let player = player_of(&lab, &recording, Pace::Unlimited, 1);
+    let Address::Socket { folder, port } = &player.addresses()[0] else {
+        panic!("no socket");
+    };
+    let path = folder.join(format!(".s.PGSQL.{port}"));
+    let with_hello = |more: &[u8]| [&hello()[..], more].concat();
+    let long_query = with_hello(b"Q\x7f\xff\xff\xffSELECT");
+    for bytes in [
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03".to_vec(),
+        b"GET / HTTP/1.1\r\n\r\n".to_vec(),
+        vec![0xFF; 20_000],
+        vec![0; 20_000],
+        long_query,
+        with_hello(b"Q\x00\x00\x00\x03"),
+        with_hello(b"\x00\x00\x00\x00\x04"),
+        with_hello(b"Q\x00\x00\x00\x06\xff\x00"),
+        with_hello(b"X\x00\x00\x00\x05\x00"),
+    ] {
+        let mut stream = UnixStream::connect(&path).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        // It may hang up before it has all.
+        let _ = stream.write_all(&bytes);
+        let mut said = Vec::new();
+        let ended = stream.read_to_end(&mut said);
+        let reset = |error: &std::io::Error| error.kind() == ErrorKind::ConnectionReset;
+        assert!(ended.as_ref().map_or_else(reset, |_| true), "{ended:?}");
+    }
+
+    let crowd: Vec<UnixStream> = (0..64)
+        .map(|_| {
+            let mut stream = UnixStream::connect(&path).unwrap();
+            stream.write_all(&hello()).unwrap();
+            stream.read_exact(&mut [0; 100]).unwrap();
+            stream
+        })
+        .collect();
+    let mut one_more = UnixStream::connect(&path).unwrap();
+    one_more.write_all(&hello()).unwrap();
+    let mut said = String::new();
+    one_more.read_to_string(&mut said).unwrap();
+    assert!(said.contains("all 64 places are taken"), "{said}");
+    drop(crowd);
+    let wanted = Wanted {
+        name: "null".to_owned(),
+        timeline: None,
+        start: recording.first(),
+        end: recording.end(),
+        at_most: PATIENCE,
+    };
+    until("there is a place again", || {
+        null_receiver::receive(&player.addresses()[0], &wanted)
+            .is_ok_and(|received| received.end == recording.end())
+    });
+    assert!(player.await_done(PATIENCE));
+    player.finish();
+    assert!(!path.exists());
 }
 
 #[test]

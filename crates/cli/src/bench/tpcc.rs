@@ -22,7 +22,7 @@ use crate::text;
 pub enum TpccCommand {
     /// Create the nine tables in schema tpcc and fill them
     ///
-    /// About 110 MB and the specification's number of rows for each warehouse, made by the server
+    /// About 100 MB and the specification's number of rows for each warehouse, made by the server
     /// itself in parallel sessions; keys and indexes follow the data. A database that has one of the
     /// tables in its schema tpcc is refused.
     Load(LoadArgs),

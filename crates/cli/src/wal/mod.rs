@@ -1,7 +1,7 @@
 //! `lockstep wal`: one module for each subcommand.
 
-pub mod play;
 pub mod compare;
+pub mod play;
 pub mod random;
 pub mod record;
 

@@ -126,7 +126,11 @@ fn say_how_to_play(recording: &Recording) {
         format!("primary_conninfo = 'host=127.0.0.1 port={PLAYER_PORT} user=replicator'"),
     ];
     let needed = recording.standby_settings();
-    settings.extend(needed.iter().map(|(name, value)| format!("{name} = {value}")));
+    settings.extend(
+        needed
+            .iter()
+            .map(|(name, value)| format!("{name} = {value}")),
+    );
     let settings: Vec<String> = settings.iter().map(|line| format!("\"{line}\"")).collect();
     for line in [
         "",

@@ -75,6 +75,8 @@ pub struct Control {
     pub timeline: Timeline,
     /// Minimum recovery point: no page on disk is newer (standby).
     pub minimum: Lsn,
+    /// Its timeline; 0 where there is none.
+    pub minimum_timeline: Timeline,
     /// Bytes in a page.
     pub page_size: u32,
     /// Pages in a relation's file.
@@ -126,6 +128,7 @@ impl Control {
             redo: fields.number("Latest checkpoint's REDO location")?,
             timeline: Timeline::new(fields.number("Latest checkpoint's TimeLineID")?),
             minimum: fields.number("Minimum recovery ending location")?,
+            minimum_timeline: Timeline::new(fields.number("Min recovery ending loc's timeline")?),
             page_size: fields.number("Database block size")?,
             segment_pages: fields.number("Blocks per segment of large relation")?,
             wal_page_size: fields.number("WAL block size")?,
@@ -185,6 +188,7 @@ Latest checkpoint location:           0/3000060
 Latest checkpoint's REDO location:    0/3000028
 Latest checkpoint's TimeLineID:       1
 Minimum recovery ending location:     1A/3000148
+Min recovery ending loc's timeline:   1
 Database block size:                  8192
 Blocks per segment of large relation: 131072
 WAL block size:                       8192

@@ -217,8 +217,7 @@ impl Engine<'_> {
                 .flatten()
                 .flat_map(|segments| segments.keys().copied())
                 .collect();
-            // Taken out while the engine is borrowed for the fork's pages.
-            let required = self.required.of(fork).cloned().unwrap_or_default();
+            let required = self.required.take(fork);
             for segment in segments {
                 let path = |segments: Option<&std::collections::BTreeMap<u32, PathBuf>>| {
                     segments.and_then(|segments| segments.get(&segment).cloned())

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::Lsn;
-use crate::oracle::Side;
+use crate::oracle::{Side, Timeline};
 
 /// Result of everything in the oracle.
 pub(crate) type Result<T> = std::result::Result<T, OracleError>;
@@ -85,6 +85,18 @@ pub enum OracleError {
         path: PathBuf,
         /// The state in its control file.
         state: String,
+    },
+    /// Its WAL since the last restartpoint is of two timelines.
+    #[error(
+        "{path} went from timeline {from} to {to} since its last restartpoint: run CHECKPOINT on the primary, wait until this standby has replayed it, run CHECKPOINT on this standby, and compare again"
+    )]
+    TimelineSwitch {
+        /// The folder.
+        path: PathBuf,
+        /// The last restartpoint's timeline.
+        from: Timeline,
+        /// Today's.
+        to: Timeline,
     },
     /// The extension's function is missing.
     #[error(

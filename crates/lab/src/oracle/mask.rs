@@ -316,3 +316,88 @@ impl Masked {
         self.clear(special + FLAGS, EVACUATE);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A sequence's page in bytes: header, one line pointer, one tuple, the magic number.
+    fn sequence(last: i64, log: i64) -> [u8; PAGE_SIZE] {
+        const START: usize = 8136;
+        const LENGTH: usize = 41;
+        let mut page = [0; PAGE_SIZE];
+        let mut put = |at: usize, bytes: &[u8]| page[at..at + bytes.len()].copy_from_slice(bytes);
+        put(4, &7_u32.to_ne_bytes());
+        put(header::LOWER, &28_u16.to_ne_bytes());
+        put(header::UPPER, &(START as u16).to_ne_bytes());
+        put(header::SPECIAL, &8184_u16.to_ne_bytes());
+        let pointer = START as u32 | 1 << 15 | (LENGTH as u32) << 17;
+        put(HEADER_SIZE, &pointer.to_ne_bytes());
+        put(START + 22, &[24]);
+        put(START + 24, &last.to_ne_bytes());
+        put(START + 32, &log.to_ne_bytes());
+        put(8184, &0x1717_u32.to_ne_bytes());
+        page
+    }
+
+    #[test]
+    fn sequences_agree_when_they_cover_the_same_values() {
+        let equal = |a: (i64, i64), b: (i64, i64)| {
+            let (kind_a, mut a) = masked(&sequence(a.0, a.1), Fork::Main, 0);
+            let (kind_b, mut b) = masked(&sequence(b.0, b.1), Fork::Main, 0);
+            assert_eq!((kind_a, kind_b), (Kind::Sequence, Kind::Sequence));
+            reconcile((kind_a, kind_b), &mut a, &mut b);
+            a == b
+        };
+        assert!(equal((1, 32), (1, 32)));
+        assert!(equal((1, 32), (33, 0)), "increment 1");
+        assert!(equal((4, 31), (97, 0)), "increment 3");
+        assert!(equal((-2, 30), (-62, 0)), "increment -2");
+        assert!(equal((i64::MIN, 1), (i64::MAX, 0)), "the widest");
+        assert!(!equal((1, 32), (2, 32)), "another value");
+        assert!(!equal((33, 1), (33, 0)), "no increment is 0");
+        assert!(!equal((1, 31), (33, 0)), "not a whole number of increments");
+    }
+
+    #[test]
+    fn nothing_on_a_page_is_trusted() {
+        let mut state: u64 = 1;
+        let mut next = || {
+            state = state
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as u32
+        };
+        for round in 0..2000_u32 {
+            let mut page = [0; PAGE_SIZE];
+            for byte in &mut page {
+                *byte = next() as u8;
+            }
+            if round % 4 > 0 {
+                // A plausible header and special area, so that the methods' masks are reached.
+                let special = PAGE_SIZE - [0, 8, 16][(round % 3) as usize];
+                let upper = 24 + next() as usize % (special - 24);
+                let lower = 24 + next() as usize % (upper - 23);
+                for (at, value) in [
+                    (header::LOWER, lower),
+                    (header::UPPER, upper),
+                    (header::SPECIAL, special),
+                ] {
+                    page[at..at + 2].copy_from_slice(&(value as u16).to_ne_bytes());
+                }
+                let marks = [
+                    0xff80, 0xff81, 0xff82, 0xf091, 0xf092, 0xf093, 0, 1, 4, 8, 0xff83_u16,
+                ];
+                let mark = marks[next() as usize % marks.len()];
+                page[PAGE_SIZE - 2..].copy_from_slice(&mark.to_ne_bytes());
+            }
+            for fork in [Fork::Main, Fork::FreeSpace, Fork::Visibility, Fork::Init] {
+                let (kind, once) = masked(&page, fork, round);
+                let (again, twice) = masked(&once, fork, round);
+                if kind == again {
+                    assert!(once == twice, "masking {kind} twice changes more");
+                }
+            }
+        }
+    }
+}

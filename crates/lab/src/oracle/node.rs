@@ -132,7 +132,10 @@ impl Node {
             }
             // The shutdown makes a restartpoint only if a checkpoint was replayed since the
             // last; pages changed after it may exist in no file.
-            ClusterState::ShutDownInRecovery => (control.minimum, control.checkpoint),
+            ClusterState::ShutDownInRecovery => {
+                check_timeline(&control, folder)?;
+                (control.minimum, control.checkpoint)
+            }
             ClusterState::Other(state) => {
                 return Err(OracleError::NeedsRecovery {
                     path: folder.to_path_buf(),
@@ -161,6 +164,7 @@ impl Node {
                 reason: "on this machine it is not the folder of the server asked".to_owned(),
             });
         }
+        check_timeline(&control, folder)?;
         flush(&session, folder)?;
         Ok(Self {
             side,
@@ -221,6 +225,19 @@ impl Node {
         };
         rows.ok()?.into_iter().next()?.into_iter().next()
     }
+}
+
+/// WAL is read of one timeline.
+fn check_timeline(control: &Control, folder: &Path) -> Result<()> {
+    let (from, to) = (control.timeline, control.minimum_timeline);
+    if to.get() == 0 || from == to {
+        return Ok(());
+    }
+    Err(OracleError::TimelineSwitch {
+        path: folder.to_path_buf(),
+        from,
+        to,
+    })
 }
 
 fn check_major(package: &Package, folder: &Path) -> Result<()> {

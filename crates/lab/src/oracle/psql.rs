@@ -85,9 +85,10 @@ impl Session {
             .map_err(OracleError::io("wait for", &self.package.program("psql")))?;
         if !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
+            let line = failure_line(&text).unwrap_or_else(|| output.status.to_string());
             return Err(OracleError::Server {
                 side: self.side,
-                reason: failure_line(&text).unwrap_or_else(|| output.status.to_string()),
+                reason: line.trim_start_matches("psql: error: ").to_owned(),
             });
         }
         Ok(String::from_utf8_lossy(&output.stdout)

@@ -62,9 +62,9 @@ pub(crate) struct Required {
 }
 
 impl Required {
-    /// The blocks of one fork.
-    pub fn of(&self, fork: &RelationFork) -> Option<&HashMap<u32, Lsn>> {
-        self.pages.get(fork)
+    /// The blocks of one fork, which is looked at once.
+    pub fn take(&mut self, fork: &RelationFork) -> HashMap<u32, Lsn> {
+        self.pages.remove(fork).unwrap_or_default()
     }
 
     fn note(&mut self, record: &Record, end: Lsn) {

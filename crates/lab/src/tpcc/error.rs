@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 pub enum TpccError {
     /// libpq could not connect, or lost the connection.
-    #[error("the server does not answer: {reason}")]
+    #[error("the connection failed: {reason}")]
     Unreachable {
         /// libpq's own words.
         reason: String,

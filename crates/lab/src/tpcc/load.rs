@@ -134,7 +134,9 @@ fn run_tasks(
     thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {
-                while let Some(task) = locked(&queue).pop_front() {
+                // The queue is not locked while a task runs.
+                let next = || locked(&queue).pop_front();
+                while let Some(task) = next() {
                     match tools.psql(conninfo, &task.what, &task.sql) {
                         Ok(_) => {
                             let mut finished = locked(&finished);

@@ -51,4 +51,4 @@ pub const LINES: (u32, u32) = (5, 15);
 pub const MAX_WAREHOUSES: u32 = 10_000;
 
 /// Megabytes of tables and indexes for each warehouse, for sizing.
-pub const MB_PER_WAREHOUSE: u64 = 110;
+pub const MB_PER_WAREHOUSE: u64 = 100;

@@ -8,7 +8,7 @@ use super::load::{Probe, count_warehouses};
 use super::report::Report;
 use super::scripts::add_scripts;
 use super::tools::Tools;
-use crate::launch::failure_line;
+use crate::error::one_line;
 use crate::progress::{self, Progress};
 use crate::{LabError, Result};
 
@@ -61,16 +61,61 @@ pub fn run(
     })?;
     drop(scripts);
     if ended.code != Some(0) {
-        return Err(LabError::Program {
-            program: "pgbench".to_owned(),
-            reason: failure_line(&ended.stderr).unwrap_or_else(|| "it was killed".to_owned()),
-        });
+        return Err(failure(&ended.stderr));
     }
     Report::parse(&ended.stdout, warehouses).ok_or_else(|| {
         TpccError::Answer {
             program: "pgbench",
-            answer: crate::error::one_line(&ended.stdout),
+            answer: one_line(&ended.stdout),
         }
         .into()
     })
+}
+
+/// pgbench's first error is the cause; those after it are consequences.
+fn failure(stderr: &str) -> LabError {
+    let cause = stderr
+        .lines()
+        .find(|line| {
+            ["error:", "ERROR:", "FATAL:"]
+                .iter()
+                .any(|word| line.contains(word))
+        })
+        .map_or_else(|| "it was killed".to_owned(), one_line);
+    match cause.split_once("connection to server") {
+        Some((_, rest)) => TpccError::Unreachable {
+            reason: format!("connection to server{rest}"),
+        }
+        .into(),
+        None => LabError::Program {
+            program: "pgbench".to_owned(),
+            reason: cause,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_error_is_the_cause() {
+        let refused = failure(
+            "pgbench: error: connection to server on socket \"x\" failed: FATAL:  sorry, too many clients already\n\
+             pgbench: error: could not create connection for client 52\n",
+        );
+        assert_eq!(
+            refused.to_string(),
+            "the connection failed: connection to server on socket \"x\" failed: FATAL: sorry, too many clients already"
+        );
+        let aborted = failure(
+            "pgbench: error: client 3 script 1 aborted in command 9 query 0: ERROR:  no\n\
+             pgbench: error: Run was aborted; the above results are incomplete.\n",
+        );
+        assert!(
+            aborted.to_string().ends_with("query 0: ERROR: no"),
+            "{aborted}"
+        );
+        assert!(failure("").to_string().contains("killed"));
+    }
 }

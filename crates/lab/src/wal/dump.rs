@@ -272,7 +272,7 @@ mod tests {
         let mut points = Points::default();
         for n in 1..=200_000_u64 {
             // Every other commit took its time a little before its neighbour's.
-            points.add(Lsn::from(n * 8), n * 10 - (n % 2) * 15);
+            points.add(Lsn::from(n * 8), 100 + n * 10 - (n % 2) * 15);
         }
         let pace = points.finish();
         assert!(

@@ -198,7 +198,7 @@ impl Receiver {
         }
         Ok(match FromServer::parse(frame.body).map_err(bad)? {
             FromServer::XLogData { start, wal, .. } => Said::Wal {
-                end: Lsn::from(u64::from(lsn(start)) + wal.len() as u64),
+                end: Lsn::from(u64::from(lsn(start)).saturating_add(wal.len() as u64)),
                 bytes: wal.len() as u64,
             },
             FromServer::Keepalive { reply: true, .. } => Said::Asks,

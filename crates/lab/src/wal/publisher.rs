@@ -88,6 +88,11 @@ impl Publisher {
         let mut begun = locked(&self.begun);
         if begun.is_none() {
             let origin = origin.max(recording.played_from()).min(self.end);
+            // What was published before is where every lag is counted from.
+            self.note(Sample {
+                at: now(),
+                lsn: self.published(),
+            });
             *begun = Some(Begun {
                 at: Instant::now(),
                 clock: now(),

@@ -34,7 +34,7 @@ use crate::{LabError, Lsn, Result};
 const POLL: Duration = Duration::from_millis(20);
 
 /// How often the source is told that it may remove WAL.
-const ADVANCE_EVERY: Duration = Duration::from_secs(5);
+const ADVANCE_EVERY: Duration = Duration::from_secs(2);
 
 /// Exit code of a process that the second Ctrl-C ends at once.
 const INTERRUPTED: i32 = 130;

@@ -262,7 +262,9 @@ impl Recording {
             // Its first page, and the one that the recording ends on. Pages between may be
             // empty: those after a segment switch are.
             let end = u64::from(self.facts.end);
-            let last = match end > u64::from(start) + size.bytes() || end % size.bytes() == 0 {
+            let last = match end > u64::from(start).saturating_add(size.bytes())
+                || end % size.bytes() == 0
+            {
                 true => u64::from(start),
                 false => end - 1,
             };

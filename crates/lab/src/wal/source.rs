@@ -54,6 +54,7 @@ impl Source {
         let mut psql = self.programs.command("psql");
         psql.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only"]);
         psql.args(["--field-separator=|", "--no-password"]);
+        // Until told otherwise.
         psql.args(["--set=ON_ERROR_STOP=1", "--dbname", &self.conninfo]);
         psql
     }
@@ -128,9 +129,10 @@ impl Source {
         let mut holder = SlotHolder {
             child: self.programs.spawn(psql)?,
             name,
+            advanced: Lsn::from(0),
         };
         let create = format!(
-            "SELECT pg_create_physical_replication_slot('{}', true, true);\n",
+            "SELECT pg_create_physical_replication_slot('{}', true, true);\n\\set ON_ERROR_STOP 0\n",
             holder.name
         );
         holder.say(&create);
@@ -163,13 +165,20 @@ impl Source {
 pub(crate) struct SlotHolder {
     child: Child,
     name: String,
+    /// How far it was told to advance.
+    advanced: Lsn,
 }
 
 impl SlotHolder {
-    /// The WAL before `lsn` is not needed any more.
+    /// The WAL before `lsn` is not needed any more. A slot that is beyond stays there.
     pub fn advance(&mut self, lsn: Lsn) {
+        if self.advanced >= lsn {
+            return;
+        }
+        self.advanced = lsn;
         let advance = format!(
-            "SELECT pg_replication_slot_advance('{}', '{lsn}');\n",
+            "SELECT pg_replication_slot_advance(slot_name, '{lsn}') FROM pg_replication_slots \
+             WHERE slot_name = '{}' AND restart_lsn < '{lsn}';\n",
             self.name
         );
         self.say(&advance);

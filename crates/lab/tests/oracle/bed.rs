@@ -11,8 +11,10 @@ use lockstep_lab::server::{Server, Settings};
 use super::plants::{self, Bit, Change, PAGE, Random, View};
 use super::{MORE, SCENE, lab, play, small};
 
-/// How many pages of a sort are tried for a part that not all of them have.
-const TRIES: usize = 200;
+/// How many pages of a sort are looked at for parts that not all of them have.
+const TRIES: usize = 24;
+/// How many pages are tried for one that has changed.
+const SEARCH: usize = 4000;
 
 pub struct Bed {
     lab: Lab,
@@ -21,6 +23,8 @@ pub struct Bed {
     /// An earlier moment, a later one.
     before: PathBuf,
     after: PathBuf,
+    /// The WAL segment of that moment.
+    segment: u64,
     pages: BTreeMap<String, Vec<(String, usize)>>,
     random: Random,
     planted: u64,
@@ -30,8 +34,8 @@ pub struct Bed {
 }
 
 /// The start of a moment's folders.
-fn settle(primary: &Server, a: &mut Server, b: &mut Server) {
-    oracle::settle(primary, &mut [a, b]).unwrap();
+fn settle(primary: &Server, a: &mut Server, b: &mut Server) -> u64 {
+    oracle::settle(primary, &mut [a, b]).unwrap().into()
 }
 
 impl Bed {
@@ -54,7 +58,9 @@ impl Bed {
             standby.start().unwrap();
         }
         play(&primary, MORE);
-        settle(&primary, &mut a, &mut b);
+        // What is held against pages lies in other segments than what must be read anyway.
+        play(&primary, "SELECT pg_switch_wal();\n");
+        let position = settle(&primary, &mut a, &mut b);
         plants::copy(a.data(), &side_a);
         plants::copy(b.data(), &side_b);
         a.start().unwrap();
@@ -67,6 +73,8 @@ impl Bed {
             pages: plants::pages(&side_a, &candidates),
             before,
             after: a.data().to_path_buf(),
+            // File names count segments of 16 MB: 256 to the first number's one.
+            segment: (position >> 32 << 32) + (position >> 24 & 0xff),
             sides: [side_a, side_b],
             lab,
             random: Random::new(seed),
@@ -86,8 +94,28 @@ impl Bed {
             "vm",
         ];
         assert_eq!(sorts, BTreeSet::from(all));
+        bed.keep_wal(false);
         assert_eq!(bed.compare().found, 0);
         bed
+    }
+
+    /// Whether WAL from before the last checkpoint lies in the folders. Reading it takes
+    /// most of a comparison, and only losses that both sides share need it.
+    fn keep_wal(&self, keep: bool) {
+        for side in &self.sides {
+            let (wal, aside) = (side.join("pg_wal"), side.join("wal_aside"));
+            let (from, to) = if keep { (&aside, &wal) } else { (&wal, &aside) };
+            let _ = fs::create_dir(&aside);
+            for entry in fs::read_dir(from).unwrap() {
+                let name = entry.unwrap().file_name();
+                let text = name.to_string_lossy();
+                let number =
+                    (text.len() == 24).then(|| u64::from_str_radix(&text[8..], 16).unwrap());
+                if number.is_some_and(|number| keep || number < self.segment) {
+                    fs::rename(from.join(&name), to.join(&name)).unwrap();
+                }
+            }
+        }
     }
 
     fn compare(&self) -> Comparison {
@@ -142,6 +170,17 @@ impl Bed {
         (path, block, content)
     }
 
+    /// Every other time a first page: it is the metapage where there is one.
+    fn page_of(&mut self, sort: &str, attempt: usize) -> (String, usize, Vec<u8>) {
+        loop {
+            let (path, block) = self.random.pick(&self.pages[sort]).clone();
+            if attempt % 2 == 0 || block < 2 {
+                let content = self.read(&path);
+                return (path, block, content);
+            }
+        }
+    }
+
     fn sorts(&self) -> Vec<String> {
         self.pages.keys().cloned().collect()
     }
@@ -150,8 +189,8 @@ impl Bed {
     pub fn flips(&mut self) {
         for sort in self.sorts() {
             let mut done = BTreeSet::new();
-            for _ in 0..TRIES {
-                let (path, block, content) = self.some_page(&sort);
+            for attempt in 0..TRIES {
+                let (path, block, content) = self.page_of(&sort, attempt);
                 let parts = parts(&content, block, |page| {
                     View::of(page, &sort).unwrap().firm()
                 });
@@ -170,8 +209,8 @@ impl Bed {
     pub fn harmless_changes(&mut self) {
         for sort in self.sorts() {
             let mut done = BTreeSet::new();
-            for _ in 0..TRIES {
-                let (path, block, content) = self.some_page(&sort);
+            for attempt in 0..TRIES {
+                let (path, block, content) = self.page_of(&sort, attempt);
                 let parts = parts(&content, block, |page| {
                     View::of(page, &sort).unwrap().soft()
                 });
@@ -231,6 +270,7 @@ impl Bed {
 
     /// Pages as they were before a record, on one side and on both; pages of later records.
     pub fn lost_and_future(&mut self) {
+        self.keep_wal(true);
         for sort in [
             "heap", "btree", "hash", "gist", "spgist", "gin", "brin", "sequence", "vm",
         ] {
@@ -256,6 +296,7 @@ impl Bed {
                 }
             }
         }
+        self.keep_wal(false);
     }
 
     /// A file with one page replaced by that of another moment with another LSN.
@@ -264,7 +305,7 @@ impl Bed {
         sort: &str,
         folder: &std::path::Path,
     ) -> Option<(String, usize, Vec<u8>)> {
-        for _ in 0..20 * TRIES {
+        for _ in 0..SEARCH {
             let (path, block, mut content) = self.some_page(sort);
             let place = block * PAGE..(block + 1) * PAGE;
             let Ok(other) = fs::read(folder.join(&path)) else {

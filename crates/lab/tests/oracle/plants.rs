@@ -287,10 +287,8 @@ impl<'a> View<'a> {
             _ => (0, 0),
         };
         let soft: Vec<Bit> = bits_of(self.special + at, soft).collect();
-        bytes(self.special..PAGE)
-            .into_iter()
-            .filter(|bit| !soft.contains(bit))
-            .collect()
+        let all = bytes(self.special..PAGE);
+        all.into_iter().filter(|bit| !soft.contains(bit)).collect()
     }
 
     /// Bits that may differ, by what they are.
