@@ -15,6 +15,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use lockstep_lab::cluster::{Lab, LabOptions};
+use lockstep_lab::crash::{Process, Victim};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::invariants::{self, Invariants, Options, Report, Scan, What, Writers};
 use lockstep_lab::server::{Server, Settings, Stop};
@@ -128,6 +129,37 @@ fn canceled_queries_are_conflicts_and_not_violations() {
     writers.finish().unwrap();
     assert!(enough, "{report}");
     assert_no_violation(&report);
+}
+
+#[test]
+fn readers_go_on_after_crashes_of_the_standby() {
+    let lab = lab();
+    let primary = lab.primary("primary", None, &settings(&[])).unwrap();
+    let feedback = settings(&[
+        ("hot_standby_feedback", "on"),
+        ("wal_receiver_status_interval", "1s"),
+        ("max_standby_streaming_delay", "-1"),
+        ("wal_retrieve_retry_interval", "100ms"),
+    ]);
+    let mut standby = lab.standby(&primary, "standby", &feedback).unwrap();
+    invariants::prepare(&primary).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let writers = Writers::start(&primary, 3, 2).unwrap();
+    let options = Options {
+        short_readers: 2,
+        long_readers: 0,
+        rounds: 0,
+    };
+    let readers = Invariants::start(&standby, &options).unwrap();
+    for victim in [Victim::Server, Victim::Process(Process::WalReceiver)] {
+        let before = readers.report();
+        victim.strike(&mut standby, None).unwrap();
+        assert!(readers.await_report(PATIENCE, |report| {
+            report.lost > before.lost && report.snapshots > before.snapshots + 15
+        }));
+    }
+    assert_no_violation(&readers.finish());
+    writers.finish().unwrap();
 }
 
 /// Checks a quiet server: two snapshots of each kind of reader.

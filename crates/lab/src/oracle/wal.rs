@@ -168,7 +168,13 @@ impl Wal {
     /// Where the record that starts at `start` ends.
     pub fn end_of_record(&self, start: Lsn) -> Result<Lsn> {
         let mut end = None;
-        self.dump(&["--start", &start.to_string(), "--limit", "1"], |record| {
+        // It may go on in the next segment, if there is one.
+        let next = u64::from(start) / self.segment_size + 1;
+        let last = match self.segment(next).is_file() {
+            true => next,
+            false => next - 1,
+        };
+        self.dump(start, last, &["--limit", "1"], |record| {
             end = Some(self.end(record));
         })?;
         end.ok_or_else(|| OracleError::Answer {
@@ -228,18 +234,28 @@ impl Wal {
         if from >= to {
             return Ok(());
         }
-        self.dump(
-            &["--start", &from.to_string(), "--end", &to.to_string()],
-            each,
-        )
+        let last = (u64::from(to) - 1) / self.segment_size;
+        self.dump(from, last, &["--end", &to.to_string()], each)
     }
 
-    fn dump(&self, arguments: &[&str], mut each: impl FnMut(&Record)) -> Result<()> {
+    /// Records from the one at or after `from` on, to the end of segment `last` at most.
+    fn dump(
+        &self,
+        from: Lsn,
+        last: u64,
+        arguments: &[&str],
+        mut each: impl FnMut(&Record),
+    ) -> Result<()> {
         let mut child = Command::new(&self.program)
             .arg("--path")
             .arg(self.folder.join("pg_wal"))
             .args(["--timeline", &self.timeline.to_string()])
+            .args(["--start", &from.to_string()])
             .args(arguments)
+            // Without names the program reads the segment size from whatever file of WAL it
+            // finds first, and one that was made ahead for later use has no header yet.
+            .arg(self.segment(u64::from(from) / self.segment_size))
+            .arg(self.segment(last))
             .env("LC_ALL", "C")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
