@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
@@ -17,6 +17,7 @@ use lockstep_lab::workload::Workload;
 use serde::{Deserialize, Serialize};
 
 use super::results::{Headline, Measured, Results, rounded};
+
 use super::steps::Steps;
 use crate::args::{ServerArgs, VariantName, setting};
 use crate::plot::{self, Axis, Line, Panel};
@@ -28,7 +29,7 @@ const NAME: &str = "load-curve";
 /// The case that the headline is about.
 const HEADLINE_CASE: CurveCase = CurveCase::Readers;
 
-/// Rates offered, as parts of what a stock standby without readers replays at most.
+/// Rates offered by default, as parts of what a stock standby without readers replays at most.
 const RATES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.6];
 
 /// Lag that grows by less than this counts as bounded, ms a second. At the offered rates
@@ -40,9 +41,6 @@ const SPACE_MB_BASE: u64 = 8_000;
 
 /// WAL recorded is this much more than the fastest round needs.
 const RESERVE: f64 = 1.3;
-
-/// Megabytes recorded to find the limit, before the rates are known.
-const TRIAL_MB: u64 = 256;
 
 /// Writing at one core's speed makes at least this much WAL, MB/s.
 const SLOWEST_WRITES_MB_PER_S: f64 = 2.0;
@@ -56,6 +54,9 @@ pub struct LoadCurveArgs {
     /// Seconds measured at each rate
     #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 10, value_parser = value_parser!(u32).range(2..=3600))]
     pub seconds: u32,
+    /// Rates offered, as parts of what a stock standby without readers replays at most
+    #[arg(long, value_name = "PARTS", value_delimiter = ',', default_values_t = RATES, value_parser = rate)]
+    pub rates: Vec<f64>,
     /// Cases to run, separated by commas
     #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = CurveCase::ALL)]
     pub cases: Vec<CurveCase>,
@@ -68,6 +69,9 @@ pub struct LoadCurveArgs {
     /// pgbench scale
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
+    /// Megabytes of WAL recorded to find what a standby replays at most
+    #[arg(long, value_name = "MB", default_value_t = 256, value_parser = value_parser!(u64).range(1..=100_000))]
+    pub trial_megabytes: u64,
     /// A setting for the Lockstep standby, for experiments; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
@@ -77,6 +81,13 @@ pub struct LoadCurveArgs {
     /// Which servers to use.
     #[command(flatten)]
     pub server: ServerArgs,
+}
+
+fn rate(text: &str) -> Result<f64, String> {
+    match text.parse() {
+        Ok(part) if (0.01..=100.0).contains(&part) => Ok(part),
+        _ => Err("a rate is a number from 0.01 to 100".to_owned()),
+    }
 }
 
 /// Who reads while WAL is offered.
@@ -141,7 +152,7 @@ impl Measured for Row {
 }
 
 /// Runs the benchmark.
-pub fn run(args: &LoadCurveArgs) -> Result<()> {
+pub fn run(args: &LoadCurveArgs) -> anyhow::Result<()> {
     let path = args.results.join(format!("{NAME}.json"));
     fs::create_dir_all(&args.results)
         .with_context(|| format!("cannot create {}", args.results.display()))?;
@@ -157,13 +168,13 @@ pub fn run(args: &LoadCurveArgs) -> Result<()> {
         command(args),
         machine::describe(lab.folder(), lab.pinning()),
     )?;
-    let rounds = RATES.len() * args.cases.len() * args.variants.len() * args.rounds as usize;
+    let rounds = args.rates.len() * args.cases.len() * args.variants.len() * args.rounds as usize;
     let mut steps = Steps::new(rounds + 3);
     steps.say(&format!("{} ({})", results.command, results.machine));
     let (recorded, limit) = prepare(args, &lab, &mut steps)?;
     for &case in &args.cases {
         let mut rows = Vec::new();
-        for rate in RATES.map(|part| part * limit) {
+        for rate in args.rates.iter().map(|part| part * limit) {
             for round in 1..=args.rounds {
                 for name in &args.variants {
                     let key = Key {
@@ -205,9 +216,9 @@ pub fn run(args: &LoadCurveArgs) -> Result<()> {
 }
 
 /// Finds how much a stock standby replays at most, and records enough to offer more.
-fn prepare(args: &LoadCurveArgs, lab: &Lab, steps: &mut Steps) -> Result<(Recorded, f64)> {
+fn prepare(args: &LoadCurveArgs, lab: &Lab, steps: &mut Steps) -> anyhow::Result<(Recorded, f64)> {
     steps.begin("recording a trial");
-    let trial = record(args, lab, TRIAL_MB)?;
+    let trial = record(args, lab, args.trial_megabytes)?;
     steps.end(&format!(
         "{} MB",
         text::count(trial.recording.bytes() as f64 / 1e6)
@@ -227,7 +238,7 @@ fn prepare(args: &LoadCurveArgs, lab: &Lab, steps: &mut Steps) -> Result<(Record
     steps.end(&format!("{limit:.1} MB/s"));
     trial.remove()?;
 
-    let most = RATES.iter().copied().fold(0.0, f64::max) * limit;
+    let most = args.rates.iter().copied().fold(0.0, f64::max) * limit;
     let wanted = (most * f64::from(args.seconds + 1) * RESERVE) as u64;
     steps.begin("recording");
     let recorded = record(args, lab, wanted)?;
@@ -242,7 +253,7 @@ fn prepare(args: &LoadCurveArgs, lab: &Lab, steps: &mut Steps) -> Result<(Record
     Ok((recorded, limit))
 }
 
-fn record(args: &LoadCurveArgs, lab: &Lab, megabytes: u64) -> Result<Recorded> {
+fn record(args: &LoadCurveArgs, lab: &Lab, megabytes: u64) -> anyhow::Result<Recorded> {
     let size = WorkSize {
         scale: args.scale,
         warehouses: 1,
@@ -271,7 +282,7 @@ fn offer(
     recorded: &Recorded,
     commit: &str,
     steps: &mut Steps,
-) -> Result<Row> {
+) -> anyhow::Result<Row> {
     steps.begin(&format!(
         "{} {:.1} MB/s {} {}",
         key.case.name(),
@@ -305,7 +316,12 @@ fn offer(
     Ok(row)
 }
 
-fn row(key: &Key, outcome: &Outcome, set: &[(String, String)], commit: &str) -> Result<Row> {
+fn row(
+    key: &Key,
+    outcome: &Outcome,
+    set: &[(String, String)],
+    commit: &str,
+) -> anyhow::Result<Row> {
     let lag = outcome
         .lag
         .context("there are too few samples of lag; use more --seconds")?;
@@ -337,16 +353,19 @@ fn row(key: &Key, outcome: &Outcome, set: &[(String, String)], commit: &str) -> 
 fn command(args: &LoadCurveArgs) -> String {
     let cases: Vec<_> = args.cases.iter().map(|case| case.name()).collect();
     let variants: Vec<_> = args.variants.iter().map(|v| v.variant().name()).collect();
+    let rates: Vec<_> = args.rates.iter().map(f64::to_string).collect();
     format!(
-        "lockstep bench load-curve --pg {} --rounds {} --seconds {} --cases {} --variants {} \
-         --readers {} --scale {}{}",
+        "lockstep bench load-curve --pg {} --rounds {} --seconds {} --rates {} --cases {} \
+         --variants {} --readers {} --scale {} --trial-megabytes {}{}",
         args.server.pg,
         args.rounds,
         args.seconds,
+        rates.join(","),
         cases.join(","),
         variants.join(","),
         args.readers,
         args.scale,
+        args.trial_megabytes,
         super::set_options(&args.set),
     )
 }
@@ -380,7 +399,7 @@ fn headline(results: &Results<Row>) -> Option<Headline> {
     })
 }
 
-fn draw(args: &LoadCurveArgs, case: CurveCase, results: &Results<Row>) -> Result<()> {
+fn draw(args: &LoadCurveArgs, case: CurveCase, results: &Results<Row>) -> anyhow::Result<()> {
     let line = |variant: Variant, value: fn(&Row) -> Option<f64>| {
         let mut points: Vec<(f64, f64)> = results
             .rows

@@ -1,0 +1,175 @@
+//! The benchmarks of replay, decoding and overhead in small, on real servers: their files,
+//! and that they leave nothing else.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use lockstep_lab::sweep;
+use serde_json::Value;
+
+fn stage() -> PathBuf {
+    let stage = std::env::var_os("LOCKSTEP_EXTENSION_STAGE")
+        .expect("LOCKSTEP_EXTENSION_STAGE is not set: run the tests with `make test`");
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("../..")
+        .join(stage)
+}
+
+/// Runs one benchmark in a folder of its own; returns its file and the names of its plots.
+fn bench(name: &str, args: &[&str]) -> (Value, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let (temporary, results) = (folder.path().join("t"), folder.path().join("results"));
+    fs::create_dir(&temporary).unwrap();
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o777)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(["bench", name])
+        .args(args)
+        .args([
+            "--pg",
+            &std::env::var("PG").unwrap_or_else(|_| "15".to_owned()),
+        ])
+        .arg("--extension-stage")
+        .arg(stage())
+        .arg("--results")
+        .arg(&results)
+        .env("TMPDIR", &temporary)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(sweep::processes(&temporary), Vec::<i32>::new());
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+    let text = fs::read_to_string(results.join(format!("{name}.json"))).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["name"], name);
+    let command = json["command"].as_str().unwrap();
+    assert!(command.starts_with(&format!("lockstep bench {name} ")));
+    let mut plots: Vec<String> = fs::read_dir(&results)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    plots.sort();
+    (json, plots)
+}
+
+fn rows(json: &Value) -> &Vec<Value> {
+    json["rows"].as_array().unwrap()
+}
+
+fn positive(row: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(row[key].as_f64().unwrap() > 0.0, "{key} in {row}");
+    }
+}
+
+#[test]
+fn replay_measures_every_kind_of_writes_and_memory() {
+    let small = "--seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
+    let mut args: Vec<&str> = small.split(' ').collect();
+    args.extend(["--writes", "tpcb,update,insert,bulk"]);
+    let (json, plots) = bench("replay", &args);
+    assert_eq!(plots, ["replay.svg"]);
+    assert_eq!(rows(&json).len(), 4 * 2 * 2);
+    for row in rows(&json) {
+        positive(
+            row,
+            &[
+                "seconds",
+                "records",
+                "records_per_s",
+                "wal_mb",
+                "mb_per_s",
+                "data_mb",
+            ],
+        );
+        let (wal, rate) = (
+            row["wal_mb"].as_f64().unwrap(),
+            row["mb_per_s"].as_f64().unwrap(),
+        );
+        let again = wal / row["seconds"].as_f64().unwrap();
+        assert!((rate / again - 1.0).abs() < 0.05, "{row}");
+    }
+    for (index, name) in ["tpcb-30pct", "tpcb-cold", "update-30pct"]
+        .iter()
+        .enumerate()
+    {
+        assert_eq!(rows(&json)[2 * index]["case"], *name);
+        assert_eq!(rows(&json)[2 * index]["variant"], "stock");
+        assert_eq!(rows(&json)[2 * index + 1]["variant"], "lockstep");
+    }
+}
+
+#[test]
+fn load_curve_offers_rates_under_readers_and_without() {
+    let small = "--seconds 2 --rates 0.05,2 --scale 1 --readers 2 --trial-megabytes 8";
+    let mut args: Vec<&str> = small.split(' ').collect();
+    args.extend(["--variants", "lockstep"]);
+    let (json, plots) = bench("load-curve", &args);
+    assert_eq!(plots, ["load-curve-idle.svg", "load-curve-readers.svg"]);
+    assert_eq!(rows(&json).len(), 4);
+    for pair in rows(&json).chunks(2) {
+        for row in pair {
+            positive(row, &["offered_mb_per_s", "seconds"]);
+            assert!(row["lag_bounded"].is_boolean(), "{row}");
+            assert_eq!(row["read_tps"].is_f64(), row["case"] == "readers", "{row}");
+        }
+        let offered = |row: &Value| row["offered_mb_per_s"].as_f64().unwrap();
+        assert!(offered(&pair[0]) < offered(&pair[1]));
+    }
+}
+
+#[test]
+fn decode_passes_over_the_same_wal_with_every_plugin() {
+    let small = "--rounds 1 --transactions 300 --scale 1";
+    let (json, _) = bench("decode", &small.split(' ').collect::<Vec<_>>());
+    let seen: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| {
+            (
+                row["case"].as_str().unwrap(),
+                row["variant"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected: Vec<_> = ["tpcb", "insert", "giant"]
+        .into_iter()
+        .flat_map(|case| ["stock", "lockstep-commit", "lockstep"].map(|variant| (case, variant)))
+        .collect();
+    assert_eq!(seen, expected);
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows", "transactions", "wal_mb"]);
+    }
+}
+
+#[test]
+fn overhead_turns_the_throttle_on_and_off_while_nobody_waits() {
+    let small = "--rounds 2 --seconds 2 --scale 1";
+    let (json, _) = bench("overhead", &small.split(' ').collect::<Vec<_>>());
+    let variants: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| row["variant"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        variants,
+        ["throttle-off", "throttle-on", "throttle-on", "throttle-off"]
+    );
+    for row in rows(&json) {
+        positive(row, &["read_tps", "seconds"]);
+        assert_eq!(row["waits"], 0, "{row}");
+    }
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
