@@ -30,7 +30,7 @@
  *      entry: int64 lsn, int64 time, int32 length, the message
  * Numbers are big-endian. lsn is what the message's own header would say (0
  * for all but the last message of a change, as pgoutput has it), time is when
- * it was made, in microseconds since 2000-01-01. The outer header says the
+ * it was made, in microseconds since 2000-01-01, to within 16 messages. The outer header says the
  * last entry's lsn.
  *
  * Limits: a batch ends at BATCH_BYTES, and at half of wal_sender_timeout. A
@@ -45,6 +45,7 @@
 #include "libpq/pqformat.h"
 #include "miscadmin.h"
 #include "nodes/value.h"
+#include "port/pg_bswap.h"
 #include "replication/logical.h"
 #include "replication/output_plugin.h"
 #include "replication/slot.h"
@@ -57,8 +58,19 @@
 /* A batch ends once it is this large, in bytes. */
 #define BATCH_BYTES (64 * 1024)
 
-/* Before the message: lsn, time, length. */
-#define ENTRY_HEADER (8 + 8 + 4)
+/* What stands before a message, in network byte order. */
+typedef struct EntryHeader
+{
+	uint64		lsn;
+	uint64		time;
+	uint32		length;
+} EntryHeader;
+
+/* Its bytes as sent; the structure may be longer. */
+#define ENTRY_HEADER (offsetof(EntryHeader, length) + sizeof(uint32))
+
+/* The clock is read once for so many entries of a batch. */
+#define ENTRIES_A_TIME 16
 
 /* Kinds of messages. */
 #define BATCH 'B'
@@ -95,8 +107,9 @@ typedef struct Batch
 	XLogRecPtr	lsn;
 	XLogRecPtr	location;
 	TransactionId xid;
-	/* when the first entry was made */
+	/* when the first entry was made, and the last for which the clock was read */
 	TimestampTz since;
+	TimestampTz now;
 	/* a marker was sent: a commit is held */
 	bool		open;
 
@@ -185,22 +198,26 @@ write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 			bool last_write)
 {
 	StringInfo	message = batch->message;
-	TimestampTz now = GetCurrentTimestamp();
 	bool		large = message->len > BATCH_BYTES;
+	EntryHeader header;
 
 	/* a large message goes alone, and is not copied into the batch first */
 	if (large)
 		flush_batch();
 
+	/* messages that are made one right after the other may share a time */
+	if (batch->count % ENTRIES_A_TIME == 0)
+		batch->now = GetCurrentTimestamp();
 	if (batch->count == 0)
-		batch->since = now;
+		batch->since = batch->now;
 	batch->lsn = last_write ? lsn : InvalidXLogRecPtr;
 	batch->location = lsn;
 	batch->xid = xid;
 	batch->count++;
-	pq_sendint64(batch->entries, batch->lsn);
-	pq_sendint64(batch->entries, now);
-	pq_sendint32(batch->entries, message->len);
+	header.lsn = pg_hton64(batch->lsn);
+	header.time = pg_hton64(batch->now);
+	header.length = pg_hton32(message->len);
+	appendBinaryStringInfo(batch->entries, (char *) &header, ENTRY_HEADER);
 	if (large)
 		flush_with(message);
 	else
@@ -211,7 +228,8 @@ write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 
 	if (batch->entries->len >= BATCH_BYTES ||
 		(wal_sender_timeout > 0 &&
-		 TimestampDifferenceExceeds(batch->since, now, wal_sender_timeout / 2)))
+		 TimestampDifferenceExceeds(batch->since, batch->now,
+									 wal_sender_timeout / 2)))
 		flush_batch();
 }
 

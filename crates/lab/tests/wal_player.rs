@@ -141,6 +141,7 @@ fn player_of(lab: &Lab, recording: &Recording, pace: Pace, standbys: usize) -> P
             listen: vec![Address::free_socket(lab.folder()).unwrap()],
             pace,
             standbys,
+            lead_in: None,
             pin: None,
         },
     )
@@ -197,6 +198,7 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
                 listen: vec![listen],
                 pace,
                 standbys: 1,
+                lead_in: None,
                 pin: None,
             },
         )
@@ -705,6 +707,7 @@ fn paces_and_addresses_that_make_no_sense_are_refused() {
             listen: vec![listen],
             pace,
             standbys: 1,
+            lead_in: None,
             pin: None,
         };
         Player::start(&recording, options).map(Player::finish)

@@ -39,11 +39,8 @@ const BOUNDED_SLOPE_MS_PER_S: f64 = 10.0;
 /// Megabytes that a run may need beside WAL.
 const SPACE_MB_BASE: u64 = 8_000;
 
-/// WAL recorded is this much more than the fastest round needs.
-const RESERVE: f64 = 1.3;
-
-/// Writing at one core's speed makes at least this much WAL, MB/s.
-const SLOWEST_WRITES_MB_PER_S: f64 = 2.0;
+/// The shortest time for which the highest rate may be offered, in seconds.
+const LEAST_SECONDS: f64 = 4.0;
 
 /// `lockstep bench load-curve`
 #[derive(Debug, Args)]
@@ -67,11 +64,15 @@ pub struct LoadCurveArgs {
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
     pub readers: u32,
     /// pgbench scale
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    /// Megabytes of WAL recorded to find what a standby replays at most
-    #[arg(long, value_name = "MB", default_value_t = 256, value_parser = value_parser!(u64).range(1..=100_000))]
-    pub trial_megabytes: u64,
+    /// Seconds of writes that are replayed before anything is measured: they hold the full-page
+    /// images that follow a checkpoint
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u32).range(1..=3600))]
+    pub lead_in: u32,
+    /// Seconds of writes recorded after those; at high rates they may not last for --seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 100, value_parser = value_parser!(u32).range(1..=36000))]
+    pub record_seconds: u32,
     /// A setting for the Lockstep standby, for experiments; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
@@ -169,7 +170,7 @@ pub fn run(args: &LoadCurveArgs) -> anyhow::Result<()> {
         machine::describe(lab.folder(), lab.pinning()),
     )?;
     let rounds = args.rates.len() * args.cases.len() * args.variants.len() * args.rounds as usize;
-    let mut steps = Steps::new(rounds + 3);
+    let mut steps = Steps::new(rounds + 2);
     steps.say(&format!("{} ({})", results.command, results.machine));
     let (recorded, limit) = prepare(args, &lab, &mut steps)?;
     for &case in &args.cases {
@@ -215,45 +216,39 @@ pub fn run(args: &LoadCurveArgs) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Finds how much a stock standby replays at most, and records enough to offer more.
+/// Records, and finds how much of it a stock standby replays at most.
 fn prepare(args: &LoadCurveArgs, lab: &Lab, steps: &mut Steps) -> anyhow::Result<(Recorded, f64)> {
-    steps.begin("recording a trial");
-    let trial = record(args, lab, args.trial_megabytes)?;
-    steps.end(&format!(
-        "{} MB",
-        text::count(trial.recording.bytes() as f64 / 1e6)
-    ));
+    steps.begin("recording");
+    let recorded = record(args, lab)?;
+    let steady = u64::from(recorded.recording.end())
+        .saturating_sub(recorded.lead_in.map_or(0, u64::from)) as f64
+        / 1e6;
+    steps.end(&format!("{} MB after the lead-in", text::count(steady)));
     steps.begin("finding the limit of a stock standby without readers");
     let spec = RoundSpec {
-        recording: &trial.recording,
-        data_bytes: trial.data_bytes,
+        recording: &recorded.recording,
+        data_bytes: recorded.data_bytes,
         temperature: Temperature::Cached,
         settings: scene::standby_settings(Variant::Stock, &[]),
         pace: Pace::Unlimited,
+        lead_in: recorded.lead_in,
         readers: None,
         until: Until::Replayed,
     };
     let outcome = round::run(lab, "trial", &spec)?;
     let limit = outcome.replayed_bytes as f64 / 1e6 / outcome.seconds.max(0.001);
     steps.end(&format!("{limit:.1} MB/s"));
-    trial.remove()?;
-
     let most = args.rates.iter().copied().fold(0.0, f64::max) * limit;
-    let wanted = (most * f64::from(args.seconds + 1) * RESERVE) as u64;
-    steps.begin("recording");
-    let recorded = record(args, lab, wanted)?;
-    let made = recorded.recording.bytes() as f64 / 1e6;
-    steps.end(&format!("{} MB", text::count(made)));
-    if made < limit * f64::from(args.seconds + 1) {
+    if steady < most * LEAST_SECONDS {
         bail!(
-            "only {made:.0} MB of WAL were recorded, too little to offer {limit:.0} MB/s for {} s; use fewer --seconds",
-            args.seconds
+            "{steady:.0} MB of WAL were recorded, too little to offer {most:.0} MB/s for {LEAST_SECONDS} s; \
+             record for more --record-seconds"
         );
     }
     Ok((recorded, limit))
 }
 
-fn record(args: &LoadCurveArgs, lab: &Lab, megabytes: u64) -> anyhow::Result<Recorded> {
+fn record(args: &LoadCurveArgs, lab: &Lab) -> anyhow::Result<Recorded> {
     let size = WorkSize {
         scale: args.scale,
         warehouses: 1,
@@ -261,8 +256,9 @@ fn record(args: &LoadCurveArgs, lab: &Lab, megabytes: u64) -> anyhow::Result<Rec
         clients: 32,
     };
     let amount = Amount {
-        bytes: megabytes * 1_000_000,
-        longest: Duration::from_secs_f64(megabytes as f64 / SLOWEST_WRITES_MB_PER_S),
+        lead_in: Some(Duration::from_secs(u64::from(args.lead_in))),
+        bytes: u64::MAX,
+        longest: Duration::from_secs(u64::from(args.record_seconds)),
     };
     Ok(work::record(lab, Work::TpcB, size, amount)?)
 }
@@ -296,6 +292,7 @@ fn offer(
         temperature: Temperature::Cached,
         settings: scene::standby_settings(key.variant, &args.set),
         pace: Pace::Rate(key.rate * 1e6),
+        lead_in: recorded.lead_in,
         readers: (key.case == CurveCase::Readers).then_some(Readers {
             workload: Workload::Aggregate,
             clients: args.readers,
@@ -356,7 +353,7 @@ fn command(args: &LoadCurveArgs) -> String {
     let rates: Vec<_> = args.rates.iter().map(f64::to_string).collect();
     format!(
         "lockstep bench load-curve --pg {} --rounds {} --seconds {} --rates {} --cases {} \
-         --variants {} --readers {} --scale {} --trial-megabytes {}{}",
+         --variants {} --readers {} --scale {} --lead-in {} --record-seconds {}{}",
         args.server.pg,
         args.rounds,
         args.seconds,
@@ -365,7 +362,8 @@ fn command(args: &LoadCurveArgs) -> String {
         variants.join(","),
         args.readers,
         args.scale,
-        args.trial_megabytes,
+        args.lead_in,
+        args.record_seconds,
         super::set_options(&args.set),
     )
 }

@@ -45,10 +45,10 @@ const SPACE_MB: u64 = 3_000;
 #[derive(Debug, Args)]
 pub struct OverheadArgs {
     /// Pairs of pieces, one with the throttle off and one with it on
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 15, value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 40, value_parser = value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Seconds of each piece
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 5, value_parser = value_parser!(u32).range(2..=3600))]
+    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(2..=3600))]
     pub seconds: u32,
     /// Clients that read; no more than what fits one core, or the throttle has something to do
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=900))]

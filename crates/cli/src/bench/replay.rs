@@ -34,7 +34,7 @@ const SPACE_MB_BASE: u64 = 8_000;
 #[derive(Debug, Args)]
 pub struct ReplayArgs {
     /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 1, value_parser = value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Seconds for which each kind of writes is recorded, at most
     #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 24, value_parser = value_parser!(u32).range(1..=3600))]
@@ -250,6 +250,7 @@ pub fn run(args: &ReplayArgs) -> Result<()> {
 
 fn record(args: &ReplayArgs, lab: &Lab, work: Work) -> Result<Recorded> {
     let amount = Amount {
+        lead_in: None,
         bytes: args.megabytes * 1_000_000,
         longest: Duration::from_secs(u64::from(args.seconds)),
     };
@@ -276,6 +277,7 @@ fn play(
                 temperature,
                 settings: scene::standby_settings(variant, &args.set),
                 pace: Pace::Unlimited,
+                lead_in: None,
                 readers: None,
                 until: Until::Replayed,
             };

@@ -215,6 +215,7 @@ fn play(lab: &Lab, recording: &Recording, pace: Pace, most: Duration) -> Result<
             listen: vec![Address::free_socket(lab.folder())?],
             pace,
             standbys: 1,
+            lead_in: None,
             pin: Some((lab.pinning().clone(), Side::Primary)),
         },
     )?;

@@ -99,6 +99,7 @@ pub fn run(args: &PlayArgs) -> Result<()> {
             listen: vec![args.address()],
             pace: args.pace(),
             standbys: args.standbys as usize,
+            lead_in: None,
             pin: None,
         },
     )?;

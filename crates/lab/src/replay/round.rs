@@ -63,6 +63,8 @@ pub struct RoundSpec<'a> {
     pub settings: Settings,
     /// How fast WAL is offered.
     pub pace: Pace,
+    /// WAL up to here is replayed before anybody reads and anything is measured.
+    pub lead_in: Option<Lsn>,
     /// Who reads meanwhile.
     pub readers: Option<Readers>,
     /// When it is over.
@@ -96,10 +98,6 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
     settings.extend(standby_settings(spec));
     let mut standby = lab.standby_of(spec.recording, name, &conninfo, &settings)?;
     let evictor = spec.temperature.settle(&standby, lab.pinning())?;
-    let readers = spec
-        .readers
-        .map(|readers| start_readers(lab, &mut standby, readers))
-        .transpose()?;
     let watch = StandbyWatch::start(&standby, lab.pinning())?;
     let player = Player::start(
         spec.recording,
@@ -107,9 +105,23 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
             listen: vec![address],
             pace: spec.pace,
             standbys: 1,
+            lead_in: spec.lead_in,
             pin: Some((lab.pinning().clone(), Side::Primary)),
         },
     )?;
+    if spec.lead_in.is_some() {
+        let published = player.status().published;
+        standby.await_event("replay what comes first", LONGEST_REPLAY, |standby| {
+            standby.check_alive()?;
+            watch.check()?;
+            Ok(watch.newest().is_some_and(|sample| sample.lsn >= published))
+        })?;
+    }
+    let readers = spec
+        .readers
+        .map(|readers| start_readers(lab, &mut standby, readers))
+        .transpose()?;
+    player.release();
     let mut round = Round {
         spec,
         standby: &mut standby,

@@ -9,7 +9,7 @@ use crate::pinning::Side;
 use crate::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
 use crate::wal::Recording;
-use crate::{LabError, Result};
+use crate::{LabError, Lsn, Result};
 
 /// Rows that one COPY of [`Work::Bulk`] adds, in one transaction.
 const BULK_ROWS: u32 = 100_000;
@@ -207,6 +207,8 @@ pub struct Recorded {
     pub data_bytes: u64,
     /// WAL records in it.
     pub records: u64,
+    /// Where [`Amount::lead_in`] was over.
+    pub lead_in: Option<Lsn>,
 }
 
 impl Recorded {
@@ -220,7 +222,10 @@ impl Recorded {
 /// How much to record.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// Stop once there is this much WAL, bytes …
+    /// Writes go on this long first: after a checkpoint, as a base backup begins with, the
+    /// first change of each page is logged with the whole page.
+    pub lead_in: Option<Duration>,
+    /// Then stop once there is this much WAL more, bytes …
     pub bytes: u64,
     /// … or after this time.
     pub longest: Duration,
@@ -234,7 +239,12 @@ pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<R
     work.prepare(lab, &primary, size)?;
     primary.execute("VACUUM (FREEZE, ANALYZE)")?;
     let folder = lab.folder().join(format!("recording-{}", work.name()));
+    let mut lead_in = None;
     let recording = lab.record(&primary, &folder, || {
+        if let Some(length) = amount.lead_in {
+            work.run(lab, &primary, size, length)?;
+            lead_in = Some(primary.flush_lsn()?);
+        }
         let from = u64::from(primary.flush_lsn()?);
         let began = Instant::now();
         loop {
@@ -255,6 +265,7 @@ pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<R
         recording,
         data_bytes: data_bytes.and_then(|text| text.parse().ok()).unwrap_or(0),
         records,
+        lead_in,
     })
 }
 

@@ -21,7 +21,7 @@ use super::slots::Slots;
 use super::{Address, Pace, PlayerStatus, Recording, SessionStatus, WalError};
 use crate::lag::Sample;
 use crate::pinning::{Pinning, Side};
-use crate::{Result, sampler};
+use crate::{Lsn, Result, sampler};
 
 /// Most connections at once.
 pub(crate) const MOST_SESSIONS: usize = 64;
@@ -44,6 +44,9 @@ pub struct PlayerOptions {
     pub pace: Pace,
     /// How many standbys must stream before the play begins.
     pub standbys: usize,
+    /// WAL up to here is published from the start, whatever the pace; then the play begins
+    /// only when [`Player::release`] is called as well.
+    pub lead_in: Option<Lsn>,
     /// The cores that its threads run on; None leaves them where they are.
     pub pin: Option<(Pinning, Side)>,
 }
@@ -94,7 +97,7 @@ impl Player {
             .collect::<Result<Vec<_>>>()?;
         let shared = Arc::new(Shared {
             recording: recording.clone(),
-            publisher: Publisher::new(recording, options.pace),
+            publisher: Publisher::new(recording, options.pace, options.lead_in),
             slots: Mutex::default(),
             standbys: options.standbys.max(1),
             pin: options.pin,
@@ -137,6 +140,12 @@ impl Player {
             .first()
             .map(Address::conninfo)
             .unwrap_or_default()
+    }
+
+    /// Lets a play with a lead-in begin.
+    pub fn release(&self) {
+        self.shared.publisher.release();
+        self.shared.begin_if_enough();
     }
 
     /// How the play stands.

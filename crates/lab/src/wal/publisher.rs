@@ -47,6 +47,8 @@ pub(crate) struct Publisher {
     moved: Condvar,
     begun: Mutex<Option<Begun>>,
     line: Mutex<VecDeque<Sample>>,
+    /// The play does not begin before [`Publisher::release`].
+    held: AtomicBool,
     closing: AtomicBool,
 }
 
@@ -59,16 +61,27 @@ struct Begun {
 }
 
 impl Publisher {
-    /// Before the play begins, what the base backup holds is published.
-    pub fn new(recording: &Recording, pace: Pace) -> Self {
+    /// Before the play begins, what the base backup holds is published, and the WAL up to
+    /// `lead_in`; with a lead-in the play begins only once it is released.
+    pub fn new(recording: &Recording, pace: Pace, lead_in: Option<Lsn>) -> Self {
+        let first = recording.played_from();
+        let published = lead_in
+            .filter(|&lsn| lsn > first)
+            .and_then(|lsn| {
+                recording
+                    .reader()
+                    .record_end_before(lsn.min(recording.end()))
+            })
+            .map_or(first, |lsn| lsn.max(first));
         Self {
-            published: AtomicU64::new(recording.played_from().into()),
+            published: AtomicU64::new(published.into()),
             end: recording.end(),
             pace,
             moves: Mutex::new(0),
             moved: Condvar::new(),
             begun: Mutex::new(None),
             line: Mutex::new(VecDeque::new()),
+            held: AtomicBool::new(lead_in.is_some()),
             closing: AtomicBool::new(false),
         }
     }
@@ -85,9 +98,12 @@ impl Publisher {
 
     /// The play begins at `origin`, unless it has.
     pub fn begin(&self, recording: &Recording, origin: Lsn) {
+        if self.held.load(Ordering::SeqCst) {
+            return;
+        }
         let mut begun = locked(&self.begun);
         if begun.is_none() {
-            let origin = origin.max(recording.played_from()).min(self.end);
+            let origin = origin.max(self.published()).min(self.end);
             // What was published before is where every lag is counted from.
             self.note(Sample {
                 at: now(),
@@ -100,6 +116,11 @@ impl Publisher {
                 schedule: Schedule::new(recording, self.pace, origin),
             });
         }
+    }
+
+    /// Lets the play begin.
+    pub fn release(&self) {
+        self.held.store(false, Ordering::SeqCst);
     }
 
     /// Nobody waits any more.
