@@ -106,6 +106,16 @@ impl Lab {
         Ok(server)
     }
 
+    /// A primary that nothing is measured on, and that may use every core.
+    pub(crate) fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
+        let mut server = self.server(Role::Primary, name, None)?;
+        server.unpin();
+        server.init()?;
+        server.set(settings.clone())?;
+        server.start()?;
+        Ok(server)
+    }
+
     /// Copies a running primary and starts the copy as its standby, with the primary's
     /// settings and `settings` on top.
     pub fn standby(&self, primary: &Server, name: &str, settings: &Settings) -> Result<Server> {

@@ -102,6 +102,11 @@ impl Server {
         })
     }
 
+    /// Lets it use every core from its next start on.
+    pub(crate) fn unpin(&mut self) {
+        self.side = Side::Both;
+    }
+
     /// Which server it is, for messages.
     pub fn id(&self) -> &ServerId {
         &self.id

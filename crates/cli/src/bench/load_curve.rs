@@ -39,6 +39,9 @@ const BOUNDED_SLOPE_MS_PER_S: f64 = 10.0;
 /// Megabytes that a run may need beside WAL.
 const SPACE_MB_BASE: u64 = 8_000;
 
+/// Sessions that write while it is recorded: each branch is a row that they wait for.
+const WRITERS: u32 = 8;
+
 /// The shortest time for which the highest rate may be offered, in seconds.
 const LEAST_SECONDS: f64 = 4.0;
 
@@ -253,7 +256,7 @@ fn record(args: &LoadCurveArgs, lab: &Lab) -> anyhow::Result<Recorded> {
         scale: args.scale,
         warehouses: 1,
         rows: 1,
-        clients: 32,
+        clients: WRITERS,
     };
     let amount = Amount {
         lead_in: Some(Duration::from_secs(u64::from(args.lead_in))),

@@ -97,7 +97,7 @@ impl SizeArgs {
 /// Kinds of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum WorkName {
-    /// pgbench's TPC-B-like transaction.
+    /// pgbench's TPC-B-like transaction, by a procedure on the server.
     Tpcb,
     /// The TPC-C mix.
     Tpcc,

@@ -20,6 +20,28 @@ const TPCC_JOBS: u32 = 2;
 /// Writes go on in pieces of this length until there is enough WAL.
 const CHUNK: Duration = Duration::from_secs(4);
 
+/// Transactions of [`Work::TpcB`] that one call makes, so that the client's part of each, which
+/// leaves no WAL, is small.
+const TRANSACTIONS_A_CALL: u32 = 50;
+
+/// The statements of pgbench's TPC-B-like transaction, committed one transaction after the other.
+const TPCB: &str = "CREATE PROCEDURE replay_tpcb(scale int, transactions int) LANGUAGE plpgsql AS $$ \
+    DECLARE a int; b int; t int; d int; \
+    BEGIN \
+        FOR i IN 1 .. transactions LOOP \
+            a := 1 + (random() * (100000 * scale - 1))::int; \
+            b := 1 + (random() * (scale - 1))::int; \
+            t := 1 + (random() * (10 * scale - 1))::int; \
+            d := (random() * 10000)::int - 5000; \
+            UPDATE pgbench_accounts SET abalance = abalance + d WHERE aid = a; \
+            PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
+            UPDATE pgbench_tellers SET tbalance = tbalance + d WHERE tid = t; \
+            UPDATE pgbench_branches SET bbalance = bbalance + d WHERE bid = b; \
+            INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now()); \
+            COMMIT; \
+        END LOOP; \
+    END $$";
+
 /// A kind of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Work {
@@ -72,7 +94,10 @@ impl Work {
     /// Loads the data that the writes start from.
     pub fn prepare(self, lab: &Lab, primary: &Server, size: WorkSize) -> Result<()> {
         match self {
-            Self::TpcB => lab.load_data(primary, size.scale),
+            Self::TpcB => {
+                lab.load_data(primary, size.scale)?;
+                primary.execute(TPCB)
+            }
             Self::TpcC => {
                 let tools = Tools::of_lab(lab, Side::Both);
                 let options = LoadOptions {
@@ -121,7 +146,9 @@ impl Work {
     /// Writes for about `length` with fresh connections, and returns when all is committed.
     pub fn run(self, lab: &Lab, primary: &Server, size: WorkSize, length: Duration) -> Result<()> {
         let script = match self {
-            Self::TpcB => None,
+            Self::TpcB => {
+                format!("CALL replay_tpcb({}, {TRANSACTIONS_A_CALL});\n", size.scale)
+            }
             Self::TpcC => {
                 let tools = Tools::of_lab(lab, Side::Both);
                 let options = RunOptions {
@@ -131,30 +158,29 @@ impl Work {
                 };
                 return tpcc::run(&tools, &primary.conninfo(SUPERUSER), &options, |_| {}).map(drop);
             }
-            Self::Update => Some(format!(
+            Self::Update => format!(
                 "\\set id random(1, {})\n\
                  \\set a random(0, 1000000000)\n\
                  \\set b random(0, 1000000000)\n\
                  \\set c random(0, 1000000000)\n\
                  UPDATE replay_update SET a = :a, b = :b, c = :c WHERE id = :id;\n",
                 size.rows
-            )),
-            Self::Insert => Some(
-                "\\set other random(0, 1000000000)\n\
-                 INSERT INTO replay_insert (other, filler) VALUES (:other, repeat('x', 80));\n"
-                    .to_owned(),
             ),
+            Self::Insert => "\\set other random(0, 1000000000)\n\
+                 INSERT INTO replay_insert (other, filler) VALUES (:other, repeat('x', 80));\n"
+                .to_owned(),
             Self::Bulk => return run_bulk(lab, primary, length),
         };
         let mut pgbench = lab.pgbench(primary, SUPERUSER);
         pgbench.args(["--no-vacuum", "--jobs", "1"]);
-        pgbench.args(["--protocol", "prepared"]);
+        // A prepared CALL may not end transactions.
+        if self != Self::TpcB {
+            pgbench.args(["--protocol", "prepared"]);
+        }
         pgbench.args(["--client", &size.clients.to_string()]);
         pgbench.args(["--time", &seconds(length).to_string()]);
-        if let Some(text) = script {
-            let name = format!("{}.sql", self.name());
-            pgbench.arg("--file").arg(lab.write_file(&name, &text)?);
-        }
+        let name = format!("{}.sql", self.name());
+        pgbench.arg("--file").arg(lab.write_file(&name, &script)?);
         lab.launcher().run(pgbench)
     }
 }
@@ -233,7 +259,7 @@ pub struct Amount {
 
 /// Makes a private primary, writes until there is enough WAL, and removes the primary.
 pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<Recorded> {
-    let mut primary = lab.primary("source", None, &recording_settings(size.clients))?;
+    let mut primary = lab.unpinned_primary("source", &recording_settings(size.clients))?;
     primary.execute("CREATE EXTENSION pg_prewarm")?;
     lab.create_app_role(&primary)?;
     work.prepare(lab, &primary, size)?;
