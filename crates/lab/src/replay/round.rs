@@ -30,6 +30,9 @@ const SETTLING: Duration = Duration::from_secs(1);
 /// How long to wait for a sample after the end.
 const SAMPLE_PATIENCE: Duration = Duration::from_secs(10);
 
+/// Connections beside those of readers: measurement and administration.
+const SPARE_CONNECTIONS: u32 = 40;
+
 /// Readers on the standby.
 #[derive(Debug, Clone, Copy)]
 pub struct Readers {
@@ -139,7 +142,16 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
 }
 
 fn standby_settings(spec: &RoundSpec<'_>) -> Settings {
+    // A standby may have more than its primary had, not fewer.
+    let recorded = spec.recording.standby_settings();
+    let connections = recorded.get("max_connections");
+    let connections = connections.and_then(|text| text.parse().ok()).unwrap_or(0);
+    let readers = spec.readers.map_or(0, |readers| readers.clients);
     [
+        (
+            "max_connections",
+            connections.max(readers + SPARE_CONNECTIONS).to_string(),
+        ),
         (
             "shared_buffers",
             spec.temperature.shared_buffers(spec.data_bytes),
