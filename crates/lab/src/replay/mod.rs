@@ -4,6 +4,7 @@
 //! [`work`] makes the WAL, [`temperature`] decides what is in memory, and [`round`] plays
 //! it and measures.
 
+mod horizon;
 pub mod round;
 pub mod temperature;
 pub mod work;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::cluster::Lab;
 use crate::pinning::Side;
+use crate::replay::horizon::Horizon;
 use crate::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
 use crate::wal::Recording;
@@ -267,6 +268,7 @@ pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<R
     let folder = lab.folder().join(format!("recording-{}", work.name()));
     let mut lead_in = None;
     let recording = lab.record(&primary, &folder, || {
+        let _horizon = Horizon::hold(&primary)?;
         if let Some(length) = amount.lead_in {
             work.run(lab, &primary, size, length)?;
             lead_in = Some(primary.flush_lsn()?);
