@@ -78,7 +78,7 @@ fn positive(row: &Value, keys: &[&str]) {
 
 #[test]
 fn replay_measures_kinds_of_writes_and_memory() {
-    let small = "--seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
+    let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
     let mut args: Vec<&str> = small.split(' ').collect();
     args.extend(["--writes", "update,bulk"]);
     let (json, plots) = bench("replay", &args);
