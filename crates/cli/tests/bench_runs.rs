@@ -116,7 +116,7 @@ fn replay_measures_kinds_of_writes_and_memory() {
 #[test]
 fn load_curve_offers_rates_under_readers_and_without() {
     let small =
-        "--seconds 2 --rates 0.02,0.1 --scale 1 --readers 60 --lead-in 2 --record-seconds 4";
+        "--seconds 2 --rates 0.01,0.03 --scale 1 --readers 60 --lead-in 2 --record-seconds 8";
     let mut args: Vec<&str> = small.split(' ').collect();
     args.extend(["--variants", "lockstep"]);
     let (json, plots) = bench("load-curve", &args);
