@@ -30,8 +30,8 @@
  *      entry: int64 lsn, int64 time, int32 length, the message
  * Numbers are big-endian. lsn is what the message's own header would say (0
  * for all but the last message of a change, as pgoutput has it), time is when
- * it was made, in microseconds since 2000-01-01, to within 16 messages. The outer header says the
- * last entry's lsn.
+ * it was made, in microseconds since 2000-01-01, to within 16 messages. The
+ * outer header says the last entry's lsn.
  *
  * Limits: a batch ends at BATCH_BYTES, and at half of wal_sender_timeout. A
  * message larger than that is sent in a batch of its own; it can be 25 bytes
@@ -335,8 +335,12 @@ plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool i
 {
 	BatchMode	mode = take_mode(ctx);
 
-	/* only a walsender has keepalives, and waits for WAL in the page reader */
-	if (mode == BATCH_HOLD && !am_walsender)
+	/*
+	 * Only streaming has progress to tell, and waits for WAL in the page
+	 * reader. An SQL function moves the slot at its end whatever was held, also
+	 * when a walsender runs it (replication=database).
+	 */
+	if (mode == BATCH_HOLD && ctx->update_progress == NULL)
 		mode = BATCH_COMMIT;
 
 	pgoutput.startup_cb(ctx, options, is_init);

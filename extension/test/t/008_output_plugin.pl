@@ -145,6 +145,21 @@ my @commits = grep { $_->[2] =~ /^C/ } unpacked(@batches);
 cmp_ok(scalar @commits, '>=', 5, 'there are commits');
 cmp_ok(scalar @batches, '>=', scalar @commits, 'and through SQL none is held');
 
+# Nor when a walsender runs the function, which then moves the slot as well.
+my $by_function = q{SELECT encode(data, 'hex')
+	FROM pg_logical_slot_%s_binary_changes('%s', NULL, NULL,
+		'proto_version', '1', 'publication_names', 'p', 'messages', 'on'%s)};
+# (A copy of a slot does not decode at prepare, so both are copies.)
+$node->safe_psql('postgres', q{
+	SELECT pg_copy_logical_replication_slot('batched', 'moved');
+	SELECT pg_copy_logical_replication_slot('plain', 'compared')});
+my $gotten = $node->safe_psql('postgres', sprintf($by_function, 'get', 'moved', q{, 'batch', 'hold'}),
+	replication => 'database');
+my @gotten = unpacked(map { [ 0, pack 'H*', $_ ] } split /\n/, $gotten);
+my @expected = split /\n/, $node->safe_psql('postgres', sprintf($by_function, 'peek', 'compared', ''));
+ok(@expected > 0 && join(' ', map { unpack 'H*', $_->[2] } @gotten) eq join(' ', @expected),
+	'a walsender that runs the function loses nothing');
+
 # ---- Refusals ----
 
 my ($code, undef, $complaint) = $node->psql('postgres', q{
