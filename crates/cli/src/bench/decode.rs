@@ -1,9 +1,8 @@
 //! `lockstep bench decode`: the CPU that one decode costs the primary, by output plugin.
 
-use std::fs;
 use std::path::PathBuf;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::decode::{self, Changes, Pass, Plugin, Stretch};
 use lockstep_lab::machine;
@@ -116,10 +115,7 @@ impl Measured for Row {
 
 /// Runs the benchmark.
 pub fn run(args: &DecodeArgs) -> Result<()> {
-    let path = args.results.join(format!("{NAME}.json"));
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("cannot create {}", args.results.display()))?;
-    Results::<Row>::load(&path, NAME)?;
+    let path = Results::<Row>::place(&args.results, NAME)?;
     let lab = scene::open_lab(&args.server, true, SPACE_MB)?;
     let names: Vec<_> = args
         .cases

@@ -4,7 +4,6 @@
 //! throttle is turned on and off again and again while they read: neighbouring pieces of a
 //! few seconds see the same machine, so a difference of one per cent can be told.
 
-use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::Duration;
@@ -90,10 +89,7 @@ impl Measured for Row {
 
 /// Runs the benchmark.
 pub fn run(args: &OverheadArgs) -> Result<()> {
-    let path = args.results.join(format!("{NAME}.json"));
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("cannot create {}", args.results.display()))?;
-    Results::<Row>::load(&path, NAME)?;
+    let path = Results::<Row>::place(&args.results, NAME)?;
     let lab = scene::open_lab(&args.server, true, SPACE_MB)?;
     let command = format!(
         "lockstep bench overhead --pg {} --rounds {} --seconds {} --readers {} --scale {}",

@@ -52,11 +52,7 @@ struct Planned {
 
 /// Runs the benchmark.
 pub fn run(args: &PriorityArgs) -> Result<()> {
-    let path = args.results.join(format!("{NAME}.json"));
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("cannot create {}", args.results.display()))?;
-    // Refused before anything is started.
-    Results::load(&path, NAME)?;
+    let path = Results::place(&args.results, NAME)?;
 
     let with_extension = args
         .variants

@@ -192,10 +192,7 @@ impl Measured for Row {
 
 /// Runs the benchmark.
 pub fn run(args: &ReplayArgs) -> Result<()> {
-    let path = args.results.join(format!("{NAME}.json"));
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("cannot create {}", args.results.display()))?;
-    Results::<Row>::load(&path, NAME)?;
+    let path = Results::<Row>::place(&args.results, NAME)?;
     let with_extension = args
         .variants
         .iter()

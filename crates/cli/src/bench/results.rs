@@ -2,7 +2,7 @@
 //! headline}`, with flat rows whose keys carry their units.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -78,6 +78,16 @@ pub fn rounded(value: f64) -> f64 {
 }
 
 impl<R: Measured, P: Measured> Results<R, P> {
+    /// Where the file of benchmark `name` goes. The folder is made, and a file that is something
+    /// else refused, before anything is started.
+    pub fn place(folder: &Path, name: &str) -> Result<PathBuf> {
+        fs::create_dir_all(folder)
+            .with_context(|| format!("cannot create {}", folder.display()))?;
+        let path = folder.join(format!("{name}.json"));
+        Self::load(&path, name)?;
+        Ok(path)
+    }
+
     /// What `command` is about to measure, with what `path` has from earlier runs.
     pub fn begin(path: &Path, name: &str, command: String, machine: String) -> Result<Self> {
         let earlier = Self::load(path, name)?;

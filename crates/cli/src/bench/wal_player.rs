@@ -1,12 +1,11 @@
 //! `lockstep bench wal-player`: what the WAL player sends to a receiver that throws
 //! everything away, unlimited and at set rates.
 
-use std::fs;
 use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, value_parser};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
@@ -90,10 +89,7 @@ impl Measured for Row {
 
 /// Runs the benchmark.
 pub fn run(args: &WalPlayerArgs) -> Result<()> {
-    let path = args.results.join(format!("{NAME}.json"));
-    fs::create_dir_all(&args.results)
-        .with_context(|| format!("cannot create {}", args.results.display()))?;
-    Results::<Row>::load(&path, NAME)?;
+    let path = Results::<Row>::place(&args.results, NAME)?;
     let lab = scene::open_lab(&args.server, false, SPACE_MB_BASE + 3 * args.megabytes)?;
     let mut results: Results<Row> = Results::begin(
         &path,

@@ -15,9 +15,9 @@ use lockstep_wire::{Timeline, WireError};
 use super::connection::{Incoming, invalid};
 use super::listener::Stream;
 use super::player::connection_failed;
-use super::publisher::now;
 use super::session::{lsn, wire};
 use super::{Address, WalError};
+use crate::progress::Micros;
 use crate::{LabError, Lsn, Result};
 
 /// How long the player may send nothing.
@@ -170,7 +170,7 @@ impl Receiver {
             written: wire(position),
             flushed: wire(position),
             applied: wire(position),
-            sent_at: Timestamp::from_unix_micros(now().0),
+            sent_at: Timestamp::from_unix_micros(Micros::now().0),
             reply: false,
         })
         .encode(&mut data);

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
 use super::pace::Schedule;
 use super::segment::{PAGE, SegmentReader};
@@ -30,10 +30,6 @@ pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-pub(crate) fn now() -> Micros {
-    SystemTime::now().into()
 }
 
 /// The published position and its history.
@@ -106,12 +102,12 @@ impl Publisher {
             let origin = origin.max(self.published()).min(self.end);
             // What was published before is where every lag is counted from.
             self.note(Sample {
-                at: now(),
+                at: Micros::now(),
                 lsn: self.published(),
             });
             *begun = Some(Begun {
                 at: Instant::now(),
-                clock: now(),
+                clock: Micros::now(),
                 origin,
                 schedule: Schedule::new(recording, self.pace, origin),
             });
@@ -167,7 +163,7 @@ impl Publisher {
             if self.begun().is_some() {
                 // The clock before the position: see `crate::lag`. Published only after it
                 // was written down.
-                let at = now();
+                let at = Micros::now();
                 let target = self.target(&mut reader);
                 let moves = target > self.published();
                 if moves || ticks % TICKS_A_SAMPLE == 0 {

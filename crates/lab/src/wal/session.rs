@@ -16,11 +16,12 @@ use lockstep_wire::{Timeline, WireError};
 use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
 use super::player::{MOST_SESSIONS, Shared};
-use super::publisher::{locked, now};
+use super::publisher::locked;
 use super::segment::history_name;
 use super::status::{SessionStatus, State};
 use super::streaming;
 use crate::Lsn;
+use crate::progress::Micros;
 
 /// How long a client may take to say who it is.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(60);
@@ -79,7 +80,7 @@ impl Session {
                 application_name: String::new(),
                 state: State::Asking,
                 start: None,
-                began: now(),
+                began: Micros::now(),
                 said: Status::default(),
                 reached_end: None,
                 asked: 0,
@@ -127,7 +128,7 @@ impl Session {
                 true => said.applied,
                 false => said.written,
             };
-            about.reached_end = (lsn(position) >= end).then(now);
+            about.reached_end = (lsn(position) >= end).then(Micros::now);
         }
     }
 
@@ -138,18 +139,18 @@ impl Session {
 
     /// How long the standby has said nothing.
     pub fn silent_for(&self) -> Duration {
-        let micros = now().0 - self.heard.load(Ordering::Relaxed);
+        let micros = Micros::now().0 - self.heard.load(Ordering::Relaxed);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
     fn begin_stream(&self, start: Lsn) {
         self.sent.store(start.into(), Ordering::Relaxed);
         self.ending.store(false, Ordering::SeqCst);
-        self.heard.store(now().0, Ordering::Relaxed);
+        self.heard.store(Micros::now().0, Ordering::Relaxed);
         let mut about = locked(&self.about);
         about.state = State::Streaming;
         about.start = Some(start);
-        about.began = now();
+        about.began = Micros::now();
     }
 
     fn set_state(&self, state: State) {

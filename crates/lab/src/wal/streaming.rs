@@ -17,10 +17,10 @@ use lockstep_wire::stream::{
 
 use super::connection::{Incoming, Outgoing, invalid};
 use super::player::Shared;
-use super::publisher::now;
 use super::segment::{PAGE, SegmentReader};
 use super::session::{Session, TIMEOUT, wire};
 use crate::Lsn;
+use crate::progress::Micros;
 
 /// Bytes of a message before its WAL.
 const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;
@@ -71,7 +71,7 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
             Frontend::CopyData(data) => match FromStandby::parse(data).map_err(invalid)? {
                 FromStandby::Status(status) => {
                     session.note(status, end);
-                    session.heard.store(now().0, Ordering::Relaxed);
+                    session.heard.store(Micros::now().0, Ordering::Relaxed);
                     if status.reply {
                         session.reply_wanted.store(true, Ordering::SeqCst);
                         shared.publisher.wake();
@@ -79,7 +79,7 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
                 }
                 // A recording cannot keep rows for a standby's queries.
                 FromStandby::Feedback(_) => {
-                    session.heard.store(now().0, Ordering::Relaxed);
+                    session.heard.store(Micros::now().0, Ordering::Relaxed);
                 }
             },
             Frontend::CopyDone | Frontend::CopyFail(_) => return Ok(()),
@@ -223,5 +223,5 @@ fn put_head(head: &mut [u8], length: usize, data: [u8; XLOG_DATA_HEADER]) {
 }
 
 fn clock() -> Timestamp {
-    Timestamp::from_unix_micros(now().0)
+    Timestamp::from_unix_micros(Micros::now().0)
 }
