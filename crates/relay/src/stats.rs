@@ -1,0 +1,153 @@
+//! What the relay counts: filled in by [`crate::relay`], shown by the console, the metrics
+//! and `lockstep relay status`.
+
+use lockstep_wire::Lsn;
+use serde::Serialize;
+
+/// Bytes of the stream that count as one block.
+pub const BLOCK: u64 = 8192;
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Snapshot {
+    /// Upstream groups, by name.
+    pub groups: Vec<GroupStat>,
+    /// Slots of subscribers, by name.
+    pub slots: Vec<SlotStat>,
+    /// Sessions, by number.
+    pub clients: Vec<ClientStat>,
+}
+
+/// One upstream slot and its log.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct GroupStat {
+    /// The group's name.
+    pub name: String,
+    /// The slot on the primary.
+    pub upstream_slot: String,
+    /// Database that is decoded.
+    pub database: String,
+    /// Publications, sorted.
+    pub publications: Vec<String>,
+    /// Output plugin, `lockstep` or `pgoutput`.
+    pub plugin: String,
+    /// `streaming`, `connecting`, `waiting` (spool full) or `failed`.
+    pub state: String,
+    /// Why it failed or waits; empty if it does not.
+    pub reason: String,
+    /// Host and port of the primary it is connected to; empty if to none.
+    pub primary: String,
+    /// Where the primary's WAL ended when it was last heard.
+    #[serde(serialize_with = "lsn")]
+    pub sent: Lsn,
+    /// End of the last transaction received.
+    #[serde(serialize_with = "lsn")]
+    pub received: Lsn,
+    /// Durable in the spool, and confirmed to the primary.
+    #[serde(serialize_with = "lsn")]
+    pub durable: Lsn,
+    /// Oldest position that is in memory; `0/0` if none is.
+    #[serde(serialize_with = "lsn")]
+    pub oldest_cached: Lsn,
+    /// Oldest position that is in the spool.
+    #[serde(serialize_with = "lsn")]
+    pub oldest_spooled: Lsn,
+    /// Bytes in memory.
+    pub cache_bytes: u64,
+    /// Most bytes in memory.
+    pub cache_limit_bytes: u64,
+    /// Bytes on disk.
+    pub spool_bytes: u64,
+    /// Most bytes on disk; 0 is no limit.
+    pub spool_limit_bytes: u64,
+    /// Transactions received since the relay started.
+    pub transactions: u64,
+    /// Bytes of the stream received since the relay started.
+    pub received_bytes: u64,
+}
+
+/// One subscriber's slot.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct SlotStat {
+    /// The slot's name.
+    pub name: String,
+    /// Its database.
+    pub database: String,
+    /// Its group.
+    pub group: String,
+    /// Process number of the session that uses it, as clients see it.
+    pub active_pid: Option<u32>,
+    /// Sent to the subscriber.
+    #[serde(serialize_with = "lsn")]
+    pub sent: Lsn,
+    /// Confirmed by the subscriber.
+    #[serde(serialize_with = "lsn")]
+    pub confirmed: Lsn,
+    /// Bytes of the log between what the subscriber was sent and its end.
+    pub behind_bytes: u64,
+    /// Blocks served from memory since the last reset.
+    pub cache_hit: u64,
+    /// Blocks served from the spool since the last reset.
+    pub cache_miss: u64,
+    /// Last reset of the two, microseconds since 1970.
+    pub last_reset_unix_us: i64,
+}
+
+impl SlotStat {
+    /// Blocks handed to the subscriber since the last reset.
+    pub fn blks_read(&self) -> u64 {
+        self.cache_hit + self.cache_miss
+    }
+}
+
+/// One session.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct ClientStat {
+    /// The relay's number of it.
+    pub id: u64,
+    /// Process number as the client sees it.
+    pub pid: u32,
+    /// Role.
+    pub user: String,
+    /// Database.
+    pub database: String,
+    /// `application_name`.
+    pub application_name: String,
+    /// Address; empty for a Unix socket.
+    pub address: String,
+    /// `passed through`, `streaming` or `console`.
+    pub state: String,
+    /// The slot it streams from; empty if none.
+    pub slot: String,
+    /// Since when, microseconds since 1970.
+    pub since_unix_us: i64,
+}
+
+/// What a reset did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Reset {
+    /// The statistics of one slot, or of all, begin anew.
+    Done,
+    /// There is no such slot.
+    NoSuchSlot,
+}
+
+/// What the console asks of the relay.
+pub trait Source: Send + Sync + 'static {
+    /// Everything now.
+    fn snapshot(&self) -> Snapshot;
+    /// Configuration in force: name, value, where it comes from.
+    fn config(&self) -> Vec<(String, String, String)>;
+    /// Begins the statistics of a slot, or of all, anew.
+    fn reset(&self, slot: Option<&str>) -> Reset;
+    /// Drops a slot. An error is for the user: SQLSTATE and what happened.
+    fn drop_slot(&self, slot: &str) -> Result<(), (&'static str, String)>;
+    /// Reads the configuration file again: what was changed, or why it cannot be used.
+    fn reload(&self) -> Result<Vec<String>, String>;
+    /// The role, besides superusers, that may drop slots and reload; None if there is none.
+    fn admin_role(&self) -> Option<String>;
+}
+
+fn lsn<S: serde::Serializer>(lsn: &Lsn, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.collect_str(lsn)
+}
