@@ -57,6 +57,15 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_be_bytes).map(Lsn::from)
     }
 
+    /// A position that must not be `0/0`.
+    pub fn valid_lsn(&mut self) -> Result<Lsn> {
+        let lsn = self.lsn()?;
+        match lsn.is_valid() {
+            true => Ok(lsn),
+            false => Err(WireError::Malformed("position 0/0")),
+        }
+    }
+
     /// Bytes up to a zero byte, which is taken as well.
     pub fn c_bytes(&mut self) -> Result<&'a [u8]> {
         let end = self

@@ -12,7 +12,8 @@
 //! | [`startup`] | what a client sends first |
 //! | [`frontend`], [`backend`] | messages of either side afterwards |
 //! | [`command`] | replication commands, as text |
-//! | [`stream`] | what goes through the copy of physical streaming |
+//! | [`stream`] | what goes through the copy of streaming |
+//! | [`logical`] | the messages that logical streaming carries |
 #![cfg_attr(
     test,
     allow(
@@ -29,6 +30,7 @@ mod cursor;
 pub mod error;
 pub mod frame;
 pub mod frontend;
+pub mod logical;
 pub mod lsn;
 pub mod startup;
 pub mod stream;
