@@ -1,7 +1,7 @@
 //! Replication commands as clients write them.
 
 mod parse;
-mod tokens;
+pub(crate) mod tokens;
 mod write;
 
 use crate::{Lsn, Timeline};

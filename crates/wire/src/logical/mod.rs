@@ -4,19 +4,42 @@
 //! | what | for whom |
 //! |---|---|
 //! | [`boundary`] | who only needs to know where transactions begin and end |
+//! | [`Message`] | who needs all of it |
 //! | [`frames`] | who keeps messages as they go through a socket |
 //!
 //! Text in messages is in the encoding that the client asked for when its session began,
 //! so it is bytes here.
 
 mod boundary;
+mod decode;
+mod encode;
 pub mod frames;
+mod message;
+mod relation;
+mod tuple;
 
 pub use boundary::{Boundary, SchemaKey, boundary};
+pub use message::{Aborted, Commit, Context, Message, Prepared, TruncateOptions};
+pub use relation::{Column, MOST_COLUMNS, Relation, ReplicaIdentity};
+pub use tuple::{Old, Tuple, Value, Values};
 
 /// A transaction's number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xid(pub u32);
+
+/// True if a message of this kind begins with its transaction where it stands in a stream.
+fn has_xid(tag: u8) -> bool {
+    matches!(
+        tag,
+        tag::RELATION
+            | tag::TYPE
+            | tag::INSERT
+            | tag::UPDATE
+            | tag::DELETE
+            | tag::TRUNCATE
+            | tag::MESSAGE
+    )
+}
 
 /// The first byte of each kind of message.
 mod tag {
