@@ -182,7 +182,7 @@ impl<S: Storage> Log<S> {
     /// again.
     pub fn sync(&self) -> Result<Lsn> {
         let syncing = lock(&self.syncing);
-        let (file, segment, received) = {
+        let (file, segment, received, boundary) = {
             let mut shared = lock(&self.shared);
             shared.check()?;
             if !shared.dirty {
@@ -191,14 +191,15 @@ impl<S: Storage> Log<S> {
             // What is written from here on needs another turn.
             shared.dirty = false;
             let segment = shared.index.newest().copied();
-            (Arc::clone(&shared.current), segment, shared.received)
+            let (received, boundary) = (shared.received, shared.boundary);
+            (Arc::clone(&shared.current), segment, received, boundary)
         };
         let name = segment.map(|entry| file_name(entry.sequence, entry.position));
         self.make_durable(&*file, &name.unwrap_or_default())?;
         drop(syncing);
         let mut shared = lock(&self.shared);
         shared.check()?;
-        shared.durable = shared.durable.max(received);
+        shared.set_durable(received, boundary);
         Ok(shared.durable)
     }
 
@@ -214,8 +215,8 @@ impl<S: Storage> Log<S> {
                     .index
                     .second()
                     .is_some_and(|second| second.first_lsn <= confirmed);
-                // What an open unit would be cut back to is needed, whoever has confirmed it.
-                let keep = shared.boundary.place.segment;
+                // What a crash would go back to is needed, whoever has confirmed it.
+                let keep = shared.durable_segment;
                 match shared.index.oldest() {
                     Some(oldest) if unneeded && oldest.sequence < keep => shared.index.pop_oldest(),
                     _ => None,
@@ -240,7 +241,8 @@ impl<S: Storage> Log<S> {
 
     /// Makes a file durable. The caller holds `syncing`.
     fn make_durable(&self, file: &S::File, name: &str) -> Result<()> {
-        file.sync().map_err(|source| self.poison("sync", name, source))
+        file.sync()
+            .map_err(|source| self.poison("sync", name, source))
     }
 
     /// Nothing may be written from here on.

@@ -98,7 +98,9 @@ pub struct Reader<S: Storage> {
 /// Chunks from the reader's position on.
 enum Gathered {
     Chunks(Vec<Chunk>, Origin),
-    End { received: Lsn },
+    End {
+        received: Lsn,
+    },
     /// Some of what was read or skipped is no longer in the log.
     Cut,
 }
@@ -324,7 +326,15 @@ impl<S: Storage> Reader<S> {
                     return Ok(Gathered::Chunks(chunks, Origin::Memory));
                 }
                 let Some(entry) = shared.index.get(self.place.segment).copied() else {
-                    return Err(gone(&shared, self.sent));
+                    match shared.index.oldest().copied() {
+                        // It had read the removed one to its end.
+                        Some(oldest) if oldest.position == self.at => {
+                            drop(shared);
+                            self.enter(&oldest, None)?;
+                            continue;
+                        }
+                        _ => return Err(gone(&shared, self.sent)),
+                    }
                 };
                 (entry, shared.index.get(entry.sequence + 1).copied())
             };
@@ -335,9 +345,8 @@ impl<S: Storage> Reader<S> {
                 continue;
             }
             match read {
-                Err(_) if shared.index.get(entry.sequence).is_none() => {
-                    return Err(gone(&shared, self.sent));
-                }
+                // It was removed meanwhile.
+                Err(_) if shared.index.get(entry.sequence).is_none() => {}
                 Err(error) => return Err(error),
                 Ok(chunks) if chunks.is_empty() => {}
                 Ok(chunks) => return Ok(Gathered::Chunks(chunks, Origin::Spool)),

@@ -64,6 +64,7 @@ impl<S: Storage> Log<S> {
         let mut recovery = Recovery {
             storage: &storage,
             found: find(&storage)?,
+            behind: Vec::new(),
             holes: Vec::new(),
             dropped_bytes: 0,
         };
@@ -136,46 +137,41 @@ struct Whole {
 struct Recovery<'a, S> {
     storage: &'a S,
     found: Vec<Found>,
+    /// Segments behind the last whole unit, the newest first, and what is wrong with those
+    /// that are no part of an open unit.
+    behind: Vec<(Found, Option<&'static str>)>,
     holes: Vec<Hole>,
     dropped_bytes: u64,
 }
 
 impl<S: Storage> Recovery<'_, S> {
+    /// Nothing is changed before the end of the last whole unit is found.
     fn run(&mut self) -> Result<Parts<S::File>> {
-        let mut newest = true;
-        loop {
-            let Some(last) = self.found.pop() else {
-                return Err(self.nothing_left());
-            };
+        while let Some(last) = self.found.pop() {
             let header = match last.header {
                 Ok(header) => header,
                 Err(what) => {
-                    self.set_aside(&last, what)?;
-                    newest = false;
+                    self.behind.push((last, Some(what)));
                     continue;
                 }
             };
             let mut segment = Segment::open(self.storage, last.sequence, last.position)?;
             let whole = whole(&mut segment, &header, last.bytes)?;
             let Some((offset, position)) = whole.boundary else {
-                self.remove(&last)?;
-                newest = false;
+                self.behind.push((last, None));
                 continue;
             };
             // In the newest segment it is what was not durable when the machine stopped.
-            if let (false, Some(what)) = (newest, whole.damage) {
-                self.holes.push(Hole {
-                    segment: last.sequence,
-                    from: whole.received,
-                    to: None,
-                    what,
-                });
+            if let (false, Some(what)) = (self.behind.is_empty(), whole.damage) {
+                self.hole(last.sequence, whole.received, None, what);
             }
+            self.clear_behind(whole.received)?;
             let file = self.cut(&last, offset)?;
             let entry = Entry::new(&header, offset);
-            self.holes.reverse();
+            let index = self.index(entry, header.previous_bytes)?;
+            self.holes.sort_by_key(|hole| hole.segment);
             return Ok(Parts {
-                index: self.index(entry, header.previous_bytes)?,
+                index,
                 file,
                 bytes: offset,
                 head: whole.head.min(offset),
@@ -186,48 +182,42 @@ impl<S: Storage> Recovery<'_, S> {
                 header,
             });
         }
-    }
-
-    fn nothing_left(&self) -> LogError {
-        match self.holes.first() {
-            Some(hole) => LogError::Corrupt {
-                segment: hole.segment,
-                position: LogPosition::START,
-                from: hole.from,
-                to: None,
-                what: hole.what,
-            },
-            None => LogError::NoLog,
-        }
-    }
-
-    /// Keeps a segment that cannot be read out of the way, for whoever wants to look at it.
-    fn set_aside(&mut self, segment: &Found, what: &'static str) -> Result<()> {
-        let name = segment.name();
-        self.storage
-            .rename(&name, &(name.clone() + DAMAGED))
-            .and_then(|()| self.storage.sync())
-            .map_err(|source| LogError::io("rename", &name, source))?;
-        let earlier = self.found.last().and_then(|found| found.header.ok());
-        self.holes.push(Hole {
-            segment: segment.sequence,
-            from: earlier.map_or(Lsn::INVALID, |header| header.first_lsn()),
+        Err(LogError::Corrupt {
+            segment: self.behind.last().map_or(0, |(found, _)| found.sequence),
+            position: LogPosition::START,
+            from: Lsn::INVALID,
             to: None,
+            what: "no whole transaction can be found",
+        })
+    }
+
+    fn hole(&mut self, segment: u64, from: Lsn, to: Option<Lsn>, what: &'static str) {
+        self.holes.push(Hole {
+            segment,
+            from,
+            to,
             what,
         });
-        self.dropped_bytes += segment.bytes;
-        Ok(())
     }
 
-    /// Removes a segment in which only a part of an open unit is left. One at a time, the
-    /// newest first: a crash must not leave a gap between those that are left.
-    fn remove(&mut self, segment: &Found) -> Result<()> {
-        let name = segment.name();
-        self.storage
-            .remove(&name)
-            .and_then(|()| self.storage.sync())
-            .map_err(|source| LogError::io("remove", &name, source))?;
-        self.dropped_bytes += segment.bytes;
+    /// Removes segments that only hold a part of an open unit, and keeps those that cannot
+    /// be read out of the way, for whoever wants to look at them. One at a time, the newest
+    /// first: a crash must not leave a gap between those that are left.
+    fn clear_behind(&mut self, received: Lsn) -> Result<()> {
+        for (segment, damage) in std::mem::take(&mut self.behind) {
+            let name = segment.name();
+            let cleared = match damage {
+                Some(what) => {
+                    self.hole(segment.sequence, received, None, what);
+                    self.storage.rename(&name, &(name.clone() + DAMAGED))
+                }
+                None => self.storage.remove(&name),
+            };
+            cleared
+                .and_then(|()| self.storage.sync())
+                .map_err(|source| LogError::io("remove", &name, source))?;
+            self.dropped_bytes += segment.bytes;
+        }
         Ok(())
     }
 
@@ -256,6 +246,7 @@ impl<S: Storage> Recovery<'_, S> {
         let mut entries = vec![newest];
         let mut next = newest;
         let mut expected_bytes = newest_says;
+        let mut holes = Vec::new();
         for found in self.found.iter().rev() {
             let missing = next.sequence - found.sequence;
             if missing == 0 || missing > MOST_MISSING {
@@ -279,8 +270,7 @@ impl<S: Storage> Recovery<'_, S> {
                     (entry, short)
                 }
                 Err(what) => {
-                    let entry =
-                        Entry::damaged(found.sequence, found.position, found.bytes, &next);
+                    let entry = Entry::damaged(found.sequence, found.position, found.bytes, &next);
                     (entry, Some(what))
                 }
             };
@@ -289,7 +279,7 @@ impl<S: Storage> Recovery<'_, S> {
                 _ => Some("the segments after it are missing"),
             };
             if let Some(what) = what {
-                self.holes.push(Hole {
+                holes.push(Hole {
                     segment: found.sequence,
                     from: entry.first_lsn,
                     to: Some(next.first_lsn),
@@ -299,8 +289,12 @@ impl<S: Storage> Recovery<'_, S> {
             entries.push(entry);
             next = entry;
         }
+        self.holes.extend(holes);
         let mut index = Index::default();
-        entries.into_iter().rev().for_each(|entry| index.push(entry));
+        entries
+            .into_iter()
+            .rev()
+            .for_each(|entry| index.push(entry));
         Ok(index)
     }
 }

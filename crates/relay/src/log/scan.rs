@@ -79,7 +79,9 @@ impl<F: SpoolFile> Segment<F> {
         let header = SegmentHeader::decode(&bytes).map_err(Unreadable::Damage)?;
         match (header.sequence, header.position) == (self.sequence, self.position) {
             true => Ok(header),
-            false => Err(Unreadable::Damage("it is another segment than its name says")),
+            false => Err(Unreadable::Damage(
+                "it is another segment than its name says",
+            )),
         }
     }
 

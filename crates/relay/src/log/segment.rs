@@ -249,7 +249,13 @@ pub(super) struct RecordHeader {
 }
 
 impl RecordHeader {
-    pub fn new(kind: Kind, marks: Marks, position: LogPosition, payload: &[u8], segment: u64) -> Self {
+    pub fn new(
+        kind: Kind,
+        marks: Marks,
+        position: LogPosition,
+        payload: &[u8],
+        segment: u64,
+    ) -> Self {
         Self {
             kind,
             marks,
@@ -269,7 +275,11 @@ impl RecordHeader {
         ];
         let mut out = Writer::<RECORD_HEADER>::new();
         out.put(&[self.kind.number()]);
-        out.put(&[flags.iter().filter(|(set, _)| *set).map(|(_, flag)| flag).sum()]);
+        out.put(&[flags
+            .iter()
+            .filter(|(set, _)| *set)
+            .map(|(_, flag)| flag)
+            .sum()]);
         out.put(&[0; 2]);
         out.u32(u32::try_from(self.length).unwrap_or(u32::MAX));
         out.u64(self.position.into());
@@ -480,7 +490,13 @@ mod tests {
             read_name(&unfinished_name(1, LogPosition::START)),
             Named::Unfinished
         );
-        for other in ["lock", "1-2.spool", "0000001F-0000000000000abc.spool", ".spool", "-.spool"] {
+        for other in [
+            "lock",
+            "1-2.spool",
+            "0000001F-0000000000000abc.spool",
+            ".spool",
+            "-.spool",
+        ] {
             assert_eq!(read_name(other), Named::Other, "{other}");
         }
     }

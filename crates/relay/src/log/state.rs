@@ -44,6 +44,8 @@ pub(super) struct Shared<F> {
     pub durable: Lsn,
     /// Where the log is cut if the connection is lost: the end of the last whole unit.
     pub boundary: Boundary,
+    /// The segment in which it is on disk: a crash goes back to there.
+    pub durable_segment: u64,
     /// No whole unit has a higher key.
     pub whole_key: Lsn,
     /// Key of the unit that is arriving.
@@ -82,6 +84,7 @@ impl<F> Shared<F> {
             end: start.boundary.position,
             received: start.received,
             durable: start.received,
+            durable_segment: start.boundary.place.segment,
             boundary: start.boundary,
             whole_key: start.whole_key,
             open: None,
@@ -99,6 +102,12 @@ impl<F> Shared<F> {
             true => Err(LogError::Poisoned),
             false => Ok(()),
         }
+    }
+
+    /// What was written up to `boundary` is durable.
+    pub fn set_durable(&mut self, received: Lsn, boundary: Boundary) {
+        self.durable = self.durable.max(received);
+        self.durable_segment = self.durable_segment.max(boundary.place.segment);
     }
 
     /// Drops the open unit from memory.

@@ -5,6 +5,7 @@ use std::sync::{Arc, MutexGuard};
 use bytes::Bytes;
 use lockstep_wire::Lsn;
 
+use super::Log;
 use super::cache::{CHUNK_OVERHEAD, Chunk};
 use super::create::{NewSegment, create_segment};
 use super::error::{LogError, Result};
@@ -19,7 +20,6 @@ use super::segment::{
 use super::state::{Boundary, lock};
 use super::storage::{SpoolFile, Storage};
 use super::units::{Draft, Plan, State, plan};
-use super::Log;
 
 /// The newest segment, as who writes it sees it.
 #[derive(Debug)]
@@ -274,7 +274,8 @@ impl<S: Storage> Log<S> {
         {
             let mut shared = lock(&self.shared);
             shared.check()?;
-            shared.durable = shared.received;
+            let (received, boundary) = (shared.received, shared.boundary);
+            shared.set_durable(received, boundary);
             shared.dirty = false;
         }
         let NewSegment { file, bytes } = create_segment(&self.storage, &header, &schema)?;

@@ -152,10 +152,7 @@ fn survive(content: &Content, random: &mut fastrand::Rng) -> Vec<u8> {
     if now == durable {
         return now.clone();
     }
-    let (short, long) = (
-        now.len().min(durable.len()),
-        now.len().max(durable.len()),
-    );
+    let (short, long) = (now.len().min(durable.len()), now.len().max(durable.len()));
     let length = match random.u8(..4) {
         0 => durable.len(),
         1 => now.len(),
@@ -246,7 +243,9 @@ impl SpoolFile for DiskFile {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
         let mut state = self.disk.running()?;
         let used = state.used();
-        let left = state.room.map_or(usize::MAX, |room| room.saturating_sub(used));
+        let left = state
+            .room
+            .map_or(usize::MAX, |room| room.saturating_sub(used));
         let content = &mut state.files[self.number].now;
         let offset = usize::try_from(offset).unwrap();
         let grows = (offset + bytes.len()).saturating_sub(content.len());

@@ -212,18 +212,28 @@ impl Harness {
                 assert!(!new.is_empty());
                 assert!(new.len() <= max_bytes || pieces.len() == 1);
                 assert!(got <= expected.bytes.len(), "more than there is");
-                assert_eq!(follower.got[got - new.len()..], expected.bytes[got - new.len()..got]);
+                assert_eq!(
+                    follower.got[got - new.len()..],
+                    expected.bytes[got - new.len()..got]
+                );
                 let ends = expected.ends.iter().rev();
                 let end = ends.clone().find(|end| end.0 <= got);
                 let sent = u64::from(follower.reader.sent());
-                assert_eq!(sent, end.map_or(follower.from, |end| end.1.max(follower.from)));
+                assert_eq!(
+                    sent,
+                    end.map_or(follower.from, |end| end.1.max(follower.from))
+                );
                 if !follower.reader.within_unit() {
                     assert!(end.is_some_and(|end| end.0 == got));
                 }
                 true
             }
             Ok(Read::Nothing { covered }) => {
-                assert_eq!(follower.got.len(), expected.bytes.len(), "something is missing");
+                assert_eq!(
+                    follower.got.len(),
+                    expected.bytes.len(),
+                    "something is missing"
+                );
                 assert_eq!(follower.reader.behind(), 0);
                 let counted = follower.hits + follower.misses;
                 if !within || self.model.open.is_none() {
@@ -266,6 +276,19 @@ impl Harness {
             false => self.disk.after_kill(),
         };
         self.disk.set_room(None);
+        if std::env::var_os("SHOW").is_some() {
+            eprintln!(
+                "{crash} {:?} open {} durable {} received {}",
+                self.disk
+                    .names()
+                    .iter()
+                    .map(|n| (n.clone(), self.disk.length(n)))
+                    .collect::<Vec<_>>(),
+                self.model.open.is_some(),
+                self.durable,
+                self.received()
+            );
+        }
         let (log, recovered) = Log::open(self.disk.clone(), self.limits).unwrap();
         self.log = Arc::new(log);
         self.drop_open();

@@ -40,7 +40,16 @@ fn message(tag: u8, fields: &[&[u8]]) -> Vec<u8> {
 /// A description of a table of about so many bytes.
 fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
     let name = vec![b'a' + version % 26; bytes];
-    message(b'R', &[&id.to_be_bytes(), b"public\0", &name, b"\0d", &0u16.to_be_bytes()])
+    message(
+        b'R',
+        &[
+            &id.to_be_bytes(),
+            b"public\0",
+            &name,
+            b"\0d",
+            &0u16.to_be_bytes(),
+        ],
+    )
 }
 
 fn change(bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
@@ -74,7 +83,10 @@ pub fn unit(from: u64, sizes: Sizes, random: &mut fastrand::Rng) -> Unit {
     match random.u8(..20) {
         0 => {
             whole = true;
-            frames.push(frame(end, &message(b'K', &[&[0], &k, &e, &time, &xid, b"gid\0"])));
+            frames.push(frame(
+                end,
+                &message(b'K', &[&[0], &k, &e, &time, &xid, b"gid\0"]),
+            ));
         }
         1 => {
             (first, whole) = (end - 1, true);
