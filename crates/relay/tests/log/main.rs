@@ -8,6 +8,7 @@
     clippy::unwrap_used
 )]
 
+mod cases;
 mod damage;
 mod disk;
 mod harness;
