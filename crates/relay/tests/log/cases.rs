@@ -25,7 +25,11 @@ fn log(limits: Limits) -> (Disk, Arc<Log<Disk>>) {
 
 /// A transaction with one change of so many bytes.
 fn plain(key: u64, bytes: usize) -> Unit {
-    transaction(key, key + 10, &[[b"I".as_slice(), &vec![7; bytes]].concat()])
+    transaction(
+        key,
+        key + 10,
+        &[[b"I".as_slice(), &vec![7; bytes]].concat()],
+    )
 }
 
 fn append(log: &Log<Disk>, unit: &Unit) {
@@ -63,7 +67,10 @@ fn a_laggard_returns_to_memory() {
     assert_eq!(bytes.len() as u64, all);
     assert_eq!(hits + misses, all);
     // What is in memory comes from there, and no more is.
-    assert!(hits <= LIMITS.cache_bytes && hits >= LIMITS.cache_bytes / 2, "{hits}");
+    assert!(
+        (LIMITS.cache_bytes / 2..=LIMITS.cache_bytes).contains(&hits),
+        "{hits}"
+    );
     let next = plain(700, 900);
     append(&log, &next);
     let (bytes, hits, misses) = drain(&mut reader);
@@ -111,7 +118,11 @@ fn memory_stays_within_its_limit() {
     let bytes: usize = pieces.iter().map(Bytes::len).sum();
     assert!(bytes as u64 > limits.cache_bytes * 9 / 10, "{bytes}");
     let overhead = pieces.len() as u64 * CHUNK_OVERHEAD;
-    assert!(overhead < limits.cache_bytes / 10, "{} pieces", pieces.len());
+    assert!(
+        overhead < limits.cache_bytes / 10,
+        "{} pieces",
+        pieces.len()
+    );
     // A frame that does not fit comes from the spool, whole.
     let long = plain(key, 3 << 20);
     append(&log, &long);
@@ -126,7 +137,12 @@ fn memory_stays_within_its_limit() {
         assert!(read <= CHUNK_BYTES, "no more than a chunk at once");
         got.extend(pieces.concat());
         let borders = [30 + 21, long.bytes().len() - 56, long.bytes().len()];
-        assert_eq!(reader.within_frame(), !borders.contains(&got.len()), "{}", got.len());
+        assert_eq!(
+            reader.within_frame(),
+            !borders.contains(&got.len()),
+            "{}",
+            got.len()
+        );
     }
     assert_eq!(got, long.bytes());
 }
@@ -179,7 +195,12 @@ fn readers_that_slept_through_many_cuts_go_on() {
     assert!(within.within_unit());
     // Seeks what is still to come.
     let mut ahead = log.reader(Lsn::from(120)).unwrap();
-    assert_eq!(ahead.read(1).unwrap(), Read::Nothing { covered: Lsn::from(120) });
+    assert_eq!(
+        ahead.read(1).unwrap(),
+        Read::Nothing {
+            covered: Lsn::from(120)
+        }
+    );
     for _ in 0..200 {
         log.cut().unwrap();
         assert!(!log.open_unit());
@@ -206,9 +227,18 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ("half a frame", frames[0][..40].to_vec()),
         ("a change outside", frames[1].clone()),
         ("an end without a beginning", frames[2].clone()),
-        ("two beginnings", [frames[0].clone(), frames[0].clone()].concat()),
-        ("another end", [frames[0].clone(), plain(120, 1).frames[2].clone()].concat()),
-        ("a part of a transaction in progress", crate::stream::frame(0, b"S\0\0\0\x01\x01")),
+        (
+            "two beginnings",
+            [frames[0].clone(), frames[0].clone()].concat(),
+        ),
+        (
+            "another end",
+            [frames[0].clone(), plain(120, 1).frames[2].clone()].concat(),
+        ),
+        (
+            "a part of a transaction in progress",
+            crate::stream::frame(0, b"S\0\0\0\x01\x01"),
+        ),
     ];
     for (what, bytes) in refused {
         let error = log.append(Bytes::from(bytes)).unwrap_err();
@@ -228,14 +258,25 @@ fn descriptions_are_bounded_and_forgotten_with_their_session() {
         ..LIMITS
     });
     let many = |first: u32, tables: u32| -> Vec<Vec<u8>> {
-        (first..first + tables).map(|id| relation(id, 0, 200_000)).collect()
+        (first..first + tables)
+            .map(|id| relation(id, 0, 200_000))
+            .collect()
     };
     let half = u32::try_from(SCHEMA_LIMIT / 200_000 / 2).unwrap();
     append(&log, &transaction(100, 110, &many(0, half)));
     append(&log, &transaction(110, 120, &many(half, half - 2)));
     let one_more = Bytes::from(transaction(120, 130, &many(2 * half, 4)).bytes());
     let error = log.append(one_more.clone()).unwrap_err();
-    assert!(matches!(error, LogError::SchemaTooLarge { limit: SCHEMA_LIMIT, .. }), "{error}");
+    assert!(
+        matches!(
+            error,
+            LogError::SchemaTooLarge {
+                limit: SCHEMA_LIMIT,
+                ..
+            }
+        ),
+        "{error}"
+    );
     // A reader that begins here is told them all, in portions.
     let unit = plain(120, 10);
     append(&log, &unit);
@@ -248,7 +289,8 @@ fn descriptions_are_bounded_and_forgotten_with_their_session() {
     }
     assert!(got > SCHEMA_LIMIT - 5 * 200_000);
     log.begin_session().unwrap();
-    log.append(Bytes::from(transaction(130, 140, &many(0, 4)).bytes())).unwrap();
+    log.append(Bytes::from(transaction(130, 140, &many(0, 4)).bytes()))
+        .unwrap();
     let next = plain(140, 10);
     append(&log, &next);
     let mut reader = log.reader(Lsn::from(140)).unwrap();
@@ -266,7 +308,10 @@ fn a_log_is_created_once_and_opened_where_one_is() {
     let refused = Log::create(disk.clone(), LIMITS, Lsn::from(77)).unwrap_err();
     assert!(matches!(refused, LogError::Exists));
     let (opened, recovered) = Log::open(disk.after_kill(), LIMITS).unwrap();
-    assert_eq!((opened.start(), recovered.durable), (Lsn::from(77), Lsn::from(77)));
+    assert_eq!(
+        (opened.start(), recovered.durable),
+        (Lsn::from(77), Lsn::from(77))
+    );
     assert_eq!((recovered.dropped_bytes, recovered.holes), (0, vec![]));
     let opened = Arc::new(opened);
     let gone = opened.reader(Lsn::from(76)).unwrap_err();
@@ -284,7 +329,10 @@ fn another_version_is_left_alone() {
         true
     });
     let error = Log::open(disk.clone(), LIMITS).unwrap_err();
-    assert!(matches!(error, LogError::Version { version: 9, .. }), "{error}");
+    assert!(
+        matches!(error, LogError::Version { version: 9, .. }),
+        "{error}"
+    );
     assert_eq!(disk.names(), [name]);
 }
 
@@ -307,7 +355,8 @@ fn the_end_is_told() {
     // Said before.
     log.cover(Lsn::from(150)).unwrap();
     assert!(!ends.has_changed().unwrap());
-    log.append(Bytes::from(plain(150, 10).frames[0].clone())).unwrap();
+    log.append(Bytes::from(plain(150, 10).frames[0].clone()))
+        .unwrap();
     assert!(matches!(log.cover(Lsn::from(200)), Err(LogError::UnitOpen)));
     assert!(matches!(log.begin_session(), Err(LogError::UnitOpen)));
     assert_eq!(log.sync().unwrap(), Lsn::from(150));

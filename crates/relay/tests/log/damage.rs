@@ -45,7 +45,11 @@ fn read(log: &Arc<Log<Disk>>, model: &Model, from: u64) -> Ended {
         match reader.read(10_000) {
             Ok(Read::Frames { pieces, .. }) => {
                 got.extend(pieces.concat());
-                assert_eq!(got, expected.bytes[..got.len()], "served what was not written");
+                assert_eq!(
+                    got,
+                    expected.bytes[..got.len()],
+                    "served what was not written"
+                );
             }
             Ok(Read::Nothing { .. }) => {
                 assert_eq!(got.len(), expected.bytes.len(), "silently left out");
@@ -54,7 +58,10 @@ fn read(log: &Arc<Log<Disk>>, model: &Model, from: u64) -> Ended {
             Ok(other) => panic!("{other:?}"),
             Err(error) => {
                 let ended = expected.ends.iter().rev().find(|end| end.0 <= got.len());
-                assert_eq!(u64::from(reader.sent()), ended.map_or(from, |end| end.1.max(from)));
+                assert_eq!(
+                    u64::from(reader.sent()),
+                    ended.map_or(from, |end| end.1.max(from))
+                );
                 return corrupt(error);
             }
         }
@@ -108,7 +115,11 @@ fn damage(harness: &mut Harness) -> (usize, String) {
         3 => {
             let zeros = random.usize(1..600);
             harness.disk.damage(name, |bytes| {
-                bytes.iter_mut().skip(offset).take(zeros).for_each(|byte| *byte = 0);
+                bytes
+                    .iter_mut()
+                    .skip(offset)
+                    .take(zeros)
+                    .for_each(|byte| *byte = 0);
                 true
             });
             format!("{zeros} zeros at {offset}")
@@ -164,7 +175,10 @@ fn damage_is_told_and_never_served() {
                     // There is only one damage.
                     let to = u64::from(to.unwrap());
                     assert!(to > from);
-                    assert!(matches!(read(&log, &harness.model, to), Ended::AtTheEnd), "{how}");
+                    assert!(
+                        matches!(read(&log, &harness.model, to), Ended::AtTheEnd),
+                        "{how}"
+                    );
                 }
             }
         }
@@ -193,7 +207,9 @@ fn a_changed_byte_anywhere_is_noticed() {
             let log = Arc::new(log);
             let cut = recovered.dropped_bytes > 0;
             let mut model = harness.model.clone();
-            model.units.retain(|unit| unit.end <= u64::from(recovered.durable));
+            model
+                .units
+                .retain(|unit| unit.end <= u64::from(recovered.durable));
             let ended = read(&log, &model, START);
             let noticed = cut || matches!(ended, Ended::Corrupt { .. });
             assert!(noticed, "byte {offset} of segment {number}");

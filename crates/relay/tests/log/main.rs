@@ -13,6 +13,7 @@ mod damage;
 mod disk;
 mod harness;
 mod stream;
+mod threads;
 
 use harness::Harness;
 use lockstep_relay::log::Limits;
