@@ -67,6 +67,9 @@ fn a_batch_cut_short_or_too_long_is_an_error() {
 
     let more = [BATCH, b"\0"].concat();
     assert!(entries(&more).is_err());
+    // A number that cannot be is refused before the first entry.
+    let many = [b"B\0\0\0\x03", &BATCH[5..]].concat();
+    assert!(Payload::parse(&many, true).is_err());
     for data in [
         &b""[..],
         // Neither a batch nor a marker.

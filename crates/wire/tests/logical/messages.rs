@@ -115,6 +115,41 @@ fn transactions() -> Vec<Case> {
             Boundary::Change,
         ),
         case(
+            b"M\0\0\0\0\0\x01\0\0\0pre\0\0\0\0\x02\0\x01",
+            Message::Message {
+                transactional: false,
+                lsn: lsn(0x100_0000),
+                prefix: b"pre",
+                content: b"\0\x01",
+            },
+            Boundary::Whole {
+                key: None,
+                end: lsn(0x100_0000),
+            },
+        ),
+        case(
+            b"M\x01\0\0\0\0\x01\0\0\0\0\0\0\0\0",
+            Message::Message {
+                transactional: true,
+                lsn: lsn(0x100_0000),
+                prefix: b"",
+                content: b"",
+            },
+            Boundary::Change,
+        ),
+    ]
+}
+
+fn two_phase() -> Vec<Case> {
+    let begin = Boundary::Begin {
+        key: lsn(0x16_B374_D848),
+    };
+    let end = Boundary::End {
+        key: lsn(0x16_B374_D848),
+        end: lsn(0x16_B374_D900),
+    };
+    vec![
+        case(
             b"b\0\0\0\x16\xB3\x74\xD8\x48\0\0\0\x16\xB3\x74\xD9\0\x01\x02\x03\x04\x05\x06\x07\x08\0\0\x02\xDFgid 1\0",
             Message::BeginPrepare(prepared()),
             begin,
@@ -147,33 +182,10 @@ fn transactions() -> Vec<Case> {
                 end: lsn(9),
             },
         ),
-        case(
-            b"M\0\0\0\0\0\x01\0\0\0pre\0\0\0\0\x02\0\x01",
-            Message::Message {
-                transactional: false,
-                lsn: lsn(0x100_0000),
-                prefix: b"pre",
-                content: b"\0\x01",
-            },
-            Boundary::Whole {
-                key: None,
-                end: lsn(0x100_0000),
-            },
-        ),
-        case(
-            b"M\x01\0\0\0\0\x01\0\0\0\0\0\0\0\0",
-            Message::Message {
-                transactional: true,
-                lsn: lsn(0x100_0000),
-                prefix: b"",
-                content: b"",
-            },
-            Boundary::Change,
-        ),
     ]
 }
 
-fn changes() -> Vec<Case> {
+fn schemas() -> Vec<Case> {
     vec![
         case(
             b"R\0\0\x40\x01public\0t\xE9\0d\0\x02\x01id\0\0\0\0\x17\xFF\xFF\xFF\xFF\0name\0\0\0\x04\x13\0\0\0\x18",
@@ -209,6 +221,11 @@ fn changes() -> Vec<Case> {
             },
             Boundary::Schema(SchemaKey::Type(u32::MAX - 1)),
         ),
+    ]
+}
+
+fn changes() -> Vec<Case> {
+    vec![
         case(
             b"I\0\0\x40\x01N\0\x04nut\0\0\0\x01xb\0\0\0\0",
             Message::Insert {
@@ -329,6 +346,7 @@ fn streams() -> Vec<Case> {
 fn in_stream() -> Vec<Case> {
     transactions()
         .into_iter()
+        .chain(schemas())
         .chain(changes())
         .filter(|case| b"RYIUDTM".contains(&case.bytes[0]))
         .map(|case| {
@@ -346,6 +364,8 @@ fn in_stream() -> Vec<Case> {
 
 fn all() -> Vec<Case> {
     let mut cases = transactions();
+    cases.extend(two_phase());
+    cases.extend(schemas());
     cases.extend(changes());
     cases.extend(streams());
     cases.extend(in_stream());
@@ -393,6 +413,9 @@ fn a_message_cut_short_or_too_long_is_an_error() {
         }
         let more = [case.bytes, b"\0"].concat();
         assert!(Message::parse(&more, case.context).is_err(), "{more:?}");
+        if b"BCbPKr".contains(&more[0]) {
+            assert!(boundary(&more).is_err(), "{more:?}");
+        }
     }
     assert!(boundary(b"").is_err());
 }

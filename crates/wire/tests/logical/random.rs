@@ -82,30 +82,29 @@ fn relation<'a>(rng: &mut Rng, names: &'a [Vec<u8>; 4]) -> Relation<'a> {
 
 /// A message, and what is needed to read it.
 pub fn message<'a>(rng: &mut Rng, pieces: &'a mut Pieces) -> (Context, Option<Xid>, Message<'a>) {
+    let context = Context {
+        in_stream: rng.bool(),
+        abort_details: rng.bool(),
+    };
+    let kind = rng.u8(..19);
+    if kind >= CHANGES {
+        return (context, None, step(rng, &pieces.names, context, kind));
+    }
+    let streamed = context.in_stream.then(|| xid(rng));
+    (context, streamed, change(rng, pieces, kind))
+}
+
+/// So many kinds of messages begin with a transaction in a stream.
+const CHANGES: u8 = 7;
+
+fn change<'a>(rng: &mut Rng, pieces: &'a mut Pieces, kind: u8) -> Message<'a> {
     let Pieces {
         names,
         rows: [one, two],
     } = pieces;
     let names = &*names;
-    let prepared = Prepared {
-        lsn: lsn(rng),
-        end_lsn: lsn(rng),
-        time: time(rng),
-        xid: xid(rng),
-        gid: &names[0],
-    };
-    let commit = Commit {
-        commit_lsn: lsn(rng),
-        end_lsn: lsn(rng),
-        commit_time: time(rng),
-    };
-    let context = Context {
-        in_stream: rng.bool(),
-        abort_details: rng.bool(),
-    };
     let relation_id = rng.u32(..);
-    let kind = rng.u8(..19);
-    let message = match kind {
+    match kind {
         0 => Message::Relation(relation(rng, names)),
         1 => Message::Type {
             id: rng.u32(..),
@@ -136,12 +135,29 @@ pub fn message<'a>(rng: &mut Rng, pieces: &'a mut Pieces) -> (Context, Option<Xi
             options: TruncateOptions(rng.u8(..)),
             relations: (0..rng.usize(..5)).map(|_| rng.u32(..)).collect(),
         },
-        6 => Message::Message {
+        _ => Message::Message {
             transactional: rng.bool(),
             lsn: lsn(rng),
             prefix: &names[0],
             content: &names[1],
         },
+    }
+}
+
+fn step<'a>(rng: &mut Rng, names: &'a [Vec<u8>; 4], context: Context, kind: u8) -> Message<'a> {
+    let prepared = Prepared {
+        lsn: lsn(rng),
+        end_lsn: lsn(rng),
+        time: time(rng),
+        xid: xid(rng),
+        gid: &names[0],
+    };
+    let commit = Commit {
+        commit_lsn: lsn(rng),
+        end_lsn: lsn(rng),
+        commit_time: time(rng),
+    };
+    match kind {
         7 => Message::Begin {
             final_lsn: lsn(rng),
             commit_time: time(rng),
@@ -181,9 +197,7 @@ pub fn message<'a>(rng: &mut Rng, pieces: &'a mut Pieces) -> (Context, Option<Xi
             }),
         },
         _ => Message::StreamPrepare(prepared),
-    };
-    let streamed = (kind < 7 && context.in_stream).then(|| xid(rng));
-    (context, streamed, message)
+    }
 }
 
 /// What a message is to [`boundary`]; None for those that it refuses.
