@@ -200,7 +200,7 @@ impl<S: Storage> Log<S> {
             };
             let name = file_name(entry.sequence, entry.position);
             // One at a time: a crash must not leave a gap between those that are left.
-            let removed = match entry.missing() {
+            let removed = match entry.is_missing() {
                 true => Ok(()),
                 false => self.storage.remove(&name),
             };
