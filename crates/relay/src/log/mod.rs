@@ -163,7 +163,8 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).poisoned
     }
 
-    /// Tells of every change of the end.
+    /// Tells of every change of the end. Who waits for one marks the value as seen before
+    /// the read that finds nothing, or misses what comes in between.
     pub fn watch(&self) -> watch::Receiver<End> {
         self.ends.subscribe()
     }
