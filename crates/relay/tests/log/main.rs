@@ -92,6 +92,11 @@ fn crashes_lose_nothing_that_was_durable() {
             }
             match harness.random.u8(..5) {
                 0 => harness.fail_sync(),
+                1 => {
+                    // What a process that was killed has left is not yet on the disk.
+                    harness.restart(false);
+                    harness.restart(true);
+                }
                 _ => drop(harness.restart(true)),
             }
             harness.read_everything(2);
