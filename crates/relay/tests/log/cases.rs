@@ -267,6 +267,44 @@ fn what_is_removed_while_it_is_read_is_gone() {
 }
 
 #[test]
+fn a_segment_that_lost_whole_records_is_noticed() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 1_500,
+        ..LIMITS
+    });
+    let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    log.sync().unwrap();
+    let first = disk.names()[0].clone();
+    disk.damage(&first, |bytes| {
+        // The second of two, with its header.
+        bytes.truncate(bytes.len() - units[1].bytes().len() - 48);
+        true
+    });
+    let (opened, recovered) = Log::open(disk.after_kill(), LIMITS).unwrap();
+    let hole = &recovered.holes[0];
+    assert_eq!((hole.from, hole.to), (Lsn::from(100), Some(Lsn::from(120))));
+    let opened = Arc::new(opened);
+    let mut reader = opened.reader(Lsn::from(100)).unwrap();
+    let Read::Frames { pieces, .. } = reader.read(1).unwrap() else {
+        panic!("nothing was read");
+    };
+    assert!(pieces.concat() == units[0].bytes());
+    match reader.read(1).unwrap_err() {
+        LogError::Corrupt {
+            segment: 1,
+            from,
+            to: Some(to),
+            ..
+        } => assert_eq!((from, to), (Lsn::from(110), Lsn::from(120))),
+        error => panic!("{error}"),
+    }
+    let rest = drain(&mut opened.reader(Lsn::from(120)).unwrap()).0;
+    assert!(rest == [units[2].bytes(), units[3].bytes()].concat());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let (disk, log) = log(LIMITS);
     append(&log, &plain(100, 10));
