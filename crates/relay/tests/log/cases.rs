@@ -238,6 +238,29 @@ fn what_is_cut_while_it_is_read_is_not_served() {
 }
 
 #[test]
+fn what_comes_during_a_sync_needs_another() {
+    // The second time a segment is full and another one begins meanwhile.
+    for segment_bytes in [10_000, 200] {
+        let (disk, log) = log(Limits {
+            segment_bytes,
+            ..LIMITS
+        });
+        append(&log, &plain(100, 200));
+        let other = Arc::clone(&log);
+        disk.after_sync(move || append(&other, &plain(110, 200)));
+        assert_eq!(log.sync().unwrap(), Lsn::from(110));
+        assert_eq!(
+            (log.durable(), log.received()),
+            (Lsn::from(110), Lsn::from(120))
+        );
+        assert_eq!(log.sync().unwrap(), Lsn::from(120));
+        let mut random = fastrand::Rng::with_seed(1);
+        let (opened, _) = Log::open(disk.after_crash(&mut random), LIMITS).unwrap();
+        assert_eq!(opened.durable(), Lsn::from(120));
+    }
+}
+
+#[test]
 fn what_is_removed_while_it_is_read_is_gone() {
     let (disk, log) = log(Limits {
         cache_bytes: 0,

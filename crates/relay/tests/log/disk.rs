@@ -36,8 +36,9 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
-    /// What happens right after the next read.
+    /// What happens right after the next read, and after a file is made durable.
     after_read: Option<Hook>,
+    after_sync: Option<Hook>,
 }
 
 /// The folder. Clones are the same folder.
@@ -61,6 +62,11 @@ impl Disk {
     /// What another thread does right after the next read of a file.
     pub fn after_read(&self, hook: impl FnOnce() + Send + 'static) {
         self.state().after_read = Some(Box::new(hook));
+    }
+
+    /// What another thread does while a file is made durable, too late to be so.
+    pub fn after_sync(&self, hook: impl FnOnce() + Send + 'static) {
+        self.state().after_sync = Some(Box::new(hook));
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -308,6 +314,11 @@ impl SpoolFile for DiskFile {
         content.lost |= refuse;
         if !content.lost {
             content.durable = content.now.clone();
+        }
+        let hook = state.after_sync.take();
+        drop(state);
+        if let Some(hook) = hook {
+            hook();
         }
         match refuse {
             true => Err(io::Error::other("the disk refuses")),
