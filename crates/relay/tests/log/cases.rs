@@ -238,6 +238,49 @@ fn what_is_cut_while_it_is_read_is_not_served() {
 }
 
 #[test]
+fn what_is_cut_before_it_is_handed_out_is_replaced() {
+    // A reader that has been told what is in force, and one that has not.
+    for whole in [true, false] {
+        let (_, log) = log(LIMITS);
+        let tables: Vec<_> = (0..3).map(|id| relation(id, 0, 2_000)).collect();
+        append(&log, &transaction(100, 110, &tables));
+        let mut reader = log.reader(Lsn::from(110)).unwrap();
+        let first = plain(110, 10);
+        let mut got = Vec::new();
+        if whole {
+            append(&log, &first);
+        }
+        let open = plain(120, 10);
+        log.append(open.frames[..2].concat()).unwrap();
+        if whole {
+            // The descriptions do not fit: all but the start of it waits.
+            let mut most = 3_000;
+            while got.is_empty() || reader.within_unit() {
+                let Read::Frames { pieces, .. } = reader.read(most).unwrap() else {
+                    panic!("nothing was read");
+                };
+                got.extend(pieces.concat());
+                most = 1;
+            }
+            assert_eq!(reader.sent(), Lsn::from(120));
+        }
+        log.cut().unwrap();
+        let next = plain(120, 300);
+        append(&log, &next);
+        got.extend(drain(&mut reader).0);
+        let told: usize = tables.iter().map(|table| table.len() + 30).sum();
+        let units = match whole {
+            true => vec![first, next],
+            false => vec![next],
+        };
+        let bytes: usize = units.iter().map(|unit| unit.bytes().len()).sum();
+        // The session after the cut describes tables again.
+        assert_eq!(got.len(), bytes + if whole { told } else { 0 });
+        assert!(got.ends_with(&units[units.len() - 1].bytes()[60..]));
+    }
+}
+
+#[test]
 fn what_comes_during_a_sync_needs_another() {
     // The second time a segment is full and another one begins meanwhile.
     for segment_bytes in [10_000, 200] {

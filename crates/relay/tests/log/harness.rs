@@ -322,7 +322,7 @@ impl Harness {
             }
             Ok(Read::Cut) => {
                 // Only who has a part of what is no longer there.
-                assert!(within || self.model.open.is_none());
+                assert!(follower.reader.within_unit());
                 false
             }
             Err(LogError::Gone { .. }) => {

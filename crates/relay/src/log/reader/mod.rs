@@ -65,6 +65,8 @@ struct Piece {
     /// A unit is open after it, a frame goes on after it.
     open: bool,
     more: bool,
+    /// In it, or right after it, is what was in force where the reader's first unit began.
+    first: bool,
 }
 
 /// Reads the log for one subscriber, front to back.
@@ -202,8 +204,14 @@ impl<S: Storage> Reader<S> {
     /// chunk ([`CHUNK_BYTES`]) is long. May read from the spool, so it may block.
     pub fn read(&mut self, max_bytes: usize) -> Result<Read> {
         loop {
-            if self.cut || !self.is_kept() {
-                self.cut = true;
+            if !self.is_kept() {
+                match self.open {
+                    true => self.cut = true,
+                    // Nothing of what was cut has been handed out.
+                    false => self.go_back()?,
+                }
+            }
+            if self.cut {
                 return Ok(Read::Cut);
             }
             if let Some(read) = self.hand_out(max_bytes) {
@@ -271,6 +279,18 @@ impl<S: Storage> Reader<S> {
         let limit = self.limit;
         *self = Self::new(&Arc::clone(&self.log), from)?;
         self.limit = limit;
+        Ok(())
+    }
+
+    /// Goes on right after the last unit that was handed out.
+    fn go_back(&mut self) -> Result<()> {
+        let told = self.schema.is_none() && !self.waiting.iter().any(|piece| piece.first);
+        let limit = self.limit;
+        *self = Self::new(&Arc::clone(&self.log), self.sent)?;
+        self.limit = limit;
+        if told {
+            self.schema = None;
+        }
         Ok(())
     }
 
