@@ -156,12 +156,12 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     };
     let (_, log) = log(limits);
     let mut key = 100;
-    let full = loop {
-        match log.append(Bytes::from(plain(key, 900).bytes())) {
-            Ok(()) => key += 10,
-            Err(error) => break error,
-        }
-    };
+    let full = (0..20).find_map(|_| {
+        let result = log.append(plain(key, 900).bytes());
+        key += if result.is_ok() { 10 } else { 0 };
+        result.err()
+    });
+    let full = full.unwrap();
     assert!(matches!(full, LogError::SpoolFull { limit: 10_000, .. }) && full.is_retryable());
     assert_eq!(log.received(), Lsn::from(key));
     log.sync().unwrap();

@@ -36,6 +36,8 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
+    /// It stops before one more change than this.
+    changes_left: Option<u64>,
     /// What happens right after the next read, and after a file is made durable.
     after_read: Option<Hook>,
     after_sync: Option<Hook>,
@@ -78,6 +80,31 @@ impl Disk {
         match state.stopped {
             true => Err(io::Error::other("the machine has stopped")),
             false => Ok(state),
+        }
+    }
+
+    /// The machine makes so many more changes and stops before the next.
+    pub fn stop_after(&self, changes: u64) {
+        self.state().changes_left = Some(changes);
+    }
+
+    pub fn has_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// For whoever changes something.
+    fn changing(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.running()?;
+        match &mut state.changes_left {
+            Some(0) => {
+                state.stopped = true;
+                Err(io::Error::other("the machine has stopped"))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(state)
+            }
+            None => Ok(state),
         }
     }
 
@@ -222,7 +249,7 @@ impl Storage for Disk {
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.files.len();
         state.files.push(Content::default());
         state.names.insert(name.to_owned(), number);
@@ -241,19 +268,19 @@ impl Storage for Disk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.names.remove(from).ok_or_else(not_found)?;
         state.names.insert(to.to_owned(), number);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.running()?.names.remove(name);
+        let removed = self.changing()?.names.remove(name);
         removed.map(drop).ok_or_else(not_found)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         state.durable_names = state.names.clone();
         Ok(())
     }
@@ -281,7 +308,7 @@ impl SpoolFile for DiskFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let used = state.used();
         let left = state
             .room
@@ -301,14 +328,14 @@ impl SpoolFile for DiskFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let length = usize::try_from(length).unwrap();
         state.files[self.number].now.resize(length, 0);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let refuse = std::mem::take(&mut state.refuse_sync);
         let content = &mut state.files[self.number];
         content.lost |= refuse;
