@@ -31,6 +31,7 @@
 
 pub mod config;
 pub mod console;
+pub mod error;
 pub mod group;
 pub mod ingest;
 pub mod log;
