@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
 
 use crate::error::{RelayError, Result};
 use crate::stats::{BLOCK, SlotStat};
@@ -75,6 +76,7 @@ pub struct Slot {
     hit_bytes: AtomicU64,
     miss_bytes: AtomicU64,
     last_reset: AtomicI64,
+    ended: watch::Sender<bool>,
 }
 
 /// What the file keeps of a slot.
@@ -110,6 +112,7 @@ impl Slot {
             hit_bytes: AtomicU64::new(0),
             miss_bytes: AtomicU64::new(0),
             last_reset: AtomicI64::new(now_unix_us),
+            ended: watch::Sender::new(false),
         }
     }
 
@@ -150,6 +153,16 @@ impl Slot {
         self.hit_bytes.store(0, Ordering::Relaxed);
         self.miss_bytes.store(0, Ordering::Relaxed);
         self.last_reset.store(now_unix_us, Ordering::Relaxed);
+    }
+
+    /// The slot is gone: its session must end.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Turns true when the slot is gone.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
     }
 
     /// Who uses it.
