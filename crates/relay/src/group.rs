@@ -385,10 +385,10 @@ impl Group {
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
         let phase = match why {
-            RelayError::Upstream(UpstreamError::Refused { sqlstate, .. })
-                if !passing(sqlstate) =>
+            RelayError::Upstream(UpstreamError::Refused(refusal))
+                if !passing(&refusal.sqlstate) =>
             {
-                Phase::Failed(Box::new(report(sqlstate, &self.name, why)))
+                Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
             }
             RelayError::Gap(_) => Phase::Failed(Box::new(report("55000", &self.name, why))),
             RelayError::Log { .. } | RelayError::Stream { .. } | RelayError::File { .. } => {
@@ -522,11 +522,11 @@ fn make_slot(
     origin: Origin<'_>,
 ) -> Result<(String, Lsn)> {
     if let Some(left) = upstream.slot(name)? {
-        if left.database != key.database || left.active_pid.is_some() {
+        if left.database.as_ref() != Some(&key.database) || left.active_pid.is_some() {
             return Err(RelayError::Gap(format!(
                 "replication slot \"{name}\" is there already, in use or of database {}: \
                  another relay's? give this group another name, or drop the slot",
-                left.database
+                left.database.unwrap_or_default()
             )));
         }
         // It may stand anywhere: a new one begins where it should.

@@ -63,7 +63,7 @@ impl From<Report> for Refusal {
 impl From<RelayError> for Refusal {
     fn from(error: RelayError) -> Self {
         let sqlstate = match &error {
-            RelayError::Upstream(UpstreamError::Refused { sqlstate, .. }) => sqlstate.as_str(),
+            RelayError::Upstream(UpstreamError::Refused(refusal)) => refusal.sqlstate.as_str(),
             RelayError::Upstream(_) => "08006",
             _ => "58000",
         };
@@ -346,11 +346,13 @@ impl Relay {
         let Some(found) = upstream.slot(name)? else {
             return pass("the primary has no such slot");
         };
-        if found.plugin != "pgoutput" || found.database != facts.database {
+        if found.plugin.as_deref() != Some("pgoutput")
+            || found.database.as_ref() != Some(&facts.database)
+        {
             return pass("a slot of another plugin or database");
         }
-        if found.active_pid.is_some() || found.invalid.is_some() {
-            return pass("a slot that is in use, or was invalidated");
+        if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
+            return pass("a slot that is temporary, in use, or was invalidated");
         }
         let group = match self.group_for(&key) {
             Some(group) => group,

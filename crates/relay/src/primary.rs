@@ -28,10 +28,11 @@ impl Primary {
 
     /// A new connection to a database, for SQL and replication commands.
     pub fn connect(&self, database: &str) -> Result<Upstream, UpstreamError> {
-        let conninfo = self.conninfo.with_database(database);
+        let conninfo = self.conninfo.clone().with_database(database)?;
         let upstream = Upstream::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
             .inspect_err(|_| self.forget())?;
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server());
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) =
+            Some(upstream.server()?);
         Ok(upstream)
     }
 
@@ -40,7 +41,7 @@ impl Primary {
         let known = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
         match known {
             Some(server) => Ok(server),
-            None => self.connect(&self.database).map(|upstream| upstream.server()),
+            None => self.connect(&self.database)?.server(),
         }
     }
 

@@ -9,7 +9,7 @@ use std::mem;
 
 use bytes::Bytes;
 use lockstep_wire::batch::Payload;
-use lockstep_wire::frames::put_frame;
+use lockstep_wire::logical::frames::put_frame;
 use lockstep_wire::logical::{self, Boundary};
 use lockstep_wire::stream::{FromServer, Timestamp};
 use lockstep_wire::{Lsn, WireError};
@@ -136,7 +136,7 @@ impl Assembler {
                     return Ok(());
                 }
                 self.place = Place::Unit;
-                put_frame(&mut self.frames, lsn, at, message);
+                put_frame(&mut self.frames, lsn, at, message)?;
                 self.frames.append(&mut self.pending_schema);
                 return Ok(());
             }
@@ -154,7 +154,7 @@ impl Assembler {
                 return Ok(());
             }
             (Boundary::Schema(_), Place::Dropped | Place::Between) => {
-                put_frame(&mut self.pending_schema, lsn, at, message);
+                put_frame(&mut self.pending_schema, lsn, at, message)?;
                 return match self.pending_schema.len() > PENDING_SCHEMA {
                     true => Err(StreamError::Schema),
                     false => Ok(()),
@@ -170,7 +170,7 @@ impl Assembler {
             // transactions in pieces.
             (Boundary::Whole { .. }, _) => return order("a message within another transaction"),
         }
-        put_frame(&mut self.frames, lsn, at, message);
+        put_frame(&mut self.frames, lsn, at, message)?;
         Ok(())
     }
 

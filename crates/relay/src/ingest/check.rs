@@ -10,7 +10,7 @@
 //! | a slot that has confirmed more than the log has | refused: the difference is lost |
 //! | otherwise | goes on at the log's end |
 
-use lockstep_upstream::{Identity, SlotState};
+use lockstep_upstream::{Identity, SlotState, Switch};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 /// What the log knows.
@@ -36,7 +36,7 @@ pub struct Found {
     /// Who it is.
     pub identity: Identity,
     /// Timelines that its own came from, and where each ended.
-    pub history: Vec<(Timeline, Lsn)>,
+    pub history: Vec<Switch>,
     /// The slot, if it is there.
     pub slot: Option<SlotState>,
 }
@@ -70,14 +70,18 @@ pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
              prevents this)"
         ));
     };
-    if slot.plugin != known.plugin || slot.database != known.database {
+    let is = |found: &Option<String>, expected: &String| found.as_ref() == Some(expected);
+    if !is(&slot.plugin, &known.plugin) || !is(&slot.database, &known.database) {
         return Err(format!(
             "replication slot \"{name}\" is of plugin {} in database {}, expected {} in {}: \
              it is not the relay's",
-            slot.plugin, slot.database, known.plugin, known.database
+            slot.plugin.as_deref().unwrap_or("none"),
+            slot.database.as_deref().unwrap_or("none"),
+            known.plugin,
+            known.database
         ));
     }
-    if let Some(why) = &slot.invalid {
+    if let Some(why) = &slot.invalidation {
         return Err(format!(
             "replication slot \"{name}\" was invalidated by the primary ({why}): transactions \
              committed since {received} are lost to the relay; subscriptions must be \
@@ -96,7 +100,8 @@ pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
 
 fn forked_after(known: &Known, found: &Found) -> Result<(), String> {
     let (old, new) = (known.timeline, found.identity.timeline);
-    let Some((_, fork)) = found.history.iter().find(|(timeline, _)| *timeline == old) else {
+    let left = found.history.iter().find(|switch| switch.timeline == old);
+    let Some(Switch { at: fork, .. }) = left else {
         return Err(format!(
             "the primary's timeline {new} does not come from timeline {old}, which the relay \
              followed: it is not this primary's successor"
