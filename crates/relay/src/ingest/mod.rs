@@ -10,4 +10,6 @@
 pub mod assembler;
 pub mod check;
 pub mod feeder;
+#[cfg(test)]
+mod tests;
 pub mod waker;
