@@ -29,6 +29,9 @@ use crate::stats::GroupStat;
 /// What a group's file is called.
 const FILE: &str = "group.json";
 
+/// `client_encoding` of subscribers where nothing else is said.
+const DEFAULT_ENCODING: &str = "UTF8";
+
 /// Folder of all groups in a spool.
 const FOLDER: &str = "groups";
 
@@ -41,8 +44,8 @@ pub struct GroupKey {
     pub publications: Vec<String>,
     /// Values in binary format.
     pub binary: bool,
-    /// Prepared transactions are sent when they are prepared.
-    pub two_phase: bool,
+    /// `client_encoding` of its subscribers, as the server spells it.
+    pub encoding: String,
     /// Only changes without an origin (16 and later).
     pub local_only: bool,
     /// Messages of `pg_logical_emit_message` too.
@@ -58,7 +61,7 @@ impl GroupKey {
             database: database.to_owned(),
             publications,
             binary: false,
-            two_phase: false,
+            encoding: DEFAULT_ENCODING.to_owned(),
             local_only: false,
             messages: false,
         }
@@ -306,9 +309,10 @@ impl Group {
         self.plugin == LOCKSTEP
     }
 
-    /// A new connection to its database.
+    /// A new connection for its stream.
     pub fn connect(&self) -> Result<Upstream> {
-        Ok(self.primary.connect(&self.key.database)?)
+        let key = &self.key;
+        Ok(self.primary.connect_to_stream(&key.database, &key.encoding)?)
     }
 
     /// Options of `START_REPLICATION`.
@@ -316,17 +320,13 @@ impl Group {
         let key = &self.key;
         let yes = || "true".to_owned();
         let names = publication_names::write(&key.publications);
-        // Without streaming, versions differ only in what two-phase commit needs.
-        let version = if key.two_phase { "3" } else { "1" };
+        // Without streaming and two-phase commit the versions do not differ.
         let mut options = vec![
-            ("proto_version", version.to_owned()),
+            ("proto_version", "1".to_owned()),
             ("publication_names", names),
         ];
         if key.binary {
             options.push(("binary", yes()));
-        }
-        if key.two_phase {
-            options.push(("two_phase", "on".to_owned()));
         }
         if key.messages {
             options.push(("messages", yes()));
@@ -533,7 +533,7 @@ fn make_slot(
         upstream.drop_slot(name)?;
     }
     let mut make = |plugin: &str| match origin {
-        Origin::Now => upstream.create_slot(name, plugin, key.two_phase, false),
+        Origin::Now => upstream.create_slot(name, plugin, false, false),
         Origin::Slot(from) => upstream.copy_slot(from, name, plugin),
     };
     match plugin {

@@ -12,12 +12,14 @@
 //! | no group has its publications and options | a group is made whose upstream slot is a copy of it; adopted |
 //! | its group begins after its position | passed through, until it has caught up |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
+//! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
 //! goes on in another group: units up to where that one begins come from the old group,
 //! as it was asked for before, later ones from the new. A new group's upstream slot is a
 //! copy of the old one's, so it begins at what the old one has confirmed, and nothing is
-//! between the two.
+//! between the two. In the same way a slot that wants what cannot be shared goes back to
+//! the primary: a copy with its name is made there, units up to it come from the relay.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,9 +36,9 @@ use crate::group::{Group, GroupKey, Origin};
 use crate::ingest::feeder;
 use crate::relay::Relay;
 use crate::session::{Decision, Facts, Owner};
-use crate::slots::{InUse, Route, Slot, Switch};
-use crate::streaming::Streaming;
-use crate::wanted;
+use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
+use crate::streaming::{Next, Streaming};
+use crate::wanted::{Wanted, wanted};
 
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -83,6 +85,7 @@ impl Owner for Sessions {
     type Stream = Streaming;
 
     async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Streaming> {
+        let setting = |name: &str| facts.settings.get(name).map_or("", String::as_str);
         match command {
             Command::StartLogical {
                 slot,
@@ -93,7 +96,7 @@ impl Owner for Sessions {
                     facts: facts.clone(),
                     slot: slot.clone(),
                     start: *start,
-                    key: wanted::group_key(&facts.database, options),
+                    wanted: wanted(&facts.database, setting("client_encoding"), options),
                 };
                 self.start(request).await
             }
@@ -126,7 +129,16 @@ struct Request {
     facts: Facts,
     slot: String,
     start: Lsn,
-    key: Result<GroupKey, Report>,
+    wanted: Result<Wanted, Report>,
+}
+
+/// Whether a session would get values written as the relay's streams have them.
+fn writes_alike(facts: &Facts) -> bool {
+    let is = |name: &str, wanted: &str| {
+        let found = facts.settings.get(name);
+        found.is_some_and(|found| found.starts_with(wanted))
+    };
+    is("DateStyle", "ISO") && is("IntervalStyle", "postgres")
 }
 
 fn error(report: Report) -> Decision<Streaming> {
@@ -214,7 +226,10 @@ impl Sessions {
             }
             tokio::time::sleep(LOOK_EVERY).await;
         }
+        let copied = slot.route().next.is_some_and(|next| next.group == PRIMARY);
         match relay.slots().remove(name) {
+            // The copy that it would have gone back to has to go too.
+            Ok(_) if copied => Decision::Pass,
             Ok(_) => {
                 info!(slot = name, "dropped");
                 slot.end();
@@ -246,14 +261,26 @@ impl Relay {
             )
             .into());
         }
-        let key = request.key?;
+        let wanted = request.wanted?;
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(&slot.name, active.pid))?;
-        let route = self.route(slot, &key)?;
+        let leaves = slot.route().next.is_some_and(|next| next.group == PRIMARY);
+        let route = match &wanted {
+            Wanted::Shared(key) if !leaves && writes_alike(facts) => self.route(slot, key)?,
+            _ => self.way_back(slot)?,
+        };
         let group = self.group_of(slot, &route.group)?;
         let next = match &route.next {
-            Some(switch) => Some((self.group_of(slot, &switch.group)?, switch.at)),
+            Some(switch) if switch.group == PRIMARY && slot.confirmed() >= switch.at => {
+                self.slots().remove(&slot.name)?;
+                return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
+            }
+            Some(switch) if switch.group == PRIMARY => Some(Next::Primary(switch.at)),
+            Some(switch) => Some(Next::Group(
+                self.group_of(slot, &switch.group)?,
+                switch.at,
+            )),
             None => None,
         };
         if route != slot.route() {
@@ -266,7 +293,7 @@ impl Relay {
         &self,
         in_use: InUse,
         group: Arc<Group>,
-        next: Option<(Arc<Group>, Lsn)>,
+        next: Option<Next>,
         start: Lsn,
     ) -> Streaming {
         Streaming {
@@ -332,6 +359,34 @@ impl Relay {
         })
     }
 
+    /// The route of a slot that goes back to the primary.
+    fn way_back(&self, slot: &Slot) -> Result<Route, Refusal> {
+        let mut route = slot.route();
+        if let Some(next) = route.next.take_if(|next| next.group != PRIMARY) {
+            if slot.confirmed() < next.at {
+                // One alteration after the other: this one when that one is done.
+                route.next = Some(next);
+                return Ok(route);
+            }
+            route.group = next.group;
+        }
+        if route.next.is_none() {
+            let group = self.group_of(slot, &route.group)?;
+            let mut upstream = self.primary().connect(&slot.database)?;
+            // What an unfinished try left stands too early, which does no harm, or is gone.
+            let at = match upstream.slot(&slot.name)? {
+                Some(left) => left.confirmed,
+                None => upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?,
+            };
+            info!(slot = slot.name, %at, "goes back to the primary");
+            route.next = Some(Switch {
+                group: PRIMARY.to_owned(),
+                at,
+            });
+        }
+        Ok(route)
+    }
+
     /// Takes a slot over from the primary.
     fn adopt(&self, request: Request) -> Result<Streaming, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
@@ -339,9 +394,14 @@ impl Relay {
         if synchronises_a_table(name) {
             return pass("initial synchronisation of a table");
         }
-        let Ok(key) = request.key else {
-            return pass("options that pgoutput refuses");
+        let key = match request.wanted {
+            Ok(Wanted::Shared(key)) => key,
+            Ok(Wanted::Own(why)) => return pass(why),
+            Err(_) => return pass("options that pgoutput refuses"),
         };
+        if !writes_alike(facts) {
+            return pass("another DateStyle or IntervalStyle");
+        }
         let mut upstream = self.primary().connect(&facts.database)?;
         let Some(found) = upstream.slot(name)? else {
             return pass("the primary has no such slot");

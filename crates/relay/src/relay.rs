@@ -393,7 +393,6 @@ fn policy(config: &Config) -> Policy {
 fn key_of(group: &GroupConfig) -> GroupKey {
     GroupKey {
         binary: group.binary,
-        two_phase: group.two_phase,
         local_only: group.origin == Origins::None,
         messages: group.messages,
         ..GroupKey::new(&group.database, group.publications.clone())

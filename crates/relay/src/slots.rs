@@ -33,10 +33,13 @@ pub const MOST_SLOTS: usize = 1024;
 /// The book's file.
 const FILE: &str = "slots.json";
 
-/// Where a slot goes on in another group.
+/// Stands for the primary where a group's name could be: the slot goes back to it.
+pub const PRIMARY: &str = "";
+
+/// Where a slot goes on elsewhere.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Switch {
-    /// The group.
+    /// The group, or [`PRIMARY`].
     pub group: String,
     /// Units from here on come from it; those before from the old one.
     pub at: Lsn,

@@ -45,12 +45,29 @@ pub struct Streaming {
     pub in_use: InUse,
     /// Where it reads.
     pub group: Arc<Group>,
-    /// Where it goes on after that, and from which key.
-    pub next: Option<(Arc<Group>, Lsn)>,
+    /// Where it goes on after that.
+    pub next: Option<Next>,
     /// The first key to send.
     pub from: Lsn,
     /// Turns true when the relay stops.
     pub stop: watch::Receiver<bool>,
+}
+
+/// Where a slot goes on.
+#[derive(Debug, Clone)]
+pub enum Next {
+    /// In another group, from this key on.
+    Group(Arc<Group>, Lsn),
+    /// On the primary, from this key on: the session ends there.
+    Primary(Lsn),
+}
+
+impl Next {
+    fn at(&self) -> Lsn {
+        match self {
+            Self::Group(_, at) | Self::Primary(at) => *at,
+        }
+    }
 }
 
 /// What the two halves tell each other.
@@ -201,7 +218,7 @@ fn heed(feedback: FromStandby, shared: &Shared, slot: &Slot) {
 struct Sender<'a> {
     slot: Arc<Slot>,
     group: Arc<Group>,
-    next: Option<(Arc<Group>, Lsn)>,
+    next: Option<Next>,
     from: Lsn,
     stop: watch::Receiver<bool>,
     shared: &'a Shared,
@@ -212,6 +229,13 @@ struct Sender<'a> {
     heard_at: Instant,
     asked_at: Option<Instant>,
 }
+
+/// What a sender reads, and how it learns of more.
+type Source = (
+    Reader<FileStorage>,
+    watch::Receiver<crate::log::End>,
+    watch::Receiver<Phase>,
+);
 
 /// What a wait ended with.
 enum Woken {
@@ -241,8 +265,8 @@ impl<'a> Sender<'a> {
 
     fn reader(&self) -> Result<Reader<FileStorage>, LogError> {
         let mut reader = self.group.log().reader(self.from)?;
-        if let Some((_, at)) = &self.next {
-            reader.stop_before(*at);
+        if let Some(next) = &self.next {
+            reader.stop_before(next.at());
         }
         Ok(reader)
     }
@@ -276,13 +300,13 @@ impl<'a> Sender<'a> {
                     self.slot.count(hit_bytes, miss_bytes);
                     self.slot.progress(reader.sent(), reader.behind());
                 }
-                Ok(Read::Limit) => match self.switch() {
+                Ok(Read::Limit) => match self.switch(writer).await? {
                     Ok(next) => (reader, log, phase) = next,
                     Err(report) => return Ok(Sent::Failed(report)),
                 },
                 Ok(Read::Nothing { covered }) => {
-                    if self.next.as_ref().is_some_and(|(_, at)| covered >= *at) {
-                        match self.switch() {
+                    if self.next.as_ref().is_some_and(|next| covered >= next.at()) {
+                        match self.switch(writer).await? {
                             Ok(next) => (reader, log, phase) = next,
                             Err(report) => return Ok(Sent::Failed(report)),
                         }
@@ -309,25 +333,39 @@ impl<'a> Sender<'a> {
         }
     }
 
-    /// Goes on in the next group.
-    #[allow(clippy::type_complexity)]
-    fn switch(
+    /// Goes on in the next group, or lets the client confirm all that it was sent and
+    /// sends it to the primary.
+    async fn switch<W: tokio::io::AsyncWrite + Unpin>(
         &mut self,
-    ) -> Result<
-        (
-            Reader<FileStorage>,
-            watch::Receiver<crate::log::End>,
-            watch::Receiver<Phase>,
-        ),
-        Report,
-    > {
-        if let Some((group, at)) = self.next.take() {
-            info!(slot = self.slot.name, group = group.name(), %at, "goes on in another group");
-            self.group = group;
-            self.from = self.from.max(at);
+        writer: &mut W,
+    ) -> io::Result<Result<Source, Report>> {
+        match self.next.take() {
+            Some(Next::Group(group, at)) => {
+                info!(slot = self.slot.name, group = group.name(), %at, "goes on in another group");
+                self.group = group;
+                self.from = self.from.max(at);
+            }
+            Some(Next::Primary(at)) => {
+                while self.slot.confirmed() < at
+                    && self.silence() < ASK_AFTER
+                    && !self.shared.done.load(Ordering::Acquire)
+                {
+                    self.tell(writer, at, true).await?;
+                    let _ = tokio::time::timeout(COVER_EVERY, self.shared.changed.notified()).await;
+                }
+                let report = Report::error(
+                    "57P01",
+                    format!(
+                        "replication slot \"{}\" goes back to the primary at {at}",
+                        self.slot.name
+                    ),
+                );
+                return Ok(Err(report.hint("Connect again.")));
+            }
+            None => {}
         }
-        let reader = self.reader().map_err(|error| self.unreadable(&error))?;
-        Ok((reader, self.group.log().watch(), self.group.phase()))
+        let opened = self.reader().map_err(|error| self.unreadable(&error));
+        Ok(opened.map(|reader| (reader, self.group.log().watch(), self.group.phase())))
     }
 
     fn offer(&self, lsn: Lsn) {
@@ -347,23 +385,34 @@ impl<'a> Sender<'a> {
         if !(asked || moved || ask) {
             return Ok(());
         }
-        self.offer(covered);
+        self.tell(writer, covered, ask).await?;
+        if ask {
+            self.asked_at = Some(self.told_at);
+        }
+        Ok(())
+    }
+
+    /// Sends a keepalive.
+    async fn tell<W: tokio::io::AsyncWrite + Unpin>(
+        &mut self,
+        writer: &mut W,
+        end: Lsn,
+        reply: bool,
+    ) -> io::Result<()> {
+        self.offer(end);
         let mut data = Vec::new();
         FromServer::Keepalive {
-            end: covered,
+            end,
             sent_at: feeder::now(),
-            reply: ask,
+            reply,
         }
         .encode(&mut data);
         let mut out = Vec::new();
         Backend::CopyData(&data).encode(&mut out);
         writer.write_all(&out).await?;
         writer.flush().await?;
-        self.told = covered;
+        self.told = end;
         self.told_at = Instant::now();
-        if ask {
-            self.asked_at = Some(self.told_at);
-        }
         Ok(())
     }
 

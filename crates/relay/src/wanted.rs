@@ -1,4 +1,8 @@
 //! What a subscriber asks for in `START_REPLICATION`, and the group that it needs.
+//!
+//! Two-phase commit is not shared. A server sends a transaction that was prepared before a
+//! slot could decode it again, with its old positions, when it is committed; which ones
+//! those are differs from slot to slot, so one stream cannot serve them all.
 
 use lockstep_wire::backend::Report;
 use lockstep_wire::publication_names;
@@ -11,13 +15,28 @@ const NEWEST_VERSION: u32 = 4;
 /// Most publications in one command.
 const MOST_PUBLICATIONS: usize = 1024;
 
+/// What a subscriber asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wanted {
+    /// A stream that others may share.
+    Shared(GroupKey),
+    /// One of its own, and why.
+    Own(&'static str),
+}
+
 /// The group that the options of `START_REPLICATION` need, or the error that a server
 /// would answer.
 ///
 /// `streaming` only allows the server to send transactions before they commit; the relay
 /// never does, so it does not matter for the group.
-pub fn group_key(database: &str, options: &[(String, Option<String>)]) -> Result<GroupKey, Report> {
+pub fn wanted(
+    database: &str,
+    encoding: &str,
+    options: &[(String, Option<String>)],
+) -> Result<Wanted, Report> {
     let mut key = GroupKey::new(database, Vec::new());
+    encoding.clone_into(&mut key.encoding);
+    let mut two_phase = false;
     let mut version = None;
     for (name, value) in options {
         let value = value.as_deref();
@@ -26,7 +45,7 @@ pub fn group_key(database: &str, options: &[(String, Option<String>)]) -> Result
             "publication_names" => key.publications = publications(value)?,
             "binary" => key.binary = boolean(name, value)?,
             "messages" => key.messages = boolean(name, value)?,
-            "two_phase" => key.two_phase = boolean(name, value)?,
+            "two_phase" => two_phase = boolean(name, value)?,
             "streaming" if value == Some("parallel") => {}
             "streaming" => {
                 boolean(name, value)?;
@@ -44,7 +63,7 @@ pub fn group_key(database: &str, options: &[(String, Option<String>)]) -> Result
     match version {
         None => return missing("proto_version"),
         Some(_) if key.publications.is_empty() => return missing("publication_names"),
-        Some(version) if key.two_phase && version < 3 => {
+        Some(version) if two_phase && version < 3 => {
             return Err(Report::error(
                 "0A000",
                 format!(
@@ -52,12 +71,13 @@ pub fn group_key(database: &str, options: &[(String, Option<String>)]) -> Result
                 ),
             ));
         }
+        Some(_) if two_phase => return Ok(Wanted::Own("two-phase commit is not shared")),
         Some(_) => {}
     }
-    Ok(GroupKey {
+    Ok(Wanted::Shared(GroupKey {
         publications: GroupKey::new(database, key.publications).publications,
         ..key
-    })
+    }))
 }
 
 fn invalid(name: &str, value: Option<&str>) -> Report {
@@ -125,7 +145,10 @@ mod tests {
 
     #[test]
     fn subscribers_that_agree_share_a_group() {
-        let of = |list: &[(&str, &str)]| group_key("app", &options(list)).unwrap();
+        let of = |list: &[(&str, &str)]| match wanted("app", "UTF8", &options(list)) {
+            Ok(Wanted::Shared(key)) => key,
+            other => panic!("{other:?}"),
+        };
         let plain = of(&[("proto_version", "3"), ("publication_names", "\"b\",\"a\"")]);
         assert_eq!(plain.publications, ["a", "b"]);
         assert_eq!(
@@ -140,7 +163,6 @@ mod tests {
         );
         for other in [
             ("binary", "true"),
-            ("two_phase", "on"),
             ("origin", "none"),
             ("messages", "1"),
         ] {
@@ -149,6 +171,12 @@ mod tests {
             assert_ne!(key, plain, "{other:?}");
             assert_ne!(key.automatic_name(), plain.automatic_name());
         }
+    }
+
+    #[test]
+    fn two_phase_commit_is_not_shared() {
+        let list = [("proto_version", "3"), ("publication_names", "p"), ("two_phase", "on")];
+        assert!(matches!(wanted("app", "UTF8", &options(&list)), Ok(Wanted::Own(_))));
     }
 
     #[test]
@@ -167,11 +195,11 @@ mod tests {
             (("streaming", "sideways"), "22023"),
         ] {
             let list = options(&[good[0], good[1], bad]);
-            let error = group_key("app", &list).unwrap_err();
+            let error = wanted("app", "UTF8", &list).unwrap_err();
             assert_eq!(error.sqlstate, sqlstate, "{bad:?}");
         }
-        assert!(group_key("app", &options(&good[..1])).is_err());
-        assert!(group_key("app", &options(&good[1..])).is_err());
-        assert!(group_key("app", &options(&good)).is_ok());
+        assert!(wanted("app", "UTF8", &options(&good[..1])).is_err());
+        assert!(wanted("app", "UTF8", &options(&good[1..])).is_err());
+        assert!(wanted("app", "UTF8", &options(&good)).is_ok());
     }
 }
