@@ -12,7 +12,6 @@
 
 mod address;
 mod change;
-mod conninfo;
 mod disk;
 mod error;
 mod file;
@@ -27,12 +26,12 @@ use std::path::{Path, PathBuf};
 
 pub use address::{HostPort, Listen};
 pub use change::{Applies, Change};
-pub use conninfo::Conninfo;
 pub use error::{ConfigError, Place};
 pub use group::{GroupConfig, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin};
 
 use error::quoted;
 use key::{KEYS, Key};
+use lockstep_upstream::Conninfo;
 
 /// All that is configured. Sizes are bytes.
 #[derive(Debug, Clone)]
@@ -175,6 +174,21 @@ impl LogLevel {
     }
 }
 
+/// Options of a connection that nobody else may read.
+const SECRETS: [&str; 5] = [
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+];
+
+fn has_secret(conninfo: &Conninfo) -> bool {
+    SECRETS
+        .iter()
+        .any(|option| conninfo.get(option).is_some_and(|value| !value.is_empty()))
+}
+
 /// Keys given on the command line, with their values as text. Names are those of the file.
 pub type Flags = Vec<(&'static str, String)>;
 
@@ -224,7 +238,9 @@ impl Config {
         let text = text.as_ref().map(|(path, text)| (*path, text.as_str()));
         let config = Self::parse(text, flags)?;
         if let (Some(path), Some(Place::File { .. })) = (file, config.places.get("primary")) {
-            disk::check_secret(path, &config.primary)?;
+            if has_secret(&config.primary) {
+                disk::check_private(path)?;
+            }
         }
         config.check_disk()?;
         Ok(config)
@@ -237,7 +253,10 @@ impl Config {
 
     /// The configuration that a file's text and flags say. Nothing on disk is looked at.
     pub fn parse(file: Option<(&Path, &str)>, flags: &Flags) -> Result<Self, ConfigError> {
-        let mut config = Self::new(Conninfo::default(), PathBuf::new());
+        let empty = key::conninfo("").map_err(|reason| {
+            ConfigError::value(&Place::Default, format!("libpq cannot be used: {reason}"))
+        })?;
+        let mut config = Self::new(empty, PathBuf::new());
         if let Some((path, text)) = file {
             file::read(&mut config, path, text)?;
         }
@@ -284,7 +303,7 @@ impl Config {
             Key::find(name).ok_or_else(|| ConfigError::value(&place, "there is no such key"))?;
         (key.set)(self, text, Path::new(""))
             .map_err(|reason| ConfigError::value(&place, reason))?;
-        if name == "primary" && self.primary.has_secret() {
+        if name == "primary" && has_secret(&self.primary) {
             return Err(ConfigError::value(
                 &place,
                 "a password on the command line can be read by every user of this machine: \

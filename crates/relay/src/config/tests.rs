@@ -270,7 +270,16 @@ fn wrong_flags_are_named_as_they_are_typed() {
             "postgres://u:hunter2@h/",
             "--primary: a password on the command line",
         ),
-        ("primary", "hunter2", "--primary: not a connection string"),
+        (
+            "primary",
+            "host=a password='hunter2",
+            "--primary: not a connection string",
+        ),
+        (
+            "primary",
+            "hots=a",
+            "--primary: not a connection string: invalid connection option \"hots\"",
+        ),
         ("spool", "", "--spool: a path"),
         ("group", "x", "--group: there is no such key"),
     ] {
@@ -348,6 +357,57 @@ fn differences_say_what_takes_a_restart() {
         ]
     );
     assert!(old.differences(&old).is_empty());
+
+    // After a reload only what takes a restart still differs, and nothing is in force that
+    // does.
+    let in_force = old.clone().with_reloaded(new.clone());
+    let pending: Vec<Change> = in_force.differences(&new);
+    assert_eq!(
+        pending
+            .iter()
+            .map(|change| change.name.as_str())
+            .collect::<Vec<_>>(),
+        ["listen", "group a", "group b"]
+    );
+    let names: Vec<&str> = in_force
+        .groups
+        .iter()
+        .map(|group| group.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(
+        old.differences(&in_force)
+            .iter()
+            .all(|change| change.applies == Applies::Now)
+    );
+    let source = |config: &Config, key: &str| config.place(key).source();
+    assert_eq!(source(&in_force, "listen"), "default");
+    assert_eq!(source(&in_force, "spool_limit"), "file");
+    assert_eq!(source(&in_force, "logical_wal_cache"), "default");
+}
+
+#[test]
+fn every_key_is_copied_or_kept_by_a_reload() {
+    let old = parse(&with("")).unwrap();
+    let new = parse(
+        "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
+         spool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
+         tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
+         console_database = 'd'\nmax_connections = 1\nauto_groups = false\n\
+         log_format = 'json'\nlog_level = 'warn'\n\
+         [[group]]\nname = 'g'\ndatabase = 'd'\npublications = ['p']\n",
+    )
+    .unwrap();
+    // Each key differs, so none was forgotten here.
+    assert_eq!(old.differences(&new).len(), KEYS.len() + 1);
+    let in_force = old.clone().with_reloaded(new.clone());
+    for key in &KEYS {
+        let wanted = match key.applies {
+            Applies::Now => &new,
+            Applies::AtRestart => &old,
+        };
+        assert_eq!((key.show)(&in_force), (key.show)(wanted), "{}", key.name);
+    }
 }
 
 /// A folder with a configuration, a spool of mode `spool`, and TLS files.
