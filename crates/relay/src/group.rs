@@ -1,7 +1,7 @@
 //! A group: one upstream slot and the log it fills.
 //!
 //! Its folder in the spool, `groups/NAME`, has `group.json` (checksum line, then JSON, as
-//! the slots have it) and the log's segments. The folder is complete before the group is
+//! the slots have it) and the log's segments in `log`. The folder is complete before the group is
 //! used: a crash while it is made leaves a folder without `group.json`, which is removed
 //! at the next start, and at most a slot on the primary, which the next try uses.
 
@@ -29,6 +29,9 @@ use crate::stats::GroupStat;
 /// What a group's file is called.
 const FILE: &str = "group.json";
 
+/// Folder of a group's log.
+const LOG: &str = "log";
+
 /// `client_encoding` of subscribers where nothing else is said.
 const DEFAULT_ENCODING: &str = "UTF8";
 
@@ -44,7 +47,10 @@ pub struct GroupKey {
     pub publications: Vec<String>,
     /// Values in binary format.
     pub binary: bool,
-    /// `client_encoding` of its subscribers, as the server spells it.
+    /// Folder of a group's log.
+const LOG: &str = "log";
+
+/// `client_encoding` of its subscribers, as the server spells it.
     pub encoding: String,
     /// Only changes without an origin (16 and later).
     pub local_only: bool,
@@ -551,7 +557,8 @@ fn make_slot(
 }
 
 fn storage(folder: &Path) -> Result<FileStorage> {
-    FileStorage::open(folder).map_err(|source| slots::file("cannot open", folder.to_owned(), source))
+    let folder = folder.join(LOG);
+    FileStorage::new(&folder).map_err(|source| slots::file("cannot open", folder, source))
 }
 
 fn write(folder: &Path, kept: &Kept) -> Result<()> {

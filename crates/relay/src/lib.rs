@@ -41,6 +41,7 @@ pub mod primary;
 pub mod relay;
 pub mod owner;
 pub mod serve;
+pub mod service;
 pub mod session;
 pub mod slots;
 pub mod stats;

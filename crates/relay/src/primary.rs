@@ -68,6 +68,12 @@ impl Primary {
         }
     }
 
+    /// Where it is, as last connected to; None while nobody knows.
+    pub fn known(&self) -> Option<Server> {
+        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone()
+    }
+
     /// Its host and port, as last connected to.
     pub fn name(&self) -> String {
         let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);

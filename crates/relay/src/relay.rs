@@ -16,6 +16,7 @@ use crate::group::{self, Group, GroupKey, Origin, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
 use crate::log::Limits;
 use crate::primary::Primary;
+use crate::service;
 use crate::session::Facts;
 use crate::slots::{self, SlotBook};
 use crate::stats::{ClientStat, Reset, Snapshot, Source};
@@ -68,7 +69,7 @@ impl Relay {
     pub fn open(config: Config, stop: watch::Receiver<bool>) -> Result<Self> {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
-        let primary = lockstep_upstream::Conninfo::parse(config.primary.reveal())?;
+        let primary = config.primary.clone();
         let around = Surroundings {
             spool: config.spool.clone(),
             primary: Arc::new(Primary::new(primary, config.console_database.clone())),
@@ -412,6 +413,7 @@ pub async fn run(
     shutdown: watch::Receiver<bool>,
     mut reload: mpsc::Receiver<()>,
 ) -> Result<()> {
+    let tls = service::tls(&config)?;
     let opening = {
         let (config, stop) = (config.clone(), shutdown.clone());
         tokio::task::spawn_blocking(move || Relay::open(config, stop))
@@ -422,6 +424,7 @@ pub async fn run(
         let relay = relay.clone();
         tokio::spawn(async move {
             while reload.recv().await.is_some() {
+                // Sessions wait neither for the disk nor for a lock meanwhile.
                 match Source::reload(&*relay) {
                     Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
                     Ok(changes) => changes.iter().for_each(|change| info!(change, "configuration")),
@@ -430,7 +433,7 @@ pub async fn run(
             }
         })
     };
-    let served = crate::serve::serve(relay.clone(), &config, shutdown).await;
+    let served = service::serve(&relay, &config, tls, shutdown).await;
     reloads.abort();
     let _ = rounds.await;
     let closing = relay.clone();

@@ -32,7 +32,7 @@ pub use listing::{
     UPSTREAM_COLUMNS, hit_rate,
 };
 use listing::{HELP_COLUMNS, Kind, Row};
-pub use rights::Rights;
+pub use crate::serve::Rights;
 pub use statement::{LONGEST_QUERY, MOST_COLUMNS, MOST_STATEMENTS};
 use statement::{Show, Statement, Statistics};
 

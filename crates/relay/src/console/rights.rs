@@ -2,18 +2,7 @@
 
 use lockstep_wire::backend::Report;
 
-/// What the primary says about the role of a console session.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Rights {
-    /// The role, as the client named it.
-    pub user: String,
-    /// A superuser.
-    pub superuser: bool,
-    /// Has the rights of `pg_monitor`.
-    pub monitor: bool,
-    /// Is a member of the configured role, or is it.
-    pub admin: bool,
-}
+use crate::serve::Rights;
 
 /// What a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 use tracing::{info, warn};
 
 use super::assembler::{Assembler, GATHER};
-use super::check::{Found, Known, continues};
+use super::check::{Found, continues};
 use super::waker::{self, Sleeper, Waker};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
@@ -344,7 +344,7 @@ impl Receiving<'_> {
         loop {
             match write() {
                 Ok(()) => break,
-                Err(error) if error.is_full() => {
+                Err(error) if error.is_retryable() => {
                     if !waiting {
                         waiting = true;
                         group.enter(Phase::Waiting(error.to_string()));
