@@ -47,10 +47,7 @@ pub struct GroupKey {
     pub publications: Vec<String>,
     /// Values in binary format.
     pub binary: bool,
-    /// Folder of a group's log.
-const LOG: &str = "log";
-
-/// `client_encoding` of its subscribers, as the server spells it.
+    /// `client_encoding` of its subscribers, as the server spells it.
     pub encoding: String,
     /// Only changes without an origin (16 and later).
     pub local_only: bool,
@@ -220,12 +217,13 @@ impl Group {
         let upstream_slot = format!("lockstep_{name}");
         let (plugin, start) = make_slot(&mut upstream, &upstream_slot, key, plugin, origin)?;
         make_folder(&folder)?;
-        let log = Log::create(storage(&folder)?, around.policy.limits, start).map_err(|source| {
-            RelayError::Log {
-                group: name.to_owned(),
-                source,
-            }
-        })?;
+        let log =
+            Log::create(storage(&folder)?, around.policy.limits, start).map_err(|source| {
+                RelayError::Log {
+                    group: name.to_owned(),
+                    source,
+                }
+            })?;
         let kept = Kept {
             name: name.to_owned(),
             key: key.clone(),
@@ -318,7 +316,9 @@ impl Group {
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Upstream> {
         let key = &self.key;
-        Ok(self.primary.connect_to_stream(&key.database, &key.encoding)?)
+        Ok(self
+            .primary
+            .connect_to_stream(&key.database, &key.encoding)?)
     }
 
     /// Options of `START_REPLICATION`.
@@ -510,7 +510,10 @@ fn passing(sqlstate: &str) -> bool {
 }
 
 fn report(sqlstate: &str, group: &str, why: &RelayError) -> Report {
-    let report = Report::error(sqlstate, format!("the relay's group \"{group}\" cannot go on"));
+    let report = Report::error(
+        sqlstate,
+        format!("the relay's group \"{group}\" cannot go on"),
+    );
     report.detail(why.to_string())
 }
 

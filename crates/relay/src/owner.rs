@@ -277,10 +277,7 @@ impl Relay {
                 return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
             }
             Some(switch) if switch.group == PRIMARY => Some(Next::Primary(switch.at)),
-            Some(switch) => Some(Next::Group(
-                self.group_of(slot, &switch.group)?,
-                switch.at,
-            )),
+            Some(switch) => Some(Next::Group(self.group_of(slot, &switch.group)?, switch.at)),
             None => None,
         };
         if route != slot.route() {
@@ -321,10 +318,7 @@ impl Relay {
     /// The groups that a slot reads from now on, given what its subscriber asks for.
     fn route(&self, slot: &Slot, key: &GroupKey) -> Result<Route, Refusal> {
         let mut route = slot.route();
-        if let Some(next) = route
-            .next
-            .take_if(|next| slot.confirmed() >= next.at)
-        {
+        if let Some(next) = route.next.take_if(|next| slot.confirmed() >= next.at) {
             route.group = next.group;
         }
         let current = self.group_of(slot, &route.group)?;
@@ -457,7 +451,9 @@ mod tests {
 
     #[test]
     fn slots_of_initial_synchronisation_are_known_by_name() {
-        assert!(synchronises_a_table("pg_16394_sync_16385_7123456789012345678"));
+        assert!(synchronises_a_table(
+            "pg_16394_sync_16385_7123456789012345678"
+        ));
         for name in [
             "sub",
             "pg_sync_1_2",

@@ -150,7 +150,10 @@ impl Relay {
 
     fn all_groups(&self) -> Vec<Arc<Group>> {
         let groups = lock(&self.groups);
-        groups.values().map(|running| running.group.clone()).collect()
+        groups
+            .values()
+            .map(|running| running.group.clone())
+            .collect()
     }
 
     /// Makes a group and starts to receive for it.
@@ -315,7 +318,10 @@ impl Source for Relay {
             let Some(active) = slot.active() else {
                 continue;
             };
-            for client in clients.iter_mut().filter(|client| client.id == active.session) {
+            for client in clients
+                .iter_mut()
+                .filter(|client| client.id == active.session)
+            {
                 client.state = "streaming".to_owned();
                 client.slot.clone_from(&slot.name);
             }
@@ -347,12 +353,20 @@ impl Source for Relay {
     }
 
     fn drop_slot(&self, name: &str) -> std::result::Result<(), (&'static str, String)> {
-        let missing = || ("42704", format!("replication slot \"{name}\" does not exist in the relay"));
+        let missing = || {
+            (
+                "42704",
+                format!("replication slot \"{name}\" does not exist in the relay"),
+            )
+        };
         let slot = self.slots().get(name).ok_or_else(missing)?;
         if let Some(active) = slot.active() {
             return Err((
                 "55006",
-                format!("replication slot \"{name}\" is active for PID {}", active.pid),
+                format!(
+                    "replication slot \"{name}\" is active for PID {}",
+                    active.pid
+                ),
             ));
         }
         match self.slots().remove(name) {
@@ -369,7 +383,11 @@ impl Source for Relay {
     fn reload(&self) -> std::result::Result<Vec<String>, String> {
         let old = self.config();
         let new = old.reload().map_err(|error| error.to_string())?;
-        let said = old.differences(&new).iter().map(|change| change.to_string()).collect();
+        let said = old
+            .differences(&new)
+            .iter()
+            .map(|change| change.to_string())
+            .collect();
         *self.config.write().unwrap_or_else(PoisonError::into_inner) = old.with_reloaded(new);
         *lock(&self.tried) = None;
         Ok(said)
@@ -418,7 +436,11 @@ pub async fn run(
         let (config, stop) = (config.clone(), shutdown.clone());
         tokio::task::spawn_blocking(move || Relay::open(config, stop))
     };
-    let relay = Arc::new(opening.await.map_err(|failed| RelayError::Gap(failed.to_string()))??);
+    let relay = Arc::new(
+        opening
+            .await
+            .map_err(|failed| RelayError::Gap(failed.to_string()))??,
+    );
     let rounds = tokio::spawn(relay.clone().rounds());
     let reloads = {
         let relay = relay.clone();
@@ -426,8 +448,12 @@ pub async fn run(
             while reload.recv().await.is_some() {
                 // Sessions wait neither for the disk nor for a lock meanwhile.
                 match Source::reload(&*relay) {
-                    Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
-                    Ok(changes) => changes.iter().for_each(|change| info!(change, "configuration")),
+                    Ok(changes) if changes.is_empty() => {
+                        info!("nothing has changed in the configuration")
+                    }
+                    Ok(changes) => changes
+                        .iter()
+                        .for_each(|change| info!(change, "configuration")),
                     Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
                 }
             }

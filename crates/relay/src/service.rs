@@ -93,11 +93,7 @@ pub async fn serve(
     Ok(())
 }
 
-async fn serve_metrics(
-    listener: tokio::net::TcpListener,
-    relay: Arc<Relay>,
-    mut stop: stop::Stop,
-) {
+async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut stop: stop::Stop) {
     let source: Arc<dyn Source> = relay;
     let stopped = async move { stop.told().await };
     if let Err(failed) = metrics::serve(listener, source, stopped).await {

@@ -64,10 +64,7 @@ pub enum After {
 /// Streams one slot to one client.
 pub trait Stream: Send + 'static {
     /// Runs until either side ends it. An error is that of the client's connection.
-    fn run(
-        self,
-        client: Client,
-    ) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
+    fn run(self, client: Client) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
 }
 
 /// Who decides what becomes of replication commands.

@@ -348,7 +348,11 @@ impl SlotBook {
 
     /// Writes the file if any slot has confirmed more than it says.
     pub fn save_if_moved(&self) -> Result<()> {
-        match self.all().iter().any(|slot| slot.confirmed() > slot.saved()) {
+        match self
+            .all()
+            .iter()
+            .any(|slot| slot.confirmed() > slot.saved())
+        {
             true => self.save(),
             false => Ok(()),
         }
@@ -451,9 +455,20 @@ mod tests {
     fn slots_survive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let first = book(folder.path());
-        let a = first.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
-        first.add("b", "app", route("g"), 9.into(), 0).unwrap().unwrap();
-        assert!(first.add("a", "app", route("g"), 1.into(), 0).unwrap().is_none());
+        let a = first
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
+        first
+            .add("b", "app", route("g"), 9.into(), 0)
+            .unwrap()
+            .unwrap();
+        assert!(
+            first
+                .add("a", "app", route("g"), 1.into(), 0)
+                .unwrap()
+                .is_none()
+        );
         let altered = Route {
             group: "g".to_owned(),
             next: Some(Switch {
@@ -476,7 +491,10 @@ mod tests {
         let a = second.get("a").unwrap();
         assert_eq!((a.confirmed(), a.route()), (7.into(), altered));
         // The next group is read from where it takes over.
-        assert_eq!((second.saved("g"), second.saved("h")), (Some(7.into()), Some(30.into())));
+        assert_eq!(
+            (second.saved("g"), second.saved("h")),
+            (Some(7.into()), Some(30.into()))
+        );
         assert_eq!(second.slowest("g").unwrap().name, "a");
         assert!(second.remove("a").unwrap());
         assert!(!second.remove("a").unwrap());
@@ -488,7 +506,10 @@ mod tests {
     fn a_slot_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
-        let slot = book.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
         let used = slot.acquire(1, 77).unwrap();
         let other = slot.acquire(2, 78).unwrap_err();
         assert_eq!((other.session, other.pid), (1, 77));
@@ -518,10 +539,16 @@ mod tests {
     fn blocks_are_counted_until_a_reset() {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
-        let slot = book.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
         slot.count(BLOCK * 3, 1);
         let stat = slot.stat();
-        assert_eq!((stat.cache_hit, stat.cache_miss, stat.blks_read()), (3, 1, 4));
+        assert_eq!(
+            (stat.cache_hit, stat.cache_miss, stat.blks_read()),
+            (3, 1, 4)
+        );
         slot.reset(9);
         let stat = slot.stat();
         assert_eq!((stat.blks_read(), stat.last_reset_unix_us), (0, 9));

@@ -130,7 +130,12 @@ impl Stream for Streaming {
         let after = match ended {
             Some(Sent::Done) => After::Idle,
             Some(Sent::Failed(report)) => {
-                warn!(slot = slot.name, error = report.message, detail = report.detail, "streaming ends");
+                warn!(
+                    slot = slot.name,
+                    error = report.message,
+                    detail = report.detail,
+                    "streaming ends"
+                );
                 put(&mut client, &Backend::ErrorResponse(report)).await?;
                 After::Closed
             }
@@ -158,7 +163,10 @@ async fn receive(
     slot: &Slot,
 ) -> io::Result<Received> {
     let violation = |error: WireError| {
-        let report = Report::fatal("08P01", format!("invalid message of the subscriber: {error}"));
+        let report = Report::fatal(
+            "08P01",
+            format!("invalid message of the subscriber: {error}"),
+        );
         Ok(Received::Closed(Some(report)))
     };
     let mut bytes = Vec::with_capacity(1024);
@@ -186,8 +194,10 @@ async fn receive(
                 }
                 Frontend::Terminate => return Ok(Received::Closed(None)),
                 Frontend::CopyFail(_) | Frontend::Query(_) => {
-                    let report =
-                        Report::fatal("08P01", "unexpected message of the subscriber while streaming");
+                    let report = Report::fatal(
+                        "08P01",
+                        "unexpected message of the subscriber while streaming",
+                    );
                     return Ok(Received::Closed(Some(report)));
                 }
             }
@@ -324,9 +334,9 @@ impl<'a> Sender<'a> {
                         "57P01",
                         "the relay lost its connection to the primary within a transaction",
                     );
-                    return Ok(Sent::Failed(
-                        report.hint("Connect again: the transaction will be sent from its start."),
-                    ));
+                    return Ok(Sent::Failed(report.hint(
+                        "Connect again: the transaction will be sent from its start.",
+                    )));
                 }
                 Err(error) => return Ok(Sent::Failed(self.unreadable(&error))),
             }
@@ -440,11 +450,17 @@ impl<'a> Sender<'a> {
         if *ended.borrow_and_update() {
             return Woken::Over(Report::fatal(
                 "55000",
-                format!("replication slot \"{}\" was dropped in the relay", self.slot.name),
+                format!(
+                    "replication slot \"{}\" was dropped in the relay",
+                    self.slot.name
+                ),
             ));
         }
         if self.silence() >= 2 * ASK_AFTER {
-            return Woken::Over(Report::fatal("57P05", "terminating: the subscriber did not answer in time"));
+            return Woken::Over(Report::fatal(
+                "57P05",
+                "terminating: the subscriber did not answer in time",
+            ));
         }
         let Self { stop, shared, .. } = self;
         tokio::select! {
@@ -469,7 +485,10 @@ impl<'a> Sender<'a> {
                 "XX001",
                 format!("the relay's spool is damaged where replication slot \"{slot}\" reads"),
             ),
-            _ => Report::error("58030", format!("replication slot \"{slot}\" cannot be read")),
+            _ => Report::error(
+                "58030",
+                format!("replication slot \"{slot}\" cannot be read"),
+            ),
         };
         report
             .detail(error.to_string())
@@ -482,7 +501,10 @@ fn stopping() -> Report {
 }
 
 /// Writes pieces, small ones together.
-async fn write<W: tokio::io::AsyncWrite + Unpin>(writer: &mut W, pieces: &[Bytes]) -> io::Result<()> {
+async fn write<W: tokio::io::AsyncWrite + Unpin>(
+    writer: &mut W,
+    pieces: &[Bytes],
+) -> io::Result<()> {
     let mut gathered = Vec::new();
     for piece in pieces {
         if gathered.len() + piece.len() > WRITE_BYTES && !gathered.is_empty() {

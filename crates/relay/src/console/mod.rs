@@ -26,13 +26,13 @@ use std::sync::Arc;
 
 use lockstep_wire::backend::{Backend, Column, Report};
 
+pub use crate::serve::Rights;
 use crate::stats::{Reset, Snapshot, Source};
 pub use listing::{
     CLIENT_COLUMNS, CONFIG_COLUMNS, SLOT_COLUMNS, SPOOL_COLUMNS, STATISTICS_COLUMNS,
     UPSTREAM_COLUMNS, hit_rate,
 };
 use listing::{HELP_COLUMNS, Kind, Row};
-pub use crate::serve::Rights;
 pub use statement::{LONGEST_QUERY, MOST_COLUMNS, MOST_STATEMENTS};
 use statement::{Show, Statement, Statistics};
 
