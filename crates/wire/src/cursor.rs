@@ -37,6 +37,10 @@ impl<'a> Cursor<'a> {
         self.array().map(u8::from_be_bytes)
     }
 
+    pub fn u16(&mut self) -> Result<u16> {
+        self.array().map(u16::from_be_bytes)
+    }
+
     pub fn i16(&mut self) -> Result<i16> {
         self.array().map(i16::from_be_bytes)
     }
@@ -55,6 +59,28 @@ impl<'a> Cursor<'a> {
 
     pub fn lsn(&mut self) -> Result<Lsn> {
         self.array().map(u64::from_be_bytes).map(Lsn::from)
+    }
+
+    /// A position that must not be `0/0`.
+    pub fn valid_lsn(&mut self) -> Result<Lsn> {
+        let lsn = self.lsn()?;
+        match lsn.is_valid() {
+            true => Ok(lsn),
+            false => Err(WireError::Malformed("position 0/0")),
+        }
+    }
+
+    /// Bytes after a length of four bytes.
+    pub fn counted(&mut self) -> Result<&'a [u8]> {
+        let length = self.i32()?;
+        let length = usize::try_from(length).map_err(|_| WireError::BadLength(length))?;
+        self.take(length)
+    }
+
+    /// What was taken since `start`, an earlier copy of this cursor.
+    pub fn taken_since(self, mut start: Self) -> Result<&'a [u8]> {
+        let length = start.left.len().checked_sub(self.left.len());
+        start.take(length.ok_or(WireError::Truncated(self.what))?)
     }
 
     /// Bytes up to a zero byte, which is taken as well.
@@ -95,6 +121,22 @@ impl<'a> Cursor<'a> {
 
 /// Appends `text` and a zero byte. A zero byte inside the text would end it: it is left out.
 pub(crate) fn put_c_str(out: &mut Vec<u8>, text: &str) {
-    out.extend(text.bytes().filter(|&byte| byte != 0));
+    put_c_bytes(out, text.as_bytes());
+}
+
+/// The same for text in any encoding.
+pub(crate) fn put_c_bytes(out: &mut Vec<u8>, text: &[u8]) {
+    out.extend(text.iter().filter(|&&byte| byte != 0));
     out.push(0);
+}
+
+/// Appends a length of four bytes, and the bytes; an error if there are too many of them.
+pub(crate) fn put_counted_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
+    let length = i32::try_from(bytes.len()).map_err(|_| WireError::TooLong {
+        length: bytes.len(),
+        limit: i32::MAX as usize,
+    })?;
+    out.extend_from_slice(&length.to_be_bytes());
+    out.extend_from_slice(bytes);
+    Ok(())
 }

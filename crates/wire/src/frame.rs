@@ -14,6 +14,10 @@ pub const FRONTEND_LIMIT: usize = 64 * 1024;
 /// walsender sends 128 kB of WAL in one message, and a timeline's history is short.
 pub const BACKEND_LIMIT: usize = 1024 * 1024;
 
+/// Most bytes of a message's body that a client of logical replication needs to take: what
+/// a server can put together in memory (its `MaxAllocSize`, 1 GB less one byte).
+pub const LOGICAL_LIMIT: usize = (1 << 30) - 1;
+
 /// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {

@@ -12,7 +12,10 @@
 //! | [`startup`] | what a client sends first |
 //! | [`frontend`], [`backend`] | messages of either side afterwards |
 //! | [`command`] | replication commands, as text |
-//! | [`stream`] | what goes through the copy of physical streaming |
+//! | [`publication_names`] | the list of names in a command's option of that name |
+//! | [`stream`] | what goes through the copy of streaming |
+//! | [`logical`] | the messages that logical streaming carries |
+//! | [`batch`] | several of them in one, as output plugin `lockstep` sends them |
 #![cfg_attr(
     test,
     allow(
@@ -24,12 +27,15 @@
 )]
 
 pub mod backend;
+pub mod batch;
 pub mod command;
 mod cursor;
 pub mod error;
 pub mod frame;
 pub mod frontend;
+pub mod logical;
 pub mod lsn;
+pub mod publication_names;
 pub mod startup;
 pub mod stream;
 

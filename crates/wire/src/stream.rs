@@ -1,4 +1,7 @@
-//! What goes through the copy of physical streaming, each in one CopyData message.
+//! What goes through the copy of streaming, each in one CopyData message.
+//!
+//! Physical and logical streaming share it. What XLogData carries is WAL in the one, in the
+//! other a message of an output plugin ([`crate::logical`], [`crate::batch`]).
 
 use crate::cursor::Cursor;
 use crate::{Lsn, Result, WireError};
@@ -26,20 +29,21 @@ impl Timestamp {
 /// From the server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromServer<'a> {
-    /// A piece of WAL.
+    /// A piece of WAL, or a message of an output plugin.
     XLogData {
-        /// Position of its first byte.
+        /// Position of its first byte. Of a message: what it is about, or `0/0`.
         start: Lsn,
-        /// Where the server's WAL ends.
+        /// Where the server's WAL ends. Of a message: the same as `start`.
         end: Lsn,
         /// The server's clock.
         sent_at: Timestamp,
-        /// The piece.
+        /// The piece, or the message.
         wal: &'a [u8],
     },
     /// A sign of life.
     Keepalive {
-        /// Where the server's WAL ends.
+        /// Where the server's WAL ends. In logical streaming: how far it is read, which may
+        /// be beyond what was sent ([`crate::batch::Payload::Marker`]).
         end: Lsn,
         /// The server's clock.
         sent_at: Timestamp,
@@ -112,7 +116,7 @@ pub fn xlog_data_header(start: Lsn, end: Lsn, sent_at: Timestamp) -> [u8; XLOG_D
     header
 }
 
-/// From the standby.
+/// From the standby, or whoever receives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromStandby {
     /// How far it is.
@@ -121,12 +125,12 @@ pub enum FromStandby {
     Feedback(HotStandbyFeedback),
 }
 
-/// How far a standby is. Positions are of the last byte + 1; `0/0` says nothing.
+/// How far a receiver is. Positions are of the last byte + 1; `0/0` says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
     /// Given to its operating system.
     pub written: Lsn,
-    /// Durable on its disk.
+    /// Durable on its disk. A slot for logical replication is confirmed up to here.
     pub flushed: Lsn,
     /// Replayed.
     pub applied: Lsn,

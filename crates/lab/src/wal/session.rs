@@ -378,7 +378,11 @@ impl<'a> Talk<'a> {
                 self.shared.recording.base().display()
             ))
             .into()),
-            Command::Other(_) | Command::Sql => Err(Report::error(
+            Command::CreateLogicalSlot { .. }
+            | Command::AlterReplicationSlot { .. }
+            | Command::StartLogical { .. }
+            | Command::Other(_)
+            | Command::Sql => Err(Report::error(
                 "0A000",
                 "the WAL player understands only commands of physical replication",
             )

@@ -1,0 +1,159 @@
+//! Messages as they go through a socket, one after the other: each a whole CopyData
+//! message of a walsender.
+//!
+//! ```text
+//! 'd' int32 length  'w' int64 lsn  int64 lsn  int64 sent_at  the message
+//! ```
+//!
+//! Numbers are big-endian; the length counts itself and all that follows it. Both
+//! positions are the message's own: `0/0` for all but the last message of a change.
+//!
+//! Kept in a file or in memory such frames can be sent as they are, from any frame's start
+//! to any frame's end.
+
+use crate::cursor::Cursor;
+use crate::frame::{self, LOGICAL_LIMIT};
+use crate::stream::{Timestamp, XLOG_DATA_HEADER, xlog_data_header};
+use crate::{Lsn, Result, WireError};
+
+/// Bytes of a frame before its message.
+pub const FRAME_HEADER: usize = frame::HEADER + XLOG_DATA_HEADER;
+
+/// Most bytes of a message.
+pub const MOST_MESSAGE: usize = LOGICAL_LIMIT - XLOG_DATA_HEADER;
+
+const TAG: u8 = b'd';
+
+/// A frame's fields.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Header {
+    /// Bytes of the whole frame.
+    pub length: usize,
+    /// The message's position; `0/0` if it is not a change's last one.
+    pub lsn: Lsn,
+    /// The server's clock when it was made.
+    pub sent_at: Timestamp,
+}
+
+/// A frame and where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameAt<'a> {
+    /// Its first byte, from the start of what is scanned.
+    pub offset: usize,
+    /// Bytes of the whole frame.
+    pub length: usize,
+    /// The message's position; `0/0` if it is not a change's last one.
+    pub lsn: Lsn,
+    /// The server's clock when it was made.
+    pub sent_at: Timestamp,
+    /// The message: see [`super::Message`].
+    pub message: &'a [u8],
+}
+
+/// Appends a frame. An error, and nothing is appended, if the message is longer than
+/// [`MOST_MESSAGE`].
+pub fn put_frame(out: &mut Vec<u8>, lsn: Lsn, sent_at: Timestamp, message: &[u8]) -> Result<()> {
+    let counted = u32::try_from(message.len() + 4 + XLOG_DATA_HEADER)
+        .ok()
+        .filter(|_| message.len() <= MOST_MESSAGE)
+        .ok_or(WireError::TooLong {
+            length: message.len(),
+            limit: MOST_MESSAGE,
+        })?;
+    out.reserve(FRAME_HEADER + message.len());
+    out.push(TAG);
+    out.extend_from_slice(&counted.to_be_bytes());
+    out.extend_from_slice(&xlog_data_header(lsn, lsn, sent_at));
+    out.extend_from_slice(message);
+    Ok(())
+}
+
+/// What a frame's first bytes say.
+pub fn header(bytes: [u8; FRAME_HEADER]) -> Result<Header> {
+    let mut cursor = Cursor::new(&bytes, "frame");
+    if cursor.u8()? != TAG {
+        return Err(WireError::Malformed("no CopyData where a frame begins"));
+    }
+    let body = frame::body_length(cursor.i32()?, LOGICAL_LIMIT)?;
+    if body < XLOG_DATA_HEADER {
+        return Err(WireError::Malformed("a frame shorter than its own header"));
+    }
+    if cursor.u8()? != b'w' {
+        return Err(WireError::Malformed("a frame that is not XLogData"));
+    }
+    let lsn = cursor.lsn()?;
+    if cursor.lsn()? != lsn {
+        return Err(WireError::Malformed("a frame with two positions"));
+    }
+    Ok(Header {
+        length: frame::HEADER + body,
+        lsn,
+        sent_at: Timestamp(cursor.i64()?),
+    })
+}
+
+/// The frame at the start of `bytes`; None if it is not whole yet.
+pub fn first(bytes: &[u8]) -> Result<Option<FrameAt<'_>>> {
+    let Some((&head, rest)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
+        return Ok(None);
+    };
+    let Header {
+        length,
+        lsn,
+        sent_at,
+    } = header(head)?;
+    Ok(rest.get(..length - FRAME_HEADER).map(|message| FrameAt {
+        offset: 0,
+        length,
+        lsn,
+        sent_at,
+        message,
+    }))
+}
+
+/// The frames in `bytes`, which must be whole frames from first to last.
+pub fn scan(bytes: &[u8]) -> Scan<'_> {
+    Scan {
+        left: bytes,
+        offset: 0,
+    }
+}
+
+/// See [`scan`]. After an error there is nothing more.
+#[derive(Debug, Clone)]
+pub struct Scan<'a> {
+    left: &'a [u8],
+    offset: usize,
+}
+
+impl Scan<'_> {
+    /// Where the next frame begins; after an error, where the bytes in error do.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+}
+
+impl<'a> Iterator for Scan<'a> {
+    type Item = Result<FrameAt<'a>>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.left.is_empty() {
+            return None;
+        }
+        let found = first(self.left).and_then(|frame| frame.ok_or(WireError::Truncated("frame")));
+        match found {
+            Ok(frame) => {
+                let offset = self.offset;
+                self.offset += frame.length;
+                self.left = self.left.get(frame.length..).unwrap_or_default();
+                Some(Ok(FrameAt { offset, ..frame }))
+            }
+            Err(error) => {
+                self.left = &[];
+                Some(Err(error))
+            }
+        }
+    }
+}
+
+impl std::iter::FusedIterator for Scan<'_> {}

@@ -1,0 +1,163 @@
+//! Rows in messages.
+
+use super::MOST_COLUMNS;
+use crate::cursor::{Cursor, put_counted_bytes};
+use crate::{Result, WireError};
+
+const NULL: u8 = b'n';
+const UNCHANGED: u8 = b'u';
+const TEXT: u8 = b't';
+const BINARY: u8 = b'b';
+
+/// One column's value.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Value<'a> {
+    /// Null.
+    Null,
+    /// A large value that an update did not touch; it is not sent.
+    Unchanged,
+    /// The value as its type's output function writes it.
+    Text(&'a [u8]),
+    /// The value as its type's send function writes it.
+    Binary(&'a [u8]),
+}
+
+impl<'a> Value<'a> {
+    fn parse(cursor: &mut Cursor<'a>) -> Result<Self> {
+        match cursor.u8()? {
+            NULL => Ok(Self::Null),
+            UNCHANGED => Ok(Self::Unchanged),
+            TEXT => cursor.counted().map(Self::Text),
+            BINARY => cursor.counted().map(Self::Binary),
+            _ => Err(WireError::Malformed("an unknown kind of value")),
+        }
+    }
+
+    fn put(self, out: &mut Vec<u8>) -> Result<()> {
+        let (kind, bytes) = match self {
+            Self::Null => (NULL, None),
+            Self::Unchanged => (UNCHANGED, None),
+            Self::Text(bytes) => (TEXT, Some(bytes)),
+            Self::Binary(bytes) => (BINARY, Some(bytes)),
+        };
+        out.push(kind);
+        bytes.map_or(Ok(()), |bytes| put_counted_bytes(out, bytes))
+    }
+}
+
+/// A row, checked and left where it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tuple<'a> {
+    columns: u16,
+    /// Values, each known to be whole.
+    bytes: &'a [u8],
+}
+
+impl<'a> Tuple<'a> {
+    /// A row of `values`, written into `buffer`.
+    pub fn new(values: &[Value<'_>], buffer: &'a mut Vec<u8>) -> Result<Self> {
+        let columns = super::relation::columns(values.len())?;
+        buffer.clear();
+        for value in values {
+            value.put(buffer)?;
+        }
+        Ok(Self {
+            columns,
+            bytes: buffer,
+        })
+    }
+
+    pub(super) fn parse(cursor: &mut Cursor<'a>) -> Result<Self> {
+        let columns = cursor.u16()?;
+        if usize::from(columns) > MOST_COLUMNS {
+            return Err(WireError::Malformed("an impossible number of columns"));
+        }
+        let start = *cursor;
+        for _ in 0..columns {
+            Value::parse(cursor)?;
+        }
+        let bytes = cursor.taken_since(start)?;
+        Ok(Self { columns, bytes })
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.columns.to_be_bytes());
+        out.extend_from_slice(self.bytes);
+    }
+
+    /// Number of columns.
+    pub fn len(&self) -> usize {
+        self.columns.into()
+    }
+
+    /// True if there are no columns.
+    pub fn is_empty(&self) -> bool {
+        self.columns == 0
+    }
+
+    /// The values in the order of the relation's columns.
+    pub fn values(&self) -> Values<'a> {
+        Values {
+            left: self.columns,
+            cursor: Cursor::new(self.bytes, "row"),
+        }
+    }
+}
+
+/// See [`Tuple::values`].
+#[derive(Debug, Clone)]
+pub struct Values<'a> {
+    left: u16,
+    cursor: Cursor<'a>,
+}
+
+impl<'a> Iterator for Values<'a> {
+    type Item = Value<'a>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.left = self.left.checked_sub(1)?;
+        // Checked when the row was made.
+        Value::parse(&mut self.cursor).ok()
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        (self.left.into(), Some(self.left.into()))
+    }
+}
+
+impl ExactSizeIterator for Values<'_> {}
+
+/// What an update or a delete says about the row before it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Old<'a> {
+    /// The columns of the replica identity; others are null.
+    Key(Tuple<'a>),
+    /// The whole row, as with `REPLICA IDENTITY FULL`.
+    Row(Tuple<'a>),
+}
+
+impl<'a> Old<'a> {
+    /// The row.
+    pub fn tuple(&self) -> Tuple<'a> {
+        match self {
+            Self::Key(tuple) | Self::Row(tuple) => *tuple,
+        }
+    }
+
+    /// After a tag that was taken already; None if the tag is another one.
+    pub(super) fn parse(tag: u8, cursor: &mut Cursor<'a>) -> Result<Option<Self>> {
+        match tag {
+            b'K' => Tuple::parse(cursor).map(|tuple| Some(Self::Key(tuple))),
+            b'O' => Tuple::parse(cursor).map(|tuple| Some(Self::Row(tuple))),
+            _ => Ok(None),
+        }
+    }
+
+    pub(super) fn put(&self, out: &mut Vec<u8>) {
+        out.push(match self {
+            Self::Key(_) => b'K',
+            Self::Row(_) => b'O',
+        });
+        self.tuple().put(out);
+    }
+}
