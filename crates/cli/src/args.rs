@@ -17,6 +17,7 @@ use crate::bench::replay::ReplayArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::bench::wal_player::WalPlayerArgs;
 use crate::exit;
+use crate::relay::RelayArgs;
 use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
@@ -41,6 +42,14 @@ pub enum Command {
     /// the replay lag of both while it runs, and writes a report. Nothing else on this machine is
     /// touched, and nothing is left behind unless --keep is given. Takes about three minutes.
     Demo(DemoArgs),
+    /// Decode a primary's WAL once and serve it to every logical subscriber
+    ///
+    /// Subscribers connect to the relay as they would to the primary, which checks their
+    /// passwords; what is no streaming of a slot is passed through. Ends with SIGTERM or Ctrl-C;
+    /// SIGHUP reads the configuration again. Logs go to standard error. psql to database lockstep
+    /// on the same port is the console; SHOW HELP lists what it knows.
+    #[command(disable_help_subcommand = true)]
+    Relay(Box<RelayArgs>),
     /// Measure Lockstep against stock PostgreSQL
     #[command(disable_help_subcommand = true)]
     Bench {
