@@ -1,0 +1,432 @@
+//! Writing the log: append, cover, cut.
+
+use std::sync::{Arc, MutexGuard};
+
+use bytes::Bytes;
+use lockstep_wire::Lsn;
+
+use super::Log;
+use super::cache::{CHUNK_OVERHEAD, Chunk};
+use super::create::{NewSegment, create_segment};
+use super::error::{LogError, Result};
+use super::index::Entry;
+use super::position::{LogPosition, Place};
+use super::scan::Segment;
+use super::schema::SCHEMA_LIMIT;
+use super::segment::{
+    CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
+    SegmentHeader, file_name,
+};
+use super::state::{Boundary, lock};
+use super::storage::{SpoolFile, Storage};
+use super::units::{Draft, Plan, State, plan};
+
+/// The newest segment, as who writes it sees it.
+#[derive(Debug)]
+pub(super) struct Writer<F> {
+    pub sequence: u64,
+    /// Position of its first frame.
+    pub first: LogPosition,
+    pub file: Arc<F>,
+    /// Bytes written.
+    pub offset: u64,
+    /// Bytes of its header and schema.
+    pub head: u64,
+    /// The next record begins an upstream session.
+    pub session: bool,
+    /// Records on their way to the file.
+    pub buffer: Vec<u8>,
+}
+
+impl<F: SpoolFile> Writer<F> {
+    fn name(&self) -> String {
+        file_name(self.sequence, self.first)
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        Place {
+            segment: self.sequence,
+            offset,
+        }
+    }
+
+    /// Adds a record to the buffer.
+    fn put(&mut self, kind: Kind, marks: Marks, position: LogPosition, payload: &[u8]) {
+        let header = RecordHeader::new(kind, marks, position, payload, self.sequence);
+        self.buffer.extend_from_slice(&header.encode(self.sequence));
+        self.buffer.extend_from_slice(payload);
+    }
+
+    /// Writes the buffer at `offset`, and returns where it ends.
+    fn flush(&mut self, offset: u64) -> std::io::Result<u64> {
+        let written = self.file.write_at(offset, &self.buffer);
+        let end = offset + self.buffer.len() as u64;
+        self.buffer.clear();
+        written.map(|()| end)
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// An upstream session begins: it will describe each table again before it is used, so
+    /// that what was in force before need not be carried along. To be called when a
+    /// connection is made and no unit is open; without it descriptions of dropped tables
+    /// are kept for ever.
+    pub fn begin_session(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        if lock(&self.shared).open.is_some() {
+            return Err(LogError::UnitOpen);
+        }
+        writer.session = true;
+        Ok(())
+    }
+
+    /// Takes in whole frames that follow those before. They are in the file afterwards, but
+    /// durable only after the next [`Self::sync`]; readers get them at once.
+    ///
+    /// All or nothing: after an error the log is as before, and where the error
+    /// [`LogError::is_retryable`] the same frames can be given again later. Memory that
+    /// `frames` shares with others is not counted as the cache's.
+    pub fn append(&self, frames: Bytes) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
+        let before = {
+            let shared = lock(&self.shared);
+            shared.check()?;
+            State {
+                open: shared.open,
+                received: shared.received,
+                whole_key: shared.whole_key,
+            }
+        };
+        let plan = plan(&frames, before, writer.session)?;
+        self.check_schema(&plan, writer.session)?;
+        let bytes = (frames.len() + plan.drafts.len() * RECORD_HEADER) as u64;
+        self.make_space(&mut writer, bytes)?;
+        let start = writer.offset;
+        let position = lock(&self.shared).end;
+        let end = match self.write_drafts(&mut writer, &frames, &plan.drafts, position) {
+            Ok(end) => end,
+            Err(source) => return Err(self.take_back(&mut writer, source)),
+        };
+        writer.offset = end;
+        self.publish(&mut writer, &frames, plan, start, position);
+        drop(writer);
+        self.announce();
+        Ok(())
+    }
+
+    /// Nothing will come any more that ends before `lsn`, says the upstream. Goes to the
+    /// file like a unit, and is durable after the next [`Self::sync`]. Only between units.
+    pub fn cover(&self, lsn: Lsn) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        {
+            let shared = lock(&self.shared);
+            shared.check()?;
+            if shared.open.is_some() {
+                return Err(LogError::UnitOpen);
+            }
+            if lsn <= shared.received {
+                return Ok(());
+            }
+        }
+        self.make_space(&mut writer, RECORD_HEADER as u64)?;
+        let position = lock(&self.shared).end;
+        let marks = Marks {
+            last_end: lsn,
+            ..Marks::default()
+        };
+        writer.buffer.clear();
+        writer.put(Kind::Cover, marks, position, &[]);
+        let offset = writer.offset;
+        match writer.flush(offset) {
+            Ok(end) => writer.offset = end,
+            Err(source) => return Err(self.take_back(&mut writer, source)),
+        }
+        {
+            let mut shared = lock(&self.shared);
+            shared.index.set_newest_bytes(writer.offset);
+            shared.dirty = true;
+            shared.received = lsn;
+            shared.boundary.place = writer.place(writer.offset);
+        }
+        drop(writer);
+        self.announce();
+        Ok(())
+    }
+
+    /// The upstream's connection is lost: drops the unit that is open, if one is, from memory
+    /// and disk. It will come again.
+    pub fn cut(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        // Whatever comes next comes from another session.
+        writer.session = true;
+        let _syncing = lock(&self.syncing);
+        let mut dropped = Vec::new();
+        let (boundary, entry) = {
+            let mut shared = lock(&self.shared);
+            shared.check()?;
+            if shared.open.is_none() {
+                return Ok(());
+            }
+            shared.cut();
+            let boundary = shared.boundary;
+            while shared
+                .index
+                .newest()
+                .is_some_and(|entry| entry.sequence > boundary.place.segment)
+            {
+                dropped.extend(shared.index.pop_newest());
+            }
+            shared.index.set_newest_bytes(boundary.place.offset);
+            (boundary, shared.index.newest().copied())
+        };
+        // Readers are told before the files change.
+        self.announce();
+        for gone in &dropped {
+            let name = file_name(gone.sequence, gone.position);
+            // One at a time: a crash must not leave a gap between those that are left.
+            let removed = self.storage.remove(&name);
+            removed
+                .and_then(|()| self.storage.sync())
+                .map_err(|source| self.poison("remove", &name, source))?;
+        }
+        if let (false, Some(entry)) = (dropped.is_empty(), entry) {
+            self.reopen(&mut writer, &entry)?;
+        }
+        writer.offset = boundary.place.offset;
+        let name = writer.name();
+        // Durable at once: what is written next must not meet what was cut after a crash.
+        let file = Arc::clone(&writer.file);
+        file.truncate(writer.offset)
+            .map_err(|source| self.poison("truncate", &name, source))?;
+        self.make_durable(&*file, &name)
+    }
+
+    /// Goes on writing an earlier segment.
+    fn reopen(&self, writer: &mut Writer<S::File>, entry: &Entry) -> Result<()> {
+        let segment = Segment::open(&self.storage, entry.sequence, entry.position)
+            .inspect_err(|_| lock(&self.shared).poisoned = true)?;
+        writer.sequence = entry.sequence;
+        writer.first = entry.position;
+        writer.file = Arc::clone(segment.file());
+        lock(&self.shared).current = Arc::clone(segment.file());
+        Ok(())
+    }
+
+    /// An error if the plan would bring more descriptions into force than are carried along.
+    fn check_schema(&self, plan: &Plan, session: bool) -> Result<()> {
+        let shared = lock(&self.shared);
+        let kept = match session {
+            true => 0,
+            false => shared.schema.bytes() + shared.open_schema.bytes(),
+        };
+        let new: usize = plan.schema.iter().map(|(_, range)| range.len()).sum();
+        match kept + new > SCHEMA_LIMIT {
+            true => Err(LogError::SchemaTooLarge {
+                bytes: kept + new,
+                limit: SCHEMA_LIMIT,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Sees to it that `bytes` may be written, in a new segment if it is time for one.
+    fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
+        let rotate = writer.offset >= self.limits.segment() && writer.offset > writer.head;
+        if let Some(limit) = self.limits.spool_bytes {
+            let shared = lock(&self.shared);
+            let head = match rotate {
+                true => SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes(),
+                false => 0,
+            };
+            let used = shared.index.bytes();
+            if used + bytes + head as u64 > limit {
+                return Err(LogError::SpoolFull { used, limit });
+            }
+        }
+        match rotate {
+            true => self.rotate(writer),
+            false => Ok(()),
+        }
+    }
+
+    /// Begins a new segment. The one before is durable first, so that only the newest can
+    /// end in a torn record.
+    fn rotate(&self, writer: &mut Writer<S::File>) -> Result<()> {
+        let _syncing = lock(&self.syncing);
+        let (header, schema) = {
+            let shared = lock(&self.shared);
+            let header = SegmentHeader {
+                sequence: writer.sequence + 1,
+                group_start: self.start,
+                position: shared.end,
+                received: shared.received,
+                open: shared.open,
+                previous_bytes: writer.offset,
+            };
+            let mut schema = shared.schema.clone();
+            schema.merge(shared.open_schema.clone());
+            (header, schema)
+        };
+        self.make_durable(&*writer.file, &writer.name())?;
+        {
+            let mut shared = lock(&self.shared);
+            shared.check()?;
+            let (received, boundary) = (shared.received, shared.boundary);
+            shared.set_durable(received, boundary);
+            shared.dirty = false;
+        }
+        let NewSegment { file, bytes } = create_segment(&self.storage, &header, &schema)?;
+        // Whether the name is durable is not known if this fails.
+        let name = file_name(header.sequence, header.position);
+        self.storage
+            .sync()
+            .map_err(|source| self.poison("sync", &name, source))?;
+        let file = Arc::new(file);
+        writer.sequence = header.sequence;
+        writer.first = header.position;
+        writer.file = Arc::clone(&file);
+        writer.offset = bytes;
+        writer.head = bytes;
+        let mut shared = lock(&self.shared);
+        shared.index.push(Entry::new(&header, bytes));
+        shared.current = file;
+        if shared.open.is_none() {
+            shared.boundary.place = writer.place(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes records behind what there is; returns where they end.
+    fn write_drafts(
+        &self,
+        writer: &mut Writer<S::File>,
+        frames: &[u8],
+        drafts: &[Draft],
+        mut position: LogPosition,
+    ) -> std::io::Result<u64> {
+        let mut offset = writer.offset;
+        writer.buffer.clear();
+        for draft in drafts {
+            let payload = frames.get(draft.range.clone()).unwrap_or_default();
+            if !writer.buffer.is_empty() && writer.buffer.len() + payload.len() > CHUNK_BYTES {
+                offset = writer.flush(offset)?;
+            }
+            writer.put(draft.kind, draft.marks, position, payload);
+            position = position.plus(payload.len());
+        }
+        offset = writer.flush(offset)?;
+        writer.buffer.shrink_to(MOST_RECORD);
+        Ok(offset)
+    }
+
+    /// After a failed write: takes away what was written of it. What remains to be said is
+    /// returned.
+    fn take_back(&self, writer: &mut Writer<S::File>, source: std::io::Error) -> LogError {
+        let name = writer.name();
+        let file = Arc::clone(&writer.file);
+        let _syncing = lock(&self.syncing);
+        // Durable at once: what is written next must not meet the rest of this after a crash.
+        let taken_back = file.truncate(writer.offset).and_then(|()| file.sync());
+        match (taken_back, LogError::io("write", &name, source)) {
+            (Ok(()), full @ LogError::NoSpace(_)) => full,
+            // After any other error the file may not hold what was written before either.
+            (Ok(()), error) => {
+                lock(&self.shared).poisoned = true;
+                error
+            }
+            (Err(source), _) => self.poison("truncate", &name, source),
+        }
+    }
+
+    /// Shows readers what was written.
+    fn publish(
+        &self,
+        writer: &mut MutexGuard<'_, Writer<S::File>>,
+        frames: &Bytes,
+        plan: Plan,
+        start: u64,
+        position: LogPosition,
+    ) {
+        let session = std::mem::take(&mut writer.session);
+        let chunks = self.chunks(writer.sequence, frames, &plan.drafts, start, position);
+        let mut shared = lock(&self.shared);
+        // Where the last whole unit ends: behind the last record with none open after it.
+        let mut place = writer.place(start);
+        let mut at = position;
+        for draft in &plan.drafts {
+            place.offset += (RECORD_HEADER + draft.range.len()) as u64;
+            at = at.plus(draft.range.len());
+            if !draft.marks.open {
+                shared.boundary = Boundary {
+                    position: at,
+                    place,
+                };
+            }
+        }
+        for chunk in chunks {
+            shared.cache.push(chunk);
+        }
+        if session {
+            shared.schema.clear();
+            shared.open_schema.clear();
+        }
+        if plan.after.received > shared.received {
+            let open = std::mem::take(&mut shared.open_schema);
+            shared.schema.merge(open);
+        }
+        for (number, (key, range)) in plan.schema.into_iter().enumerate() {
+            let frame = frames.get(range).unwrap_or_default();
+            match number < plan.settled {
+                true => shared.schema.set(key, frame),
+                false => shared.open_schema.set(key, frame),
+            }
+        }
+        shared.end = at;
+        shared.received = plan.after.received;
+        shared.open = plan.after.open;
+        shared.whole_key = plan.after.whole_key;
+        shared.index.set_newest_bytes(writer.offset);
+        shared.dirty = true;
+    }
+
+    /// What of the drafts goes to the cache. Room for it is made first.
+    fn chunks(
+        &self,
+        segment: u64,
+        frames: &Bytes,
+        drafts: &[Draft],
+        mut offset: u64,
+        mut position: LogPosition,
+    ) -> Vec<Chunk> {
+        let limit = self.limits.cache_bytes;
+        let cost = |draft: &Draft| draft.range.len() as u64 + CHUNK_OVERHEAD;
+        let mut left: u64 = drafts.iter().map(cost).sum();
+        lock(&self.shared).cache.make_room(left);
+        let mut chunks = Vec::new();
+        for draft in drafts {
+            let place = Place { segment, offset };
+            offset += (RECORD_HEADER + draft.range.len()) as u64;
+            if left <= limit {
+                let bytes = frames.slice(draft.range.clone());
+                chunks.push(Chunk {
+                    kind: draft.kind,
+                    // A part must not keep the memory of the whole.
+                    bytes: match frames.len() > CHUNK_BYTES {
+                        true => Bytes::copy_from_slice(&bytes),
+                        false => bytes,
+                    },
+                    position,
+                    place,
+                    next: Place { segment, offset },
+                    marks: draft.marks,
+                });
+            }
+            left -= cost(draft);
+            position = position.plus(draft.range.len());
+        }
+        chunks
+    }
+}
