@@ -58,17 +58,9 @@ impl Primary {
         Ok(upstream)
     }
 
-    /// Where it is: as last connected to, else found by connecting.
-    pub fn server(&self) -> Result<Server, UpstreamError> {
-        let known = self
-            .server
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone();
-        match known {
-            Some(server) => Ok(server),
-            None => self.connect(&self.database)?.server(),
-        }
+    /// Finds out where it is.
+    pub fn look(&self) -> Result<(), UpstreamError> {
+        self.connect(&self.database).map(drop)
     }
 
     /// Where it is, as last connected to; None while nobody knows.

@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Group, GroupKey, Origin, Policy, Surroundings};
+use crate::group::{self, Group, GroupKey, Origin, Phase, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
 use crate::log::Limits;
 use crate::primary::Primary;
@@ -26,6 +26,9 @@ const ROUND: Duration = Duration::from_secs(1);
 
 /// How often a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the primary is looked for while no group is connected to it.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
 /// A group that nobody configured is removed once no slot has used it for so long.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -55,6 +58,8 @@ pub struct Relay {
     making: tokio::sync::Mutex<()>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
     stop: watch::Receiver<bool>,
+    /// When the primary was last looked for.
+    looked: Mutex<Option<Instant>>,
     /// When configured groups were last tried.
     tried: Mutex<Option<Instant>>,
     _lock: Flock<File>,
@@ -81,6 +86,7 @@ impl Relay {
             making: tokio::sync::Mutex::new(()),
             clients: Mutex::new(BTreeMap::new()),
             stop,
+            looked: Mutex::new(None),
             tried: Mutex::new(None),
             _lock: spool_lock,
             config: RwLock::new(config),
@@ -89,6 +95,7 @@ impl Relay {
         for group in Group::open_all(&relay.around)? {
             relay.feed(group)?;
         }
+        relay.find_primary();
         Ok(relay)
     }
 
@@ -223,8 +230,28 @@ impl Relay {
                 report("cannot remove what nobody needs any more", failed);
             }
         }
+        self.find_primary();
         self.make_configured();
         self.forget_unused();
+    }
+
+    /// Looks where the primary is, for sessions that are passed through, unless a group is
+    /// connected to it anyway.
+    fn find_primary(&self) {
+        let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
+        let mut looked = lock(&self.looked);
+        if looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
+            || self.all_groups().iter().any(streams)
+        {
+            return;
+        }
+        *looked = Some(Instant::now());
+        let known = self.primary().known().is_some();
+        match self.primary().look() {
+            Ok(()) if !known => info!(primary = self.primary().name(), "found the primary"),
+            Ok(()) => {}
+            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+        }
     }
 
     /// Makes the groups of the configuration that are not there yet.
