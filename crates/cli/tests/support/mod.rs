@@ -182,6 +182,12 @@ impl Relay {
 
     /// Runs a command in its console; unaligned rows.
     pub fn console(&self, lab: &Lab, command: &str) -> String {
+        self.try_console(lab, command)
+            .unwrap_or_else(|said| panic!("{command}: {said}"))
+    }
+
+    /// The same, or what psql said. The console needs a primary to log in.
+    pub fn try_console(&self, lab: &Lab, command: &str) -> Result<String, String> {
         let output = Command::new(lab.package().program("psql"))
             .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])
             .arg(format!(
@@ -190,12 +196,11 @@ impl Relay {
             ))
             .output()
             .unwrap();
-        assert!(
-            output.status.success(),
-            "{command}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
     }
 }
 
