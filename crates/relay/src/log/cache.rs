@@ -11,6 +11,13 @@ use super::segment::{Kind, Marks};
 /// it grows by doubling, and what the allocator and `Bytes` keep for it.
 pub const CHUNK_OVERHEAD: u64 = 2 * size_of::<Chunk>() as u64 + 64;
 
+/// Chunks of up to this many bytes are joined: with one for each small transaction the cache
+/// would hold more overhead than frames, and its readers would send many small pieces.
+const SMALL: usize = 16 * 1024;
+
+/// A chunk of small ones that were joined has at least this many bytes.
+const JOINED: usize = 64 * 1024;
+
 /// Frames that are handed out together.
 #[derive(Debug, Clone)]
 pub(super) struct Chunk {
@@ -35,10 +42,21 @@ impl Chunk {
     }
 }
 
+/// Some of the newest chunks.
+#[derive(Debug, Clone, Copy, Default)]
+struct Run {
+    chunks: usize,
+    bytes: usize,
+}
+
 /// First in, first out. Chunks follow each other without a gap.
 #[derive(Debug)]
 pub(super) struct Cache {
     chunks: VecDeque<Chunk>,
+    /// Small chunks of the open unit, the newest ones, and those of whole units before, that
+    /// may be joined.
+    open: Run,
+    whole: Run,
     /// Cost of all.
     bytes: u64,
     limit: u64,
@@ -48,6 +66,8 @@ impl Cache {
     pub fn new(limit: u64) -> Self {
         Self {
             chunks: VecDeque::new(),
+            open: Run::default(),
+            whole: Run::default(),
             bytes: 0,
             limit,
         }
@@ -71,6 +91,10 @@ impl Cache {
                 None => break,
             }
         }
+        if self.chunks.len() < self.open.chunks + self.whole.chunks {
+            self.open = Run::default();
+            self.whole = Run::default();
+        }
         if self.chunks.is_empty() {
             // An idle log keeps no room for the many chunks that it once had.
             self.chunks = VecDeque::new();
@@ -83,8 +107,69 @@ impl Cache {
         self.make_room(chunk.cost());
         if self.bytes.saturating_add(chunk.cost()) <= self.limit {
             self.bytes += chunk.cost();
+            self.count(&chunk);
             self.chunks.push_back(chunk);
+            self.join();
         }
+    }
+
+    /// Adds a chunk that is about to be the newest to the runs.
+    fn count(&mut self, chunk: &Chunk) {
+        let follows = self
+            .chunks
+            .back()
+            .is_some_and(|last| last.next.segment == chunk.place.segment && !chunk.marks.session);
+        if !follows {
+            self.open = Run::default();
+            self.whole = Run::default();
+        }
+        let Marks {
+            open, first_key, ..
+        } = chunk.marks;
+        if chunk.kind != Kind::Frames || chunk.bytes.len() > SMALL {
+            self.open = Run::default();
+            self.whole = Run::default();
+            return;
+        }
+        if open && first_key.is_valid() {
+            // The log may be cut before it.
+            self.open = Run::default();
+        }
+        self.open.chunks += 1;
+        self.open.bytes += chunk.bytes.len();
+        if !open {
+            self.whole.chunks += self.open.chunks;
+            self.whole.bytes += self.open.bytes;
+            self.open = Run::default();
+        }
+    }
+
+    /// Joins the newest chunks once there is enough of them.
+    fn join(&mut self) {
+        let run = match () {
+            () if self.open.bytes >= JOINED => self.open,
+            () if self.whole.bytes >= JOINED && self.open.chunks == 0 => self.whole,
+            () => return,
+        };
+        self.open = Run::default();
+        self.whole = Run::default();
+        let first = self.chunks.len().saturating_sub(run.chunks);
+        let mut parts = self.chunks.drain(first..);
+        let Some(mut joined) = parts.next() else {
+            return;
+        };
+        let mut bytes = Vec::with_capacity(run.bytes);
+        bytes.extend_from_slice(&joined.bytes);
+        let mut cost = joined.cost();
+        for part in parts {
+            cost += part.cost();
+            bytes.extend_from_slice(&part.bytes);
+            joined.marks = joined.marks.then(part.marks);
+            joined.next = part.next;
+        }
+        joined.bytes = Bytes::from(bytes);
+        self.bytes = self.bytes - cost + joined.cost();
+        self.chunks.push_back(joined);
     }
 
     /// Drops what is at `position` or later. A chunk never spans a position at which the
@@ -99,6 +184,8 @@ impl Cache {
                 self.bytes -= chunk.cost();
             }
         }
+        self.open = Run::default();
+        self.whole = Run::default();
     }
 
     /// Chunks from the one that holds the byte at `position` on, as many as fit into

@@ -89,6 +89,14 @@ pub enum LogError {
     /// A log is to be created where one is.
     #[error("the spool folder already holds a log")]
     Exists,
+    /// The log was written by another version of this program.
+    #[error("spool file {name} has format {version}, which this version cannot read")]
+    Version {
+        /// The file.
+        name: String,
+        /// Its format.
+        version: u32,
+    },
     /// A log is to be opened where none is.
     #[error("the spool folder holds no log")]
     NoLog,

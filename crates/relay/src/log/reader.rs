@@ -12,7 +12,7 @@ use super::cache::Chunk;
 use super::error::{LogError, Result};
 use super::index::Entry;
 use super::position::{LogPosition, Place};
-use super::scan::{Segment, Unreadable};
+use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Kind, Record, SEGMENT_HEADER, file_name};
 use super::state::{Shared, lock};
@@ -152,8 +152,7 @@ impl<S: Storage> Reader<S> {
     /// Goes to the start of a segment.
     fn enter(&mut self, entry: &Entry, next: Option<&Entry>) -> Result<()> {
         if entry.damaged {
-            let damage = Unreadable::Damage("its header cannot be read");
-            return Err(self.corrupt(entry, next, damage));
+            return Err(self.corrupt(entry, next, "its header cannot be read"));
         }
         self.segment = None;
         self.at = entry.position;
@@ -309,7 +308,9 @@ impl<S: Storage> Reader<S> {
         loop {
             let (entry, next) = {
                 let shared = lock(&self.log.shared);
-                if !shared.is_kept(self.generation, self.at) {
+                // What ends with a whole unit is not cut.
+                let whole = !self.open && self.waiting.is_empty() && self.seeking.is_none();
+                if !whole && !shared.is_kept(self.generation, self.at) {
                     return Ok(Gathered::Cut);
                 }
                 if shared.generation != self.generation {
@@ -367,8 +368,7 @@ impl<S: Storage> Reader<S> {
                 return Ok(chunks);
             };
             if self.base != next.position && !next.damaged {
-                let damage = Unreadable::Damage("it ends too early");
-                return Err(self.corrupt(entry, Some(next), damage));
+                return Err(self.corrupt(entry, Some(next), "it ends too early"));
             }
             let at = self.at;
             self.enter(next, None)?;
@@ -428,26 +428,26 @@ impl<S: Storage> Reader<S> {
         };
         let record = segment.record(offset, entry.bytes, position);
         self.segment = Some(segment);
-        record.map_err(|unreadable| self.corrupt(entry, next, unreadable))
+        record.map_err(|unreadable| {
+            let name = file_name(entry.sequence, entry.position);
+            match unreadable.damage(&name) {
+                Ok(what) => self.corrupt(entry, next, what),
+                Err(error) => error,
+            }
+        })
     }
 
-    fn corrupt(&self, entry: &Entry, next: Option<&Entry>, unreadable: Unreadable) -> LogError {
-        match unreadable {
-            Unreadable::Damage(what) => LogError::Corrupt {
-                segment: entry.sequence,
-                position: self.at,
-                from: self.sent,
-                to: match entry.damaged {
-                    // The entry stands in for it.
-                    true => Some(entry.first_lsn),
-                    false => next.map(|next| next.first_lsn),
-                },
-                what,
+    fn corrupt(&self, entry: &Entry, next: Option<&Entry>, what: &'static str) -> LogError {
+        LogError::Corrupt {
+            segment: entry.sequence,
+            position: self.at,
+            from: self.sent,
+            to: match entry.damaged {
+                // The entry stands in for the segment up to there.
+                true => Some(entry.first_lsn),
+                false => next.map(|next| next.first_lsn),
             },
-            Unreadable::Io(source) => {
-                let name = file_name(entry.sequence, entry.position);
-                LogError::io("read", &name, source)
-            }
+            what,
         }
     }
 

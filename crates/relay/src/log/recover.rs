@@ -6,7 +6,7 @@ use super::create::{Parts, before};
 use super::error::{LogError, Result};
 use super::index::{Entry, Index};
 use super::position::LogPosition;
-use super::scan::{Segment, Unreadable};
+use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{Kind, Named, SEGMENT_HEADER, SegmentHeader, file_name, read_name};
 use super::storage::{SpoolFile, Storage};
@@ -104,16 +104,16 @@ fn find<S: Storage>(storage: &S) -> Result<Vec<Found>> {
 
 fn examine<S: Storage>(storage: &S, sequence: u64, position: LogPosition) -> Result<Found> {
     let segment = Segment::open(storage, sequence, position)?;
-    let failed = |source| LogError::io("read", &file_name(sequence, position), source);
+    let name = file_name(sequence, position);
     let header = match segment.header() {
         Ok(header) => Ok(header),
-        Err(Unreadable::Damage(what)) => Err(what),
-        Err(Unreadable::Io(source)) => return Err(failed(source)),
+        Err(unreadable) => Err(unreadable.damage(&name)?),
     };
+    let length = segment.file().length();
     Ok(Found {
         sequence,
         position,
-        bytes: segment.file().length().map_err(failed)?,
+        bytes: length.map_err(|source| LogError::io("read", &name, source))?,
         header,
     })
 }
@@ -320,13 +320,10 @@ fn whole<F: SpoolFile>(
     while offset < bytes {
         let record = match segment.record(offset, bytes, position) {
             Ok(record) => record,
-            Err(Unreadable::Damage(what)) => {
-                whole.damage = Some(what);
-                break;
-            }
-            Err(Unreadable::Io(source)) => {
+            Err(unreadable) => {
                 let name = file_name(segment.sequence, segment.position);
-                return Err(LogError::io("read", &name, source));
+                whole.damage = Some(unreadable.damage(&name)?);
+                break;
             }
         };
         let marks = &record.header.marks;

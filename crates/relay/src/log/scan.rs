@@ -8,7 +8,7 @@ use bytes::Bytes;
 use super::error::{LogError, Result};
 use super::position::LogPosition;
 use super::segment::{
-    MOST_RECORD, RECORD_HEADER, Record, RecordHeader, SEGMENT_HEADER, SegmentHeader, file_name,
+    MOST_RECORD, NoHeader, RECORD_HEADER, Record, RecordHeader, SEGMENT_HEADER, SegmentHeader, file_name,
 };
 use super::storage::{SpoolFile, Storage};
 
@@ -20,8 +20,24 @@ const WINDOW: u64 = MOST_RECORD as u64;
 pub(super) enum Unreadable {
     /// It is not what was written.
     Damage(&'static str),
+    /// The segment was written by another version.
+    Version(u32),
     /// The file could not be read.
     Io(io::Error),
+}
+
+impl Unreadable {
+    /// What is damaged; an error if that is not what is wrong.
+    pub fn damage(self, name: &str) -> Result<&'static str> {
+        match self {
+            Self::Damage(what) => Ok(what),
+            Self::Version(version) => Err(LogError::Version {
+                name: name.to_owned(),
+                version,
+            }),
+            Self::Io(source) => Err(LogError::io("read", name, source)),
+        }
+    }
 }
 
 impl From<io::Error> for Unreadable {
@@ -76,7 +92,10 @@ impl<F: SpoolFile> Segment<F> {
     pub fn header(&self) -> std::result::Result<SegmentHeader, Unreadable> {
         let mut bytes = [0; SEGMENT_HEADER];
         self.file.read_at(0, &mut bytes)?;
-        let header = SegmentHeader::decode(&bytes).map_err(Unreadable::Damage)?;
+        let header = SegmentHeader::decode(&bytes).map_err(|error| match error {
+            NoHeader::Damaged(what) => Unreadable::Damage(what),
+            NoHeader::Version(version) => Unreadable::Version(version),
+        })?;
         match (header.sequence, header.position) == (self.sequence, self.position) {
             true => Ok(header),
             false => Err(Unreadable::Damage(

@@ -81,6 +81,15 @@ pub(super) struct SegmentHeader {
     pub previous_bytes: u64,
 }
 
+/// Why something is no segment's header.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum NoHeader {
+    Damaged(&'static str),
+    /// It is one of another version of this format. Every version keeps this header's
+    /// length, its first twelve bytes and its checksum.
+    Version(u32),
+}
+
 impl SegmentHeader {
     /// Every unit that begins in this segment or later has at least this key, every earlier
     /// one a lower key.
@@ -107,15 +116,13 @@ impl SegmentHeader {
         out.bytes
     }
 
-    /// Why it is not one, if it is not.
-    pub fn decode(bytes: &[u8; SEGMENT_HEADER]) -> Result<Self, &'static str> {
+    /// What is wrong with it, if it is none.
+    pub fn decode(bytes: &[u8; SEGMENT_HEADER]) -> Result<Self, NoHeader> {
         let mut fields = Fields(bytes);
         if fields.array::<8>() != MAGIC {
-            return Err("not a spool segment");
+            return Err(NoHeader::Damaged("it does not begin as a spool segment does"));
         }
-        if fields.u32() != VERSION {
-            return Err("written by another version");
-        }
+        let version = fields.u32();
         let zero = fields.u32();
         let header = Self {
             sequence: fields.u64(),
@@ -128,8 +135,9 @@ impl SegmentHeader {
         let covered = bytes.len() - fields.0.len();
         let crc = crc32c::crc32c(bytes.get(..covered).unwrap_or_default());
         match fields.u32() == crc && fields.u32() == 0 && zero == 0 {
-            true => Ok(header),
-            false => Err("its header has a wrong checksum"),
+            true if version == VERSION => Ok(header),
+            true => Err(NoHeader::Version(version)),
+            false => Err(NoHeader::Damaged("its header has a wrong checksum")),
         }
     }
 }
@@ -228,6 +236,25 @@ pub(super) struct Marks {
     pub session: bool,
     /// Its last frame goes on after it.
     pub more: bool,
+}
+
+impl Marks {
+    /// Those of frames with these, followed by frames with `next`.
+    pub fn then(self, next: Self) -> Self {
+        let valid = |lsn: Lsn, other: Lsn| match lsn.is_valid() {
+            true => lsn,
+            false => other,
+        };
+        Self {
+            first_key: valid(self.first_key, next.first_key),
+            last_key: valid(next.last_key, self.last_key),
+            last_end: valid(next.last_end, self.last_end),
+            open: next.open,
+            schema: self.schema || next.schema,
+            session: self.session,
+            more: next.more,
+        }
+    }
 }
 
 const OPEN: u8 = 1;

@@ -234,21 +234,27 @@ impl<S: Storage> Log<S> {
 
     /// Sees to it that `bytes` may be written, in a new segment if it is time for one.
     fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
-        let rotate = writer.offset >= self.limits.segment() && writer.offset > writer.head;
-        if let Some(limit) = self.limits.spool_bytes {
-            let shared = lock(&self.shared);
-            let head = match rotate {
-                true => SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes(),
-                false => 0,
+        if writer.offset >= self.limits.segment() && writer.offset > writer.head {
+            let head = {
+                let shared = lock(&self.shared);
+                SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes()
             };
-            let used = shared.index.bytes();
-            if used + bytes + head as u64 > limit {
-                return Err(LogError::SpoolFull { used, limit });
-            }
+            self.check_spool(head as u64)?;
+            // Also where there is no room for what comes: the full one can then be removed
+            // once it is confirmed.
+            self.rotate(writer)?;
         }
-        match rotate {
-            true => self.rotate(writer),
-            false => Ok(()),
+        self.check_spool(bytes)
+    }
+
+    /// An error if `bytes` more are not allowed.
+    fn check_spool(&self, bytes: u64) -> Result<()> {
+        let used = self.spool_bytes();
+        match self.limits.spool_bytes {
+            Some(limit) if used.saturating_add(bytes) > limit => {
+                Err(LogError::SpoolFull { used, limit })
+            }
+            _ => Ok(()),
         }
     }
 
@@ -295,6 +301,7 @@ impl<S: Storage> Log<S> {
         shared.current = file;
         if shared.open.is_none() {
             shared.boundary.place = writer.place(bytes);
+            shared.durable_segment = writer.sequence;
         }
         Ok(())
     }

@@ -7,7 +7,7 @@ use lockstep_relay::log::{Limits, Log, LogError, Read, Reader, Recovered};
 use lockstep_wire::Lsn;
 
 use crate::disk::Disk;
-use crate::stream::{Model, Sizes, Unit, unit};
+use crate::stream::{Expected, Model, Sizes, Unit, unit};
 
 /// Where the log begins.
 pub const START: u64 = 1000;
@@ -18,6 +18,9 @@ struct Follower {
     from: u64,
     limit: Option<u64>,
     got: Vec<u8>,
+    expected: Expected,
+    /// The step of the harness in which that was said.
+    as_of: u64,
     hits: u64,
     misses: u64,
 }
@@ -40,6 +43,8 @@ pub struct Harness {
     followers: Vec<Follower>,
     /// What was said to be confirmed.
     confirmed: u64,
+    /// Changes of the model, from 1.
+    step: u64,
 }
 
 impl Harness {
@@ -63,6 +68,7 @@ impl Harness {
             unit_end: 0,
             followers: Vec::new(),
             confirmed: START,
+            step: 1,
         }
     }
 
@@ -96,6 +102,7 @@ impl Harness {
         match self.log.append(Bytes::from(bytes)) {
             Ok(()) => {
                 self.model = model;
+                self.step += 1;
                 self.to_come = to_come;
                 self.unit_end = unit_end;
             }
@@ -118,6 +125,7 @@ impl Harness {
     }
 
     fn drop_open(&mut self) {
+        self.step += 1;
         self.model.open = None;
         self.to_come.clear();
         self.model.session = true;
@@ -167,6 +175,8 @@ impl Harness {
                     from,
                     limit,
                     got: Vec::new(),
+                    expected: Expected::default(),
+                    as_of: 0,
                     hits: 0,
                     misses: 0,
                 });
@@ -193,7 +203,11 @@ impl Harness {
     /// One read. False if the reader is of no more use.
     fn step(&mut self, follower: &mut Follower) -> bool {
         let max_bytes = self.random.usize(1..3000);
-        let expected = self.model.expected(follower.from);
+        if follower.as_of != self.step {
+            follower.expected = self.model.expected(follower.from);
+            follower.as_of = self.step;
+        }
+        let expected = &follower.expected;
         let read = follower.reader.read(max_bytes);
         let whole = |end: &&(usize, u64)| end.0 <= follower.got.len();
         let known = expected.ends.iter().rev().find(whole);
@@ -249,7 +263,7 @@ impl Harness {
                 let mut wanted = units.filter(|unit| unit.key >= follower.from);
                 assert!(wanted.any(|unit| unit.key >= limit));
                 let below = |unit: &&Unit| unit.key >= follower.from && unit.key < limit;
-                let last = self.model.units.iter().filter(below).next_back();
+                let last = self.model.units.iter().rfind(below);
                 let end = known.map(|end| end.1);
                 assert_eq!(end, last.map(|unit| unit.end));
                 true
@@ -325,11 +339,13 @@ impl Harness {
                 from,
                 limit: None,
                 got: Vec::new(),
+                expected: Expected::default(),
+                as_of: 0,
                 hits: 0,
                 misses: 0,
             };
-            let expected = self.model.expected(from);
-            while follower.got.len() < expected.bytes.len() {
+            let all = self.model.expected(from).bytes.len();
+            while follower.got.len() < all {
                 assert!(self.step(&mut follower));
             }
         }
