@@ -14,12 +14,11 @@ use super::key::{KEYS, Key, Kind};
 use super::{Config, ConfigError, Place};
 
 /// Keys of a `[[group]]`.
-const GROUP_KEYS: [&str; 8] = [
+const GROUP_KEYS: [&str; 7] = [
     "name",
     "database",
     "publications",
     "binary",
-    "two_phase",
     "origin",
     "messages",
     "plugin",
@@ -164,7 +163,6 @@ fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), S
         "database" => group.database = object_name(&text()?)?,
         "publications" => group.publications = publications(value.as_array())?,
         "binary" => group.binary = flag()?,
-        "two_phase" => group.two_phase = flag()?,
         "origin" => group.origin = Origin::parse(&text()?)?,
         "messages" => group.messages = flag()?,
         _ => group.plugin = Plugin::parse(&text()?)?,

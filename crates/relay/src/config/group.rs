@@ -24,8 +24,6 @@ pub struct GroupConfig {
     pub publications: Vec<String>,
     /// Values in binary.
     pub binary: bool,
-    /// Transactions are sent when they are prepared.
-    pub two_phase: bool,
     /// Which transactions, by their origin.
     pub origin: Origin,
     /// Logical messages too.
@@ -109,7 +107,6 @@ impl GroupConfig {
             database: database.to_owned(),
             publications,
             binary: false,
-            two_phase: false,
             origin: Origin::Any,
             messages: false,
             plugin: Plugin::Auto,
@@ -118,7 +115,7 @@ impl GroupConfig {
 
     /// True if both decode the same, whatever their names and plugins.
     pub fn decodes_like(&self, other: &Self) -> bool {
-        let what = |group: &Self| (group.binary, group.two_phase, group.origin, group.messages);
+        let what = |group: &Self| (group.binary, group.origin, group.messages);
         self.database == other.database
             && self.publications == other.publications
             && what(self) == what(other)
@@ -129,11 +126,10 @@ impl fmt::Display for GroupConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "database={} publications={} binary={} two_phase={} origin={} messages={} plugin={}",
+            "database={} publications={} binary={} origin={} messages={} plugin={}",
             self.database,
             self.publications.join(","),
             self.binary,
-            self.two_phase,
             self.origin,
             self.messages,
             self.plugin,

@@ -76,7 +76,6 @@ name = "orders"
 database = "app"
 publications = ["p 2", "p1"]
 binary = true
-two_phase = true
 origin = "none"
 messages = true
 plugin = "pgoutput"
@@ -102,7 +101,6 @@ publications = ["p1"]
     assert_eq!(config.log_level, LogLevel::Debug);
     let mut orders = GroupConfig::new("orders", "app", &["p1", "p 2"]);
     orders.binary = true;
-    orders.two_phase = true;
     orders.origin = Origin::None;
     orders.messages = true;
     orders.plugin = Plugin::Pgoutput;
@@ -208,9 +206,9 @@ fn wrong_files_are_refused_with_line_and_advice() {
             "auto, lockstep or pgoutput",
         ),
         (
-            &group("streaming = true"),
+            &group("two_phase = true"),
             7,
-            "no key \"streaming\"; there are name",
+            "no key \"two_phase\"; there are name",
         ),
         (&group(&group("")), 7, "two groups a"),
         (
@@ -340,7 +338,7 @@ fn differences_say_what_takes_a_restart() {
         .iter()
         .map(ToString::to_string)
         .collect();
-    let rest = "binary=false two_phase=false origin=any messages=false plugin=auto";
+    let rest = "binary=false origin=any messages=false plugin=auto";
     let later = "(takes effect at the next start)";
     assert_eq!(
         changes,
@@ -536,4 +534,80 @@ fn any_text_is_parsed_or_refused() {
             assert!(error.to_string().len() < 1000, "seed {seed}: {error}");
         }
     }
+}
+
+/// A file of the repository.
+fn file(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// A default as documents show it.
+fn documented(config: &Config, key: &Key) -> String {
+    match (key.show)(config) {
+        _ if key.required => "must be given".to_owned(),
+        value if value.is_empty() => "none".to_owned(),
+        value => value,
+    }
+}
+
+#[test]
+fn the_document_lists_every_key_with_its_default() {
+    let defaults = parse(&with("")).unwrap();
+    let expected: Vec<[String; 3]> = KEYS
+        .iter()
+        .map(|key| {
+            let reload = match key.applies {
+                Applies::Now => "yes",
+                Applies::AtRestart => "no",
+            };
+            let default = documented(&defaults, key);
+            [key.name.to_owned(), default, reload.to_owned()]
+        })
+        .collect();
+    let text = file("docs/relay.md");
+    let (_, table) = text
+        .split_once("| key | default | reload | what |")
+        .unwrap();
+    let rows: Vec<[String; 3]> = table
+        .lines()
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| "))
+        .map(|line| {
+            let mut cells = line
+                .split(" | ")
+                .map(|cell| cell.trim_matches('`').to_owned());
+            std::array::from_fn(|_| cells.next().unwrap())
+        })
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn the_example_has_every_key_with_its_default() {
+    let example = file("packaging/relay.toml");
+    // Only what must be given is set.
+    let config = parse(&example).unwrap();
+    for (name, _, source) in config.rows() {
+        let required = KEYS.iter().any(|key| key.name == name && key.required);
+        assert_eq!(source == "file", required, "{name}");
+    }
+    // The rest are comments without a blank: taken out, they say what is so anyway.
+    let all: String = example
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let all = parse(&all).unwrap();
+    assert!(all.rows().iter().all(|(_, _, source)| source == "file"));
+    let optional = ["metrics", "tls_certificate", "tls_key", "admin_role"];
+    for change in config.differences(&all) {
+        assert!(
+            optional.contains(&change.name.as_str()) || change.name == "group orders",
+            "{change}"
+        );
+    }
+    assert_eq!(all.groups.len(), 1);
 }

@@ -202,6 +202,24 @@ fn metrics_can_be_parsed_and_are_named_by_the_rules() {
 }
 
 #[test]
+fn the_document_names_every_metric_and_no_other() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/relay.md");
+    let text = std::fs::read_to_string(path).unwrap();
+    let (_, table) = text.split_once("| metric | labels |").unwrap();
+    let named: BTreeSet<&str> = table
+        .lines()
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| ")?.split(" | ").next())
+        .flat_map(|names| names.split('`').skip(1).step_by(2))
+        .collect();
+    let samples = parse(&render(&example()));
+    let found = samples
+        .keys()
+        .map(|(name, _)| name.trim_start_matches("lockstep_relay_"));
+    assert_eq!(named, found.collect());
+}
+
+#[test]
 fn any_name_stays_inside_its_label() {
     let seed = std::env::var("SEED")
         .ok()
