@@ -13,8 +13,8 @@ use crate::metrics;
 use crate::owner::Sessions;
 use crate::relay::Relay;
 use crate::serve::{
-    ConsoleLogin, ConsoleService, Listen, Listener, PrimaryAddress, Rights, Service, Tls, TlsFiles,
-    TlsToPrimary, Verify, stop,
+    ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, Tls,
+    TlsFiles, TlsToPrimary, Verify, stop,
 };
 use crate::stats::Source;
 
@@ -122,7 +122,10 @@ fn service(
         }),
         tls,
         tls_required: config.tls_required,
-        most_sessions: config.max_connections as usize,
+        limits: Limits {
+            sessions: config.max_connections as usize,
+            ..Limits::default()
+        },
     }
 }
 

@@ -74,7 +74,8 @@ pub trait Owner: Send + Sync + 'static {
 
     /// What becomes of one command; `text` is the command as it was sent. Called only in
     /// sessions of logical replication (`replication=database`) outside of a transaction
-    /// block, with nothing under way.
+    /// block, with nothing under way. The future is dropped before it is done if the client
+    /// leaves or the relay stops: what must not be left half done belongs into a task.
     fn decide(
         &self,
         facts: &Facts,

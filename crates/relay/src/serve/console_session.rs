@@ -22,6 +22,9 @@ use crate::session::{Client, Owner};
 /// The console's database.
 pub const DATABASE: &str = "lockstep";
 
+/// How a client says that it wants no replication.
+const OFF: [&str; 4] = ["false", "off", "no", "0"];
+
 /// Longest message of the primary's answer about rights, in bytes.
 const LIMIT: usize = 64 * 1024;
 
@@ -36,8 +39,10 @@ pub struct ConsoleLogin {
 
 /// True for a session of the console.
 pub(super) fn is_wanted(arrival: &Arrival) -> bool {
-    // Physical replication names no database, and any other means one of the primary.
-    let replication = arrival.start.get("replication").is_some();
+    let replication = arrival
+        .start
+        .get("replication")
+        .is_some_and(|value| !OFF.contains(&value.to_ascii_lowercase().as_str()));
     !replication && arrival.database() == DATABASE
 }
 

@@ -34,10 +34,10 @@ pub const SESSIONS: usize = 1000;
 /// they want, cancel requests, and those that are being refused.
 const EXTRA_CONNECTIONS: usize = 100;
 
-/// How long a client may take to say what it wants, encryption included.
+/// How long a client may take to begin, unless told otherwise.
 pub const STARTUP_DEADLINE: Duration = Duration::from_secs(10);
 
-/// How long sessions may take to end once they have been told to.
+/// How long sessions may take to end, unless told otherwise.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long to wait when no connection can be accepted, as when files run out.
@@ -118,8 +118,29 @@ pub struct Service<O: Owner, C: ConsoleService> {
     pub tls: Option<Arc<Tls>>,
     /// Sessions over TCP must use it.
     pub tls_required: bool,
+    /// How many, and how long.
+    pub limits: Limits,
+}
+
+/// How many connections there may be, and how long they may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
     /// Most sessions at a time.
-    pub most_sessions: usize,
+    pub sessions: usize,
+    /// How long a client may take to say what it wants, encryption included.
+    pub startup: Duration,
+    /// How long sessions may take to end once they have been told to.
+    pub stop: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS,
+            startup: STARTUP_DEADLINE,
+            stop: STOP_PATIENCE,
+        }
+    }
 }
 
 /// Bound places. Dropping it closes them.
@@ -172,12 +193,12 @@ impl Listener {
     }
 
     /// Accepts connections and serves them until told to stop, then waits for sessions
-    /// to end, but not longer than [`STOP_PATIENCE`].
+    /// to end, but not longer than [`Limits::stop`].
     pub async fn run<O: Owner, C: ConsoleService>(self, service: Arc<Service<O, C>>, stop: Stop) {
         let mut accepting = JoinSet::new();
         let shared = Arc::new(Shared {
-            sessions: Arc::new(Semaphore::new(service.most_sessions)),
-            connections: Arc::new(Semaphore::new(service.most_sessions + EXTRA_CONNECTIONS)),
+            sessions: Arc::new(Semaphore::new(service.limits.sessions)),
+            connections: Arc::new(Semaphore::new(service.limits.sessions + EXTRA_CONNECTIONS)),
             next: AtomicU64::new(1),
             service,
         });
@@ -221,7 +242,8 @@ impl Bound {
         match self {
             Self::Tcp(listener) => {
                 let (stream, peer) = listener.accept().await?;
-                keep_alive(&stream)?;
+                // It fails where the client has gone already, which is found out later.
+                let _ = keep_alive(&stream);
                 Ok((Transport::Tcp(stream), Some(peer)))
             }
             Self::Unix(listener, _) => {
@@ -278,14 +300,14 @@ async fn accept_all<O: Owner, C: ConsoleService>(
             refuse_at_once(transport, &shared);
             continue;
         };
-        let (shared, stop) = (Arc::clone(&shared), stop.clone());
+        let (theirs, stop) = (Arc::clone(&shared), stop.clone());
         connections.spawn(async move {
-            shared.connection(transport, peer, stop).await;
+            theirs.connection(transport, peer, stop).await;
             drop(place);
         });
     }
     drop(bound);
-    let ended = timeout(STOP_PATIENCE, async {
+    let ended = timeout(shared.service.limits.stop, async {
         while let Some(ended) = connections.join_next().await {
             report(ended);
         }
@@ -305,7 +327,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 
 /// Beyond every limit: what fits into the socket's buffer is all that can be said.
 fn refuse_at_once<O: Owner, C: ConsoleService>(transport: Transport, shared: &Shared<O, C>) {
-    let bytes = message(too_many(shared.service.most_sessions));
+    let bytes = message(too_many(shared.service.limits.sessions));
     let _ = match &transport {
         Transport::Tcp(stream) => stream.try_write(&bytes),
         Transport::Unix(stream) => stream.try_write(&bytes),
@@ -329,7 +351,7 @@ impl<O: Owner, C: ConsoleService> Shared<O, C> {
             required: service.tls_required,
         };
         let arrived = tokio::select! {
-            arrived = timeout(STARTUP_DEADLINE, arrive(transport, encryption)) => arrived,
+            arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
             () = stop.told() => return,
         };
         let (transport, start, packet) = match arrived {
@@ -348,7 +370,7 @@ impl<O: Owner, C: ConsoleService> Shared<O, C> {
             }) => (transport, start, packet),
         };
         let Ok(_place) = self.sessions.try_acquire() else {
-            let why = too_many(service.most_sessions);
+            let why = too_many(service.limits.sessions);
             return close_with(transport.client(), &message(why)).await;
         };
         let arrival = Arrival {

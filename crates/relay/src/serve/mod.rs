@@ -33,12 +33,14 @@ pub mod pass;
 mod pump;
 pub mod rights;
 pub mod stop;
+#[cfg(test)]
+mod tests;
 pub mod tls;
 pub mod transport;
 pub mod upstream_leg;
 
 pub use console_session::ConsoleLogin;
-pub use listener::{Listen, ListenError, Listener, Service};
+pub use listener::{Limits, Listen, ListenError, Listener, Service};
 pub use rights::{ConsoleService, Rights};
 pub use stop::{Stop, Stopper};
 pub use tls::{Tls, TlsError, TlsFiles};

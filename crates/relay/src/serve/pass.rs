@@ -26,6 +26,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
 use super::authenticate::{NotBegun, authenticate, refuse, stopping};
+use super::console_session::DATABASE;
 use super::local::{Local, query_text};
 use super::pump::{Ends, Event, Pump};
 use super::stop::Stop;
@@ -60,7 +61,7 @@ impl Arrival {
 
     /// A session of logical replication.
     fn is_logical(&self) -> bool {
-        self.start.get("replication") == Some("database")
+        self.start.get("replication") == Some("database") && self.database() != DATABASE
     }
 
     /// What is known of it.
@@ -231,6 +232,7 @@ impl Passed {
             return Decided::Owner(Decision::Pass);
         };
         tokio::select! {
+            biased;
             decision = open.decide(&command, text) => Decided::Owner(decision),
             // Nothing else can come while the query is held.
             _ = self.pump.next(&mut self.ends) => Decided::ClientGone,
@@ -329,6 +331,7 @@ async fn alone<O: Owner>(
             }
         };
         let decision = tokio::select! {
+            biased;
             decision = open.decide(&command, &text) => decision,
             () = local.left() => return None,
             () = stop.told() => {

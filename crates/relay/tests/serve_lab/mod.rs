@@ -13,8 +13,8 @@ use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::package::{Major, Package};
 use lockstep_lab::server::{Server, Settings};
 use lockstep_relay::serve::{
-    ConsoleLogin, ConsoleService, Listen, Listener, PrimaryAddress, Rights, Service, Stopper, Tls,
-    stop,
+    ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service,
+    Stopper, Tls, stop,
 };
 use lockstep_relay::session::{After, Client, Decision, Facts, Owner, Stream};
 use lockstep_wire::backend::{Backend, Column, TEXT};
@@ -191,21 +191,28 @@ impl ConsoleService for Echo {
 pub struct Options {
     pub tls: Option<Arc<Tls>>,
     pub tls_required: bool,
-    pub most_sessions: usize,
+    pub limits: Limits,
+    pub listen: Listen,
     pub address: PrimaryAddress,
 }
 
 impl Options {
     /// Speaks to the server through its socket.
     pub fn of(server: &Server) -> Self {
+        Self::at(server.sockets(), server.port())
+    }
+
+    /// Speaks to whatever has a socket in this folder.
+    pub fn at(folder: &Path, port: u16) -> Self {
         Self {
             tls: None,
             tls_required: false,
-            most_sessions: 50,
+            limits: Limits::default(),
+            listen: Listen::new("127.0.0.1", 0),
             address: PrimaryAddress {
-                host: server.sockets().display().to_string(),
+                host: folder.display().to_string(),
                 hostaddr: None,
-                port: server.port(),
+                port,
                 tls: None,
             },
         }
@@ -236,13 +243,12 @@ impl Relay {
             primary: Box::new(move || Ok(address.clone())),
             tls: options.tls,
             tls_required: options.tls_required,
-            most_sessions: options.most_sessions,
+            limits: options.limits,
         });
-        let listener = runtime
-            .block_on(Listener::bind(&[Listen::new("127.0.0.1", 0)]))
-            .unwrap();
-        let Some(Listen::Tcp { port, .. }) = listener.places().into_iter().next() else {
-            panic!("no port");
+        let listener = runtime.block_on(Listener::bind(&[options.listen])).unwrap();
+        let port = match listener.places().first() {
+            Some(Listen::Tcp { port, .. } | Listen::Socket { port, .. }) => *port,
+            None => panic!("it listens nowhere"),
         };
         let (stopper, stop) = stop::channel();
         let running = runtime.spawn(listener.run(service, stop));
@@ -337,14 +343,20 @@ pub fn complaint(command: Command) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// A certificate for 127.0.0.1 and its key, both new; None if there is no openssl.
-pub fn certificate(folder: &Path) -> Option<(PathBuf, PathBuf)> {
+/// A certificate for 127.0.0.1, signed by itself, and its key, both new; None if there is
+/// no openssl.
+pub fn certificate(folder: &Path, authority: bool) -> Option<(PathBuf, PathBuf)> {
     let (certificate, key) = (folder.join("server.crt"), folder.join("server.key"));
+    let constraints = match authority {
+        true => "basicConstraints=critical,CA:TRUE",
+        false => "basicConstraints=critical,CA:FALSE",
+    };
     let made = Command::new("openssl")
         .args(["req", "-x509", "-newkey", "ec", "-pkeyopt"])
         .args(["ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
         .args(["-subj", "/CN=localhost", "-addext"])
         .arg("subjectAltName=DNS:localhost,IP:127.0.0.1")
+        .args(["-addext", constraints])
         .arg("-keyout")
         .arg(&key)
         .arg("-out")
