@@ -124,9 +124,10 @@ impl Relay {
             format!("127.0.0.1:{port}"),
             "--primary".to_owned(),
             conninfo.to_owned(),
-            "--spool".to_owned(),
-            spool.display().to_string(),
         ];
+        if !more.contains(&"--spool") {
+            args.extend(["--spool".to_owned(), spool.display().to_string()]);
+        }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         let said = Arc::default();
         let child = spawn(&args, &said);
@@ -145,6 +146,11 @@ impl Relay {
         until("the relay listens", || {
             std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
         });
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// Kills it with signal 9.
