@@ -8,7 +8,8 @@ use bytes::Bytes;
 use super::error::{LogError, Result};
 use super::position::LogPosition;
 use super::segment::{
-    MOST_RECORD, NoHeader, RECORD_HEADER, Record, RecordHeader, SEGMENT_HEADER, SegmentHeader, file_name,
+    MOST_RECORD, NoHeader, RECORD_HEADER, Record, RecordHeader, SEGMENT_HEADER, SegmentHeader,
+    file_name,
 };
 use super::storage::{SpoolFile, Storage};
 

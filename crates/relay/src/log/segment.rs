@@ -120,7 +120,9 @@ impl SegmentHeader {
     pub fn decode(bytes: &[u8; SEGMENT_HEADER]) -> Result<Self, NoHeader> {
         let mut fields = Fields(bytes);
         if fields.array::<8>() != MAGIC {
-            return Err(NoHeader::Damaged("it does not begin as a spool segment does"));
+            return Err(NoHeader::Damaged(
+                "it does not begin as a spool segment does",
+            ));
         }
         let version = fields.u32();
         let zero = fields.u32();

@@ -156,3 +156,54 @@ impl SpoolFile for File {
         self.sync_data()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn mode(path: &Path) -> u32 {
+        std::fs::metadata(path).unwrap().permissions().mode() & 0o777
+    }
+
+    #[test]
+    fn a_folder_is_closed_to_others_and_used_by_one() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = parent.path().join("group/spool");
+        let storage = FileStorage::new(&folder).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+        let file = storage.create("a").unwrap();
+        assert_eq!(mode(&folder.join("a")), 0o600);
+        let second = FileStorage::new(&folder).unwrap_err();
+        assert_eq!(second.kind(), io::ErrorKind::WouldBlock);
+        drop((storage, file));
+        std::fs::set_permissions(&folder, Permissions::from_mode(0o755)).unwrap();
+        FileStorage::new(&folder).unwrap();
+        assert_eq!(mode(&folder), 0o700);
+    }
+
+    #[test]
+    fn files_do_what_the_spool_asks() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = FileStorage::new(folder.path()).unwrap();
+        let file = storage.create("a").unwrap();
+        SpoolFile::write_at(&file, 0, b"0123456789").unwrap();
+        file.truncate(6).unwrap();
+        SpoolFile::write_at(&file, 6, b"ab").unwrap();
+        SpoolFile::sync(&file).unwrap();
+        assert_eq!(file.length().unwrap(), 8);
+        storage.rename("a", "b").unwrap();
+        Storage::sync(&storage).unwrap();
+        let mut names = storage.list().unwrap();
+        names.sort();
+        assert_eq!(names, ["b", LOCK]);
+        let opened = storage.open("b").unwrap();
+        storage.remove("b").unwrap();
+        let mut bytes = [0; 4];
+        SpoolFile::read_at(&opened, 4, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"45ab");
+        let error = SpoolFile::read_at(&opened, 5, &mut bytes).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let error = storage.open("b").unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+    }
+}

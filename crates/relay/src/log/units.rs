@@ -218,3 +218,168 @@ impl Planner {
         self.start = end;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::logical::frames::put_frame;
+    use lockstep_wire::stream::Timestamp;
+
+    use super::*;
+
+    const IDLE: State = State {
+        open: None,
+        received: Lsn::INVALID,
+        whole_key: Lsn::INVALID,
+    };
+
+    fn frame(message: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        put_frame(&mut out, Lsn::INVALID, Timestamp(0), message).unwrap();
+        out
+    }
+
+    fn begin(key: u64) -> Vec<u8> {
+        frame(&[b"B".as_slice(), &key.to_be_bytes(), &[0; 12]].concat())
+    }
+
+    fn commit(key: u64) -> Vec<u8> {
+        let end = (key + 1).to_be_bytes();
+        frame(&[b"C\0".as_slice(), &key.to_be_bytes(), &end, &[0; 8]].concat())
+    }
+
+    fn change(bytes: usize) -> Vec<u8> {
+        frame(&[b"I".as_slice(), &vec![0; bytes]].concat())
+    }
+
+    fn message(end: u64, bytes: usize) -> Vec<u8> {
+        frame(&[b"M\0".as_slice(), &end.to_be_bytes(), &vec![0; bytes]].concat())
+    }
+
+    /// Of each record: kind, length, first and last key, last end, `o`pen and `m`ore.
+    fn shape(plan: &Plan) -> Vec<(Kind, usize, [u64; 3], String)> {
+        let drafts = plan.drafts.iter().map(|draft| {
+            let marks = draft.marks;
+            let lsns = [marks.first_key, marks.last_key, marks.last_end].map(u64::from);
+            let flags = [(marks.open, 'o'), (marks.more, 'm'), (marks.session, 's')];
+            let flags = flags
+                .iter()
+                .filter(|flag| flag.0)
+                .map(|flag| flag.1)
+                .collect();
+            (draft.kind, draft.range.len(), lsns, flags)
+        });
+        drafts.collect()
+    }
+
+    #[test]
+    fn records_end_where_the_log_may_be_cut() {
+        let (b, c, i) = (begin(1).len(), commit(1).len(), change(10).len());
+        let whole = [begin(5), change(10), commit(5)].concat();
+        let frames = Kind::Frames;
+        let table: [(&str, State, Vec<u8>, Vec<_>); 4] = [
+            (
+                "two whole ones share a record",
+                IDLE,
+                [whole.clone(), begin(6), commit(6)].concat(),
+                vec![(frames, 2 * (b + c) + i, [5, 6, 7], String::new())],
+            ),
+            (
+                "what is open has one of its own",
+                IDLE,
+                [whole.clone(), begin(6), change(10)].concat(),
+                vec![
+                    (frames, b + c + i, [5, 5, 6], String::new()),
+                    (frames, b + i, [6, 6, 0], "o".to_owned()),
+                ],
+            ),
+            (
+                "the end of one and the start of another",
+                State {
+                    open: Some(Lsn::from(4)),
+                    ..IDLE
+                },
+                [change(10), commit(4), begin(5)].concat(),
+                vec![
+                    (frames, i + c, [0, 0, 5], String::new()),
+                    (frames, b, [5, 5, 0], "o".to_owned()),
+                ],
+            ),
+            (
+                "the middle of one",
+                State {
+                    open: Some(Lsn::from(4)),
+                    ..IDLE
+                },
+                change(10),
+                vec![(frames, i, [0; 3], "o".to_owned())],
+            ),
+        ];
+        for (what, before, bytes, expected) in table {
+            assert_eq!(
+                shape(&plan(&bytes, before, false).unwrap()),
+                expected,
+                "{what}"
+            );
+        }
+    }
+
+    #[test]
+    fn long_frames_have_records_of_their_own() {
+        let long = change(2 * CHUNK_BYTES);
+        let bytes = [begin(5), long.clone(), change(10), commit(5)].concat();
+        let planned = plan(&bytes, IDLE, true).unwrap();
+        let left = long.len() - 2 * CHUNK_BYTES;
+        let expected = [
+            (Kind::Frames, begin(5).len(), [5, 5, 0], "os"),
+            (Kind::Piece, CHUNK_BYTES, [0; 3], "om"),
+            (Kind::Piece, CHUNK_BYTES, [0; 3], "om"),
+            (Kind::Piece, left, [0; 3], "o"),
+            (
+                Kind::Frames,
+                change(10).len() + commit(5).len(),
+                [0, 0, 6],
+                "",
+            ),
+        ];
+        let expected =
+            expected.map(|(kind, length, lsns, flags)| (kind, length, lsns, flags.to_owned()));
+        assert_eq!(shape(&planned), expected);
+        let planned = plan(&message(9, CHUNK_BYTES), IDLE, false).unwrap();
+        let shape = shape(&planned);
+        assert_eq!(shape[0].2, [8, 8, 0]);
+        assert_eq!(shape[1].2, [0, 0, 9]);
+        assert_eq!(
+            (planned.after.open, planned.after.received),
+            (None, Lsn::from(9))
+        );
+    }
+
+    #[test]
+    fn records_are_no_longer_than_a_chunk() {
+        let some = change(CHUNK_BYTES / 3);
+        let bytes = [begin(5), some.clone(), some.clone(), some, commit(5)].concat();
+        let planned = plan(&bytes, IDLE, false).unwrap();
+        assert_eq!(planned.drafts.len(), 2);
+        assert!(
+            planned
+                .drafts
+                .iter()
+                .all(|draft| draft.range.len() <= CHUNK_BYTES)
+        );
+        assert!(planned.drafts[0].marks.open && !planned.drafts[1].marks.open);
+        let too_long = [begin(5), frame(&vec![b'R'; CHUNK_BYTES])].concat();
+        assert!(plan(&too_long, IDLE, false).is_err());
+    }
+
+    #[test]
+    fn a_message_outside_of_transactions_has_a_key_below_its_end() {
+        let planned = plan(&message(9, 3), IDLE, false).unwrap();
+        assert_eq!(planned.after.whole_key, Lsn::from(8));
+        let behind = State {
+            received: Lsn::from(9),
+            ..IDLE
+        };
+        assert!(plan(&message(9, 3), behind, false).is_err());
+        assert!(plan(&message(10, 3), behind, false).is_ok());
+    }
+}

@@ -15,6 +15,9 @@ const SECTOR: usize = 512;
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
+    /// Making it durable has failed once. The system counts it as done from then on,
+    /// whatever the disk holds.
+    lost: bool,
 }
 
 #[derive(Debug, Default)]
@@ -29,7 +32,6 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
-    reads: u64,
 }
 
 /// The folder. Clones are the same folder.
@@ -74,6 +76,7 @@ impl Disk {
             new.files.push(Content {
                 now: content.clone(),
                 durable: content,
+                lost: false,
             });
         }
         new.durable_names = new.names.clone();
@@ -83,6 +86,17 @@ impl Disk {
     /// Only the process stops.
     pub fn after_kill(&self) -> Self {
         self.clone()
+    }
+
+    /// Another folder with the same files.
+    pub fn copy(&self) -> Self {
+        let state = self.state();
+        Self(Arc::new(Mutex::new(State {
+            files: state.files.clone(),
+            names: state.names.clone(),
+            durable_names: state.durable_names.clone(),
+            ..State::default()
+        })))
     }
 
     /// No more than these bytes in all files from here on.
@@ -95,13 +109,13 @@ impl Disk {
     }
 
     /// The next attempt to make a file durable fails, and what it was about is lost.
-    pub fn refuse_sync(&self) {
-        self.state().refuse_sync = true;
+    pub fn refuse_sync(&self, refuse: bool) {
+        self.state().refuse_sync = refuse;
     }
 
-    /// Reads since the beginning.
-    pub fn reads(&self) -> u64 {
-        self.state().reads
+    /// Whether no attempt was made since.
+    pub fn refuses_sync(&self) -> bool {
+        self.state().refuse_sync
     }
 
     pub fn names(&self) -> Vec<String> {
@@ -148,7 +162,7 @@ impl State {
 /// A content that a file may have after a crash: of each sector either what was durable or
 /// what was written since, and any length between the two.
 fn survive(content: &Content, random: &mut fastrand::Rng) -> Vec<u8> {
-    let Content { now, durable } = content;
+    let Content { now, durable, .. } = content;
     if now == durable {
         return now.clone();
     }
@@ -229,8 +243,7 @@ impl SpoolFile for DiskFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let mut state = self.disk.running()?;
-        state.reads += 1;
+        let state = self.disk.running()?;
         let content = &state.files[self.number].now;
         let bytes = usize::try_from(offset)
             .ok()
@@ -269,12 +282,15 @@ impl SpoolFile for DiskFile {
 
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.running()?;
-        if std::mem::take(&mut state.refuse_sync) {
-            // As systems do: the pages count as clean afterwards, whatever the disk holds.
-            return Err(io::Error::other("the disk refuses"));
-        }
+        let refuse = std::mem::take(&mut state.refuse_sync);
         let content = &mut state.files[self.number];
-        content.durable = content.now.clone();
-        Ok(())
+        content.lost |= refuse;
+        if !content.lost {
+            content.durable = content.now.clone();
+        }
+        match refuse {
+            true => Err(io::Error::other("the disk refuses")),
+            false => Ok(()),
+        }
     }
 }

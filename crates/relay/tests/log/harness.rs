@@ -106,8 +106,13 @@ impl Harness {
                 self.to_come = to_come;
                 self.unit_end = unit_end;
             }
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+            Err(error) => self.refused(&error),
         }
+    }
+
+    /// An error may only be one that this harness has arranged.
+    fn refused(&self, error: &LogError) {
+        assert!(error.is_retryable() || self.log.poisoned(), "{error}");
     }
 
     pub fn cover(&mut self) {
@@ -115,8 +120,55 @@ impl Harness {
         match self.log.cover(Lsn::from(lsn)) {
             Ok(()) => self.covered = self.covered.max(lsn),
             Err(LogError::UnitOpen) => assert!(self.model.open.is_some()),
-            Err(error) => assert!(error.is_retryable(), "{error}"),
+            Err(error) => self.refused(&error),
         }
+    }
+
+    /// The disk is full for a while.
+    pub fn fill(&mut self) {
+        let left = self.random.usize(..1_500);
+        self.disk.set_room(Some(self.disk.used() + left));
+        for _ in 0..self.random.usize(1..6) {
+            match self.random.u8(..4) {
+                0 => self.cover(),
+                _ => self.append(),
+            }
+            self.check();
+        }
+        self.disk.set_room(None);
+    }
+
+    /// The disk cannot make something durable. Nothing may be promised after that.
+    pub fn fail_sync(&mut self) {
+        self.disk.refuse_sync(true);
+        for _ in 0..self.random.usize(..4) {
+            self.append();
+        }
+        if self.disk.refuses_sync() && self.log.sync().is_ok() {
+            // There was nothing to make durable.
+            self.disk.refuse_sync(false);
+            return;
+        }
+        assert!(self.log.poisoned());
+        let poisoned = |result| matches!(result, Err(LogError::Poisoned));
+        assert!(poisoned(self.log.sync().map(drop)));
+        assert!(poisoned(self.log.cut()));
+        assert!(poisoned(self.log.cover(Lsn::from(u64::MAX))));
+        assert!(poisoned(self.log.append(Bytes::from_static(b"d"))));
+        assert!(u64::from(self.log.durable()) <= self.received());
+        self.durable = u64::from(self.log.durable());
+        self.restart(true);
+    }
+
+    /// What must hold at all times.
+    pub fn check(&self) {
+        assert!(self.log.cache_bytes() <= self.limits.cache_bytes);
+        if let Some(limit) = self.limits.spool_bytes {
+            assert!(self.log.spool_bytes() <= limit);
+        }
+        assert_eq!(self.log.spool_bytes(), self.disk.used() as u64);
+        assert_eq!(u64::from(self.log.received()), self.received());
+        assert_eq!(self.log.open_unit(), self.model.open.is_some());
     }
 
     pub fn cut(&mut self) {

@@ -8,9 +8,12 @@
     clippy::unwrap_used
 )]
 
+mod cases;
+mod damage;
 mod disk;
 mod harness;
 mod stream;
+mod threads;
 
 use harness::Harness;
 use lockstep_relay::log::Limits;
@@ -50,23 +53,17 @@ const SIZES: Sizes = Sizes {
 
 /// Everything but crashes.
 fn live(harness: &mut Harness) {
-    match harness.random.u8(..40) {
+    match harness.random.u8(..41) {
         0..14 => harness.append(),
         14..17 => harness.cover(),
         17 => harness.cut(),
         18..20 => harness.sync(),
         20..22 => harness.retain(),
         22..26 => harness.follow(),
+        26 => harness.fill(),
         _ => harness.read(),
     }
-    let cache = harness.log.cache_bytes();
-    assert!(cache <= harness.limits.cache_bytes);
-    if let Some(limit) = harness.limits.spool_bytes {
-        assert!(harness.log.spool_bytes() <= limit);
-    }
-    assert_eq!(harness.log.spool_bytes(), harness.disk.used() as u64);
-    assert_eq!(u64::from(harness.log.received()), harness.received());
-    assert_eq!(harness.log.open_unit(), harness.model.open.is_some());
+    harness.check();
 }
 
 #[test]
@@ -93,8 +90,35 @@ fn crashes_lose_nothing_that_was_durable() {
             for _ in 0..harness.random.usize(1..40) {
                 live(&mut harness);
             }
-            harness.restart(true);
+            match harness.random.u8(..5) {
+                0 => harness.fail_sync(),
+                _ => drop(harness.restart(true)),
+            }
             harness.read_everything(2);
         }
+    });
+}
+
+#[test]
+fn frames_of_any_length_pass_through() {
+    // Longer than a chunk, a segment, the cache.
+    let sizes = Sizes {
+        most_changes: 8,
+        most_bytes: 40_000,
+        long_bytes: 900_000,
+    };
+    seeds(25, |mut random| {
+        let limits = Limits {
+            cache_bytes: random.choice([0, 300_000, 2_000_000]).unwrap(),
+            segment_bytes: random.u64(100_000..2_000_000),
+            spool_bytes: None,
+        };
+        let mut harness = Harness::new(random, limits, sizes);
+        for _ in 0..80 {
+            live(&mut harness);
+        }
+        harness.read_everything(5);
+        harness.restart(true);
+        harness.read_everything(5);
     });
 }

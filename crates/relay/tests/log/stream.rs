@@ -25,7 +25,7 @@ impl Unit {
     }
 }
 
-fn frame(lsn: u64, message: &[u8]) -> Vec<u8> {
+pub fn frame(lsn: u64, message: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     put_frame(&mut out, Lsn::from(lsn), Timestamp(7), message).unwrap();
     out
@@ -37,8 +37,8 @@ fn message(tag: u8, fields: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// A description of a table of about so many bytes.
-fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
+/// A message that describes a table, of about so many bytes.
+pub fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
     let name = vec![b'a' + version % 26; bytes];
     message(
         b'R',
@@ -56,6 +56,20 @@ fn change(bytes: usize, random: &mut fastrand::Rng) -> Vec<u8> {
     let mut content = vec![0; bytes];
     random.fill(&mut content);
     message(*random.choice(b"IUDO").unwrap(), &[&content])
+}
+
+/// An ordinary transaction of these messages.
+pub fn transaction(key: u64, end: u64, messages: &[Vec<u8>]) -> Unit {
+    let (k, e) = (key.to_be_bytes(), end.to_be_bytes());
+    let mut frames = vec![frame(key, &message(b'B', &[&k, &[0; 8], &[0; 4]]))];
+    frames.extend(messages.iter().map(|message| frame(0, message)));
+    frames.push(frame(end, &message(b'C', &[&[0], &k, &e, &[0; 8]])));
+    Unit {
+        key,
+        end,
+        frames,
+        session: false,
+    }
 }
 
 /// Sizes of what is made.
