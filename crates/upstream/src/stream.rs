@@ -95,6 +95,17 @@ fn start_command(slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<S
     Ok(command)
 }
 
+/// What to send in place of two messages.
+fn instead_of(old: FromStandby, new: FromStandby) -> FromStandby {
+    match (old, new) {
+        (FromStandby::Status(old), FromStandby::Status(new)) => FromStandby::Status(Status {
+            reply: old.reply || new.reply,
+            ..new
+        }),
+        (_, new) => new,
+    }
+}
+
 impl Stream {
     /// The next message, if it is there. Never waits. An error ends the stream.
     #[expect(
@@ -153,14 +164,9 @@ impl Stream {
     /// Sends feedback, at once or as soon as the server reads. Of several that wait only the
     /// newest is sent, with a request for an answer if one of them had it.
     pub fn send(&mut self, message: &FromStandby) -> Result<()> {
-        self.waiting = Some(match (self.waiting, *message) {
-            (Some(FromStandby::Status(old)), FromStandby::Status(new)) => {
-                FromStandby::Status(Status {
-                    reply: old.reply || new.reply,
-                    ..new
-                })
-            }
-            (_, new) => new,
+        self.waiting = Some(match self.waiting {
+            Some(waiting) => instead_of(waiting, *message),
+            None => *message,
         });
         self.flush()
     }
@@ -259,6 +265,24 @@ impl fmt::Debug for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_feedback_keeps_what_the_older_asked_for() {
+        let status = |flushed: u64, reply| {
+            FromStandby::Status(Status {
+                flushed: flushed.into(),
+                reply,
+                ..Status::default()
+            })
+        };
+        for (old, new, reply) in [
+            (false, false, false),
+            (true, false, true),
+            (false, true, true),
+        ] {
+            assert_eq!(instead_of(status(1, old), status(2, new)), status(2, reply));
+        }
+    }
 
     #[test]
     fn commands_are_quoted() {
