@@ -44,7 +44,9 @@ fn subscribed(lab: &Lab, args: &[&str]) -> (Server, Server, Relay) {
         ))
         .unwrap();
     until_same(&primary, &subscriber, "t");
-    primary.execute("INSERT INTO t VALUES (-1, 'second')").unwrap();
+    primary
+        .execute("INSERT INTO t VALUES (-1, 'second')")
+        .unwrap();
     until_same(&primary, &subscriber, "t");
     (primary, subscriber, relay)
 }
@@ -71,7 +73,10 @@ fn write(primary: &Server, from: u32, megabytes: u32) {
 
 fn upstream_says(lab: &Lab, relay: &Relay, words: &str) {
     until(words, || {
-        relay.console(lab, "SHOW UPSTREAM").contains(words).then_some(())
+        relay
+            .console(lab, "SHOW UPSTREAM")
+            .contains(words)
+            .then_some(())
     });
 }
 
@@ -83,7 +88,9 @@ fn a_full_spool_makes_the_primary_wait_and_loses_nothing() {
     write(&primary, 1, 24);
     upstream_says(&lab, &relay, "waiting");
     // The primary itself goes on.
-    primary.execute("INSERT INTO t VALUES (-2, 'meanwhile')").unwrap();
+    primary
+        .execute("INSERT INTO t VALUES (-2, 'meanwhile')")
+        .unwrap();
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
     until_same(&primary, &subscriber, "t");
     upstream_says(&lab, &relay, "streaming");
@@ -154,7 +161,9 @@ fn memory_does_not_grow_with_a_transaction() {
     let lab = lab();
     let (primary, subscriber, relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
     primary
-        .execute("INSERT INTO t SELECT 1000 + i, repeat('x', 1000) FROM generate_series(1, 150000) i")
+        .execute(
+            "INSERT INTO t SELECT 1000 + i, repeat('x', 1000) FROM generate_series(1, 150000) i",
+        )
         .unwrap();
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "150002");
     let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).unwrap();
@@ -171,7 +180,13 @@ fn memory_does_not_grow_with_a_transaction() {
 /// What pg_recvlogical says.
 fn receive(lab: &Lab, relay: &Relay, args: &[&str]) -> Output {
     Command::new(lab.package().program("pg_recvlogical"))
-        .args(["--dbname", &relay.conninfo(), "--no-loop", "--file", "/dev/null"])
+        .args([
+            "--dbname",
+            &relay.conninfo(),
+            "--no-loop",
+            "--file",
+            "/dev/null",
+        ])
         .args(args)
         .output()
         .unwrap()
@@ -200,7 +215,11 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     ] {
         assert!(said.contains(expected), "{said}");
     }
-    let output = receive(&lab, &relay, &["--slot", "missing", "--start", "--option", good]);
+    let output = receive(
+        &lab,
+        &relay,
+        &["--slot", "missing", "--start", "--option", good],
+    );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("\"missing\" does not exist"), "{said}");
 
@@ -212,9 +231,14 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
             let waiting = scope.spawn(|| start(&["proto_version=1", publication]));
             until("the slot is taken", || {
                 let slots = relay.console(&lab, "SHOW SLOTS");
-                slots.lines().any(|line| line.starts_with("r|")).then_some(())
+                slots
+                    .lines()
+                    .any(|line| line.starts_with("r|"))
+                    .then_some(())
             });
-            server.execute("INSERT INTO t VALUES (-3, 'third')").unwrap();
+            server
+                .execute("INSERT INTO t VALUES (-3, 'third')")
+                .unwrap();
             waiting.join().unwrap()
         })
     };
@@ -224,11 +248,21 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     let busy = receive(
         &lab,
         &relay,
-        &["--slot", "s", "--start", "--option", "proto_version=1", "--option", good],
+        &[
+            "--slot",
+            "s",
+            "--start",
+            "--option",
+            "proto_version=1",
+            "--option",
+            good,
+        ],
     );
     let said = String::from_utf8_lossy(&busy.stderr).into_owned();
     assert!(said.contains("is active for PID"), "{said}");
-    primary.execute("INSERT INTO t VALUES (-4, 'fourth')").unwrap();
+    primary
+        .execute("INSERT INTO t VALUES (-4, 'fourth')")
+        .unwrap();
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
 }
@@ -239,7 +273,13 @@ fn two_relays_do_not_share_what_is_one_relays() {
     let (primary, subscriber, relay) = subscribed(&lab, &[]);
     // The same spool.
     let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
-        .args(["relay", "--listen", "127.0.0.1:0", "--primary", &primary.conninfo(SUPERUSER)])
+        .args([
+            "relay",
+            "--listen",
+            "127.0.0.1:0",
+            "--primary",
+            &primary.conninfo(SUPERUSER),
+        ])
         .arg("--spool")
         .arg(&relay.spool)
         .output()
@@ -250,16 +290,25 @@ fn two_relays_do_not_share_what_is_one_relays() {
     // The same subscription through another relay: that one does not have the slot.
     let other = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscriber
-        .execute(&format!("ALTER SUBSCRIPTION s CONNECTION '{}'", other.conninfo()))
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            other.conninfo()
+        ))
         .unwrap();
     until("the subscriber is told", || {
         let log = std::fs::read_to_string(subscriber.log()).unwrap();
-        log.contains("replication slot \"s\" does not exist").then_some(())
+        log.contains("replication slot \"s\" does not exist")
+            .then_some(())
     });
     subscriber
-        .execute(&format!("ALTER SUBSCRIPTION s CONNECTION '{}'", relay.conninfo()))
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            relay.conninfo()
+        ))
         .unwrap();
-    primary.execute("INSERT INTO t VALUES (-5, 'fifth')").unwrap();
+    primary
+        .execute("INSERT INTO t VALUES (-5, 'fifth')")
+        .unwrap();
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, other, primary));
 }

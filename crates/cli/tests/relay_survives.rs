@@ -44,7 +44,15 @@ impl Load {
             thread::spawn(move || {
                 while !stop.load(Ordering::Relaxed) {
                     let _ = Command::new(&program)
-                        .args(["--no-vacuum", "--client", "2", "--time", "1", "--rate", "300"])
+                        .args([
+                            "--no-vacuum",
+                            "--client",
+                            "2",
+                            "--time",
+                            "1",
+                            "--rate",
+                            "300",
+                        ])
                         .arg(&conninfo)
                         .stdout(Stdio::null())
                         .stderr(Stdio::null())
@@ -106,7 +114,9 @@ fn subscribe(subscriber: &Server, name: &str, relay: &Relay) {
 fn until_more(subscriber: &Server, rows: u64) {
     let count = || {
         let text = subscriber.query_text("SELECT count(*)::text FROM pgbench_history");
-        text.ok().flatten().and_then(|text| text.parse::<u64>().ok())
+        text.ok()
+            .flatten()
+            .and_then(|text| text.parse::<u64>().ok())
     };
     let before = until("the subscriber answers", count);
     until("transactions go on", || {
@@ -164,7 +174,9 @@ fn copy_slot(from: &Server, to: &Server, slot: &str) {
 fn upstream_slot(primary: &Server) -> String {
     until("the relay has a slot", || {
         primary
-            .query_text("SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%'")
+            .query_text(
+                "SELECT slot_name FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%'",
+            )
             .unwrap()
     })
 }
@@ -284,12 +296,19 @@ fn a_corrupted_spool_is_never_served() {
     let primary = publisher(&lab);
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
     tables(&lab, &primary, &[&subscriber]);
-    let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--logical-wal-cache", "0"]);
+    let mut relay = Relay::start(
+        &lab,
+        &primary.conninfo(SUPERUSER),
+        &["--logical-wal-cache", "0"],
+    );
     subscribe(&subscriber, "s", &relay);
     until_same(&primary, &subscriber, "pgbench_accounts");
     subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
     until("the slot is free", || {
-        let slots = relay.console(&lab, "SELECT active_pid FROM lockstep_stat_logical_wal_cache()");
+        let slots = relay.console(
+            &lab,
+            "SELECT active_pid FROM lockstep_stat_logical_wal_cache()",
+        );
         slots.is_empty().then_some(())
     });
     primary
@@ -299,7 +318,10 @@ fn a_corrupted_spool_is_never_served() {
     relay.kill();
     let segment = newest_segment(&relay.spool);
     let mut bytes = std::fs::read(&segment).unwrap();
-    let place = bytes.windows(7).position(|found| found == b"find me").unwrap();
+    let place = bytes
+        .windows(7)
+        .position(|found| found == b"find me")
+        .unwrap();
     bytes[place] ^= 1;
     std::fs::write(&segment, &bytes).unwrap();
     relay.restart();
@@ -325,15 +347,25 @@ fn a_corrupted_spool_is_never_served() {
 fn until_spooled(relay: &Relay, lab: &Lab) {
     let spooled = || {
         let found = relay.console(lab, "SHOW SPOOL");
-        found.split('|').filter_map(|field| field.parse::<u64>().ok()).max()
+        found
+            .split('|')
+            .filter_map(|field| field.parse::<u64>().ok())
+            .max()
     };
-    until("the spool has grown", || spooled().filter(|&bytes| bytes > 1_000_000));
+    until("the spool has grown", || {
+        spooled().filter(|&bytes| bytes > 1_000_000)
+    });
 }
 
 fn newest_segment(spool: &Path) -> std::path::PathBuf {
     let groups = std::fs::read_dir(spool.join("groups")).unwrap();
-    let log = groups.map(|entry| entry.unwrap().path().join("log")).next().unwrap();
-    let files = std::fs::read_dir(log).unwrap().map(|entry| entry.unwrap().path());
+    let log = groups
+        .map(|entry| entry.unwrap().path().join("log"))
+        .next()
+        .unwrap();
+    let files = std::fs::read_dir(log)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
     files
         .filter(|path| path.metadata().unwrap().len() > 1_000_000)
         .max()

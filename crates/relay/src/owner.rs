@@ -193,6 +193,9 @@ fn synchronises_a_table(slot: &str) -> bool {
 impl Sessions {
     async fn start(&self, request: Request) -> Decision<Streaming> {
         let relay = self.0.clone();
+        if let Some(begun) = relay.as_it_is(&request) {
+            return begun.map_or_else(error, Decision::Stream);
+        }
         // libpq blocks; at most one group or slot is made at a time.
         let _making = relay.making().await;
         let name = request.slot.clone();
@@ -248,6 +251,31 @@ fn in_use(slot: &str, pid: u32) -> Report {
 }
 
 impl Relay {
+    /// Serves a slot that is the relay's and whose subscriber asks for what it did before:
+    /// nothing has to be made, and the primary need not be there. None if it is not so
+    /// simple.
+    fn as_it_is(&self, request: &Request) -> Option<Result<Streaming, Report>> {
+        let slot = self.slots().get(&request.slot)?;
+        let route = slot.route();
+        let group = self.group(&route.group)?;
+        let Ok(Wanted::Shared(key)) = &request.wanted else {
+            return None;
+        };
+        let simple = route.next.is_none()
+            && group.key() == key
+            && slot.database == request.facts.database
+            && writes_alike(&request.facts);
+        if !simple {
+            return None;
+        }
+        let taken = slot.acquire(request.facts.id, request.facts.pid);
+        Some(
+            taken
+                .map(|taken| self.streaming(taken, group, None, request.start))
+                .map_err(|active| in_use(&slot.name, active.pid)),
+        )
+    }
+
     /// Serves a slot that is the relay's.
     fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Streaming, Refusal> {
         let facts = &request.facts;
@@ -432,6 +460,7 @@ impl Relay {
             self.slots().remove(name)?;
             return pass("the primary keeps the slot");
         }
+        self.slots().adopted(&slot)?;
         info!(slot = name, group = group.name(), at = %found.confirmed, "adopted");
         let in_use = slot
             .acquire(facts.id, facts.pid)

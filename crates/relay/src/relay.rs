@@ -203,16 +203,28 @@ impl Relay {
         lock(&self.clients).remove(&id);
     }
 
-    /// What is done every second until the relay stops.
+    /// What is done every second until the relay stops: on one side what only needs the
+    /// disk, on the other what needs the primary and may wait for it.
     pub async fn rounds(self: Arc<Self>) {
+        tokio::join!(
+            self.every_second(Self::keep_house),
+            self.every_second(Self::find_primary),
+            self.every_second(|relay| {
+                let _making = relay.making.blocking_lock();
+                relay.make_configured();
+                relay.finish_adoptions();
+                relay.forget_unused();
+            }),
+        );
+    }
+
+    async fn every_second(self: &Arc<Self>, task: fn(&Self)) {
         let mut stop = self.stopping();
         while !*stop.borrow() {
-            let _making = self.making().await;
             let relay = self.clone();
-            if let Err(failed) = tokio::task::spawn_blocking(move || relay.round()).await {
+            if let Err(failed) = tokio::task::spawn_blocking(move || task(&relay)).await {
                 error!(error = %failed, "a round of the relay failed");
             }
-            drop(_making);
             tokio::select! {
                 _ = stop.changed() => {}
                 () = tokio::time::sleep(ROUND) => {}
@@ -220,7 +232,7 @@ impl Relay {
         }
     }
 
-    fn round(&self) {
+    fn keep_house(&self) {
         let report = |what: &str, failed: RelayError| warn!(error = %failed, "{what}");
         if let Err(failed) = self.slots().save_if_moved() {
             report("cannot save what subscribers have confirmed", failed);
@@ -230,22 +242,40 @@ impl Relay {
                 report("cannot remove what nobody needs any more", failed);
             }
         }
-        self.find_primary();
-        self.make_configured();
-        self.forget_unused();
+    }
+
+    /// Drops what the primary still has of slots that were adopted just before a crash.
+    fn finish_adoptions(&self) {
+        for slot in self.slots().all() {
+            if !slot.is_adopting() || !self.is_connected() {
+                continue;
+            }
+            let finish = || -> Result<()> {
+                let mut upstream = self.primary().connect(&slot.database)?;
+                if upstream.slot(&slot.name)?.is_some() {
+                    upstream.drop_slot(&slot.name)?;
+                }
+                self.slots().adopted(&slot)
+            };
+            if let Err(failed) = finish() {
+                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
+            }
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
+        self.all_groups().iter().any(streams)
     }
 
     /// Looks where the primary is, for sessions that are passed through, unless a group is
     /// connected to it anyway.
     fn find_primary(&self) {
-        let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
-        let mut looked = lock(&self.looked);
-        if looked.is_some_and(|at| at.elapsed() < LOOK_AGAIN)
-            || self.all_groups().iter().any(streams)
-        {
+        let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
+        if recently || self.is_connected() {
             return;
         }
-        *looked = Some(Instant::now());
+        *lock(&self.looked) = Some(Instant::now());
         let known = self.primary().known().is_some();
         match self.primary().look() {
             Ok(()) if !known => info!(primary = self.primary().name(), "found the primary"),
