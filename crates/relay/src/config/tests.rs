@@ -265,6 +265,11 @@ fn wrong_flags_are_named_as_they_are_typed() {
         ),
         (
             "primary",
+            "host=a sslpassword=hunter2",
+            "--primary: a password on the command line",
+        ),
+        (
+            "primary",
             "postgres://u:hunter2@h/",
             "--primary: a password on the command line",
         ),

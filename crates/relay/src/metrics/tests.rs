@@ -376,14 +376,21 @@ async fn a_healthy_relay_answers_200() {
 
 #[tokio::test]
 async fn connections_over_the_limit_wait_for_a_free_place() {
-    let (address, _stop, _serving) = served(example()).await;
-    let mut idle = Vec::new();
-    for _ in 0..MOST_CONNECTIONS {
-        idle.push(TcpStream::connect(address).await.unwrap());
-    }
-    let page = tokio::spawn(async move { get_page(address, "GET /healthz").await });
-    idle.pop();
-    assert!(page.await.unwrap().starts_with("HTTP/1.1 503 "));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let mut limited = Limited {
+        listener,
+        free: Arc::new(Semaphore::new(1)),
+    };
+    let _first = TcpStream::connect(address).await.unwrap();
+    let _second = TcpStream::connect(address).await.unwrap();
+    let (first, _) = limited.accept().await;
+    // Waits however long it is given.
+    let a_while = Duration::from_millis(50);
+    let second = tokio::time::timeout(a_while, limited.accept()).await;
+    assert!(second.is_err());
+    drop(first);
+    limited.accept().await;
 }
 
 #[tokio::test]
