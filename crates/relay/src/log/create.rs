@@ -14,29 +14,25 @@ use super::segment::{
     CHUNK_BYTES, Kind, Marks, Named, RecordHeader, SegmentHeader, file_name, read_name,
     unfinished_name,
 };
-use super::state::{Boundary, Shared, Start};
+use super::state::{Boundary, Shared, Start, TailSegment};
 use super::storage::{SpoolFile, Storage};
 use super::write::Writer;
 use super::{End, Limits, Log};
 
-/// A segment with its header and schema, durable except for its name.
+/// A segment with its header and schema. Nothing of it is durable.
 pub(super) struct NewSegment<F> {
     pub file: F,
     pub bytes: u64,
 }
 
-/// Makes a segment. It gets its name last, so that whatever has a segment's name is whole.
+/// Makes a segment. It does not have its final name yet.
 pub(super) fn create_segment<S: Storage>(
     storage: &S,
     header: &SegmentHeader,
     schema: &Schema,
 ) -> Result<NewSegment<S::File>> {
     let name = unfinished_name(header.sequence, header.position);
-    let made = write_segment(storage, &name, header, schema).and_then(|segment| {
-        storage.rename(&name, &file_name(header.sequence, header.position))?;
-        Ok(segment)
-    });
-    made.map_err(|source| {
+    write_segment(storage, &name, header, schema).map_err(|source| {
         // It takes space that may be what is missing; opening the log removes it otherwise.
         let _ = storage.remove(&name);
         LogError::io("create", &name, source)
@@ -72,7 +68,6 @@ fn write_segment<S: Storage>(
         file.write_at(bytes - payload.len() as u64, &payload)?;
         payload.clear();
     }
-    file.sync()?;
     Ok(NewSegment { file, bytes })
 }
 
@@ -115,9 +110,12 @@ impl<S: Storage> Log<S> {
         };
         let schema = Schema::default();
         let NewSegment { file, bytes } = create_segment(&storage, &header, &schema)?;
-        storage
-            .sync()
-            .map_err(|source| LogError::io("sync", "", source))?;
+        let unfinished = unfinished_name(1, LogPosition::START);
+        let name = file_name(1, LogPosition::START);
+        file.sync()
+            .and_then(|()| storage.rename(&unfinished, &name))
+            .and_then(|()| storage.sync())
+            .map_err(|source| LogError::io("create", &name, source))?;
         let mut index = Index::default();
         index.push(Entry::new(&header, bytes));
         let parts = Parts {
@@ -159,7 +157,12 @@ impl<S: Storage> Log<S> {
         let shared = Shared::new(Start {
             cache_limit: limits.cache_bytes,
             index: parts.index,
-            current: file,
+            newest: TailSegment {
+                sequence,
+                position: parts.header.position,
+                file,
+                named: true,
+            },
             received: parts.received,
             boundary: Boundary {
                 position: parts.end,

@@ -33,6 +33,7 @@ mod schema;
 mod segment;
 mod state;
 mod storage;
+mod sync;
 mod units;
 mod write;
 
@@ -175,34 +176,6 @@ impl<S: Storage> Log<S> {
         Reader::new(self, from)
     }
 
-    /// Makes durable what was appended before the call, and returns what is durable then.
-    ///
-    /// Blocks for as long as the disk takes; appends go on meanwhile. After an error nothing
-    /// is known about what the disk holds: the log takes nothing more until it is opened
-    /// again.
-    pub fn sync(&self) -> Result<Lsn> {
-        let syncing = lock(&self.syncing);
-        let (file, segment, received, boundary) = {
-            let mut shared = lock(&self.shared);
-            shared.check()?;
-            if !shared.dirty {
-                return Ok(shared.durable);
-            }
-            // What is written from here on needs another turn.
-            shared.dirty = false;
-            let segment = shared.index.newest().copied();
-            let (received, boundary) = (shared.received, shared.boundary);
-            (Arc::clone(&shared.current), segment, received, boundary)
-        };
-        let name = segment.map(|entry| file_name(entry.sequence, entry.position));
-        self.make_durable(&*file, &name.unwrap_or_default())?;
-        drop(syncing);
-        let mut shared = lock(&self.shared);
-        shared.check()?;
-        shared.set_durable(received, boundary);
-        Ok(shared.durable)
-    }
-
     /// Removes whole segments that no reader needs from `confirmed` on, never the current
     /// one. Returns the bytes that were freed.
     pub fn retain(&self, confirmed: Lsn) -> Result<u64> {
@@ -236,22 +209,6 @@ impl<S: Storage> Log<S> {
                 return Err(LogError::io("remove", &name, source));
             }
             freed += entry.bytes;
-        }
-    }
-
-    /// Makes a file durable. The caller holds `syncing`.
-    fn make_durable(&self, file: &S::File, name: &str) -> Result<()> {
-        file.sync()
-            .map_err(|source| self.poison("sync", name, source))
-    }
-
-    /// Nothing may be written from here on.
-    fn poison(&self, what: &'static str, name: &str, source: std::io::Error) -> LogError {
-        lock(&self.shared).poisoned = true;
-        LogError::Io {
-            what,
-            name: name.to_owned(),
-            source,
         }
     }
 

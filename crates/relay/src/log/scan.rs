@@ -9,7 +9,7 @@ use super::error::{LogError, Result};
 use super::position::LogPosition;
 use super::segment::{
     MOST_RECORD, NoHeader, RECORD_HEADER, Record, RecordHeader, SEGMENT_HEADER, SegmentHeader,
-    file_name,
+    file_name, unfinished_name,
 };
 use super::storage::{SpoolFile, Storage};
 
@@ -79,9 +79,16 @@ impl<F: SpoolFile> Segment<F> {
         position: LogPosition,
     ) -> Result<Self> {
         let name = file_name(sequence, position);
-        let file = storage
-            .open(&name)
-            .map_err(|source| LogError::io("open", &name, source))?;
+        let unfinished = unfinished_name(sequence, position);
+        // It may get its final name in between.
+        let mut file = storage.open(&name);
+        for name in [&unfinished, &name] {
+            match file {
+                Err(error) if error.kind() == io::ErrorKind::NotFound => file = storage.open(name),
+                _ => break,
+            }
+        }
+        let file = file.map_err(|source| LogError::io("open", &name, source))?;
         Ok(Self::new(sequence, position, Arc::new(file)))
     }
 

@@ -30,10 +30,11 @@
 //!   landed in the wrong file is not mistaken for one of this file.
 //!
 //! What damage means:
-//! - A file `*.new` is a segment that was being prepared. Nothing was appended to it; it is
-//!   removed.
-//! - A segment has its name only once its header and schema are durable, and all segments
-//!   before it. So a header that cannot be read is damage, never an interrupted write.
+//! - A segment is called `*.new` until it and all segments before it were durable once. So
+//!   nothing in such a file was acknowledged; it is removed.
+//! - A segment that has its name had a durable header and schema. If they cannot be read,
+//!   that is damage, never an interrupted write. Likewise the end of a segment that another
+//!   one follows.
 //! - The last segment may end in a torn or missing record: what was not durable when the
 //!   machine stopped. It is cut there, and further back to the end of the last whole unit.
 //!   Damage to its durable part cannot be told from that; whoever opens it compares what is

@@ -28,14 +28,34 @@ pub(super) struct Boundary {
     pub place: Place,
 }
 
+/// A segment that may not be durable.
+#[derive(Debug)]
+pub(super) struct TailSegment<F> {
+    pub sequence: u64,
+    /// Position of its first frame.
+    pub position: LogPosition,
+    pub file: Arc<F>,
+    /// It has its final name. Only the first of the tail may.
+    pub named: bool,
+}
+
+impl<F> Clone for TailSegment<F> {
+    fn clone(&self) -> Self {
+        Self {
+            file: Arc::clone(&self.file),
+            ..*self
+        }
+    }
+}
+
 /// Where a log stands. Its lock is held for moments, never over I/O.
 #[derive(Debug)]
 pub(super) struct Shared<F> {
     pub cache: Cache,
     pub index: Index,
-    /// The newest segment.
-    pub current: Arc<F>,
-    /// Something was written to it that was not made durable.
+    /// The segments that may not be durable, oldest first; the last is the newest of all.
+    pub tail: Vec<TailSegment<F>>,
+    /// Something was written to them that was not made durable.
     pub dirty: bool,
     /// End of the frames.
     pub end: LogPosition,
@@ -66,7 +86,7 @@ pub(super) struct Shared<F> {
 pub(super) struct Start<F> {
     pub cache_limit: u64,
     pub index: Index,
-    pub current: Arc<F>,
+    pub newest: TailSegment<F>,
     pub received: Lsn,
     pub boundary: Boundary,
     pub whole_key: Lsn,
@@ -79,7 +99,7 @@ impl<F> Shared<F> {
         Self {
             cache: Cache::new(start.cache_limit),
             index: start.index,
-            current: start.current,
+            tail: vec![start.newest],
             dirty: false,
             end: start.boundary.position,
             received: start.received,
@@ -102,12 +122,6 @@ impl<F> Shared<F> {
             true => Err(LogError::Poisoned),
             false => Ok(()),
         }
-    }
-
-    /// What was written up to `boundary` is durable.
-    pub fn set_durable(&mut self, received: Lsn, boundary: Boundary) {
-        self.durable = self.durable.max(received);
-        self.durable_segment = self.durable_segment.max(boundary.place.segment);
     }
 
     /// Drops the open unit from memory.

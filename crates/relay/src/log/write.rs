@@ -15,9 +15,9 @@ use super::scan::Segment;
 use super::schema::SCHEMA_LIMIT;
 use super::segment::{
     CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
-    SegmentHeader, file_name,
+    SegmentHeader, file_name, unfinished_name,
 };
-use super::state::{Boundary, lock};
+use super::state::{Boundary, TailSegment, lock};
 use super::storage::{SpoolFile, Storage};
 use super::units::{Draft, Plan, State, plan};
 
@@ -164,7 +164,7 @@ impl<S: Storage> Log<S> {
         writer.session = true;
         let _syncing = lock(&self.syncing);
         let mut dropped = Vec::new();
-        let (boundary, entry) = {
+        let boundary = {
             let mut shared = lock(&self.shared);
             shared.check()?;
             if shared.open.is_none() {
@@ -180,20 +180,13 @@ impl<S: Storage> Log<S> {
                 dropped.extend(shared.index.pop_newest());
             }
             shared.index.set_newest_bytes(boundary.place.offset);
-            (boundary, shared.index.newest().copied())
+            boundary
         };
         // Readers are told before the files change.
         self.announce();
-        for gone in &dropped {
-            let name = file_name(gone.sequence, gone.position);
-            // One at a time: a crash must not leave a gap between those that are left.
-            let removed = self.storage.remove(&name);
-            removed
-                .and_then(|()| self.storage.sync())
-                .map_err(|source| self.poison("remove", &name, source))?;
-        }
-        if let (false, Some(entry)) = (dropped.is_empty(), entry) {
-            self.reopen(&mut writer, &entry)?;
+        if !dropped.is_empty() {
+            self.remove_newest(&dropped)?;
+            self.reopen(&mut writer)?;
         }
         writer.offset = boundary.place.offset;
         let name = writer.name();
@@ -204,14 +197,56 @@ impl<S: Storage> Log<S> {
         self.make_durable(&*file, &name)
     }
 
-    /// Goes on writing an earlier segment.
-    fn reopen(&self, writer: &mut Writer<S::File>, entry: &Entry) -> Result<()> {
-        let segment = Segment::open(&self.storage, entry.sequence, entry.position)
-            .inspect_err(|_| lock(&self.shared).poisoned = true)?;
-        writer.sequence = entry.sequence;
-        writer.first = entry.position;
-        writer.file = Arc::clone(segment.file());
-        lock(&self.shared).current = Arc::clone(segment.file());
+    /// Removes the newest segments, the newest first. One at a time: a crash must not leave
+    /// a gap between those that are left. The caller holds `syncing`.
+    fn remove_newest(&self, dropped: &[Entry]) -> Result<()> {
+        for gone in dropped {
+            let unnamed = {
+                let mut shared = lock(&self.shared);
+                match shared.tail.last() {
+                    Some(last) if last.sequence == gone.sequence => {
+                        shared.tail.pop().is_some_and(|last| !last.named)
+                    }
+                    _ => false,
+                }
+            };
+            let name = match unnamed {
+                true => unfinished_name(gone.sequence, gone.position),
+                false => file_name(gone.sequence, gone.position),
+            };
+            let removed = self.storage.remove(&name);
+            removed
+                .and_then(|()| self.storage.sync())
+                .map_err(|source| self.poison("remove", &name, source))?;
+        }
+        Ok(())
+    }
+
+    /// Goes on writing what is now the newest segment.
+    fn reopen(&self, writer: &mut Writer<S::File>) -> Result<()> {
+        let Some(entry) = lock(&self.shared).index.newest().copied() else {
+            return Ok(());
+        };
+        let known = lock(&self.shared).tail.last().cloned();
+        let last = match known {
+            Some(last) => last,
+            None => {
+                let opened = Segment::open(&self.storage, entry.sequence, entry.position)
+                    .inspect_err(|_| lock(&self.shared).poisoned = true)?;
+                let last = TailSegment {
+                    sequence: entry.sequence,
+                    position: entry.position,
+                    file: Arc::clone(opened.file()),
+                    named: true,
+                };
+                lock(&self.shared).tail.push(last.clone());
+                last
+            }
+        };
+        writer.sequence = last.sequence;
+        writer.first = last.position;
+        writer.file = last.file;
+        writer.head = SEGMENT_HEADER as u64;
         Ok(())
     }
 
@@ -258,10 +293,8 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// Begins a new segment. The one before is durable first, so that only the newest can
-    /// end in a torn record.
+    /// Begins a new segment. It gets its name once it is durable, like those before.
     fn rotate(&self, writer: &mut Writer<S::File>) -> Result<()> {
-        let _syncing = lock(&self.syncing);
         let (header, schema) = {
             let shared = lock(&self.shared);
             let header = SegmentHeader {
@@ -276,20 +309,7 @@ impl<S: Storage> Log<S> {
             schema.merge(shared.open_schema.clone());
             (header, schema)
         };
-        self.make_durable(&*writer.file, &writer.name())?;
-        {
-            let mut shared = lock(&self.shared);
-            shared.check()?;
-            let (received, boundary) = (shared.received, shared.boundary);
-            shared.set_durable(received, boundary);
-            shared.dirty = false;
-        }
         let NewSegment { file, bytes } = create_segment(&self.storage, &header, &schema)?;
-        // Whether the name is durable is not known if this fails.
-        let name = file_name(header.sequence, header.position);
-        self.storage
-            .sync()
-            .map_err(|source| self.poison("sync", &name, source))?;
         let file = Arc::new(file);
         writer.sequence = header.sequence;
         writer.first = header.position;
@@ -298,10 +318,15 @@ impl<S: Storage> Log<S> {
         writer.head = bytes;
         let mut shared = lock(&self.shared);
         shared.index.push(Entry::new(&header, bytes));
-        shared.current = file;
+        shared.tail.push(TailSegment {
+            sequence: header.sequence,
+            position: header.position,
+            file,
+            named: false,
+        });
+        shared.dirty = true;
         if shared.open.is_none() {
             shared.boundary.place = writer.place(bytes);
-            shared.durable_segment = writer.sequence;
         }
         Ok(())
     }

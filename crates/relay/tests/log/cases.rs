@@ -177,6 +177,7 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     let long = Bytes::from(plain(key + 20, 6_000).bytes());
     // The first attempt ends the full segment, so that it can go.
     assert!(log.append(long.clone()).unwrap_err().is_retryable());
+    log.sync().unwrap();
     assert!(log.retain(log.received()).unwrap() > 6_000);
     log.append(long).unwrap();
 }

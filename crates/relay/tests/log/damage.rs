@@ -80,6 +80,7 @@ fn written(mut random: fastrand::Rng) -> Harness {
         harness.append();
         harness.cover();
     }
+    harness.sync();
     harness.restart(false);
     harness
 }
@@ -197,6 +198,7 @@ fn a_changed_byte_anywhere_is_noticed() {
     let mut harness = Harness::new(random.fork(), limits, SIZES);
     while harness.disk.names().len() < 3 {
         harness.append();
+        harness.sync();
     }
     harness.restart(false);
     for (number, name) in harness.disk.names().into_iter().enumerate() {

@@ -174,16 +174,15 @@ fn survive(content: &Content, random: &mut fastrand::Rng) -> Vec<u8> {
     };
     // Often all of what was written gets there, or a plain prefix.
     let lost_sectors = random.bool();
-    let mut out = vec![0; length];
+    let mut out = durable.clone();
+    out.resize(length, 0);
+    // Where it was made shorter and that was lost, what was there is there again.
     for (at, sector) in out.chunks_mut(SECTOR).enumerate() {
-        let from = match lost_sectors && random.bool() {
-            true => durable,
-            false => now,
-        };
-        let start = at * SECTOR;
-        let bytes = from.get(start..).unwrap_or_default();
-        let bytes = &bytes[..bytes.len().min(sector.len())];
-        sector[..bytes.len()].copy_from_slice(bytes);
+        let written = now.get(at * SECTOR..).unwrap_or_default();
+        let written = &written[..written.len().min(sector.len())];
+        if !(lost_sectors && random.bool()) {
+            sector[..written.len()].copy_from_slice(written);
+        }
     }
     out
 }
