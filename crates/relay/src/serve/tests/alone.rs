@@ -101,7 +101,7 @@ async fn a_client_that_leaves_while_something_is_decided_is_noticed() {
         .await;
     scene.settle().await;
     drop(scene.client);
-    scene.session.await.unwrap();
+    ended(scene.session).await;
     assert!(scene.owner.given_up.load(Ordering::Relaxed));
 }
 
