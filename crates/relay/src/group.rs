@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use lockstep_upstream::{Upstream, UpstreamError};
 use lockstep_wire::backend::Report;
@@ -113,6 +113,27 @@ pub struct Policy {
     pub on_limit: OnSpoolLimit,
 }
 
+/// The policy in force: a reload may change it.
+#[derive(Debug, Clone)]
+pub struct InForce(Arc<RwLock<Policy>>);
+
+impl InForce {
+    /// This one, until another is set.
+    pub fn new(policy: Policy) -> Self {
+        Self(Arc::new(RwLock::new(policy)))
+    }
+
+    /// What is in force now.
+    pub fn get(&self) -> Policy {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets another. Logs that are open are told by [`Group::obey`].
+    pub fn set(&self, policy: Policy) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+}
+
 /// One upstream slot and the log it fills.
 #[derive(Debug)]
 pub struct Group {
@@ -126,7 +147,7 @@ pub struct Group {
     log: Arc<Log<FileStorage>>,
     primary: Arc<Primary>,
     slots: Arc<SlotBook>,
-    policy: Policy,
+    policy: InForce,
     phase: watch::Sender<Phase>,
     reason: Mutex<String>,
     sent: AtomicU64,
@@ -159,7 +180,7 @@ pub struct Surroundings {
     /// The slots.
     pub slots: Arc<SlotBook>,
     /// Limits.
-    pub policy: Policy,
+    pub policy: InForce,
 }
 
 /// From where a new group begins.
@@ -200,7 +221,7 @@ impl Group {
             .map_err(|why| RelayError::Damaged { path, why })?;
         let storage = storage(&folder)?;
         let (log, recovered) =
-            Log::open(storage, around.policy.limits).map_err(|source| RelayError::Log {
+            Log::open(storage, around.policy.get().limits).map_err(|source| RelayError::Log {
                 group: kept.name.clone(),
                 source,
             })?;
@@ -228,13 +249,12 @@ impl Group {
         let upstream_slot = format!("lockstep_{name}");
         let (plugin, start) = make_slot(&mut upstream, &upstream_slot, key, plugin, origin)?;
         make_folder(&folder)?;
-        let log =
-            Log::create(storage(&folder)?, around.policy.limits, start).map_err(|source| {
-                RelayError::Log {
-                    group: name.to_owned(),
-                    source,
-                }
-            })?;
+        let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
+            |source| RelayError::Log {
+                group: name.to_owned(),
+                source,
+            },
+        )?;
         let kept = Kept {
             name: name.to_owned(),
             key: key.clone(),
@@ -269,7 +289,7 @@ impl Group {
             log: Arc::new(log),
             primary: around.primary.clone(),
             slots: around.slots.clone(),
-            policy: around.policy,
+            policy: around.policy.clone(),
             phase: watch::Sender::new(Phase::Connecting),
             reason: Mutex::new(String::new()),
             sent: AtomicU64::new(0),
@@ -465,6 +485,13 @@ impl Group {
             })
     }
 
+    /// Has the log keep to the policy in force.
+    pub fn obey(&self) {
+        // Held meanwhile, so that whoever sets another obeys after this.
+        let policy = self.policy.0.read().unwrap_or_else(PoisonError::into_inner);
+        self.log.set_limits(policy.limits);
+    }
+
     /// Tries to make room in a spool that is full; true if some was made. Drops the
     /// slowest slot where the operator has chosen that.
     pub fn make_room(&self) -> Result<bool> {
@@ -472,7 +499,7 @@ impl Group {
         if self.retain()? > 0 {
             return Ok(true);
         }
-        if self.policy.on_limit != OnSpoolLimit::DropSlowest {
+        if self.policy.get().on_limit != OnSpoolLimit::DropSlowest {
             return Ok(false);
         }
         let Some(slot) = self.slots.slowest(&self.name) else {
@@ -492,7 +519,7 @@ impl Group {
     /// Its row.
     pub fn stat(&self) -> GroupStat {
         let phase = self.phase.borrow().clone();
-        let limits = self.policy.limits;
+        let limits = self.log.limits();
         GroupStat {
             name: self.name.clone(),
             upstream_slot: self.upstream_slot.clone(),

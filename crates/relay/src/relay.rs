@@ -12,10 +12,11 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Group, GroupKey, Origin, Phase, Policy, Surroundings};
+use crate::group::{self, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
 use crate::log::Limits;
 use crate::primary::Primary;
+use crate::serve::Terms;
 use crate::service;
 use crate::session::Facts;
 use crate::slots::{self, SlotBook};
@@ -54,6 +55,10 @@ struct Running {
 pub struct Relay {
     around: Surroundings,
     config: RwLock<Config>,
+    /// What sessions that begin are told of it.
+    terms: watch::Sender<Arc<Terms>>,
+    /// Held while the configuration is read again.
+    reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
     making: tokio::sync::Mutex<()>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
@@ -71,7 +76,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Relay {
     /// Opens the spool and starts to receive what its groups are about.
-    pub fn open(config: Config, stop: watch::Receiver<bool>) -> Result<Self> {
+    pub fn open(config: Config, terms: Terms, stop: watch::Receiver<bool>) -> Result<Self> {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
         let primary = config.primary.clone();
@@ -79,7 +84,7 @@ impl Relay {
             spool: config.spool.clone(),
             primary: Arc::new(Primary::new(primary, config.console_database.clone())),
             slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
-            policy: policy(&config),
+            policy: InForce::new(policy(&config)),
         };
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
@@ -90,6 +95,8 @@ impl Relay {
             tried: Mutex::new(None),
             _lock: spool_lock,
             config: RwLock::new(config),
+            terms: watch::Sender::new(Arc::new(terms)),
+            reloading: Mutex::new(()),
             around,
         };
         for group in Group::open_all(&relay.around)? {
@@ -107,6 +114,8 @@ impl Relay {
             unused_since: None,
         };
         lock(&self.groups).insert(group.name().to_owned(), running);
+        // A reload just before this did not see it.
+        group.obey();
         Ok(group)
     }
 
@@ -139,6 +148,11 @@ impl Relay {
     pub fn config(&self) -> Config {
         let config = self.config.read();
         config.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What sessions that begin have to keep to.
+    pub fn terms(&self) -> watch::Receiver<Arc<Terms>> {
+        self.terms.subscribe()
     }
 
     /// The group with this name.
@@ -438,14 +452,28 @@ impl Source for Relay {
     }
 
     fn reload(&self) -> std::result::Result<Vec<String>, String> {
+        let _one_at_a_time = lock(&self.reloading);
         let old = self.config();
         let new = old.reload().map_err(|error| error.to_string())?;
-        let said = old
+        let mut said: Vec<String> = old
             .differences(&new)
             .iter()
             .map(|change| change.to_string())
             .collect();
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = old.with_reloaded(new);
+        let config = old.with_reloaded(new);
+        // All of it takes effect, or nothing: from here on nothing can fail.
+        let terms = service::terms(&config).map_err(|error| error.to_string())?;
+        if let (Some(before), Some(now)) = (&self.terms.borrow().tls, &terms.tls) {
+            if before.files() == now.files() && !before.shows_same(now) {
+                said.push("tls_certificate: what is in the file has changed".to_owned());
+            }
+        }
+        self.around.policy.set(policy(&config));
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        self.terms.send_replace(Arc::new(terms));
+        for group in self.all_groups() {
+            group.obey();
+        }
         *lock(&self.tried) = None;
         Ok(said)
     }
@@ -488,10 +516,10 @@ pub async fn run(
     shutdown: watch::Receiver<bool>,
     mut reload: mpsc::Receiver<()>,
 ) -> Result<()> {
-    let tls = service::tls(&config)?;
+    let terms = service::terms(&config)?;
     let opening = {
         let (config, stop) = (config.clone(), shutdown.clone());
-        tokio::task::spawn_blocking(move || Relay::open(config, stop))
+        tokio::task::spawn_blocking(move || Relay::open(config, terms, stop))
     };
     let relay = Arc::new(
         opening
@@ -503,8 +531,13 @@ pub async fn run(
         let relay = relay.clone();
         tokio::spawn(async move {
             while reload.recv().await.is_some() {
+                let relay = relay.clone();
                 // Sessions wait neither for the disk nor for a lock meanwhile.
-                match Source::reload(&*relay) {
+                let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
+                match reloading
+                    .await
+                    .unwrap_or_else(|failed| Err(failed.to_string()))
+                {
                     Ok(changes) if changes.is_empty() => {
                         info!("nothing has changed in the configuration")
                     }
@@ -516,7 +549,7 @@ pub async fn run(
             }
         })
     };
-    let served = service::serve(&relay, &config, tls, shutdown).await;
+    let served = service::serve(&relay, &config, shutdown).await;
     reloads.abort();
     let _ = rounds.await;
     let closing = relay.clone();

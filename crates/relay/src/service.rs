@@ -13,8 +13,8 @@ use crate::metrics;
 use crate::owner::Sessions;
 use crate::relay::Relay;
 use crate::serve::{
-    ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, Tls,
-    TlsFiles, TlsToPrimary, Verify, stop,
+    ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, Terms,
+    Tls, TlsFiles, TlsToPrimary, Verify, stop,
 };
 use crate::stats::Source;
 
@@ -24,8 +24,20 @@ impl ConsoleService for Console {
     }
 }
 
+/// What sessions have to keep to. Certificate and key are read.
+pub fn terms(config: &Config) -> Result<Terms> {
+    Ok(Terms {
+        console_login: ConsoleLogin {
+            database: config.console_database.clone(),
+            admin_role: config.admin_role.clone(),
+        },
+        tls: tls(config)?,
+        tls_required: config.tls_required,
+    })
+}
+
 /// TLS towards clients, if it is configured.
-pub fn tls(config: &Config) -> Result<Option<Arc<Tls>>> {
+fn tls(config: &Config) -> Result<Option<Arc<Tls>>> {
     let (Some(certificate), Some(key)) = (&config.tls_certificate, &config.tls_key) else {
         return Ok(None);
     };
@@ -41,7 +53,6 @@ pub fn tls(config: &Config) -> Result<Option<Arc<Tls>>> {
 pub async fn serve(
     relay: &Arc<Relay>,
     config: &Config,
-    tls: Option<Arc<Tls>>,
     mut shutdown: watch::Receiver<bool>,
 ) -> Result<()> {
     let place = match &config.listen {
@@ -77,7 +88,7 @@ pub async fn serve(
     for place in listener.places() {
         info!(%place, "listening");
     }
-    let service = Arc::new(service(relay, config, tls));
+    let service = Arc::new(service(relay, config));
     let serving = listener.run(service, stop);
     tokio::pin!(serving);
     tokio::select! {
@@ -101,27 +112,18 @@ async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut
     }
 }
 
-fn service(
-    relay: &Arc<Relay>,
-    config: &Config,
-    tls: Option<Arc<Tls>>,
-) -> Service<Sessions, Console> {
+fn service(relay: &Arc<Relay>, config: &Config) -> Service<Sessions, Console> {
     let primary = relay.clone();
     Service {
         owner: Arc::new(Sessions(relay.clone())),
         console: Arc::new(Console::new(relay.clone())),
-        console_login: ConsoleLogin {
-            database: config.console_database.clone(),
-            admin_role: config.admin_role.clone(),
-        },
+        terms: relay.terms(),
         primary: Box::new(move || {
             let server = primary.primary().known();
             server
                 .map(|server| address(&server))
                 .ok_or_else(|| "the relay has not found the primary yet".to_owned())
         }),
-        tls,
-        tls_required: config.tls_required,
         limits: Limits {
             sessions: config.max_connections as usize,
             ..Limits::default()

@@ -18,7 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_relay::serve::{Limits, Listen, Listener, Tls, TlsError, TlsFiles};
+use lockstep_relay::serve::{Limits, Listen, Listener, Terms, Tls, TlsError, TlsFiles};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
@@ -402,9 +402,8 @@ fn tls_begins_when_asked_for_or_at_once() {
         return;
     };
     let tls = Arc::new(Tls::load(files(ours.path())).unwrap());
-    let theirs = Arc::clone(&tls);
     let (relay, _folder) = relay(move |options| {
-        options.tls = Some(theirs);
+        options.tls = Some(tls);
         options.tls_required = true;
     });
     let connector = trusting(&certificate_file, true);
@@ -433,16 +432,23 @@ fn tls_begins_when_asked_for_or_at_once() {
         "{answer:?}"
     );
 
-    // Another certificate, from now on; one that cannot be used changes nothing.
+    // Another certificate, once it is to be used.
     certificate(ours.path(), false).unwrap();
     assert_eq!(first_message(&relay, &connector, true).unwrap().0, b'R');
-    tls.reload().unwrap();
+    let again = Arc::new(Tls::load(files(ours.path())).unwrap());
+    relay.terms.send_modify(|terms| {
+        let changed = Terms {
+            tls: Some(again),
+            ..Terms::clone(terms)
+        };
+        *terms = Arc::new(changed);
+    });
     assert!(first_message(&relay, &connector, true).is_err());
     let connector = trusting(&certificate_file, true);
     assert_eq!(first_message(&relay, &connector, true).unwrap().0, b'R');
     fs::write(&certificate_file, "nothing").unwrap();
-    assert!(matches!(tls.reload(), Err(TlsError::Content { .. })));
-    assert_eq!(first_message(&relay, &connector, true).unwrap().0, b'R');
+    let refused = Tls::load(files(ours.path()));
+    assert!(matches!(refused, Err(TlsError::Content { .. })));
 }
 
 #[test]

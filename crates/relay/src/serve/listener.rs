@@ -13,7 +13,7 @@ use std::time::Duration;
 use lockstep_wire::backend::Report;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
@@ -110,16 +110,24 @@ pub struct Service<O: Owner, C: ConsoleService> {
     pub owner: Arc<O>,
     /// Answers in database `lockstep`.
     pub console: Arc<C>,
-    /// How console sessions log in.
-    pub console_login: ConsoleLogin,
+    /// What a session that begins has to keep to.
+    pub terms: watch::Receiver<Arc<Terms>>,
     /// Where the primary is.
     pub primary: Box<dyn Primary>,
+    /// How many, and how long.
+    pub limits: Limits,
+}
+
+/// What the operator may change while the relay runs. A session keeps to what was in force
+/// when it connected.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// How console sessions log in.
+    pub console_login: ConsoleLogin,
     /// TLS towards clients; None is none.
     pub tls: Option<Arc<Tls>>,
     /// Sessions over TCP must use it.
     pub tls_required: bool,
-    /// How many, and how long.
-    pub limits: Limits,
 }
 
 /// How many connections there may be, and how long they may take.
@@ -346,9 +354,10 @@ impl<O: Owner, C: ConsoleService> Shared<O, C> {
     /// One connection from first to last.
     async fn connection(&self, transport: Transport, peer: Option<SocketAddr>, mut stop: Stop) {
         let service = &self.service;
+        let terms = Arc::clone(&service.terms.borrow());
         let encryption = Encryption {
-            tls: service.tls.as_deref(),
-            required: service.tls_required,
+            tls: terms.tls.as_deref(),
+            required: terms.tls_required,
         };
         let arrived = tokio::select! {
             arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
@@ -385,7 +394,7 @@ impl<O: Owner, C: ConsoleService> Shared<O, C> {
         };
         if console_session::is_wanted(&arrival) {
             let ours = (&service.owner, &service.console);
-            let wanted = (arrival, &service.console_login);
+            let wanted = (arrival, &terms.console_login);
             console_session::serve(ours, client, primary, wanted, stop).await;
         } else {
             pass::serve(&service.owner, client, primary, arrival, stop).await;

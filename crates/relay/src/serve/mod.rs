@@ -40,7 +40,7 @@ pub mod transport;
 pub mod upstream_leg;
 
 pub use console_session::ConsoleLogin;
-pub use listener::{Limits, Listen, ListenError, Listener, Service};
+pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
 pub use rights::{ConsoleService, Rights};
 pub use stop::{Stop, Stopper};
 pub use tls::{Tls, TlsError, TlsFiles};

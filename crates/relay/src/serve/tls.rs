@@ -1,10 +1,10 @@
-//! TLS towards clients: certificate and key from files, read again on demand.
+//! TLS towards clients: certificate and key from files.
 
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
 use nix::unistd::geteuid;
 use tokio_rustls::TlsAcceptor;
@@ -68,25 +68,38 @@ pub struct TlsFiles {
     pub key: PathBuf,
 }
 
-/// Certificate and key in force.
+/// Certificate and key as they were in the files.
 pub struct Tls {
     files: TlsFiles,
-    config: RwLock<Arc<ServerConfig>>,
+    certificates: Vec<CertificateDer<'static>>,
+    config: Arc<ServerConfig>,
+}
+
+impl std::fmt::Debug for Tls {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Tls").field(&self.files).finish()
+    }
 }
 
 impl Tls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let config = RwLock::new(Arc::new(server_config(&files)?));
-        Ok(Self { files, config })
+        let (certificates, config) = server_config(&files)?;
+        Ok(Self {
+            files,
+            certificates,
+            config: Arc::new(config),
+        })
     }
 
-    /// Reads the files again, for connections from now on. On an error what was in force
-    /// stays so.
-    pub fn reload(&self) -> Result<(), TlsError> {
-        let config = Arc::new(server_config(&self.files)?);
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
-        Ok(())
+    /// Where it came from.
+    pub fn files(&self) -> &TlsFiles {
+        &self.files
+    }
+
+    /// Whether clients see the same certificates.
+    pub fn shows_same(&self, other: &Self) -> bool {
+        self.certificates == other.certificates
     }
 
     /// The server's side of a handshake. `read` was read already. The name in ALPN, if
@@ -96,8 +109,7 @@ impl Tls {
         read: &[u8],
         stream: Transport,
     ) -> std::io::Result<(Transport, bool)> {
-        let config = Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner));
-        let stream = TlsAcceptor::from(config)
+        let stream = TlsAcceptor::from(Arc::clone(&self.config))
             .accept(Prefixed::new(read, stream))
             .await?;
         let named = stream.get_ref().1.alpn_protocol() == Some(ALPN);
@@ -105,7 +117,9 @@ impl Tls {
     }
 }
 
-fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
+type Certificates = Vec<CertificateDer<'static>>;
+
+fn server_config(files: &TlsFiles) -> Result<(Certificates, ServerConfig), TlsError> {
     let text = read(&files.certificate, "certificate", |_| Ok(()))?;
     let content = |path: &Path, what, reason: String| TlsError::Content {
         what,
@@ -113,7 +127,7 @@ fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         reason,
     };
     let certificates = CertificateDer::pem_slice_iter(&text)
-        .collect::<Result<Vec<_>, _>>()
+        .collect::<Result<Certificates, _>>()
         .map_err(|error| content(&files.certificate, "certificate", error.to_string()))?;
     if certificates.is_empty() {
         return Err(content(
@@ -132,11 +146,11 @@ fn server_config(files: &TlsFiles) -> Result<ServerConfig, TlsError> {
         .and_then(|builder| {
             builder
                 .with_no_client_auth()
-                .with_single_cert(certificates, key)
+                .with_single_cert(certificates.clone(), key)
         })
         .map_err(|error| content(&files.key, "private key", error.to_string()))?;
     config.alpn_protocols = vec![ALPN.to_vec()];
-    Ok(config)
+    Ok((certificates, config))
 }
 
 fn read(

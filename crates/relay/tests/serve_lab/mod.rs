@@ -14,13 +14,14 @@ use lockstep_lab::package::{Major, Package};
 use lockstep_lab::server::{Server, Settings};
 use lockstep_relay::serve::{
     ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service,
-    Stopper, Tls, stop,
+    Stopper, Terms, Tls, stop,
 };
 use lockstep_relay::session::{After, Client, Decision, Facts, Owner, Stream};
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 /// The reaper of the labs, if this program was started under its name.
@@ -225,6 +226,7 @@ pub struct Relay {
     stopper: Option<Stopper>,
     running: Option<JoinHandle<()>>,
     pub mock: Arc<Mock>,
+    pub terms: watch::Sender<Arc<Terms>>,
     pub port: u16,
 }
 
@@ -233,16 +235,19 @@ impl Relay {
         let runtime = Runtime::new().unwrap();
         let mock = Arc::new(Mock::default());
         let address = options.address;
-        let service = Arc::new(Service {
-            owner: Arc::clone(&mock),
-            console: Arc::new(Echo),
+        let terms = watch::Sender::new(Arc::new(Terms {
             console_login: ConsoleLogin {
                 database: "postgres".to_owned(),
                 admin_role: Some("keeper".to_owned()),
             },
-            primary: Box::new(move || Ok(address.clone())),
             tls: options.tls,
             tls_required: options.tls_required,
+        }));
+        let service = Arc::new(Service {
+            owner: Arc::clone(&mock),
+            console: Arc::new(Echo),
+            terms: terms.subscribe(),
+            primary: Box::new(move || Ok(address.clone())),
             limits: options.limits,
         });
         let listener = runtime.block_on(Listener::bind(&[options.listen])).unwrap();
@@ -257,6 +262,7 @@ impl Relay {
             stopper: Some(stopper),
             running: Some(running),
             mock,
+            terms,
             port,
         }
     }
