@@ -242,6 +242,117 @@ fn readers_that_slept_through_many_cuts_go_on() {
 }
 
 #[test]
+fn what_is_cut_while_it_is_read_is_not_served() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        ..LIMITS
+    });
+    append(&log, &plain(100, 10));
+    let mut reader = log.reader(Lsn::from(100)).unwrap();
+    drain(&mut reader);
+    let old = plain(110, 500);
+    log.append(old.frames[..2].concat()).unwrap();
+    let new = transaction(110, 120, &[[b"U".as_slice(), &[9; 500]].concat()]);
+    let other = (Arc::clone(&log), new.clone());
+    disk.after_read(move || {
+        let (log, new) = other;
+        log.cut().unwrap();
+        append(&log, &new);
+    });
+    assert!(drain(&mut reader).0 == new.bytes());
+}
+
+#[test]
+fn what_comes_during_a_sync_needs_another() {
+    // The second time a segment is full and another one begins meanwhile.
+    for segment_bytes in [10_000, 200] {
+        let (disk, log) = log(Limits {
+            segment_bytes,
+            ..LIMITS
+        });
+        append(&log, &plain(100, 200));
+        let other = Arc::clone(&log);
+        disk.after_sync(move || append(&other, &plain(110, 200)));
+        assert_eq!(log.sync().unwrap(), Lsn::from(110));
+        assert_eq!(
+            (log.durable(), log.received()),
+            (Lsn::from(110), Lsn::from(120))
+        );
+        assert_eq!(log.sync().unwrap(), Lsn::from(120));
+        let mut random = fastrand::Rng::with_seed(1);
+        let (opened, _) = Log::open(disk.after_crash(&mut random), LIMITS).unwrap();
+        assert_eq!(opened.durable(), Lsn::from(120));
+    }
+}
+
+#[test]
+fn what_is_removed_while_it_is_read_is_gone() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 1_000,
+        ..LIMITS
+    });
+    let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    log.sync().unwrap();
+    let mut reader = log.reader(Lsn::from(100)).unwrap();
+    let other = Arc::clone(&log);
+    // What it has open it still gets: the first was read when it was made.
+    disk.after_read(move || drop(other.retain(Lsn::from(130))));
+    for unit in &units[..2] {
+        let Read::Frames { pieces, .. } = reader.read(1).unwrap() else {
+            panic!("nothing was read");
+        };
+        assert!(pieces.concat() == unit.bytes());
+    }
+    assert!(matches!(reader.read(1), Err(LogError::Gone { .. })));
+    let (again, other) = (Arc::clone(&log), Arc::clone(&log));
+    disk.after_read(move || drop(other.retain(Lsn::from(140))));
+    assert_eq!(
+        drain(&mut again.reader(Lsn::from(130)).unwrap()).0,
+        units[3].bytes()
+    );
+}
+
+#[test]
+fn a_segment_that_lost_whole_records_is_noticed() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 1_500,
+        ..LIMITS
+    });
+    let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    log.sync().unwrap();
+    let first = disk.names()[0].clone();
+    disk.damage(&first, |bytes| {
+        // The second of two, with its header.
+        bytes.truncate(bytes.len() - units[1].bytes().len() - 48);
+        true
+    });
+    let (opened, recovered) = Log::open(disk.after_kill(), LIMITS).unwrap();
+    let hole = &recovered.holes[0];
+    assert_eq!((hole.from, hole.to), (Lsn::from(100), Some(Lsn::from(120))));
+    let opened = Arc::new(opened);
+    let mut reader = opened.reader(Lsn::from(100)).unwrap();
+    let Read::Frames { pieces, .. } = reader.read(1).unwrap() else {
+        panic!("nothing was read");
+    };
+    assert!(pieces.concat() == units[0].bytes());
+    match reader.read(1).unwrap_err() {
+        LogError::Corrupt {
+            segment: 1,
+            from,
+            to: Some(to),
+            ..
+        } => assert_eq!((from, to), (Lsn::from(110), Lsn::from(120))),
+        error => panic!("{error}"),
+    }
+    let rest = drain(&mut opened.reader(Lsn::from(120)).unwrap()).0;
+    assert!(rest == [units[2].bytes(), units[3].bytes()].concat());
+}
+
+#[test]
 fn what_makes_no_sense_is_refused_and_changes_nothing() {
     let (disk, log) = log(LIMITS);
     append(&log, &plain(100, 10));

@@ -2,6 +2,7 @@
 //! not made durable, any part of it; runs full; flips bytes; refuses to make data durable.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,7 +21,10 @@ struct Content {
     lost: bool,
 }
 
-#[derive(Debug, Default)]
+/// Something to happen in between.
+type Hook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
 struct State {
     files: Vec<Content>,
     /// Names and files they stand for, now and surely after a crash.
@@ -32,10 +36,13 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
+    /// What happens right after the next read, and after a file is made durable.
+    after_read: Option<Hook>,
+    after_sync: Option<Hook>,
 }
 
 /// The folder. Clones are the same folder.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
 /// One of its files.
@@ -45,7 +52,23 @@ pub struct DiskFile {
     number: usize,
 }
 
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Disk")
+    }
+}
+
 impl Disk {
+    /// What another thread does right after the next read of a file.
+    pub fn after_read(&self, hook: impl FnOnce() + Send + 'static) {
+        self.state().after_read = Some(Box::new(hook));
+    }
+
+    /// What another thread does while a file is made durable, too late to be so.
+    pub fn after_sync(&self, hook: impl FnOnce() + Send + 'static) {
+        self.state().after_sync = Some(Box::new(hook));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -242,13 +265,18 @@ impl SpoolFile for DiskFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let state = self.disk.running()?;
+        let mut state = self.disk.running()?;
+        let hook = state.after_read.take();
         let content = &state.files[self.number].now;
         let bytes = usize::try_from(offset)
             .ok()
             .and_then(|offset| content.get(offset..offset + into.len()))
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         into.copy_from_slice(bytes);
+        drop(state);
+        if let Some(hook) = hook {
+            hook();
+        }
         Ok(())
     }
 
@@ -286,6 +314,11 @@ impl SpoolFile for DiskFile {
         content.lost |= refuse;
         if !content.lost {
             content.durable = content.now.clone();
+        }
+        let hook = state.after_sync.take();
+        drop(state);
+        if let Some(hook) = hook {
+            hook();
         }
         match refuse {
             true => Err(io::Error::other("the disk refuses")),

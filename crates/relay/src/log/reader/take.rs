@@ -146,7 +146,7 @@ impl<S: Storage> Reader<S> {
             }
             match what {
                 Boundary::Begin { .. } => {
-                    if let Some(schema) = self.schema.take() {
+                    if let Some(schema) = self.schema.take().filter(|all| all.bytes() > 0) {
                         self.push(bytes.slice(taken..next), origin, ended, true);
                         for frame in schema.frames() {
                             self.push(frame.clone(), Origin::Schema, Lsn::INVALID, true);
