@@ -174,21 +174,6 @@ impl LogLevel {
     }
 }
 
-/// Options of a connection that nobody else may read.
-const SECRETS: [&str; 5] = [
-    "password",
-    "sslpassword",
-    "oauth_client_secret",
-    "scram_client_key",
-    "scram_server_key",
-];
-
-fn has_secret(conninfo: &Conninfo) -> bool {
-    SECRETS
-        .iter()
-        .any(|option| conninfo.get(option).is_some_and(|value| !value.is_empty()))
-}
-
 /// Keys given on the command line, with their values as text. Names are those of the file.
 pub type Flags = Vec<(&'static str, String)>;
 
@@ -238,7 +223,7 @@ impl Config {
         let text = text.as_ref().map(|(path, text)| (*path, text.as_str()));
         let config = Self::parse(text, flags)?;
         if let (Some(path), Some(Place::File { .. })) = (file, config.places.get("primary")) {
-            if has_secret(&config.primary) {
+            if config.primary.has_secret() {
                 disk::check_private(path)?;
             }
         }
@@ -303,7 +288,7 @@ impl Config {
             Key::find(name).ok_or_else(|| ConfigError::value(&place, "there is no such key"))?;
         (key.set)(self, text, Path::new(""))
             .map_err(|reason| ConfigError::value(&place, reason))?;
-        if name == "primary" && has_secret(&self.primary) {
+        if name == "primary" && self.primary.has_secret() {
             return Err(ConfigError::value(
                 &place,
                 "a password on the command line can be read by every user of this machine: \
