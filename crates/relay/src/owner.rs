@@ -13,6 +13,7 @@
 //! | its group begins after its position | passed through, until it has caught up |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
 //! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | a failover slot, while the relay's own are none | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
 //! goes on in another group: units up to where that one begins come from the old group,
@@ -108,7 +109,7 @@ impl Owner for Sessions {
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
             Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
-                Some(_) => alter(options),
+                Some(_) => alter(options, self.0.config().failover),
                 None => Decision::Pass,
             },
             _ => Decision::Pass,
@@ -155,18 +156,18 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Streaming> {
 }
 
 /// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)]) -> Decision<Streaming> {
+fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Streaming> {
     for (name, value) in options {
         let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
         // START_REPLICATION says again whether two-phase commit is wanted.
-        if name.eq_ignore_ascii_case("failover") && on {
+        if name.eq_ignore_ascii_case("failover") && on && !failover {
             let report = Report::error(
                 "0A000",
                 "a replication slot that the relay keeps cannot be a failover slot",
             );
             return error(report.hint(
                 "The relay's own slot on the primary decides what survives a failover: \
-                 see SHOW UPSTREAM in the relay's database lockstep.",
+                 set failover = true in the relay's configuration.",
             ));
         }
     }
@@ -435,6 +436,9 @@ impl Relay {
         }
         if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
             return pass("a slot that is temporary, in use, or was invalidated");
+        }
+        if found.failover && !self.config().failover {
+            return pass("a failover slot, and failover is off in the configuration");
         }
         let group = match self.group_for(&key) {
             Some(group) => group,

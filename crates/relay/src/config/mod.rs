@@ -64,6 +64,8 @@ pub struct Config {
     pub max_connections: u32,
     /// Make a group for subscriptions that no group serves.
     pub auto_groups: bool,
+    /// Groups' slots on the primary are failover slots (17 and later).
+    pub failover: bool,
     /// How logs are written.
     pub log_format: LogFormat,
     /// What is logged.
@@ -206,6 +208,7 @@ impl Config {
             console_database: "postgres".to_owned(),
             max_connections: 200,
             auto_groups: true,
+            failover: false,
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
             groups: Vec::new(),

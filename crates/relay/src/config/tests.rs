@@ -396,7 +396,7 @@ fn every_key_is_copied_or_kept_by_a_reload() {
         "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
          spool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
          tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
-         console_database = 'd'\nmax_connections = 1\nauto_groups = false\n\
+         console_database = 'd'\nmax_connections = 1\nauto_groups = false\nfailover = true\n\
          log_format = 'json'\nlog_level = 'warn'\n\
          [[group]]\nname = 'g'\ndatabase = 'd'\npublications = ['p']\n",
     )
