@@ -398,6 +398,18 @@ fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
             .as_deref(),
         Some("0")
     );
+    // What the documents say is to be done then.
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    assert_eq!(relay.console(&lab, "SHOW SLOTS"), "");
+    subscriber
+        .execute(&format!("TRUNCATE {}", TABLES.join(", ")))
+        .unwrap();
+    subscribe(&subscriber, "again", &relay);
+    until_same(&primary, &subscriber, "pgbench_accounts");
+    primary
+        .execute("UPDATE pgbench_tellers SET tbalance = tbalance + 1")
+        .unwrap();
+    until_same(&primary, &subscriber, "pgbench_tellers");
     drop((subscriber, relay, primary));
 }
 

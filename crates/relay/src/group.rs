@@ -26,6 +26,9 @@ use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
 use crate::stats::GroupStat;
 
+/// What slots on the primary begin with; the group's name follows.
+pub const SLOT_PREFIX: &str = "lockstep_";
+
 /// What a group's file is called.
 const FILE: &str = "group.json";
 
@@ -250,7 +253,7 @@ impl Group {
         let folder = around.spool.join(FOLDER).join(name);
         let mut upstream = around.primary.connect(&key.database)?;
         let identity = upstream.identify()?;
-        let upstream_slot = format!("lockstep_{name}");
+        let upstream_slot = format!("{SLOT_PREFIX}{name}");
         let (plugin, start) = make_slot(
             &mut upstream,
             &upstream_slot,

@@ -11,6 +11,7 @@
 //! | its group is there and has all since the slot's position | adopted |
 //! | no group has its publications and options | a group is made whose upstream slot is a copy of it; adopted |
 //! | its group begins after its position | passed through, until it has caught up |
+//! | its group cannot go on | passed through, until that group is gone |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
 //! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
 //! | a failover slot, while the relay's own are none | passed through |
@@ -33,7 +34,7 @@ use tracing::{info, warn};
 
 use crate::config::Plugin;
 use crate::error::RelayError;
-use crate::group::{Group, GroupKey, Origin};
+use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::ingest::feeder;
 use crate::relay::Relay;
 use crate::session::{Decision, Facts, Owner};
@@ -445,6 +446,9 @@ impl Relay {
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
             None => return pass("no group has its publications, and auto_groups is off"),
         };
+        if let Phase::Failed(_) = *group.phase().borrow() {
+            return pass("its group cannot go on");
+        }
         if group.start().max(group.log().oldest()) > found.confirmed {
             return pass("the slot is behind the beginning of its group");
         }

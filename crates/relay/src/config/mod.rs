@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 pub use address::{HostPort, Listen};
 pub use change::{Applies, Change};
 pub use error::{ConfigError, Place};
-pub use group::{GroupConfig, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin};
+pub use group::{
+    GroupConfig, LONGEST_GROUP_NAME, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin,
+};
 
 use error::quoted;
 use key::{KEYS, Key};
