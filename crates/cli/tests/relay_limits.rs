@@ -156,6 +156,54 @@ fn a_full_disk_is_waited_for() {
     drop(small);
 }
 
+/// PostgreSQL ends as well when it cannot know what its disk holds.
+#[test]
+fn a_spool_that_cannot_be_written_ends_the_relay() {
+    let lab = lab();
+    let (primary, subscriber, mut relay) = subscribed(&lab, &[]);
+    // Not a full disk, which is waited for.
+    let limited = Command::new("prlimit")
+        .args(["--pid", &relay.pid().to_string(), "--fsize=4096"])
+        .status()
+        .unwrap();
+    assert!(limited.success());
+    write(&primary, 1, 2);
+    assert_eq!(relay.ended(), Some(1));
+    let last = until("its last line is read", || {
+        let log = relay.log();
+        let last = log.lines().last()?.to_owned();
+        last.starts_with("lockstep: ").then_some(last)
+    });
+    assert!(
+        last.contains("the relay has ended because the spool of group auto_"),
+        "{last}"
+    );
+    assert!(last.contains("cannot write spool file"), "{last}");
+    // A service manager starts it again.
+    relay.restart();
+    until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
+
+#[test]
+fn an_address_in_use_ends_the_relay() {
+    let lab = lab();
+    let primary = publisher(&lab);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let second = Command::new("timeout")
+        .args(["60", env!("CARGO_BIN_EXE_lockstep"), "relay"])
+        .args(["--primary", &primary.conninfo(SUPERUSER)])
+        .args(["--listen", &format!("127.0.0.1:{}", relay.port)])
+        .arg("--spool")
+        .arg(lab.folder().join("second"))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&second.stderr);
+    assert_eq!(second.status.code(), Some(1), "{said}");
+    assert!(said.contains("cannot listen on"), "{said}");
+    drop((relay, primary));
+}
+
 #[test]
 fn memory_does_not_grow_with_a_transaction() {
     let lab = lab();

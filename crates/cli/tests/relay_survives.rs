@@ -18,7 +18,9 @@ use std::thread::{self, JoinHandle};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::guard;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
-use support::{Relay, allow_plugin, lab, logical, publisher, until, until_answer, until_same};
+use support::{
+    Relay, allow_plugin, lab, logical, major, publisher, until, until_answer, until_same,
+};
 
 /// The reaper of the labs below; see `wal_runs.rs`.
 #[test]
@@ -102,9 +104,13 @@ fn tables(lab: &Lab, primary: &Server, subscribers: &[&Server]) {
 }
 
 fn subscribe(subscriber: &Server, name: &str, relay: &Relay) {
+    subscribe_with(subscriber, name, relay, "enabled = true");
+}
+
+fn subscribe_with(subscriber: &Server, name: &str, relay: &Relay, options: &str) {
     subscriber
         .execute(&format!(
-            "CREATE SUBSCRIPTION {name} CONNECTION '{}' PUBLICATION everything",
+            "CREATE SUBSCRIPTION {name} CONNECTION '{}' PUBLICATION everything WITH ({options})",
             relay.conninfo()
         ))
         .unwrap();
@@ -253,6 +259,111 @@ fn a_promoted_standby_without_the_slot_is_refused_in_words() {
     drop((subscriber, relay, new_primary));
 }
 
+/// Before 17 there are none, and the relay says so.
+fn failover_slots_are_missed(lab: &Lab, primary: &Server) {
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    tables(lab, primary, &[&subscriber]);
+    let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &["--failover"]);
+    subscribe(&subscriber, "s", &relay);
+    until_same(primary, &subscriber, "pgbench_tellers");
+    until("the relay warns", || {
+        let warned = relay.log().contains("will not survive a failover");
+        warned.then_some(())
+    });
+    println!("SKIP: PostgreSQL {} has no failover slots", major());
+    drop((subscriber, relay));
+}
+
+#[test]
+fn failover_slots_survive_a_primary_that_dies_under_load() {
+    let lab = lab();
+    let mut primary = publisher(&lab);
+    if major().parse::<u32>().unwrap() < 17 {
+        return failover_slots_are_missed(&lab, &primary);
+    }
+    let settings = [
+        ("sync_replication_slots", "on"),
+        ("hot_standby_feedback", "on"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let mut standby = lab
+        .standby(&primary, "standby", &settings.into_iter().collect())
+        .unwrap();
+    allow_plugin(&mut standby);
+    // The standby's slot has its name. Not on the standby, which has none of that name.
+    primary
+        .set([("synchronized_standby_slots", "standby")])
+        .unwrap();
+    primary.reload().unwrap();
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    tables(&lab, &primary, &[&subscriber]);
+    let file = lab.folder().join("relay.toml");
+    let group = "[[group]]\nname = 'made'\ndatabase = 'postgres'\npublications = ['tellers']\n";
+    std::fs::write(&file, format!("failover = true\n{group}")).unwrap();
+    primary
+        .execute("CREATE PUBLICATION tellers FOR TABLE pgbench_tellers")
+        .unwrap();
+    let both = format!(
+        "host={folder},{folder} port={},{} user={SUPERUSER} dbname=postgres target_session_attrs=read-write",
+        primary.port(),
+        standby.port(),
+        folder = Path::new(lab.folder()).display(),
+    );
+    let relay = Relay::start(&lab, &both, &["--config", file.to_str().unwrap()]);
+    subscribe_with(&subscriber, "s", &relay, "failover = true");
+    until_same(&primary, &subscriber, "pgbench_accounts");
+
+    // One that was created so, one that is a copy, both in time on the standby.
+    let load = Load::on(&lab, &primary);
+    let ours = "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%' AND failover";
+    until_answer(&primary, ours, "2");
+    until_answer(
+        &standby,
+        &format!("{ours} AND synced AND NOT temporary"),
+        "2",
+    );
+    until_more(&subscriber, 300);
+    primary.kill().unwrap();
+    drop(load);
+    standby.promote().unwrap();
+    standby
+        .execute("UPDATE pgbench_branches SET bbalance = 77")
+        .unwrap();
+    for table in TABLES {
+        until_same(&standby, &subscriber, table);
+    }
+    until("both groups stream", || {
+        let upstream = relay.try_console(&lab, "SHOW UPSTREAM").ok()?;
+        let streaming = upstream.lines().filter(|row| row.contains("|streaming|"));
+        (streaming.count() == 2).then_some(())
+    });
+    drop((subscriber, relay, standby, primary));
+}
+
+/// What was asked for with the subscription is not taken away.
+#[test]
+fn a_failover_slot_is_the_primarys_where_the_relay_has_none() {
+    let lab = lab();
+    if major().parse::<u32>().unwrap() < 17 {
+        println!("SKIP: PostgreSQL {} has no failover slots", major());
+        return;
+    }
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    tables(&lab, &primary, &[&subscriber]);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe_with(&subscriber, "s", &relay, "failover = true");
+    until_same(&primary, &subscriber, "pgbench_accounts");
+    primary
+        .execute("UPDATE pgbench_branches SET bbalance = 77")
+        .unwrap();
+    until_same(&primary, &subscriber, "pgbench_branches");
+    let real = "SELECT failover::text FROM pg_replication_slots WHERE slot_name = 's' AND active";
+    until_answer(&primary, real, "true");
+    assert!(relay.log().contains("a failover slot"));
+    drop((subscriber, relay, primary));
+}
+
 #[test]
 fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
     let lab = lab();
@@ -287,6 +398,18 @@ fn a_slot_that_is_dropped_behind_the_relays_back_is_noticed() {
             .as_deref(),
         Some("0")
     );
+    // What the documents say is to be done then.
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    assert_eq!(relay.console(&lab, "SHOW SLOTS"), "");
+    subscriber
+        .execute(&format!("TRUNCATE {}", TABLES.join(", ")))
+        .unwrap();
+    subscribe(&subscriber, "again", &relay);
+    until_same(&primary, &subscriber, "pgbench_accounts");
+    primary
+        .execute("UPDATE pgbench_tellers SET tbalance = tbalance + 1")
+        .unwrap();
+    until_same(&primary, &subscriber, "pgbench_tellers");
     drop((subscriber, relay, primary));
 }
 

@@ -8,23 +8,26 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use lockstep_upstream::{Upstream, UpstreamError};
+use lockstep_upstream::{SlotState, Upstream, UpstreamError};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{OnSpoolLimit, Plugin};
 use crate::error::{RelayError, Result};
 use crate::ingest::check::Known;
-use crate::log::{FileStorage, Limits, Log};
+use crate::log::{FileStorage, Limits, Log, LogError};
 use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
 use crate::stats::GroupStat;
+
+/// What slots on the primary begin with; the group's name follows.
+pub const SLOT_PREFIX: &str = "lockstep_";
 
 /// What a group's file is called.
 const FILE: &str = "group.json";
@@ -148,6 +151,11 @@ pub struct Group {
     primary: Arc<Primary>,
     slots: Arc<SlotBook>,
     policy: InForce,
+    /// The slot is to be a failover slot.
+    failover: bool,
+    /// It was said that it cannot be one.
+    said_too_old: AtomicBool,
+    broken: Broken,
     phase: watch::Sender<Phase>,
     reason: Mutex<String>,
     sent: AtomicU64,
@@ -169,6 +177,11 @@ impl Drop for Reading {
         self.0.readers.fetch_sub(1, Ordering::Relaxed);
     }
 }
+/// The first log that cannot be written any more: its group, and why. None while all can.
+pub type Broken = watch::Sender<Option<(String, String)>>;
+
+/// Servers from this version on have failover slots.
+const FAILOVER_SLOTS: u32 = 170_000;
 
 /// What a group needs of the relay.
 #[derive(Debug, Clone)]
@@ -181,6 +194,10 @@ pub struct Surroundings {
     pub slots: Arc<SlotBook>,
     /// Limits.
     pub policy: InForce,
+    /// Slots on the primary are to be failover slots where it has them.
+    pub failover: bool,
+    /// Told of a log that cannot be written any more.
+    pub broken: Broken,
 }
 
 /// From where a new group begins.
@@ -246,8 +263,15 @@ impl Group {
         let folder = around.spool.join(FOLDER).join(name);
         let mut upstream = around.primary.connect(&key.database)?;
         let identity = upstream.identify()?;
-        let upstream_slot = format!("lockstep_{name}");
-        let (plugin, start) = make_slot(&mut upstream, &upstream_slot, key, plugin, origin)?;
+        let upstream_slot = format!("{SLOT_PREFIX}{name}");
+        let (plugin, start) = make_slot(
+            &mut upstream,
+            &upstream_slot,
+            key,
+            plugin,
+            origin,
+            around.failover,
+        )?;
         make_folder(&folder)?;
         let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
             |source| RelayError::Log {
@@ -290,6 +314,9 @@ impl Group {
             primary: around.primary.clone(),
             slots: around.slots.clone(),
             policy: around.policy.clone(),
+            failover: around.failover,
+            said_too_old: AtomicBool::new(false),
+            broken: around.broken.clone(),
             phase: watch::Sender::new(Phase::Connecting),
             reason: Mutex::new(String::new()),
             sent: AtomicU64::new(0),
@@ -406,6 +433,42 @@ impl Group {
         Ok(())
     }
 
+    /// Sees to it that the slot is a failover slot, if it is to be one: copies of slots are
+    /// not, nor are those from before it was configured. It must not be in use.
+    pub fn keep_for_failover(&self, upstream: &mut Upstream, slot: &SlotState) -> Result<()> {
+        if !self.failover || slot.failover {
+            return Ok(());
+        }
+        if upstream.server_version() < FAILOVER_SLOTS {
+            if !self.said_too_old.swap(true, Ordering::Relaxed) {
+                warn!(
+                    group = self.name,
+                    slot = self.upstream_slot,
+                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, which failover needs"
+                );
+            }
+            return Ok(());
+        }
+        upstream.make_failover_slot(&self.upstream_slot)?;
+        info!(
+            group = self.name,
+            slot = self.upstream_slot,
+            "made it a failover slot"
+        );
+        Ok(())
+    }
+
+    /// Tells the relay if the log cannot be written any more; `why` is what went wrong now.
+    pub fn check_log(&self, why: &LogError) {
+        if self.log.poisoned() {
+            self.broken.send_if_modified(|first| {
+                let new = first.is_none();
+                first.get_or_insert_with(|| (self.name.clone(), why.to_string()));
+                new
+            });
+        }
+    }
+
     /// Changes what the group does.
     pub fn enter(&self, phase: Phase) {
         if let Phase::Waiting(reason) = &phase {
@@ -422,6 +485,12 @@ impl Group {
 
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
+        // Whoever met it first says more than that it was so.
+        if let RelayError::Log { source, .. } = why {
+            if !matches!(source, LogError::Poisoned) {
+                self.check_log(source);
+            }
+        }
         let phase = match why {
             RelayError::Upstream(UpstreamError::Refused(refusal))
                 if !passing(&refusal.sqlstate) =>
@@ -579,6 +648,7 @@ fn make_slot(
     key: &GroupKey,
     plugin: Plugin,
     origin: Origin<'_>,
+    failover: bool,
 ) -> Result<(String, Lsn)> {
     if let Some(left) = upstream.slot(name)? {
         if left.database.as_ref() != Some(&key.database) || left.active_pid.is_some() {
@@ -591,8 +661,10 @@ fn make_slot(
         // It may stand anywhere: a new one begins where it should.
         upstream.drop_slot(name)?;
     }
+    let failover = failover && upstream.server_version() >= FAILOVER_SLOTS;
     let mut make = |plugin: &str| match origin {
-        Origin::Now => upstream.create_slot(name, plugin, false, false),
+        Origin::Now => upstream.create_slot(name, plugin, false, failover),
+        // A copy becomes one before it is first used.
         Origin::Slot(from) => upstream.copy_slot(from, name, plugin),
     };
     match plugin {

@@ -11,8 +11,10 @@
 //! | its group is there and has all since the slot's position | adopted |
 //! | no group has its publications and options | a group is made whose upstream slot is a copy of it; adopted |
 //! | its group begins after its position | passed through, until it has caught up |
+//! | its group cannot go on | passed through, until that group is gone |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
 //! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | a failover slot, while the relay's own are none | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
 //! goes on in another group: units up to where that one begins come from the old group,
@@ -32,7 +34,7 @@ use tracing::{info, warn};
 
 use crate::config::Plugin;
 use crate::error::RelayError;
-use crate::group::{Group, GroupKey, Origin};
+use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::ingest::feeder;
 use crate::relay::Relay;
 use crate::session::{Decision, Facts, Owner};
@@ -108,7 +110,7 @@ impl Owner for Sessions {
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
             Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
-                Some(_) => alter(options),
+                Some(_) => alter(options, self.0.config().failover),
                 None => Decision::Pass,
             },
             _ => Decision::Pass,
@@ -155,18 +157,18 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Streaming> {
 }
 
 /// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)]) -> Decision<Streaming> {
+fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Streaming> {
     for (name, value) in options {
         let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
         // START_REPLICATION says again whether two-phase commit is wanted.
-        if name.eq_ignore_ascii_case("failover") && on {
+        if name.eq_ignore_ascii_case("failover") && on && !failover {
             let report = Report::error(
                 "0A000",
                 "a replication slot that the relay keeps cannot be a failover slot",
             );
             return error(report.hint(
                 "The relay's own slot on the primary decides what survives a failover: \
-                 see SHOW UPSTREAM in the relay's database lockstep.",
+                 set failover = true in the relay's configuration.",
             ));
         }
     }
@@ -436,11 +438,17 @@ impl Relay {
         if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
             return pass("a slot that is temporary, in use, or was invalidated");
         }
+        if found.failover && !self.config().failover {
+            return pass("a failover slot, and failover is off in the configuration");
+        }
         let group = match self.group_for(&key) {
             Some(group) => group,
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
             None => return pass("no group has its publications, and auto_groups is off"),
         };
+        if let Phase::Failed(_) = *group.phase().borrow() {
+            return pass("its group cannot go on");
+        }
         if group.start().max(group.log().oldest()) > found.confirmed {
             return pass("the slot is behind the beginning of its group");
         }

@@ -12,9 +12,9 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
+use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
-use crate::log::Limits;
+use crate::log::{Limits, LogError};
 use crate::primary::Primary;
 use crate::serve::Terms;
 use crate::service;
@@ -36,6 +36,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the end of a relay whose disk has failed may take: the disk may not answer either.
+const LAST_WORK: Duration = Duration::from_secs(5);
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -85,6 +88,8 @@ impl Relay {
             primary: Arc::new(Primary::new(primary, config.console_database.clone())),
             slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
             policy: InForce::new(policy(&config)),
+            failover: config.failover,
+            broken: Broken::default(),
         };
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
@@ -252,6 +257,7 @@ impl Relay {
             report("cannot save what subscribers have confirmed", failed);
         }
         for group in self.all_groups() {
+            group.check_log(&LogError::Poisoned);
             if let Err(failed) = group.retain() {
                 report("cannot remove what nobody needs any more", failed);
             }
@@ -510,16 +516,18 @@ fn lock_spool(spool: &Path) -> Result<Flock<File>> {
         .map_err(|_| RelayError::SpoolInUse(spool.to_owned()))
 }
 
-/// Runs a relay until `shutdown` turns true.
+/// Runs a relay until `shutdown` turns true, or its spool cannot be written any more: what
+/// the disk holds is not known then, and only opening it anew tells.
 pub async fn run(
     config: Config,
-    shutdown: watch::Receiver<bool>,
-    mut reload: mpsc::Receiver<()>,
+    mut shutdown: watch::Receiver<bool>,
+    reload: mpsc::Receiver<()>,
 ) -> Result<()> {
     let terms = service::terms(&config)?;
+    let (stop, stopping) = watch::channel(false);
     let opening = {
-        let (config, stop) = (config.clone(), shutdown.clone());
-        tokio::task::spawn_blocking(move || Relay::open(config, terms, stop))
+        let (config, stopping) = (config.clone(), stopping.clone());
+        tokio::task::spawn_blocking(move || Relay::open(config, terms, stopping))
     };
     let relay = Arc::new(
         opening
@@ -527,32 +535,54 @@ pub async fn run(
             .map_err(|failed| RelayError::Gap(failed.to_string()))??,
     );
     let rounds = tokio::spawn(relay.clone().rounds());
-    let reloads = {
-        let relay = relay.clone();
-        tokio::spawn(async move {
-            while reload.recv().await.is_some() {
-                let relay = relay.clone();
-                // Sessions wait neither for the disk nor for a lock meanwhile.
-                let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
-                match reloading
-                    .await
-                    .unwrap_or_else(|failed| Err(failed.to_string()))
-                {
-                    Ok(changes) if changes.is_empty() => {
-                        info!("nothing has changed in the configuration")
-                    }
-                    Ok(changes) => changes
-                        .iter()
-                        .for_each(|change| info!(change, "configuration")),
-                    Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
+    let reloads = tokio::spawn(obey_reloads(relay.clone(), reload));
+    let mut broken = relay.around.broken.subscribe();
+    let stopper = stop.clone();
+    let ending = tokio::spawn(async move {
+        tokio::select! {
+            _ = shutdown.wait_for(|&stop| stop) => {}
+            broken = broken.wait_for(Option::is_some) => {
+                if let Some((group, why)) = broken.ok().as_deref().and_then(Option::as_ref) {
+                    error!(group, why, "the spool cannot be written any more: ending");
                 }
             }
-        })
-    };
-    let served = service::serve(&relay, &config, shutdown).await;
+        }
+        stopper.send_replace(true);
+    });
+    let served = service::serve(&relay, &config, stopping).await;
     reloads.abort();
-    let _ = rounds.await;
-    let closing = relay.clone();
-    let _ = tokio::task::spawn_blocking(move || closing.close()).await;
-    served
+    ending.abort();
+    // Also where it could not be served at all.
+    stop.send_replace(true);
+    let closing = async {
+        let _ = rounds.await;
+        let closing = relay.clone();
+        let _ = tokio::task::spawn_blocking(move || closing.close()).await;
+    };
+    let broken = relay.around.broken.borrow().clone();
+    let Some((group, why)) = broken else {
+        closing.await;
+        return served;
+    };
+    let _ = tokio::time::timeout(LAST_WORK, closing).await;
+    Err(RelayError::Poisoned { group, why })
+}
+
+/// Reads the configuration again whenever asked to.
+async fn obey_reloads(relay: Arc<Relay>, mut asked: mpsc::Receiver<()>) {
+    while asked.recv().await.is_some() {
+        let relay = relay.clone();
+        // Sessions wait neither for the disk nor for a lock meanwhile.
+        let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
+        match reloading
+            .await
+            .unwrap_or_else(|failed| Err(failed.to_string()))
+        {
+            Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
+            Ok(changes) => changes
+                .iter()
+                .for_each(|change| info!(change, "configuration")),
+            Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
+        }
+    }
 }

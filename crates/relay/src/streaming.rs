@@ -34,10 +34,10 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// A session that has just sent waits so long for more, for each other session of its
 /// group. A wake-up and a write cost many times what a small transaction's bytes do, so many
 /// sessions share fewer of them; one alone never waits.
-const PACE: Duration = Duration::from_micros(600);
+const PACE: Duration = Duration::from_micros(150);
 
 /// Longest such wait.
-const LONGEST_PACE: Duration = Duration::from_millis(10);
+const LONGEST_PACE: Duration = Duration::from_millis(5);
 
 /// A client that is sent nothing learns how far the stream is this often.
 const COVER_EVERY: Duration = Duration::from_secs(1);

@@ -7,6 +7,7 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_relay::config::{Config, Flags, LogFormat, LogLevel};
 use lockstep_relay::relay;
+use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::Level;
@@ -69,6 +70,9 @@ pub struct RunArgs {
     /// Make groups for subscriptions that no [[group]] of the file serves [default: true]
     #[arg(long, value_name = "BOOL")]
     auto_groups: Option<String>,
+    /// Make groups' slots on the primary failover slots, from PostgreSQL 17 on [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    failover: Option<String>,
     /// Format of the log on standard error: text or json [default: text]
     #[arg(long, value_name = "FORMAT")]
     log_format: Option<String>,
@@ -95,6 +99,7 @@ impl RunArgs {
             ("console_database", &self.console_database),
             ("max_connections", &self.max_connections),
             ("auto_groups", &self.auto_groups),
+            ("failover", &self.failover),
             ("log_format", &self.log_format),
             ("log_level", &self.log_level),
         ]
@@ -123,6 +128,8 @@ async fn until_signal(config: Config) -> Result<()> {
     let mut terminate = signal(SignalKind::terminate()).context(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
     let mut hangup = signal(SignalKind::hangup()).context(signals)?;
+    // Not to be killed by it: a file that may not grow is an error as any other.
+    let _too_large = signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).context(signals)?;
     let (stop, stopping) = watch::channel(false);
     let (reload, reloads) = mpsc::channel(MOST_RELOADS);
     let mut running = std::pin::pin!(relay::run(config, stopping, reloads));

@@ -16,11 +16,15 @@ use nix::unistd::Pid;
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Which PostgreSQL is tested.
+pub fn major() -> String {
+    std::env::var("PG").unwrap_or_else(|_| "15".to_owned())
+}
+
 /// A lab whose servers have the extension.
 pub fn lab() -> Lab {
-    let major = std::env::var("PG").unwrap_or_else(|_| "15".to_owned());
     Lab::new(&LabOptions {
-        major: major.parse().unwrap(),
+        major: major().parse().unwrap(),
         stage: std::env::var_os("LOCKSTEP_EXTENSION_STAGE").map(PathBuf::from),
         reaper: ReaperProgram {
             program: std::env::current_exe().unwrap(),
@@ -164,6 +168,12 @@ impl Relay {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, Signal::SIGTERM).unwrap();
         self.child.wait().unwrap().code()
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub fn ended(&mut self) -> Option<i32> {
+        let status = until("the relay ends", || self.child.try_wait().unwrap());
+        status.code()
     }
 
     /// Starts it again.

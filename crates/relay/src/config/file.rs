@@ -8,7 +8,7 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::error::quoted;
 use super::group::{
-    GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, object_name, slot_name,
+    GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, group_name, object_name,
 };
 use super::key::{KEYS, Key, Kind};
 use super::{Config, ConfigError, Place};
@@ -159,7 +159,7 @@ fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), S
     let text = || text_of(Kind::Text, value);
     let flag = || text_of(Kind::Boolean, value).map(|text| text == "true");
     match name {
-        "name" => group.name = slot_name(&text()?)?,
+        "name" => group.name = group_name(&text()?)?,
         "database" => group.database = object_name(&text()?)?,
         "publications" => group.publications = publications(value.as_array())?,
         "binary" => group.binary = flag()?,

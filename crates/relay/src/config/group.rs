@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::error::quoted;
+use crate::group::SLOT_PREFIX;
 
 /// Most groups: each holds a slot and a connection of the primary.
 pub const MOST_GROUPS: usize = 64;
@@ -12,6 +13,9 @@ pub const MOST_PUBLICATIONS: usize = 256;
 
 /// Longest name in PostgreSQL, in bytes.
 pub const LONGEST_NAME: usize = 63;
+
+/// Longest name of a group, in bytes: that of its slot must not be too long.
+pub const LONGEST_GROUP_NAME: usize = LONGEST_NAME - SLOT_PREFIX.len();
 
 /// One group as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -137,13 +141,13 @@ impl fmt::Display for GroupConfig {
     }
 }
 
-/// A name with the characters of a slot's name.
-pub(super) fn slot_name(text: &str) -> Result<String, String> {
+/// A group's name: its slot on the primary is called after it.
+pub(super) fn group_name(text: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    match (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed) {
+    match (1..=LONGEST_GROUP_NAME).contains(&text.len()) && text.bytes().all(allowed) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "{} is not allowed: 1 to {LONGEST_NAME} lower-case letters, digits and _",
+            "{} is not allowed: 1 to {LONGEST_GROUP_NAME} lower-case letters, digits and _",
             quoted(text)
         )),
     }

@@ -79,7 +79,7 @@ impl Key {
 }
 
 /// All keys, in the order in which they are shown.
-pub(super) const KEYS: [Key; 16] = [
+pub(super) const KEYS: [Key; 17] = [
     Key::new(
         "listen",
         Kind::Text,
@@ -213,6 +213,14 @@ pub(super) const KEYS: [Key; 16] = [
         |config, text, _| boolean(text).map(|value| config.auto_groups = value),
         |config| config.auto_groups.to_string(),
         |config, from| config.auto_groups = from.auto_groups,
+    ),
+    Key::new(
+        "failover",
+        Kind::Boolean,
+        Applies::AtRestart,
+        |config, text, _| boolean(text).map(|value| config.failover = value),
+        |config| config.failover.to_string(),
+        |config, from| config.failover = from.failover,
     ),
     Key::new(
         "log_format",

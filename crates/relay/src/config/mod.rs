@@ -27,7 +27,9 @@ use std::path::{Path, PathBuf};
 pub use address::{HostPort, Listen};
 pub use change::{Applies, Change};
 pub use error::{ConfigError, Place};
-pub use group::{GroupConfig, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin};
+pub use group::{
+    GroupConfig, LONGEST_GROUP_NAME, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin,
+};
 
 use error::quoted;
 use key::{KEYS, Key};
@@ -64,6 +66,8 @@ pub struct Config {
     pub max_connections: u32,
     /// Make a group for subscriptions that no group serves.
     pub auto_groups: bool,
+    /// Groups' slots on the primary are failover slots (17 and later).
+    pub failover: bool,
     /// How logs are written.
     pub log_format: LogFormat,
     /// What is logged.
@@ -174,21 +178,6 @@ impl LogLevel {
     }
 }
 
-/// Options of a connection that nobody else may read.
-const SECRETS: [&str; 5] = [
-    "password",
-    "sslpassword",
-    "oauth_client_secret",
-    "scram_client_key",
-    "scram_server_key",
-];
-
-fn has_secret(conninfo: &Conninfo) -> bool {
-    SECRETS
-        .iter()
-        .any(|option| conninfo.get(option).is_some_and(|value| !value.is_empty()))
-}
-
 /// Keys given on the command line, with their values as text. Names are those of the file.
 pub type Flags = Vec<(&'static str, String)>;
 
@@ -221,6 +210,7 @@ impl Config {
             console_database: "postgres".to_owned(),
             max_connections: 200,
             auto_groups: true,
+            failover: false,
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
             groups: Vec::new(),
@@ -238,7 +228,7 @@ impl Config {
         let text = text.as_ref().map(|(path, text)| (*path, text.as_str()));
         let config = Self::parse(text, flags)?;
         if let (Some(path), Some(Place::File { .. })) = (file, config.places.get("primary")) {
-            if has_secret(&config.primary) {
+            if config.primary.has_secret() {
                 disk::check_private(path)?;
             }
         }
@@ -303,7 +293,7 @@ impl Config {
             Key::find(name).ok_or_else(|| ConfigError::value(&place, "there is no such key"))?;
         (key.set)(self, text, Path::new(""))
             .map_err(|reason| ConfigError::value(&place, reason))?;
-        if name == "primary" && has_secret(&self.primary) {
+        if name == "primary" && self.primary.has_secret() {
             return Err(ConfigError::value(
                 &place,
                 "a password on the command line can be read by every user of this machine: \

@@ -46,6 +46,7 @@ fn defaults_are_as_documented() {
             "console_database=postgres default",
             "max_connections=200 default",
             "auto_groups=true default",
+            "failover=false default",
             "log_format=text default",
             "log_level=info default",
         ]
@@ -68,6 +69,7 @@ admin_role = "dba"
 console_database = "app"
 max_connections = 10_000
 auto_groups = false
+failover = true
 log_format = "json"
 log_level = "debug"
 
@@ -98,6 +100,7 @@ publications = ["p1"]
         Some(Path::new("/etc/server.crt"))
     );
     assert_eq!(config.max_connections, 10_000);
+    assert!(config.failover);
     assert_eq!(config.log_level, LogLevel::Debug);
     let mut orders = GroupConfig::new("orders", "app", &["p1", "p 2"]);
     orders.binary = true;
@@ -190,6 +193,11 @@ fn wrong_files_are_refused_with_line_and_advice() {
         ("[[group]]\ndatabase='d'", 3, "has no name"),
         ("[[group]]\nname = 'A'", 4, "lower-case letters"),
         ("[[group]]\nname = ''", 4, "lower-case letters"),
+        (
+            &format!("[[group]]\nname = '{}'", "a".repeat(55)),
+            4,
+            "1 to 54 lower-case letters",
+        ),
         ("[[group]]\npublications = 'p'", 4, "in a list"),
         ("[[group]]\npublications = []", 4, "1 to 256"),
         (
@@ -396,7 +404,7 @@ fn every_key_is_copied_or_kept_by_a_reload() {
         "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
          spool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
          tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
-         console_database = 'd'\nmax_connections = 1\nauto_groups = false\n\
+         console_database = 'd'\nmax_connections = 1\nauto_groups = false\nfailover = true\n\
          log_format = 'json'\nlog_level = 'warn'\n\
          [[group]]\nname = 'g'\ndatabase = 'd'\npublications = ['p']\n",
     )
