@@ -16,6 +16,7 @@ mod demo;
 mod exit;
 mod live;
 mod plot;
+mod relay;
 mod report;
 mod scene;
 mod text;
@@ -32,6 +33,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),

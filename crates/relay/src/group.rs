@@ -1,1 +1,704 @@
-//! To be written.
+//! A group: one upstream slot and the log it fills.
+//!
+//! Its folder in the spool, `groups/NAME`, has `group.json` (checksum line, then JSON, as
+//! the slots have it) and the log's segments in `log`. The folder is complete before the group is
+//! used: a crash while it is made leaves a folder without `group.json`, which is removed
+//! at the next start, and at most a slot on the primary, which the next try uses.
+
+use std::fs;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+
+use lockstep_upstream::{SlotState, Upstream, UpstreamError};
+use lockstep_wire::backend::Report;
+use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::config::{OnSpoolLimit, Plugin};
+use crate::error::{RelayError, Result};
+use crate::ingest::check::Known;
+use crate::log::{FileStorage, Limits, Log, LogError};
+use crate::primary::Primary;
+use crate::slots::{self, SlotBook};
+use crate::stats::GroupStat;
+
+/// What slots on the primary begin with; the group's name follows.
+pub const SLOT_PREFIX: &str = "lockstep_";
+
+/// What a group's file is called.
+const FILE: &str = "group.json";
+
+/// Folder of a group's log.
+const LOG: &str = "log";
+
+/// `client_encoding` of subscribers where nothing else is said.
+const DEFAULT_ENCODING: &str = "UTF8";
+
+/// Folder of all groups in a spool.
+const FOLDER: &str = "groups";
+
+/// What subscribers must agree on to share a group.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GroupKey {
+    /// Database that is decoded.
+    pub database: String,
+    /// Publications, sorted, each once.
+    pub publications: Vec<String>,
+    /// Values in binary format.
+    pub binary: bool,
+    /// `client_encoding` of its subscribers, as the server spells it.
+    pub encoding: String,
+    /// Only changes without an origin (16 and later).
+    pub local_only: bool,
+    /// Messages of `pg_logical_emit_message` too.
+    pub messages: bool,
+}
+
+impl GroupKey {
+    /// A key with its publications in order.
+    pub fn new(database: &str, mut publications: Vec<String>) -> Self {
+        publications.sort();
+        publications.dedup();
+        Self {
+            database: database.to_owned(),
+            publications,
+            binary: false,
+            encoding: DEFAULT_ENCODING.to_owned(),
+            local_only: false,
+            messages: false,
+        }
+    }
+
+    /// A name for a group that nobody named: the same for the same key.
+    pub fn automatic_name(&self) -> String {
+        let text = format!("{self:?}");
+        format!("auto_{:08x}", crc32c::crc32c(text.as_bytes()))
+    }
+}
+
+/// What the file keeps.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+struct Kept {
+    name: String,
+    key: GroupKey,
+    upstream_slot: String,
+    plugin: String,
+    system: u64,
+    timeline: u32,
+    start: String,
+}
+
+/// What a group does.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Phase {
+    /// The feeder looks for the primary; entered at the start and when a connection is
+    /// lost, left for `Streaming` or `Failed`.
+    Connecting,
+    /// Entered once the primary streams.
+    Streaming,
+    /// The spool is full, and why; left when there is room.
+    Waiting(String),
+    /// The primary refused, or going on would lose something. Tried again; subscribers
+    /// are told.
+    Failed(Box<Report>),
+}
+
+/// Limits of every group, from the configuration.
+#[derive(Debug, Clone, Copy)]
+pub struct Policy {
+    /// For the log.
+    pub limits: Limits,
+    /// What becomes of a spool that is full.
+    pub on_limit: OnSpoolLimit,
+}
+
+/// The policy in force: a reload may change it.
+#[derive(Debug, Clone)]
+pub struct InForce(Arc<RwLock<Policy>>);
+
+impl InForce {
+    /// This one, until another is set.
+    pub fn new(policy: Policy) -> Self {
+        Self(Arc::new(RwLock::new(policy)))
+    }
+
+    /// What is in force now.
+    pub fn get(&self) -> Policy {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets another. Logs that are open are told by [`Group::obey`].
+    pub fn set(&self, policy: Policy) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+}
+
+/// One upstream slot and the log it fills.
+#[derive(Debug)]
+pub struct Group {
+    folder: PathBuf,
+    kept: Mutex<Kept>,
+    key: GroupKey,
+    name: String,
+    upstream_slot: String,
+    plugin: String,
+    start: Lsn,
+    log: Arc<Log<FileStorage>>,
+    primary: Arc<Primary>,
+    slots: Arc<SlotBook>,
+    policy: InForce,
+    /// The slot is to be a failover slot.
+    failover: bool,
+    /// It was said that it cannot be one.
+    said_too_old: AtomicBool,
+    broken: Broken,
+    phase: watch::Sender<Phase>,
+    reason: Mutex<String>,
+    sent: AtomicU64,
+    units: AtomicU64,
+    bytes: AtomicU64,
+    readers: AtomicUsize,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A session that streams from a group.
+#[derive(Debug)]
+pub struct Reading(Arc<Group>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+/// The first log that cannot be written any more: its group, and why. None while all can.
+pub type Broken = watch::Sender<Option<(String, String)>>;
+
+/// Servers from this version on have failover slots.
+const FAILOVER_SLOTS: u32 = 170_000;
+
+/// What a group needs of the relay.
+#[derive(Debug, Clone)]
+pub struct Surroundings {
+    /// The spool.
+    pub spool: PathBuf,
+    /// The primary.
+    pub primary: Arc<Primary>,
+    /// The slots.
+    pub slots: Arc<SlotBook>,
+    /// Limits.
+    pub policy: InForce,
+    /// Slots on the primary are to be failover slots where it has them.
+    pub failover: bool,
+    /// Told of a log that cannot be written any more.
+    pub broken: Broken,
+}
+
+/// From where a new group begins.
+#[derive(Debug, Clone, Copy)]
+pub enum Origin<'a> {
+    /// From now on.
+    Now,
+    /// Where this slot on the primary has confirmed.
+    Slot(&'a str),
+}
+
+impl Group {
+    /// Opens all groups of a spool.
+    pub fn open_all(around: &Surroundings) -> Result<Vec<Self>> {
+        let folder = around.spool.join(FOLDER);
+        make_folder(&folder)?;
+        let failed = |source| slots::file("cannot list", folder.clone(), source);
+        let mut groups = Vec::new();
+        for entry in fs::read_dir(&folder).map_err(failed)? {
+            let path = entry.map_err(failed)?.path();
+            if path.join(FILE).exists() {
+                groups.push(Self::open(path, around)?);
+            } else {
+                warn!(folder = %path.display(), "removing what is left of a group that was never complete");
+                fs::remove_dir_all(&path)
+                    .map_err(|source| slots::file("cannot remove", path, source))?;
+            }
+        }
+        Ok(groups)
+    }
+
+    fn open(folder: PathBuf, around: &Surroundings) -> Result<Self> {
+        let path = folder.join(FILE);
+        let text = fs::read_to_string(&path)
+            .map_err(|source| slots::file("cannot read", path.clone(), source))?;
+        let kept: Kept = slots::unchecked(&text)
+            .and_then(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
+            .map_err(|why| RelayError::Damaged { path, why })?;
+        let storage = storage(&folder)?;
+        let (log, recovered) =
+            Log::open(storage, around.policy.get().limits).map_err(|source| RelayError::Log {
+                group: kept.name.clone(),
+                source,
+            })?;
+        if recovered.dropped_bytes > 0 {
+            warn!(
+                group = kept.name,
+                bytes = recovered.dropped_bytes,
+                "dropped what was not durable at the end of the spool; the primary sends it again"
+            );
+        }
+        Self::with(folder, kept, log, around)
+    }
+
+    /// Makes a group: its slot on the primary, its folder, its file.
+    pub fn create(
+        name: &str,
+        key: &GroupKey,
+        plugin: Plugin,
+        origin: Origin<'_>,
+        around: &Surroundings,
+    ) -> Result<Self> {
+        let folder = around.spool.join(FOLDER).join(name);
+        let mut upstream = around.primary.connect(&key.database)?;
+        let identity = upstream.identify()?;
+        let upstream_slot = format!("{SLOT_PREFIX}{name}");
+        let (plugin, start) = make_slot(
+            &mut upstream,
+            &upstream_slot,
+            key,
+            plugin,
+            origin,
+            around.failover,
+        )?;
+        make_folder(&folder)?;
+        let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
+            |source| RelayError::Log {
+                group: name.to_owned(),
+                source,
+            },
+        )?;
+        let kept = Kept {
+            name: name.to_owned(),
+            key: key.clone(),
+            upstream_slot,
+            plugin,
+            system: identity.system.into(),
+            timeline: identity.timeline.get(),
+            start: start.to_string(),
+        };
+        write(&folder, &kept)?;
+        Self::with(folder, kept, log, around)
+    }
+
+    fn with(
+        folder: PathBuf,
+        kept: Kept,
+        log: Log<FileStorage>,
+        around: &Surroundings,
+    ) -> Result<Self> {
+        let start = kept.start.parse().map_err(|_| RelayError::Damaged {
+            path: folder.join(FILE),
+            why: format!("\"{}\" is no position", kept.start),
+        })?;
+        Ok(Self {
+            key: kept.key.clone(),
+            name: kept.name.clone(),
+            upstream_slot: kept.upstream_slot.clone(),
+            plugin: kept.plugin.clone(),
+            kept: Mutex::new(kept),
+            start,
+            folder,
+            log: Arc::new(log),
+            primary: around.primary.clone(),
+            slots: around.slots.clone(),
+            policy: around.policy.clone(),
+            failover: around.failover,
+            said_too_old: AtomicBool::new(false),
+            broken: around.broken.clone(),
+            phase: watch::Sender::new(Phase::Connecting),
+            reason: Mutex::new(String::new()),
+            sent: AtomicU64::new(0),
+            units: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            readers: AtomicUsize::new(0),
+        })
+    }
+
+    /// Removes the group: its slot on the primary, then its folder. Its feeder must have
+    /// ended, and no subscriber may use it.
+    pub fn remove(&self) -> Result<()> {
+        let mut upstream = self.primary.connect(&self.key.database)?;
+        if upstream.slot(&self.upstream_slot)?.is_some() {
+            upstream.drop_slot(&self.upstream_slot)?;
+        }
+        fs::remove_dir_all(&self.folder)
+            .map_err(|source| slots::file("cannot remove", self.folder.clone(), source))
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// What its subscribers agree on.
+    pub fn key(&self) -> &GroupKey {
+        &self.key
+    }
+
+    /// Its slot on the primary.
+    pub fn upstream_slot(&self) -> &str {
+        &self.upstream_slot
+    }
+
+    /// Units from here on are in its log, or were.
+    pub fn start(&self) -> Lsn {
+        self.start
+    }
+
+    /// Its folder.
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Its log.
+    pub fn log(&self) -> &Arc<Log<FileStorage>> {
+        &self.log
+    }
+
+    /// Whether its slot sends batches.
+    pub fn batched(&self) -> bool {
+        self.plugin == LOCKSTEP
+    }
+
+    /// A new connection for its stream.
+    pub fn connect(&self) -> Result<Upstream> {
+        let key = &self.key;
+        Ok(self
+            .primary
+            .connect_to_stream(&key.database, &key.encoding)?)
+    }
+
+    /// Options of `START_REPLICATION`.
+    pub fn stream_options(&self, server_version: u32) -> Vec<(&'static str, String)> {
+        let key = &self.key;
+        let yes = || "true".to_owned();
+        let names = publication_names::write(&key.publications);
+        // Without streaming and two-phase commit the versions do not differ.
+        let mut options = vec![
+            ("proto_version", "1".to_owned()),
+            ("publication_names", names),
+        ];
+        if key.binary {
+            options.push(("binary", yes()));
+        }
+        if key.messages {
+            options.push(("messages", yes()));
+        }
+        if key.local_only && server_version >= 160_000 {
+            options.push(("origin", "none".to_owned()));
+        }
+        if self.batched() {
+            options.push(("batch", "hold".to_owned()));
+        }
+        options
+    }
+
+    /// What the log knows, to be held against a primary.
+    pub fn known(&self) -> Known {
+        let kept = lock(&self.kept);
+        Known {
+            slot: kept.upstream_slot.clone(),
+            plugin: kept.plugin.clone(),
+            database: kept.key.database.clone(),
+            system: SystemId::from(kept.system),
+            timeline: Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST),
+            received: self.log.received(),
+        }
+    }
+
+    /// The primary is on this timeline from now on.
+    pub fn follow(&self, timeline: Timeline) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        if kept.timeline == timeline.get() {
+            return Ok(());
+        }
+        let next = Kept {
+            timeline: timeline.get(),
+            ..kept.clone()
+        };
+        write(&self.folder, &next)?;
+        *kept = next;
+        Ok(())
+    }
+
+    /// Sees to it that the slot is a failover slot, if it is to be one: copies of slots are
+    /// not, nor are those from before it was configured. It must not be in use.
+    pub fn keep_for_failover(&self, upstream: &mut Upstream, slot: &SlotState) -> Result<()> {
+        if !self.failover || slot.failover {
+            return Ok(());
+        }
+        if upstream.server_version() < FAILOVER_SLOTS {
+            if !self.said_too_old.swap(true, Ordering::Relaxed) {
+                warn!(
+                    group = self.name,
+                    slot = self.upstream_slot,
+                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, which failover needs"
+                );
+            }
+            return Ok(());
+        }
+        upstream.make_failover_slot(&self.upstream_slot)?;
+        info!(
+            group = self.name,
+            slot = self.upstream_slot,
+            "made it a failover slot"
+        );
+        Ok(())
+    }
+
+    /// Tells the relay if the log cannot be written any more; `why` is what went wrong now.
+    pub fn check_log(&self, why: &LogError) {
+        if self.log.poisoned() {
+            self.broken.send_if_modified(|first| {
+                let new = first.is_none();
+                first.get_or_insert_with(|| (self.name.clone(), why.to_string()));
+                new
+            });
+        }
+    }
+
+    /// Changes what the group does.
+    pub fn enter(&self, phase: Phase) {
+        if let Phase::Waiting(reason) = &phase {
+            lock(&self.reason).clone_from(reason);
+        } else if phase == Phase::Streaming {
+            lock(&self.reason).clear();
+        }
+        self.phase.send_if_modified(|now| {
+            let changed = *now != phase;
+            *now = phase;
+            changed
+        });
+    }
+
+    /// A connection was lost, or the primary refused, and will be tried again.
+    pub fn fail(&self, why: &RelayError) {
+        // Whoever met it first says more than that it was so.
+        if let RelayError::Log { source, .. } = why {
+            if !matches!(source, LogError::Poisoned) {
+                self.check_log(source);
+            }
+        }
+        let phase = match why {
+            RelayError::Upstream(UpstreamError::Refused(refusal))
+                if !passing(&refusal.sqlstate) =>
+            {
+                Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
+            }
+            RelayError::Gap(_) => Phase::Failed(Box::new(report("55000", &self.name, why))),
+            RelayError::Log { .. } | RelayError::Stream { .. } | RelayError::File { .. } => {
+                Phase::Failed(Box::new(report("58030", &self.name, why)))
+            }
+            _ => Phase::Connecting,
+        };
+        let text = why.to_string();
+        let new = *lock(&self.reason) != text;
+        if new {
+            match phase {
+                Phase::Failed(_) => error!(group = self.name, reason = text, "cannot go on"),
+                _ => warn!(group = self.name, reason = text, "trying again"),
+            }
+            *lock(&self.reason) = text;
+        }
+        // While it is tried again subscribers must keep seeing why.
+        self.enter(phase);
+    }
+
+    /// What it does, and what it does next.
+    pub fn phase(&self) -> watch::Receiver<Phase> {
+        self.phase.subscribe()
+    }
+
+    /// Notes where the primary's WAL ends.
+    pub fn note_sent(&self, lsn: Lsn) {
+        self.sent.fetch_max(lsn.into(), Ordering::Relaxed);
+    }
+
+    /// Counts what was received.
+    pub fn count(&self, units: u64, bytes: u64) {
+        self.units.fetch_add(units, Ordering::Relaxed);
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a session that streams from here, until what is returned is dropped.
+    pub fn enter_reader(self: &Arc<Self>) -> Reading {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reading(self.clone())
+    }
+
+    /// How many sessions stream from here.
+    pub fn readers(&self) -> usize {
+        self.readers.load(Ordering::Relaxed)
+    }
+
+    /// Removes segments that no slot needs any more; bytes removed.
+    pub fn retain(&self) -> Result<u64> {
+        let needed = self.slots.saved(&self.name).unwrap_or(self.log.durable());
+        self.log
+            .retain(needed.min(self.log.durable()))
+            .map_err(|source| RelayError::Log {
+                group: self.name.clone(),
+                source,
+            })
+    }
+
+    /// Has the log keep to the policy in force.
+    pub fn obey(&self) {
+        // Held meanwhile, so that whoever sets another obeys after this.
+        let policy = self.policy.0.read().unwrap_or_else(PoisonError::into_inner);
+        self.log.set_limits(policy.limits);
+    }
+
+    /// Tries to make room in a spool that is full; true if some was made. Drops the
+    /// slowest slot where the operator has chosen that.
+    pub fn make_room(&self) -> Result<bool> {
+        self.slots.save_if_moved()?;
+        if self.retain()? > 0 {
+            return Ok(true);
+        }
+        if self.policy.get().on_limit != OnSpoolLimit::DropSlowest {
+            return Ok(false);
+        }
+        let Some(slot) = self.slots.slowest(&self.name) else {
+            return Ok(false);
+        };
+        error!(
+            group = self.name,
+            slot = slot.name,
+            confirmed = %slot.confirmed(),
+            "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
+        );
+        self.slots.remove(&slot.name)?;
+        slot.end();
+        Ok(self.retain()? > 0)
+    }
+
+    /// Its row.
+    pub fn stat(&self) -> GroupStat {
+        let phase = self.phase.borrow().clone();
+        let limits = self.log.limits();
+        GroupStat {
+            name: self.name.clone(),
+            upstream_slot: self.upstream_slot.clone(),
+            database: self.key.database.clone(),
+            publications: self.key.publications.clone(),
+            plugin: self.plugin.clone(),
+            state: match phase {
+                Phase::Connecting => "connecting",
+                Phase::Streaming => "streaming",
+                Phase::Waiting(_) => "waiting",
+                Phase::Failed(_) => "failed",
+            }
+            .to_owned(),
+            reason: lock(&self.reason).clone(),
+            primary: match phase {
+                Phase::Streaming | Phase::Waiting(_) => self.primary.name(),
+                _ => String::new(),
+            },
+            sent: self.sent.load(Ordering::Relaxed).into(),
+            received: self.log.received(),
+            durable: self.log.durable(),
+            oldest_cached: self.log.oldest_cached(),
+            oldest_spooled: self.log.oldest(),
+            cache_bytes: self.log.cache_bytes(),
+            cache_limit_bytes: limits.cache_bytes,
+            spool_bytes: self.log.spool_bytes(),
+            spool_limit_bytes: limits.spool_bytes.unwrap_or(0),
+            transactions: self.units.load(Ordering::Relaxed),
+            received_bytes: self.bytes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+/// Errors of the primary that pass by themselves: it starts, stops, or the slot is still
+/// held by our last connection.
+fn passing(sqlstate: &str) -> bool {
+    sqlstate.starts_with("57P") || sqlstate.starts_with("53") || sqlstate == "55006"
+}
+
+fn report(sqlstate: &str, group: &str, why: &RelayError) -> Report {
+    let report = Report::error(
+        sqlstate,
+        format!("the relay's group \"{group}\" cannot go on"),
+    );
+    report.detail(why.to_string())
+}
+
+/// Plugins by name.
+const LOCKSTEP: &str = "lockstep";
+const PGOUTPUT: &str = "pgoutput";
+
+/// Makes the group's slot, or uses the one that an unfinished try left; its plugin and
+/// where it begins.
+fn make_slot(
+    upstream: &mut Upstream,
+    name: &str,
+    key: &GroupKey,
+    plugin: Plugin,
+    origin: Origin<'_>,
+    failover: bool,
+) -> Result<(String, Lsn)> {
+    if let Some(left) = upstream.slot(name)? {
+        if left.database.as_ref() != Some(&key.database) || left.active_pid.is_some() {
+            return Err(RelayError::Gap(format!(
+                "replication slot \"{name}\" is there already, in use or of database {}: \
+                 another relay's? give this group another name, or drop the slot",
+                left.database.unwrap_or_default()
+            )));
+        }
+        // It may stand anywhere: a new one begins where it should.
+        upstream.drop_slot(name)?;
+    }
+    let failover = failover && upstream.server_version() >= FAILOVER_SLOTS;
+    let mut make = |plugin: &str| match origin {
+        Origin::Now => upstream.create_slot(name, plugin, false, failover),
+        // A copy becomes one before it is first used.
+        Origin::Slot(from) => upstream.copy_slot(from, name, plugin),
+    };
+    match plugin {
+        Plugin::Pgoutput => Ok((PGOUTPUT.to_owned(), make(PGOUTPUT)?)),
+        Plugin::Lockstep => Ok((LOCKSTEP.to_owned(), make(LOCKSTEP)?)),
+        Plugin::Auto => match make(LOCKSTEP) {
+            Ok(start) => Ok((LOCKSTEP.to_owned(), start)),
+            Err(error) if error.is_missing_library() || error.is_library_not_allowed() => {
+                warn!(%error, "using pgoutput: decoding costs the primary about twice as much without output plugin lockstep");
+                Ok((PGOUTPUT.to_owned(), make(PGOUTPUT)?))
+            }
+            Err(error) => Err(error.into()),
+        },
+    }
+}
+
+fn storage(folder: &Path) -> Result<FileStorage> {
+    let folder = folder.join(LOG);
+    FileStorage::new(&folder).map_err(|source| slots::file("cannot open", folder, source))
+}
+
+fn write(folder: &Path, kept: &Kept) -> Result<()> {
+    let json = serde_json::to_string_pretty(kept).map_err(|error| RelayError::Damaged {
+        path: folder.join(FILE),
+        why: error.to_string(),
+    })?;
+    slots::replace(folder, FILE, &slots::checked(&json))
+}
+
+/// A folder that only we can enter.
+pub(crate) fn make_folder(folder: &Path) -> Result<()> {
+    fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(folder)
+        .map_err(|source| slots::file("cannot make", folder.to_owned(), source))
+}

@@ -14,6 +14,7 @@
 //! | [`ingest`] | from the upstream's messages to wire-ready frames in the log |
 //! | [`log`] | the stream: cache in memory, spool on disk, readers |
 //! | [`slots`] | who reads, and how far each has confirmed |
+//! | [`primary`] | where the primary is |
 //! | [`group`] | one upstream slot and the log it fills |
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`serve`] | listener, TLS, pass-through to the primary, streaming |
@@ -31,12 +32,18 @@
 
 pub mod config;
 pub mod console;
+pub mod error;
 pub mod group;
 pub mod ingest;
 pub mod log;
 pub mod metrics;
+pub mod owner;
+pub mod primary;
 pub mod relay;
 pub mod serve;
+pub mod service;
 pub mod session;
 pub mod slots;
 pub mod stats;
+pub mod streaming;
+pub mod wanted;

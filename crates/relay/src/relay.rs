@@ -1,1 +1,588 @@
-//! To be written.
+//! All of it together: what a relay keeps while it runs, and what it does every second.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::time::{Duration, Instant};
+
+use nix::fcntl::{Flock, FlockArg};
+use tokio::sync::{mpsc, watch};
+use tracing::{error, info, warn};
+
+use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
+use crate::error::{RelayError, Result};
+use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
+use crate::ingest::feeder::{self, Feeder};
+use crate::log::{Limits, LogError};
+use crate::primary::Primary;
+use crate::serve::Terms;
+use crate::service;
+use crate::session::Facts;
+use crate::slots::{self, SlotBook};
+use crate::stats::{ClientStat, Reset, Snapshot, Source};
+
+/// How often slots are saved and segments removed that nobody needs.
+const ROUND: Duration = Duration::from_secs(1);
+
+/// How often a configured group that could not be made is tried again.
+const MAKE_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the primary is looked for while no group is connected to it.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// A group that nobody configured is removed once no slot has used it for so long.
+const FORGET_AFTER: Duration = Duration::from_secs(60);
+
+/// Bytes of one segment of a spool.
+const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the end of a relay whose disk has failed may take: the disk may not answer either.
+const LAST_WORK: Duration = Duration::from_secs(5);
+
+/// Locked while a relay works in a spool.
+const LOCK_FILE: &str = "relay.lock";
+
+/// A group and the threads that feed it.
+#[derive(Debug)]
+struct Running {
+    group: Arc<Group>,
+    /// Ends its threads when dropped.
+    _feeder: Feeder,
+    /// Since when no slot reads it; None while one does, or if it was configured.
+    unused_since: Option<Instant>,
+}
+
+/// A relay.
+#[derive(Debug)]
+pub struct Relay {
+    around: Surroundings,
+    config: RwLock<Config>,
+    /// What sessions that begin are told of it.
+    terms: watch::Sender<Arc<Terms>>,
+    /// Held while the configuration is read again.
+    reloading: Mutex<()>,
+    groups: Mutex<BTreeMap<String, Running>>,
+    making: tokio::sync::Mutex<()>,
+    clients: Mutex<BTreeMap<u64, ClientStat>>,
+    stop: watch::Receiver<bool>,
+    /// When the primary was last looked for.
+    looked: Mutex<Option<Instant>>,
+    /// When configured groups were last tried.
+    tried: Mutex<Option<Instant>>,
+    _lock: Flock<File>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Relay {
+    /// Opens the spool and starts to receive what its groups are about.
+    pub fn open(config: Config, terms: Terms, stop: watch::Receiver<bool>) -> Result<Self> {
+        group::make_folder(&config.spool)?;
+        let spool_lock = lock_spool(&config.spool)?;
+        let primary = config.primary.clone();
+        let around = Surroundings {
+            spool: config.spool.clone(),
+            primary: Arc::new(Primary::new(primary, config.console_database.clone())),
+            slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
+            policy: InForce::new(policy(&config)),
+            failover: config.failover,
+            broken: Broken::default(),
+        };
+        let relay = Self {
+            groups: Mutex::new(BTreeMap::new()),
+            making: tokio::sync::Mutex::new(()),
+            clients: Mutex::new(BTreeMap::new()),
+            stop,
+            looked: Mutex::new(None),
+            tried: Mutex::new(None),
+            _lock: spool_lock,
+            config: RwLock::new(config),
+            terms: watch::Sender::new(Arc::new(terms)),
+            reloading: Mutex::new(()),
+            around,
+        };
+        for group in Group::open_all(&relay.around)? {
+            relay.feed(group)?;
+        }
+        relay.find_primary();
+        Ok(relay)
+    }
+
+    fn feed(&self, group: Group) -> Result<Arc<Group>> {
+        let group = Arc::new(group);
+        let running = Running {
+            _feeder: Feeder::start(group.clone())?,
+            group: group.clone(),
+            unused_since: None,
+        };
+        lock(&self.groups).insert(group.name().to_owned(), running);
+        // A reload just before this did not see it.
+        group.obey();
+        Ok(group)
+    }
+
+    /// The slots.
+    pub fn slots(&self) -> &SlotBook {
+        &self.around.slots
+    }
+
+    /// The primary.
+    pub fn primary(&self) -> &Primary {
+        &self.around.primary
+    }
+
+    /// Turns true when the relay stops.
+    pub fn stopping(&self) -> watch::Receiver<bool> {
+        self.stop.clone()
+    }
+
+    /// Held while a group or a slot is made.
+    pub async fn making(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.making.lock().await
+    }
+
+    /// Whether groups are made for subscribers that no group serves.
+    pub fn makes_groups(&self) -> bool {
+        self.config().auto_groups
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> Config {
+        let config = self.config.read();
+        config.unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// What sessions that begin have to keep to.
+    pub fn terms(&self) -> watch::Receiver<Arc<Terms>> {
+        self.terms.subscribe()
+    }
+
+    /// The group with this name.
+    pub fn group(&self, name: &str) -> Option<Arc<Group>> {
+        let groups = lock(&self.groups);
+        groups.get(name).map(|running| running.group.clone())
+    }
+
+    /// The group for what a subscriber asks for. A group is not handed out any more once
+    /// it is about to be removed: both happen under [`Relay::making`].
+    pub fn group_for(&self, key: &GroupKey) -> Option<Arc<Group>> {
+        let groups = lock(&self.groups);
+        let mut fitting = groups.values().filter(|running| running.group.key() == key);
+        fitting.next().map(|running| running.group.clone())
+    }
+
+    fn all_groups(&self) -> Vec<Arc<Group>> {
+        let groups = lock(&self.groups);
+        groups
+            .values()
+            .map(|running| running.group.clone())
+            .collect()
+    }
+
+    /// Makes a group and starts to receive for it.
+    pub fn make_named_group(
+        &self,
+        name: &str,
+        key: &GroupKey,
+        plugin: Plugin,
+        origin: Origin<'_>,
+    ) -> Result<Arc<Group>> {
+        let group = Group::create(name, key, plugin, origin, &self.around)?;
+        info!(
+            group = name,
+            database = key.database,
+            publications = key.publications.join(", "),
+            from = %group.start(),
+            "made a group"
+        );
+        self.feed(group)
+    }
+
+    /// A session has begun.
+    pub fn opened(&self, facts: &Facts) {
+        let client = ClientStat {
+            id: facts.id,
+            pid: facts.pid,
+            user: facts.user.clone(),
+            database: facts.database.clone(),
+            application_name: facts.application_name.clone(),
+            address: facts.peer.map(|peer| peer.to_string()).unwrap_or_default(),
+            state: "passed through".to_owned(),
+            slot: String::new(),
+            since_unix_us: feeder::unix_micros(),
+        };
+        lock(&self.clients).insert(facts.id, client);
+    }
+
+    /// A session has ended.
+    pub fn closed(&self, id: u64) {
+        lock(&self.clients).remove(&id);
+    }
+
+    /// What is done every second until the relay stops: on one side what only needs the
+    /// disk, on the other what needs the primary and may wait for it.
+    pub async fn rounds(self: Arc<Self>) {
+        tokio::join!(
+            self.every_second(Self::keep_house),
+            self.every_second(Self::find_primary),
+            self.every_second(|relay| {
+                let _making = relay.making.blocking_lock();
+                relay.make_configured();
+                relay.finish_adoptions();
+                relay.forget_unused();
+            }),
+        );
+    }
+
+    async fn every_second(self: &Arc<Self>, task: fn(&Self)) {
+        let mut stop = self.stopping();
+        while !*stop.borrow() {
+            let relay = self.clone();
+            if let Err(failed) = tokio::task::spawn_blocking(move || task(&relay)).await {
+                error!(error = %failed, "a round of the relay failed");
+            }
+            tokio::select! {
+                _ = stop.changed() => {}
+                () = tokio::time::sleep(ROUND) => {}
+            }
+        }
+    }
+
+    fn keep_house(&self) {
+        let report = |what: &str, failed: RelayError| warn!(error = %failed, "{what}");
+        if let Err(failed) = self.slots().save_if_moved() {
+            report("cannot save what subscribers have confirmed", failed);
+        }
+        for group in self.all_groups() {
+            group.check_log(&LogError::Poisoned);
+            if let Err(failed) = group.retain() {
+                report("cannot remove what nobody needs any more", failed);
+            }
+        }
+    }
+
+    /// Drops what the primary still has of slots that were adopted just before a crash.
+    fn finish_adoptions(&self) {
+        for slot in self.slots().all() {
+            if !slot.is_adopting() || !self.is_connected() {
+                continue;
+            }
+            let finish = || -> Result<()> {
+                let mut upstream = self.primary().connect(&slot.database)?;
+                if upstream.slot(&slot.name)?.is_some() {
+                    upstream.drop_slot(&slot.name)?;
+                }
+                self.slots().adopted(&slot)
+            };
+            if let Err(failed) = finish() {
+                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
+            }
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
+        self.all_groups().iter().any(streams)
+    }
+
+    /// Looks where the primary is, for sessions that are passed through, unless a group is
+    /// connected to it anyway.
+    fn find_primary(&self) {
+        let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
+        if recently || self.is_connected() {
+            return;
+        }
+        *lock(&self.looked) = Some(Instant::now());
+        let known = self.primary().known().is_some();
+        match self.primary().look() {
+            Ok(()) if !known => info!(primary = self.primary().name(), "found the primary"),
+            Ok(()) => {}
+            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+        }
+    }
+
+    /// Makes the groups of the configuration that are not there yet.
+    fn make_configured(&self) {
+        let missing: Vec<GroupConfig> = self
+            .config()
+            .groups
+            .into_iter()
+            .filter(|group| self.group(&group.name).is_none())
+            .collect();
+        let mut tried = lock(&self.tried);
+        if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
+            return;
+        }
+        *tried = Some(Instant::now());
+        for group in missing {
+            let key = key_of(&group);
+            if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now)
+            {
+                warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+            }
+        }
+    }
+
+    /// Removes groups that nobody configured and nobody uses.
+    fn forget_unused(&self) {
+        let configured = self.config().groups;
+        let mut unused = Vec::new();
+        {
+            let mut groups = lock(&self.groups);
+            for (name, running) in groups.iter_mut() {
+                let used = self.slots().saved(name).is_some()
+                    || configured.iter().any(|group| group.name == *name);
+                running.unused_since = match used {
+                    true => None,
+                    false => running.unused_since.or_else(|| Some(Instant::now())),
+                };
+                if running
+                    .unused_since
+                    .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
+                {
+                    unused.push(name.clone());
+                }
+            }
+        }
+        for name in unused {
+            let Some(running) = lock(&self.groups).remove(&name) else {
+                continue;
+            };
+            let Running { group, _feeder, .. } = running;
+            // Its connection must end before the slot can be dropped.
+            drop(_feeder);
+            match group.remove() {
+                Ok(()) => info!(group = name, "removed a group that no slot uses"),
+                Err(failed) => {
+                    warn!(group = name, error = %failed, "cannot remove a group that no slot uses; trying again");
+                    if let Ok(feeder) = Feeder::start(group.clone()) {
+                        let running = Running {
+                            group,
+                            _feeder: feeder,
+                            unused_since: None,
+                        };
+                        lock(&self.groups).insert(name, running);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Ends the groups' threads and saves the slots.
+    pub fn close(&self) {
+        // Joins the threads.
+        let groups = std::mem::take(&mut *lock(&self.groups));
+        for running in groups.values() {
+            if let Err(failed) = running.group.log().sync() {
+                warn!(group = running.group.name(), error = %failed, "cannot make the spool durable");
+            }
+        }
+        drop(groups);
+        if let Err(failed) = self.slots().save() {
+            warn!(error = %failed, "cannot save what subscribers have confirmed");
+        }
+    }
+}
+
+impl Source for Relay {
+    fn snapshot(&self) -> Snapshot {
+        let slots = self.slots().all();
+        let mut clients: Vec<ClientStat> = lock(&self.clients).values().cloned().collect();
+        for slot in &slots {
+            let Some(active) = slot.active() else {
+                continue;
+            };
+            for client in clients
+                .iter_mut()
+                .filter(|client| client.id == active.session)
+            {
+                client.state = "streaming".to_owned();
+                client.slot.clone_from(&slot.name);
+            }
+        }
+        Snapshot {
+            groups: self.all_groups().iter().map(|group| group.stat()).collect(),
+            slots: slots.iter().map(|slot| slot.stat()).collect(),
+            clients,
+        }
+    }
+
+    fn config(&self) -> Vec<(String, String, String)> {
+        self.config().rows()
+    }
+
+    fn reset(&self, slot: Option<&str>) -> Reset {
+        let now = feeder::unix_micros();
+        let Some(name) = slot else {
+            self.slots().all().iter().for_each(|slot| slot.reset(now));
+            return Reset::Done;
+        };
+        match self.slots().get(name) {
+            Some(slot) => {
+                slot.reset(now);
+                Reset::Done
+            }
+            None => Reset::NoSuchSlot,
+        }
+    }
+
+    fn drop_slot(&self, name: &str) -> std::result::Result<(), (&'static str, String)> {
+        let missing = || {
+            (
+                "42704",
+                format!("replication slot \"{name}\" does not exist in the relay"),
+            )
+        };
+        let slot = self.slots().get(name).ok_or_else(missing)?;
+        if let Some(active) = slot.active() {
+            return Err((
+                "55006",
+                format!(
+                    "replication slot \"{name}\" is active for PID {}",
+                    active.pid
+                ),
+            ));
+        }
+        match self.slots().remove(name) {
+            Ok(true) => {
+                info!(slot = name, "dropped by the console");
+                slot.end();
+                Ok(())
+            }
+            Ok(false) => Err(missing()),
+            Err(failed) => Err(("58030", failed.to_string())),
+        }
+    }
+
+    fn reload(&self) -> std::result::Result<Vec<String>, String> {
+        let _one_at_a_time = lock(&self.reloading);
+        let old = self.config();
+        let new = old.reload().map_err(|error| error.to_string())?;
+        let mut said: Vec<String> = old
+            .differences(&new)
+            .iter()
+            .map(|change| change.to_string())
+            .collect();
+        let config = old.with_reloaded(new);
+        // All of it takes effect, or nothing: from here on nothing can fail.
+        let terms = service::terms(&config).map_err(|error| error.to_string())?;
+        if let (Some(before), Some(now)) = (&self.terms.borrow().tls, &terms.tls) {
+            if before.files() == now.files() && !before.shows_same(now) {
+                said.push("tls_certificate: what is in the file has changed".to_owned());
+            }
+        }
+        self.around.policy.set(policy(&config));
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        self.terms.send_replace(Arc::new(terms));
+        for group in self.all_groups() {
+            group.obey();
+        }
+        *lock(&self.tried) = None;
+        Ok(said)
+    }
+
+    fn admin_role(&self) -> Option<String> {
+        self.config().admin_role
+    }
+}
+
+fn policy(config: &Config) -> Policy {
+    Policy {
+        limits: Limits {
+            cache_bytes: config.logical_wal_cache,
+            segment_bytes: SEGMENT_BYTES,
+            spool_bytes: Some(config.spool_limit).filter(|&limit| limit > 0),
+        },
+        on_limit: config.on_spool_limit,
+    }
+}
+
+fn key_of(group: &GroupConfig) -> GroupKey {
+    GroupKey {
+        binary: group.binary,
+        local_only: group.origin == Origins::None,
+        messages: group.messages,
+        ..GroupKey::new(&group.database, group.publications.clone())
+    }
+}
+
+fn lock_spool(spool: &Path) -> Result<Flock<File>> {
+    let path = spool.join(LOCK_FILE);
+    let file = File::create(&path).map_err(|source| slots::file("cannot make", path, source))?;
+    Flock::lock(file, FlockArg::LockExclusiveNonblock)
+        .map_err(|_| RelayError::SpoolInUse(spool.to_owned()))
+}
+
+/// Runs a relay until `shutdown` turns true, or its spool cannot be written any more: what
+/// the disk holds is not known then, and only opening it anew tells.
+pub async fn run(
+    config: Config,
+    mut shutdown: watch::Receiver<bool>,
+    reload: mpsc::Receiver<()>,
+) -> Result<()> {
+    let terms = service::terms(&config)?;
+    let (stop, stopping) = watch::channel(false);
+    let opening = {
+        let (config, stopping) = (config.clone(), stopping.clone());
+        tokio::task::spawn_blocking(move || Relay::open(config, terms, stopping))
+    };
+    let relay = Arc::new(
+        opening
+            .await
+            .map_err(|failed| RelayError::Gap(failed.to_string()))??,
+    );
+    let rounds = tokio::spawn(relay.clone().rounds());
+    let reloads = tokio::spawn(obey_reloads(relay.clone(), reload));
+    let mut broken = relay.around.broken.subscribe();
+    let stopper = stop.clone();
+    let ending = tokio::spawn(async move {
+        tokio::select! {
+            _ = shutdown.wait_for(|&stop| stop) => {}
+            broken = broken.wait_for(Option::is_some) => {
+                if let Some((group, why)) = broken.ok().as_deref().and_then(Option::as_ref) {
+                    error!(group, why, "the spool cannot be written any more: ending");
+                }
+            }
+        }
+        stopper.send_replace(true);
+    });
+    let served = service::serve(&relay, &config, stopping).await;
+    reloads.abort();
+    ending.abort();
+    // Also where it could not be served at all.
+    stop.send_replace(true);
+    let closing = async {
+        let _ = rounds.await;
+        let closing = relay.clone();
+        let _ = tokio::task::spawn_blocking(move || closing.close()).await;
+    };
+    let broken = relay.around.broken.borrow().clone();
+    let Some((group, why)) = broken else {
+        closing.await;
+        return served;
+    };
+    let _ = tokio::time::timeout(LAST_WORK, closing).await;
+    Err(RelayError::Poisoned { group, why })
+}
+
+/// Reads the configuration again whenever asked to.
+async fn obey_reloads(relay: Arc<Relay>, mut asked: mpsc::Receiver<()>) {
+    while asked.recv().await.is_some() {
+        let relay = relay.clone();
+        // Sessions wait neither for the disk nor for a lock meanwhile.
+        let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
+        match reloading
+            .await
+            .unwrap_or_else(|failed| Err(failed.to_string()))
+        {
+            Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
+            Ok(changes) => changes
+                .iter()
+                .for_each(|change| info!(change, "configuration")),
+            Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
+        }
+    }
+}

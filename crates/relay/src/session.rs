@@ -4,6 +4,7 @@
 //! logical replication, and idle, is each simple query shown to the [`Owner`], which says
 //! what becomes of it.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 
@@ -27,6 +28,8 @@ pub struct Facts {
     pub peer: Option<SocketAddr>,
     /// As the primary states it, `15.20 (Debian 15.20-0+deb12u1)`.
     pub server_version: String,
+    /// All settings that the primary has reported, by name.
+    pub settings: BTreeMap<String, String>,
 }
 
 /// What becomes of a command.
@@ -71,7 +74,8 @@ pub trait Owner: Send + Sync + 'static {
 
     /// What becomes of one command; `text` is the command as it was sent. Called only in
     /// sessions of logical replication (`replication=database`) outside of a transaction
-    /// block, with nothing under way.
+    /// block, with nothing under way. The future is dropped before it is done if the client
+    /// leaves or the relay stops: what must not be left half done belongs into a task.
     fn decide(
         &self,
         facts: &Facts,

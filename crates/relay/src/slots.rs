@@ -1,1 +1,579 @@
-//! To be written.
+//! Who reads, and how far each has confirmed.
+//!
+//! A slot is here from a subscriber's first `START_REPLICATION` through the relay until it
+//! is dropped. The book is one file, `slots.json` in the spool: a line with the CRC-32C of
+//! the rest in hexadecimal, then JSON. It is replaced as a whole (written beside, fsynced,
+//! renamed, folder fsynced), so a crash leaves the old or the new one; a file whose
+//! checksum does not match stops the relay, since serving from a guess could lose
+//! transactions.
+//!
+//! What a slot has confirmed is written lazily, about once a second. After a crash it may
+//! be older than what the subscriber confirmed, which costs nothing: subscribers say
+//! themselves where they want to go on. Segments of the log are removed only below what
+//! is in the file ([`SlotBook::saved`]).
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockstep_wire::Lsn;
+use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+
+use crate::error::{RelayError, Result};
+use crate::stats::{BLOCK, SlotStat};
+
+/// Most slots that a relay keeps.
+pub const MOST_SLOTS: usize = 1024;
+
+/// The book's file.
+const FILE: &str = "slots.json";
+
+/// Stands for the primary where a group's name could be: the slot goes back to it.
+pub const PRIMARY: &str = "";
+
+/// Where a slot goes on elsewhere.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Switch {
+    /// The group, or [`PRIMARY`].
+    pub group: String,
+    /// Units from here on come from it; those before from the old one.
+    pub at: Lsn,
+}
+
+/// Which groups a slot reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Route {
+    /// The group.
+    pub group: String,
+    /// The group after it, if the subscription was altered and has not got there yet.
+    pub next: Option<Switch>,
+}
+
+/// Who uses a slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Active {
+    /// The relay's number of the session.
+    pub session: u64,
+    /// Process number as clients see it.
+    pub pid: u32,
+}
+
+/// One subscriber's slot.
+#[derive(Debug)]
+pub struct Slot {
+    /// Its name, unique in the relay.
+    pub name: String,
+    /// Its database.
+    pub database: String,
+    /// The primary may still have a slot of this name that was adopted.
+    adopting: AtomicBool,
+    route: Mutex<Route>,
+    active: Mutex<Option<Active>>,
+    confirmed: AtomicU64,
+    saved: AtomicU64,
+    sent: AtomicU64,
+    behind: AtomicU64,
+    hit_bytes: AtomicU64,
+    miss_bytes: AtomicU64,
+    last_reset: AtomicI64,
+    ended: watch::Sender<bool>,
+}
+
+/// What the file keeps of a slot.
+#[derive(Debug, Serialize, Deserialize)]
+struct Kept {
+    name: String,
+    database: String,
+    group: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    adopting: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_group: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    next_at: Option<String>,
+    confirmed: String,
+}
+
+/// A lock that a panicking thread held is as good as any: no invariant spans two fields.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Slot {
+    fn new(name: &str, database: &str, route: Route, confirmed: Lsn, now_unix_us: i64) -> Self {
+        let confirmed = u64::from(confirmed);
+        Self {
+            name: name.to_owned(),
+            database: database.to_owned(),
+            adopting: AtomicBool::new(false),
+            route: Mutex::new(route),
+            active: Mutex::new(None),
+            confirmed: AtomicU64::new(confirmed),
+            saved: AtomicU64::new(confirmed),
+            sent: AtomicU64::new(confirmed),
+            behind: AtomicU64::new(0),
+            hit_bytes: AtomicU64::new(0),
+            miss_bytes: AtomicU64::new(0),
+            last_reset: AtomicI64::new(now_unix_us),
+            ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Which groups it reads.
+    pub fn route(&self) -> Route {
+        lock(&self.route).clone()
+    }
+
+    /// Whether the primary may still have the slot that it was.
+    pub fn is_adopting(&self) -> bool {
+        self.adopting.load(Ordering::Acquire)
+    }
+
+    /// What its subscriber has confirmed.
+    pub fn confirmed(&self) -> Lsn {
+        self.confirmed.load(Ordering::Acquire).into()
+    }
+
+    /// What of that is in the file.
+    pub fn saved(&self) -> Lsn {
+        self.saved.load(Ordering::Acquire).into()
+    }
+
+    /// Notes a confirmation; positions never go back.
+    pub fn confirm(&self, lsn: Lsn) {
+        self.confirmed.fetch_max(lsn.into(), Ordering::AcqRel);
+    }
+
+    /// Notes how far its session is, and how many bytes of the log are still ahead of it.
+    pub fn progress(&self, sent: Lsn, behind: u64) {
+        self.sent.store(sent.into(), Ordering::Relaxed);
+        self.behind.store(behind, Ordering::Relaxed);
+    }
+
+    /// Counts bytes handed out from memory and from the spool.
+    pub fn count(&self, hit_bytes: u64, miss_bytes: u64) {
+        self.hit_bytes.fetch_add(hit_bytes, Ordering::Relaxed);
+        self.miss_bytes.fetch_add(miss_bytes, Ordering::Relaxed);
+    }
+
+    /// Begins its statistics anew.
+    pub fn reset(&self, now_unix_us: i64) {
+        self.hit_bytes.store(0, Ordering::Relaxed);
+        self.miss_bytes.store(0, Ordering::Relaxed);
+        self.last_reset.store(now_unix_us, Ordering::Relaxed);
+    }
+
+    /// The slot is gone: its session must end.
+    pub fn end(&self) {
+        self.ended.send_replace(true);
+    }
+
+    /// Turns true when the slot is gone.
+    pub fn ended(&self) -> watch::Receiver<bool> {
+        self.ended.subscribe()
+    }
+
+    /// Who uses it.
+    pub fn active(&self) -> Option<Active> {
+        *lock(&self.active)
+    }
+
+    /// Takes it for a session, or says who has it.
+    pub fn acquire(self: &Arc<Self>, session: u64, pid: u32) -> Result<InUse, Active> {
+        let mut active = lock(&self.active);
+        match *active {
+            Some(other) => Err(other),
+            None => {
+                *active = Some(Active { session, pid });
+                drop(active);
+                Ok(InUse(self.clone()))
+            }
+        }
+    }
+
+    /// Its row.
+    pub fn stat(&self) -> SlotStat {
+        SlotStat {
+            name: self.name.clone(),
+            database: self.database.clone(),
+            group: self.route().group,
+            active_pid: self.active().map(|active| active.pid),
+            sent: self.sent.load(Ordering::Relaxed).into(),
+            confirmed: self.confirmed(),
+            behind_bytes: self.behind.load(Ordering::Relaxed),
+            cache_hit: self.hit_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),
+            cache_miss: self.miss_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),
+            last_reset_unix_us: self.last_reset.load(Ordering::Relaxed),
+        }
+    }
+
+    fn keep(&self) -> (Kept, Lsn) {
+        let route = self.route();
+        let confirmed = self.confirmed();
+        let (next_group, next_at) = route
+            .next
+            .map(|next| (next.group, next.at.to_string()))
+            .unzip();
+        let kept = Kept {
+            name: self.name.clone(),
+            database: self.database.clone(),
+            group: route.group,
+            adopting: self.is_adopting(),
+            next_group,
+            next_at,
+            confirmed: confirmed.to_string(),
+        };
+        (kept, confirmed)
+    }
+}
+
+/// A slot in use; given back when dropped.
+#[derive(Debug)]
+pub struct InUse(Arc<Slot>);
+
+impl InUse {
+    /// The slot.
+    pub fn slot(&self) -> &Arc<Slot> {
+        &self.0
+    }
+}
+
+impl Drop for InUse {
+    fn drop(&mut self) {
+        *lock(&self.0.active) = None;
+    }
+}
+
+/// All slots.
+#[derive(Debug)]
+pub struct SlotBook {
+    folder: PathBuf,
+    slots: Mutex<BTreeMap<String, Arc<Slot>>>,
+    /// Held while the file is written: an older state must not replace a newer one.
+    writing: Mutex<()>,
+}
+
+impl SlotBook {
+    /// Reads the book in a spool; there is none yet in a new one.
+    pub fn open(folder: &Path, now_unix_us: i64) -> Result<Self> {
+        let path = folder.join(FILE);
+        let kept = match fs::read_to_string(&path) {
+            Ok(text) => parse(&text).map_err(|why| RelayError::Damaged { path, why })?,
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+            Err(source) => return Err(file("cannot read", path, source)),
+        };
+        let slots = kept
+            .into_iter()
+            .map(|(kept, route, confirmed)| {
+                let slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                slot.adopting.store(kept.adopting, Ordering::Release);
+                (kept.name, Arc::new(slot))
+            })
+            .collect();
+        Ok(Self {
+            folder: folder.to_owned(),
+            slots: Mutex::new(slots),
+            writing: Mutex::new(()),
+        })
+    }
+
+    /// The slot with this name.
+    pub fn get(&self, name: &str) -> Option<Arc<Slot>> {
+        lock(&self.slots).get(name).cloned()
+    }
+
+    /// All of them, by name.
+    pub fn all(&self) -> Vec<Arc<Slot>> {
+        lock(&self.slots).values().cloned().collect()
+    }
+
+    /// Adds a slot that the primary still has, durably: [`SlotBook::adopted`] is to follow
+    /// once that is dropped. None: the name is taken, or there are too many.
+    pub fn add(
+        &self,
+        name: &str,
+        database: &str,
+        route: Route,
+        confirmed: Lsn,
+        now_unix_us: i64,
+    ) -> Result<Option<Arc<Slot>>> {
+        let slot = Arc::new(Slot::new(name, database, route, confirmed, now_unix_us));
+        slot.adopting.store(true, Ordering::Release);
+        {
+            let mut slots = lock(&self.slots);
+            if slots.contains_key(name) || slots.len() >= MOST_SLOTS {
+                return Ok(None);
+            }
+            slots.insert(name.to_owned(), slot.clone());
+        }
+        if let Err(error) = self.save() {
+            lock(&self.slots).remove(name);
+            return Err(error);
+        }
+        Ok(Some(slot))
+    }
+
+    /// The primary does not have the slot any more.
+    pub fn adopted(&self, slot: &Slot) -> Result<()> {
+        slot.adopting.store(false, Ordering::Release);
+        self.save()
+    }
+
+    /// Removes a slot, durably; false if there is none.
+    pub fn remove(&self, name: &str) -> Result<bool> {
+        let Some(slot) = lock(&self.slots).remove(name) else {
+            return Ok(false);
+        };
+        if let Err(error) = self.save() {
+            lock(&self.slots).insert(name.to_owned(), slot);
+            return Err(error);
+        }
+        Ok(true)
+    }
+
+    /// Sends a slot another way, durably.
+    pub fn reroute(&self, slot: &Slot, route: Route) -> Result<()> {
+        let old = std::mem::replace(&mut *lock(&slot.route), route);
+        self.save().inspect_err(|_| *lock(&slot.route) = old)
+    }
+
+    /// The lowest position that any slot of a group needs according to the file; None if
+    /// the group has no slots.
+    pub fn saved(&self, group: &str) -> Option<Lsn> {
+        let reads = |slot: &Arc<Slot>| {
+            let route = slot.route();
+            if route.group == group {
+                return Some(slot.saved());
+            }
+            route
+                .next
+                .filter(|next| next.group == group)
+                .map(|next| next.at.max(slot.saved()))
+        };
+        self.all().iter().filter_map(reads).min()
+    }
+
+    /// The slot of a group that has confirmed least.
+    pub fn slowest(&self, group: &str) -> Option<Arc<Slot>> {
+        self.all()
+            .into_iter()
+            .filter(|slot| slot.route().group == group)
+            .min_by_key(|slot| slot.confirmed())
+    }
+
+    /// Writes the file if any slot has confirmed more than it says.
+    pub fn save_if_moved(&self) -> Result<()> {
+        match self
+            .all()
+            .iter()
+            .any(|slot| slot.confirmed() > slot.saved())
+        {
+            true => self.save(),
+            false => Ok(()),
+        }
+    }
+
+    /// Writes the file.
+    pub fn save(&self) -> Result<()> {
+        let _writing = lock(&self.writing);
+        let slots = self.all();
+        let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(|slot| slot.keep()).unzip();
+        let json = serde_json::to_string_pretty(&kept).map_err(|error| RelayError::Damaged {
+            path: self.folder.join(FILE),
+            why: error.to_string(),
+        })?;
+        replace(&self.folder, FILE, &checked(&json))?;
+        for (slot, confirmed) in slots.iter().zip(positions) {
+            slot.saved.store(confirmed.into(), Ordering::Release);
+        }
+        Ok(())
+    }
+}
+
+/// A text behind a line with its checksum.
+pub(crate) fn checked(json: &str) -> String {
+    format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()))
+}
+
+/// The text behind its checksum, if that matches.
+pub(crate) fn unchecked(text: &str) -> Result<&str, String> {
+    let (sum, json) = text.split_once('\n').ok_or("it has no second line")?;
+    let sum = u32::from_str_radix(sum, 16).map_err(|_| "its first line is no checksum")?;
+    match sum == crc32c::crc32c(json.as_bytes()) {
+        true => Ok(json),
+        false => Err("its checksum does not match".to_owned()),
+    }
+}
+
+fn parse(text: &str) -> Result<Vec<(Kept, Route, Lsn)>, String> {
+    let kept: Vec<Kept> =
+        serde_json::from_str(unchecked(text)?).map_err(|error| error.to_string())?;
+    kept.into_iter()
+        .map(|kept| {
+            let lsn = |text: &str| text.parse::<Lsn>().map_err(|error| error.to_string());
+            let confirmed = lsn(&kept.confirmed)?;
+            let next = match (&kept.next_group, &kept.next_at) {
+                (Some(group), Some(at)) => Some(Switch {
+                    group: group.clone(),
+                    at: lsn(at)?,
+                }),
+                _ => None,
+            };
+            let route = Route {
+                group: kept.group.clone(),
+                next,
+            };
+            Ok((kept, route, confirmed))
+        })
+        .collect()
+}
+
+/// Replaces a file as a whole: afterwards it is durable, before that the old one is.
+pub(crate) fn replace(folder: &Path, name: &str, content: &str) -> Result<()> {
+    let path = folder.join(name);
+    let beside = folder.join(format!("{name}.new"));
+    let write = || -> std::io::Result<()> {
+        let mut file = fs::OpenOptions::new()
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(0o600)
+            .open(&beside)?;
+        file.write_all(content.as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&beside, &path)?;
+        File::open(folder)?.sync_all()
+    };
+    write().map_err(|source| file("cannot write", path, source))
+}
+
+pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) -> RelayError {
+    RelayError::File { what, path, source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(group: &str) -> Route {
+        Route {
+            group: group.to_owned(),
+            next: None,
+        }
+    }
+
+    fn book(folder: &Path) -> SlotBook {
+        SlotBook::open(folder, 0).unwrap()
+    }
+
+    #[test]
+    fn slots_survive_a_restart() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = book(folder.path());
+        let a = first
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
+        first
+            .add("b", "app", route("g"), 9.into(), 0)
+            .unwrap()
+            .unwrap();
+        assert!(
+            first
+                .add("a", "app", route("g"), 1.into(), 0)
+                .unwrap()
+                .is_none()
+        );
+        let altered = Route {
+            group: "g".to_owned(),
+            next: Some(Switch {
+                group: "h".to_owned(),
+                at: 30.into(),
+            }),
+        };
+        first.reroute(&a, altered.clone()).unwrap();
+        first.adopted(&a).unwrap();
+        a.confirm(7.into());
+        a.confirm(6.into());
+        assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
+
+        // Nothing was saved since: the file still says 5.
+        let crashed = book(folder.path());
+        assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
+        assert!(!crashed.get("a").unwrap().is_adopting());
+        assert!(crashed.get("b").unwrap().is_adopting());
+        assert_eq!(crashed.saved("g"), Some(5.into()));
+
+        first.save_if_moved().unwrap();
+        let second = book(folder.path());
+        let a = second.get("a").unwrap();
+        assert_eq!((a.confirmed(), a.route()), (7.into(), altered));
+        // The next group is read from where it takes over.
+        assert_eq!(
+            (second.saved("g"), second.saved("h")),
+            (Some(7.into()), Some(30.into()))
+        );
+        assert_eq!(second.slowest("g").unwrap().name, "a");
+        assert!(second.remove("a").unwrap());
+        assert!(!second.remove("a").unwrap());
+        assert_eq!(book(folder.path()).saved("g"), Some(9.into()));
+        assert_eq!(second.saved("h"), None);
+    }
+
+    #[test]
+    fn a_slot_has_one_user() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = book(folder.path());
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
+        let used = slot.acquire(1, 77).unwrap();
+        let other = slot.acquire(2, 78).unwrap_err();
+        assert_eq!((other.session, other.pid), (1, 77));
+        assert_eq!(slot.stat().active_pid, Some(77));
+        drop(used);
+        assert!(slot.acquire(2, 78).is_ok());
+    }
+
+    #[test]
+    fn a_damaged_book_is_refused() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = book(folder.path());
+        first.add("a", "app", route("g"), 5.into(), 0).unwrap();
+        let path = folder.path().join(FILE);
+        let good = fs::read(&path).unwrap();
+        for place in 0..good.len() {
+            let mut bad = good.clone();
+            bad[place] ^= 1;
+            fs::write(&path, &bad).unwrap();
+            assert!(SlotBook::open(folder.path(), 0).is_err(), "byte {place}");
+            fs::write(&path, &good[..place]).unwrap();
+            assert!(SlotBook::open(folder.path(), 0).is_err(), "cut at {place}");
+        }
+    }
+
+    #[test]
+    fn blocks_are_counted_until_a_reset() {
+        let folder = tempfile::tempdir().unwrap();
+        let book = book(folder.path());
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
+        slot.count(BLOCK * 3, 1);
+        let stat = slot.stat();
+        assert_eq!(
+            (stat.cache_hit, stat.cache_miss, stat.blks_read()),
+            (3, 1, 4)
+        );
+        slot.reset(9);
+        let stat = slot.stat();
+        assert_eq!((stat.blks_read(), stat.last_reset_unix_us), (0, 9));
+    }
+}

@@ -73,6 +73,17 @@ impl Cache {
         }
     }
 
+    /// Most memory that it may take.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Another limit from now on; the oldest chunks go if they are beyond it.
+    pub fn set_limit(&mut self, limit: u64) {
+        self.limit = limit;
+        self.make_room(0);
+    }
+
     /// Memory that it takes.
     pub fn bytes(&self) -> u64 {
         self.bytes

@@ -173,7 +173,7 @@ impl<S: Storage> Log<S> {
         });
         Self {
             storage,
-            limits,
+            limits: Mutex::new(limits),
             start: parts.header.group_start,
             writer: Mutex::new(writer),
             removing: Mutex::new(()),

@@ -85,7 +85,8 @@ pub struct End {
 #[derive(Debug)]
 pub struct Log<S: Storage> {
     storage: S,
-    limits: Limits,
+    /// Held for moments, alone.
+    limits: Mutex<Limits>,
     start: Lsn,
     writer: Mutex<Writer<S::File>>,
     removing: Mutex<()>,
@@ -100,9 +101,16 @@ impl<S: Storage> Log<S> {
         self.start
     }
 
-    /// What it was given.
+    /// Limits in force.
     pub fn limits(&self) -> Limits {
-        self.limits
+        *lock(&self.limits)
+    }
+
+    /// Other limits from now on. The cache shrinks at once; the spool is not made smaller,
+    /// but nothing is appended to one that is over its limit.
+    pub fn set_limits(&self, limits: Limits) {
+        *lock(&self.limits) = limits;
+        lock(&self.shared).cache.set_limit(limits.cache_bytes);
     }
 
     /// The files.

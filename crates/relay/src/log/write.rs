@@ -272,7 +272,7 @@ impl<S: Storage> Log<S> {
 
     /// Sees to it that `bytes` may be written, in a new segment if it is time for one.
     fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
-        if writer.offset >= self.limits.segment() && writer.offset > writer.head {
+        if writer.offset >= self.limits().segment() && writer.offset > writer.head {
             let head = {
                 let shared = lock(&self.shared);
                 SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes()
@@ -288,7 +288,7 @@ impl<S: Storage> Log<S> {
     /// An error if `bytes` more are not allowed.
     fn check_spool(&self, bytes: u64) -> Result<()> {
         let used = self.spool_bytes();
-        match self.limits.spool_bytes {
+        match self.limits().spool_bytes {
             Some(limit) if used.saturating_add(bytes) > limit => {
                 Err(LogError::SpoolFull { used, limit })
             }
@@ -436,10 +436,14 @@ impl<S: Storage> Log<S> {
         mut offset: u64,
         mut position: LogPosition,
     ) -> Vec<Chunk> {
-        let limit = self.limits.cache_bytes;
         let cost = |draft: &Draft| draft.range.len() as u64 + CHUNK_OVERHEAD;
         let mut left: u64 = drafts.iter().map(cost).sum();
-        lock(&self.shared).cache.make_room(left);
+        let limit = {
+            // Both at once: what is left out below must not leave a gap behind what is kept.
+            let mut shared = lock(&self.shared);
+            shared.cache.make_room(left);
+            shared.cache.limit()
+        };
         let mut chunks = Vec::new();
         for draft in drafts {
             let place = Place { segment, offset };

@@ -97,6 +97,31 @@ fn without_a_cache_all_comes_from_the_spool() {
 }
 
 #[test]
+fn other_limits_hold_from_then_on() {
+    let (_, log) = log(LIMITS);
+    let mut reader = log.reader(Lsn::from(100)).unwrap();
+    let units: Vec<_> = (0..20).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    assert!(log.cache_bytes() > 5_000);
+    // At once, with nothing appended.
+    let limits = Limits {
+        cache_bytes: 5_000,
+        spool_bytes: Some(log.spool_bytes()),
+        ..LIMITS
+    };
+    log.set_limits(limits);
+    assert!((1..=5_000).contains(&log.cache_bytes()));
+    let next = plain(300, 900);
+    let full = log.append(Bytes::from(next.bytes()));
+    assert!(matches!(full, Err(LogError::SpoolFull { .. })), "{full:?}");
+    assert_eq!(drain(&mut reader).0.len(), units[0].bytes().len() * 20);
+    log.set_limits(LIMITS);
+    append(&log, &next);
+    let length = next.bytes().len() as u64;
+    assert_eq!(drain(&mut reader), (next.bytes(), length, 0));
+}
+
+#[test]
 fn memory_stays_within_its_limit() {
     let limits = Limits {
         cache_bytes: 1 << 20,

@@ -143,6 +143,17 @@ impl Harness {
         self.disk.set_room(None);
     }
 
+    /// The operator wants other limits.
+    pub fn limit(&mut self) {
+        let random = &mut self.random;
+        self.limits.cache_bytes = random.choice([0, 3_000, 20_000, 1 << 20]).unwrap();
+        // Never below what there is, which stays.
+        let spool = random.u64(50_000..200_000).max(self.log.spool_bytes());
+        self.limits.spool_bytes = self.limits.spool_bytes.map(|_| spool);
+        self.log.set_limits(self.limits);
+        assert_eq!(self.log.limits(), self.limits);
+    }
+
     /// The disk cannot make something durable. Nothing may be promised after that.
     pub fn fail_sync(&mut self) {
         self.disk.refuse_sync(true);

@@ -53,7 +53,7 @@ const SIZES: Sizes = Sizes {
 
 /// Everything but crashes.
 fn live(harness: &mut Harness) {
-    match harness.random.u8(..41) {
+    match harness.random.u8(..42) {
         0..14 => harness.append(),
         14..17 => harness.cover(),
         17 => harness.cut(),
@@ -61,6 +61,7 @@ fn live(harness: &mut Harness) {
         20..22 => harness.retain(),
         22..26 => harness.follow(),
         26 => harness.fill(),
+        27 => harness.limit(),
         _ => harness.read(),
     }
     harness.check();

@@ -147,6 +147,7 @@ fn threads_do_not_disturb_each_other() {
         thread::scope(|scope| {
             let shared = &shared;
             let (for_writer, for_readers) = (random.fork(), random.fork());
+            let mut for_keeper = random.fork();
             let keeper = scope.spawn(move || {
                 let _alarm = Alarm(shared);
                 while !shared.done.load(Ordering::SeqCst) {
@@ -157,6 +158,12 @@ fn threads_do_not_disturb_each_other() {
                         Err(LogError::Gone { .. }) => unreachable!(),
                         Err(error) => panic!("{error}"),
                     }
+                    // The operator changes the cache, in the middle of anything.
+                    let cache = for_keeper.choice([0, 60_000, cache_bytes]).unwrap();
+                    shared.log.set_limits(Limits {
+                        cache_bytes: cache.min(cache_bytes),
+                        ..limits
+                    });
                     thread::yield_now();
                 }
             });

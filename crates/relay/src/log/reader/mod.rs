@@ -345,12 +345,17 @@ impl<S: Storage> Reader<S> {
                     self.segment = None;
                 }
                 if self.at >= shared.end {
+                    // A file that is held open keeps its space when it is removed.
+                    let newest = shared.index.newest().map(|entry| entry.sequence);
+                    self.segment
+                        .take_if(|segment| Some(segment.sequence) != newest);
                     return Ok(Gathered::End {
                         received: shared.received,
                     });
                 }
                 let chunks = shared.cache.from(self.at, max_bytes, MOST_PIECES);
                 if !chunks.is_empty() {
+                    self.segment = None;
                     return Ok(Gathered::Chunks(chunks, Origin::Memory));
                 }
                 let Some(entry) = shared.index.get(self.place.segment).copied() else {

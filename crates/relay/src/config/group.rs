@@ -1,0 +1,165 @@
+//! `[[group]]`: what one upstream slot decodes.
+
+use std::fmt;
+
+use super::error::quoted;
+use crate::group::SLOT_PREFIX;
+
+/// Most groups: each holds a slot and a connection of the primary.
+pub const MOST_GROUPS: usize = 64;
+
+/// Most publications of a group.
+pub const MOST_PUBLICATIONS: usize = 256;
+
+/// Longest name in PostgreSQL, in bytes.
+pub const LONGEST_NAME: usize = 63;
+
+/// Longest name of a group, in bytes: that of its slot must not be too long.
+pub const LONGEST_GROUP_NAME: usize = LONGEST_NAME - SLOT_PREFIX.len();
+
+/// One group as configured.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupConfig {
+    /// Its name, which has the characters of a slot's name.
+    pub name: String,
+    /// Database that is decoded.
+    pub database: String,
+    /// Publications; sorted, none twice.
+    pub publications: Vec<String>,
+    /// Values in binary.
+    pub binary: bool,
+    /// Which transactions, by their origin.
+    pub origin: Origin,
+    /// Logical messages too.
+    pub messages: bool,
+    /// Output plugin of the upstream slot.
+    pub plugin: Plugin,
+}
+
+/// Transactions of which origin are decoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Origin {
+    /// All.
+    Any,
+    /// Only those that were not replicated to the primary from elsewhere.
+    None,
+}
+
+impl Origin {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "any" => Ok(Self::Any),
+            "none" => Ok(Self::None),
+            _ => Err(format!("{} is not allowed: any or none", quoted(text))),
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Any => "any",
+            Self::None => "none",
+        })
+    }
+}
+
+/// Output plugin of an upstream slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Plugin {
+    /// `lockstep` where the primary has it, else `pgoutput`.
+    Auto,
+    /// The extension's plugin.
+    Lockstep,
+    /// PostgreSQL's own.
+    Pgoutput,
+}
+
+impl Plugin {
+    pub(super) fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "auto" => Ok(Self::Auto),
+            "lockstep" => Ok(Self::Lockstep),
+            "pgoutput" => Ok(Self::Pgoutput),
+            _ => Err(format!(
+                "{} is not allowed: auto, lockstep or pgoutput",
+                quoted(text)
+            )),
+        }
+    }
+}
+
+impl fmt::Display for Plugin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Auto => "auto",
+            Self::Lockstep => "lockstep",
+            Self::Pgoutput => "pgoutput",
+        })
+    }
+}
+
+impl GroupConfig {
+    /// A group with every option as it is by default. Names are not checked.
+    pub fn new(name: &str, database: &str, publications: &[&str]) -> Self {
+        let mut publications: Vec<String> =
+            publications.iter().map(|&name| name.to_owned()).collect();
+        publications.sort();
+        publications.dedup();
+        Self {
+            name: name.to_owned(),
+            database: database.to_owned(),
+            publications,
+            binary: false,
+            origin: Origin::Any,
+            messages: false,
+            plugin: Plugin::Auto,
+        }
+    }
+
+    /// True if both decode the same, whatever their names and plugins.
+    pub fn decodes_like(&self, other: &Self) -> bool {
+        let what = |group: &Self| (group.binary, group.origin, group.messages);
+        self.database == other.database
+            && self.publications == other.publications
+            && what(self) == what(other)
+    }
+}
+
+impl fmt::Display for GroupConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "database={} publications={} binary={} origin={} messages={} plugin={}",
+            self.database,
+            self.publications.join(","),
+            self.binary,
+            self.origin,
+            self.messages,
+            self.plugin,
+        )
+    }
+}
+
+/// A group's name: its slot on the primary is called after it.
+pub(super) fn group_name(text: &str) -> Result<String, String> {
+    let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
+    match (1..=LONGEST_GROUP_NAME).contains(&text.len()) && text.bytes().all(allowed) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{} is not allowed: 1 to {LONGEST_GROUP_NAME} lower-case letters, digits and _",
+            quoted(text)
+        )),
+    }
+}
+
+/// A name of anything in PostgreSQL.
+pub(super) fn object_name(text: &str) -> Result<String, String> {
+    match (1..=LONGEST_NAME).contains(&text.len()) && !text.contains('\0') {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{} is not allowed: a name of 1 to {LONGEST_NAME} bytes",
+            quoted(text)
+        )),
+    }
+}

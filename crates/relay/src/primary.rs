@@ -1,0 +1,84 @@
+//! Where the primary is: found through libpq, which knows the conninfo's several hosts,
+//! and remembered for sessions that are passed through.
+
+use std::sync::{Mutex, PoisonError};
+
+use lockstep_upstream::{Conninfo, Purpose, Server, Upstream, UpstreamError};
+
+use crate::ingest::feeder::APPLICATION_NAME;
+
+/// What subscribers set, so that values do not depend on the server's settings. Those that
+/// servers report are [`crate::owner`]'s condition for sharing a stream.
+const AS_SUBSCRIBERS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3";
+
+/// The primary.
+#[derive(Debug)]
+pub struct Primary {
+    conninfo: Conninfo,
+    /// Used where a connection names no database.
+    database: String,
+    server: Mutex<Option<Server>>,
+}
+
+impl Primary {
+    /// The primary of a conninfo.
+    pub fn new(conninfo: Conninfo, database: String) -> Self {
+        Self {
+            conninfo,
+            database,
+            server: Mutex::new(None),
+        }
+    }
+
+    /// A new connection to a database, for SQL and replication commands.
+    pub fn connect(&self, database: &str) -> Result<Upstream, UpstreamError> {
+        self.open(self.conninfo.clone().with_database(database)?)
+    }
+
+    /// A new connection for a stream: values come as a subscriber's own connection would
+    /// get them.
+    pub fn connect_to_stream(
+        &self,
+        database: &str,
+        encoding: &str,
+    ) -> Result<Upstream, UpstreamError> {
+        let conninfo = self.conninfo.clone().with_database(database)?;
+        let options = match conninfo.get("options") {
+            Some(given) => format!("{given} {AS_SUBSCRIBERS}"),
+            None => AS_SUBSCRIBERS.to_owned(),
+        };
+        let conninfo = conninfo.with("options", &options)?;
+        self.open(conninfo.with("client_encoding", encoding)?)
+    }
+
+    fn open(&self, conninfo: Conninfo) -> Result<Upstream, UpstreamError> {
+        let upstream = Upstream::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
+            .inspect_err(|_| self.forget())?;
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
+        Ok(upstream)
+    }
+
+    /// Finds out where it is.
+    pub fn look(&self) -> Result<(), UpstreamError> {
+        self.connect(&self.database).map(drop)
+    }
+
+    /// Where it is, as last connected to; None while nobody knows.
+    pub fn known(&self) -> Option<Server> {
+        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone()
+    }
+
+    /// Its host and port, as last connected to.
+    pub fn name(&self) -> String {
+        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        known.as_ref().map_or_else(String::new, |server| {
+            format!("{}:{}", server.host, server.port)
+        })
+    }
+
+    /// It was not found where it was: look again next time.
+    pub fn forget(&self) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
