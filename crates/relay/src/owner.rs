@@ -435,8 +435,13 @@ impl Relay {
         {
             return pass("a slot of another plugin or database");
         }
-        if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
-            return pass("a slot that is temporary, in use, or was invalidated");
+        if found.temporary || found.invalidation.is_some() {
+            return pass("a slot that is temporary or was invalidated");
+        }
+        if let Some(pid) = found.active_pid {
+            // As a server: a subscription that has moved here comes again, and may find that
+            // its old session has ended meanwhile. Passed through it would stay so.
+            return Err(in_use(name, pid).into());
         }
         if found.failover && !self.config().failover {
             return pass("a failover slot, and failover is off in the configuration");
