@@ -202,7 +202,6 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     let long = Bytes::from(plain(key + 20, 6_000).bytes());
     // The first attempt ends the full segment, so that it can go.
     assert!(log.append(long.clone()).unwrap_err().is_retryable());
-    log.sync().unwrap();
     assert!(log.retain(log.received()).unwrap() > 6_000);
     log.append(long).unwrap();
 }
@@ -302,6 +301,51 @@ fn what_is_cut_before_it_is_handed_out_is_replaced() {
         // The session after the cut describes tables again.
         assert_eq!(got.len(), bytes + if whole { told } else { 0 });
         assert!(got.ends_with(&units[units.len() - 1].bytes()[60..]));
+    }
+}
+
+#[test]
+fn a_cut_over_many_segments_survives_a_machine_that_stops() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 200,
+        spool_bytes: None,
+    };
+    let changes: Vec<_> = (0..6)
+        .map(|n| [b"I".as_slice(), &[n; 300]].concat())
+        .collect();
+    let long = transaction(110, 120, &changes);
+    for (changes, seed) in (0..40).flat_map(|changes| (0..10).map(move |seed| (changes, seed))) {
+        let (disk, log) = log(limits);
+        append(&log, &plain(100, 10));
+        for frame in &long.frames[..6] {
+            log.append(frame).unwrap();
+        }
+        if seed % 2 == 0 {
+            log.sync().unwrap();
+        }
+        assert!(disk.names().len() > 4);
+        disk.stop_after(changes);
+        let cut = log.cut();
+        assert!(cut.is_ok() || disk.has_stopped());
+        // Another transaction in its place.
+        let units: Vec<_> = (11..16).map(|n| plain(n * 10, 300)).collect();
+        let stored = units
+            .iter()
+            .take_while(|unit| log.append(unit.bytes()).is_ok());
+        let stored = stored.count();
+        let durable = log.sync();
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (opened, recovered) = Log::open(disk.after_crash(&mut random), limits).unwrap();
+        assert_eq!(recovered.holes, []);
+        assert!(durable.is_err() || durable.unwrap() <= recovered.durable);
+        let opened = Arc::new(opened);
+        let (bytes, ..) = drain(&mut opened.reader(opened.oldest()).unwrap());
+        let mut all = plain(100, 10).bytes();
+        units[..stored]
+            .iter()
+            .for_each(|unit| all.extend(unit.bytes()));
+        assert!(all.starts_with(&bytes));
     }
 }
 
