@@ -8,7 +8,7 @@
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use lockstep_upstream::{SlotState, Upstream, UpstreamError};
@@ -161,12 +161,22 @@ pub struct Group {
     sent: AtomicU64,
     units: AtomicU64,
     bytes: AtomicU64,
+    readers: AtomicUsize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A session that streams from a group.
+#[derive(Debug)]
+pub struct Reading(Arc<Group>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 /// The first log that cannot be written any more: its group, and why. None while all can.
 pub type Broken = watch::Sender<Option<(String, String)>>;
 
@@ -312,6 +322,7 @@ impl Group {
             sent: AtomicU64::new(0),
             units: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            readers: AtomicUsize::new(0),
         })
     }
 
@@ -519,6 +530,17 @@ impl Group {
     pub fn count(&self, units: u64, bytes: u64) {
         self.units.fetch_add(units, Ordering::Relaxed);
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Counts a session that streams from here, until what is returned is dropped.
+    pub fn enter_reader(self: &Arc<Self>) -> Reading {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reading(self.clone())
+    }
+
+    /// How many sessions stream from here.
+    pub fn readers(&self) -> usize {
+        self.readers.load(Ordering::Relaxed)
     }
 
     /// Removes segments that no slot needs any more; bytes removed.

@@ -287,6 +287,7 @@ fn the_console_asks_the_primary_who_it_is() {
              CREATE OPERATOR trap.= (LEFTARG = name, RIGHTARG = name, FUNCTION = trap.yes); \
              CREATE FUNCTION trap.pg_has_role(oid, text, text) RETURNS bool LANGUAGE sql AS 'SELECT true'; \
              CREATE VIEW trap.pg_roles AS SELECT 'nobody'::name AS rolname, true AS rolsuper, 10::oid AS oid; \
+             GRANT SELECT ON trap.pg_roles TO PUBLIC; \
              ALTER ROLE nobody SET search_path = trap, pg_catalog",
         )
         .unwrap();

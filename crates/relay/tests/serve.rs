@@ -148,8 +148,13 @@ fn relay(change: impl FnOnce(&mut Options)) -> (Relay, tempfile::TempDir) {
     (Relay::start(options), folder)
 }
 
+/// What does not come in this time does not come: a test that fails must end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
 fn connect(relay: &Relay) -> TcpStream {
-    TcpStream::connect(("127.0.0.1", relay.port)).unwrap()
+    let stream = TcpStream::connect(("127.0.0.1", relay.port)).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    stream
 }
 
 #[test]

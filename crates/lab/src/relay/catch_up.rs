@@ -8,7 +8,7 @@ use super::sink::Sink;
 use super::subscriber::Subscriber;
 use crate::cluster::Lab;
 use crate::server::Server;
-use crate::{Lsn, Result};
+use crate::{LabError, Lsn, Result};
 
 pub use super::fanout::Kind;
 
@@ -17,6 +17,9 @@ const LONGEST: Duration = Duration::from_secs(3_600);
 
 /// The slot of a sink.
 const SLOT: &str = "catch_up";
+
+/// Three updates and an insert.
+const ROWS_OF_TPC_B: u64 = 4;
 
 /// One round.
 #[derive(Debug, Clone)]
@@ -65,7 +68,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &CatchUpSpec) -> Result<CatchU
     let mut scene = Scene::open(lab, primary, &spec.way)?;
     let consumer = begin_and_stop(lab, primary, &scene, spec)?;
     let before = scene.meter(primary);
-    publisher::run_transactions(lab, primary, spec.clients, spec.transactions)?;
+    let transactions = publisher::run_transactions(lab, primary, spec.clients, spec.transactions)?;
     let goal = publisher::mark(primary)?;
     let ended = Instant::now();
     let relay_behind_s = match scene.is_relay() {
@@ -78,6 +81,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &CatchUpSpec) -> Result<CatchU
     scene.check()?;
     let start = scene.meter(primary);
     let caught_up = catch_up(lab, primary, &scene, &consumer, goal)?;
+    check_rows(&caught_up, transactions)?;
     let spent = Spent {
         seconds: caught_up.seconds,
         ..caught_up.meter.since(&start)
@@ -88,8 +92,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &CatchUpSpec) -> Result<CatchU
         relay_behind_s,
         relay_rss_mb: scene.relay_rss_mb(),
         bytes: caught_up.bytes,
-        // Three updates and an insert.
-        rows: u64::from(spec.transactions) * 4,
+        rows: transactions * ROWS_OF_TPC_B,
         apply_cpu_s: caught_up.apply_cpu_s,
     };
     drop(caught_up.sink);
@@ -127,10 +130,24 @@ fn begin_and_stop(
     }
 }
 
+/// A figure about a consumer that lacks something would be worth nothing. More is allowed: what
+/// it had not confirmed comes again.
+fn check_rows(caught_up: &CaughtUp, transactions: u64) -> Result<()> {
+    match caught_up.transactions >= transactions {
+        true => Ok(()),
+        false => Err(LabError::Measurement(format!(
+            "the consumer has {} of {transactions} transactions",
+            caught_up.transactions
+        ))),
+    }
+}
+
 struct CaughtUp {
     seconds: f64,
     meter: super::scene::Meter,
     bytes: u64,
+    /// Transactions that the consumer has, if it has whole ones.
+    transactions: u64,
     apply_cpu_s: Option<f64>,
     /// Still connected, so that its walsender could be looked at.
     sink: Option<Sink>,
@@ -152,6 +169,7 @@ fn catch_up(
                 seconds: (reached - started).as_secs_f64(),
                 meter: scene.meter(primary),
                 bytes: sink.counts().bytes,
+                transactions: sink.counts().rows / ROWS_OF_TPC_B,
                 apply_cpu_s: None,
                 sink: Some(sink),
             })
@@ -164,6 +182,7 @@ fn catch_up(
                 seconds,
                 meter: scene.meter(primary),
                 bytes: 0,
+                transactions: subscriber.rows("pgbench_history")?,
                 apply_cpu_s: Some(subscriber.apply_cpu_s()?),
                 sink: None,
             })

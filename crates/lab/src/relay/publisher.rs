@@ -34,7 +34,10 @@ pub fn settings(subscribers: u32) -> Settings {
         ("max_connections", "100"),
         ("max_replication_slots", &slots),
         ("max_wal_senders", &slots),
+        // Writers do not wait for the disk, so the load is one of CPU. But only what is on
+        // disk is streamed: the WAL writer must not sleep, or all lag would be its.
         ("synchronous_commit", "off"),
+        ("wal_writer_delay", "1ms"),
         ("autovacuum", "off"),
     ]
     .into_iter()
@@ -75,17 +78,20 @@ pub fn endpoint(primary: &Server) -> Endpoint {
     }
 }
 
-/// Runs so many of pgbench's TPC-B-like transactions, on the primary's cores.
+/// Runs so many of pgbench's TPC-B-like transactions, on the primary's cores; a few more, if
+/// they cannot be divided among the clients. Returns how many: each changes three rows and
+/// inserts one.
 pub fn run_transactions(
     lab: &Lab,
     primary: &Server,
     clients: u32,
     transactions: u32,
-) -> Result<()> {
+) -> Result<u64> {
+    let each = transactions.div_ceil(clients.max(1));
     let mut pgbench = lab.pgbench(primary, SUPERUSER);
     pgbench.args(["--no-vacuum", "--client", &clients.to_string()]);
     pgbench.args(["--jobs", "1", "--transactions"]);
-    pgbench.arg(transactions.div_ceil(clients.max(1)).to_string());
+    pgbench.arg(each.to_string());
     pgbench.stdout(std::process::Stdio::null());
     pgbench.stderr(std::process::Stdio::piped());
     let failed = |reason: String| LabError::Program {
@@ -98,7 +104,7 @@ pub fn run_transactions(
         .wait_with_output()
         .map_err(|error| failed(error.to_string()))?;
     match output.status.success() {
-        true => Ok(()),
+        true => Ok(u64::from(each) * u64::from(clients)),
         false => {
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             Err(failed(

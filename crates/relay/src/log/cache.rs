@@ -134,21 +134,16 @@ impl Cache {
             self.open = Run::default();
             self.whole = Run::default();
         }
-        let Marks {
-            open, first_key, ..
-        } = chunk.marks;
         if chunk.kind != Kind::Frames || chunk.bytes.len() > SMALL {
             self.open = Run::default();
             self.whole = Run::default();
             return;
         }
-        if open && first_key.is_valid() {
-            // The log may be cut before it.
-            self.open = Run::default();
-        }
+        // A chunk that begins an open unit follows one with none open, so the two kinds of
+        // run never mix: the log may be cut between them.
         self.open.chunks += 1;
         self.open.bytes += chunk.bytes.len();
-        if !open {
+        if !chunk.marks.open {
             self.whole.chunks += self.open.chunks;
             self.whole.bytes += self.open.bytes;
             self.open = Run::default();

@@ -11,6 +11,16 @@ use lockstep_wire::Lsn;
 use super::position::LogPosition;
 use super::segment::SegmentHeader;
 
+/// What is known about a segment without reading all of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Health {
+    Whole,
+    /// Its header cannot be read.
+    Damaged,
+    /// There is no such file.
+    Missing,
+}
+
 /// A segment's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -21,8 +31,7 @@ pub(super) struct Entry {
     pub first_lsn: Lsn,
     /// Bytes of the file.
     pub bytes: u64,
-    /// Its header cannot be read.
-    pub damaged: bool,
+    health: Health,
 }
 
 impl Entry {
@@ -32,25 +41,38 @@ impl Entry {
             position: header.position,
             first_lsn: header.first_lsn(),
             bytes,
-            damaged: false,
+            health: Health::Whole,
         }
     }
 
-    /// In place of a segment that cannot be read, or is not there (`bytes` 0); `next` is
-    /// the one after it. Readers come to it only from the one before.
+    /// For a segment whose header cannot be read; `next` is the one after it. Readers come
+    /// to it only from the one before.
     pub fn damaged(sequence: u64, position: LogPosition, bytes: u64, next: &Self) -> Self {
         Self {
             sequence,
             position,
             first_lsn: next.first_lsn,
             bytes,
-            damaged: true,
+            health: Health::Damaged,
         }
     }
 
+    /// In place of a segment that should be there before `next`.
+    pub fn missing(sequence: u64, next: &Self) -> Self {
+        Self {
+            health: Health::Missing,
+            ..Self::damaged(sequence, next.position, 0, next)
+        }
+    }
+
+    /// Nothing of it can be read.
+    pub fn is_damaged(&self) -> bool {
+        self.health != Health::Whole
+    }
+
     /// There is no such file.
-    pub fn missing(&self) -> bool {
-        self.bytes == 0
+    pub fn is_missing(&self) -> bool {
+        self.health == Health::Missing
     }
 }
 

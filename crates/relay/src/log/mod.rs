@@ -171,7 +171,8 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).poisoned
     }
 
-    /// Tells of every change of the end.
+    /// Tells of every change of the end. Who waits for one marks the value as seen before
+    /// the read that finds nothing, or misses what comes in between.
     pub fn watch(&self) -> watch::Receiver<End> {
         self.ends.subscribe()
     }
@@ -208,7 +209,7 @@ impl<S: Storage> Log<S> {
             };
             let name = file_name(entry.sequence, entry.position);
             // One at a time: a crash must not leave a gap between those that are left.
-            let removed = match entry.missing() {
+            let removed = match entry.is_missing() {
                 true => Ok(()),
                 false => self.storage.remove(&name),
             };

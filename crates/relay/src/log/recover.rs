@@ -279,7 +279,7 @@ impl<S: Storage> Recovery<'_, S> {
                 });
             }
             for sequence in (found.sequence + 1..next.sequence).rev() {
-                entries.push(Entry::damaged(sequence, next.position, 0, &next));
+                entries.push(Entry::missing(sequence, &next));
                 expected_bytes = found.bytes;
             }
             let (entry, what) = match found.header {

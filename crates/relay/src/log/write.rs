@@ -84,9 +84,12 @@ impl<S: Storage> Log<S> {
     /// durable only after the next [`Self::sync`]; readers get them at once.
     ///
     /// All or nothing: after an error the log is as before, and where the error
-    /// [`LogError::is_retryable`] the same frames can be given again later. Memory that
-    /// `frames` shares with others is not counted as the cache's.
-    pub fn append(&self, frames: Bytes) -> Result<()> {
+    /// [`LogError::is_retryable`] the same frames can be given again later.
+    pub fn append(&self, frames: impl AsRef<[u8]>) -> Result<()> {
+        self.append_bytes(frames.as_ref())
+    }
+
+    fn append_bytes(&self, frames: &[u8]) -> Result<()> {
         if frames.is_empty() {
             return Ok(());
         }
@@ -100,18 +103,18 @@ impl<S: Storage> Log<S> {
                 whole_key: shared.whole_key,
             }
         };
-        let plan = plan(&frames, before, writer.session)?;
+        let plan = plan(frames, before, writer.session)?;
         self.check_schema(&plan, writer.session)?;
         let bytes = (frames.len() + plan.drafts.len() * RECORD_HEADER) as u64;
         self.make_space(&mut writer, bytes)?;
         let start = writer.offset;
         let position = lock(&self.shared).end;
-        let end = match self.write_drafts(&mut writer, &frames, &plan.drafts, position) {
+        let end = match self.write_drafts(&mut writer, frames, &plan.drafts, position) {
             Ok(end) => end,
             Err(source) => return Err(self.take_back(&mut writer, source)),
         };
         writer.offset = end;
-        self.publish(&mut writer, &frames, plan, start, position);
+        self.publish(&mut writer, frames, plan, start, position);
         drop(writer);
         self.announce();
         Ok(())
@@ -377,7 +380,7 @@ impl<S: Storage> Log<S> {
     fn publish(
         &self,
         writer: &mut MutexGuard<'_, Writer<S::File>>,
-        frames: &Bytes,
+        frames: &[u8],
         plan: Plan,
         start: u64,
         position: LogPosition,
@@ -428,7 +431,7 @@ impl<S: Storage> Log<S> {
     fn chunks(
         &self,
         segment: u64,
-        frames: &Bytes,
+        frames: &[u8],
         drafts: &[Draft],
         mut offset: u64,
         mut position: LogPosition,
@@ -446,14 +449,11 @@ impl<S: Storage> Log<S> {
             let place = Place { segment, offset };
             offset += (RECORD_HEADER + draft.range.len()) as u64;
             if left <= limit {
-                let bytes = frames.slice(draft.range.clone());
+                let bytes = frames.get(draft.range.clone()).unwrap_or_default();
                 chunks.push(Chunk {
                     kind: draft.kind,
-                    // A part must not keep the memory of the whole.
-                    bytes: match frames.len() > CHUNK_BYTES {
-                        true => Bytes::copy_from_slice(&bytes),
-                        false => bytes,
-                    },
+                    // Copied: how much memory `frames` keeps alive is not known here.
+                    bytes: Bytes::copy_from_slice(bytes),
                     position,
                     place,
                     next: Place { segment, offset },

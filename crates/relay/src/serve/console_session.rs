@@ -191,6 +191,7 @@ type Answer = (bool, bool, bool);
 async fn read_rights(
     frames: &mut FrameReader<Reader>,
 ) -> Result<Result<Answer, Report>, ReadError> {
+    let mut answers = 0_u64;
     let mut answer = None;
     let mut refused = None;
     while let Some(message) = frames.message(LIMIT).await? {
@@ -199,6 +200,7 @@ async fn read_rights(
         match Backend::parse(Frame { tag, body }) {
             Ok(Backend::DataRow(values)) => {
                 let truth = |at: usize| values.get(at).copied().flatten() == Some(b"t");
+                answers += 1;
                 answer = Some((truth(0), truth(1), truth(2)));
             }
             Ok(Backend::ErrorResponse(report)) => refused = Some(report),
@@ -207,14 +209,14 @@ async fn read_rights(
         }
     }
     Ok(match (answer, refused) {
-        (Some(answer), None) => Ok(answer),
+        (Some(answer), None) if answers == 1 => Ok(answer),
         (_, Some(report)) => Err(Report {
             severity: "FATAL".to_owned(),
             ..report
         }),
-        (None, None) => Err(Report::fatal(
+        (_, None) => Err(Report::fatal(
             "08006",
-            "the primary knows nothing of the role",
+            "the primary does not say one thing about the role",
         )),
     })
 }

@@ -181,12 +181,12 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     };
     let (_, log) = log(limits);
     let mut key = 100;
-    let full = loop {
-        match log.append(Bytes::from(plain(key, 900).bytes())) {
-            Ok(()) => key += 10,
-            Err(error) => break error,
-        }
-    };
+    let full = (0..20).find_map(|_| {
+        let result = log.append(plain(key, 900).bytes());
+        key += if result.is_ok() { 10 } else { 0 };
+        result.err()
+    });
+    let full = full.unwrap();
     assert!(matches!(full, LogError::SpoolFull { limit: 10_000, .. }) && full.is_retryable());
     assert_eq!(log.received(), Lsn::from(key));
     log.sync().unwrap();
@@ -239,6 +239,160 @@ fn readers_that_slept_through_many_cuts_go_on() {
     let next = plain(120, 10);
     append(&log, &next);
     assert_eq!(drain(&mut ahead).0, next.bytes());
+}
+
+#[test]
+fn what_is_cut_while_it_is_read_is_not_served() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        ..LIMITS
+    });
+    append(&log, &plain(100, 10));
+    let mut reader = log.reader(Lsn::from(100)).unwrap();
+    drain(&mut reader);
+    let old = plain(110, 500);
+    log.append(old.frames[..2].concat()).unwrap();
+    let new = transaction(110, 120, &[[b"U".as_slice(), &[9; 500]].concat()]);
+    let other = (Arc::clone(&log), new.clone());
+    disk.after_read(move || {
+        let (log, new) = other;
+        log.cut().unwrap();
+        append(&log, &new);
+    });
+    assert!(drain(&mut reader).0 == new.bytes());
+}
+
+#[test]
+fn what_is_cut_before_it_is_handed_out_is_replaced() {
+    // A reader that has been told what is in force, and one that has not.
+    for whole in [true, false] {
+        let (_, log) = log(LIMITS);
+        let tables: Vec<_> = (0..3).map(|id| relation(id, 0, 2_000)).collect();
+        append(&log, &transaction(100, 110, &tables));
+        let mut reader = log.reader(Lsn::from(110)).unwrap();
+        let first = plain(110, 10);
+        let mut got = Vec::new();
+        if whole {
+            append(&log, &first);
+        }
+        let open = plain(120, 10);
+        log.append(open.frames[..2].concat()).unwrap();
+        if whole {
+            // The descriptions do not fit: all but the start of it waits.
+            let mut most = 3_000;
+            while got.is_empty() || reader.within_unit() {
+                let Read::Frames { pieces, .. } = reader.read(most).unwrap() else {
+                    panic!("nothing was read");
+                };
+                got.extend(pieces.concat());
+                most = 1;
+            }
+            assert_eq!(reader.sent(), Lsn::from(120));
+        }
+        log.cut().unwrap();
+        let next = plain(120, 300);
+        append(&log, &next);
+        got.extend(drain(&mut reader).0);
+        let told: usize = tables.iter().map(|table| table.len() + 30).sum();
+        let units = match whole {
+            true => vec![first, next],
+            false => vec![next],
+        };
+        let bytes: usize = units.iter().map(|unit| unit.bytes().len()).sum();
+        // The session after the cut describes tables again.
+        assert_eq!(got.len(), bytes + if whole { told } else { 0 });
+        assert!(got.ends_with(&units[units.len() - 1].bytes()[60..]));
+    }
+}
+
+#[test]
+fn what_comes_during_a_sync_needs_another() {
+    // The second time a segment is full and another one begins meanwhile.
+    for segment_bytes in [10_000, 200] {
+        let (disk, log) = log(Limits {
+            segment_bytes,
+            ..LIMITS
+        });
+        append(&log, &plain(100, 200));
+        let other = Arc::clone(&log);
+        disk.after_sync(move || append(&other, &plain(110, 200)));
+        assert_eq!(log.sync().unwrap(), Lsn::from(110));
+        assert_eq!(
+            (log.durable(), log.received()),
+            (Lsn::from(110), Lsn::from(120))
+        );
+        assert_eq!(log.sync().unwrap(), Lsn::from(120));
+        let mut random = fastrand::Rng::with_seed(1);
+        let (opened, _) = Log::open(disk.after_crash(&mut random), LIMITS).unwrap();
+        assert_eq!(opened.durable(), Lsn::from(120));
+    }
+}
+
+#[test]
+fn what_is_removed_while_it_is_read_is_gone() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 1_000,
+        ..LIMITS
+    });
+    let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    log.sync().unwrap();
+    let mut reader = log.reader(Lsn::from(100)).unwrap();
+    let other = Arc::clone(&log);
+    // What it has open it still gets: the first was read when it was made.
+    disk.after_read(move || drop(other.retain(Lsn::from(130))));
+    for unit in &units[..2] {
+        let Read::Frames { pieces, .. } = reader.read(1).unwrap() else {
+            panic!("nothing was read");
+        };
+        assert!(pieces.concat() == unit.bytes());
+    }
+    assert!(matches!(reader.read(1), Err(LogError::Gone { .. })));
+    let (again, other) = (Arc::clone(&log), Arc::clone(&log));
+    disk.after_read(move || drop(other.retain(Lsn::from(140))));
+    assert_eq!(
+        drain(&mut again.reader(Lsn::from(130)).unwrap()).0,
+        units[3].bytes()
+    );
+}
+
+#[test]
+fn a_segment_that_lost_whole_records_is_noticed() {
+    let (disk, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 1_500,
+        ..LIMITS
+    });
+    let units: Vec<_> = (0..4).map(|n| plain(100 + n * 10, 900)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    log.sync().unwrap();
+    let first = disk.names()[0].clone();
+    disk.damage(&first, |bytes| {
+        // The second of two, with its header.
+        bytes.truncate(bytes.len() - units[1].bytes().len() - 48);
+        true
+    });
+    let (opened, recovered) = Log::open(disk.after_kill(), LIMITS).unwrap();
+    let hole = &recovered.holes[0];
+    assert_eq!((hole.from, hole.to), (Lsn::from(100), Some(Lsn::from(120))));
+    let opened = Arc::new(opened);
+    let mut reader = opened.reader(Lsn::from(100)).unwrap();
+    let Read::Frames { pieces, .. } = reader.read(1).unwrap() else {
+        panic!("nothing was read");
+    };
+    assert!(pieces.concat() == units[0].bytes());
+    match reader.read(1).unwrap_err() {
+        LogError::Corrupt {
+            segment: 1,
+            from,
+            to: Some(to),
+            ..
+        } => assert_eq!((from, to), (Lsn::from(110), Lsn::from(120))),
+        error => panic!("{error}"),
+    }
+    let rest = drain(&mut opened.reader(Lsn::from(120)).unwrap()).0;
+    assert!(rest == [units[2].bytes(), units[3].bytes()].concat());
 }
 
 #[test]

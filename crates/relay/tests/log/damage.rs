@@ -135,7 +135,7 @@ fn damage(harness: &mut Harness) -> (usize, String) {
 
 #[test]
 fn damage_is_told_and_never_served() {
-    crate::seeds(1500, |random| {
+    crate::seeds(1000, |random| {
         let mut harness = written(random);
         let received = harness.received();
         let oldest = u64::from(harness.log.oldest());

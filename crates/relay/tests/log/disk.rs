@@ -2,6 +2,7 @@
 //! not made durable, any part of it; runs full; flips bytes; refuses to make data durable.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -20,7 +21,10 @@ struct Content {
     lost: BTreeSet<usize>,
 }
 
-#[derive(Debug, Default)]
+/// Something to happen in between.
+type Hook = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
 struct State {
     files: Vec<Content>,
     /// Names and files they stand for, now and surely after a crash.
@@ -32,10 +36,15 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
+    /// It stops before one more change than this.
+    changes_left: Option<u64>,
+    /// What happens right after the next read, and after a file is made durable.
+    after_read: Option<Hook>,
+    after_sync: Option<Hook>,
 }
 
 /// The folder. Clones are the same folder.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Disk(Arc<Mutex<State>>);
 
 /// One of its files.
@@ -45,7 +54,23 @@ pub struct DiskFile {
     number: usize,
 }
 
+impl fmt::Debug for Disk {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Disk")
+    }
+}
+
 impl Disk {
+    /// What another thread does right after the next read of a file.
+    pub fn after_read(&self, hook: impl FnOnce() + Send + 'static) {
+        self.state().after_read = Some(Box::new(hook));
+    }
+
+    /// What another thread does while a file is made durable, too late to be so.
+    pub fn after_sync(&self, hook: impl FnOnce() + Send + 'static) {
+        self.state().after_sync = Some(Box::new(hook));
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap()
     }
@@ -55,6 +80,31 @@ impl Disk {
         match state.stopped {
             true => Err(io::Error::other("the machine has stopped")),
             false => Ok(state),
+        }
+    }
+
+    /// The machine makes so many more changes and stops before the next.
+    pub fn stop_after(&self, changes: u64) {
+        self.state().changes_left = Some(changes);
+    }
+
+    pub fn has_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// For whoever changes something.
+    fn changing(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.running()?;
+        match &mut state.changes_left {
+            Some(0) => {
+                state.stopped = true;
+                Err(io::Error::other("the machine has stopped"))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(state)
+            }
+            None => Ok(state),
         }
     }
 
@@ -199,7 +249,7 @@ impl Storage for Disk {
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.files.len();
         state.files.push(Content::default());
         state.names.insert(name.to_owned(), number);
@@ -218,19 +268,19 @@ impl Storage for Disk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.names.remove(from).ok_or_else(not_found)?;
         state.names.insert(to.to_owned(), number);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.running()?.names.remove(name);
+        let removed = self.changing()?.names.remove(name);
         removed.map(drop).ok_or_else(not_found)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         state.durable_names = state.names.clone();
         Ok(())
     }
@@ -242,18 +292,23 @@ impl SpoolFile for DiskFile {
     }
 
     fn read_at(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
-        let state = self.disk.running()?;
+        let mut state = self.disk.running()?;
+        let hook = state.after_read.take();
         let content = &state.files[self.number].now;
         let bytes = usize::try_from(offset)
             .ok()
             .and_then(|offset| content.get(offset..offset + into.len()))
             .ok_or_else(|| io::Error::from(io::ErrorKind::UnexpectedEof))?;
         into.copy_from_slice(bytes);
+        drop(state);
+        if let Some(hook) = hook {
+            hook();
+        }
         Ok(())
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let used = state.used();
         let left = state
             .room
@@ -277,14 +332,14 @@ impl SpoolFile for DiskFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let length = usize::try_from(length).unwrap();
         state.files[self.number].now.resize(length, 0);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let refuse = std::mem::take(&mut state.refuse_sync);
         let Content { now, durable, lost } = &mut state.files[self.number];
         if !refuse {
@@ -297,6 +352,11 @@ impl SpoolFile for DiskFile {
                 (false, false) if !lost.contains(&at) => durable[place].copy_from_slice(sector),
                 _ => {}
             }
+        }
+        let hook = state.after_sync.take();
+        drop(state);
+        if let Some(hook) = hook {
+            hook();
         }
         match refuse {
             true => Err(io::Error::other("the disk refuses")),

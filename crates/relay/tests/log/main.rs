@@ -69,7 +69,7 @@ fn live(harness: &mut Harness) {
 
 #[test]
 fn readers_get_what_the_model_says() {
-    seeds(150, |mut random| {
+    seeds(100, |mut random| {
         let limits = some_limits(&mut random);
         let mut harness = Harness::new(random, limits, SIZES);
         for _ in 0..200 {
@@ -84,15 +84,21 @@ fn readers_get_what_the_model_says() {
 
 #[test]
 fn crashes_lose_nothing_that_was_durable() {
-    seeds(400, |mut random| {
+    seeds(300, |mut random| {
         let limits = some_limits(&mut random);
         let mut harness = Harness::new(random, limits, SIZES);
         for _ in 0..harness.random.usize(1..6) {
             for _ in 0..harness.random.usize(1..40) {
                 live(&mut harness);
             }
-            match harness.random.u8(..5) {
+            match harness.random.u8(..7) {
                 0 => harness.fail_sync(),
+                1..4 => harness.stop(),
+                4 => {
+                    // What a process that was killed has left is not yet on the disk.
+                    harness.restart(false);
+                    harness.restart(true);
+                }
                 _ => drop(harness.restart(true)),
             }
             harness.read_everything(2);

@@ -8,6 +8,7 @@ use std::thread;
 use bytes::Bytes;
 use lockstep_relay::log::{FileStorage, Limits, Log, LogError, Read};
 use lockstep_wire::Lsn;
+use tokio::sync::watch;
 
 use crate::stream::{Unit, transaction};
 
@@ -31,6 +32,19 @@ struct Shared {
     /// End of what each reader has.
     have: Vec<AtomicU64>,
     done: AtomicBool,
+    /// A thread has failed: the others end as well.
+    failed: watch::Sender<bool>,
+}
+
+/// Tells the others if its thread fails.
+struct Alarm<'a>(&'a Shared);
+
+impl Drop for Alarm<'_> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.0.failed.send_replace(true);
+        }
+    }
 }
 
 impl Shared {
@@ -41,6 +55,7 @@ impl Shared {
 }
 
 fn append(shared: &Shared, mut random: fastrand::Rng) {
+    let _alarm = Alarm(shared);
     let mut key = FIRST;
     while key < FIRST + UNITS * STEP {
         let unit = unit_of(key);
@@ -53,6 +68,7 @@ fn append(shared: &Shared, mut random: fastrand::Rng) {
                     Ok(()) => return,
                     Err(error) => assert!(error.is_retryable(), "{error}"),
                 }
+                assert!(!*shared.failed.borrow());
                 thread::yield_now();
             }
         };
@@ -67,7 +83,9 @@ fn append(shared: &Shared, mut random: fastrand::Rng) {
 }
 
 fn read(shared: &Shared, number: usize, mut random: fastrand::Rng) {
+    let _alarm = Alarm(shared);
     let mut ends = shared.log.watch();
+    let mut failed = shared.failed.subscribe();
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .build()
@@ -80,7 +98,12 @@ fn read(shared: &Shared, number: usize, mut random: fastrand::Rng) {
             ends.borrow_and_update();
             match reader.read(random.usize(1..400_000)) {
                 Ok(Read::Frames { pieces, .. }) => got.extend(pieces.concat()),
-                Ok(Read::Nothing { .. }) => runtime.block_on(ends.changed()).unwrap(),
+                Ok(Read::Nothing { .. }) => runtime.block_on(async {
+                    tokio::select! {
+                        changed = ends.changed() => changed.unwrap(),
+                        _ = failed.wait_for(|failed| *failed) => panic!("another thread failed"),
+                    }
+                }),
                 // What was got of the open unit is void.
                 Ok(Read::Cut) => break,
                 Ok(Read::Limit) => panic!("there is no limit"),
@@ -119,12 +142,14 @@ fn threads_do_not_disturb_each_other() {
             log,
             have: (0..READERS).map(|_| AtomicU64::new(FIRST)).collect(),
             done: AtomicBool::new(false),
+            failed: watch::Sender::new(false),
         };
         thread::scope(|scope| {
             let shared = &shared;
             let (for_writer, for_readers) = (random.fork(), random.fork());
             let mut for_keeper = random.fork();
             let keeper = scope.spawn(move || {
+                let _alarm = Alarm(shared);
                 while !shared.done.load(Ordering::SeqCst) {
                     let durable = shared.log.sync().unwrap();
                     assert!(durable <= shared.log.received());

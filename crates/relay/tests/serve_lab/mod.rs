@@ -291,10 +291,14 @@ impl Drop for Relay {
     }
 }
 
+/// How long a program may take, in seconds: a test that fails must end.
+const PATIENCE: &str = "120";
+
 /// A client program of the package, without anything inherited.
 pub fn program(name: &str) -> Command {
     let path: PathBuf = Package::find(major()).unwrap().program(name);
-    let mut command = Command::new(path);
+    let mut command = Command::new("/usr/bin/timeout");
+    command.arg(PATIENCE).arg(path);
     command.env_clear();
     command.env("PATH", "/usr/bin:/bin");
     command.env("LC_ALL", "C.UTF-8");

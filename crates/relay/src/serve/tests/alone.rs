@@ -101,7 +101,7 @@ async fn a_client_that_leaves_while_something_is_decided_is_noticed() {
         .await;
     scene.settle().await;
     drop(scene.client);
-    scene.session.await.unwrap();
+    ended(scene.session).await;
     assert!(scene.owner.given_up.load(Ordering::Relaxed));
 }
 
@@ -206,8 +206,11 @@ async fn the_console_answers_with_the_roles_rights() {
 async fn without_an_answer_about_rights_there_is_no_console() {
     let mut refused = back(Backend::ErrorResponse(Report::error("42501", "no")));
     refused.extend(back(Backend::ReadyForQuery(b'I')));
+    let mut twice = back(Backend::DataRow(vec![Some(b"t"); 3]));
+    twice.extend(rights([b"f", b"f", b"f"]));
     for (said, sqlstate) in [
         (refused, "42501"),
+        (twice, "08006"),
         (done("SELECT 0"), "08006"),
         (Vec::new(), "08006"),
         (b"Z\0\0\0\x01".to_vec(), "08006"),

@@ -7,6 +7,7 @@ mod random;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
@@ -15,6 +16,7 @@ use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
 use tokio::task::JoinHandle;
+use tokio::time::timeout;
 
 use super::pass::{self, Arrival};
 use super::stop::{self, Stopper};
@@ -274,7 +276,7 @@ impl Scene {
         drop(self.client);
         assert_eq!(rest(&mut self.primary).await, b"");
         drop(self.primary);
-        self.session.await.unwrap();
+        ended(self.session).await;
         self.owner
     }
 
@@ -289,25 +291,43 @@ impl Scene {
 /// Writes in pieces, each of which is seen by itself.
 async fn write(stream: &mut DuplexStream, bytes: &[u8], piece: usize) {
     for piece in bytes.chunks(piece) {
-        stream.write_all(piece).await.unwrap();
+        comes(stream.write_all(piece)).await;
         tokio::task::yield_now().await;
     }
 }
 
+/// What does not come in this time does not come: a test that fails must end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn comes<T>(what: impl Future<Output = std::io::Result<T>>) -> T {
+    timeout(PATIENCE, what)
+        .await
+        .expect("nothing came")
+        .unwrap()
+}
+
+/// The session is over.
+async fn ended(session: JoinHandle<()>) {
+    timeout(PATIENCE, session)
+        .await
+        .expect("it goes on")
+        .unwrap();
+}
+
 async fn read(stream: &mut DuplexStream, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
-    stream.read_exact(&mut bytes).await.unwrap();
+    comes(stream.read_exact(&mut bytes)).await;
     bytes
 }
 
 async fn rest(stream: &mut DuplexStream) -> Vec<u8> {
     let mut bytes = Vec::new();
-    stream.read_to_end(&mut bytes).await.unwrap();
+    comes(stream.read_to_end(&mut bytes)).await;
     bytes
 }
 
 async fn message(stream: &mut DuplexStream) -> (u8, Vec<u8>) {
-    let tag = stream.read_u8().await.unwrap();
-    let length = stream.read_u32().await.unwrap() as usize;
+    let tag = comes(stream.read_u8()).await;
+    let length = comes(stream.read_u32()).await as usize;
     (tag, read(stream, length - 4).await)
 }

@@ -182,6 +182,20 @@ async fn a_client_that_says_no_more_gets_its_answers() {
 }
 
 #[tokio::test]
+async fn half_a_query_is_the_primarys_as_well() {
+    // Of the header, and of the text.
+    for length in [3, 9] {
+        let mut scene = Scene::ready(LOGICAL).await;
+        let half = &query("IDENTIFY_SYSTEM")[..length];
+        scene.client_says(half).await;
+        scene.client.shutdown().await.unwrap();
+        assert_eq!(rest(&mut scene.primary).await, half);
+        scene.primary.shutdown().await.unwrap();
+        assert_eq!(scene.ends().await.seen(), ["opened 7", "closed 7"]);
+    }
+}
+
+#[tokio::test]
 async fn a_client_that_leaves_takes_its_session_with_it() {
     let scene = Scene::ready(LOGICAL).await;
     let Scene {
@@ -196,11 +210,15 @@ async fn a_client_that_leaves_takes_its_session_with_it() {
         .write_all(&query("DROP_REPLICATION_SLOT never"))
         .await
         .unwrap();
-    while owner.seen().len() < 2 {
-        tokio::task::yield_now().await;
-    }
+    comes(async {
+        while owner.seen().len() < 2 {
+            tokio::task::yield_now().await;
+        }
+        Ok(())
+    })
+    .await;
     drop(client);
-    session.await.unwrap();
+    ended(session).await;
     assert!(owner.given_up.load(Ordering::Relaxed));
     assert_eq!(rest(&mut primary).await, b"");
     assert_eq!(owner.seen().pop().unwrap(), "closed 7");
@@ -227,7 +245,10 @@ async fn a_primary_that_dies_while_something_is_decided_is_not_missed() {
 async fn rest_or_copy(client: &mut DuplexStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     while bytes != back(Backend::CopyBothResponse) {
-        match client.read_u8().await {
+        match timeout(PATIENCE, client.read_u8())
+            .await
+            .expect("nothing came")
+        {
             Ok(byte) => bytes.push(byte),
             Err(_) => break,
         }

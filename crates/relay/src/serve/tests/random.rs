@@ -78,22 +78,25 @@ async fn both_sides_hear_what_the_other_said() {
         let (client_reader, client_writer) = tokio::io::split(scene.client);
         let (primary_reader, primary_writer) = tokio::io::split(scene.primary);
         let (one, two) = (rng.fork(), rng.fork());
-        let ((), heard_up, heard_down) = tokio::join!(
-            async {
-                let mut writer = say(one, client_writer, up.clone()).await;
-                writer.shutdown().await.unwrap();
-            },
-            async {
-                // The primary's end is the end of the session: the client goes first.
-                let (mut writer, heard) =
-                    tokio::join!(say(two, primary_writer, down.clone()), hear(primary_reader));
-                writer.shutdown().await.unwrap();
-                heard
-            },
-            hear(client_reader),
-        );
+        let both = async {
+            tokio::join!(
+                async {
+                    let mut writer = say(one, client_writer, up.clone()).await;
+                    writer.shutdown().await.unwrap();
+                },
+                async {
+                    // The primary's end is the end of the session: the client goes first.
+                    let (mut writer, heard) =
+                        tokio::join!(say(two, primary_writer, down.clone()), hear(primary_reader));
+                    writer.shutdown().await.unwrap();
+                    heard
+                },
+                hear(client_reader),
+            )
+        };
+        let ((), heard_up, heard_down) = comes(async { Ok(both.await) }).await;
         assert!(heard_up == up, "up, session {sessions}");
         assert!(heard_down == down, "down, session {sessions}");
-        scene.session.await.unwrap();
+        ended(scene.session).await;
     }
 }

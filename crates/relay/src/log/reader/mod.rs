@@ -5,7 +5,6 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use lockstep_wire::Lsn;
-use lockstep_wire::logical::{Boundary, boundary, frames};
 
 use super::Log;
 use super::cache::Chunk;
@@ -17,7 +16,8 @@ use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Kind, Record, SEGMENT_HEADER, file_name};
 use super::state::{Shared, lock};
 use super::storage::Storage;
-use super::units::key_of;
+
+mod take;
 
 /// Most pieces that one read hands out: what a system takes in one `writev`.
 pub const MOST_PIECES: usize = 1024;
@@ -65,6 +65,8 @@ struct Piece {
     /// A unit is open after it, a frame goes on after it.
     open: bool,
     more: bool,
+    /// In it, or right after it, is what was in force where the reader's first unit began.
+    first: bool,
 }
 
 /// Reads the log for one subscriber, front to back.
@@ -144,14 +146,21 @@ impl<S: Storage> Reader<S> {
         }
         let next = shared.index.get(entry.sequence + 1).copied();
         drop(shared);
-        reader.enter(&entry, next.as_ref())?;
-        reader.load_schema(&entry, next.as_ref())?;
-        Ok(reader)
+        let entered = reader
+            .enter(&entry, next.as_ref())
+            .and_then(|()| reader.load_schema(&entry, next.as_ref()));
+        let removed = || lock(&log.shared).index.get(entry.sequence).is_none();
+        match entered {
+            Ok(()) => Ok(reader),
+            // It was removed meanwhile.
+            Err(_) if removed() => Self::at_start(log, from),
+            Err(error) => Err(error),
+        }
     }
 
     /// Goes to the start of a segment.
     fn enter(&mut self, entry: &Entry, next: Option<&Entry>) -> Result<()> {
-        if entry.damaged {
+        if entry.is_damaged() {
             return Err(self.corrupt(entry, next, "its header cannot be read"));
         }
         self.segment = None;
@@ -195,8 +204,14 @@ impl<S: Storage> Reader<S> {
     /// chunk ([`CHUNK_BYTES`]) is long. May read from the spool, so it may block.
     pub fn read(&mut self, max_bytes: usize) -> Result<Read> {
         loop {
-            if self.cut || !self.is_kept() {
-                self.cut = true;
+            if !self.is_kept() {
+                match self.open {
+                    true => self.cut = true,
+                    // Nothing of what was cut has been handed out.
+                    false => self.go_back()?,
+                }
+            }
+            if self.cut {
                 return Ok(Read::Cut);
             }
             if let Some(read) = self.hand_out(max_bytes) {
@@ -264,6 +279,18 @@ impl<S: Storage> Reader<S> {
         let limit = self.limit;
         *self = Self::new(&Arc::clone(&self.log), from)?;
         self.limit = limit;
+        Ok(())
+    }
+
+    /// Goes on right after the last unit that was handed out.
+    fn go_back(&mut self) -> Result<()> {
+        let told = self.schema.is_none() && !self.waiting.iter().any(|piece| piece.first);
+        let limit = self.limit;
+        *self = Self::new(&Arc::clone(&self.log), self.sent)?;
+        self.limit = limit;
+        if told {
+            self.schema = None;
+        }
         Ok(())
     }
 
@@ -370,9 +397,9 @@ impl<S: Storage> Reader<S> {
         let mut chunks = Vec::new();
         if self.place.offset >= entry.bytes {
             let Some(next) = next else {
-                return Ok(chunks);
+                return Err(self.corrupt(entry, next, "it ends too early"));
             };
-            if self.base != next.position && !next.damaged {
+            if self.base != next.position && !next.is_damaged() {
                 return Err(self.corrupt(entry, Some(next), "it ends too early"));
             }
             let at = self.at;
@@ -447,7 +474,7 @@ impl<S: Storage> Reader<S> {
             segment: entry.sequence,
             position: self.at,
             from: self.sent,
-            to: match entry.damaged {
+            to: match entry.is_damaged() {
                 // The entry stands in for the segment up to there.
                 true => Some(entry.first_lsn),
                 false => next.map(|next| next.first_lsn),
@@ -455,180 +482,12 @@ impl<S: Storage> Reader<S> {
             what,
         }
     }
-
-    /// Passes by what comes before the first unit it wants.
-    fn pass_by(&mut self, chunks: &[Chunk]) -> Result<()> {
-        for chunk in chunks {
-            if let Some(from) = self.seeking {
-                self.find(chunk, from)?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Passes by a chunk, or comes to the first unit with key `from` or later in it.
-    fn find(&mut self, chunk: &Chunk, from: Lsn) -> Result<()> {
-        let skip = self.skip(chunk);
-        let marks = &chunk.marks;
-        self.begin_session(chunk, skip);
-        let found = match chunk.kind {
-            _ if marks.last_key < from && !marks.schema => None,
-            Kind::Frames => self.find_in_frames(chunk, skip, from)?,
-            _ => (marks.first_key >= from).then_some(skip),
-        };
-        match found {
-            Some(offset) => {
-                self.seeking = None;
-                self.stand_in(chunk, offset);
-            }
-            None => self.stand_behind(chunk),
-        }
-        Ok(())
-    }
-
-    fn find_in_frames(&mut self, chunk: &Chunk, skip: usize, from: Lsn) -> Result<Option<usize>> {
-        let bytes = chunk.bytes.get(skip..).unwrap_or_default();
-        for frame in frames::scan(bytes) {
-            let frame = frame.map_err(|_| LogError::Frames("bytes that are no frames"))?;
-            match what(frame.message)? {
-                Boundary::Begin { key } if key >= from => return Ok(Some(skip + frame.offset)),
-                Boundary::Whole { key, end } if key_of(key, end) >= from => {
-                    return Ok(Some(skip + frame.offset));
-                }
-                Boundary::Schema(key) => {
-                    let whole = frame.offset..frame.offset + frame.length;
-                    if let Some(schema) = &mut self.schema {
-                        schema.set(key, bytes.get(whole).unwrap_or_default());
-                    }
-                }
-                _ => {}
-            }
-        }
-        Ok(None)
-    }
-
-    /// Where in a chunk the next byte is.
-    fn skip(&self, chunk: &Chunk) -> usize {
-        let skip = usize::try_from(self.at.since(chunk.position)).unwrap_or(usize::MAX);
-        skip.min(chunk.bytes.len())
-    }
-
-    /// The next byte is at `offset` of a chunk.
-    fn stand_in(&mut self, chunk: &Chunk, offset: usize) {
-        self.at = chunk.position.plus(offset);
-        self.base = chunk.position;
-        self.place = chunk.place;
-    }
-
-    fn stand_behind(&mut self, chunk: &Chunk) {
-        self.at = chunk.end();
-        self.base = self.at;
-        self.place = chunk.next;
-    }
-
-    /// What was in force before a session of the upstream need not be known in it.
-    fn begin_session(&mut self, chunk: &Chunk, skip: usize) {
-        if let (0, true, Some(schema)) = (skip, chunk.marks.session, &mut self.schema) {
-            schema.clear();
-        }
-    }
-
-    /// Takes over a chunk as far as it is wanted. False if it comes to the limit in it.
-    fn take(&mut self, chunk: &Chunk, origin: Origin) -> Result<bool> {
-        let skip = self.skip(chunk);
-        let marks = &chunk.marks;
-        self.begin_session(chunk, skip);
-        let limit = self.limit.filter(|limit| marks.last_key >= *limit);
-        match chunk.kind {
-            Kind::Frames if self.schema.is_some() || limit.is_some() => {
-                self.take_frames(chunk, skip, origin)
-            }
-            // It is a unit of its own if it has a key.
-            _ if limit.is_some_and(|limit| marks.first_key >= limit) => Ok(false),
-            _ => {
-                self.take_rest(chunk, skip, origin);
-                Ok(true)
-            }
-        }
-    }
-
-    /// Takes all from `start` on.
-    fn take_rest(&mut self, chunk: &Chunk, start: usize, origin: Origin) {
-        if start < chunk.bytes.len() {
-            self.waiting.push_back(Piece {
-                bytes: chunk.bytes.slice(start..),
-                origin,
-                end: chunk.marks.last_end,
-                open: chunk.marks.open,
-                more: chunk.marks.more,
-            });
-        }
-        self.stand_behind(chunk);
-    }
-
-    /// Goes through a chunk frame by frame: puts in what is in force where the first unit
-    /// begins, stops at the limit.
-    fn take_frames(&mut self, chunk: &Chunk, skip: usize, origin: Origin) -> Result<bool> {
-        let bytes = chunk.bytes.slice(skip..);
-        // Taken so far, and the end of the last unit before the current frame.
-        let mut taken = 0;
-        let mut ended = Lsn::INVALID;
-        for frame in frames::scan(&bytes) {
-            let frame = frame.map_err(|_| LogError::Frames("bytes that are no frames"))?;
-            let next = frame.offset + frame.length;
-            let what = what(frame.message)?;
-            let key = match what {
-                Boundary::Begin { key } => Some(key),
-                Boundary::Whole { key, end } => Some(key_of(key, end)),
-                _ => None,
-            };
-            if self.limit.is_some_and(|limit| key >= Some(limit)) {
-                self.push(bytes.slice(taken..frame.offset), origin, ended, false);
-                self.stand_in(chunk, skip + frame.offset);
-                return Ok(false);
-            }
-            match what {
-                Boundary::Begin { .. } => {
-                    if let Some(schema) = self.schema.take() {
-                        self.push(bytes.slice(taken..next), origin, ended, true);
-                        for frame in schema.frames() {
-                            self.push(frame.clone(), Origin::Schema, Lsn::INVALID, true);
-                        }
-                        taken = next;
-                    }
-                }
-                Boundary::End { end, .. } | Boundary::Whole { end, .. } => ended = end,
-                Boundary::Schema(_) | Boundary::Change => {}
-            }
-            if self.schema.is_none() && self.limit.is_none() {
-                break;
-            }
-        }
-        self.take_rest(chunk, skip + taken, origin);
-        Ok(true)
-    }
-
-    fn push(&mut self, bytes: Bytes, origin: Origin, end: Lsn, open: bool) {
-        if !bytes.is_empty() {
-            self.waiting.push_back(Piece {
-                bytes,
-                origin,
-                end,
-                open,
-                more: false,
-            });
-        }
-    }
-}
-
-fn what(message: &[u8]) -> Result<Boundary> {
-    boundary(message).map_err(|_| LogError::Frames("a message of a type that is not expected"))
 }
 
 /// What was asked for is no longer there.
 fn gone<F>(shared: &Shared<F>, from: Lsn) -> LogError {
     match shared.index.oldest() {
-        Some(oldest) if oldest.damaged => LogError::Corrupt {
+        Some(oldest) if oldest.is_damaged() => LogError::Corrupt {
             segment: oldest.sequence,
             position: oldest.position,
             from,
