@@ -198,17 +198,23 @@ impl Sessions {
         if let Some(begun) = relay.as_it_is(&request) {
             return begun.map_or_else(error, Decision::Stream);
         }
-        // libpq blocks; at most one group or slot is made at a time.
-        let _making = relay.making().await;
         let name = request.slot.clone();
-        let work = {
-            let relay = relay.clone();
-            move || match relay.slots().get(&request.slot) {
-                Some(slot) => relay.go_on(&slot, request),
-                None => relay.adopt(request),
-            }
-        };
-        match tokio::task::spawn_blocking(work).await {
+        // A task of its own: a client that leaves must not leave anything half made, nor let
+        // another begin meanwhile. libpq blocks.
+        let begin = tokio::spawn(async move {
+            let making = relay.making().await;
+            let begin = {
+                let relay = relay.clone();
+                move || match relay.slots().get(&request.slot) {
+                    Some(slot) => relay.go_on(&slot, request),
+                    None => relay.adopt(request),
+                }
+            };
+            let begun = tokio::task::spawn_blocking(begin).await;
+            drop(making);
+            begun
+        });
+        match begin.await.and_then(std::convert::identity) {
             Ok(Ok(streaming)) => Decision::Stream(streaming),
             Ok(Err(Refusal::Pass(why))) => {
                 info!(slot = name, why, "passed through to the primary");
