@@ -18,6 +18,8 @@ const SOURCE: u8 = 3;
 const TARGET: u8 = 4;
 /// Data is not as it must be.
 const DATA: u8 = 5;
+/// Replicas lag.
+const LAG: u8 = 6;
 
 /// A check that found what must not be. What it found is printed already.
 #[derive(Debug)]
@@ -30,6 +32,27 @@ impl fmt::Display for DataMismatch {
 }
 
 impl std::error::Error for DataMismatch {}
+
+/// What doctor found. It is printed already.
+#[derive(Debug)]
+pub enum Diagnosed {
+    /// The primary could not be reached, or is none.
+    NoPrimary(String),
+    /// The same of a replica, and nothing lags.
+    NoReplica(String),
+    /// Something lags.
+    Lag(String),
+}
+
+impl fmt::Display for Diagnosed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPrimary(words) | Self::NoReplica(words) | Self::Lag(words) => f.write_str(words),
+        }
+    }
+}
+
+impl std::error::Error for Diagnosed {}
 
 /// Reports a failure in one line and gives the exit code.
 pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
@@ -56,6 +79,12 @@ pub fn complain(message: &str) {
 fn code(error: &anyhow::Error) -> u8 {
     if error.is::<DataMismatch>() {
         return DATA;
+    }
+    match error.downcast_ref() {
+        Some(Diagnosed::NoPrimary(_)) => return SOURCE,
+        Some(Diagnosed::NoReplica(_)) => return TARGET,
+        Some(Diagnosed::Lag(_)) => return LAG,
+        None => {}
     }
     let error = error.downcast_ref::<LabError>();
     if let Some(LabError::Oracle(error)) = error {
@@ -111,6 +140,14 @@ mod tests {
         assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
         assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
         assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
+        let words = String::new;
+        for (diagnosed, expected) in [
+            (Diagnosed::NoPrimary(words()), SOURCE),
+            (Diagnosed::NoReplica(words()), TARGET),
+            (Diagnosed::Lag(words()), LAG),
+        ] {
+            assert_eq!(code(&diagnosed.into()), expected);
+        }
         let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
         assert_eq!(code(&wrapped.unwrap_err()), TARGET);
         assert_eq!(code(&anyhow::anyhow!("other")), FAILED);

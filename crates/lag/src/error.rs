@@ -9,7 +9,7 @@ pub type Result<T, E = LagError> = std::result::Result<T, E>;
 #[derive(Debug, thiserror::Error)]
 pub enum LagError {
     /// The connection, or a command on it.
-    #[error(transparent)]
+    #[error("{}", words(.0))]
     Server(#[from] UpstreamError),
     /// A major that the questions are not written for.
     #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
@@ -25,4 +25,15 @@ pub enum LagError {
     /// Something that must be changed before what was asked for can be done.
     #[error("{0}")]
     Unfit(String),
+}
+
+/// A connection's error without the word primary: it may be any node.
+pub fn words(error: &UpstreamError) -> String {
+    match error {
+        UpstreamError::Refused(refusal) => refusal.message.clone(),
+        UpstreamError::Lost(reason) => format!("the connection is lost: {reason}"),
+        UpstreamError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
+        UpstreamError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
+        other => other.to_string(),
+    }
 }

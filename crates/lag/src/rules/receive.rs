@@ -68,6 +68,9 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
         }
         // While it flushes it receives nothing, so all before it counts.
         let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive) + link.stage_share(Stage::Flush);
+        if stages < SEND_STAGES {
+            continue;
+        }
         let unflushed = link.stage_bytes(Stage::Flush);
         let mut evidence = Evidence::of(link, stages * share)
             .fact(
