@@ -170,7 +170,6 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
     let false_lag = findings.iter().any(|finding| {
         finding.at == link.name && finding.cause == Cause::OtherDatabases
     });
-    let unused = link.kind == Kind::Logical && link.walsender_share(|_| true) == 0.0 && link.replica.is_none();
     let names: [(&str, Stage); 4] = match link.kind {
         Kind::Physical => [
             ("send", Stage::Send),
@@ -190,7 +189,7 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
         replica: link.name.clone(),
         kind: link.kind,
         slot: link.slot.clone(),
-        behind: link.is_behind() && !false_lag && !unused,
+        behind: link.is_behind() && !false_lag,
         lag_ms: link.age_ms(),
         lag_max_ms: link.most_age_ms(),
         lag_bytes: link.bytes(),

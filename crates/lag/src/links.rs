@@ -177,7 +177,12 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
     let Some(last) = upstream.last() else {
         return;
     };
-    for slot in last.slots.iter().filter(|slot| !slot.temporary) {
+    // What nobody uses is a matter of the slot, not of a replica.
+    let used = |name: &str| {
+        upstream.share(|sample| sample.slot(name).is_some_and(|slot| slot.active)) > 0.0
+    };
+    let slots = last.slots.iter().filter(|slot| !slot.temporary);
+    for slot in slots.filter(|slot| used(&slot.slot_name)) {
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name && link.slot.as_deref() == Some(&slot.slot_name)
         });

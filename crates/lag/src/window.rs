@@ -75,6 +75,20 @@ impl NodeWindow {
         }
     }
 
+    /// The part of the window from the first to the last sample for which something holds.
+    pub fn span(&self, holds: impl Fn(&Sample) -> bool) -> Self {
+        let from = self.samples.iter().position(&holds);
+        let to = self.samples.iter().rposition(&holds);
+        let samples = match (from, to) {
+            (Some(from), Some(to)) => self.samples.get(from..=to).unwrap_or_default().to_vec(),
+            _ => Vec::new(),
+        };
+        Self {
+            samples,
+            ..self.clone()
+        }
+    }
+
     /// The part of the samples for which something holds; 0 without samples.
     pub fn share(&self, holds: impl Fn(&Sample) -> bool) -> f64 {
         let all = self.samples.len();

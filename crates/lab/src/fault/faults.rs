@@ -11,7 +11,7 @@ use crate::workload::Workload;
 use crate::Result;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{SlowCalls, Writer};
+use super::{Hurry, SlowCalls, Writer};
 
 /// How strongly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +69,11 @@ const fn traced(mut fault: Fault) -> Fault {
     fault
 }
 
+const fn hurried(mut fault: Fault) -> Fault {
+    fault.missing = Hurry::missing;
+    fault
+}
+
 const fn heavy(mut fault: Fault) -> Fault {
     fault.is_heavy = true;
     fault
@@ -86,7 +91,11 @@ pub const FAULTS: &[Fault] = &[
     fault("recovery conflict", "recovery_conflict", conflict),
     fault("cleanup lock", "cleanup_lock", cleanup_lock),
     heavy(fault("starved startup", "replay_starved", starved)),
-    heavy(fault("replay at one core's limit", "replay_at_core_limit", core_limit)),
+    hurried(heavy(fault(
+        "replay at one core's limit",
+        "replay_at_core_limit",
+        core_limit,
+    ))),
     traced(fault("slow storage", "replay_waits_for_storage", slow_storage)),
     traced(fault("slow walreceiver fsync", "slow_wal_flush", slow_flush)),
     fault("slow network", "slow_network", slow_network),
@@ -145,7 +154,8 @@ fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Resu
 
 fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.set(Which::Primary, "synchronous_standby_names", "first")?;
+    // FIRST is a keyword there.
+    stage.set(Which::Primary, "synchronous_standby_names", "\"first\"")?;
     injected.unset.push((Which::Primary, "synchronous_standby_names"));
     write(stage, &mut injected, PUBLISHED, strength.choose(100, 1))?;
     Ok(injected)
@@ -191,38 +201,53 @@ fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     Ok(injected)
 }
 
+/// A backlog and readers that take the core.
 fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    let readers = strength.choose(48, 90);
+    backlog(stage, strength.choose(500_000, 1_000_000))?;
+    let readers = strength.choose(32, 90);
     let load = lab.start_load(&stage.standby, Side::Standby, Workload::Aggregate, readers, SCALE)?;
     injected.loads.push(load);
-    for _ in 0..3 {
-        write(stage, &mut injected, UNPUBLISHED, 1)?;
-    }
+    stage.standby.await_event("have its readers", crate::server::PATIENCE, |standby| {
+        let sql = format!(
+            "SELECT (count(*) >= {readers})::text FROM pg_stat_activity WHERE query LIKE 'SELECT sum(abalance)%'"
+        );
+        Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
+    })?;
+    stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
 
-/// A backlog that is replayed from memory.
-fn core_limit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
-    let injected = Injected::default();
-    stage.primary.execute(
+/// A backlog that is replayed from memory, by a process that gets a core whoever else wants it.
+fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let startup = stage.process(Which::Standby, "startup", None)?;
+    injected.hurried = Some(Hurry::process(lab, startup)?);
+    backlog(stage, strength.choose(1_500_000, 2_500_000))?;
+    stage.standby.execute("SELECT pg_wal_replay_resume()")?;
+    Ok(injected)
+}
+
+/// Pauses replay and lets rows of a table with three indexes pile up, in another database so
+/// that nobody decodes them.
+fn backlog(stage: &mut Stage, rows: u32) -> Result<()> {
+    stage.execute_in(
+        OTHER_DATABASE,
         "DROP TABLE IF EXISTS backlog; \
          CREATE TABLE backlog (a int, b int, c int); \
          CREATE INDEX ON backlog (a); CREATE INDEX ON backlog (b); CREATE INDEX ON backlog (c)",
     )?;
     stage.standby.catch_up(&stage.primary)?;
     stage.standby.execute("SELECT pg_wal_replay_pause()")?;
-    let rows = strength.choose(1_000_000, 1_500_000);
-    stage.primary.execute(&format!(
-        "INSERT INTO backlog SELECT i, i, i FROM generate_series(1, {rows}) i"
-    ))?;
+    stage.execute_in(
+        OTHER_DATABASE,
+        &format!("INSERT INTO backlog SELECT i, i, i FROM generate_series(1, {rows}) i"),
+    )?;
     let end = stage.primary.flush_lsn()?;
     stage.standby.await_event("receive the backlog", crate::server::PATIENCE, |standby| {
         let sql = format!("SELECT (pg_last_wal_receive_lsn() >= '{end}')::text");
         Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
-    })?;
-    stage.standby.execute("SELECT pg_wal_replay_resume()")?;
-    Ok(injected)
+    })
 }
 
 fn slow_storage(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
@@ -307,6 +332,7 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
     let mut injected = Injected::default();
     stage.set(Which::Primary, "max_slot_wal_keep_size", "128MB")?;
     injected.unset.push((Which::Primary, "max_slot_wal_keep_size"));
+    stage.primary.execute("CHECKPOINT")?;
     stage.primary.execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
     injected.undo.push((Which::Primary, "SELECT pg_drop_replication_slot('forgotten')".to_owned()));
     let megabytes = strength.choose(112, 124);

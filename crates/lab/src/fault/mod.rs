@@ -12,15 +12,18 @@
 //! | [`faults`] | the faults |
 //! | [`slow_link`] | a connection of limited bandwidth |
 //! | [`slow_calls`] | system calls of one process that take longer |
+//! | [`hurry`] | a process that gets a core whoever else wants it |
 //! | [`writer`] | somebody who writes a little, all the time |
 
 pub mod faults;
+pub mod hurry;
 pub mod slow_calls;
 pub mod slow_link;
 pub mod stage;
 pub mod writer;
 
 pub use faults::{Fault, Strength};
+pub use hurry::Hurry;
 pub use slow_calls::SlowCalls;
 pub use slow_link::SlowLink;
 pub use stage::{Injected, Stage};

@@ -9,7 +9,7 @@ use crate::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use crate::workload::{APP_ROLE, Load};
 use crate::{LabError, Result};
 
-use super::{SlowCalls, SlowLink, Writer};
+use super::{Hurry, SlowCalls, SlowLink, Writer};
 
 /// The database that nobody replicates logically.
 pub const OTHER_DATABASE: &str = "other";
@@ -57,6 +57,7 @@ pub struct Injected {
     pub(super) writers: Vec<Writer>,
     pub(super) loads: Vec<Load>,
     pub(super) slow: Vec<SlowCalls>,
+    pub(super) hurried: Option<Hurry>,
     pub(super) undo: Vec<(Which, String)>,
     pub(super) unset: Vec<(Which, &'static str)>,
 }
@@ -72,7 +73,6 @@ fn small(logical: bool) -> Settings {
         ("checkpoint_timeout", "1h"),
         ("wal_retrieve_retry_interval", "100ms"),
         ("wal_receiver_status_interval", "1s"),
-        ("hot_standby_feedback", "off"),
     ]
     .into_iter()
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
@@ -94,12 +94,7 @@ impl Stage {
              CREATE TABLE victim (id int, v text);",
         )?;
         primary.execute(&format!("CREATE DATABASE {OTHER_DATABASE}"))?;
-        primary
-            .config(SUPERUSER, "lockstep lab")
-            .dbname(OTHER_DATABASE)
-            .connect(postgres::NoTls)
-            .and_then(|mut client| client.batch_execute("CREATE TABLE noise (v text)"))
-            .map_err(|error| primary.refused("refused a statement", &error))?;
+        execute_in(&primary, OTHER_DATABASE, "CREATE TABLE noise (v text)")?;
         lab.create_app_role(&primary)?;
         lab.load_data(&primary, SCALE)?;
         let standby_link = SlowLink::before(&primary)?;
@@ -144,6 +139,11 @@ impl Stage {
         }
     }
 
+    /// Runs SQL in another database of the primary.
+    pub(super) fn execute_in(&self, database: &str, sql: &str) -> Result<()> {
+        execute_in(&self.primary, database, sql)
+    }
+
     /// Changes a setting and reloads.
     pub(super) fn set(&mut self, which: Which, name: &'static str, value: &str) -> Result<()> {
         let server = self.server_mut(which);
@@ -183,11 +183,14 @@ impl Stage {
             writers,
             loads,
             slow,
+            hurried,
             undo,
             unset,
             culprit: _,
         } = injected;
+        drop(loads);
         drop(slow);
+        drop(hurried);
         drop(held);
         self.standby_link.limit(None);
         self.first_link.limit(None);
@@ -200,7 +203,6 @@ impl Stage {
             self.server(which).execute(&sql)?;
         }
         drop(writers);
-        drop(loads);
         Ok(())
     }
 
@@ -224,6 +226,15 @@ impl Stage {
     pub fn conninfos(&self) -> [String; 4] {
         [&self.primary, &self.standby, &self.first, &self.second].map(|server| server.conninfo(SUPERUSER))
     }
+}
+
+fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
+    server
+        .config(SUPERUSER, "lockstep lab")
+        .dbname(database)
+        .connect(postgres::NoTls)
+        .and_then(|mut client| client.batch_execute(sql))
+        .map_err(|error| server.refused("refused a statement", &error))
 }
 
 fn subscriber(lab: &Lab, name: &str, primary: &Server, port: u16) -> Result<Server> {

@@ -71,15 +71,25 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let awaiting = link.upstream.mean(|sample| sample.clients.awaiting_sync as f64);
-        let severity = match link.is_synchronous() {
-            true => Severity::Lag,
-            false => Severity::Note,
+        // What was said about a change of some time ago is still shown.
+        let decodes = grown(link, |row| row.total_bytes) > 0.0;
+        let (severity, explains) = match link.is_synchronous() {
+            true => (Severity::Lag, ratio(late_ms, flush_ms)),
+            false if decodes => (Severity::Note, 0.0),
+            false => continue,
         };
-        let mut evidence = Evidence::of(link, ratio(late_ms, flush_ms))
+        let mut evidence = Evidence::of(link, explains)
             .severity(severity)
             .fact("flush_lag_ms", flush_ms, format!("flushed {} after the primary", seconds(flush_ms)))
             .fact("replay_lag_ms", replay_ms, format!("applied {} after the primary", seconds(replay_ms)))
-            .fact("awaiting_commits", awaiting, format!("{awaiting:.1} commits at once waited for it on {}", link.upstream.name));
+            .fact(
+                "awaiting_commits",
+                awaiting,
+                match severity {
+                    Severity::Lag => format!("{awaiting:.1} commits at once waited for it on {}", link.upstream.name),
+                    _ => "it is no synchronous replica, so no commit waits for that".to_owned(),
+                },
+            );
         evidence.lag_ms = flush_ms;
         if let Some(commit) = commit {
             evidence = evidence.name("synchronous_commit", commit);

@@ -36,6 +36,14 @@ fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &
         .filter_map(|link| Some((link, link.replica?)))
 }
 
+/// Those of them that are behind, while they have something to replay: what replay does when
+/// it has nothing to do says nothing.
+fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
+    standbys(view)
+        .filter(|(link, _)| link.is_behind())
+        .map(|(link, node)| (link, node.span(|sample| sample.wal.receive > sample.wal.replay)))
+}
+
 fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
     node.share(|sample| sample.process(STARTUP).is_some_and(&does))
 }
@@ -77,9 +85,9 @@ pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
     let waits = |process: &Process| process.waits_for("RecoveryApplyDelay");
     let mut found = Vec::new();
-    for (link, node) in standbys(view) {
-        let share = startup_share(node, waits);
-        if share < WAIT_SHARE || !link.is_behind() {
+    for (link, node) in late(view) {
+        let share = startup_share(&node, waits);
+        if share < WAIT_SHARE {
             continue;
         }
         let evidence = Evidence::of(link, share)
@@ -88,7 +96,7 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
                 share,
                 format!("the startup process waited for the delay in {} of the samples", percent(share)),
             )
-            .setting(node, "recovery_min_apply_delay");
+            .setting(&node, "recovery_min_apply_delay");
         found.push(unreplayed(evidence, link));
     }
     found
@@ -104,9 +112,9 @@ fn in_conflict(process: &Process) -> bool {
 
 pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for (link, node) in standbys(view) {
-        let share = startup_share(node, in_conflict);
-        if share < WAIT_SHARE || !link.is_behind() {
+    for (link, node) in late(view) {
+        let share = startup_share(&node, in_conflict);
+        if share < WAIT_SHARE {
             continue;
         }
         // The newest sample that shows it also shows who is to blame.
@@ -129,7 +137,7 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
         if let Some(session) = culprit(sample) {
             evidence = evidence.session(session);
         }
-        found.push(unreplayed(evidence, link).setting(node, "max_standby_streaming_delay"));
+        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
     }
     found
 }
@@ -152,9 +160,9 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
     // Named Buffer from 19 on.
     let waits = |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
     let mut found = Vec::new();
-    for (link, node) in standbys(view) {
-        let share = startup_share(node, waits);
-        if share < WAIT_SHARE || !link.is_behind() {
+    for (link, node) in late(view) {
+        let share = startup_share(&node, waits);
+        if share < WAIT_SHARE {
             continue;
         }
         let mut evidence = Evidence::of(link, share).fact(
@@ -166,16 +174,16 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
         if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
             evidence = evidence.session(session);
         }
-        found.push(unreplayed(evidence, link).setting(node, "max_standby_streaming_delay"));
+        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
     }
     found
 }
 
 /// Standbys whose replay itself is behind.
-fn slow_replay<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow, f64)> {
-    standbys(view).filter_map(|(link, node)| {
+fn slow_replay<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
+    late(view).filter_map(|(link, node)| {
         let stage = link.stage_share(Stage::Replay);
-        (link.is_behind() && stage >= REPLAY_STAGE).then_some((link, node, stage))
+        (stage >= REPLAY_STAGE).then_some((link, node, stage))
     })
 }
 
@@ -209,7 +217,7 @@ fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
 pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let Some((share, seen)) = starvation(node) else {
+        let Some((share, seen)) = starvation(&node) else {
             continue;
         };
         let mut evidence = Evidence::of(link, stage * share);
@@ -230,8 +238,8 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
             ),
             Some(_) => continue,
             None => {
-                let share = startup_share(node, runs);
-                if share < CORE_SHARE || starvation(node).is_some() {
+                let share = startup_share(&node, runs);
+                if share < CORE_SHARE || starvation(&node).is_some() {
                     continue;
                 }
                 Evidence::of(link, stage * share).fact(
@@ -256,7 +264,7 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let share = startup_share(node, |process| process.waits("IO"));
+        let share = startup_share(&node, |process| process.waits("IO"));
         if share < STORAGE_SHARE {
             continue;
         }
@@ -265,7 +273,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
             share,
             format!(
                 "the startup process waited for storage ({}) in {} of the samples",
-                most_seen(node).unwrap_or("IO"),
+                most_seen(&node).unwrap_or("IO"),
                 percent(share)
             ),
         );
@@ -283,8 +291,8 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
             );
         }
         evidence = unreplayed(evidence, link)
-            .setting(node, "recovery_prefetch")
-            .setting(node, "maintenance_io_concurrency");
+            .setting(&node, "recovery_prefetch")
+            .setting(&node, "maintenance_io_concurrency");
         found.push(evidence);
     }
     found

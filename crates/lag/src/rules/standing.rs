@@ -62,8 +62,8 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            // Whatever else holds this replica back, losing its WAL is worse.
-            evidence.explains = 1.0;
+            // The less is left, the worse; losing WAL is worse than what else holds it back.
+            evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
             if let Some(safe) = slot.safe_wal_size {
                 evidence = evidence.fact("safe_bytes", safe as f64, format!("{} until it loses WAL", bytes((safe as f64).max(0.0))));
             }
