@@ -31,6 +31,7 @@
 
 pub mod diagnosis;
 pub mod error;
+pub mod heartbeat;
 pub mod links;
 pub mod local;
 pub mod node;
@@ -39,6 +40,7 @@ pub mod probe;
 pub mod questions;
 pub mod rules;
 pub mod sample;
+pub mod trial;
 pub mod watch;
 pub mod window;
 

@@ -367,10 +367,10 @@ impl<'a> Link<'a> {
         self.points.last().map_or(0, Point::bytes)
     }
 
-    /// It lags: most of the time and still, or much for a moment. Positions alone say so:
-    /// [`crate::rules`] knows when that is no lag.
+    /// It lags, or did in this window: most of the time, or much for a moment. Positions alone
+    /// say so: [`crate::rules`] knows when that is no lag.
     pub fn is_behind(&self) -> bool {
-        (self.age_ms() >= LAG_MS && self.last_bytes() > 0) || self.is_spiky()
+        self.age_ms() >= LAG_MS || self.is_spiky()
     }
 
     /// It lagged much, but not most of the time.

@@ -6,7 +6,9 @@ use lockstep_lag::Diagnosis;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::links::Kind;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
+use lockstep_lag::trial::ROWS;
 
+use super::Probed;
 use crate::text::table;
 
 /// Columns of the output.
@@ -33,6 +35,53 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
     text
 }
 
+/// What `--probe` has measured.
+pub fn probed(probed: &Probed) -> String {
+    let trial = &probed.trial;
+    let mut text = format!("\nTime to commit {ROWS} rows, ms, in the middle of {} commits:\n\n", trial.commits);
+    let mut rows = vec![["replica", "kind", "remote_write", "on", "remote_apply", ""].map(str::to_owned).to_vec()];
+    for row in &trial.rows {
+        let mut cells = vec![short(&row.replica, 20), kind(row.kind).to_owned()];
+        cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
+            Some(ms) => format!("{ms:.1}"),
+            None => "too long".to_owned(),
+        }));
+        let waited = row.cells.iter().any(|cell| cell.waited);
+        cells.push(if waited { "synchronous" } else { "watched" }.to_owned());
+        rows.push(cells);
+    }
+    for line in table(&rows) {
+        let _ = writeln!(text, "{line}");
+    }
+    for row in &trial.rows {
+        let _ = writeln!(text, "\n{}:", row.replica);
+        for cell in &row.cells {
+            wrap(&mut text, &format!("  {:<13}", cell.level.name()), &cell.explanation);
+        }
+    }
+    if !probed.visible_ms.is_empty() {
+        text.push('\n');
+    }
+    for (standby, ms) in &probed.visible_ms {
+        let words = match ms {
+            Some(ms) => format!("{ms:.1} ms after its commit on the primary"),
+            None => "not within 10 s".to_owned(),
+        };
+        wrap(&mut text, "", &format!("Visible on {standby}: {words}."));
+    }
+    for missing in &trial.missing {
+        wrap(&mut text, "Not measured: ", missing);
+    }
+    text
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Physical => "physical",
+        Kind::Logical => "logical",
+    }
+}
+
 fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
     let version = match node.version {
         0 => String::new(),
@@ -56,11 +105,7 @@ fn links(links: &[LinkReport]) -> Vec<String> {
         vec![
             short(&link.replica, 20),
             short(&link.upstream, 12),
-            match link.kind {
-                Kind::Physical => "physical",
-                Kind::Logical => "logical",
-            }
-            .to_owned(),
+            kind(link.kind).to_owned(),
             seconds(link.lag_ms),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),

@@ -110,7 +110,7 @@ pub fn brief(json: &Value) -> String {
 /// Injects a fault, asks doctor, heals. None: as it should be.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Option<String> {
     let injected = fault.inject(lab, stage, strength).unwrap();
-    let (code, json) = examine(stage, 4);
+    let (code, json) = examine(stage, fault.seconds);
     let wrong = wrong(fault, &injected, code, &json);
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
         println!("{}: {}", fault.name, brief(&json));

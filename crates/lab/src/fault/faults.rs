@@ -43,8 +43,8 @@ pub struct Fault {
     pub cause: &'static str,
     /// Only looks like lag: healthy must be said all the same.
     pub is_false: bool,
-    /// Takes seconds of CPU or disk.
-    pub is_heavy: bool,
+    /// Seconds to watch it.
+    pub seconds: u32,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
     missing: fn() -> Option<&'static str>,
 }
@@ -58,7 +58,7 @@ const fn fault(
         name,
         cause,
         is_false: false,
-        is_heavy: false,
+        seconds: 4,
         inject,
         missing: || None,
     }
@@ -74,8 +74,9 @@ const fn hurried(mut fault: Fault) -> Fault {
     fault
 }
 
-const fn heavy(mut fault: Fault) -> Fault {
-    fault.is_heavy = true;
+/// Begins some seconds after it was injected.
+const fn late(mut fault: Fault) -> Fault {
+    fault.seconds = 10;
     fault
 }
 
@@ -90,18 +91,14 @@ pub const FAULTS: &[Fault] = &[
     fault("paused replay", "replay_paused", paused),
     fault("recovery conflict", "recovery_conflict", conflict),
     fault("cleanup lock", "cleanup_lock", cleanup_lock),
-    heavy(fault("starved startup", "replay_starved", starved)),
-    hurried(heavy(fault(
-        "replay at one core's limit",
-        "replay_at_core_limit",
-        core_limit,
-    ))),
+    fault("starved startup", "replay_starved", starved),
+    hurried(fault("replay at one core's limit", "replay_at_core_limit", core_limit)),
     traced(fault("slow storage", "replay_waits_for_storage", slow_storage)),
     traced(fault("slow walreceiver fsync", "slow_wal_flush", slow_flush)),
     fault("slow network", "slow_network", slow_network),
     fault("one slow slot", "slow_consumer", slow_consumer),
     traced(fault("all slots slow", "slow_decoding", slow_decoding)),
-    heavy(fault("giant transaction spill", "giant_transaction", giant)),
+    late(fault("giant transaction spill", "giant_transaction", giant)),
     fault("apply blocked by a lock", "apply_blocked", apply_blocked),
     fault("retained WAL near its limit", "retained_wal_near_limit", retained),
     only_looks(fault("idle primary", "idle_primary", idle)),
@@ -312,7 +309,7 @@ fn giant(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Primary, "logical_decoding_work_mem", "1MB")?;
     injected.unset.push((Which::Primary, "logical_decoding_work_mem"));
-    let rows = strength.choose(150_000, 400_000);
+    let rows = strength.choose(150_000, 300_000);
     let sql = format!(
         "BEGIN; INSERT INTO t (v) SELECT repeat(md5(i::text), 6) FROM generate_series(1, {rows}) i; \
          COMMIT; SELECT pg_sleep(3600)"
