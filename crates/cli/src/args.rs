@@ -13,11 +13,15 @@ use lockstep_lab::workload::Workload;
 use crate::bench::decode::DecodeArgs;
 use crate::bench::load_curve::LoadCurveArgs;
 use crate::bench::overhead::OverheadArgs;
+use crate::bench::relay_catchup::RelayCatchupArgs;
+use crate::bench::relay_fanout::RelayFanoutArgs;
+use crate::bench::relay_mixed::RelayMixedArgs;
 use crate::bench::replay::ReplayArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::bench::wal_player::WalPlayerArgs;
 use crate::doctor::DoctorArgs;
 use crate::exit;
+use crate::relay::RelayArgs;
 use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
@@ -48,6 +52,14 @@ pub enum Command {
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
     /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
     Doctor(DoctorArgs),
+    /// Decode a primary's WAL once and serve it to every logical subscriber
+    ///
+    /// Subscribers connect to the relay as they would to the primary, which checks their
+    /// passwords; what is no streaming of a slot is passed through. Ends with SIGTERM or Ctrl-C;
+    /// SIGHUP reads the configuration again. Logs go to standard error. psql to database lockstep
+    /// on the same port is the console; SHOW HELP lists what it knows.
+    #[command(disable_help_subcommand = true)]
+    Relay(Box<RelayArgs>),
     /// Measure Lockstep against stock PostgreSQL
     #[command(disable_help_subcommand = true)]
     Bench {
@@ -98,6 +110,22 @@ pub enum Bench {
     /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
     /// the same WAL; pg_recvlogical throws away what it receives.
     Decode(DecodeArgs),
+    /// What subscribers cost a primary under load, each with a slot of its own or all through a relay
+    ///
+    /// Writes relay-fanout.json into the results folder. pgbench writes as fast as it can on the
+    /// primary's core, synchronous_commit off; subscribers and relay have the other core. Null
+    /// subscribers throw away what they receive; real ones are subscriptions in databases of one
+    /// server. Lag is from commit to arrival, or to being applied.
+    RelayFanout(RelayFanoutArgs),
+    /// How fast a subscriber catches up that was stopped during a long backlog
+    ///
+    /// Writes relay-catchup.json into the results folder. The relay, where there is one, has received
+    /// the backlog when the subscriber starts.
+    RelayCatchup(RelayCatchupArgs),
+    /// Small and very large transactions: rows a second at each subscriber until all have caught up
+    ///
+    /// Writes relay-mixed.json into the results folder, a case for each size of the relay's cache.
+    RelayMixed(RelayMixedArgs),
     /// What the WAL player sends to a receiver that throws everything away, and how it keeps a rate
     ///
     /// Records WAL of a private primary, then plays it unlimited and at set rates, over a Unix

@@ -7,6 +7,9 @@ use std::process::ExitCode;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
+use lockstep_relay::config::ConfigError;
+use lockstep_relay::error::RelayError;
+use lockstep_upstream::UpstreamError;
 
 /// Anything without a code of its own.
 const FAILED: u8 = 1;
@@ -18,8 +21,44 @@ const SOURCE: u8 = 3;
 const TARGET: u8 = 4;
 /// Data is not as it must be.
 const DATA: u8 = 5;
-/// Replicas lag.
+/// Something lags, or stands still.
 const LAG: u8 = 6;
+
+/// A source that could not be reached or refused, in words.
+#[derive(Debug)]
+pub struct Unreachable(pub String);
+
+impl fmt::Display for Unreachable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Unreachable {}
+
+/// A target that could not be reached or is none, in words.
+#[derive(Debug)]
+pub struct NoTarget(pub String);
+
+impl fmt::Display for NoTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoTarget {}
+
+/// Something that lags or stands still, in words.
+#[derive(Debug)]
+pub struct Behind(pub String);
+
+impl fmt::Display for Behind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Behind {}
 
 /// A check that found what must not be. What it found is printed already.
 #[derive(Debug)]
@@ -32,27 +71,6 @@ impl fmt::Display for DataMismatch {
 }
 
 impl std::error::Error for DataMismatch {}
-
-/// What doctor found. It is printed already.
-#[derive(Debug)]
-pub enum Diagnosed {
-    /// The primary could not be reached, or is none.
-    NoPrimary(String),
-    /// The same of a replica, and nothing lags.
-    NoReplica(String),
-    /// Something lags.
-    Lag(String),
-}
-
-impl fmt::Display for Diagnosed {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::NoPrimary(words) | Self::NoReplica(words) | Self::Lag(words) => f.write_str(words),
-        }
-    }
-}
-
-impl std::error::Error for Diagnosed {}
 
 /// Reports a failure in one line and gives the exit code.
 pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
@@ -80,11 +98,23 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<DataMismatch>() {
         return DATA;
     }
-    match error.downcast_ref() {
-        Some(Diagnosed::NoPrimary(_)) => return SOURCE,
-        Some(Diagnosed::NoReplica(_)) => return TARGET,
-        Some(Diagnosed::Lag(_)) => return LAG,
-        None => {}
+    if error.is::<Unreachable>() {
+        return SOURCE;
+    }
+    if error.is::<NoTarget>() {
+        return TARGET;
+    }
+    if error.is::<Behind>() {
+        return LAG;
+    }
+    if error.is::<ConfigError>() {
+        return USAGE;
+    }
+    if let Some(RelayError::Upstream(error)) = error.downcast_ref() {
+        return upstream_code(error);
+    }
+    if let Some(error) = error.downcast_ref() {
+        return upstream_code(error);
     }
     let error = error.downcast_ref::<LabError>();
     if let Some(LabError::Oracle(error)) = error {
@@ -105,6 +135,14 @@ fn code(error: &anyhow::Error) -> u8 {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
+    }
+}
+
+/// Of a connection to a primary.
+fn upstream_code(error: &UpstreamError) -> u8 {
+    match error {
+        UpstreamError::Conninfo(_) | UpstreamError::Name { .. } => USAGE,
+        _ => SOURCE,
     }
 }
 
@@ -140,16 +178,31 @@ mod tests {
         assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
         assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
         assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
-        let words = String::new;
-        for (diagnosed, expected) in [
-            (Diagnosed::NoPrimary(words()), SOURCE),
-            (Diagnosed::NoReplica(words()), TARGET),
-            (Diagnosed::Lag(words()), LAG),
-        ] {
-            assert_eq!(code(&diagnosed.into()), expected);
-        }
         let wrapped = Err::<(), _>(failed(Role::Standby)).context("demo");
         assert_eq!(code(&wrapped.unwrap_err()), TARGET);
         assert_eq!(code(&anyhow::anyhow!("other")), FAILED);
+    }
+
+    #[test]
+    fn codes_of_a_relay() {
+        let words = || "x".to_owned();
+        assert_eq!(code(&Unreachable(words()).into()), SOURCE);
+        assert_eq!(code(&Behind(words()).into()), LAG);
+        let config = ConfigError::Missing { key: "spool" };
+        assert_eq!(code(&config.into()), USAGE);
+        for (upstream, expected) in [
+            (UpstreamError::Connect(words()), SOURCE),
+            (UpstreamError::Lost(words()), SOURCE),
+            (UpstreamError::Conninfo(words()), USAGE),
+        ] {
+            assert_eq!(code(&upstream.clone().into()), expected);
+            assert_eq!(code(&RelayError::from(upstream).into()), expected);
+        }
+        let refused = std::io::Error::from(std::io::ErrorKind::AddrInUse);
+        let listen = RelayError::Listen {
+            address: words(),
+            source: refused,
+        };
+        assert_eq!(code(&listen.into()), FAILED);
     }
 }

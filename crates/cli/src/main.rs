@@ -17,6 +17,7 @@ mod doctor;
 mod exit;
 mod live;
 mod plot;
+mod relay;
 mod report;
 mod scene;
 mod text;
@@ -34,6 +35,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Relay(args) => relay::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),

@@ -109,7 +109,12 @@ fn doctor_names_the_cause_of_every_fault() {
     assert_eq!(count.wrong, 0);
 }
 
-fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Option<String> {
+fn pair(
+    lab: &lockstep_lab::cluster::Lab,
+    stage: &mut Stage,
+    one: &str,
+    other: &str,
+) -> Option<String> {
     let faults = [one, other].map(|name| Fault::named(name).unwrap());
     let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
     let (code, json) = examine(stage, 4);
@@ -119,10 +124,15 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
     stage.calm().unwrap();
     let found = causes(&json);
     let expected = faults.map(|fault| fault.cause);
-    let both = expected.iter().all(|cause| found.iter().take(2).any(|found| found == cause));
+    let both = expected
+        .iter()
+        .all(|cause| found.iter().take(2).any(|found| found == cause));
     match both && code == 6 {
         true => None,
-        false => Some(format!("expected {expected:?} first, found {found:?}: {}", brief(&json))),
+        false => Some(format!(
+            "expected {expected:?} first, found {found:?}: {}",
+            brief(&json)
+        )),
     }
 }
 
@@ -132,7 +142,11 @@ fn healthy(stage: &mut Stage, run: u32) -> Option<String> {
     let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
     let (code, json) = examine(stage, 3);
     drop(load);
-    let lag = json["findings"].as_array().unwrap().iter().any(|finding| finding["severity"] != "note");
+    let lag = json["findings"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .any(|finding| finding["severity"] != "note");
     (code != 0 || lag).then(|| format!("exit code {code}: {}", brief(&json)))
 }
 
@@ -145,20 +159,44 @@ fn reference_table(stage: &Stage) -> [(&'static str, Option<String>); 2] {
     let times = || {
         let [primary, standby, first, second] = stage.conninfos();
         let said = doctor(&[
-            "--primary", &primary, "--standby", &standby, "--subscriber", &first, "--subscriber", &second,
-            "--seconds", "1", "--probe", "--commits", "11", "--output", "json",
+            "--primary",
+            &primary,
+            "--standby",
+            &standby,
+            "--subscriber",
+            &first,
+            "--subscriber",
+            &second,
+            "--seconds",
+            "1",
+            "--probe",
+            "--commits",
+            "11",
+            "--output",
+            "json",
         ]);
-        let json: serde_json::Value = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+        let json: serde_json::Value =
+            serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
         let rows = json["probe"]["rows"].as_array().unwrap();
-        let row = rows.iter().find(|row| row["replica"] == "first").unwrap_or_else(|| panic!("{json}"));
+        let row = rows
+            .iter()
+            .find(|row| row["replica"] == "first")
+            .unwrap_or_else(|| panic!("{json}"));
         [1, 2].map(|cell| row["cells"][cell]["median_ms"].as_f64().unwrap())
     };
     let [on, apply] = times();
     let hidden = (on < HIDDEN * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
-    let set = |value: &str| stage.first.execute(&format!("ALTER SUBSCRIPTION first SET (synchronous_commit = {value})"));
+    let set = |value: &str| {
+        stage.first.execute(&format!(
+            "ALTER SUBSCRIPTION first SET (synchronous_commit = {value})"
+        ))
+    };
     set("on").unwrap();
     let [on, apply] = times();
     set("off").unwrap();
     let remedied = (on > REMEDIED * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
-    [("reference table, by default", hidden), ("reference table, with the remedy", remedied)]
+    [
+        ("reference table, by default", hidden),
+        ("reference table, with the remedy", remedied),
+    ]
 }

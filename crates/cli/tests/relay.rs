@@ -130,11 +130,17 @@ fn a_subscription_lives_through_the_relay() {
 
     // Drop.
     for (server, name) in [(&subscriber, "s"), (&second, "s2")] {
-        server.execute(&format!("DROP SUBSCRIPTION {name}")).unwrap();
+        server
+            .execute(&format!("DROP SUBSCRIPTION {name}"))
+            .unwrap();
     }
     assert_eq!(relay.console(&lab, stat), "");
     // The relay's own are all that is left.
-    assert!(slots(&primary).split(' ').all(|slot| slot.starts_with("lockstep_")));
+    assert!(
+        slots(&primary)
+            .split(' ')
+            .all(|slot| slot.starts_with("lockstep_"))
+    );
     drop((subscriber, second, relay, primary));
 }
 
@@ -163,8 +169,16 @@ fn pg_recvlogical_works_through_the_relay() {
     // So that there is a commit beyond the end.
     primary.execute("INSERT INTO t VALUES (3)").unwrap();
     let options = [
-        "--start", "--no-loop", "--file", "-", "--endpos", &end,
-        "--option", "proto_version=1", "--option", "publication_names=p",
+        "--start",
+        "--no-loop",
+        "--file",
+        "-",
+        "--endpos",
+        &end,
+        "--option",
+        "proto_version=1",
+        "--option",
+        "publication_names=p",
     ];
     let stream = receive(&options);
     let inserts = stream

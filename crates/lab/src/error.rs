@@ -127,6 +127,9 @@ pub enum LabError {
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
+    /// Something about consumers of logical replication.
+    #[error(transparent)]
+    Relay(#[from] crate::relay::ConsumerError),
     /// A random workload did not run.
     #[error(transparent)]
     Random(#[from] crate::random::RandomError),

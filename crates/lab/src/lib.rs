@@ -32,6 +32,7 @@ pub mod pinning;
 pub mod port;
 pub mod progress;
 pub mod random;
+pub mod relay;
 pub mod replay;
 pub mod run_folder;
 pub mod sampler;

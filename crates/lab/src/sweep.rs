@@ -4,7 +4,7 @@
 //! nothing else ([`crate::guard`]). File systems mounted inside ([`crate::crash`]) are
 //! unmounted and their loop devices freed. A process belongs to the folder if its working
 //! directory is inside and its program is one of the distribution's PostgreSQL
-//! programs; somebody's shell in the folder is left alone.
+//! programs, or our own (a relay); somebody's shell in the folder is left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -103,8 +103,12 @@ pub fn processes(folder: &Path) -> Vec<i32> {
 fn belongs(pid: i32, folder: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
     // Links of a zombie cannot be read, so one that waits for its parent is not found.
+    let ours = |exe: &Path| {
+        i64::from(pid) != i64::from(std::process::id())
+            && fs::read_link("/proc/self/exe").is_ok_and(|own| own == exe)
+    };
     link("cwd").is_ok_and(|cwd| cwd.starts_with(folder))
-        && link("exe").is_ok_and(|exe| exe.starts_with(SERVERS))
+        && link("exe").is_ok_and(|exe| exe.starts_with(SERVERS) || ours(&exe))
 }
 
 /// The parent of a process, if it still exists.

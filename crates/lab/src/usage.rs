@@ -28,6 +28,12 @@ impl Usage {
     }
 }
 
+/// CPU seconds of one process, its threads included; None if there is no such process.
+pub(crate) fn cpu_s(pid: i32) -> Option<f64> {
+    let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
+    cpu_ticks(pid).map(|times| times.own / tick)
+}
+
 /// Children of a process.
 pub(crate) fn children(of: i32) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {

@@ -88,7 +88,9 @@ pub struct Finding {
 impl Diagnosis {
     /// Lag, or what will become lag.
     pub fn has_lag(&self) -> bool {
-        self.findings.iter().any(|finding| finding.severity != Severity::Note)
+        self.findings
+            .iter()
+            .any(|finding| finding.severity != Severity::Note)
             || self.links.iter().any(|link| link.behind)
     }
 
@@ -125,7 +127,11 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             .then(b.lag_ms.total_cmp(&a.lag_ms))
     });
     hide_implied(&mut findings);
-    let links: Vec<LinkReport> = view.links.iter().map(|link| report(link, &findings)).collect();
+    let links: Vec<LinkReport> = view
+        .links
+        .iter()
+        .map(|link| report(link, &findings))
+        .collect();
     let nodes: Vec<NodeReport> = window
         .nodes
         .iter()
@@ -167,9 +173,9 @@ fn hide_implied(findings: &mut Vec<Finding>) {
 }
 
 fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
-    let false_lag = findings.iter().any(|finding| {
-        finding.at == link.name && finding.cause == Cause::OtherDatabases
-    });
+    let false_lag = findings
+        .iter()
+        .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
     let names: [(&str, Stage); 4] = match link.kind {
         Kind::Physical => [
             ("send", Stage::Send),
@@ -193,6 +199,8 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
         lag_ms: link.age_ms(),
         lag_max_ms: link.most_age_ms(),
         lag_bytes: link.bytes(),
-        stage_bytes: names.map(|(name, stage)| (name, link.stage_bytes(stage))).into(),
+        stage_bytes: names
+            .map(|(name, stage)| (name, link.stage_bytes(stage)))
+            .into(),
     }
 }

@@ -27,7 +27,8 @@ pub struct Heartbeat {
 impl Heartbeat {
     /// Connects to both.
     pub fn connect(primary: &Node, standby: &Node, application_name: &str) -> Result<Self> {
-        let connect = |node: &Node| Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+        let connect =
+            |node: &Node| Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
         Ok(Self {
             primary: connect(primary)?,
             standby: connect(standby)?,
@@ -55,7 +56,10 @@ impl Heartbeat {
 
 /// The position in the last row of an answer.
 pub(crate) fn position(rows: Vec<Vec<Option<String>>>) -> Result<Lsn> {
-    let text = rows.into_iter().next_back().and_then(|row| row.into_iter().next().flatten());
+    let text = rows
+        .into_iter()
+        .next_back()
+        .and_then(|row| row.into_iter().next().flatten());
     text.as_deref()
         .and_then(|text| text.parse().ok())
         .ok_or_else(|| LagError::Answer {

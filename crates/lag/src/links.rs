@@ -103,24 +103,42 @@ pub fn links(window: &Window) -> Vec<Link<'_>> {
 }
 
 fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
-    let receiver = node.samples.iter().rev().find_map(|sample| sample.receiver.as_ref());
+    let receiver = node
+        .samples
+        .iter()
+        .rev()
+        .find_map(|sample| sample.receiver.as_ref());
     let slot = receiver.and_then(|receiver| receiver.slot_name.clone());
     let names: Vec<&str> = [
         receiver.and_then(|receiver| receiver.application_name.as_deref()),
-        node.facts.setting("cluster_name").filter(|name| !name.is_empty()),
+        node.facts
+            .setting("cluster_name")
+            .filter(|name| !name.is_empty()),
         Some("walreceiver"),
     ]
     .into_iter()
     .flatten()
     .collect();
-    let port = receiver.and_then(|receiver| receiver.sender_port).map(|port| port.to_string());
-    let others = || window.usable().filter(|other| other.name != node.name && other.role != Role::Subscriber);
-    let is_there = |other: &NodeWindow| port.is_none() || other.facts.setting("port") == port.as_deref();
+    let port = receiver
+        .and_then(|receiver| receiver.sender_port)
+        .map(|port| port.to_string());
+    let others = || {
+        window
+            .usable()
+            .filter(|other| other.name != node.name && other.role != Role::Subscriber)
+    };
+    let is_there =
+        |other: &NodeWindow| port.is_none() || other.facts.setting("port") == port.as_deref();
     let has_slot = |other: &NodeWindow| {
-        slot.as_deref().is_some_and(|slot| other.last().is_some_and(|last| last.slot(slot).is_some()))
+        slot.as_deref()
+            .is_some_and(|slot| other.last().is_some_and(|last| last.slot(slot).is_some()))
     };
     let has_name = |other: &NodeWindow| {
-        other.samples.iter().flat_map(|sample| &sample.senders).any(|sender| names.contains(&sender.application_name.as_str()))
+        other
+            .samples
+            .iter()
+            .flat_map(|sample| &sample.senders)
+            .any(|sender| names.contains(&sender.application_name.as_str()))
     };
     // A port seen from elsewhere may be another; without any sign it can only be the primary.
     let upstream = others()
@@ -129,7 +147,11 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         .or_else(|| others().find(|other| has_name(other)))
         .or_else(|| window.primary())?;
     let application_name = names.into_iter().find(|name| {
-        upstream.samples.iter().flat_map(|sample| &sample.senders).any(|sender| sender.application_name == *name)
+        upstream
+            .samples
+            .iter()
+            .flat_map(|sample| &sample.senders)
+            .any(|sender| sender.application_name == *name)
     });
     Some(Link {
         kind: Kind::Physical,
@@ -152,7 +174,9 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
         let slot = subscription.slot_name.as_deref();
         let upstream = window.usable().find(|other| {
             other.role != Role::Subscriber
-                && other.last().is_some_and(|last| slot.is_some_and(|slot| last.slot(slot).is_some()))
+                && other
+                    .last()
+                    .is_some_and(|last| slot.is_some_and(|slot| last.slot(slot).is_some()))
         })?;
         let name = match subscriptions.len() {
             1 => node.name.clone(),
@@ -205,7 +229,10 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
         });
     }
     for sender in &last.senders {
-        let of_slot = last.slots.iter().any(|slot| slot.active_pid == Some(sender.pid));
+        let of_slot = last
+            .slots
+            .iter()
+            .any(|slot| slot.active_pid == Some(sender.pid));
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
                 && link.slot.is_none()
@@ -233,7 +260,10 @@ fn points(link: &Link<'_>) -> Vec<Point> {
         (Kind::Physical, Some(replica)) => &replica.samples,
         _ => &link.upstream.samples,
     };
-    samples.iter().filter_map(|sample| point(link, sample)).collect()
+    samples
+        .iter()
+        .filter_map(|sample| point(link, sample))
+        .collect()
 }
 
 fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
@@ -254,7 +284,9 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let replay = own_replay
         .or_else(|| sender.and_then(|sender| sender.replay_lsn))
         .or_else(confirmed)?;
-    let own_flush = own.and_then(|own| own.wal.receive).map(|receive| receive.max(replay));
+    let own_flush = own
+        .and_then(|own| own.wal.receive)
+        .map(|receive| receive.max(replay));
     let flush = own_flush
         .or_else(|| sender.and_then(|sender| sender.flush_lsn))
         .unwrap_or(replay);
@@ -274,7 +306,9 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let told = sender
         .and_then(|sender| sender.replay_lag_ms)
         .filter(|_| end > replay && own_replay.is_none())
-        .map_or(Duration::ZERO, |ms| Duration::from_secs_f64(ms.max(0.0) / 1000.0));
+        .map_or(Duration::ZERO, |ms| {
+            Duration::from_secs_f64(ms.max(0.0) / 1000.0)
+        });
     Some(Point {
         at: sample.at,
         end,
@@ -312,7 +346,10 @@ impl<'a> Link<'a> {
             return above.sender(slot.active_pid?);
         }
         let name = self.application_name.as_deref()?;
-        above.senders.iter().find(|sender| sender.application_name == name)
+        above
+            .senders
+            .iter()
+            .find(|sender| sender.application_name == name)
     }
 
     /// Its subscription, if the subscriber was asked.
@@ -359,7 +396,12 @@ impl<'a> Link<'a> {
 
     /// Bytes behind in the middle of the samples.
     pub fn bytes(&self) -> f64 {
-        median(self.points.iter().map(|point| point.bytes() as f64).collect())
+        median(
+            self.points
+                .iter()
+                .map(|point| point.bytes() as f64)
+                .collect(),
+        )
     }
 
     /// Bytes behind at the end.
@@ -391,12 +433,20 @@ impl<'a> Link<'a> {
     }
 
     fn stage_sum(&self, stage: Stage) -> u64 {
-        self.points.iter().map(|point| point.stage(self.kind, stage)).sum()
+        self.points
+            .iter()
+            .map(|point| point.stage(self.kind, stage))
+            .sum()
     }
 
     /// A synchronous replica, or one that may become it.
     pub fn is_synchronous(&self) -> bool {
-        let last = self.upstream.samples.iter().rev().find_map(|sample| self.sender(sample));
+        let last = self
+            .upstream
+            .samples
+            .iter()
+            .rev()
+            .find_map(|sample| self.sender(sample));
         last.and_then(|sender| sender.sync_state.as_deref())
             .is_some_and(|state| state == "sync" || state == "quorum")
     }

@@ -118,7 +118,11 @@ impl fmt::Display for Trouble {
                 f,
                 "its clock is {:.0} ms {} the primary's (± {uncertain_ms:.0} ms); times below do not depend on it",
                 ahead_ms.abs(),
-                if *ahead_ms < 0.0 { "behind" } else { "ahead of" }
+                if *ahead_ms < 0.0 {
+                    "behind"
+                } else {
+                    "ahead of"
+                }
             ),
             Self::Gap { what, reason } => write!(f, "cannot see {what}: {reason}"),
         }

@@ -170,7 +170,9 @@ impl Probe {
                 Part::Senders => sample.senders = json(what, text)?,
                 Part::Slots => sample.slots = json(what, text)?,
                 Part::Decoding => sample.decoding = json(what, text)?,
-                Part::Receiver => sample.receiver = text.map(|t| json(what, Some(t))).transpose()?,
+                Part::Receiver => {
+                    sample.receiver = text.map(|t| json(what, Some(t))).transpose()?
+                }
                 Part::Subscriptions => sample.subscriptions = json(what, text)?,
                 Part::Processes => sample.processes = json(what, text)?,
                 Part::Clients => sample.clients = json(what, text)?,

@@ -47,7 +47,10 @@ pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
             .zip(threads)
             .map(|(node, thread)| {
                 thread.join().unwrap_or_else(|_| {
-                    blind(node, "the thread that asks it died, which is a bug".to_owned())
+                    blind(
+                        node,
+                        "the thread that asks it died, which is a bug".to_owned(),
+                    )
                 })
             })
             .collect()
@@ -102,18 +105,14 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
 }
 
 /// One connection, until the time is over or it is lost.
-fn follow(
-    node: &Node,
-    watch: Watch<'_>,
-    began: Instant,
-    seen: &mut NodeWindow,
-) -> Result<()> {
+fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) -> Result<()> {
     let mut probe = Probe::connect(node, watch.application_name)?;
     seen.facts = probe.facts().clone();
     loop {
         let asked = Instant::now();
         let sample = probe.sample(began)?;
-        seen.troubles.retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
+        seen.troubles
+            .retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
         seen.troubles.extend(probe.gaps().iter().cloned());
         seen.troubles.extend(probe.mismatch(&sample));
         keep(&mut seen.samples, sample);
@@ -147,7 +146,9 @@ pub fn compare(nodes: &mut [NodeWindow]) {
                 expected: system.clone(),
             });
         }
-        if let (Some((offset, error)), Some((theirs, their_error))) = (clock, self::clock(&node.samples)) {
+        if let (Some((offset, error)), Some((theirs, their_error))) =
+            (clock, self::clock(&node.samples))
+        {
             let ahead_ms = theirs - offset;
             let uncertain_ms = error + their_error;
             if ahead_ms.abs() > SKEW_MS + uncertain_ms {
@@ -220,7 +221,9 @@ mod tests {
             node(Role::Standby, "", 0, 2),
         ];
         compare(&mut nodes);
-        assert!(matches!(&nodes[1].troubles[..], [Trouble::OtherSystem { found, .. }] if found == "2"));
+        assert!(
+            matches!(&nodes[1].troubles[..], [Trouble::OtherSystem { found, .. }] if found == "2")
+        );
         assert!(nodes[2].troubles.is_empty() && nodes[3].troubles.is_empty());
     }
 }

@@ -154,7 +154,11 @@ fn shares(before: Cpu, after: Cpu, time: Duration) -> Option<CpuShares> {
     // A single turn of the scheduler would make much of a shorter time.
     const LEAST: Duration = Duration::from_millis(500);
     let part = |before: Duration, after: Duration| {
-        ratio(after.saturating_sub(before).as_secs_f64(), time.as_secs_f64()).min(1.0)
+        ratio(
+            after.saturating_sub(before).as_secs_f64(),
+            time.as_secs_f64(),
+        )
+        .min(1.0)
     };
     (time >= LEAST).then(|| CpuShares {
         ran: part(before.ran, after.ran),
@@ -217,7 +221,10 @@ mod tests {
                 "{position} at {at}"
             );
         }
-        assert_eq!(primary.end_at(Duration::from_millis(250)), Some(Lsn::from(200)));
+        assert_eq!(
+            primary.end_at(Duration::from_millis(250)),
+            Some(Lsn::from(200))
+        );
         assert_eq!(primary.end_at(Duration::ZERO), Some(Lsn::from(100)));
     }
 
@@ -238,7 +245,13 @@ mod tests {
             });
         }
         let cpu = node.cpu(|process| process.pid == 7).unwrap();
-        assert_eq!(cpu, CpuShares { ran: 0.5, queued: 0.25 });
+        assert_eq!(
+            cpu,
+            CpuShares {
+                ran: 0.5,
+                queued: 0.25
+            }
+        );
         assert_eq!(node.cpu(|process| process.pid == 8), None);
         node.samples[2].processes[0].pid = 9;
         assert_eq!(node.cpu(|_| true).unwrap().ran, 0.5);

@@ -41,6 +41,17 @@ pub enum RelayError {
         /// What happened.
         source: LogError,
     },
+    /// What the disk holds of a group's log is not known any more.
+    #[error(
+        "the relay has ended because the spool of group {group} cannot be written: {why}; once \
+         it is started again it receives what was not durable again, but look at the disk first"
+    )]
+    Poisoned {
+        /// The group.
+        group: String,
+        /// What happened.
+        why: String,
+    },
     /// The stream of the primary makes no sense.
     #[error("stream of group {group}: {why}")]
     Stream {

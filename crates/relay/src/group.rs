@@ -1,33 +1,39 @@
 //! A group: one upstream slot and the log it fills.
 //!
 //! Its folder in the spool, `groups/NAME`, has `group.json` (checksum line, then JSON, as
-//! the slots have it) and the log's segments. The folder is complete before the group is
+//! the slots have it) and the log's segments in `log`. The folder is complete before the group is
 //! used: a crash while it is made leaves a folder without `group.json`, which is removed
 //! at the next start, and at most a slot on the primary, which the next try uses.
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
-use lockstep_upstream::{Upstream, UpstreamError};
+use lockstep_upstream::{SlotState, Upstream, UpstreamError};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
-use tracing::{error, warn};
+use tracing::{error, info, warn};
 
 use crate::config::{OnSpoolLimit, Plugin};
 use crate::error::{RelayError, Result};
 use crate::ingest::check::Known;
-use crate::log::{FileStorage, Limits, Log};
+use crate::log::{FileStorage, Limits, Log, LogError};
 use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
 use crate::stats::GroupStat;
 
+/// What slots on the primary begin with; the group's name follows.
+pub const SLOT_PREFIX: &str = "lockstep_";
+
 /// What a group's file is called.
 const FILE: &str = "group.json";
+
+/// Folder of a group's log.
+const LOG: &str = "log";
 
 /// `client_encoding` of subscribers where nothing else is said.
 const DEFAULT_ENCODING: &str = "UTF8";
@@ -110,6 +116,27 @@ pub struct Policy {
     pub on_limit: OnSpoolLimit,
 }
 
+/// The policy in force: a reload may change it.
+#[derive(Debug, Clone)]
+pub struct InForce(Arc<RwLock<Policy>>);
+
+impl InForce {
+    /// This one, until another is set.
+    pub fn new(policy: Policy) -> Self {
+        Self(Arc::new(RwLock::new(policy)))
+    }
+
+    /// What is in force now.
+    pub fn get(&self) -> Policy {
+        *self.0.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Sets another. Logs that are open are told by [`Group::obey`].
+    pub fn set(&self, policy: Policy) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+}
+
 /// One upstream slot and the log it fills.
 #[derive(Debug)]
 pub struct Group {
@@ -123,17 +150,38 @@ pub struct Group {
     log: Arc<Log<FileStorage>>,
     primary: Arc<Primary>,
     slots: Arc<SlotBook>,
-    policy: Policy,
+    policy: InForce,
+    /// The slot is to be a failover slot.
+    failover: bool,
+    /// It was said that it cannot be one.
+    said_too_old: AtomicBool,
+    broken: Broken,
     phase: watch::Sender<Phase>,
     reason: Mutex<String>,
     sent: AtomicU64,
     units: AtomicU64,
     bytes: AtomicU64,
+    readers: AtomicUsize,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
+
+/// A session that streams from a group.
+#[derive(Debug)]
+pub struct Reading(Arc<Group>);
+
+impl Drop for Reading {
+    fn drop(&mut self) {
+        self.0.readers.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+/// The first log that cannot be written any more: its group, and why. None while all can.
+pub type Broken = watch::Sender<Option<(String, String)>>;
+
+/// Servers from this version on have failover slots.
+const FAILOVER_SLOTS: u32 = 170_000;
 
 /// What a group needs of the relay.
 #[derive(Debug, Clone)]
@@ -145,7 +193,11 @@ pub struct Surroundings {
     /// The slots.
     pub slots: Arc<SlotBook>,
     /// Limits.
-    pub policy: Policy,
+    pub policy: InForce,
+    /// Slots on the primary are to be failover slots where it has them.
+    pub failover: bool,
+    /// Told of a log that cannot be written any more.
+    pub broken: Broken,
 }
 
 /// From where a new group begins.
@@ -186,7 +238,7 @@ impl Group {
             .map_err(|why| RelayError::Damaged { path, why })?;
         let storage = storage(&folder)?;
         let (log, recovered) =
-            Log::open(storage, around.policy.limits).map_err(|source| RelayError::Log {
+            Log::open(storage, around.policy.get().limits).map_err(|source| RelayError::Log {
                 group: kept.name.clone(),
                 source,
             })?;
@@ -211,15 +263,22 @@ impl Group {
         let folder = around.spool.join(FOLDER).join(name);
         let mut upstream = around.primary.connect(&key.database)?;
         let identity = upstream.identify()?;
-        let upstream_slot = format!("lockstep_{name}");
-        let (plugin, start) = make_slot(&mut upstream, &upstream_slot, key, plugin, origin)?;
+        let upstream_slot = format!("{SLOT_PREFIX}{name}");
+        let (plugin, start) = make_slot(
+            &mut upstream,
+            &upstream_slot,
+            key,
+            plugin,
+            origin,
+            around.failover,
+        )?;
         make_folder(&folder)?;
-        let log = Log::create(storage(&folder)?, around.policy.limits, start).map_err(|source| {
-            RelayError::Log {
+        let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
+            |source| RelayError::Log {
                 group: name.to_owned(),
                 source,
-            }
-        })?;
+            },
+        )?;
         let kept = Kept {
             name: name.to_owned(),
             key: key.clone(),
@@ -254,12 +313,16 @@ impl Group {
             log: Arc::new(log),
             primary: around.primary.clone(),
             slots: around.slots.clone(),
-            policy: around.policy,
+            policy: around.policy.clone(),
+            failover: around.failover,
+            said_too_old: AtomicBool::new(false),
+            broken: around.broken.clone(),
             phase: watch::Sender::new(Phase::Connecting),
             reason: Mutex::new(String::new()),
             sent: AtomicU64::new(0),
             units: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
+            readers: AtomicUsize::new(0),
         })
     }
 
@@ -312,7 +375,9 @@ impl Group {
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Upstream> {
         let key = &self.key;
-        Ok(self.primary.connect_to_stream(&key.database, &key.encoding)?)
+        Ok(self
+            .primary
+            .connect_to_stream(&key.database, &key.encoding)?)
     }
 
     /// Options of `START_REPLICATION`.
@@ -368,6 +433,42 @@ impl Group {
         Ok(())
     }
 
+    /// Sees to it that the slot is a failover slot, if it is to be one: copies of slots are
+    /// not, nor are those from before it was configured. It must not be in use.
+    pub fn keep_for_failover(&self, upstream: &mut Upstream, slot: &SlotState) -> Result<()> {
+        if !self.failover || slot.failover {
+            return Ok(());
+        }
+        if upstream.server_version() < FAILOVER_SLOTS {
+            if !self.said_too_old.swap(true, Ordering::Relaxed) {
+                warn!(
+                    group = self.name,
+                    slot = self.upstream_slot,
+                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, which failover needs"
+                );
+            }
+            return Ok(());
+        }
+        upstream.make_failover_slot(&self.upstream_slot)?;
+        info!(
+            group = self.name,
+            slot = self.upstream_slot,
+            "made it a failover slot"
+        );
+        Ok(())
+    }
+
+    /// Tells the relay if the log cannot be written any more; `why` is what went wrong now.
+    pub fn check_log(&self, why: &LogError) {
+        if self.log.poisoned() {
+            self.broken.send_if_modified(|first| {
+                let new = first.is_none();
+                first.get_or_insert_with(|| (self.name.clone(), why.to_string()));
+                new
+            });
+        }
+    }
+
     /// Changes what the group does.
     pub fn enter(&self, phase: Phase) {
         if let Phase::Waiting(reason) = &phase {
@@ -384,6 +485,12 @@ impl Group {
 
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
+        // Whoever met it first says more than that it was so.
+        if let RelayError::Log { source, .. } = why {
+            if !matches!(source, LogError::Poisoned) {
+                self.check_log(source);
+            }
+        }
         let phase = match why {
             RelayError::Upstream(UpstreamError::Refused(refusal))
                 if !passing(&refusal.sqlstate) =>
@@ -425,6 +532,17 @@ impl Group {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Counts a session that streams from here, until what is returned is dropped.
+    pub fn enter_reader(self: &Arc<Self>) -> Reading {
+        self.readers.fetch_add(1, Ordering::Relaxed);
+        Reading(self.clone())
+    }
+
+    /// How many sessions stream from here.
+    pub fn readers(&self) -> usize {
+        self.readers.load(Ordering::Relaxed)
+    }
+
     /// Removes segments that no slot needs any more; bytes removed.
     pub fn retain(&self) -> Result<u64> {
         let needed = self.slots.saved(&self.name).unwrap_or(self.log.durable());
@@ -436,6 +554,13 @@ impl Group {
             })
     }
 
+    /// Has the log keep to the policy in force.
+    pub fn obey(&self) {
+        // Held meanwhile, so that whoever sets another obeys after this.
+        let policy = self.policy.0.read().unwrap_or_else(PoisonError::into_inner);
+        self.log.set_limits(policy.limits);
+    }
+
     /// Tries to make room in a spool that is full; true if some was made. Drops the
     /// slowest slot where the operator has chosen that.
     pub fn make_room(&self) -> Result<bool> {
@@ -443,7 +568,7 @@ impl Group {
         if self.retain()? > 0 {
             return Ok(true);
         }
-        if self.policy.on_limit != OnSpoolLimit::DropSlowest {
+        if self.policy.get().on_limit != OnSpoolLimit::DropSlowest {
             return Ok(false);
         }
         let Some(slot) = self.slots.slowest(&self.name) else {
@@ -463,7 +588,7 @@ impl Group {
     /// Its row.
     pub fn stat(&self) -> GroupStat {
         let phase = self.phase.borrow().clone();
-        let limits = self.policy.limits;
+        let limits = self.log.limits();
         GroupStat {
             name: self.name.clone(),
             upstream_slot: self.upstream_slot.clone(),
@@ -504,7 +629,10 @@ fn passing(sqlstate: &str) -> bool {
 }
 
 fn report(sqlstate: &str, group: &str, why: &RelayError) -> Report {
-    let report = Report::error(sqlstate, format!("the relay's group \"{group}\" cannot go on"));
+    let report = Report::error(
+        sqlstate,
+        format!("the relay's group \"{group}\" cannot go on"),
+    );
     report.detail(why.to_string())
 }
 
@@ -520,6 +648,7 @@ fn make_slot(
     key: &GroupKey,
     plugin: Plugin,
     origin: Origin<'_>,
+    failover: bool,
 ) -> Result<(String, Lsn)> {
     if let Some(left) = upstream.slot(name)? {
         if left.database.as_ref() != Some(&key.database) || left.active_pid.is_some() {
@@ -532,8 +661,10 @@ fn make_slot(
         // It may stand anywhere: a new one begins where it should.
         upstream.drop_slot(name)?;
     }
+    let failover = failover && upstream.server_version() >= FAILOVER_SLOTS;
     let mut make = |plugin: &str| match origin {
-        Origin::Now => upstream.create_slot(name, plugin, false, false),
+        Origin::Now => upstream.create_slot(name, plugin, false, failover),
+        // A copy becomes one before it is first used.
         Origin::Slot(from) => upstream.copy_slot(from, name, plugin),
     };
     match plugin {
@@ -551,7 +682,8 @@ fn make_slot(
 }
 
 fn storage(folder: &Path) -> Result<FileStorage> {
-    FileStorage::open(folder).map_err(|source| slots::file("cannot open", folder.to_owned(), source))
+    let folder = folder.join(LOG);
+    FileStorage::new(&folder).map_err(|source| slots::file("cannot open", folder, source))
 }
 
 fn write(folder: &Path, kept: &Kept) -> Result<()> {

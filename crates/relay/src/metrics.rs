@@ -1,1 +1,432 @@
-//! To be written.
+//! Metrics for Prometheus and a health check, over HTTP.
+//!
+//! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while
+//! every group streams, else with 503 and the reasons. Nothing is changed here, and no rows
+//! of tables are shown; there is no login, so it listens on the loopback unless told
+//! otherwise.
+
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Write;
+use std::future::Future;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::Router;
+use axum::extract::State;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+use axum::serve::Listener;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::time::{Instant, Sleep};
+
+use crate::stats::{ClientStat, GroupStat, SlotStat, Snapshot, Source};
+
+/// Most connections at once; others wait.
+pub const MOST_CONNECTIONS: usize = 32;
+
+/// How long a connection may be silent.
+pub const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long requests under way may take once the relay ends.
+pub const LAST_REQUESTS: Duration = Duration::from_secs(2);
+
+/// The state of a group that does what it should.
+pub const STREAMING: &str = "streaming";
+
+/// All states of a group, of a session. Each is a series of its own, so that none vanishes
+/// between scrapes.
+const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
+const CLIENT_STATES: [&str; 3] = ["passed through", "streaming", "console"];
+
+/// The content type of the text format.
+const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
+
+/// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also
+/// with a reset of their statistics.
+pub fn render(snapshot: &Snapshot) -> String {
+    let mut text = Text(String::new());
+    text.family(
+        "build_info",
+        "gauge",
+        "The relay's version, as a label; always 1.",
+    );
+    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], "1");
+    groups(&mut text, &snapshot.groups);
+    slots(&mut text, &snapshot.slots);
+    clients(&mut text, &snapshot.clients);
+    text.0
+}
+
+fn groups(text: &mut Text, groups: &[GroupStat]) {
+    type Family = (
+        &'static str,
+        &'static str,
+        &'static str,
+        fn(&GroupStat) -> u64,
+    );
+    let families: [Family; 10] = [
+        (
+            "upstream_sent_position_bytes",
+            "gauge",
+            "Where the primary's WAL ended when it was last heard, as a number of bytes.",
+            |group| group.sent.into(),
+        ),
+        (
+            "upstream_received_position_bytes",
+            "gauge",
+            "End of the last transaction received, as a WAL position in bytes.",
+            |group| group.received.into(),
+        ),
+        (
+            "upstream_durable_position_bytes",
+            "gauge",
+            "WAL position in bytes that is durable in the spool and confirmed to the primary.",
+            |group| group.durable.into(),
+        ),
+        (
+            "upstream_transactions_total",
+            "counter",
+            "Transactions received.",
+            |group| group.transactions,
+        ),
+        (
+            "upstream_received_bytes_total",
+            "counter",
+            "Bytes of the stream received.",
+            |group| group.received_bytes,
+        ),
+        (
+            "cache_bytes",
+            "gauge",
+            "Bytes of the stream in memory.",
+            |group| group.cache_bytes,
+        ),
+        (
+            "cache_limit_bytes",
+            "gauge",
+            "Most bytes of the stream in memory; 0 if the cache is off.",
+            |group| group.cache_limit_bytes,
+        ),
+        (
+            "spool_bytes",
+            "gauge",
+            "Bytes of the stream on disk.",
+            |group| group.spool_bytes,
+        ),
+        (
+            "spool_limit_bytes",
+            "gauge",
+            "Most bytes of the stream on disk; 0 if there is no limit.",
+            |group| group.spool_limit_bytes,
+        ),
+        (
+            "spool_oldest_position_bytes",
+            "gauge",
+            "Oldest WAL position in bytes that is in the spool.",
+            |group| group.oldest_spooled.into(),
+        ),
+    ];
+    let name = "upstream_state";
+    text.family(
+        name,
+        "gauge",
+        "1 for the state that a group is in, 0 for others.",
+    );
+    for group in groups {
+        for state in GROUP_STATES {
+            let value = flag(group.state == state);
+            text.sample(name, &[("group", &group.name), ("state", state)], value);
+        }
+    }
+    for (name, kind, help, value) in families {
+        text.family(name, kind, help);
+        for group in groups {
+            let value = value(group).to_string();
+            text.sample(name, &[("group", &group.name)], &value);
+        }
+    }
+}
+
+fn slots(text: &mut Text, slots: &[SlotStat]) {
+    type Family = (
+        &'static str,
+        &'static str,
+        &'static str,
+        fn(&SlotStat) -> String,
+    );
+    let families: [Family; 7] = [
+        (
+            "slot_active",
+            "gauge",
+            "1 while a subscriber uses the slot.",
+            |slot| flag(slot.active_pid.is_some()).to_owned(),
+        ),
+        (
+            "slot_sent_position_bytes",
+            "gauge",
+            "WAL position in bytes up to which the subscriber was sent the stream.",
+            |slot| u64::from(slot.sent).to_string(),
+        ),
+        (
+            "slot_confirmed_position_bytes",
+            "gauge",
+            "WAL position in bytes that the subscriber has confirmed.",
+            |slot| u64::from(slot.confirmed).to_string(),
+        ),
+        (
+            "slot_behind_bytes",
+            "gauge",
+            "Bytes of the stream that the relay has and the subscriber was not sent yet.",
+            |slot| slot.behind_bytes.to_string(),
+        ),
+        (
+            "slot_cache_hit_blocks_total",
+            "counter",
+            "Blocks of 8 kB served from memory.",
+            |slot| slot.cache_hit.to_string(),
+        ),
+        (
+            "slot_cache_miss_blocks_total",
+            "counter",
+            "Blocks of 8 kB served from the spool.",
+            |slot| slot.cache_miss.to_string(),
+        ),
+        (
+            "slot_stats_reset_timestamp_seconds",
+            "gauge",
+            "When the slot's statistics were reset, in seconds since 1970.",
+            |slot| {
+                let micros = slot.last_reset_unix_us;
+                format!(
+                    "{}.{:06}",
+                    micros.max(0) / 1_000_000,
+                    micros.max(0) % 1_000_000
+                )
+            },
+        ),
+    ];
+    for (name, kind, help, value) in families {
+        text.family(name, kind, help);
+        for slot in slots {
+            let labels = [("group", slot.group.as_str()), ("slot", &slot.name)];
+            text.sample(name, &labels, &value(slot));
+        }
+    }
+}
+
+fn clients(text: &mut Text, clients: &[ClientStat]) {
+    text.family("clients", "gauge", "Sessions of clients, by what they do.");
+    for state in CLIENT_STATES {
+        let number = clients
+            .iter()
+            .filter(|client| client.state == state)
+            .count();
+        text.sample("clients", &[("state", state)], &number.to_string());
+    }
+}
+
+fn flag(is: bool) -> &'static str {
+    match is {
+        true => "1",
+        false => "0",
+    }
+}
+
+/// The text format, written piece by piece.
+struct Text(String);
+
+impl Text {
+    /// What precedes a family's samples.
+    fn family(&mut self, name: &str, kind: &str, help: &str) {
+        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
+        // Writing to a string cannot fail.
+        let _ = writeln!(
+            self.0,
+            "# HELP lockstep_relay_{name} {help}\n# TYPE lockstep_relay_{name} {kind}"
+        );
+    }
+
+    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: &str) {
+        let labels: Vec<String> = labels
+            .iter()
+            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
+            .collect();
+        let labels = labels.join(",");
+        let _ = writeln!(self.0, "lockstep_relay_{name}{{{labels}}} {value}");
+    }
+}
+
+/// A label's value.
+fn escaped(text: &str) -> String {
+    text.replace('\\', "\\\\")
+        .replace('"', "\\\"")
+        .replace('\n', "\\n")
+}
+
+/// What `/healthz` says: true if every group streams, and JSON for people who ask why not.
+pub fn health(snapshot: &Snapshot) -> (bool, String) {
+    let reasons: Vec<_> = snapshot
+        .groups
+        .iter()
+        .filter(|group| group.state != STREAMING)
+        .map(|group| {
+            serde_json::json!({
+                "group": group.name,
+                "state": group.state,
+                "reason": group.reason,
+            })
+        })
+        .collect();
+    let healthy = reasons.is_empty();
+    let status = match healthy {
+        true => "ok",
+        false => "not streaming",
+    };
+    let body = serde_json::json!({ "status": status, "reasons": reasons });
+    (healthy, format!("{body}\n"))
+}
+
+/// The two pages.
+fn router(source: Arc<dyn Source>) -> Router {
+    Router::new()
+        .route("/metrics", get(metrics_page))
+        .route("/healthz", get(health_page))
+        .with_state(source)
+}
+
+async fn metrics_page(State(source): State<Arc<dyn Source>>) -> Response {
+    let text = render(&source.snapshot());
+    ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
+}
+
+async fn health_page(State(source): State<Arc<dyn Source>>) -> Response {
+    let (healthy, body) = health(&source.snapshot());
+    let status = match healthy {
+        true => StatusCode::OK,
+        false => StatusCode::SERVICE_UNAVAILABLE,
+    };
+    let content = [(header::CONTENT_TYPE, "application/json")];
+    (status, content, body).into_response()
+}
+
+/// Serves both pages until `stop` is done, then ends what is under way.
+pub async fn serve(
+    listener: TcpListener,
+    source: Arc<dyn Source>,
+    stop: impl Future<Output = ()> + Send + 'static,
+) -> io::Result<()> {
+    let (stopped, mut stopping) = tokio::sync::watch::channel(false);
+    let graceful = async move {
+        stop.await;
+        let _ = stopped.send(true);
+    };
+    let limited = Limited {
+        listener,
+        free: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+    };
+    let serving = axum::serve(limited, router(source)).with_graceful_shutdown(graceful);
+    let hurry = async {
+        // An error means that the other side is gone, that is, that it has stopped.
+        let _ = stopping.wait_for(|stopped| *stopped).await;
+        tokio::time::sleep(LAST_REQUESTS).await;
+    };
+    tokio::select! {
+        result = serving.into_future() => result,
+        () = hurry => Ok(()),
+    }
+}
+
+/// A listener that lets only so many in at once.
+struct Limited {
+    listener: TcpListener,
+    free: Arc<Semaphore>,
+}
+
+impl Listener for Limited {
+    type Io = Guarded;
+    type Addr = SocketAddr;
+
+    async fn accept(&mut self) -> (Guarded, SocketAddr) {
+        // Nobody closes it; if so, nothing is limited.
+        let permit = Arc::clone(&self.free).acquire_owned().await.ok();
+        let (stream, address) = Listener::accept(&mut self.listener).await;
+        let guarded = Guarded {
+            stream,
+            silence: Box::pin(tokio::time::sleep(PATIENCE)),
+            _permit: permit,
+        };
+        (guarded, address)
+    }
+
+    fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.listener.local_addr()
+    }
+}
+
+/// A connection that ends when nothing moves for [`PATIENCE`].
+struct Guarded {
+    stream: TcpStream,
+    silence: Pin<Box<Sleep>>,
+    /// Free again when the connection ends.
+    _permit: Option<OwnedSemaphorePermit>,
+}
+
+impl Guarded {
+    /// Passes on what is ready; else sees how long nothing has been.
+    fn watch<T>(
+        &mut self,
+        context: &mut Context<'_>,
+        poll: Poll<io::Result<T>>,
+    ) -> Poll<io::Result<T>> {
+        match poll {
+            Poll::Ready(result) => {
+                self.silence.as_mut().reset(Instant::now() + PATIENCE);
+                Poll::Ready(result)
+            }
+            Poll::Pending => self
+                .silence
+                .as_mut()
+                .poll(context)
+                .map(|()| Err(io::ErrorKind::TimedOut.into())),
+        }
+    }
+}
+
+impl AsyncRead for Guarded {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
+        self.watch(context, poll)
+    }
+}
+
+impl AsyncWrite for Guarded {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.watch(context, poll)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}

@@ -11,8 +11,10 @@
 //! | its group is there and has all since the slot's position | adopted |
 //! | no group has its publications and options | a group is made whose upstream slot is a copy of it; adopted |
 //! | its group begins after its position | passed through, until it has caught up |
+//! | its group cannot go on | passed through, until that group is gone |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
 //! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | a failover slot, while the relay's own are none | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
 //! goes on in another group: units up to where that one begins come from the old group,
@@ -32,7 +34,7 @@ use tracing::{info, warn};
 
 use crate::config::Plugin;
 use crate::error::RelayError;
-use crate::group::{Group, GroupKey, Origin};
+use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::ingest::feeder;
 use crate::relay::Relay;
 use crate::session::{Decision, Facts, Owner};
@@ -108,7 +110,7 @@ impl Owner for Sessions {
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
             Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
-                Some(_) => alter(options),
+                Some(_) => alter(options, self.0.config().failover),
                 None => Decision::Pass,
             },
             _ => Decision::Pass,
@@ -155,18 +157,18 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Streaming> {
 }
 
 /// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)]) -> Decision<Streaming> {
+fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Streaming> {
     for (name, value) in options {
         let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
         // START_REPLICATION says again whether two-phase commit is wanted.
-        if name.eq_ignore_ascii_case("failover") && on {
+        if name.eq_ignore_ascii_case("failover") && on && !failover {
             let report = Report::error(
                 "0A000",
                 "a replication slot that the relay keeps cannot be a failover slot",
             );
             return error(report.hint(
                 "The relay's own slot on the primary decides what survives a failover: \
-                 see SHOW UPSTREAM in the relay's database lockstep.",
+                 set failover = true in the relay's configuration.",
             ));
         }
     }
@@ -193,6 +195,9 @@ fn synchronises_a_table(slot: &str) -> bool {
 impl Sessions {
     async fn start(&self, request: Request) -> Decision<Streaming> {
         let relay = self.0.clone();
+        if let Some(begun) = relay.as_it_is(&request) {
+            return begun.map_or_else(error, Decision::Stream);
+        }
         // libpq blocks; at most one group or slot is made at a time.
         let _making = relay.making().await;
         let name = request.slot.clone();
@@ -248,6 +253,31 @@ fn in_use(slot: &str, pid: u32) -> Report {
 }
 
 impl Relay {
+    /// Serves a slot that is the relay's and whose subscriber asks for what it did before:
+    /// nothing has to be made, and the primary need not be there. None if it is not so
+    /// simple.
+    fn as_it_is(&self, request: &Request) -> Option<Result<Streaming, Report>> {
+        let slot = self.slots().get(&request.slot)?;
+        let route = slot.route();
+        let group = self.group(&route.group)?;
+        let Ok(Wanted::Shared(key)) = &request.wanted else {
+            return None;
+        };
+        let simple = route.next.is_none()
+            && group.key() == key
+            && slot.database == request.facts.database
+            && writes_alike(&request.facts);
+        if !simple {
+            return None;
+        }
+        let taken = slot.acquire(request.facts.id, request.facts.pid);
+        Some(
+            taken
+                .map(|taken| self.streaming(taken, group, None, request.start))
+                .map_err(|active| in_use(&slot.name, active.pid)),
+        )
+    }
+
     /// Serves a slot that is the relay's.
     fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Streaming, Refusal> {
         let facts = &request.facts;
@@ -277,10 +307,7 @@ impl Relay {
                 return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
             }
             Some(switch) if switch.group == PRIMARY => Some(Next::Primary(switch.at)),
-            Some(switch) => Some(Next::Group(
-                self.group_of(slot, &switch.group)?,
-                switch.at,
-            )),
+            Some(switch) => Some(Next::Group(self.group_of(slot, &switch.group)?, switch.at)),
             None => None,
         };
         if route != slot.route() {
@@ -321,10 +348,7 @@ impl Relay {
     /// The groups that a slot reads from now on, given what its subscriber asks for.
     fn route(&self, slot: &Slot, key: &GroupKey) -> Result<Route, Refusal> {
         let mut route = slot.route();
-        if let Some(next) = route
-            .next
-            .take_if(|next| slot.confirmed() >= next.at)
-        {
+        if let Some(next) = route.next.take_if(|next| slot.confirmed() >= next.at) {
             route.group = next.group;
         }
         let current = self.group_of(slot, &route.group)?;
@@ -414,11 +438,17 @@ impl Relay {
         if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
             return pass("a slot that is temporary, in use, or was invalidated");
         }
+        if found.failover && !self.config().failover {
+            return pass("a failover slot, and failover is off in the configuration");
+        }
         let group = match self.group_for(&key) {
             Some(group) => group,
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
             None => return pass("no group has its publications, and auto_groups is off"),
         };
+        if let Phase::Failed(_) = *group.phase().borrow() {
+            return pass("its group cannot go on");
+        }
         if group.start().max(group.log().oldest()) > found.confirmed {
             return pass("the slot is behind the beginning of its group");
         }
@@ -438,6 +468,7 @@ impl Relay {
             self.slots().remove(name)?;
             return pass("the primary keeps the slot");
         }
+        self.slots().adopted(&slot)?;
         info!(slot = name, group = group.name(), at = %found.confirmed, "adopted");
         let in_use = slot
             .acquire(facts.id, facts.pid)
@@ -457,7 +488,9 @@ mod tests {
 
     #[test]
     fn slots_of_initial_synchronisation_are_known_by_name() {
-        assert!(synchronises_a_table("pg_16394_sync_16385_7123456789012345678"));
+        assert!(synchronises_a_table(
+            "pg_16394_sync_16385_7123456789012345678"
+        ));
         for name in [
             "sub",
             "pg_sync_1_2",

@@ -54,26 +54,27 @@ impl Primary {
     fn open(&self, conninfo: Conninfo) -> Result<Upstream, UpstreamError> {
         let upstream = Upstream::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
             .inspect_err(|_| self.forget())?;
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) =
-            Some(upstream.server()?);
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
         Ok(upstream)
     }
 
-    /// Where it is: as last connected to, else found by connecting.
-    pub fn server(&self) -> Result<Server, UpstreamError> {
-        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        match known {
-            Some(server) => Ok(server),
-            None => self.connect(&self.database)?.server(),
-        }
+    /// Finds out where it is.
+    pub fn look(&self) -> Result<(), UpstreamError> {
+        self.connect(&self.database).map(drop)
+    }
+
+    /// Where it is, as last connected to; None while nobody knows.
+    pub fn known(&self) -> Option<Server> {
+        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
+        known.clone()
     }
 
     /// Its host and port, as last connected to.
     pub fn name(&self) -> String {
         let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        known
-            .as_ref()
-            .map_or_else(String::new, |server| format!("{}:{}", server.host, server.port))
+        known.as_ref().map_or_else(String::new, |server| {
+            format!("{}:{}", server.host, server.port)
+        })
     }
 
     /// It was not found where it was: look again next time.

@@ -12,10 +12,12 @@ use tracing::{error, info, warn};
 
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Group, GroupKey, Origin, Policy, Surroundings};
+use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
-use crate::log::Limits;
+use crate::log::{Limits, LogError};
 use crate::primary::Primary;
+use crate::serve::Terms;
+use crate::service;
 use crate::session::Facts;
 use crate::slots::{self, SlotBook};
 use crate::stats::{ClientStat, Reset, Snapshot, Source};
@@ -26,11 +28,17 @@ const ROUND: Duration = Duration::from_secs(1);
 /// How often a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
 
+/// How often the primary is looked for while no group is connected to it.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
 /// A group that nobody configured is removed once no slot has used it for so long.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the end of a relay whose disk has failed may take: the disk may not answer either.
+const LAST_WORK: Duration = Duration::from_secs(5);
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -50,10 +58,16 @@ struct Running {
 pub struct Relay {
     around: Surroundings,
     config: RwLock<Config>,
+    /// What sessions that begin are told of it.
+    terms: watch::Sender<Arc<Terms>>,
+    /// Held while the configuration is read again.
+    reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
     making: tokio::sync::Mutex<()>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
     stop: watch::Receiver<bool>,
+    /// When the primary was last looked for.
+    looked: Mutex<Option<Instant>>,
     /// When configured groups were last tried.
     tried: Mutex<Option<Instant>>,
     _lock: Flock<File>,
@@ -65,29 +79,35 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Relay {
     /// Opens the spool and starts to receive what its groups are about.
-    pub fn open(config: Config, stop: watch::Receiver<bool>) -> Result<Self> {
+    pub fn open(config: Config, terms: Terms, stop: watch::Receiver<bool>) -> Result<Self> {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
-        let primary = lockstep_upstream::Conninfo::parse(config.primary.reveal())?;
+        let primary = config.primary.clone();
         let around = Surroundings {
             spool: config.spool.clone(),
             primary: Arc::new(Primary::new(primary, config.console_database.clone())),
             slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
-            policy: policy(&config),
+            policy: InForce::new(policy(&config)),
+            failover: config.failover,
+            broken: Broken::default(),
         };
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
             making: tokio::sync::Mutex::new(()),
             clients: Mutex::new(BTreeMap::new()),
             stop,
+            looked: Mutex::new(None),
             tried: Mutex::new(None),
             _lock: spool_lock,
             config: RwLock::new(config),
+            terms: watch::Sender::new(Arc::new(terms)),
+            reloading: Mutex::new(()),
             around,
         };
         for group in Group::open_all(&relay.around)? {
             relay.feed(group)?;
         }
+        relay.find_primary();
         Ok(relay)
     }
 
@@ -99,6 +119,8 @@ impl Relay {
             unused_since: None,
         };
         lock(&self.groups).insert(group.name().to_owned(), running);
+        // A reload just before this did not see it.
+        group.obey();
         Ok(group)
     }
 
@@ -133,6 +155,11 @@ impl Relay {
         config.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
+    /// What sessions that begin have to keep to.
+    pub fn terms(&self) -> watch::Receiver<Arc<Terms>> {
+        self.terms.subscribe()
+    }
+
     /// The group with this name.
     pub fn group(&self, name: &str) -> Option<Arc<Group>> {
         let groups = lock(&self.groups);
@@ -149,7 +176,10 @@ impl Relay {
 
     fn all_groups(&self) -> Vec<Arc<Group>> {
         let groups = lock(&self.groups);
-        groups.values().map(|running| running.group.clone()).collect()
+        groups
+            .values()
+            .map(|running| running.group.clone())
+            .collect()
     }
 
     /// Makes a group and starts to receive for it.
@@ -192,16 +222,28 @@ impl Relay {
         lock(&self.clients).remove(&id);
     }
 
-    /// What is done every second until the relay stops.
+    /// What is done every second until the relay stops: on one side what only needs the
+    /// disk, on the other what needs the primary and may wait for it.
     pub async fn rounds(self: Arc<Self>) {
+        tokio::join!(
+            self.every_second(Self::keep_house),
+            self.every_second(Self::find_primary),
+            self.every_second(|relay| {
+                let _making = relay.making.blocking_lock();
+                relay.make_configured();
+                relay.finish_adoptions();
+                relay.forget_unused();
+            }),
+        );
+    }
+
+    async fn every_second(self: &Arc<Self>, task: fn(&Self)) {
         let mut stop = self.stopping();
         while !*stop.borrow() {
-            let _making = self.making().await;
             let relay = self.clone();
-            if let Err(failed) = tokio::task::spawn_blocking(move || relay.round()).await {
+            if let Err(failed) = tokio::task::spawn_blocking(move || task(&relay)).await {
                 error!(error = %failed, "a round of the relay failed");
             }
-            drop(_making);
             tokio::select! {
                 _ = stop.changed() => {}
                 () = tokio::time::sleep(ROUND) => {}
@@ -209,18 +251,57 @@ impl Relay {
         }
     }
 
-    fn round(&self) {
+    fn keep_house(&self) {
         let report = |what: &str, failed: RelayError| warn!(error = %failed, "{what}");
         if let Err(failed) = self.slots().save_if_moved() {
             report("cannot save what subscribers have confirmed", failed);
         }
         for group in self.all_groups() {
+            group.check_log(&LogError::Poisoned);
             if let Err(failed) = group.retain() {
                 report("cannot remove what nobody needs any more", failed);
             }
         }
-        self.make_configured();
-        self.forget_unused();
+    }
+
+    /// Drops what the primary still has of slots that were adopted just before a crash.
+    fn finish_adoptions(&self) {
+        for slot in self.slots().all() {
+            if !slot.is_adopting() || !self.is_connected() {
+                continue;
+            }
+            let finish = || -> Result<()> {
+                let mut upstream = self.primary().connect(&slot.database)?;
+                if upstream.slot(&slot.name)?.is_some() {
+                    upstream.drop_slot(&slot.name)?;
+                }
+                self.slots().adopted(&slot)
+            };
+            if let Err(failed) = finish() {
+                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
+            }
+        }
+    }
+
+    fn is_connected(&self) -> bool {
+        let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
+        self.all_groups().iter().any(streams)
+    }
+
+    /// Looks where the primary is, for sessions that are passed through, unless a group is
+    /// connected to it anyway.
+    fn find_primary(&self) {
+        let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
+        if recently || self.is_connected() {
+            return;
+        }
+        *lock(&self.looked) = Some(Instant::now());
+        let known = self.primary().known().is_some();
+        match self.primary().look() {
+            Ok(()) if !known => info!(primary = self.primary().name(), "found the primary"),
+            Ok(()) => {}
+            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+        }
     }
 
     /// Makes the groups of the configuration that are not there yet.
@@ -314,7 +395,10 @@ impl Source for Relay {
             let Some(active) = slot.active() else {
                 continue;
             };
-            for client in clients.iter_mut().filter(|client| client.id == active.session) {
+            for client in clients
+                .iter_mut()
+                .filter(|client| client.id == active.session)
+            {
                 client.state = "streaming".to_owned();
                 client.slot.clone_from(&slot.name);
             }
@@ -346,12 +430,20 @@ impl Source for Relay {
     }
 
     fn drop_slot(&self, name: &str) -> std::result::Result<(), (&'static str, String)> {
-        let missing = || ("42704", format!("replication slot \"{name}\" does not exist in the relay"));
+        let missing = || {
+            (
+                "42704",
+                format!("replication slot \"{name}\" does not exist in the relay"),
+            )
+        };
         let slot = self.slots().get(name).ok_or_else(missing)?;
         if let Some(active) = slot.active() {
             return Err((
                 "55006",
-                format!("replication slot \"{name}\" is active for PID {}", active.pid),
+                format!(
+                    "replication slot \"{name}\" is active for PID {}",
+                    active.pid
+                ),
             ));
         }
         match self.slots().remove(name) {
@@ -366,10 +458,28 @@ impl Source for Relay {
     }
 
     fn reload(&self) -> std::result::Result<Vec<String>, String> {
+        let _one_at_a_time = lock(&self.reloading);
         let old = self.config();
         let new = old.reload().map_err(|error| error.to_string())?;
-        let said = old.differences(&new).iter().map(|change| change.to_string()).collect();
-        *self.config.write().unwrap_or_else(PoisonError::into_inner) = old.with_reloaded(new);
+        let mut said: Vec<String> = old
+            .differences(&new)
+            .iter()
+            .map(|change| change.to_string())
+            .collect();
+        let config = old.with_reloaded(new);
+        // All of it takes effect, or nothing: from here on nothing can fail.
+        let terms = service::terms(&config).map_err(|error| error.to_string())?;
+        if let (Some(before), Some(now)) = (&self.terms.borrow().tls, &terms.tls) {
+            if before.files() == now.files() && !before.shows_same(now) {
+                said.push("tls_certificate: what is in the file has changed".to_owned());
+            }
+        }
+        self.around.policy.set(policy(&config));
+        *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
+        self.terms.send_replace(Arc::new(terms));
+        for group in self.all_groups() {
+            group.obey();
+        }
         *lock(&self.tried) = None;
         Ok(said)
     }
@@ -406,34 +516,73 @@ fn lock_spool(spool: &Path) -> Result<Flock<File>> {
         .map_err(|_| RelayError::SpoolInUse(spool.to_owned()))
 }
 
-/// Runs a relay until `shutdown` turns true.
+/// Runs a relay until `shutdown` turns true, or its spool cannot be written any more: what
+/// the disk holds is not known then, and only opening it anew tells.
 pub async fn run(
     config: Config,
-    shutdown: watch::Receiver<bool>,
-    mut reload: mpsc::Receiver<()>,
+    mut shutdown: watch::Receiver<bool>,
+    reload: mpsc::Receiver<()>,
 ) -> Result<()> {
+    let terms = service::terms(&config)?;
+    let (stop, stopping) = watch::channel(false);
     let opening = {
-        let (config, stop) = (config.clone(), shutdown.clone());
-        tokio::task::spawn_blocking(move || Relay::open(config, stop))
+        let (config, stopping) = (config.clone(), stopping.clone());
+        tokio::task::spawn_blocking(move || Relay::open(config, terms, stopping))
     };
-    let relay = Arc::new(opening.await.map_err(|failed| RelayError::Gap(failed.to_string()))??);
+    let relay = Arc::new(
+        opening
+            .await
+            .map_err(|failed| RelayError::Gap(failed.to_string()))??,
+    );
     let rounds = tokio::spawn(relay.clone().rounds());
-    let reloads = {
-        let relay = relay.clone();
-        tokio::spawn(async move {
-            while reload.recv().await.is_some() {
-                match Source::reload(&*relay) {
-                    Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
-                    Ok(changes) => changes.iter().for_each(|change| info!(change, "configuration")),
-                    Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
+    let reloads = tokio::spawn(obey_reloads(relay.clone(), reload));
+    let mut broken = relay.around.broken.subscribe();
+    let stopper = stop.clone();
+    let ending = tokio::spawn(async move {
+        tokio::select! {
+            _ = shutdown.wait_for(|&stop| stop) => {}
+            broken = broken.wait_for(Option::is_some) => {
+                if let Some((group, why)) = broken.ok().as_deref().and_then(Option::as_ref) {
+                    error!(group, why, "the spool cannot be written any more: ending");
                 }
             }
-        })
-    };
-    let served = crate::serve::serve(relay.clone(), &config, shutdown).await;
+        }
+        stopper.send_replace(true);
+    });
+    let served = service::serve(&relay, &config, stopping).await;
     reloads.abort();
-    let _ = rounds.await;
-    let closing = relay.clone();
-    let _ = tokio::task::spawn_blocking(move || closing.close()).await;
-    served
+    ending.abort();
+    // Also where it could not be served at all.
+    stop.send_replace(true);
+    let closing = async {
+        let _ = rounds.await;
+        let closing = relay.clone();
+        let _ = tokio::task::spawn_blocking(move || closing.close()).await;
+    };
+    let broken = relay.around.broken.borrow().clone();
+    let Some((group, why)) = broken else {
+        closing.await;
+        return served;
+    };
+    let _ = tokio::time::timeout(LAST_WORK, closing).await;
+    Err(RelayError::Poisoned { group, why })
+}
+
+/// Reads the configuration again whenever asked to.
+async fn obey_reloads(relay: Arc<Relay>, mut asked: mpsc::Receiver<()>) {
+    while asked.recv().await.is_some() {
+        let relay = relay.clone();
+        // Sessions wait neither for the disk nor for a lock meanwhile.
+        let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
+        match reloading
+            .await
+            .unwrap_or_else(|failed| Err(failed.to_string()))
+        {
+            Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
+            Ok(changes) => changes
+                .iter()
+                .for_each(|change| info!(change, "configuration")),
+            Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
+        }
+    }
 }

@@ -64,10 +64,7 @@ pub enum After {
 /// Streams one slot to one client.
 pub trait Stream: Send + 'static {
     /// Runs until either side ends it. An error is that of the client's connection.
-    fn run(
-        self,
-        client: Client,
-    ) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
+    fn run(self, client: Client) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
 }
 
 /// Who decides what becomes of replication commands.
@@ -77,7 +74,8 @@ pub trait Owner: Send + Sync + 'static {
 
     /// What becomes of one command; `text` is the command as it was sent. Called only in
     /// sessions of logical replication (`replication=database`) outside of a transaction
-    /// block, with nothing under way.
+    /// block, with nothing under way. The future is dropped before it is done if the client
+    /// leaves or the relay stops: what must not be left half done belongs into a task.
     fn decide(
         &self,
         facts: &Facts,

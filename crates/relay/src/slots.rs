@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockstep_wire::Lsn;
@@ -70,6 +70,8 @@ pub struct Slot {
     pub name: String,
     /// Its database.
     pub database: String,
+    /// The primary may still have a slot of this name that was adopted.
+    adopting: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -88,6 +90,8 @@ struct Kept {
     name: String,
     database: String,
     group: String,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    adopting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -106,6 +110,7 @@ impl Slot {
         Self {
             name: name.to_owned(),
             database: database.to_owned(),
+            adopting: AtomicBool::new(false),
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -122,6 +127,11 @@ impl Slot {
     /// Which groups it reads.
     pub fn route(&self) -> Route {
         lock(&self.route).clone()
+    }
+
+    /// Whether the primary may still have the slot that it was.
+    pub fn is_adopting(&self) -> bool {
+        self.adopting.load(Ordering::Acquire)
     }
 
     /// What its subscriber has confirmed.
@@ -213,6 +223,7 @@ impl Slot {
             name: self.name.clone(),
             database: self.database.clone(),
             group: route.group,
+            adopting: self.is_adopting(),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -260,6 +271,7 @@ impl SlotBook {
             .into_iter()
             .map(|(kept, route, confirmed)| {
                 let slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                slot.adopting.store(kept.adopting, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
             .collect();
@@ -280,7 +292,8 @@ impl SlotBook {
         lock(&self.slots).values().cloned().collect()
     }
 
-    /// Adds a slot, durably. None: the name is taken, or there are too many.
+    /// Adds a slot that the primary still has, durably: [`SlotBook::adopted`] is to follow
+    /// once that is dropped. None: the name is taken, or there are too many.
     pub fn add(
         &self,
         name: &str,
@@ -290,6 +303,7 @@ impl SlotBook {
         now_unix_us: i64,
     ) -> Result<Option<Arc<Slot>>> {
         let slot = Arc::new(Slot::new(name, database, route, confirmed, now_unix_us));
+        slot.adopting.store(true, Ordering::Release);
         {
             let mut slots = lock(&self.slots);
             if slots.contains_key(name) || slots.len() >= MOST_SLOTS {
@@ -302,6 +316,12 @@ impl SlotBook {
             return Err(error);
         }
         Ok(Some(slot))
+    }
+
+    /// The primary does not have the slot any more.
+    pub fn adopted(&self, slot: &Slot) -> Result<()> {
+        slot.adopting.store(false, Ordering::Release);
+        self.save()
     }
 
     /// Removes a slot, durably; false if there is none.
@@ -348,7 +368,11 @@ impl SlotBook {
 
     /// Writes the file if any slot has confirmed more than it says.
     pub fn save_if_moved(&self) -> Result<()> {
-        match self.all().iter().any(|slot| slot.confirmed() > slot.saved()) {
+        match self
+            .all()
+            .iter()
+            .any(|slot| slot.confirmed() > slot.saved())
+        {
             true => self.save(),
             false => Ok(()),
         }
@@ -451,9 +475,20 @@ mod tests {
     fn slots_survive_a_restart() {
         let folder = tempfile::tempdir().unwrap();
         let first = book(folder.path());
-        let a = first.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
-        first.add("b", "app", route("g"), 9.into(), 0).unwrap().unwrap();
-        assert!(first.add("a", "app", route("g"), 1.into(), 0).unwrap().is_none());
+        let a = first
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
+        first
+            .add("b", "app", route("g"), 9.into(), 0)
+            .unwrap()
+            .unwrap();
+        assert!(
+            first
+                .add("a", "app", route("g"), 1.into(), 0)
+                .unwrap()
+                .is_none()
+        );
         let altered = Route {
             group: "g".to_owned(),
             next: Some(Switch {
@@ -462,6 +497,7 @@ mod tests {
             }),
         };
         first.reroute(&a, altered.clone()).unwrap();
+        first.adopted(&a).unwrap();
         a.confirm(7.into());
         a.confirm(6.into());
         assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
@@ -469,6 +505,8 @@ mod tests {
         // Nothing was saved since: the file still says 5.
         let crashed = book(folder.path());
         assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
+        assert!(!crashed.get("a").unwrap().is_adopting());
+        assert!(crashed.get("b").unwrap().is_adopting());
         assert_eq!(crashed.saved("g"), Some(5.into()));
 
         first.save_if_moved().unwrap();
@@ -476,7 +514,10 @@ mod tests {
         let a = second.get("a").unwrap();
         assert_eq!((a.confirmed(), a.route()), (7.into(), altered));
         // The next group is read from where it takes over.
-        assert_eq!((second.saved("g"), second.saved("h")), (Some(7.into()), Some(30.into())));
+        assert_eq!(
+            (second.saved("g"), second.saved("h")),
+            (Some(7.into()), Some(30.into()))
+        );
         assert_eq!(second.slowest("g").unwrap().name, "a");
         assert!(second.remove("a").unwrap());
         assert!(!second.remove("a").unwrap());
@@ -488,7 +529,10 @@ mod tests {
     fn a_slot_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
-        let slot = book.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
         let used = slot.acquire(1, 77).unwrap();
         let other = slot.acquire(2, 78).unwrap_err();
         assert_eq!((other.session, other.pid), (1, 77));
@@ -518,10 +562,16 @@ mod tests {
     fn blocks_are_counted_until_a_reset() {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
-        let slot = book.add("a", "app", route("g"), 5.into(), 0).unwrap().unwrap();
+        let slot = book
+            .add("a", "app", route("g"), 5.into(), 0)
+            .unwrap()
+            .unwrap();
         slot.count(BLOCK * 3, 1);
         let stat = slot.stat();
-        assert_eq!((stat.cache_hit, stat.cache_miss, stat.blks_read()), (3, 1, 4));
+        assert_eq!(
+            (stat.cache_hit, stat.cache_miss, stat.blks_read()),
+            (3, 1, 4)
+        );
         slot.reset(9);
         let stat = slot.stat();
         assert_eq!((stat.blks_read(), stat.last_reset_unix_us), (0, 9));

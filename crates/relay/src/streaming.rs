@@ -19,7 +19,7 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use crate::group::{Group, Phase};
+use crate::group::{Group, Phase, Reading};
 use crate::ingest::feeder;
 use crate::log::{FileStorage, LogError, Read, Reader};
 use crate::session::{After, Client, Stream};
@@ -30,6 +30,14 @@ const READ_BYTES: usize = 256 * 1024;
 
 /// Pieces are gathered into one write up to this size, in bytes.
 const WRITE_BYTES: usize = 64 * 1024;
+
+/// A session that has just sent waits so long for more, for each other session of its
+/// group. A wake-up and a write cost many times what a small transaction's bytes do, so many
+/// sessions share fewer of them; one alone never waits.
+const PACE: Duration = Duration::from_micros(150);
+
+/// Longest such wait.
+const LONGEST_PACE: Duration = Duration::from_millis(5);
 
 /// A client that is sent nothing learns how far the stream is this often.
 const COVER_EVERY: Duration = Duration::from_secs(1);
@@ -130,7 +138,12 @@ impl Stream for Streaming {
         let after = match ended {
             Some(Sent::Done) => After::Idle,
             Some(Sent::Failed(report)) => {
-                warn!(slot = slot.name, error = report.message, detail = report.detail, "streaming ends");
+                warn!(
+                    slot = slot.name,
+                    error = report.message,
+                    detail = report.detail,
+                    "streaming ends"
+                );
                 put(&mut client, &Backend::ErrorResponse(report)).await?;
                 After::Closed
             }
@@ -158,7 +171,10 @@ async fn receive(
     slot: &Slot,
 ) -> io::Result<Received> {
     let violation = |error: WireError| {
-        let report = Report::fatal("08P01", format!("invalid message of the subscriber: {error}"));
+        let report = Report::fatal(
+            "08P01",
+            format!("invalid message of the subscriber: {error}"),
+        );
         Ok(Received::Closed(Some(report)))
     };
     let mut bytes = Vec::with_capacity(1024);
@@ -186,8 +202,10 @@ async fn receive(
                 }
                 Frontend::Terminate => return Ok(Received::Closed(None)),
                 Frontend::CopyFail(_) | Frontend::Query(_) => {
-                    let report =
-                        Report::fatal("08P01", "unexpected message of the subscriber while streaming");
+                    let report = Report::fatal(
+                        "08P01",
+                        "unexpected message of the subscriber while streaming",
+                    );
                     return Ok(Received::Closed(Some(report)));
                 }
             }
@@ -228,21 +246,15 @@ struct Sender<'a> {
     heard: u64,
     heard_at: Instant,
     asked_at: Option<Instant>,
+    sent_at: Instant,
 }
 
 /// What a sender reads, and how it learns of more.
-type Source = (
-    Reader<FileStorage>,
-    watch::Receiver<crate::log::End>,
-    watch::Receiver<Phase>,
-);
-
-/// What a wait ended with.
-enum Woken {
-    /// Look again.
-    Go,
-    /// It is over.
-    Over(Report),
+struct Source {
+    reader: Reader<FileStorage>,
+    log: watch::Receiver<crate::log::End>,
+    phase: watch::Receiver<Phase>,
+    _reading: Reading,
 }
 
 impl<'a> Sender<'a> {
@@ -260,35 +272,53 @@ impl<'a> Sender<'a> {
             heard: 0,
             heard_at: now,
             asked_at: None,
+            sent_at: now,
         }
     }
 
-    fn reader(&self) -> Result<Reader<FileStorage>, LogError> {
-        let mut reader = self.group.log().reader(self.from)?;
+    /// Lets more gather, where there are many sessions and this one has just sent.
+    async fn pace(&self) {
+        let others = self.group.readers().saturating_sub(1);
+        let interval = PACE.saturating_mul(u32::try_from(others).unwrap_or(u32::MAX));
+        let until = self.sent_at + interval.min(LONGEST_PACE);
+        if Instant::now() < until {
+            tokio::time::sleep_until(until).await;
+        }
+    }
+
+    /// What is read from now on.
+    fn source(&self) -> Result<Source, Report> {
+        let log = self.group.log();
+        let opened = log.reader(self.from);
+        let mut reader = opened.map_err(|error| self.unreadable(&error))?;
         if let Some(next) = &self.next {
             reader.stop_before(next.at());
         }
-        Ok(reader)
+        Ok(Source {
+            reader,
+            log: log.watch(),
+            phase: self.group.phase(),
+            _reading: self.group.enter_reader(),
+        })
     }
 
     async fn run<W: tokio::io::AsyncWrite + Unpin>(&mut self, writer: &mut W) -> io::Result<Sent> {
-        let mut reader = match self.reader() {
-            Ok(reader) => reader,
-            Err(error) => return Ok(Sent::Failed(self.unreadable(&error))),
+        let mut source = match self.source() {
+            Ok(source) => source,
+            Err(report) => return Ok(Sent::Failed(report)),
         };
-        let mut log = self.group.log().watch();
-        let mut phase = self.group.phase();
         let mut ended = self.slot.ended();
         loop {
             if self.shared.done.load(Ordering::Acquire) {
                 return finish(writer).await.map(|()| Sent::Done);
             }
-            if *self.stop.borrow() {
-                return Ok(Sent::Failed(stopping()));
+            if let Some(report) = self.is_over(&ended) {
+                return Ok(Sent::Failed(report));
             }
             // What comes after this look is seen by the wait below.
-            log.borrow_and_update();
-            match reader.read(READ_BYTES) {
+            source.log.borrow_and_update();
+            let reader = &mut source.reader;
+            let switches = match reader.read(READ_BYTES) {
                 Ok(Read::Frames {
                     pieces,
                     hit_bytes,
@@ -297,40 +327,50 @@ impl<'a> Sender<'a> {
                     // Before it is sent: the answer may come while this waits.
                     self.offer(reader.sent());
                     write(writer, &pieces).await?;
+                    self.sent_at = Instant::now();
                     self.slot.count(hit_bytes, miss_bytes);
                     self.slot.progress(reader.sent(), reader.behind());
+                    false
                 }
-                Ok(Read::Limit) => match self.switch(writer).await? {
-                    Ok(next) => (reader, log, phase) = next,
-                    Err(report) => return Ok(Sent::Failed(report)),
-                },
+                Ok(Read::Limit) => true,
+                Ok(Read::Nothing { covered })
+                    if self.next.as_ref().is_some_and(|next| covered >= next.at()) =>
+                {
+                    true
+                }
                 Ok(Read::Nothing { covered }) => {
-                    if self.next.as_ref().is_some_and(|next| covered >= next.at()) {
-                        match self.switch(writer).await? {
-                            Ok(next) => (reader, log, phase) = next,
-                            Err(report) => return Ok(Sent::Failed(report)),
-                        }
-                        continue;
-                    }
                     self.slot.progress(reader.sent().max(covered), 0);
                     self.keepalive(writer, covered).await?;
-                    match self.wait(&mut log, &mut phase, &mut ended).await {
-                        Woken::Go => {}
-                        Woken::Over(report) => return Ok(Sent::Failed(report)),
+                    if let Some(report) = self.wait(&mut source, &mut ended).await {
+                        return Ok(Sent::Failed(report));
                     }
+                    self.pace().await;
+                    false
                 }
-                Ok(Read::Cut) => {
-                    let report = Report::error(
-                        "57P01",
-                        "the relay lost its connection to the primary within a transaction",
-                    );
-                    return Ok(Sent::Failed(
-                        report.hint("Connect again: the transaction will be sent from its start."),
-                    ));
-                }
+                Ok(Read::Cut) => return Ok(Sent::Failed(cut())),
                 Err(error) => return Ok(Sent::Failed(self.unreadable(&error))),
+            };
+            if switches {
+                source = match self.switch(writer).await? {
+                    Ok(next) => next,
+                    Err(report) => return Ok(Sent::Failed(report)),
+                };
             }
         }
+    }
+
+    /// Why nothing more may be sent, if so.
+    fn is_over(&self, ended: &watch::Receiver<bool>) -> Option<Report> {
+        if *self.stop.borrow() {
+            return Some(stopping());
+        }
+        ended.borrow().then(|| {
+            let slot = &self.slot.name;
+            Report::fatal(
+                "55000",
+                format!("replication slot \"{slot}\" was dropped in the relay"),
+            )
+        })
     }
 
     /// Goes on in the next group, or lets the client confirm all that it was sent and
@@ -364,8 +404,7 @@ impl<'a> Sender<'a> {
             }
             None => {}
         }
-        let opened = self.reader().map_err(|error| self.unreadable(&error));
-        Ok(opened.map(|reader| (reader, self.group.log().watch(), self.group.phase())))
+        Ok(self.source())
     }
 
     fn offer(&self, lsn: Lsn) {
@@ -427,24 +466,21 @@ impl<'a> Sender<'a> {
         self.heard_at.elapsed()
     }
 
-    /// Waits until there may be something to do.
+    /// Waits until there may be something to do. Some: it is over.
     async fn wait(
         &mut self,
-        log: &mut watch::Receiver<crate::log::End>,
-        phase: &mut watch::Receiver<Phase>,
+        source: &mut Source,
         ended: &mut watch::Receiver<bool>,
-    ) -> Woken {
+    ) -> Option<Report> {
+        let Source { log, phase, .. } = source;
         if let Phase::Failed(report) = &*phase.borrow_and_update() {
-            return Woken::Over((**report).clone());
-        }
-        if *ended.borrow_and_update() {
-            return Woken::Over(Report::fatal(
-                "55000",
-                format!("replication slot \"{}\" was dropped in the relay", self.slot.name),
-            ));
+            return Some((**report).clone());
         }
         if self.silence() >= 2 * ASK_AFTER {
-            return Woken::Over(Report::fatal("57P05", "terminating: the subscriber did not answer in time"));
+            return Some(Report::fatal(
+                "57P05",
+                "terminating: the subscriber did not answer in time",
+            ));
         }
         let Self { stop, shared, .. } = self;
         tokio::select! {
@@ -455,7 +491,7 @@ impl<'a> Sender<'a> {
             () = shared.changed.notified() => {}
             () = tokio::time::sleep(COVER_EVERY) => {}
         }
-        Woken::Go
+        None
     }
 
     fn unreadable(&self, error: &LogError) -> Report {
@@ -469,7 +505,10 @@ impl<'a> Sender<'a> {
                 "XX001",
                 format!("the relay's spool is damaged where replication slot \"{slot}\" reads"),
             ),
-            _ => Report::error("58030", format!("replication slot \"{slot}\" cannot be read")),
+            _ => Report::error(
+                "58030",
+                format!("replication slot \"{slot}\" cannot be read"),
+            ),
         };
         report
             .detail(error.to_string())
@@ -477,12 +516,23 @@ impl<'a> Sender<'a> {
     }
 }
 
+fn cut() -> Report {
+    let report = Report::error(
+        "57P01",
+        "the relay lost its connection to the primary within a transaction",
+    );
+    report.hint("Connect again: the transaction will be sent from its start.")
+}
+
 fn stopping() -> Report {
     Report::fatal("57P01", "terminating connection because the relay stops")
 }
 
 /// Writes pieces, small ones together.
-async fn write<W: tokio::io::AsyncWrite + Unpin>(writer: &mut W, pieces: &[Bytes]) -> io::Result<()> {
+async fn write<W: tokio::io::AsyncWrite + Unpin>(
+    writer: &mut W,
+    pieces: &[Bytes],
+) -> io::Result<()> {
     let mut gathered = Vec::new();
     for piece in pieces {
         if gathered.len() + piece.len() > WRITE_BYTES && !gathered.is_empty() {

@@ -120,7 +120,10 @@ fn origin(value: Option<&str>) -> Result<bool, Report> {
         "none" => Ok(true),
         _ => Err(Report::error(
             "22023",
-            format!("unrecognized origin value: \"{}\"", value.unwrap_or_default()),
+            format!(
+                "unrecognized origin value: \"{}\"",
+                value.unwrap_or_default()
+            ),
         )),
     }
 }
@@ -161,11 +164,7 @@ mod tests {
                 ("publication_names", "\"a\",\"b\",\"a\""),
             ])
         );
-        for other in [
-            ("binary", "true"),
-            ("origin", "none"),
-            ("messages", "1"),
-        ] {
+        for other in [("binary", "true"), ("origin", "none"), ("messages", "1")] {
             let list = [("proto_version", "3"), ("publication_names", "a,b"), other];
             let key = of(&list);
             assert_ne!(key, plain, "{other:?}");
@@ -175,8 +174,15 @@ mod tests {
 
     #[test]
     fn two_phase_commit_is_not_shared() {
-        let list = [("proto_version", "3"), ("publication_names", "p"), ("two_phase", "on")];
-        assert!(matches!(wanted("app", "UTF8", &options(&list)), Ok(Wanted::Own(_))));
+        let list = [
+            ("proto_version", "3"),
+            ("publication_names", "p"),
+            ("two_phase", "on"),
+        ];
+        assert!(matches!(
+            wanted("app", "UTF8", &options(&list)),
+            Ok(Wanted::Own(_))
+        ));
     }
 
     #[test]

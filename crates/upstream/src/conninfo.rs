@@ -39,6 +39,17 @@ impl Conninfo {
             .and_then(|setting| setting.value.as_deref())
     }
 
+    /// Whether it says a password, or what is as good as one.
+    pub fn has_secret(&self) -> bool {
+        self.settings.iter().any(|setting| {
+            let said = setting
+                .value
+                .as_ref()
+                .is_some_and(|value| !value.is_empty());
+            setting.secret && said
+        })
+    }
+
     /// What a connection would use for an option: variables, service file and defaults
     /// included. Passwords from `.pgpass` are not. Reads the environment, so no other thread
     /// may change it meanwhile.
@@ -138,8 +149,10 @@ fn value_of<'a>(settings: &'a [Setting], option: &str) -> Option<&'a str> {
 /// libpq's words about a conninfo. They quote parts of it, which may be a password or a part
 /// of one, wherever the conninfo can have one at all.
 fn without_quotes(conninfo: &str, words: &str) -> String {
-    let harmless =
-        !conninfo.contains('@') && !conninfo.contains("pass") && !conninfo.contains("secret");
+    let harmless = !conninfo.contains('@')
+        && !["pass", "secret", "scram"]
+            .iter()
+            .any(|word| conninfo.contains(word));
     match (harmless, words.find('"'), words.rfind('"')) {
         (false, Some(first), Some(last)) => {
             let before = words.get(..first).unwrap_or_default();
@@ -214,6 +227,7 @@ mod tests {
             "postgresql://u:correct@h:1/d?horse",
             "postgresql://u:correct%zz@h",
             "host=a passfile=x horse",
+            "host=a scram_client_key=correct horse",
         ] {
             let error = Conninfo::parse(text).unwrap_err().to_string();
             for secret in ["correct", "horse", "battery"] {
@@ -234,6 +248,9 @@ mod tests {
             !shown.contains("correct") && !shown.contains("horse"),
             "{shown}"
         );
+        assert!(conninfo.has_secret());
+        let without = Conninfo::parse("host=a password='' passfile=x").unwrap();
+        assert!(!without.has_secret());
         assert!(shown.contains("host='a b'"), "{shown}");
         assert!(shown.contains("application_name='it\\'s'"), "{shown}");
     }

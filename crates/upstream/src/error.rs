@@ -59,6 +59,8 @@ pub enum Step {
     CreateSlot,
     /// A copy of a slot.
     CopySlot,
+    /// Other properties of a slot.
+    AlterSlot,
     /// A slot's end.
     DropSlot,
     /// The beginning of a stream.
@@ -169,7 +171,7 @@ impl UpstreamError {
     pub fn slot_in_use(&self) -> bool {
         self.is_refusal(
             sqlstate::OBJECT_IN_USE,
-            &[Step::Start, Step::DropSlot, Step::CopySlot],
+            &[Step::Start, Step::AlterSlot, Step::DropSlot, Step::CopySlot],
         )
     }
 
@@ -252,6 +254,7 @@ mod tests {
             (Step::CreateSlot, "42501", setting, "not allowed"),
             (Step::CreateSlot, "42501", None, "not permitted"),
             (Step::Start, "55006", None, "in use"),
+            (Step::AlterSlot, "55006", None, "in use"),
             (Step::Query, "55006", None, ""),
         ] {
             let error = refused(step, sqlstate, detail);

@@ -23,8 +23,22 @@ use crate::error::one_line;
 pub(crate) struct Setting {
     pub name: String,
     pub value: Option<String>,
-    /// A password.
+    /// A password, or as good as one.
     pub secret: bool,
+}
+
+/// Options that nobody else may read, whatever this libpq says about showing them.
+const SECRETS: [&str; 5] = [
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+];
+
+/// Whether an option must not be shown; `shown` is how libpq wants it displayed.
+fn is_secret(name: &str, shown: Option<&str>) -> bool {
+    shown == Some("*") || SECRETS.contains(&name)
 }
 
 /// The text of a C string; None for null.
@@ -51,10 +65,11 @@ unsafe fn settings(options: *mut pq::PQconninfoOption) -> Vec<Setting> {
     // are null or strings; it is freed once.
     unsafe {
         while let Some(option) = next.as_ref().filter(|option| !option.keyword.is_null()) {
+            let name = text(option.keyword).unwrap_or_default();
             settings.push(Setting {
-                name: text(option.keyword).unwrap_or_default(),
                 value: text(option.val),
-                secret: text(option.dispchar).is_some_and(|shown| shown == "*"),
+                secret: is_secret(&name, text(option.dispchar).as_deref()),
+                name,
             });
             next = next.add(1);
         }
@@ -492,6 +507,27 @@ impl Answer {
             message,
             detail: field(pq::PG_DIAG_MESSAGE_DETAIL),
             hint: field(pq::PG_DIAG_MESSAGE_HINT),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_name_or_by_display() {
+        for (name, shown, secret) in [
+            ("password", Some(""), true),
+            ("scram_client_key", Some("D"), true),
+            ("scram_server_key", None, true),
+            ("oauth_client_secret", Some(""), true),
+            ("sslpassword", Some(""), true),
+            ("tomorrows_key", Some("*"), true),
+            ("host", Some(""), false),
+            ("passfile", Some(""), false),
+        ] {
+            assert_eq!(is_secret(name, shown), secret, "{name}");
         }
     }
 }

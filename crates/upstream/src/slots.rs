@@ -92,6 +92,17 @@ impl Upstream {
         self.command(Step::DropSlot, &what, &sql).map(drop)
     }
 
+    /// Makes a slot a failover slot, which standbys can keep a copy of. Needs a server of 17
+    /// or later and [`crate::Purpose::Replication`]; a slot that is in use is refused.
+    pub fn make_failover_slot(&mut self, name: &str) -> Result<()> {
+        let sql = format!(
+            "ALTER_REPLICATION_SLOT {} (FAILOVER true)",
+            identifier("slot", name)?
+        );
+        let what = format!("make \"{name}\" a failover slot");
+        self.command(Step::AlterSlot, &what, &sql).map(drop)
+    }
+
     /// Creates slot `to` that begins where `from` stands, with another plugin if it is to be,
     /// and returns what it has confirmed.
     pub fn copy_slot(&mut self, from: &str, to: &str, plugin: &str) -> Result<Lsn> {

@@ -44,12 +44,7 @@ pub struct Stream {
     /// does not read costs no memory.
     waiting: Option<FromStandby>,
     ended: bool,
-    parts: Parts,
-}
-
-/// What an [`Upstream`] has besides the link.
-struct Parts {
-    purpose: crate::Purpose,
+    /// How long the server may take to say why it has ended the stream.
     patience: Duration,
 }
 
@@ -67,17 +62,14 @@ impl Upstream {
             .next_answer(deadline)
             .map_err(|failure| failure.into_error(&what, self.patience()))?;
         match answer.as_ref().map(|answer| (answer, answer.kind())) {
-            Some((_, Kind::CopyBoth)) => {
-                let (purpose, patience) = (self.purpose(), self.patience());
-                Ok(Stream {
-                    link: self.link,
-                    what: format!("stream from slot \"{slot}\""),
-                    unsent: false,
-                    waiting: None,
-                    ended: false,
-                    parts: Parts { purpose, patience },
-                })
-            }
+            Some((_, Kind::CopyBoth)) => Ok(Stream {
+                patience: self.patience(),
+                link: self.link,
+                what: format!("stream from slot \"{slot}\""),
+                unsent: false,
+                waiting: None,
+                ended: false,
+            }),
             Some((answer, Kind::Error)) => Err(refusal(answer, Step::Start, &what)),
             _ => Err(UpstreamError::Protocol(format!(
                 "no stream when asked to {what}"
@@ -103,8 +95,23 @@ fn start_command(slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<S
     Ok(command)
 }
 
+/// What to send in place of two messages.
+fn instead_of(old: FromStandby, new: FromStandby) -> FromStandby {
+    match (old, new) {
+        (FromStandby::Status(old), FromStandby::Status(new)) => FromStandby::Status(Status {
+            reply: old.reply || new.reply,
+            ..new
+        }),
+        (_, new) => new,
+    }
+}
+
 impl Stream {
     /// The next message, if it is there. Never waits. An error ends the stream.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it is not over where one would end"
+    )]
     pub fn next(&mut self) -> Result<Next> {
         if self.ended {
             return Ok(Next::Ended);
@@ -130,13 +137,13 @@ impl Stream {
 
     /// The server's side of the copy is over: by itself or with an error.
     fn why_ended(&mut self) -> Result<Next> {
-        let deadline = Instant::now() + self.parts.patience;
+        let deadline = Instant::now() + self.patience;
         match self.link.next_answer(deadline) {
             Ok(Some(answer)) if answer.kind() == Kind::Error => {
                 Err(refusal(&answer, Step::Stream, &self.what))
             }
             Ok(_) => Ok(Next::Ended),
-            Err(failure) => Err(failure.into_error(&self.what, self.parts.patience)),
+            Err(failure) => Err(failure.into_error(&self.what, self.patience)),
         }
     }
 
@@ -157,14 +164,9 @@ impl Stream {
     /// Sends feedback, at once or as soon as the server reads. Of several that wait only the
     /// newest is sent, with a request for an answer if one of them had it.
     pub fn send(&mut self, message: &FromStandby) -> Result<()> {
-        self.waiting = Some(match (self.waiting, *message) {
-            (Some(FromStandby::Status(old)), FromStandby::Status(new)) => {
-                FromStandby::Status(Status {
-                    reply: old.reply || new.reply,
-                    ..new
-                })
-            }
-            (_, new) => new,
+        self.waiting = Some(match self.waiting {
+            Some(waiting) => instead_of(waiting, *message),
+            None => *message,
         });
         self.flush()
     }
@@ -191,16 +193,13 @@ impl Stream {
         self.unsent || self.waiting.is_some()
     }
 
-    /// Ends the stream in order: what was to be sent is sent, what still arrives is dropped.
-    /// Takes at most `patience`; a server that is in the middle of a large transaction may
-    /// take longer, and then the connection is closed.
-    pub fn finish(mut self, patience: Duration) -> Result<Upstream> {
-        let deadline = Instant::now() + patience;
-        let ended = self.end(deadline);
-        ended.map_err(|failure| failure.into_error("end the stream", patience))?;
-        let mut upstream = Upstream::from_link(self.link, self.parts.purpose);
-        upstream.set_patience(self.parts.patience);
-        Ok(upstream)
+    /// Ends the stream in order, and closes the connection: what was to be sent is sent and
+    /// taken note of, what still arrives is dropped. Takes at most `patience`; a server that
+    /// is in the middle of a large transaction may take longer, then it is just closed. (The
+    /// session itself could go on, but servers end any further logical stream in it at once.)
+    pub fn finish(mut self, patience: Duration) -> Result<()> {
+        let ended = self.end(Instant::now() + patience);
+        ended.map_err(|failure| failure.into_error("end the stream", patience))
     }
 
     fn end(&mut self, deadline: Instant) -> Result<(), Failure> {
@@ -266,6 +265,24 @@ impl fmt::Debug for Stream {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_newest_feedback_keeps_what_the_older_asked_for() {
+        let status = |flushed: u64, reply| {
+            FromStandby::Status(Status {
+                flushed: flushed.into(),
+                reply,
+                ..Status::default()
+            })
+        };
+        for (old, new, reply) in [
+            (false, false, false),
+            (true, false, true),
+            (false, true, true),
+        ] {
+            assert_eq!(instead_of(status(1, old), status(2, new)), status(2, reply));
+        }
+    }
 
     #[test]
     fn commands_are_quoted() {

@@ -5,6 +5,10 @@ pub mod load_curve;
 pub mod overhead;
 pub mod priority;
 mod priority_rows;
+pub mod relay_catchup;
+mod relay_cost;
+pub mod relay_fanout;
+pub mod relay_mixed;
 pub mod replay;
 mod results;
 mod steps;
@@ -24,6 +28,9 @@ pub fn run(benchmark: &Bench) -> Result<()> {
         Bench::Replay(args) => replay::run(args),
         Bench::LoadCurve(args) => load_curve::run(args),
         Bench::Decode(args) => decode::run(args),
+        Bench::RelayFanout(args) => relay_fanout::run(args),
+        Bench::RelayCatchup(args) => relay_catchup::run(args),
+        Bench::RelayMixed(args) => relay_mixed::run(args),
         Bench::Tpcc { command } => tpcc::run(command),
         Bench::WalPlayer(args) => wal_player::run(args),
     }

@@ -13,7 +13,7 @@ use lockstep_upstream::Conninfo;
 use serde::Serialize;
 
 use crate::args::Output;
-use crate::exit::Diagnosed;
+use crate::exit::{Behind, NoTarget, Unreachable};
 
 mod text;
 
@@ -116,17 +116,34 @@ pub struct Probed {
 const BEATS: usize = 5;
 
 fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Result<Probed> {
-    let usable = |node: &&Node| diagnosis.nodes.iter().any(|report| report.name == node.name && report.usable);
-    let refused = |error: LagError| Diagnosed::NoPrimary(format!("the probe failed: {error}"));
-    let Some(primary) = nodes.iter().filter(usable).find(|node| node.role == Role::Primary) else {
-        return Err(Diagnosed::NoPrimary("there is no primary to probe".to_owned()).into());
+    let usable = |node: &&Node| {
+        diagnosis
+            .nodes
+            .iter()
+            .any(|report| report.name == node.name && report.usable)
     };
-    let of_role = |role: Role| nodes.iter().filter(usable).filter(move |node| node.role == role);
+    let refused = |error: LagError| Unreachable(format!("the probe failed: {error}"));
+    let Some(primary) = nodes
+        .iter()
+        .filter(usable)
+        .find(|node| node.role == Role::Primary)
+    else {
+        return Err(Unreachable("there is no primary to probe".to_owned()).into());
+    };
+    let of_role = |role: Role| {
+        nodes
+            .iter()
+            .filter(usable)
+            .filter(move |node| node.role == role)
+    };
     let subscribers: Vec<Node> = of_role(Role::Subscriber).cloned().collect();
     let trial = trial(primary, &subscribers, args.commits, APPLICATION_NAME).map_err(refused)?;
     let mut visible_ms = BTreeMap::new();
     for standby in of_role(Role::Standby) {
-        visible_ms.insert(standby.name.clone(), beats(primary, standby).map_err(refused)?);
+        visible_ms.insert(
+            standby.name.clone(),
+            beats(primary, standby).map_err(refused)?,
+        );
     }
     Ok(Probed { trial, visible_ms })
 }
@@ -150,17 +167,17 @@ fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     };
     let words = |name: &str| format!("nothing can be said about {name}: see above");
     if let Some(node) = blind(|role| role == Role::Primary) {
-        return Err(Diagnosed::NoPrimary(words(&node.name)).into());
+        return Err(Unreachable(words(&node.name)).into());
     }
     if diagnosis.has_lag() {
         let first = diagnosis.findings.first();
         let cause = first.map_or("its cause is not known".to_owned(), |finding| {
             format!("{}: {}", finding.at, finding.title)
         });
-        return Err(Diagnosed::Lag(format!("lag found; {cause}")).into());
+        return Err(Behind(format!("lag found; {cause}")).into());
     }
     match blind(|_| true) {
-        Some(node) => Err(Diagnosed::NoReplica(words(&node.name)).into()),
+        Some(node) => Err(NoTarget(words(&node.name)).into()),
         None => Ok(()),
     }
 }

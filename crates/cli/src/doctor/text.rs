@@ -17,7 +17,11 @@ const WIDTH: usize = 80;
 /// The whole report.
 pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
     let mut text = String::new();
-    let _ = writeln!(text, "Watched {} nodes for {watched} s.\n", diagnosis.nodes.len());
+    let _ = writeln!(
+        text,
+        "Watched {} nodes for {watched} s.\n",
+        diagnosis.nodes.len()
+    );
     for (node, address) in diagnosis.nodes.iter().zip(addresses) {
         node_lines(&mut text, node, address);
     }
@@ -38,8 +42,15 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
 /// What `--probe` has measured.
 pub fn probed(probed: &Probed) -> String {
     let trial = &probed.trial;
-    let mut text = format!("\nTime to commit {ROWS} rows, ms, in the middle of {} commits:\n\n", trial.commits);
-    let mut rows = vec![["replica", "kind", "remote_write", "on", "remote_apply", ""].map(str::to_owned).to_vec()];
+    let mut text = format!(
+        "\nTime to commit {ROWS} rows, ms, in the middle of {} commits:\n\n",
+        trial.commits
+    );
+    let mut rows = vec![
+        ["replica", "kind", "remote_write", "on", "remote_apply", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
     for row in &trial.rows {
         let mut cells = vec![short(&row.replica, 20), kind(row.kind).to_owned()];
         cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
@@ -56,7 +67,11 @@ pub fn probed(probed: &Probed) -> String {
     for row in &trial.rows {
         let _ = writeln!(text, "\n{}:", row.replica);
         for cell in &row.cells {
-            wrap(&mut text, &format!("  {:<13}", cell.level.name()), &cell.explanation);
+            wrap(
+                &mut text,
+                &format!("  {:<13}", cell.level.name()),
+                &cell.explanation,
+            );
         }
     }
     if !probed.visible_ms.is_empty() {
@@ -95,9 +110,17 @@ fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
 
 fn links(links: &[LinkReport]) -> Vec<String> {
     let mut rows = vec![
-        ["replica", "from", "kind", "lag", "at most", "behind", "mostly in"]
-            .map(str::to_owned)
-            .to_vec(),
+        [
+            "replica",
+            "from",
+            "kind",
+            "lag",
+            "at most",
+            "behind",
+            "mostly in",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
     ];
     rows.extend(links.iter().map(|link| {
         let most = link.stage_bytes.iter().max_by(|a, b| a.1.total_cmp(b.1));
@@ -133,10 +156,16 @@ fn verdict(diagnosis: &Diagnosis) -> String {
     if diagnosis.healthy {
         return "Healthy: no replica lags.".to_owned();
     }
-    let found = diagnosis.findings.iter().any(|finding| finding.severity != Severity::Note);
+    let found = diagnosis
+        .findings
+        .iter()
+        .any(|finding| finding.severity != Severity::Note);
     match (behind.is_empty(), found) {
         (false, true) => "Lag found. Causes, the most important first:".to_owned(),
-        (false, false) => format!("{} is behind, for no reason that is known here; watch for longer (--seconds).", behind.join(", ")),
+        (false, false) => format!(
+            "{} is behind, for no reason that is known here; watch for longer (--seconds).",
+            behind.join(", ")
+        ),
         (true, true) => "No replica is behind now, but:".to_owned(),
         (true, false) => "No replica that could be looked at lags.".to_owned(),
     }
@@ -149,7 +178,11 @@ fn finding_lines(text: &mut String, number: usize, finding: &Finding) {
         Severity::Note => "no lag".to_owned(),
     };
     text.push('\n');
-    wrap(text, &format!("{number}. "), &format!("{}: {} ({severity})", finding.at, finding.title));
+    wrap(
+        text,
+        &format!("{number}. "),
+        &format!("{}: {} ({severity})", finding.at, finding.title),
+    );
     for fact in &finding.evidence {
         wrap(text, "   - ", &fact.words);
     }

@@ -51,8 +51,18 @@ pub fn doctor(args: &[&str]) -> Said {
 pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
     let [primary, standby, first, second] = stage.conninfos();
     let said = doctor(&[
-        "--primary", &primary, "--standby", &standby, "--subscriber", &first,
-        "--subscriber", &second, "--seconds", &seconds.to_string(), "--output", "json",
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--subscriber",
+        &first,
+        "--subscriber",
+        &second,
+        "--seconds",
+        &seconds.to_string(),
+        "--output",
+        "json",
     ]);
     let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
     (said.code, json)
@@ -71,11 +81,18 @@ pub fn causes(json: &Value) -> Vec<String> {
 pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Option<String> {
     let causes = causes(json);
     if causes.first().map(String::as_str) != Some(fault.cause) {
-        return Some(format!("expected {} first, found {causes:?}: {}", fault.cause, brief(json)));
+        return Some(format!(
+            "expected {} first, found {causes:?}: {}",
+            fault.cause,
+            brief(json)
+        ));
     }
     let expected = if fault.is_false { 0 } else { 6 };
     if code != expected {
-        return Some(format!("exit code {code} instead of {expected}: {}", brief(json)));
+        return Some(format!(
+            "exit code {code} instead of {expected}: {}",
+            brief(json)
+        ));
     }
     let first = &json["findings"][0];
     if let Some(culprit) = injected.culprit {
@@ -95,10 +112,16 @@ pub fn brief(json: &Value) -> String {
     let mut words = Vec::new();
     for finding in json["findings"].as_array().unwrap() {
         let facts = finding["evidence"].as_array().unwrap();
-        let facts: Vec<&str> = facts.iter().map(|fact| fact["words"].as_str().unwrap()).collect();
+        let facts: Vec<&str> = facts
+            .iter()
+            .map(|fact| fact["words"].as_str().unwrap())
+            .collect();
         words.push(format!(
             "{} at {} ({}): {}",
-            finding["cause"], finding["at"], finding["explains"], facts.join("; ")
+            finding["cause"],
+            finding["at"],
+            finding["explains"],
+            facts.join("; ")
         ));
     }
     for link in json["links"].as_array().unwrap() {

@@ -16,11 +16,15 @@ use nix::unistd::Pid;
 /// How long anything may take.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
+/// Which PostgreSQL is tested.
+pub fn major() -> String {
+    std::env::var("PG").unwrap_or_else(|_| "15".to_owned())
+}
+
 /// A lab whose servers have the extension.
 pub fn lab() -> Lab {
-    let major = std::env::var("PG").unwrap_or_else(|_| "15".to_owned());
     Lab::new(&LabOptions {
-        major: major.parse().unwrap(),
+        major: major().parse().unwrap(),
         stage: std::env::var_os("LOCKSTEP_EXTENSION_STAGE").map(PathBuf::from),
         reaper: ReaperProgram {
             program: std::env::current_exe().unwrap(),
@@ -124,9 +128,10 @@ impl Relay {
             format!("127.0.0.1:{port}"),
             "--primary".to_owned(),
             conninfo.to_owned(),
-            "--spool".to_owned(),
-            spool.display().to_string(),
         ];
+        if !more.contains(&"--spool") {
+            args.extend(["--spool".to_owned(), spool.display().to_string()]);
+        }
         args.extend(more.iter().map(|&arg| arg.to_owned()));
         let said = Arc::default();
         let child = spawn(&args, &said);
@@ -147,6 +152,11 @@ impl Relay {
         });
     }
 
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
     /// Kills it with signal 9.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
@@ -158,6 +168,12 @@ impl Relay {
         let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
         signal::kill(pid, Signal::SIGTERM).unwrap();
         self.child.wait().unwrap().code()
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub fn ended(&mut self) -> Option<i32> {
+        let status = until("the relay ends", || self.child.try_wait().unwrap());
+        status.code()
     }
 
     /// Starts it again.
@@ -182,6 +198,12 @@ impl Relay {
 
     /// Runs a command in its console; unaligned rows.
     pub fn console(&self, lab: &Lab, command: &str) -> String {
+        self.try_console(lab, command)
+            .unwrap_or_else(|said| panic!("{command}: {said}"))
+    }
+
+    /// The same, or what psql said. The console needs a primary to log in.
+    pub fn try_console(&self, lab: &Lab, command: &str) -> Result<String, String> {
         let output = Command::new(lab.package().program("psql"))
             .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])
             .arg(format!(
@@ -190,12 +212,11 @@ impl Relay {
             ))
             .output()
             .unwrap();
-        assert!(
-            output.status.success(),
-            "{command}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        String::from_utf8(output.stdout).unwrap().trim().to_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
     }
 }
 

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use postgres::Client;
 
+use crate::Result;
 use crate::cluster::Lab;
 use crate::pinning::Side;
 use crate::server::{DATABASE, SUPERUSER};
 use crate::workload::Workload;
-use crate::Result;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
@@ -87,22 +87,46 @@ const fn only_looks(mut fault: Fault) -> Fault {
 
 /// All faults.
 pub const FAULTS: &[Fault] = &[
-    fault("asynchronous apply commit", "asynchronous_apply_commit", asynchronous_commit),
+    fault(
+        "asynchronous apply commit",
+        "asynchronous_apply_commit",
+        asynchronous_commit,
+    ),
     fault("paused replay", "replay_paused", paused),
     fault("recovery conflict", "recovery_conflict", conflict),
     fault("cleanup lock", "cleanup_lock", cleanup_lock),
     fault("starved startup", "replay_starved", starved),
-    hurried(fault("replay at one core's limit", "replay_at_core_limit", core_limit)),
-    traced(fault("slow storage", "replay_waits_for_storage", slow_storage)),
-    traced(fault("slow walreceiver fsync", "slow_wal_flush", slow_flush)),
+    hurried(fault(
+        "replay at one core's limit",
+        "replay_at_core_limit",
+        core_limit,
+    )),
+    traced(fault(
+        "slow storage",
+        "replay_waits_for_storage",
+        slow_storage,
+    )),
+    traced(fault(
+        "slow walreceiver fsync",
+        "slow_wal_flush",
+        slow_flush,
+    )),
     fault("slow network", "slow_network", slow_network),
     fault("one slow slot", "slow_consumer", slow_consumer),
     traced(fault("all slots slow", "slow_decoding", slow_decoding)),
     late(fault("giant transaction spill", "giant_transaction", giant)),
     fault("apply blocked by a lock", "apply_blocked", apply_blocked),
-    fault("retained WAL near its limit", "retained_wal_near_limit", retained),
+    fault(
+        "retained WAL near its limit",
+        "retained_wal_near_limit",
+        retained,
+    ),
     only_looks(fault("idle primary", "idle_primary", idle)),
-    only_looks(fault("other database's WAL", "other_databases", other_database)),
+    only_looks(fault(
+        "other database's WAL",
+        "other_databases",
+        other_database,
+    )),
 ];
 
 impl Fault {
@@ -123,14 +147,18 @@ impl Fault {
 }
 
 /// Rows of about 1 kB into a table that is published.
-const PUBLISHED: &str = "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
+const PUBLISHED: &str =
+    "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
 /// The same into one that is not.
-const UNPUBLISHED: &str = "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
+const UNPUBLISHED: &str =
+    "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
 fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Result<()> {
     let pause = Duration::from_millis(pause_ms);
-    injected.writers.push(Writer::start(&stage.primary, DATABASE, sql, pause)?);
+    injected
+        .writers
+        .push(Writer::start(&stage.primary, DATABASE, sql, pause)?);
     Ok(())
 }
 
@@ -153,7 +181,9 @@ fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     let mut injected = Injected::default();
     // FIRST is a keyword there.
     stage.set(Which::Primary, "synchronous_standby_names", "\"first\"")?;
-    injected.unset.push((Which::Primary, "synchronous_standby_names"));
+    injected
+        .unset
+        .push((Which::Primary, "synchronous_standby_names"));
     write(stage, &mut injected, PUBLISHED, strength.choose(100, 1))?;
     Ok(injected)
 }
@@ -161,7 +191,9 @@ fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
 fn paused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.standby.execute("SELECT pg_wal_replay_pause()")?;
-    injected.undo.push((Which::Standby, "SELECT pg_wal_replay_resume()".to_owned()));
+    injected
+        .undo
+        .push((Which::Standby, "SELECT pg_wal_replay_resume()".to_owned()));
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
 }
@@ -170,10 +202,19 @@ fn paused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
 fn conflict(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Standby, "max_standby_streaming_delay", "-1")?;
-    injected.unset.push((Which::Standby, "max_standby_streaming_delay"));
-    stage.primary.execute("TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i")?;
+    injected
+        .unset
+        .push((Which::Standby, "max_standby_streaming_delay"));
+    stage.primary.execute(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
+    )?;
     stage.standby.catch_up(&stage.primary)?;
-    hold(stage, Which::Standby, "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM victim", &mut injected)?;
+    hold(
+        stage,
+        Which::Standby,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM victim",
+        &mut injected,
+    )?;
     stage.primary.execute(strength.choose(
         "DELETE FROM victim WHERE id % 2 = 0",
         "ALTER TABLE victim ADD COLUMN w int; ALTER TABLE victim DROP COLUMN w",
@@ -187,12 +228,23 @@ fn conflict(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
 fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Standby, "max_standby_streaming_delay", "-1")?;
-    injected.unset.push((Which::Standby, "max_standby_streaming_delay"));
-    stage.primary.execute("TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i")?;
-    stage.primary.execute("DELETE FROM victim WHERE id BETWEEN 10 AND 20")?;
+    injected
+        .unset
+        .push((Which::Standby, "max_standby_streaming_delay"));
+    stage.primary.execute(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
+    )?;
+    stage
+        .primary
+        .execute("DELETE FROM victim WHERE id BETWEEN 10 AND 20")?;
     // A snapshot counts what runs, so the deletion must be over for it.
     stage.standby.catch_up(&stage.primary)?;
-    hold(stage, Which::Standby, "BEGIN; DECLARE c CURSOR FOR SELECT * FROM victim; FETCH 1 FROM c", &mut injected)?;
+    hold(
+        stage,
+        Which::Standby,
+        "BEGIN; DECLARE c CURSOR FOR SELECT * FROM victim; FETCH 1 FROM c",
+        &mut injected,
+    )?;
     stage.primary.execute("VACUUM victim")?;
     write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
     Ok(injected)
@@ -203,7 +255,13 @@ fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected>
     let mut injected = Injected::default();
     backlog(stage, strength.choose(500_000, 1_000_000))?;
     let readers = strength.choose(32, 90);
-    let load = lab.start_load(&stage.standby, Side::Standby, Workload::Aggregate, readers, SCALE)?;
+    let load = lab.start_load(
+        &stage.standby,
+        Side::Standby,
+        Workload::Aggregate,
+        readers,
+        SCALE,
+    )?;
     injected.loads.push(load);
     stage.standby.await_event("have its readers", crate::server::PATIENCE, |standby| {
         let sql = format!(
@@ -241,17 +299,24 @@ fn backlog(stage: &mut Stage, rows: u32) -> Result<()> {
         &format!("INSERT INTO backlog SELECT i, i, i FROM generate_series(1, {rows}) i"),
     )?;
     let end = stage.primary.flush_lsn()?;
-    stage.standby.await_event("receive the backlog", crate::server::PATIENCE, |standby| {
-        let sql = format!("SELECT (pg_last_wal_receive_lsn() >= '{end}')::text");
-        Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
-    })
+    stage
+        .standby
+        .await_event("receive the backlog", crate::server::PATIENCE, |standby| {
+            let sql = format!("SELECT (pg_last_wal_receive_lsn() >= '{end}')::text");
+            Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
+        })
 }
 
 fn slow_storage(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     let pid = stage.process(Which::Standby, "startup", None)?;
     let delay = Duration::from_millis(strength.choose(20, 60));
-    injected.slow.push(SlowCalls::of(lab, pid, "pread64,preadv,pwrite64,pwritev", delay)?);
+    injected.slow.push(SlowCalls::of(
+        lab,
+        pid,
+        "pread64,preadv,pwrite64,pwritev",
+        delay,
+    )?);
     for _ in 0..2 {
         write(stage, &mut injected, UNPUBLISHED, 1)?;
     }
@@ -262,7 +327,9 @@ fn slow_flush(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     let mut injected = Injected::default();
     let pid = stage.process(Which::Standby, "walreceiver", None)?;
     let delay = Duration::from_millis(strength.choose(600, 1500));
-    injected.slow.push(SlowCalls::of(lab, pid, "fdatasync,fsync", delay)?);
+    injected
+        .slow
+        .push(SlowCalls::of(lab, pid, "fdatasync,fsync", delay)?);
     for _ in 0..2 {
         write(stage, &mut injected, UNPUBLISHED, 5)?;
     }
@@ -271,7 +338,9 @@ fn slow_flush(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
 
 fn slow_network(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.standby_link.limit(Some(strength.choose(300_000, 50_000)));
+    stage
+        .standby_link
+        .limit(Some(strength.choose(300_000, 50_000)));
     for _ in 0..2 {
         write(stage, &mut injected, UNPUBLISHED, 3)?;
     }
@@ -287,7 +356,9 @@ fn slow_consumer(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injec
          CREATE TRIGGER dawdle BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION dawdle(); \
          ALTER TABLE t ENABLE ALWAYS TRIGGER dawdle"
     ))?;
-    injected.undo.push((Which::Second, "DROP TRIGGER dawdle ON t".to_owned()));
+    injected
+        .undo
+        .push((Which::Second, "DROP TRIGGER dawdle ON t".to_owned()));
     write(stage, &mut injected, PUBLISHED, 20)?;
     Ok(injected)
 }
@@ -297,7 +368,9 @@ fn slow_decoding(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
     let delay = Duration::from_millis(strength.choose(30, 80));
     for name in ["first", "second"] {
         let pid = stage.process(Which::Primary, "walsender", Some(name))?;
-        injected.slow.push(SlowCalls::of(lab, pid, "pread64", delay)?);
+        injected
+            .slow
+            .push(SlowCalls::of(lab, pid, "pread64", delay)?);
     }
     for _ in 0..2 {
         write(stage, &mut injected, PUBLISHED, 2)?;
@@ -308,7 +381,9 @@ fn slow_decoding(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
 fn giant(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Primary, "logical_decoding_work_mem", "1MB")?;
-    injected.unset.push((Which::Primary, "logical_decoding_work_mem"));
+    injected
+        .unset
+        .push((Which::Primary, "logical_decoding_work_mem"));
     let rows = strength.choose(150_000, 300_000);
     let sql = format!(
         "BEGIN; INSERT INTO t (v) SELECT repeat(md5(i::text), 6) FROM generate_series(1, {rows}) i; \
@@ -320,7 +395,12 @@ fn giant(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
 
 fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    hold(stage, Which::Second, strength.choose("BEGIN; LOCK t IN SHARE MODE", "BEGIN; LOCK t"), &mut injected)?;
+    hold(
+        stage,
+        Which::Second,
+        strength.choose("BEGIN; LOCK t IN SHARE MODE", "BEGIN; LOCK t"),
+        &mut injected,
+    )?;
     write(stage, &mut injected, PUBLISHED, 20)?;
     Ok(injected)
 }
@@ -328,10 +408,17 @@ fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injec
 fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Primary, "max_slot_wal_keep_size", "128MB")?;
-    injected.unset.push((Which::Primary, "max_slot_wal_keep_size"));
+    injected
+        .unset
+        .push((Which::Primary, "max_slot_wal_keep_size"));
     stage.primary.execute("CHECKPOINT")?;
-    stage.primary.execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
-    injected.undo.push((Which::Primary, "SELECT pg_drop_replication_slot('forgotten')".to_owned()));
+    stage
+        .primary
+        .execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
     let megabytes = strength.choose(112, 124);
     stage.primary.execute(&format!(
         "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
@@ -343,17 +430,22 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
 fn idle(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
     stage.calm()?;
     // Until those who take the age of the last commit for lag would be misled.
-    stage.standby.await_event("be idle", crate::server::PATIENCE, |standby| {
-        let sql = "SELECT (now() - pg_last_xact_replay_timestamp() > '6s')::text";
-        Ok(standby.query_text(sql)?.as_deref() == Some("true"))
-    })?;
+    stage
+        .standby
+        .await_event("be idle", crate::server::PATIENCE, |standby| {
+            let sql = "SELECT (now() - pg_last_xact_replay_timestamp() > '6s')::text";
+            Ok(standby.query_text(sql)?.as_deref() == Some("true"))
+        })?;
     Ok(Injected::default())
 }
 
 fn other_database(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    let sql = "INSERT INTO noise SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 100)";
+    let sql =
+        "INSERT INTO noise SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 100)";
     let pause = Duration::from_millis(strength.choose(50, 10));
-    injected.writers.push(Writer::start(&stage.primary, OTHER_DATABASE, sql, pause)?);
+    injected
+        .writers
+        .push(Writer::start(&stage.primary, OTHER_DATABASE, sql, pause)?);
     Ok(injected)
 }

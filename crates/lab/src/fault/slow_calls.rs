@@ -53,12 +53,16 @@ impl SlowCalls {
         let began = Instant::now();
         loop {
             let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-            let tracer = status.lines().find_map(|line| line.strip_prefix("TracerPid:"));
+            let tracer = status
+                .lines()
+                .find_map(|line| line.strip_prefix("TracerPid:"));
             if tracer.is_some_and(|tracer| tracer.trim() != "0") {
                 return Ok(());
             }
             if let Ok(Some(status)) = self.child.try_wait() {
-                return Err(failed(format!("it cannot trace process {pid} here ({status})")));
+                return Err(failed(format!(
+                    "it cannot trace process {pid} here ({status})"
+                )));
             }
             if began.elapsed() > PATIENCE {
                 return Err(failed(format!("it did not attach to process {pid}")));

@@ -75,7 +75,9 @@ impl SlowLink {
 
     /// Bytes a second from now on; None for as fast as it goes.
     pub fn limit(&self, bytes_per_s: Option<u64>) {
-        self.state.limit.store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
+        self.state
+            .limit
+            .store(bytes_per_s.unwrap_or(0), Ordering::Relaxed);
     }
 }
 
@@ -85,7 +87,13 @@ impl Drop for SlowLink {
         if let Some(listener) = self.listener.take() {
             let _ = listener.join();
         }
-        for stream in self.state.open.lock().unwrap_or_else(PoisonError::into_inner).drain(..) {
+        for stream in self
+            .state
+            .open
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .drain(..)
+        {
             let _ = stream.shutdown(Shutdown::Both);
         }
         let _ = std::fs::remove_file(&self.path);
@@ -126,11 +134,19 @@ fn forward(mut from: UnixStream, mut to: UnixStream, state: Option<&Arc<State>>)
         let limit = state.map_or(0, |state| state.limit.load(Ordering::Relaxed));
         let piece = match limit {
             0 => PIECE,
-            _ => usize::try_from(limit * PIECE_MS / 1000).unwrap_or(PIECE).clamp(1, PIECE),
+            _ => usize::try_from(limit * PIECE_MS / 1000)
+                .unwrap_or(PIECE)
+                .clamp(1, PIECE),
         };
-        let Some(part) = buffer.get_mut(..piece) else { break };
-        let Ok(count @ 1..) = from.read(part) else { break };
-        let Some(read) = buffer.get(..count) else { break };
+        let Some(part) = buffer.get_mut(..piece) else {
+            break;
+        };
+        let Ok(count @ 1..) = from.read(part) else {
+            break;
+        };
+        let Some(read) = buffer.get(..count) else {
+            break;
+        };
         if to.write_all(read).is_err() {
             break;
         }

@@ -152,9 +152,18 @@ impl Stage {
     }
 
     /// The process of a kind on a server; of a walsender: that of `application`.
-    pub fn process(&self, which: Which, backend_type: &str, application: Option<&str>) -> Result<u32> {
-        let and = application.map_or(String::new(), |name| format!(" AND application_name = '{name}'"));
-        let sql = format!("SELECT pid::text FROM pg_stat_activity WHERE backend_type = '{backend_type}'{and}");
+    pub fn process(
+        &self,
+        which: Which,
+        backend_type: &str,
+        application: Option<&str>,
+    ) -> Result<u32> {
+        let and = application.map_or(String::new(), |name| {
+            format!(" AND application_name = '{name}'")
+        });
+        let sql = format!(
+            "SELECT pid::text FROM pg_stat_activity WHERE backend_type = '{backend_type}'{and}"
+        );
         let server = self.server(which);
         let pid = server.query_text(&sql)?.and_then(|pid| pid.parse().ok());
         pid.ok_or_else(|| LabError::Measurement(format!("{} has no {backend_type}", server.id())))
@@ -214,17 +223,19 @@ impl Stage {
             "SELECT (count(*) = 2 AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \
              FROM pg_stat_replication WHERE application_name IN ('first', 'second')"
         );
-        self.primary.await_event("have its subscribers catch up", PATIENCE, |primary| {
-            // Something to confirm: an idle subscriber says nothing for seconds.
-            primary.execute("INSERT INTO t (v) VALUES ('calm')")?;
-            std::thread::sleep(Duration::from_millis(50));
-            Ok(primary.query_text(&sql)?.as_deref() == Some("true"))
-        })
+        self.primary
+            .await_event("have its subscribers catch up", PATIENCE, |primary| {
+                // Something to confirm: an idle subscriber says nothing for seconds.
+                primary.execute("INSERT INTO t (v) VALUES ('calm')")?;
+                std::thread::sleep(Duration::from_millis(50));
+                Ok(primary.query_text(&sql)?.as_deref() == Some("true"))
+            })
     }
 
     /// Conninfos of the primary, the standby and the subscribers.
     pub fn conninfos(&self) -> [String; 4] {
-        [&self.primary, &self.standby, &self.first, &self.second].map(|server| server.conninfo(SUPERUSER))
+        [&self.primary, &self.standby, &self.first, &self.second]
+            .map(|server| server.conninfo(SUPERUSER))
     }
 }
 

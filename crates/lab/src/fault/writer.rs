@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::server::{SUPERUSER, Server};
 use crate::Result;
+use crate::server::{SUPERUSER, Server};
 
 /// A thread that runs one statement again and again. Dropping it ends it.
 pub struct Writer {

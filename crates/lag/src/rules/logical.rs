@@ -38,10 +38,20 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
     let Some(slot) = link.slot.as_deref() else {
         return false;
     };
-    let active = link.upstream.share(|sample| sample.slot(slot).is_some_and(|slot| slot.active));
+    let active = link
+        .upstream
+        .share(|sample| sample.slot(slot).is_some_and(|slot| slot.active));
     let pushed = link.walsender_share(|process| process.waits_for("WalSenderWriteData"));
-    let known = link.upstream.last().is_some_and(|sample| sample.decoding(slot).is_some());
-    active > 0.9 && pushed < 0.1 && known && grown(link, |row| row.total_bytes + row.spill_bytes + row.stream_bytes) == 0.0
+    let known = link
+        .upstream
+        .last()
+        .is_some_and(|sample| sample.decoding(slot).is_some());
+    active > 0.9
+        && pushed < 0.1
+        && known
+        && grown(link, |row| {
+            row.total_bytes + row.spill_bytes + row.stream_bytes
+        }) == 0.0
 }
 
 /// Growth of a counter of the link's slot.
@@ -49,7 +59,8 @@ fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
     let Some(slot) = link.slot.as_deref() else {
         return 0.0;
     };
-    link.upstream.growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
+    link.upstream
+        .growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
 }
 
 pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
@@ -57,7 +68,11 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
     for link in logical(view) {
         let told = |number: fn(&crate::sample::Sender) -> Option<f64>| {
             let samples = link.upstream.samples.iter();
-            median(samples.filter_map(|sample| number(link.sender(sample)?)).collect())
+            median(
+                samples
+                    .filter_map(|sample| number(link.sender(sample)?))
+                    .collect(),
+            )
         };
         let flush_ms = told(|sender| sender.flush_lag_ms);
         let replay_ms = told(|sender| sender.replay_lag_ms);
@@ -70,7 +85,9 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
         if !waits || !matches!(commit, None | Some("off")) {
             continue;
         }
-        let awaiting = link.upstream.mean(|sample| sample.clients.awaiting_sync as f64);
+        let awaiting = link
+            .upstream
+            .mean(|sample| sample.clients.awaiting_sync as f64);
         // What was said about a change of some time ago is still shown.
         let decodes = grown(link, |row| row.total_bytes) > 0.0;
         let (severity, explains) = match link.is_synchronous() {
@@ -80,13 +97,24 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
         };
         let mut evidence = Evidence::of(link, explains)
             .severity(severity)
-            .fact("flush_lag_ms", flush_ms, format!("flushed {} after the primary", seconds(flush_ms)))
-            .fact("replay_lag_ms", replay_ms, format!("applied {} after the primary", seconds(replay_ms)))
+            .fact(
+                "flush_lag_ms",
+                flush_ms,
+                format!("flushed {} after the primary", seconds(flush_ms)),
+            )
+            .fact(
+                "replay_lag_ms",
+                replay_ms,
+                format!("applied {} after the primary", seconds(replay_ms)),
+            )
             .fact(
                 "awaiting_commits",
                 awaiting,
                 match severity {
-                    Severity::Lag => format!("{awaiting:.1} commits at once waited for it on {}", link.upstream.name),
+                    Severity::Lag => format!(
+                        "{awaiting:.1} commits at once waited for it on {}",
+                        link.upstream.name
+                    ),
                     _ => "it is no synchronous replica, so no commit waits for that".to_owned(),
                 },
             );
@@ -105,12 +133,16 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in logical(view) {
-        let Some(replica) = link.replica else { continue };
+        let Some(replica) = link.replica else {
+            continue;
+        };
         let Some(last) = replica.last().and_then(|sample| link.subscribed(sample)) else {
             continue;
         };
-        let errors = replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
-        let away = replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
+        let errors =
+            replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
+        let away =
+            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
         if away < 0.5 && errors == 0.0 {
             continue;
         }
@@ -127,8 +159,16 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             Evidence::of(link, away.max(0.5))
                 .severity(severity)
                 .fact("without_worker_share", away, why)
-                .fact("apply_errors", last.apply_errors as f64, format!("{} errors since its statistics began", last.apply_errors))
-                .fact("behind_bytes", link.last_bytes() as f64, format!("{} behind", bytes(link.last_bytes() as f64))),
+                .fact(
+                    "apply_errors",
+                    last.apply_errors as f64,
+                    format!("{} errors since its statistics began", last.apply_errors),
+                )
+                .fact(
+                    "behind_bytes",
+                    link.last_bytes() as f64,
+                    format!("{} behind", bytes(link.last_bytes() as f64)),
+                ),
         );
     }
     found
@@ -146,13 +186,23 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
         let mut evidence = Evidence::of(link, share).fact(
             "blocked_share",
             share,
-            format!("the apply worker waited for a lock in {} of the samples", percent(share)),
+            format!(
+                "the apply worker waited for a lock in {} of the samples",
+                percent(share)
+            ),
         );
-        let samples = link.replica.map(|replica| replica.samples.as_slice()).unwrap_or_default();
+        let samples = link
+            .replica
+            .map(|replica| replica.samples.as_slice())
+            .unwrap_or_default();
         let holder = samples.iter().rev().find_map(|sample| {
             let worker = sample.process_of(link.subscribed(sample)?.pid?)?;
             let holder = worker.blocked_by.first()?;
-            sample.clients.oldest.iter().find(|session| session.pid == *holder)
+            sample
+                .clients
+                .oldest
+                .iter()
+                .find(|session| session.pid == *holder)
         });
         if let Some(session) = holder {
             evidence = evidence.session(session);
@@ -194,16 +244,40 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let runs = ratio(busy.iter().map(|(runs, _)| runs).sum(), busy.len() as f64);
-        let undecoded = late.iter().map(|link| link.stage_share(Stage::Send)).fold(0.0, f64::max);
-        let cpu = link.upstream.cpu(|process| process.backend_type == "walsender");
+        let undecoded = late
+            .iter()
+            .map(|link| link.stage_share(Stage::Send))
+            .fold(0.0, f64::max);
+        let cpu = link
+            .upstream
+            .cpu(|process| process.backend_type == "walsender");
         let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
-            .fact("slots_behind", late.len() as f64, format!("{} of {} slots on {upstream} are behind", late.len(), all.len()))
-            .fact("decoding_share", runs, format!("their walsenders decoded in {} of the samples", percent(runs)));
+            .fact(
+                "slots_behind",
+                late.len() as f64,
+                format!(
+                    "{} of {} slots on {upstream} are behind",
+                    late.len(),
+                    all.len()
+                ),
+            )
+            .fact(
+                "decoding_share",
+                runs,
+                format!(
+                    "their walsenders decoded in {} of the samples",
+                    percent(runs)
+                ),
+            );
         if let Some(cpu) = cpu {
             evidence = evidence.fact(
                 "walsender_cpu_share",
                 cpu.ran,
-                format!("one of them used {} of a core and waited for one {} of the time", percent(cpu.ran), percent(cpu.queued)),
+                format!(
+                    "one of them used {} of a core and waited for one {} of the time",
+                    percent(cpu.ran),
+                    percent(cpu.queued)
+                ),
             );
         }
         if late.len() > 1 {
@@ -232,7 +306,11 @@ fn spilled(link: &Link<'_>) -> Option<Spilled> {
 
 /// Decoding's memory in bytes.
 fn work_mem(link: &Link<'_>) -> f64 {
-    link.upstream.facts.number("logical_decoding_work_mem").unwrap_or(65_536.0) * 1024.0
+    link.upstream
+        .facts
+        .number("logical_decoding_work_mem")
+        .unwrap_or(65_536.0)
+        * 1024.0
 }
 
 fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence {
@@ -246,13 +324,25 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
         .fact(
             "spilled_bytes",
             spilled.bytes,
-            format!("{} in {:.0} transactions did not fit into memory", bytes(spilled.bytes), spilled.transactions),
+            format!(
+                "{} in {:.0} transactions did not fit into memory",
+                bytes(spilled.bytes),
+                spilled.transactions
+            ),
         )
         .fact("spilled_bytes_each", mean, format!("{} each", bytes(mean)))
-        .fact("lag_max_ms", link.most_age_ms(), format!("at most {} behind", seconds(link.most_age_ms())))
+        .fact(
+            "lag_max_ms",
+            link.most_age_ms(),
+            format!("at most {} behind", seconds(link.most_age_ms())),
+        )
         .setting(link.upstream, "logical_decoding_work_mem");
     let writer = link.upstream.samples.iter().rev().find_map(|sample| {
-        sample.clients.oldest.iter().find(|session| session.has_xid && session.xact_age_ms > Some(1000.0))
+        sample
+            .clients
+            .oldest
+            .iter()
+            .find(|session| session.has_xid && session.xact_age_ms > Some(1000.0))
     });
     if let Some(session) = writer {
         evidence = evidence.session(session);
@@ -263,7 +353,9 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
 pub(super) fn giant(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in logical(view) {
-        let Some(spilled) = spilled(link) else { continue };
+        let Some(spilled) = spilled(link) else {
+            continue;
+        };
         let mean = spilled.bytes / spilled.transactions;
         let giant = mean >= GIANT_TIMES * work_mem(link) && spilled.transactions <= 3.0;
         if giant {
@@ -276,9 +368,15 @@ pub(super) fn giant(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn spill(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in logical(view) {
-        let Some(spilled) = spilled(link) else { continue };
+        let Some(spilled) = spilled(link) else {
+            continue;
+        };
         let decoded = grown(link, |row| row.total_bytes).max(spilled.bytes);
-        found.push(spill_evidence(link, &spilled, 0.9 * ratio(spilled.bytes, decoded)));
+        found.push(spill_evidence(
+            link,
+            &spilled,
+            0.9 * ratio(spilled.bytes, decoded),
+        ));
     }
     found
 }
@@ -290,28 +388,64 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
         let busy = idle.map(|idle| 1.0 - idle);
         // Without the subscriber's own word, a sender that cannot get rid of data says it.
-        let share = busy.map_or(pushed, |busy| busy.min(pushed.max(link.stage_share(Stage::Flush))));
+        let share = busy.map_or(pushed, |busy| {
+            busy.min(pushed.max(link.stage_share(Stage::Flush)))
+        });
         let stopped = link.replica.is_some_and(|replica| {
-            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none())) > 0.5
+            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()))
+                > 0.5
         });
         if share < PUSHED_SHARE || stopped || link.walsender_share(|_| true) < 0.5 {
             continue;
         }
-        let others = logical(view).filter(|other| other.upstream.name == link.upstream.name && other.name != link.name);
+        let others = logical(view)
+            .filter(|other| other.upstream.name == link.upstream.name && other.name != link.name);
         let (late, all) = others.fold((0, 0), |(late, all), other| {
-            (late + usize::from(other.is_behind() && !nothing_for(other)), all + 1)
+            (
+                late + usize::from(other.is_behind() && !nothing_for(other)),
+                all + 1,
+            )
         });
         let mut evidence = Evidence::of(link, 0.9 * share)
-            .fact("pushed_share", pushed, format!("its walsender waited for it to take data in {} of the samples", percent(pushed)))
-            .fact("other_slots_behind", f64::from(u32::try_from(late).unwrap_or(u32::MAX)), format!("{late} of {all} other slots are behind"));
+            .fact(
+                "pushed_share",
+                pushed,
+                format!(
+                    "its walsender waited for it to take data in {} of the samples",
+                    percent(pushed)
+                ),
+            )
+            .fact(
+                "other_slots_behind",
+                f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
+                format!("{late} of {all} other slots are behind"),
+            );
         if let Some(busy) = busy {
-            evidence = evidence.fact("busy_share", busy, format!("its apply worker was busy in {} of the samples{}", percent(busy), worker_waits(link)));
+            evidence = evidence.fact(
+                "busy_share",
+                busy,
+                format!(
+                    "its apply worker was busy in {} of the samples{}",
+                    percent(busy),
+                    worker_waits(link)
+                ),
+            );
         } else {
-            evidence = evidence.fact("asked", 0.0, "the subscriber was not asked (--subscriber), so this may be the network to it");
+            evidence = evidence.fact(
+                "asked",
+                0.0,
+                "the subscriber was not asked (--subscriber), so this may be the network to it",
+            );
         }
-        let cpu = link.replica.and_then(|replica| replica.cpu(|process| process.backend_type.starts_with("logical replication")));
+        let cpu = link.replica.and_then(|replica| {
+            replica.cpu(|process| process.backend_type.starts_with("logical replication"))
+        });
         if let Some(cpu) = cpu {
-            evidence = evidence.fact("worker_cpu_share", cpu.ran, format!("it used {} of a core", percent(cpu.ran)));
+            evidence = evidence.fact(
+                "worker_cpu_share",
+                cpu.ran,
+                format!("it used {} of a core", percent(cpu.ran)),
+            );
         }
         found.push(evidence);
     }
@@ -320,7 +454,9 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
 
 /// What else an apply worker was seen waiting for, in words.
 fn worker_waits(link: &Link<'_>) -> String {
-    let io = link.worker_share(|process| process.waits("IO")).unwrap_or(0.0);
+    let io = link
+        .worker_share(|process| process.waits("IO"))
+        .unwrap_or(0.0);
     match io >= 0.1 {
         true => format!(", at its storage in {}", percent(io)),
         false => String::new(),

@@ -154,7 +154,11 @@ impl Evidence {
             at: link.name.clone(),
             severity: Severity::Lag,
             explains: explains.clamp(0.0, 1.0),
-            lag_ms: link.age_ms().max(if link.is_spiky() { link.most_age_ms() } else { 0.0 }),
+            lag_ms: link.age_ms().max(if link.is_spiky() {
+                link.most_age_ms()
+            } else {
+                0.0
+            }),
             facts: Vec::new(),
             names: BTreeMap::new(),
         };
@@ -162,10 +166,7 @@ impl Evidence {
         if link.replica.is_some() {
             evidence = evidence.name("node", &link.name);
         }
-        for (name, value) in [
-            ("slot", &link.slot),
-            ("subscription", &link.subscription),
-        ] {
+        for (name, value) in [("slot", &link.slot), ("subscription", &link.subscription)] {
             if let Some(value) = value {
                 evidence = evidence.name(name, value);
             }

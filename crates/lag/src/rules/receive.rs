@@ -17,7 +17,10 @@ const SEND_STAGES: f64 = 0.5;
 /// Waits of a process that writes WAL.
 fn writes_wal(process: &Process) -> bool {
     process.waits("IO")
-        && process.wait.as_deref().is_some_and(|event| event.starts_with("WAL") || event.starts_with("Wal"))
+        && process
+            .wait
+            .as_deref()
+            .is_some_and(|event| event.starts_with("WAL") || event.starts_with("Wal"))
 }
 
 fn receiver(sample: &Sample) -> Option<&Process> {
@@ -29,7 +32,10 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
     for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
         let Some(node) = link.replica else { continue };
         let streams = |sample: &Sample| {
-            let status = sample.receiver.as_ref().and_then(|receiver| receiver.status.as_deref());
+            let status = sample
+                .receiver
+                .as_ref()
+                .and_then(|receiver| receiver.status.as_deref());
             // Without the right to see it, a receiver that is there is taken as good.
             match status {
                 Some(status) => status == "streaming",
@@ -46,9 +52,16 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
                 .fact(
                     "not_streaming_share",
                     share,
-                    format!("no walreceiver streamed in {} of the samples", percent(share)),
+                    format!(
+                        "no walreceiver streamed in {} of the samples",
+                        percent(share)
+                    ),
                 )
-                .fact("behind_bytes", behind, format!("{} behind {}", bytes(behind), link.upstream.name)),
+                .fact(
+                    "behind_bytes",
+                    behind,
+                    format!("{} behind {}", bytes(behind), link.upstream.name),
+                ),
         );
     }
     found
@@ -60,14 +73,20 @@ fn flush_share(node: &NodeWindow) -> f64 {
 
 pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical && link.is_behind()) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == Kind::Physical && link.is_behind())
+    {
         let Some(node) = link.replica else { continue };
         let share = flush_share(node);
         if share < FLUSH_SHARE {
             continue;
         }
         // While it flushes it receives nothing, so all before it counts.
-        let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive) + link.stage_share(Stage::Flush);
+        let stages = link.stage_share(Stage::Send)
+            + link.stage_share(Stage::Receive)
+            + link.stage_share(Stage::Flush);
         if stages < SEND_STAGES {
             continue;
         }
@@ -76,17 +95,32 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "walreceiver_storage_share",
                 share,
-                format!("the walreceiver wrote or flushed in {} of the samples", percent(share)),
+                format!(
+                    "the walreceiver wrote or flushed in {} of the samples",
+                    percent(share)
+                ),
             )
-            .fact("unflushed_bytes", unflushed, format!("{} written and not flushed, on average", bytes(unflushed)));
+            .fact(
+                "unflushed_bytes",
+                unflushed,
+                format!("{} written and not flushed, on average", bytes(unflushed)),
+            );
         let flushes = |sample: &Sample| {
-            let io = sample.totals.io.iter().find(|io| io.backend_type == "walreceiver")?;
+            let io = sample
+                .totals
+                .io
+                .iter()
+                .find(|io| io.backend_type == "walreceiver")?;
             Some((io.fsync_time_ms, io.fsyncs))
         };
         let time = node.growth(|sample| flushes(sample).map(|io| io.0));
         let count = node.growth(|sample| flushes(sample).map(|io| io.1));
         if time > 0.0 && count > 0.0 {
-            evidence = evidence.fact("flush_ms", time / count, format!("{:.1} ms for each flush", time / count));
+            evidence = evidence.fact(
+                "flush_ms",
+                time / count,
+                format!("{:.1} ms for each flush", time / count),
+            );
         }
         found.push(evidence);
     }
@@ -97,7 +131,9 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in view.links.iter().filter(|link| link.is_behind()) {
         let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive);
-        let Some(idle) = idle_share(link) else { continue };
+        let Some(idle) = idle_share(link) else {
+            continue;
+        };
         if stages < SEND_STAGES || idle < IDLE_SHARE || !is_pushed(link) {
             continue;
         }
@@ -110,10 +146,29 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
         let received = received_rate(link);
         found.push(
             Evidence::of(link, stages * idle)
-                .fact("receiver_idle_share", idle, format!("the {receiver} waited for data in {} of the samples", percent(idle)))
-                .fact("under_way_bytes", under_way, format!("{} sent and not received, on average", bytes(under_way)))
-                .fact("unsent_bytes", unsent, format!("{} not sent yet, on average", bytes(unsent)))
-                .fact("received_bytes_per_s", received, format!("{} of WAL a second got through", bytes(received))),
+                .fact(
+                    "receiver_idle_share",
+                    idle,
+                    format!(
+                        "the {receiver} waited for data in {} of the samples",
+                        percent(idle)
+                    ),
+                )
+                .fact(
+                    "under_way_bytes",
+                    under_way,
+                    format!("{} sent and not received, on average", bytes(under_way)),
+                )
+                .fact(
+                    "unsent_bytes",
+                    unsent,
+                    format!("{} not sent yet, on average", bytes(unsent)),
+                )
+                .fact(
+                    "received_bytes_per_s",
+                    received,
+                    format!("{} of WAL a second got through", bytes(received)),
+                ),
         );
     }
     found
@@ -124,7 +179,10 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
     match link.kind {
         Kind::Physical => {
             let waits = |process: &Process| process.waits_for("WalReceiverMain");
-            Some(link.replica?.share(|sample| receiver(sample).is_some_and(waits)))
+            Some(
+                link.replica?
+                    .share(|sample| receiver(sample).is_some_and(waits)),
+            )
         }
         Kind::Logical => link.worker_share(|process| process.waits_for("LogicalApplyMain")),
     }
@@ -135,7 +193,9 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
         Kind::Physical => true,
-        Kind::Logical => link.walsender_share(|process| process.waits_for("WalSenderWriteData")) >= IDLE_SHARE,
+        Kind::Logical => {
+            link.walsender_share(|process| process.waits_for("WalSenderWriteData")) >= IDLE_SHARE
+        }
     }
 }
 
@@ -144,5 +204,8 @@ fn received_rate(link: &Link<'_>) -> f64 {
         return 0.0;
     };
     let time = last.at.saturating_sub(first.at).as_secs_f64();
-    crate::window::ratio(crate::position::bytes_between(first.write, last.write) as f64, time)
+    crate::window::ratio(
+        crate::position::bytes_between(first.write, last.write) as f64,
+        time,
+    )
 }

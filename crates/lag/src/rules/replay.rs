@@ -41,7 +41,12 @@ fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &
 fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
     standbys(view)
         .filter(|(link, _)| link.is_behind())
-        .map(|(link, node)| (link, node.span(|sample| sample.wal.receive > sample.wal.replay)))
+        .map(|(link, node)| {
+            (
+                link,
+                node.span(|sample| sample.wal.receive > sample.wal.replay),
+            )
+        })
 }
 
 fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
@@ -70,13 +75,14 @@ pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
             0 => Severity::Risk,
             _ => Severity::Lag,
         };
-        let evidence = Evidence::of(link, share)
-            .severity(severity)
-            .fact(
-                "paused_share",
-                share,
-                format!("pg_get_wal_replay_pause_state() is \"{}\"", state.unwrap_or_default()),
-            );
+        let evidence = Evidence::of(link, share).severity(severity).fact(
+            "paused_share",
+            share,
+            format!(
+                "pg_get_wal_replay_pause_state() is \"{}\"",
+                state.unwrap_or_default()
+            ),
+        );
         found.push(unreplayed(evidence, link));
     }
     found
@@ -94,7 +100,10 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "delay_share",
                 share,
-                format!("the startup process waited for the delay in {} of the samples", percent(share)),
+                format!(
+                    "the startup process waited for the delay in {} of the samples",
+                    percent(share)
+                ),
             )
             .setting(&node, "recovery_min_apply_delay");
         found.push(unreplayed(evidence, link));
@@ -124,7 +133,9 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
             .rev()
             .find(|sample| sample.process(STARTUP).is_some_and(in_conflict));
         let Some(sample) = moment else { continue };
-        let event = sample.process(STARTUP).and_then(|process| process.wait.clone());
+        let event = sample
+            .process(STARTUP)
+            .and_then(|process| process.wait.clone());
         let mut evidence = Evidence::of(link, share).fact(
             "conflict_share",
             share,
@@ -158,7 +169,8 @@ fn culprit(sample: &Sample) -> Option<&Session> {
 
 pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
     // Named Buffer from 19 on.
-    let waits = |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
+    let waits =
+        |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
     let mut found = Vec::new();
     for (link, node) in late(view) {
         let share = startup_share(&node, waits);
@@ -168,9 +180,16 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
         let mut evidence = Evidence::of(link, share).fact(
             "cleanup_lock_share",
             share,
-            format!("the startup process waited for a buffer pin in {} of the samples", percent(share)),
+            format!(
+                "the startup process waited for a buffer pin in {} of the samples",
+                percent(share)
+            ),
         );
-        let moment = node.samples.iter().rev().find(|sample| sample.process(STARTUP).is_some_and(waits));
+        let moment = node
+            .samples
+            .iter()
+            .rev()
+            .find(|sample| sample.process(STARTUP).is_some_and(waits));
         if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
             evidence = evidence.session(session);
         }
@@ -180,7 +199,9 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
 }
 
 /// Standbys whose replay itself is behind.
-fn slow_replay<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
+fn slow_replay<'v, 'a>(
+    view: &'v View<'a>,
+) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
     late(view).filter_map(|(link, node)| {
         let stage = link.stage_share(Stage::Replay);
         (stage >= REPLAY_STAGE).then_some((link, node, stage))
@@ -209,7 +230,10 @@ fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
         return starved.then(|| (cpu.queued, evidence.fact("queued_share", cpu.queued, words)));
     }
     let share = startup_share(node, runs);
-    let words = format!("the startup process wanted to run in {} of the samples", percent(share));
+    let words = format!(
+        "the startup process wanted to run in {} of the samples",
+        percent(share)
+    );
     let starved = readers >= MANY_READERS && share >= 0.5;
     starved.then(|| (share, evidence.fact("wants_to_run_share", share, words)))
 }
@@ -245,7 +269,10 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
                 Evidence::of(link, stage * share).fact(
                     "running_share",
                     share,
-                    format!("the startup process waited for nothing in {} of the samples", percent(share)),
+                    format!(
+                        "the startup process waited for nothing in {} of the samples",
+                        percent(share)
+                    ),
                 )
             }
         };
@@ -278,7 +305,11 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
             ),
         );
         let of_startup = |sample: &Sample| {
-            let io = sample.totals.io.iter().find(|io| io.backend_type == STARTUP)?;
+            let io = sample
+                .totals
+                .io
+                .iter()
+                .find(|io| io.backend_type == STARTUP)?;
             Some((io.read_time_ms, io.reads))
         };
         let time = node.growth(|sample| of_startup(sample).map(|io| io.0));
@@ -302,12 +333,17 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
 fn most_seen(node: &NodeWindow) -> Option<&str> {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &node.samples {
-        let process = sample.process(STARTUP).filter(|process| process.waits("IO"));
+        let process = sample
+            .process(STARTUP)
+            .filter(|process| process.waits("IO"));
         if let Some(event) = process.and_then(|process| process.wait.as_deref()) {
             *counts.entry(event).or_insert(0_u32) += 1;
         }
     }
-    counts.into_iter().max_by_key(|(_, count)| *count).map(|(event, _)| event)
+    counts
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(event, _)| event)
 }
 
 pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
@@ -321,21 +357,32 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
             }
             let waits = node.share(|sample| {
                 sample.processes.iter().any(|process| {
-                    process.wait.as_deref().is_some_and(|wait| wait.to_ascii_lowercase().starts_with("subtrans"))
+                    process
+                        .wait
+                        .as_deref()
+                        .is_some_and(|wait| wait.to_ascii_lowercase().starts_with("subtrans"))
                 })
             });
             let mut evidence = Evidence::of(link, waits.max(0.1)).fact(
                 "subtransaction_lookups_per_s",
                 rate,
-                format!("{rate:.0} look-ups of subtransactions a second on {}", node.name),
+                format!(
+                    "{rate:.0} look-ups of subtransactions a second on {}",
+                    node.name
+                ),
             );
-            let writer = link.upstream.last().and_then(|sample| {
-                sample.clients.oldest.iter().find(|session| session.has_xid)
-            });
+            let writer = link
+                .upstream
+                .last()
+                .and_then(|sample| sample.clients.oldest.iter().find(|session| session.has_xid));
             if let Some(session) = writer {
                 evidence = evidence.session(session);
             }
-            evidence = evidence.fact("lag_max_ms", link.most_age_ms(), format!("at most {} behind", seconds(link.most_age_ms())));
+            evidence = evidence.fact(
+                "lag_max_ms",
+                link.most_age_ms(),
+                format!("at most {} behind", seconds(link.most_age_ms())),
+            );
             found.push(evidence);
             break;
         }

@@ -72,7 +72,9 @@ fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWin
             version: 150_020,
             system: "1".to_owned(),
             monitor: true,
-            settings: settings.map(|(name, value)| (name.to_owned(), value.to_owned())).into(),
+            settings: settings
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .into(),
             ..Facts::default()
         },
         samples: (0..SAMPLES)
@@ -113,6 +115,32 @@ fn slot(name: &str, kind: &str, pid: u32, end: u64) -> Slot {
     }
 }
 
+/// A standby that follows at once.
+fn standby() -> NodeWindow {
+    node("standby", Role::Standby, |_, end| {
+        let mut sample = Sample {
+            in_recovery: true,
+            receiver: Some(Receiver {
+                pid: 20,
+                status: Some("streaming".to_owned()),
+                written_lsn: lsn(end),
+                slot_name: Some("standby".to_owned()),
+                ..Receiver::default()
+            }),
+            processes: vec![
+                process(21, "startup", "Activity", "RecoveryWalStream"),
+                process(20, "walreceiver", "Activity", "WalReceiverMain"),
+            ],
+            ..Sample::default()
+        };
+        sample.wal.receive = lsn(end);
+        sample.wal.replay = lsn(end);
+        sample.wal.pause = Some("not paused".to_owned());
+        sample.wal.replayed_commit_age_ms = Some(3.0);
+        sample
+    })
+}
+
 impl Scene {
     fn healthy() -> Self {
         let subscriber = |name: &'static str, pid: u32| {
@@ -126,13 +154,22 @@ impl Scene {
                     received_lsn: lsn(end),
                     ..Subscription::default()
                 }],
-                processes: vec![process(pid, "logical replication worker", "Activity", "LogicalApplyMain")],
+                processes: vec![process(
+                    pid,
+                    "logical replication worker",
+                    "Activity",
+                    "LogicalApplyMain",
+                )],
                 ..Sample::default()
             })
         };
         let primary = node("primary", Role::Primary, |index, end| {
             let mut sample = Sample {
-                senders: vec![sender(10, "standby", end), sender(11, "sub_one", end), sender(12, "sub_two", end)],
+                senders: vec![
+                    sender(10, "standby", end),
+                    sender(11, "sub_one", end),
+                    sender(12, "sub_two", end),
+                ],
                 slots: vec![
                     slot("standby", "physical", 10, end),
                     slot("slot_one", "logical", 11, end),
@@ -156,38 +193,21 @@ impl Scene {
                 .into();
             sample
         });
-        let standby = node("standby", Role::Standby, |_, end| {
-            let mut sample = Sample {
-                in_recovery: true,
-                receiver: Some(Receiver {
-                    pid: 20,
-                    status: Some("streaming".to_owned()),
-                    written_lsn: lsn(end),
-                    slot_name: Some("standby".to_owned()),
-                    ..Receiver::default()
-                }),
-                processes: vec![
-                    process(21, "startup", "Activity", "RecoveryWalStream"),
-                    process(20, "walreceiver", "Activity", "WalReceiverMain"),
-                ],
-                ..Sample::default()
-            };
-            sample.wal.receive = lsn(end);
-            sample.wal.replay = lsn(end);
-            sample.wal.pause = Some("not paused".to_owned());
-            sample.wal.replayed_commit_age_ms = Some(3.0);
-            sample
-        });
         Self {
             primary,
-            standby,
+            standby: standby(),
             one: subscriber("one", 31),
             two: subscriber("two", 32),
         }
     }
 
     fn diagnose(self) -> Diagnosis {
-        diagnose(&Window::new(vec![self.primary, self.standby, self.one, self.two]))
+        diagnose(&Window::new(vec![
+            self.primary,
+            self.standby,
+            self.one,
+            self.two,
+        ]))
     }
 
     /// Replay that stands where it was at the beginning.
@@ -215,13 +235,22 @@ impl Scene {
     fn stuck_subscriber(&mut self, index: usize, walsender: (&str, &str), worker: (&str, &str)) {
         for sample in &mut self.primary.samples {
             let sender = &mut sample.senders[index];
-            for position in [&mut sender.sent_lsn, &mut sender.write_lsn, &mut sender.flush_lsn, &mut sender.replay_lsn] {
+            for position in [
+                &mut sender.sent_lsn,
+                &mut sender.write_lsn,
+                &mut sender.flush_lsn,
+                &mut sender.replay_lsn,
+            ] {
                 *position = lsn(START);
             }
             let pid = sender.pid;
             sample.processes[index] = process(pid, "walsender", walsender.0, walsender.1);
         }
-        let node = if index == 1 { &mut self.one } else { &mut self.two };
+        let node = if index == 1 {
+            &mut self.one
+        } else {
+            &mut self.two
+        };
         for sample in &mut node.samples {
             let pid = sample.processes[0].pid;
             sample.processes[0] = process(pid, "logical replication worker", worker.0, worker.1);
@@ -273,138 +302,320 @@ type Change = fn(&mut Scene);
 /// What is changed about a healthy scene, the cause to be found first, and a name that its
 /// evidence has to give.
 const CASES: &[(&str, Change, Cause, Option<(&str, &str)>)] = &[
-    ("paused", |s| {
-        s.stuck_replay("IPC", "RecoveryPause");
-        for sample in &mut s.standby.samples {
-            sample.wal.pause = Some("paused".to_owned());
-        }
-    }, Cause::ReplayPaused, Some(("node", "standby"))),
-    ("delayed", |s| s.stuck_replay("Timeout", "RecoveryApplyDelay"), Cause::ReplayDelayed, None),
-    ("old snapshot", |s| {
-        s.stuck_replay("IPC", "RecoveryConflictSnapshot");
-        let mut older = session(78, 10.0);
-        older.xmin_age = Some(5000);
-        s.clients(1, vec![session(77, 9000.0), older]);
-    }, Cause::RecoveryConflict, Some(("pid", "78"))),
-    ("lock", |s| {
-        s.stuck_replay("Lock", "relation");
-        s.clients(1, vec![session(77, 9000.0), session(78, 10.0)]);
-        for sample in &mut s.standby.samples {
-            sample.processes[0].blocked_by = vec![78];
-        }
-    }, Cause::RecoveryConflict, Some(("query", "SELECT * FROM t"))),
-    ("cleanup lock", |s| {
-        s.stuck_replay("BufferPin", "BufferPin");
-        s.clients(1, vec![session(77, 9000.0)]);
-    }, Cause::CleanupLock, Some(("pid", "77"))),
-    ("starved, seen", |s| { s.stuck_replay("", ""); s.cpu(0.3, 0.7); s.clients(20, vec![]); }, Cause::ReplayStarved, None),
-    ("starved, from afar", |s| { s.stuck_replay("", ""); s.clients(20, vec![]); }, Cause::ReplayStarved, None),
-    ("a whole core, seen", |s| { s.stuck_replay("", ""); s.cpu(0.97, 0.02); s.clients(20, vec![]); }, Cause::ReplayAtCoreLimit, None),
-    ("a whole core, from afar", |s| s.stuck_replay("", ""), Cause::ReplayAtCoreLimit, None),
-    ("storage", |s| s.stuck_replay("IO", "DataFileRead"), Cause::ReplayWaitsForStorage, Some(("recovery_prefetch", "try"))),
-    ("savepoints", |s| {
-        s.stuck_replay("LWLock", "SubtransSLRU");
-        for (index, sample) in s.standby.samples.iter_mut().enumerate() {
-            sample.totals.subtransaction_lookups = index as u64 * 10_000;
-        }
-    }, Cause::ManySavepoints, None),
-    ("no walreceiver", |s| {
-        s.stuck_receive("Activity", "WalReceiverMain");
-        for sample in &mut s.standby.samples {
-            sample.receiver = None;
-            sample.processes.truncate(1);
-        }
-    }, Cause::NotStreaming, None),
-    ("slow flush", |s| s.stuck_receive("IO", "WALSync"), Cause::SlowWalFlush, None),
-    ("slow flush, later names", |s| s.stuck_receive("IO", "WalSync"), Cause::SlowWalFlush, None),
-    ("network", |s| s.stuck_receive("Activity", "WalReceiverMain"), Cause::SlowNetwork, None),
-    ("network to a subscriber", |s| s.stuck_subscriber(1, ("Client", "WalSenderWriteData"), ("Activity", "LogicalApplyMain")), Cause::SlowNetwork, None),
-    ("asynchronous commit", |s| s.late_flush("sync"), Cause::AsynchronousApplyCommit, Some(("subscription", "sub_one"))),
-    ("asynchronous commit, quorum", |s| s.late_flush("quorum"), Cause::AsynchronousApplyCommit, None),
-    ("disabled", |s| {
-        s.stuck_subscriber(1, ("", ""), ("", ""));
-        for sample in &mut s.one.samples {
-            sample.subscriptions[0].pid = None;
-            sample.subscriptions[0].enabled = false;
-        }
-        for sample in &mut s.primary.samples {
-            sample.senders.remove(1);
-            sample.slots[1].active_pid = None;
-            sample.slots[1].active = false;
-        }
-    }, Cause::ApplyStopped, Some(("subscription", "sub_one"))),
-    ("apply blocked", |s| {
-        s.stuck_subscriber(1, ("Client", "WalSenderWriteData"), ("Lock", "relation"));
-        for sample in &mut s.one.samples {
-            sample.processes[0].blocked_by = vec![55];
-            sample.clients.oldest = vec![session(54, 99.0), session(55, 9.0)];
-        }
-    }, Cause::ApplyBlocked, Some(("pid", "55"))),
-    ("slow consumer", |s| s.stuck_subscriber(1, ("Client", "WalSenderWriteData"), ("", "")), Cause::SlowConsumer, Some(("slot", "slot_one"))),
-    ("slow decoding", |s| {
-        for index in [1, 2] {
-            s.stuck_subscriber(index, ("", ""), ("Activity", "LogicalApplyMain"));
-        }
-    }, Cause::SlowDecoding, Some(("upstream", "primary"))),
-    ("giant", |s| {
-        s.stuck_subscriber(1, ("IO", "ReorderBufferWrite"), ("Activity", "LogicalApplyMain"));
-        s.spilled(5_000_000_000, 1);
-    }, Cause::GiantTransaction, Some(("slot", "slot_one"))),
-    ("spill", |s| {
-        s.stuck_subscriber(1, ("IO", "ReorderBufferWrite"), ("Activity", "LogicalApplyMain"));
-        s.spilled(5_000_000_000, 50);
-    }, Cause::SpillToDisk, None),
-    ("retained", |s| {
-        let last = s.primary.samples.last_mut().unwrap();
-        last.slots.push(Slot {
-            safe_wal_size: Some(20_000_000),
-            ..slot("forgotten", "physical", 99, START - 900_000_000)
-        });
-    }, Cause::RetainedWalNearLimit, Some(("slot", "forgotten"))),
-    ("lost", |s| {
-        let last = s.primary.samples.last_mut().unwrap();
-        last.slots[1].wal_status = Some("lost".to_owned());
-    }, Cause::RetainedWalNearLimit, Some(("slot", "slot_one"))),
-    ("unused", |s| {
-        for sample in &mut s.primary.samples {
-            sample.slots.push(Slot {
-                active: false,
-                active_pid: None,
-                ..slot("forgotten", "logical", 0, START - 500_000_000)
+    (
+        "paused",
+        |s| {
+            s.stuck_replay("IPC", "RecoveryPause");
+            for sample in &mut s.standby.samples {
+                sample.wal.pause = Some("paused".to_owned());
+            }
+        },
+        Cause::ReplayPaused,
+        Some(("node", "standby")),
+    ),
+    (
+        "delayed",
+        |s| s.stuck_replay("Timeout", "RecoveryApplyDelay"),
+        Cause::ReplayDelayed,
+        None,
+    ),
+    (
+        "old snapshot",
+        |s| {
+            s.stuck_replay("IPC", "RecoveryConflictSnapshot");
+            let mut older = session(78, 10.0);
+            older.xmin_age = Some(5000);
+            s.clients(1, vec![session(77, 9000.0), older]);
+        },
+        Cause::RecoveryConflict,
+        Some(("pid", "78")),
+    ),
+    (
+        "lock",
+        |s| {
+            s.stuck_replay("Lock", "relation");
+            s.clients(1, vec![session(77, 9000.0), session(78, 10.0)]);
+            for sample in &mut s.standby.samples {
+                sample.processes[0].blocked_by = vec![78];
+            }
+        },
+        Cause::RecoveryConflict,
+        Some(("query", "SELECT * FROM t")),
+    ),
+    (
+        "cleanup lock",
+        |s| {
+            s.stuck_replay("BufferPin", "BufferPin");
+            s.clients(1, vec![session(77, 9000.0)]);
+        },
+        Cause::CleanupLock,
+        Some(("pid", "77")),
+    ),
+    (
+        "starved, seen",
+        |s| {
+            s.stuck_replay("", "");
+            s.cpu(0.3, 0.7);
+            s.clients(20, vec![]);
+        },
+        Cause::ReplayStarved,
+        None,
+    ),
+    (
+        "starved, from afar",
+        |s| {
+            s.stuck_replay("", "");
+            s.clients(20, vec![]);
+        },
+        Cause::ReplayStarved,
+        None,
+    ),
+    (
+        "a whole core, seen",
+        |s| {
+            s.stuck_replay("", "");
+            s.cpu(0.97, 0.02);
+            s.clients(20, vec![]);
+        },
+        Cause::ReplayAtCoreLimit,
+        None,
+    ),
+    (
+        "a whole core, from afar",
+        |s| s.stuck_replay("", ""),
+        Cause::ReplayAtCoreLimit,
+        None,
+    ),
+    (
+        "storage",
+        |s| s.stuck_replay("IO", "DataFileRead"),
+        Cause::ReplayWaitsForStorage,
+        Some(("recovery_prefetch", "try")),
+    ),
+    (
+        "savepoints",
+        |s| {
+            s.stuck_replay("LWLock", "SubtransSLRU");
+            for (index, sample) in s.standby.samples.iter_mut().enumerate() {
+                sample.totals.subtransaction_lookups = index as u64 * 10_000;
+            }
+        },
+        Cause::ManySavepoints,
+        None,
+    ),
+    (
+        "no walreceiver",
+        |s| {
+            s.stuck_receive("Activity", "WalReceiverMain");
+            for sample in &mut s.standby.samples {
+                sample.receiver = None;
+                sample.processes.truncate(1);
+            }
+        },
+        Cause::NotStreaming,
+        None,
+    ),
+    (
+        "slow flush",
+        |s| s.stuck_receive("IO", "WALSync"),
+        Cause::SlowWalFlush,
+        None,
+    ),
+    (
+        "slow flush, later names",
+        |s| s.stuck_receive("IO", "WalSync"),
+        Cause::SlowWalFlush,
+        None,
+    ),
+    (
+        "network",
+        |s| s.stuck_receive("Activity", "WalReceiverMain"),
+        Cause::SlowNetwork,
+        None,
+    ),
+    (
+        "network to a subscriber",
+        |s| {
+            s.stuck_subscriber(
+                1,
+                ("Client", "WalSenderWriteData"),
+                ("Activity", "LogicalApplyMain"),
+            )
+        },
+        Cause::SlowNetwork,
+        None,
+    ),
+    (
+        "asynchronous commit",
+        |s| s.late_flush("sync"),
+        Cause::AsynchronousApplyCommit,
+        Some(("subscription", "sub_one")),
+    ),
+    (
+        "asynchronous commit, quorum",
+        |s| s.late_flush("quorum"),
+        Cause::AsynchronousApplyCommit,
+        None,
+    ),
+    (
+        "disabled",
+        |s| {
+            s.stuck_subscriber(1, ("", ""), ("", ""));
+            for sample in &mut s.one.samples {
+                sample.subscriptions[0].pid = None;
+                sample.subscriptions[0].enabled = false;
+            }
+            for sample in &mut s.primary.samples {
+                sample.senders.remove(1);
+                sample.slots[1].active_pid = None;
+                sample.slots[1].active = false;
+            }
+        },
+        Cause::ApplyStopped,
+        Some(("subscription", "sub_one")),
+    ),
+    (
+        "apply blocked",
+        |s| {
+            s.stuck_subscriber(1, ("Client", "WalSenderWriteData"), ("Lock", "relation"));
+            for sample in &mut s.one.samples {
+                sample.processes[0].blocked_by = vec![55];
+                sample.clients.oldest = vec![session(54, 99.0), session(55, 9.0)];
+            }
+        },
+        Cause::ApplyBlocked,
+        Some(("pid", "55")),
+    ),
+    (
+        "slow consumer",
+        |s| s.stuck_subscriber(1, ("Client", "WalSenderWriteData"), ("", "")),
+        Cause::SlowConsumer,
+        Some(("slot", "slot_one")),
+    ),
+    (
+        "slow decoding",
+        |s| {
+            for index in [1, 2] {
+                s.stuck_subscriber(index, ("", ""), ("Activity", "LogicalApplyMain"));
+            }
+        },
+        Cause::SlowDecoding,
+        Some(("upstream", "primary")),
+    ),
+    (
+        "giant",
+        |s| {
+            s.stuck_subscriber(
+                1,
+                ("IO", "ReorderBufferWrite"),
+                ("Activity", "LogicalApplyMain"),
+            );
+            s.spilled(5_000_000_000, 1);
+        },
+        Cause::GiantTransaction,
+        Some(("slot", "slot_one")),
+    ),
+    (
+        "spill",
+        |s| {
+            s.stuck_subscriber(
+                1,
+                ("IO", "ReorderBufferWrite"),
+                ("Activity", "LogicalApplyMain"),
+            );
+            s.spilled(5_000_000_000, 50);
+        },
+        Cause::SpillToDisk,
+        None,
+    ),
+    (
+        "retained",
+        |s| {
+            let last = s.primary.samples.last_mut().unwrap();
+            last.slots.push(Slot {
+                safe_wal_size: Some(20_000_000),
+                ..slot("forgotten", "physical", 99, START - 900_000_000)
             });
-        }
-    }, Cause::UnusedSlot, Some(("slot", "forgotten"))),
-    ("bloat", |s| {
-        let mut old = session(77, 3_600_000.0);
-        old.xmin_age = Some(1_000_000);
-        s.clients(1, vec![old]);
-        for sample in &mut s.primary.samples {
-            sample.senders[0].xmin_age = Some(1_000_000);
-        }
-    }, Cause::FeedbackBloat, Some(("pid", "77"))),
-    ("other databases", |s| {
-        for sample in &mut s.primary.samples {
-            for row in &mut sample.decoding {
-                row.total_bytes = 7;
+        },
+        Cause::RetainedWalNearLimit,
+        Some(("slot", "forgotten")),
+    ),
+    (
+        "lost",
+        |s| {
+            let last = s.primary.samples.last_mut().unwrap();
+            last.slots[1].wal_status = Some("lost".to_owned());
+        },
+        Cause::RetainedWalNearLimit,
+        Some(("slot", "slot_one")),
+    ),
+    (
+        "unused",
+        |s| {
+            for sample in &mut s.primary.samples {
+                sample.slots.push(Slot {
+                    active: false,
+                    active_pid: None,
+                    ..slot("forgotten", "logical", 0, START - 500_000_000)
+                });
             }
-            let sender = &mut sample.senders[1];
-            for position in [&mut sender.write_lsn, &mut sender.flush_lsn, &mut sender.replay_lsn] {
-                *position = lsn(START);
+        },
+        Cause::UnusedSlot,
+        Some(("slot", "forgotten")),
+    ),
+    (
+        "bloat",
+        |s| {
+            let mut old = session(77, 3_600_000.0);
+            old.xmin_age = Some(1_000_000);
+            s.clients(1, vec![old]);
+            for sample in &mut s.primary.samples {
+                sample.senders[0].xmin_age = Some(1_000_000);
             }
-        }
-    }, Cause::OtherDatabases, None),
-    ("idle", |s| {
-        for sample in &mut s.primary.samples {
-            sample.wal.flush = lsn(START);
-            sample.senders.iter_mut().for_each(|row| *row = sender(row.pid, &row.application_name, START));
-        }
-        for sample in &mut s.standby.samples {
-            sample.wal.receive = lsn(START);
-            sample.wal.replay = lsn(START);
-            sample.receiver.as_mut().unwrap().written_lsn = lsn(START);
-            sample.wal.replayed_commit_age_ms = Some(7_200_000.0);
-        }
-    }, Cause::IdlePrimary, None),
+        },
+        Cause::FeedbackBloat,
+        Some(("pid", "77")),
+    ),
+    (
+        "other databases",
+        |s| {
+            for sample in &mut s.primary.samples {
+                for row in &mut sample.decoding {
+                    row.total_bytes = 7;
+                }
+                let sender = &mut sample.senders[1];
+                for position in [
+                    &mut sender.write_lsn,
+                    &mut sender.flush_lsn,
+                    &mut sender.replay_lsn,
+                ] {
+                    *position = lsn(START);
+                }
+            }
+        },
+        Cause::OtherDatabases,
+        None,
+    ),
+    (
+        "idle",
+        |s| {
+            for sample in &mut s.primary.samples {
+                sample.wal.flush = lsn(START);
+                sample
+                    .senders
+                    .iter_mut()
+                    .for_each(|row| *row = sender(row.pid, &row.application_name, START));
+            }
+            for sample in &mut s.standby.samples {
+                sample.wal.receive = lsn(START);
+                sample.wal.replay = lsn(START);
+                sample.receiver.as_mut().unwrap().written_lsn = lsn(START);
+                sample.wal.replayed_commit_age_ms = Some(7_200_000.0);
+            }
+        },
+        Cause::IdlePrimary,
+        None,
+    ),
 ];
 
 #[test]
@@ -413,7 +624,10 @@ fn each_cause_is_found_first() {
         let mut scene = Scene::healthy();
         change(&mut scene);
         let diagnosis = scene.diagnose();
-        let first = diagnosis.findings.first().unwrap_or_else(|| panic!("{name}: nothing found"));
+        let first = diagnosis
+            .findings
+            .first()
+            .unwrap_or_else(|| panic!("{name}: nothing found"));
         assert_eq!(first.cause, *cause, "{name}: {:?}", diagnosis.findings);
         assert!(!first.evidence.is_empty(), "{name}");
         let note = matches!(cause, Cause::OtherDatabases | Cause::IdlePrimary);
@@ -424,7 +638,11 @@ fn each_cause_is_found_first() {
             assert!(!first.remedies.is_empty(), "{name}");
         }
         if let Some((key, value)) = named {
-            assert_eq!(first.names.get(key).map(String::as_str), Some(*value), "{name}");
+            assert_eq!(
+                first.names.get(key).map(String::as_str),
+                Some(*value),
+                "{name}"
+            );
         }
         assert!(!first.title.contains('{'), "{name}: {}", first.title);
     }
@@ -441,7 +659,11 @@ fn every_cause_has_one_rule_and_a_case() {
 #[test]
 fn a_healthy_scene_has_no_findings() {
     let diagnosis = Scene::healthy().diagnose();
-    assert!(diagnosis.healthy && diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
+    assert!(
+        diagnosis.healthy && diagnosis.findings.is_empty(),
+        "{:?}",
+        diagnosis.findings
+    );
     assert_eq!(diagnosis.links.len(), 3);
     assert!(diagnosis.links.iter().all(|link| !link.behind));
 }
@@ -489,8 +711,16 @@ fn the_better_remedy_comes_first() {
     let mut scene = Scene::healthy();
     scene.late_flush("sync");
     let remedies = scene.diagnose().findings[0].remedies.clone();
-    let place = |words: &str| remedies.iter().position(|remedy| remedy.contains(words)).unwrap();
-    assert_eq!(place("ALTER SUBSCRIPTION sub_one SET (synchronous_commit = on)"), 0);
+    let place = |words: &str| {
+        remedies
+            .iter()
+            .position(|remedy| remedy.contains(words))
+            .unwrap()
+    };
+    assert_eq!(
+        place("ALTER SUBSCRIPTION sub_one SET (synchronous_commit = on)"),
+        0
+    );
     assert!(place("wal_writer_delay = 10ms (now 200 ms)") > 0);
 }
 
@@ -499,7 +729,12 @@ fn two_causes_on_two_replicas_are_both_found() {
     let mut scene = Scene::healthy();
     scene.stuck_replay("IO", "DataFileRead");
     scene.stuck_subscriber(2, ("Client", "WalSenderWriteData"), ("", ""));
-    let causes: Vec<Cause> = scene.diagnose().findings.iter().map(|finding| finding.cause).collect();
+    let causes: Vec<Cause> = scene
+        .diagnose()
+        .findings
+        .iter()
+        .map(|finding| finding.cause)
+        .collect();
     assert_eq!(causes, [Cause::ReplayWaitsForStorage, Cause::SlowConsumer]);
 }
 

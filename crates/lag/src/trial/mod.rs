@@ -129,17 +129,35 @@ struct Commit {
 
 /// Commits `commits` times at each level. The primary's role needs to be able to create a
 /// schema if subscribers are named, and to own the publication; theirs, the subscription.
-pub fn trial(primary: &Node, subscribers: &[Node], commits: u32, application_name: &str) -> Result<Trial> {
+pub fn trial(
+    primary: &Node,
+    subscribers: &[Node],
+    commits: u32,
+    application_name: &str,
+) -> Result<Trial> {
     let mut server = Upstream::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
     let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
-    let measured = measure(&mut server, &primary.conninfo, table.is_some(), commits, application_name);
+    let measured = measure(
+        &mut server,
+        &primary.conninfo,
+        table.is_some(),
+        commits,
+        application_name,
+    );
     // Also when measuring failed.
     let removed = table.map_or(Ok(()), |table| table.drop(&mut server));
     let (replicas, commits_made, looks) = measured?;
     removed?;
     let with_table = missing.is_empty() && !subscribers.is_empty();
-    Ok(read(&replicas, &commits_made, &looks, commits, with_table, missing))
+    Ok(read(
+        &replicas,
+        &commits_made,
+        &looks,
+        commits,
+        with_table,
+        missing,
+    ))
 }
 
 type Measured = (Vec<Replica>, Vec<Commit>, Vec<Look>);
@@ -195,7 +213,9 @@ fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
     let mut stopping: Option<Instant> = None;
     loop {
         // A while longer, for those who are still behind.
-        if stop.load(Ordering::Relaxed) && stopping.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2) {
+        if stop.load(Ordering::Relaxed)
+            && stopping.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2)
+        {
             return Ok(looks);
         }
         let rows = watcher.query(sql)?;
@@ -205,7 +225,12 @@ fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
             let Some(pid) = fields.next().and_then(|pid| pid.parse().ok()) else {
                 continue;
             };
-            let mut next = || fields.next().and_then(|text| text.parse().ok()).unwrap_or(Lsn::INVALID);
+            let mut next = || {
+                fields
+                    .next()
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(Lsn::INVALID)
+            };
             let positions = [next(), next(), next()];
             let last = looks.iter().rev().find(|look| look.pid == pid);
             let new = last.is_none_or(|last| last.positions != positions);
@@ -230,7 +255,10 @@ fn commit_all(server: &mut Upstream, with_table: bool, commits: u32) -> Result<V
     let mut made = Vec::new();
     for _ in 0..commits {
         for level in Level::ALL {
-            server.query(&format!("BEGIN; SET LOCAL synchronous_commit = {}; {work}", level.name()))?;
+            server.query(&format!(
+                "BEGIN; SET LOCAL synchronous_commit = {}; {work}",
+                level.name()
+            ))?;
             let after = position(server.query("SELECT pg_current_wal_insert_lsn()")?)?;
             let began = Instant::now();
             server.query("COMMIT")?;
@@ -283,8 +311,14 @@ fn read(
         });
     }
     for (kind, words) in [
-        (Kind::Physical, "no physical standby streams from the primary"),
-        (Kind::Logical, "no subscriber was measured: name every subscriber with --subscriber"),
+        (
+            Kind::Physical,
+            "no physical standby streams from the primary",
+        ),
+        (
+            Kind::Logical,
+            "no subscriber was measured: name every subscriber with --subscriber",
+        ),
     ] {
         if !rows.iter().any(|row| row.kind == kind) && missing.is_empty() {
             missing.push(words.to_owned());
@@ -298,7 +332,13 @@ fn read(
 }
 
 /// The time in the middle; None if it was not seen for most.
-fn time(replica: &Replica, level: Level, made: &[Commit], looks: &[Look], waited: bool) -> Option<f64> {
+fn time(
+    replica: &Replica,
+    level: Level,
+    made: &[Commit],
+    looks: &[Look],
+    waited: bool,
+) -> Option<f64> {
     let at_level: Vec<&Commit> = made.iter().filter(|commit| commit.level == level).collect();
     let which = match level {
         Level::RemoteWrite => 0,
@@ -312,7 +352,10 @@ fn time(replica: &Replica, level: Level, made: &[Commit], looks: &[Look], waited
         let reached = |look: &&Look| {
             look.pid == replica.pid
                 && look.at >= commit.began
-                && look.positions.get(which).is_some_and(|position| *position > commit.after)
+                && look
+                    .positions
+                    .get(which)
+                    .is_some_and(|position| *position > commit.after)
         };
         let look = looks.iter().find(reached)?;
         Some(look.at - commit.began).filter(|time| *time <= PATIENCE)
@@ -394,7 +437,10 @@ mod tests {
         assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
         let trial = read(&[replica.clone()], &made, &looks, 1, true, Vec::new());
         assert_eq!(trial.rows.len(), 1);
-        assert_eq!(trial.missing, ["no physical standby streams from the primary"]);
+        assert_eq!(
+            trial.missing,
+            ["no physical standby streams from the primary"]
+        );
         let trial = read(&[replica], &made, &looks, 1, false, Vec::new());
         assert!(trial.rows.is_empty());
     }

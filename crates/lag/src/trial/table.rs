@@ -115,7 +115,11 @@ impl Table {
         let end = position(primary.query("SELECT pg_current_wal_flush_lsn()")?)?;
         for subscriber in &mut self.subscribers {
             let removed = match has_confirmed(primary, &subscriber.slot, end)? {
-                true => subscriber.server.query(REMOVE).map(drop).map_err(Into::into),
+                true => subscriber
+                    .server
+                    .query(REMOVE)
+                    .map(drop)
+                    .map_err(Into::into),
                 false => Err(LagError::Unfit(format!(
                     "subscription {} has not caught up, so schema lockstep_probe stays there; later: DROP SCHEMA lockstep_probe CASCADE",
                     subscriber.subscription
@@ -130,7 +134,8 @@ impl Table {
 /// Waits until a slot's consumer has everything up to `end`.
 fn has_confirmed(primary: &mut Upstream, slot: &str, end: Lsn) -> Result<bool> {
     let literal = quote::sql_literal("slot", slot)?;
-    let sql = format!("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {literal}");
+    let sql =
+        format!("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {literal}");
     let began = Instant::now();
     while began.elapsed() < CATCH_UP {
         if position(primary.query(&sql)?)? >= end {
@@ -142,7 +147,11 @@ fn has_confirmed(primary: &mut Upstream, slot: &str, end: Lsn) -> Result<bool> {
 }
 
 /// The subscriptions of a node that run.
-fn of_node(mut server: Upstream, node: &Node, missing: &mut Vec<String>) -> Result<Option<Subscriber>> {
+fn of_node(
+    mut server: Upstream,
+    node: &Node,
+    missing: &mut Vec<String>,
+) -> Result<Option<Subscriber>> {
     let rows = server.query(
         "SELECT subname, subslotname, array_to_string(subpublications, ',') FROM pg_subscription \
          WHERE subenabled AND subslotname IS NOT NULL \
@@ -177,7 +186,11 @@ fn strangers(primary: &mut Upstream, subscribers: &[Subscriber]) -> Result<Optio
     let slots: Vec<String> = rows.into_iter().flatten().flatten().collect();
     let unknown: Vec<&str> = slots
         .iter()
-        .filter(|slot| !subscribers.iter().any(|subscriber| subscriber.slot == **slot))
+        .filter(|slot| {
+            !subscribers
+                .iter()
+                .any(|subscriber| subscriber.slot == **slot)
+        })
         .map(String::as_str)
         .collect();
     Ok((!unknown.is_empty()).then(|| {

@@ -55,6 +55,26 @@ impl Config {
         keys.chain(self.group_differences(new)).collect()
     }
 
+    /// This configuration with what of `new` takes effect at once: it is in force after a
+    /// reload. What needs a restart stays as it is, and differs again at the next reload.
+    pub fn with_reloaded(self, new: Self) -> Self {
+        let mut config = new.clone();
+        for key in KEYS.iter().filter(|key| key.applies == Applies::AtRestart) {
+            (key.copy)(&mut config, &self);
+            match self.places.get(key.name) {
+                Some(place) => config.places.insert(key.name, place.clone()),
+                None => config.places.remove(key.name),
+            };
+        }
+        config.groups = self.groups;
+        for group in new.groups {
+            if !config.groups.iter().any(|old| old.name == group.name) {
+                config.groups.push(group);
+            }
+        }
+        config
+    }
+
     fn difference(&self, new: &Self, key: &Key) -> Option<Change> {
         let (from, to) = ((key.show)(self), (key.show)(new));
         // What is shown of the connection string hides its secrets.

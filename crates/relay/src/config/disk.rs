@@ -5,7 +5,7 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Config, ConfigError, Conninfo, Listen};
+use super::{Config, ConfigError, Listen};
 
 /// Longest configuration file, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;
@@ -38,9 +38,9 @@ pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
 }
 
 /// A file with a password must not be open to everybody.
-pub(super) fn check_secret(path: &Path, primary: &Conninfo) -> Result<(), ConfigError> {
+pub(super) fn check_private(path: &Path) -> Result<(), ConfigError> {
     let open = fs::metadata(path).is_ok_and(|found| found.is_file() && found.mode() & WORLD != 0);
-    match open && primary.has_secret() {
+    match open {
         true => Err(ConfigError::File {
             path: path.to_owned(),
             reason: format!(

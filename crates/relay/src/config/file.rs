@@ -8,18 +8,17 @@ use toml::de::{DeArray, DeTable, DeValue};
 
 use super::error::quoted;
 use super::group::{
-    GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, object_name, slot_name,
+    GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, group_name, object_name,
 };
 use super::key::{KEYS, Key, Kind};
 use super::{Config, ConfigError, Place};
 
 /// Keys of a `[[group]]`.
-const GROUP_KEYS: [&str; 8] = [
+const GROUP_KEYS: [&str; 7] = [
     "name",
     "database",
     "publications",
     "binary",
-    "two_phase",
     "origin",
     "messages",
     "plugin",
@@ -160,11 +159,10 @@ fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), S
     let text = || text_of(Kind::Text, value);
     let flag = || text_of(Kind::Boolean, value).map(|text| text == "true");
     match name {
-        "name" => group.name = slot_name(&text()?)?,
+        "name" => group.name = group_name(&text()?)?,
         "database" => group.database = object_name(&text()?)?,
         "publications" => group.publications = publications(value.as_array())?,
         "binary" => group.binary = flag()?,
-        "two_phase" => group.two_phase = flag()?,
         "origin" => group.origin = Origin::parse(&text()?)?,
         "messages" => group.messages = flag()?,
         _ => group.plugin = Plugin::parse(&text()?)?,

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use super::error::quoted;
+use crate::group::SLOT_PREFIX;
 
 /// Most groups: each holds a slot and a connection of the primary.
 pub const MOST_GROUPS: usize = 64;
@@ -12,6 +13,9 @@ pub const MOST_PUBLICATIONS: usize = 256;
 
 /// Longest name in PostgreSQL, in bytes.
 pub const LONGEST_NAME: usize = 63;
+
+/// Longest name of a group, in bytes: that of its slot must not be too long.
+pub const LONGEST_GROUP_NAME: usize = LONGEST_NAME - SLOT_PREFIX.len();
 
 /// One group as configured.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,8 +28,6 @@ pub struct GroupConfig {
     pub publications: Vec<String>,
     /// Values in binary.
     pub binary: bool,
-    /// Transactions are sent when they are prepared.
-    pub two_phase: bool,
     /// Which transactions, by their origin.
     pub origin: Origin,
     /// Logical messages too.
@@ -109,7 +111,6 @@ impl GroupConfig {
             database: database.to_owned(),
             publications,
             binary: false,
-            two_phase: false,
             origin: Origin::Any,
             messages: false,
             plugin: Plugin::Auto,
@@ -118,7 +119,7 @@ impl GroupConfig {
 
     /// True if both decode the same, whatever their names and plugins.
     pub fn decodes_like(&self, other: &Self) -> bool {
-        let what = |group: &Self| (group.binary, group.two_phase, group.origin, group.messages);
+        let what = |group: &Self| (group.binary, group.origin, group.messages);
         self.database == other.database
             && self.publications == other.publications
             && what(self) == what(other)
@@ -129,11 +130,10 @@ impl fmt::Display for GroupConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "database={} publications={} binary={} two_phase={} origin={} messages={} plugin={}",
+            "database={} publications={} binary={} origin={} messages={} plugin={}",
             self.database,
             self.publications.join(","),
             self.binary,
-            self.two_phase,
             self.origin,
             self.messages,
             self.plugin,
@@ -141,13 +141,13 @@ impl fmt::Display for GroupConfig {
     }
 }
 
-/// A name with the characters of a slot's name.
-pub(super) fn slot_name(text: &str) -> Result<String, String> {
+/// A group's name: its slot on the primary is called after it.
+pub(super) fn group_name(text: &str) -> Result<String, String> {
     let allowed = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_';
-    match (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(allowed) {
+    match (1..=LONGEST_GROUP_NAME).contains(&text.len()) && text.bytes().all(allowed) {
         true => Ok(text.to_owned()),
         false => Err(format!(
-            "{} is not allowed: 1 to {LONGEST_NAME} lower-case letters, digits and _",
+            "{} is not allowed: 1 to {LONGEST_GROUP_NAME} lower-case letters, digits and _",
             quoted(text)
         )),
     }

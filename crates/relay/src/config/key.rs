@@ -2,8 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
+use lockstep_upstream::{Conninfo, UpstreamError};
+
 use super::address::{HostPort, Listen};
-use super::conninfo::Conninfo;
 use super::error::quoted;
 use super::{Applies, Config, LogFormat, LogLevel, OnSpoolLimit, group, size};
 
@@ -40,6 +41,8 @@ pub(super) struct Key {
     pub set: fn(&mut Config, &str, &Path) -> Result<(), String>,
     /// The value as anyone may see it.
     pub show: fn(&Config) -> String,
+    /// Takes the value over from another configuration.
+    pub copy: fn(&mut Config, &Config),
 }
 
 impl Key {
@@ -49,6 +52,7 @@ impl Key {
         applies: Applies,
         set: fn(&mut Config, &str, &Path) -> Result<(), String>,
         show: fn(&Config) -> String,
+        copy: fn(&mut Config, &Config),
     ) -> Self {
         Self {
             name,
@@ -57,6 +61,7 @@ impl Key {
             applies,
             set,
             show,
+            copy,
         }
     }
 
@@ -74,20 +79,22 @@ impl Key {
 }
 
 /// All keys, in the order in which they are shown.
-pub(super) const KEYS: [Key; 16] = [
+pub(super) const KEYS: [Key; 17] = [
     Key::new(
         "listen",
         Kind::Text,
         Applies::AtRestart,
         |config, text, _| Listen::parse(text).map(|value| config.listen = value),
         |config| config.listen.to_string(),
+        |config, from| config.listen = from.listen.clone(),
     ),
     Key::new(
         "primary",
         Kind::Text,
         Applies::AtRestart,
-        |config, text, _| Conninfo::parse(text).map(|value| config.primary = value),
+        |config, text, _| conninfo(text).map(|value| config.primary = value),
         |config| config.primary.to_string(),
+        |config, from| config.primary = from.primary.clone(),
     )
     .required(),
     Key::new(
@@ -96,6 +103,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, base| path(text, base).map(|value| config.spool = value),
         |config| config.spool.display().to_string(),
+        |config, from| config.spool = from.spool.clone(),
     )
     .required(),
     Key::new(
@@ -107,6 +115,7 @@ pub(super) const KEYS: [Key; 16] = [
                 .map(|value| config.logical_wal_cache = value)
         },
         |config| size::show(config.logical_wal_cache),
+        |config, from| config.logical_wal_cache = from.logical_wal_cache,
     ),
     Key::new(
         "spool_limit",
@@ -116,6 +125,7 @@ pub(super) const KEYS: [Key; 16] = [
             size::between(text, LEAST_SPOOL, MOST_SPOOL).map(|value| config.spool_limit = value)
         },
         |config| size::show(config.spool_limit),
+        |config, from| config.spool_limit = from.spool_limit,
     ),
     Key::new(
         "on_spool_limit",
@@ -123,6 +133,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::Now,
         |config, text, _| OnSpoolLimit::parse(text).map(|value| config.on_spool_limit = value),
         |config| config.on_spool_limit.name().to_owned(),
+        |config, from| config.on_spool_limit = from.on_spool_limit,
     ),
     Key::new(
         "metrics",
@@ -130,6 +141,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, _| optional(text, HostPort::parse).map(|value| config.metrics = value),
         |config| shown(&config.metrics),
+        |config, from| config.metrics = from.metrics.clone(),
     ),
     Key::new(
         "tls_certificate",
@@ -139,6 +151,7 @@ pub(super) const KEYS: [Key; 16] = [
             optional(text, |text| path(text, base)).map(|value| config.tls_certificate = value)
         },
         |config| shown_path(config.tls_certificate.as_deref()),
+        |config, from| config.tls_certificate = from.tls_certificate.clone(),
     ),
     Key::new(
         "tls_key",
@@ -148,6 +161,7 @@ pub(super) const KEYS: [Key; 16] = [
             optional(text, |text| path(text, base)).map(|value| config.tls_key = value)
         },
         |config| shown_path(config.tls_key.as_deref()),
+        |config, from| config.tls_key = from.tls_key.clone(),
     ),
     Key::new(
         "tls_required",
@@ -155,6 +169,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::Now,
         |config, text, _| boolean(text).map(|value| config.tls_required = value),
         |config| config.tls_required.to_string(),
+        |config, from| config.tls_required = from.tls_required,
     ),
     Key::new(
         "admin_role",
@@ -162,6 +177,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::Now,
         |config, text, _| optional(text, group::object_name).map(|value| config.admin_role = value),
         |config| shown(&config.admin_role),
+        |config, from| config.admin_role = from.admin_role.clone(),
     ),
     Key::new(
         "console_database",
@@ -169,6 +185,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, _| group::object_name(text).map(|value| config.console_database = value),
         |config| config.console_database.clone(),
+        |config, from| config.console_database = from.console_database.clone(),
     ),
     Key::new(
         "max_connections",
@@ -187,6 +204,7 @@ pub(super) const KEYS: [Key; 16] = [
                 })
         },
         |config| config.max_connections.to_string(),
+        |config, from| config.max_connections = from.max_connections,
     ),
     Key::new(
         "auto_groups",
@@ -194,6 +212,15 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, _| boolean(text).map(|value| config.auto_groups = value),
         |config| config.auto_groups.to_string(),
+        |config, from| config.auto_groups = from.auto_groups,
+    ),
+    Key::new(
+        "failover",
+        Kind::Boolean,
+        Applies::AtRestart,
+        |config, text, _| boolean(text).map(|value| config.failover = value),
+        |config| config.failover.to_string(),
+        |config, from| config.failover = from.failover,
     ),
     Key::new(
         "log_format",
@@ -201,6 +228,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, _| LogFormat::parse(text).map(|value| config.log_format = value),
         |config| config.log_format.name().to_owned(),
+        |config, from| config.log_format = from.log_format,
     ),
     Key::new(
         "log_level",
@@ -208,6 +236,7 @@ pub(super) const KEYS: [Key; 16] = [
         Applies::AtRestart,
         |config, text, _| LogLevel::parse(text).map(|value| config.log_level = value),
         |config| config.log_level.name().to_owned(),
+        |config, from| config.log_level = from.log_level,
     ),
 ];
 
@@ -220,6 +249,18 @@ fn optional<T>(
         "" => Ok(None),
         text => parse(text).map(Some),
     }
+}
+
+/// libpq reads it, and does not repeat passwords.
+pub(super) fn conninfo(text: &str) -> Result<Conninfo, String> {
+    Conninfo::parse(text).map_err(|error| match error {
+        UpstreamError::Conninfo(words) => {
+            format!(
+                "not a connection string: {words}; write it as host=db1 user=relay, or as a URI"
+            )
+        }
+        other => other.to_string(),
+    })
 }
 
 fn boolean(text: &str) -> Result<bool, String> {

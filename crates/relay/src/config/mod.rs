@@ -12,7 +12,6 @@
 
 mod address;
 mod change;
-mod conninfo;
 mod disk;
 mod error;
 mod file;
@@ -27,12 +26,14 @@ use std::path::{Path, PathBuf};
 
 pub use address::{HostPort, Listen};
 pub use change::{Applies, Change};
-pub use conninfo::Conninfo;
 pub use error::{ConfigError, Place};
-pub use group::{GroupConfig, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin};
+pub use group::{
+    GroupConfig, LONGEST_GROUP_NAME, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin,
+};
 
 use error::quoted;
 use key::{KEYS, Key};
+use lockstep_upstream::Conninfo;
 
 /// All that is configured. Sizes are bytes.
 #[derive(Debug, Clone)]
@@ -65,6 +66,8 @@ pub struct Config {
     pub max_connections: u32,
     /// Make a group for subscriptions that no group serves.
     pub auto_groups: bool,
+    /// Groups' slots on the primary are failover slots (17 and later).
+    pub failover: bool,
     /// How logs are written.
     pub log_format: LogFormat,
     /// What is logged.
@@ -207,6 +210,7 @@ impl Config {
             console_database: "postgres".to_owned(),
             max_connections: 200,
             auto_groups: true,
+            failover: false,
             log_format: LogFormat::Text,
             log_level: LogLevel::Info,
             groups: Vec::new(),
@@ -224,7 +228,9 @@ impl Config {
         let text = text.as_ref().map(|(path, text)| (*path, text.as_str()));
         let config = Self::parse(text, flags)?;
         if let (Some(path), Some(Place::File { .. })) = (file, config.places.get("primary")) {
-            disk::check_secret(path, &config.primary)?;
+            if config.primary.has_secret() {
+                disk::check_private(path)?;
+            }
         }
         config.check_disk()?;
         Ok(config)
@@ -237,7 +243,10 @@ impl Config {
 
     /// The configuration that a file's text and flags say. Nothing on disk is looked at.
     pub fn parse(file: Option<(&Path, &str)>, flags: &Flags) -> Result<Self, ConfigError> {
-        let mut config = Self::new(Conninfo::default(), PathBuf::new());
+        let empty = key::conninfo("").map_err(|reason| {
+            ConfigError::value(&Place::Default, format!("libpq cannot be used: {reason}"))
+        })?;
+        let mut config = Self::new(empty, PathBuf::new());
         if let Some((path, text)) = file {
             file::read(&mut config, path, text)?;
         }

@@ -46,6 +46,7 @@ fn defaults_are_as_documented() {
             "console_database=postgres default",
             "max_connections=200 default",
             "auto_groups=true default",
+            "failover=false default",
             "log_format=text default",
             "log_level=info default",
         ]
@@ -68,6 +69,7 @@ admin_role = "dba"
 console_database = "app"
 max_connections = 10_000
 auto_groups = false
+failover = true
 log_format = "json"
 log_level = "debug"
 
@@ -76,7 +78,6 @@ name = "orders"
 database = "app"
 publications = ["p 2", "p1"]
 binary = true
-two_phase = true
 origin = "none"
 messages = true
 plugin = "pgoutput"
@@ -99,10 +100,10 @@ publications = ["p1"]
         Some(Path::new("/etc/server.crt"))
     );
     assert_eq!(config.max_connections, 10_000);
+    assert!(config.failover);
     assert_eq!(config.log_level, LogLevel::Debug);
     let mut orders = GroupConfig::new("orders", "app", &["p1", "p 2"]);
     orders.binary = true;
-    orders.two_phase = true;
     orders.origin = Origin::None;
     orders.messages = true;
     orders.plugin = Plugin::Pgoutput;
@@ -192,6 +193,11 @@ fn wrong_files_are_refused_with_line_and_advice() {
         ("[[group]]\ndatabase='d'", 3, "has no name"),
         ("[[group]]\nname = 'A'", 4, "lower-case letters"),
         ("[[group]]\nname = ''", 4, "lower-case letters"),
+        (
+            &format!("[[group]]\nname = '{}'", "a".repeat(55)),
+            4,
+            "1 to 54 lower-case letters",
+        ),
         ("[[group]]\npublications = 'p'", 4, "in a list"),
         ("[[group]]\npublications = []", 4, "1 to 256"),
         (
@@ -208,9 +214,9 @@ fn wrong_files_are_refused_with_line_and_advice() {
             "auto, lockstep or pgoutput",
         ),
         (
-            &group("streaming = true"),
+            &group("two_phase = true"),
             7,
-            "no key \"streaming\"; there are name",
+            "no key \"two_phase\"; there are name",
         ),
         (&group(&group("")), 7, "two groups a"),
         (
@@ -267,10 +273,24 @@ fn wrong_flags_are_named_as_they_are_typed() {
         ),
         (
             "primary",
+            "host=a sslpassword=hunter2",
+            "--primary: a password on the command line",
+        ),
+        (
+            "primary",
             "postgres://u:hunter2@h/",
             "--primary: a password on the command line",
         ),
-        ("primary", "hunter2", "--primary: not a connection string"),
+        (
+            "primary",
+            "host=a password='hunter2",
+            "--primary: not a connection string",
+        ),
+        (
+            "primary",
+            "hots=a",
+            "--primary: not a connection string: invalid connection option \"hots\"",
+        ),
         ("spool", "", "--spool: a path"),
         ("group", "x", "--group: there is no such key"),
     ] {
@@ -331,7 +351,7 @@ fn differences_say_what_takes_a_restart() {
         .iter()
         .map(ToString::to_string)
         .collect();
-    let rest = "binary=false two_phase=false origin=any messages=false plugin=auto";
+    let rest = "binary=false origin=any messages=false plugin=auto";
     let later = "(takes effect at the next start)";
     assert_eq!(
         changes,
@@ -348,6 +368,57 @@ fn differences_say_what_takes_a_restart() {
         ]
     );
     assert!(old.differences(&old).is_empty());
+
+    // After a reload only what takes a restart still differs, and nothing is in force that
+    // does.
+    let in_force = old.clone().with_reloaded(new.clone());
+    let pending: Vec<Change> = in_force.differences(&new);
+    assert_eq!(
+        pending
+            .iter()
+            .map(|change| change.name.as_str())
+            .collect::<Vec<_>>(),
+        ["listen", "group a", "group b"]
+    );
+    let names: Vec<&str> = in_force
+        .groups
+        .iter()
+        .map(|group| group.name.as_str())
+        .collect();
+    assert_eq!(names, ["a", "b", "c"]);
+    assert!(
+        old.differences(&in_force)
+            .iter()
+            .all(|change| change.applies == Applies::Now)
+    );
+    let source = |config: &Config, key: &str| config.place(key).source();
+    assert_eq!(source(&in_force, "listen"), "default");
+    assert_eq!(source(&in_force, "spool_limit"), "file");
+    assert_eq!(source(&in_force, "logical_wal_cache"), "default");
+}
+
+#[test]
+fn every_key_is_copied_or_kept_by_a_reload() {
+    let old = parse(&with("")).unwrap();
+    let new = parse(
+        "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
+         spool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
+         tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
+         console_database = 'd'\nmax_connections = 1\nauto_groups = false\nfailover = true\n\
+         log_format = 'json'\nlog_level = 'warn'\n\
+         [[group]]\nname = 'g'\ndatabase = 'd'\npublications = ['p']\n",
+    )
+    .unwrap();
+    // Each key differs, so none was forgotten here.
+    assert_eq!(old.differences(&new).len(), KEYS.len() + 1);
+    let in_force = old.clone().with_reloaded(new.clone());
+    for key in &KEYS {
+        let wanted = match key.applies {
+            Applies::Now => &new,
+            Applies::AtRestart => &old,
+        };
+        assert_eq!((key.show)(&in_force), (key.show)(wanted), "{}", key.name);
+    }
 }
 
 /// A folder with a configuration, a spool of mode `spool`, and TLS files.
@@ -476,4 +547,80 @@ fn any_text_is_parsed_or_refused() {
             assert!(error.to_string().len() < 1000, "seed {seed}: {error}");
         }
     }
+}
+
+/// A file of the repository.
+fn file(name: &str) -> String {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    fs::read_to_string(root.join(name)).unwrap()
+}
+
+/// A default as documents show it.
+fn documented(config: &Config, key: &Key) -> String {
+    match (key.show)(config) {
+        _ if key.required => "must be given".to_owned(),
+        value if value.is_empty() => "none".to_owned(),
+        value => value,
+    }
+}
+
+#[test]
+fn the_document_lists_every_key_with_its_default() {
+    let defaults = parse(&with("")).unwrap();
+    let expected: Vec<[String; 3]> = KEYS
+        .iter()
+        .map(|key| {
+            let reload = match key.applies {
+                Applies::Now => "yes",
+                Applies::AtRestart => "no",
+            };
+            let default = documented(&defaults, key);
+            [key.name.to_owned(), default, reload.to_owned()]
+        })
+        .collect();
+    let text = file("docs/relay.md");
+    let (_, table) = text
+        .split_once("| key | default | reload | what |")
+        .unwrap();
+    let rows: Vec<[String; 3]> = table
+        .lines()
+        .skip(2)
+        .map_while(|line| line.strip_prefix("| "))
+        .map(|line| {
+            let mut cells = line
+                .split(" | ")
+                .map(|cell| cell.trim_matches('`').to_owned());
+            std::array::from_fn(|_| cells.next().unwrap())
+        })
+        .collect();
+    assert_eq!(rows, expected);
+}
+
+#[test]
+fn the_example_has_every_key_with_its_default() {
+    let example = file("packaging/relay.toml");
+    // Only what must be given is set.
+    let config = parse(&example).unwrap();
+    for (name, _, source) in config.rows() {
+        let required = KEYS.iter().any(|key| key.name == name && key.required);
+        assert_eq!(source == "file", required, "{name}");
+    }
+    // The rest are comments without a blank: taken out, they say what is so anyway.
+    let all: String = example
+        .lines()
+        .map(|line| match line.strip_prefix('#') {
+            Some(rest) if !rest.is_empty() && !rest.starts_with(' ') => format!("{rest}\n"),
+            _ => format!("{line}\n"),
+        })
+        .collect();
+    let all = parse(&all).unwrap();
+    assert!(all.rows().iter().all(|(_, _, source)| source == "file"));
+    let optional = ["metrics", "tls_certificate", "tls_key", "admin_role"];
+    for change in config.differences(&all) {
+        assert!(
+            optional.contains(&change.name.as_str()) || change.name == "group orders",
+            "{change}"
+        );
+    }
+    assert_eq!(all.groups.len(), 1);
 }

@@ -162,7 +162,9 @@ impl Assembler {
             }
             (Boundary::Change, Place::Dropped) => return Ok(()),
             (Boundary::Change | Boundary::Schema(_), Place::Unit) => {}
-            (Boundary::Change, Place::Between) => return order("a change outside of a transaction"),
+            (Boundary::Change, Place::Between) => {
+                return order("a change outside of a transaction");
+            }
             (Boundary::End { .. }, Place::Between) => {
                 return order("the end of a transaction that did not begin");
             }

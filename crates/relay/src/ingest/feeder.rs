@@ -14,7 +14,7 @@ use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 use tracing::{info, warn};
 
 use super::assembler::{Assembler, GATHER};
-use super::check::{Found, Known, continues};
+use super::check::{Found, continues};
 use super::waker::{self, Sleeper, Waker};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
@@ -135,6 +135,7 @@ fn keep_durable(group: &Group, stop: &AtomicBool, waker: &Waker, sync: &SyncRequ
             // The feeder meets the same error at its next append.
             Err(error) if !reported => {
                 reported = true;
+                group.check_log(&error);
                 warn!(group = group.name(), %error, "cannot make the spool durable");
             }
             Err(_) => {}
@@ -191,6 +192,7 @@ impl Turn {
             if self.group.log().open_unit() {
                 // The walsender sends the whole transaction again.
                 if let Err(error) = self.group.log().cut() {
+                    self.group.check_log(&error);
                     warn!(group = self.group.name(), %error, "cannot drop an unfinished transaction");
                 }
             }
@@ -253,7 +255,11 @@ impl Turn {
             slot,
         };
         continues(&known, &found).map_err(RelayError::Gap)?;
-        self.group.follow(found.identity.timeline)
+        self.group.follow(found.identity.timeline)?;
+        match &found.slot {
+            Some(slot) => self.group.keep_for_failover(upstream, slot),
+            None => Ok(()),
+        }
     }
 }
 
@@ -344,7 +350,7 @@ impl Receiving<'_> {
         loop {
             match write() {
                 Ok(()) => break,
-                Err(error) if error.is_full() => {
+                Err(error) if error.is_retryable() => {
                     if !waiting {
                         waiting = true;
                         group.enter(Phase::Waiting(error.to_string()));

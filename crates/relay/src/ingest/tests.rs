@@ -3,8 +3,10 @@
 use bytes::Bytes;
 use lockstep_upstream::{Identity, SlotState, Switch};
 use lockstep_wire::batch::{self, Entry};
-use lockstep_wire::logical::{Commit, Message, Prepared, Relation, ReplicaIdentity, Tuple, Value, Xid};
 use lockstep_wire::logical::frames;
+use lockstep_wire::logical::{
+    Commit, Message, Prepared, Relation, ReplicaIdentity, Tuple, Value, Xid,
+};
 use lockstep_wire::stream::{FromServer, Timestamp};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
@@ -285,9 +287,18 @@ fn a_primary_that_does_not_is_refused_in_words() {
         continues(&known(), &found).unwrap_err()
     };
     for (said, word) in [
-        (changed(|f| f.identity.system = SystemId::from(2)), "another cluster"),
-        (changed(|f| f.identity.timeline = timeline(1)), "left behind"),
-        (changed(|f| f.identity.timeline = timeline(3)), "does not come from"),
+        (
+            changed(|f| f.identity.system = SystemId::from(2)),
+            "another cluster",
+        ),
+        (
+            changed(|f| f.identity.timeline = timeline(1)),
+            "left behind",
+        ),
+        (
+            changed(|f| f.identity.timeline = timeline(3)),
+            "does not come from",
+        ),
         (
             changed(|f| {
                 f.identity.timeline = timeline(3);
@@ -299,10 +310,19 @@ fn a_primary_that_does_not_is_refused_in_words() {
             "never had them",
         ),
         (changed(|f| f.slot = None), "does not exist"),
-        (slot(|s| s.plugin = Some("pgoutput".to_owned())), "not the relay's"),
+        (
+            slot(|s| s.plugin = Some("pgoutput".to_owned())),
+            "not the relay's",
+        ),
         (slot(|s| s.database = None), "not the relay's"),
-        (slot(|s| s.invalidation = Some("wal_removed".to_owned())), "invalidated"),
-        (slot(|s| s.confirmed = 101.into()), "between the two are lost"),
+        (
+            slot(|s| s.invalidation = Some("wal_removed".to_owned())),
+            "invalidated",
+        ),
+        (
+            slot(|s| s.confirmed = 101.into()),
+            "between the two are lost",
+        ),
     ] {
         assert!(said.contains(word), "{said}");
     }

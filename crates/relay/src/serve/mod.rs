@@ -1,1 +1,47 @@
-//! To be written.
+//! Serving clients: as if the relay were the primary.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`listener`] | where the relay listens; a connection from first to last |
+//! | `front` | what comes before a session: encryption, cancel requests |
+//! | [`tls`] | TLS towards clients |
+//! | `authenticate` | a login, which the primary judges |
+//! | [`pass`] | a session, passed through or streamed |
+//! | `pump`, `exchange` | bytes both ways; whether a session is idle |
+//! | `local`, [`console_session`] | sessions that the relay answers itself |
+//! | [`upstream_leg`] | a session's connection to the primary |
+//! | [`transport`], `frames` | bytes and messages of a connection |
+//! | [`stop`] | how all of it is told to stop |
+//!
+//! Limits: sessions ([`listener::SESSIONS`]), connections beyond them, time to begin
+//! ([`listener::STARTUP_DEADLINE`]), start packets (10,000 bytes as a server's), messages
+//! during a login (128 kB), queries that the relay looks at (64 kB); what is passed
+//! through has no limit and is not collected: two buffers of 16 kB are a session's memory.
+//!
+//! The primary sees the relay's address, not the client's: what `pg_hba.conf` says of the
+//! relay holds for all of its clients. An entry for the relay must ask for a password;
+//! `trust`, `peer`, `ident` and client certificates would be judged by the relay's own.
+
+mod authenticate;
+pub mod console_session;
+mod exchange;
+mod frames;
+mod front;
+pub mod listener;
+mod local;
+pub mod pass;
+mod pump;
+pub mod rights;
+pub mod stop;
+#[cfg(test)]
+mod tests;
+pub mod tls;
+pub mod transport;
+pub mod upstream_leg;
+
+pub use console_session::ConsoleLogin;
+pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
+pub use rights::{ConsoleService, Rights};
+pub use stop::{Stop, Stopper};
+pub use tls::{Tls, TlsError, TlsFiles};
+pub use upstream_leg::{Primary, PrimaryAddress, TlsToPrimary, Verify};

@@ -92,6 +92,13 @@ fn failover_slots_exist_from_17_on() {
         170_000.. => {
             created.unwrap();
             assert!(upstream.slot("f").unwrap().unwrap().failover);
+            // A copy is none, until it is made one.
+            upstream.copy_slot("f", "g", "pgoutput").unwrap();
+            assert!(!upstream.slot("g").unwrap().unwrap().failover);
+            upstream.make_failover_slot("g").unwrap();
+            assert!(upstream.slot("g").unwrap().unwrap().failover);
+            let missing = upstream.make_failover_slot("missing").unwrap_err();
+            assert_line(&missing, &["make \"missing\" a failover slot"]);
         }
         _ => assert_line(&created.unwrap_err(), &["create slot \"f\"", "failover"]),
     }

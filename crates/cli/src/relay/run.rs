@@ -1,0 +1,225 @@
+//! Running a relay: flags, logs, signals.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::Args;
+use lockstep_relay::config::{Config, Flags, LogFormat, LogLevel};
+use lockstep_relay::relay;
+use nix::sys::signal::Signal;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::{mpsc, watch};
+use tracing::Level;
+use tracing::level_filters::LevelFilter;
+use tracing_subscriber::filter::Targets;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+
+/// How long work that cannot be interrupted may take at the end.
+const LAST_WORK: Duration = Duration::from_secs(5);
+
+/// Reloads that may wait: while one does, another would read the same file.
+const MOST_RELOADS: usize = 1;
+
+/// Flags: each key of the configuration file but for groups.
+#[derive(Debug, Args)]
+pub struct RunArgs {
+    /// Configuration file; flags override it
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address for subscribers, or folder and port of a Unix socket [default: 127.0.0.1:6543]
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+    /// How to connect to the primary; without a password, which others could see here
+    #[arg(long, value_name = "CONNINFO")]
+    primary: Option<String>,
+    /// Folder for the stream on disk, of this relay alone
+    #[arg(long, value_name = "FOLDER")]
+    spool: Option<String>,
+    /// Memory for each group's stream, such as 16MB or 2GB; 0 turns it off [default: 16MB]
+    #[arg(long, value_name = "SIZE")]
+    logical_wal_cache: Option<String>,
+    /// Disk for each group's stream; 0 is no limit [default: 0]
+    #[arg(long, value_name = "SIZE")]
+    spool_limit: Option<String>,
+    /// At the limit: wait, or drop-slowest to drop the slot furthest behind [default: wait]
+    #[arg(long, value_name = "WHAT")]
+    on_spool_limit: Option<String>,
+    /// Address for metrics and the health check, such as 127.0.0.1:9187 [default: none]
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics: Option<String>,
+    /// Certificate chain for clients, PEM; turns TLS on
+    #[arg(long, value_name = "FILE")]
+    tls_certificate: Option<String>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE")]
+    tls_key: Option<String>,
+    /// Refuse clients without TLS [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    tls_required: Option<String>,
+    /// Role that, besides superusers, may drop slots and reload
+    #[arg(long, value_name = "ROLE")]
+    admin_role: Option<String>,
+    /// Database of the primary that console logins connect to [default: postgres]
+    #[arg(long, value_name = "NAME")]
+    console_database: Option<String>,
+    /// Most sessions at once [default: 200]
+    #[arg(long, value_name = "N")]
+    max_connections: Option<String>,
+    /// Make groups for subscriptions that no [[group]] of the file serves [default: true]
+    #[arg(long, value_name = "BOOL")]
+    auto_groups: Option<String>,
+    /// Make groups' slots on the primary failover slots, from PostgreSQL 17 on [default: false]
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    failover: Option<String>,
+    /// Format of the log on standard error: text or json [default: text]
+    #[arg(long, value_name = "FORMAT")]
+    log_format: Option<String>,
+    /// What is logged: error, warn, info, debug or trace [default: info]
+    #[arg(long, value_name = "LEVEL")]
+    log_level: Option<String>,
+}
+
+impl RunArgs {
+    /// What is given, by key.
+    fn flags(&self) -> Flags {
+        [
+            ("listen", &self.listen),
+            ("primary", &self.primary),
+            ("spool", &self.spool),
+            ("logical_wal_cache", &self.logical_wal_cache),
+            ("spool_limit", &self.spool_limit),
+            ("on_spool_limit", &self.on_spool_limit),
+            ("metrics", &self.metrics),
+            ("tls_certificate", &self.tls_certificate),
+            ("tls_key", &self.tls_key),
+            ("tls_required", &self.tls_required),
+            ("admin_role", &self.admin_role),
+            ("console_database", &self.console_database),
+            ("max_connections", &self.max_connections),
+            ("auto_groups", &self.auto_groups),
+            ("failover", &self.failover),
+            ("log_format", &self.log_format),
+            ("log_level", &self.log_level),
+        ]
+        .into_iter()
+        .filter_map(|(key, value)| Some((key, value.clone()?)))
+        .collect()
+    }
+}
+
+/// Runs a relay until a signal ends it.
+pub fn run(args: &RunArgs) -> Result<()> {
+    let config = Config::load(args.config.as_deref(), &args.flags())?;
+    start_logs(config.log_format, config.log_level)?;
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let result = runtime.block_on(until_signal(config));
+    runtime.shutdown_timeout(LAST_WORK);
+    result
+}
+
+/// SIGTERM and SIGINT end it, the second one at once; SIGHUP reads the configuration again.
+async fn until_signal(config: Config) -> Result<()> {
+    let signals = "cannot handle signals";
+    let mut terminate = signal(SignalKind::terminate()).context(signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
+    let mut hangup = signal(SignalKind::hangup()).context(signals)?;
+    // Not to be killed by it: a file that may not grow is an error as any other.
+    let _too_large = signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).context(signals)?;
+    let (stop, stopping) = watch::channel(false);
+    let (reload, reloads) = mpsc::channel(MOST_RELOADS);
+    let mut running = std::pin::pin!(relay::run(config, stopping, reloads));
+    loop {
+        tokio::select! {
+            result = &mut running => return Ok(result?),
+            _ = hangup.recv() => {
+                // If one waits already, it will read what is in the file now.
+                let _ = reload.try_send(());
+                continue;
+            }
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        if stop.send_replace(true) {
+            bail!(
+                "ended at once by a second signal; what was not durable yet \
+                 will be received again"
+            );
+        }
+        tracing::info!("ending; a second signal ends at once");
+    }
+}
+
+/// Logs go to standard error. Libraries are heard only about what is wrong.
+fn start_logs(format: LogFormat, level: LogLevel) -> Result<()> {
+    let level = match level {
+        LogLevel::Error => Level::ERROR,
+        LogLevel::Warn => Level::WARN,
+        LogLevel::Info => Level::INFO,
+        LogLevel::Debug => Level::DEBUG,
+        LogLevel::Trace => Level::TRACE,
+    };
+    let ours = LevelFilter::from_level(level);
+    let filter = Targets::new()
+        .with_default(ours.min(LevelFilter::WARN))
+        // All our crates begin like this.
+        .with_target("lockstep", ours);
+    let registry = tracing_subscriber::registry().with(filter);
+    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
+    match format {
+        LogFormat::Text => registry.with(lines).try_init(),
+        LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
+    }
+    .context("cannot start the log")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    #[derive(Debug, Parser)]
+    struct Relay {
+        #[command(flatten)]
+        run: RunArgs,
+    }
+
+    /// Every key of the configuration has a flag, and every flag is handed on.
+    #[test]
+    fn flags_are_the_keys_of_the_configuration() {
+        let empty = vec![("primary", String::new()), ("spool", "/nowhere".to_owned())];
+        let keys: Vec<String> = Config::parse(None, &empty)
+            .unwrap()
+            .rows()
+            .into_iter()
+            .map(|(name, ..)| name)
+            .collect();
+        let mut line = vec!["relay".to_owned()];
+        for key in &keys {
+            line.push(format!("--{}", key.replace('_', "-")));
+            line.push("value".to_owned());
+        }
+        let matches = Relay::command().try_get_matches_from(line).unwrap();
+        let flags = Relay::from_arg_matches(&matches).unwrap().run.flags();
+        let handed_on: Vec<&str> = flags.iter().map(|(key, _)| *key).collect();
+        assert_eq!(handed_on, keys);
+        // Besides them there is only the file.
+        assert_eq!(Relay::command().get_arguments().count(), keys.len() + 1);
+    }
+
+    #[test]
+    fn a_flag_without_value_turns_tls_required_on() {
+        let flags = |line: &[&str]| Relay::try_parse_from(line).unwrap().run.flags();
+        for (line, value) in [
+            (&["relay", "--tls-required"][..], "true"),
+            (&["relay", "--tls-required", "false"], "false"),
+        ] {
+            assert_eq!(flags(line), [("tls_required", value.to_owned())]);
+        }
+        assert!(flags(&["relay"]).is_empty());
+    }
+}

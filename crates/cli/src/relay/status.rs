@@ -1,0 +1,234 @@
+//! `lockstep relay status`: what a relay's console says, as tables or JSON.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
+use lockstep_relay::metrics::STREAMING;
+use lockstep_upstream::{Conninfo, Purpose, Upstream, UpstreamError};
+use lockstep_wire::backend::{Column, INT4, INT8};
+use serde_json::{Map, Value, json};
+
+use crate::args::Output;
+use crate::exit::{Behind, Unreachable};
+use crate::live;
+use crate::text;
+
+/// The console's database.
+const DATABASE: &str = "lockstep";
+
+/// What a conninfo leaves out.
+const DEFAULTS: [(&str, &str); 2] = [("host", "127.0.0.1"), ("port", "6543")];
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// `lockstep relay status`
+#[derive(Debug, Args)]
+pub struct StatusArgs {
+    /// How to connect to the relay; its database is always lockstep, and what is left out is
+    /// host=127.0.0.1 port=6543
+    #[arg(
+        long,
+        value_name = "CONNINFO",
+        default_value = "",
+        hide_default_value = true
+    )]
+    connect: String,
+    /// Format of the result on standard output
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    output: Output,
+}
+
+/// Asks, prints, and says which groups do not stream.
+pub fn run(args: &StatusArgs) -> Result<()> {
+    let mut relay = Upstream::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
+        .map_err(unreachable)?;
+    relay.set_patience(PATIENCE);
+    let upstream = Listing::ask(&mut relay, "SHOW UPSTREAM", &UPSTREAM_COLUMNS)?;
+    let slots = Listing::ask(&mut relay, "SHOW SLOTS", &SLOT_COLUMNS)?;
+    match args.output {
+        Output::Json => {
+            live::print(&json!({"upstream": upstream.json(), "slots": slots.json()}).to_string())
+        }
+        Output::Text => {
+            let tables = [
+                upstream.table(&[
+                    "group",
+                    "state",
+                    "database",
+                    "slot",
+                    "primary",
+                    "received_lsn",
+                    "durable_lsn",
+                    "transactions",
+                ]),
+                slots.table(&[
+                    "name",
+                    "group",
+                    "active_pid",
+                    "sent_lsn",
+                    "confirmed_lsn",
+                    "behind_bytes",
+                    "cache_hit",
+                    "cache_miss",
+                    "hit_rate",
+                ]),
+            ];
+            for (at, table) in tables.iter().enumerate() {
+                if at > 0 {
+                    live::print("");
+                }
+                for line in text::table(table) {
+                    live::print(&line);
+                }
+            }
+        }
+    }
+    let behind = upstream.not_streaming();
+    match behind.is_empty() {
+        true => Ok(()),
+        false => Err(Behind(behind.join("; ")).into()),
+    }
+}
+
+/// Where the console is. A service file may say all of it.
+fn console(text: &str) -> Result<Conninfo, UpstreamError> {
+    let mut conninfo = Conninfo::parse(text)?;
+    if conninfo.get("service").is_none() {
+        for (option, value) in DEFAULTS {
+            let given = conninfo.get(option).is_some()
+                || (option == "host" && conninfo.get("hostaddr").is_some());
+            if !given {
+                conninfo = conninfo.with(option, value)?;
+            }
+        }
+    }
+    conninfo.with_database(DATABASE)
+}
+
+/// Words of a connection to a primary, for one to a relay.
+fn unreachable(error: UpstreamError) -> anyhow::Error {
+    let words = match error {
+        UpstreamError::Refused(refusal) => {
+            let hint = refusal.hint.map(|hint| format!(" ({hint})"));
+            format!(
+                "the relay refuses: {}{}",
+                refusal.message,
+                hint.unwrap_or_default()
+            )
+        }
+        UpstreamError::Connect(words) => words,
+        UpstreamError::Lost(words) => format!("the connection to the relay is lost: {words}"),
+        UpstreamError::TimedOut { seconds, .. } => {
+            format!("the relay does not answer within {seconds} s")
+        }
+        other => return other.into(),
+    };
+    Unreachable(words).into()
+}
+
+/// What one command of the console has answered.
+struct Listing {
+    columns: &'static [Column<'static>],
+    rows: Vec<Vec<Option<String>>>,
+}
+
+impl Listing {
+    fn ask(
+        relay: &mut Upstream,
+        command: &str,
+        columns: &'static [Column<'static>],
+    ) -> Result<Self> {
+        let rows = relay.query(command).map_err(unreachable)?;
+        // Columns are known by their place only.
+        if rows.iter().any(|row| row.len() != columns.len()) {
+            let reason = "the relay answers with other columns: it is of another version than \
+                          this lockstep, or no relay";
+            return Err(Unreachable(reason.to_owned()).into());
+        }
+        Ok(Self { columns, rows })
+    }
+
+    /// A row's value in a column.
+    fn value<'a>(&self, row: &'a [Option<String>], name: &str) -> Option<&'a str> {
+        let at = self.columns.iter().position(|column| column.name == name)?;
+        row.get(at)?.as_deref()
+    }
+
+    fn json(&self) -> Vec<Value> {
+        let object = |row: &Vec<Option<String>>| {
+            let fields = self.columns.iter().zip(row);
+            fields
+                .map(|(column, value)| {
+                    let value = value.as_deref();
+                    let number = value
+                        .filter(|_| matches!(column.kind, INT4 | INT8))
+                        .and_then(|text| text.parse::<i64>().ok());
+                    let value = match number {
+                        Some(number) => Value::from(number),
+                        None => Value::from(value),
+                    };
+                    (column.name.to_owned(), value)
+                })
+                .collect::<Map<_, _>>()
+        };
+        self.rows.iter().map(object).map(Value::Object).collect()
+    }
+
+    /// A table of some of the columns, with its heads.
+    fn table(&self, names: &[&str]) -> Vec<Vec<String>> {
+        let heads = names.iter().map(|name| name.replace('_', " ")).collect();
+        let rows = self.rows.iter().map(|row| {
+            names
+                .iter()
+                .map(|name| self.value(row, name).unwrap_or("-").to_owned())
+                .collect()
+        });
+        std::iter::once(heads).chain(rows).collect()
+    }
+
+    /// Groups that do not stream, and why.
+    fn not_streaming(&self) -> Vec<String> {
+        self.rows
+            .iter()
+            .filter(|row| self.value(row, "state") != Some(STREAMING))
+            .map(|row| {
+                let value = |name| self.value(row, name);
+                let reason = value("reason").map(|reason| format!(": {reason}"));
+                format!(
+                    "group {} does not stream, it is {}{}",
+                    value("group").unwrap_or_default(),
+                    value("state").unwrap_or("in no state"),
+                    reason.unwrap_or_default()
+                )
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_conninfo_leaves_out_is_the_relay_on_this_machine() {
+        for (text, shown) in [
+            ("", "dbname=lockstep host=127.0.0.1 port=6543"),
+            ("host=r", "dbname=lockstep host=r port=6543"),
+            (
+                "hostaddr=10.0.0.1 port=1",
+                "dbname=lockstep hostaddr=10.0.0.1 port=1",
+            ),
+            ("service=relay", "service=relay dbname=lockstep"),
+            (
+                "postgresql://u@r:1/app",
+                "user=u dbname=lockstep host=r port=1",
+            ),
+        ] {
+            assert_eq!(console(text).unwrap().to_string(), shown, "{text}");
+        }
+        assert!(console("nonsense").is_err());
+    }
+}

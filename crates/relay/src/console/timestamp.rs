@@ -1,0 +1,91 @@
+//! Times as PostgreSQL prints a `timestamptz` in time zone UTC.
+
+const MICROS: i64 = 1_000_000;
+const DAY: i64 = 86_400;
+
+/// `2026-11-21 17:07:12.5+00` from microseconds since 1970.
+pub(super) fn show(unix_us: i64) -> String {
+    let (seconds, fraction) = (unix_us.div_euclid(MICROS), unix_us.rem_euclid(MICROS));
+    let (days, second) = (seconds.div_euclid(DAY), seconds.rem_euclid(DAY));
+    let (year, month, day) = date(days);
+    let (hour, minute, second) = (second / 3600, second / 60 % 60, second % 60);
+    let fraction = match fraction {
+        0 => String::new(),
+        micros => format!(".{micros:06}").trim_end_matches('0').to_owned(),
+    };
+    // There is no year 0.
+    let (year, era) = match year {
+        1.. => (year, ""),
+        _ => (1 - year, " BC"),
+    };
+    format!("{year:04}-{month:02}-{day:02} {hour:02}:{minute:02}:{second:02}{fraction}+00{era}")
+}
+
+/// Year, month and day of a day counted from 1 January 1970, in the Gregorian calendar.
+///
+/// Years are counted from 1 March, so that the day of the leap year is the last: then the
+/// day of a year gives the month, as months repeat the lengths 31, 30, 31, 30, 31 and five
+/// of them have 153 days.
+fn date(days: i64) -> (i64, i64, i64) {
+    const TO_MARCH_OF_0: i64 = 719_468;
+    const DAYS_OF_400_YEARS: i64 = 146_097;
+    let days = days + TO_MARCH_OF_0;
+    let (cycle, day) = (
+        days.div_euclid(DAYS_OF_400_YEARS),
+        days.rem_euclid(DAYS_OF_400_YEARS),
+    );
+    // Without the leap days before it, each year of the cycle has 365 days.
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let (year, month) = match month {
+        0..10 => (year, month + 3),
+        _ => (year + 1, month - 9),
+    };
+    (cycle * 400 + year, month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_shown_as_postgresql_shows_them() {
+        // As `to_timestamp()` on 15.20 with TimeZone = UTC.
+        for (unix_us, text) in [
+            (0, "1970-01-01 00:00:00+00"),
+            (-1, "1969-12-31 23:59:59.999999+00"),
+            (951_782_400_000_000, "2000-02-29 00:00:00+00"),
+            (1_795_280_832_123_400, "2026-11-21 17:07:12.1234+00"),
+            (4_107_542_399_000_001, "2100-02-28 23:59:59.000001+00"),
+            (4_107_542_400_000_000, "2100-03-01 00:00:00+00"),
+            (-62_135_596_800_000_000, "0001-01-01 00:00:00+00"),
+            (-62_135_596_800_000_001, "0001-12-31 23:59:59.999999+00 BC"),
+            (253_402_300_800_000_000, "10000-01-01 00:00:00+00"),
+        ] {
+            assert_eq!(show(unix_us), text);
+        }
+        // No overflow anywhere.
+        show(i64::MIN);
+        show(i64::MAX);
+    }
+
+    #[test]
+    fn days_follow_each_other() {
+        let mut before = date(-1);
+        assert_eq!(before, (1969, 12, 31));
+        for day in 0..160_000 {
+            let (year, month, day) = date(day);
+            match before {
+                (y, m, d) if d + 1 == day => assert_eq!((y, m), (year, month)),
+                (y, m, d) if day == 1 && m + 1 == month => {
+                    assert!(d >= 28 && y == year);
+                }
+                (y, 12, 31) => assert_eq!((year, month, day), (y + 1, 1, 1)),
+                other => panic!("{other:?} before {:?}", (year, month, day)),
+            }
+            before = (year, month, day);
+        }
+    }
+}

@@ -1,0 +1,358 @@
+//! Opening a log that exists: what is there, what is whole, what is damaged.
+
+use lockstep_wire::Lsn;
+
+use super::create::{Parts, before};
+use super::error::{LogError, Result};
+use super::index::{Entry, Index};
+use super::position::LogPosition;
+use super::scan::Segment;
+use super::schema::Schema;
+use super::segment::{Kind, Named, SEGMENT_HEADER, SegmentHeader, file_name, read_name};
+use super::storage::{SpoolFile, Storage};
+use super::{Limits, Log};
+
+/// Suffix of a file that was set aside because its header cannot be read.
+const DAMAGED: &str = ".damaged";
+
+/// Most segments that may be missing between two.
+const MOST_MISSING: u64 = 65_536;
+
+/// What opening a log found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// End of the last whole unit, or what was covered after it: where the upstream is to
+    /// go on. If it has been told more, the difference is lost.
+    pub durable: Lsn,
+    /// Bytes of files that were cut off: an unfinished unit, a torn record.
+    pub dropped_bytes: u64,
+    /// What cannot be read any more, as far as it was noticed: payloads of older segments
+    /// are verified only when they are read.
+    pub holes: Vec<Hole>,
+}
+
+/// A part of the log that cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Hole {
+    /// Number of the segment.
+    pub segment: u64,
+    /// Units with this key or later may be missing.
+    pub from: Lsn,
+    /// Units with this key or later are there again; None if nothing follows.
+    pub to: Option<Lsn>,
+    /// What is wrong.
+    pub what: &'static str,
+}
+
+/// A segment's file.
+struct Found {
+    sequence: u64,
+    position: LogPosition,
+    bytes: u64,
+    header: std::result::Result<SegmentHeader, &'static str>,
+}
+
+impl Found {
+    fn name(&self) -> String {
+        file_name(self.sequence, self.position)
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// Opens a log that exists, and cuts off what is not whole. What is left is durable.
+    pub fn open(storage: S, limits: Limits) -> Result<(Self, Recovered)> {
+        let mut recovery = Recovery {
+            storage: &storage,
+            found: find(&storage)?,
+            behind: Vec::new(),
+            holes: Vec::new(),
+            dropped_bytes: 0,
+        };
+        let parts = recovery.run()?;
+        let recovered = Recovered {
+            durable: parts.received,
+            dropped_bytes: recovery.dropped_bytes,
+            holes: recovery.holes,
+        };
+        Ok((Self::assemble(storage, limits, parts), recovered))
+    }
+}
+
+/// All segments, oldest first. Those that were being prepared are removed.
+fn find<S: Storage>(storage: &S) -> Result<Vec<Found>> {
+    let names = storage
+        .list()
+        .map_err(|source| LogError::io("list", "", source))?;
+    let mut found = Vec::new();
+    for name in &names {
+        match read_name(name) {
+            Named::Unfinished => storage
+                .remove(name)
+                .map_err(|source| LogError::io("remove", name, source))?,
+            Named::Segment { sequence, position } => {
+                found.push(examine(storage, sequence, position)?);
+            }
+            Named::Other => {}
+        }
+    }
+    found.sort_by_key(|segment| (segment.sequence, segment.position));
+    match found.is_empty() {
+        true => Err(LogError::NoLog),
+        false => Ok(found),
+    }
+}
+
+fn examine<S: Storage>(storage: &S, sequence: u64, position: LogPosition) -> Result<Found> {
+    let segment = Segment::open(storage, sequence, position)?;
+    let name = file_name(sequence, position);
+    let header = match segment.header() {
+        Ok(header) => Ok(header),
+        Err(unreadable) => Err(unreadable.damage(&name)?),
+    };
+    let length = segment.file().length();
+    Ok(Found {
+        sequence,
+        position,
+        bytes: length.map_err(|source| LogError::io("read", &name, source))?,
+        header,
+    })
+}
+
+/// A segment up to where it is whole.
+struct Whole {
+    /// Where the last whole unit ends in it, in the file and in the log; None if the unit
+    /// that is open at its start is so at its end.
+    boundary: Option<(u64, LogPosition)>,
+    received: Lsn,
+    /// None if no unit begins and ends up to here.
+    whole_key: Option<Lsn>,
+    /// In force at the boundary.
+    schema: Schema,
+    /// Bytes of its header and schema.
+    head: u64,
+    /// What is wrong with what follows, if it is not the end of the file.
+    damage: Option<&'static str>,
+}
+
+struct Recovery<'a, S> {
+    storage: &'a S,
+    found: Vec<Found>,
+    /// Segments behind the last whole unit, the newest first, and what is wrong with those
+    /// that are no part of an open unit.
+    behind: Vec<(Found, Option<&'static str>)>,
+    holes: Vec<Hole>,
+    dropped_bytes: u64,
+}
+
+impl<S: Storage> Recovery<'_, S> {
+    /// Nothing is changed before the end of the last whole unit is found.
+    fn run(&mut self) -> Result<Parts<S::File>> {
+        while let Some(last) = self.found.pop() {
+            let header = match last.header {
+                Ok(header) => header,
+                Err(what) => {
+                    self.behind.push((last, Some(what)));
+                    continue;
+                }
+            };
+            let mut segment = Segment::open(self.storage, last.sequence, last.position)?;
+            let whole = whole(&mut segment, &header, last.bytes)?;
+            let Some((offset, position)) = whole.boundary else {
+                self.behind.push((last, None));
+                continue;
+            };
+            // In the newest segment it is what was not durable when the machine stopped.
+            if let (false, Some(what)) = (self.behind.is_empty(), whole.damage) {
+                self.hole(last.sequence, whole.received, None, what);
+            }
+            self.clear_behind(whole.received)?;
+            let file = self.cut(&last, offset)?;
+            let entry = Entry::new(&header, offset);
+            let index = self.index(entry, header.previous_bytes)?;
+            self.holes.sort_by_key(|hole| hole.segment);
+            return Ok(Parts {
+                index,
+                file,
+                bytes: offset,
+                head: whole.head.min(offset),
+                end: position,
+                received: whole.received,
+                whole_key: whole.whole_key.unwrap_or(before(header.first_lsn())),
+                schema: whole.schema,
+                header,
+            });
+        }
+        Err(LogError::Corrupt {
+            segment: self.behind.last().map_or(0, |(found, _)| found.sequence),
+            position: LogPosition::START,
+            from: Lsn::INVALID,
+            to: None,
+            what: "no whole transaction can be found",
+        })
+    }
+
+    fn hole(&mut self, segment: u64, from: Lsn, to: Option<Lsn>, what: &'static str) {
+        self.holes.push(Hole {
+            segment,
+            from,
+            to,
+            what,
+        });
+    }
+
+    /// Removes segments that only hold a part of an open unit, and keeps those that cannot
+    /// be read out of the way, for whoever wants to look at them. One at a time, the newest
+    /// first: a crash must not leave a gap between those that are left.
+    fn clear_behind(&mut self, received: Lsn) -> Result<()> {
+        for (segment, damage) in std::mem::take(&mut self.behind) {
+            let name = segment.name();
+            let cleared = match damage {
+                Some(what) => {
+                    self.hole(segment.sequence, received, None, what);
+                    self.storage.rename(&name, &(name.clone() + DAMAGED))
+                }
+                None => self.storage.remove(&name),
+            };
+            cleared
+                .and_then(|()| self.storage.sync())
+                .map_err(|source| LogError::io("remove", &name, source))?;
+            self.dropped_bytes += segment.bytes;
+        }
+        Ok(())
+    }
+
+    /// Cuts the newest segment, and makes it and the folder durable: after a crash of the
+    /// relay alone what is there need not be.
+    fn cut(&mut self, segment: &Found, bytes: u64) -> Result<S::File> {
+        let name = segment.name();
+        let file = self
+            .storage
+            .open(&name)
+            .map_err(|source| LogError::io("open", &name, source))?;
+        if bytes < segment.bytes {
+            file.truncate(bytes)
+                .map_err(|source| LogError::io("truncate", &name, source))?;
+            self.dropped_bytes += segment.bytes - bytes;
+        }
+        file.sync()
+            .and_then(|()| self.storage.sync())
+            .map_err(|source| LogError::io("sync", &name, source))?;
+        Ok(file)
+    }
+
+    /// The index of what is left, of which `newest` is the last. Damage of older segments is
+    /// noted as far as their headers and lengths show it.
+    fn index(&mut self, newest: Entry, newest_says: u64) -> Result<Index> {
+        let mut entries = vec![newest];
+        let mut next = newest;
+        let mut expected_bytes = newest_says;
+        let mut holes = Vec::new();
+        for found in self.found.iter().rev() {
+            let missing = next.sequence - found.sequence;
+            if missing == 0 || missing > MOST_MISSING {
+                return Err(LogError::Corrupt {
+                    segment: found.sequence,
+                    position: found.position,
+                    from: Lsn::INVALID,
+                    to: Some(next.first_lsn),
+                    what: "segments are missing, or have the same number",
+                });
+            }
+            for sequence in (found.sequence + 1..next.sequence).rev() {
+                entries.push(Entry::missing(sequence, &next));
+                expected_bytes = found.bytes;
+            }
+            let (entry, what) = match found.header {
+                Ok(header) => {
+                    let entry = Entry::new(&header, found.bytes);
+                    let short = (found.bytes != expected_bytes).then_some("it has another length");
+                    expected_bytes = header.previous_bytes;
+                    (entry, short)
+                }
+                Err(what) => {
+                    let entry = Entry::damaged(found.sequence, found.position, found.bytes, &next);
+                    (entry, Some(what))
+                }
+            };
+            let what = match missing {
+                1 => what,
+                _ => Some("the segments after it are missing"),
+            };
+            if let Some(what) = what {
+                holes.push(Hole {
+                    segment: found.sequence,
+                    from: entry.first_lsn,
+                    to: Some(next.first_lsn),
+                    what,
+                });
+            }
+            entries.push(entry);
+            next = entry;
+        }
+        self.holes.extend(holes);
+        let mut index = Index::default();
+        entries
+            .into_iter()
+            .rev()
+            .for_each(|entry| index.push(entry));
+        Ok(index)
+    }
+}
+
+/// Reads a segment as far as it is whole.
+fn whole<F: SpoolFile>(
+    segment: &mut Segment<F>,
+    header: &SegmentHeader,
+    bytes: u64,
+) -> Result<Whole> {
+    let mut offset = SEGMENT_HEADER as u64;
+    let mut position = header.position;
+    let mut open = header.open;
+    let mut open_schema = Schema::default();
+    let mut whole = Whole {
+        boundary: open.is_none().then_some((offset, position)),
+        received: header.received,
+        whole_key: None,
+        schema: Schema::default(),
+        head: offset,
+        damage: None,
+    };
+    while offset < bytes {
+        let record = match segment.record(offset, bytes, position) {
+            Ok(record) => record,
+            Err(unreadable) => {
+                let name = file_name(segment.sequence, segment.position);
+                whole.damage = Some(unreadable.damage(&name)?);
+                break;
+            }
+        };
+        let marks = &record.header.marks;
+        offset = record.next;
+        position = position.plus(record.header.stream_bytes());
+        if marks.session {
+            whole.schema.clear();
+        }
+        match record.header.kind {
+            Kind::Schema => {
+                whole.schema.scan(&record.payload)?;
+                whole.head = offset;
+            }
+            Kind::Frames if marks.schema => open_schema.scan(&record.payload)?,
+            Kind::Frames | Kind::Piece | Kind::Cover => {}
+        }
+        if marks.last_key.is_valid() {
+            open = Some(marks.last_key);
+        }
+        if !marks.open {
+            if record.header.kind != Kind::Schema || header.open.is_none() {
+                whole.boundary = Some((offset, position));
+            }
+            if record.header.kind.is_stream() {
+                whole.whole_key = open.take().or(whole.whole_key);
+                whole.schema.merge(std::mem::take(&mut open_schema));
+            }
+            whole.received = whole.received.max(marks.last_end);
+        }
+    }
+    Ok(whole)
+}

@@ -1,0 +1,150 @@
+//! What the writer, the syncer and the readers share.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use lockstep_wire::Lsn;
+
+use super::cache::Cache;
+use super::error::{LogError, Result};
+use super::index::Index;
+use super::position::{LogPosition, Place};
+use super::schema::Schema;
+
+/// So many cuts are remembered. A reader that slept through more and stands within a unit is
+/// told that it was cut, which at worst costs it a new connection.
+const CUTS_KNOWN: usize = 64;
+
+/// Locks; what a thread that panicked left behind is still consistent enough to be read.
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// A point between two units.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Boundary {
+    pub position: LogPosition,
+    /// Where the spool goes on there.
+    pub place: Place,
+}
+
+/// A segment that may not be durable.
+#[derive(Debug)]
+pub(super) struct TailSegment<F> {
+    pub sequence: u64,
+    /// Position of its first frame.
+    pub position: LogPosition,
+    pub file: Arc<F>,
+    /// It has its final name. Only the first of the tail may.
+    pub named: bool,
+}
+
+impl<F> Clone for TailSegment<F> {
+    fn clone(&self) -> Self {
+        Self {
+            file: Arc::clone(&self.file),
+            ..*self
+        }
+    }
+}
+
+/// Where a log stands. Its lock is held for moments, never over I/O.
+#[derive(Debug)]
+pub(super) struct Shared<F> {
+    pub cache: Cache,
+    pub index: Index,
+    /// The segments that may not be durable, oldest first; the last is the newest of all.
+    pub tail: Vec<TailSegment<F>>,
+    /// Something was written to them that was not made durable.
+    pub dirty: bool,
+    /// End of the frames.
+    pub end: LogPosition,
+    /// End of the last whole unit, or cover, and the same on disk.
+    pub received: Lsn,
+    pub durable: Lsn,
+    /// Where the log is cut if the connection is lost: the end of the last whole unit.
+    pub boundary: Boundary,
+    /// The segment in which it is on disk: a crash goes back to there.
+    pub durable_segment: u64,
+    /// No whole unit has a higher key.
+    pub whole_key: Lsn,
+    /// Key of the unit that is arriving.
+    pub open: Option<Lsn>,
+    /// In force at the boundary.
+    pub schema: Schema,
+    /// What the open unit has changed.
+    pub open_schema: Schema,
+    /// Counts the cuts, and where the last of them were.
+    pub generation: u64,
+    cuts: VecDeque<(u64, LogPosition)>,
+    /// Data could not be made durable.
+    pub poisoned: bool,
+}
+
+/// What a [`Shared`] begins with.
+#[derive(Debug)]
+pub(super) struct Start<F> {
+    pub cache_limit: u64,
+    pub index: Index,
+    pub newest: TailSegment<F>,
+    pub received: Lsn,
+    pub boundary: Boundary,
+    pub whole_key: Lsn,
+    pub schema: Schema,
+}
+
+impl<F> Shared<F> {
+    /// All of it is durable.
+    pub fn new(start: Start<F>) -> Self {
+        Self {
+            cache: Cache::new(start.cache_limit),
+            index: start.index,
+            tail: vec![start.newest],
+            dirty: false,
+            end: start.boundary.position,
+            received: start.received,
+            durable: start.received,
+            durable_segment: start.boundary.place.segment,
+            boundary: start.boundary,
+            whole_key: start.whole_key,
+            open: None,
+            schema: start.schema,
+            open_schema: Schema::default(),
+            generation: 0,
+            cuts: VecDeque::new(),
+            poisoned: false,
+        }
+    }
+
+    /// An error if nothing may be written any more.
+    pub fn check(&self) -> Result<()> {
+        match self.poisoned {
+            true => Err(LogError::Poisoned),
+            false => Ok(()),
+        }
+    }
+
+    /// Drops the open unit from memory.
+    pub fn cut(&mut self) {
+        self.end = self.boundary.position;
+        self.cache.cut(self.end);
+        self.open = None;
+        self.open_schema.clear();
+        self.generation += 1;
+        if self.cuts.len() == CUTS_KNOWN {
+            self.cuts.pop_front();
+        }
+        self.cuts.push_back((self.generation, self.end));
+    }
+
+    /// Whether the bytes before `position`, read in `generation`, are still in the log. A
+    /// position between two units is, always.
+    pub fn is_kept(&self, generation: u64, position: LogPosition) -> bool {
+        // Cuts never go back behind one another, so the first one since decides.
+        let first = self.cuts.iter().find(|(later, _)| *later > generation);
+        match first {
+            Some((number, cut)) => *number == generation + 1 && position <= *cut,
+            None => true,
+        }
+    }
+}

@@ -1,0 +1,468 @@
+//! Writing the log: append, cover, cut.
+
+use std::sync::{Arc, MutexGuard};
+
+use bytes::Bytes;
+use lockstep_wire::Lsn;
+
+use super::Log;
+use super::cache::{CHUNK_OVERHEAD, Chunk};
+use super::create::{NewSegment, create_segment};
+use super::error::{LogError, Result};
+use super::index::Entry;
+use super::position::{LogPosition, Place};
+use super::scan::Segment;
+use super::schema::SCHEMA_LIMIT;
+use super::segment::{
+    CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
+    SegmentHeader, file_name, unfinished_name,
+};
+use super::state::{Boundary, TailSegment, lock};
+use super::storage::{SpoolFile, Storage};
+use super::units::{Draft, Plan, State, plan};
+
+/// The newest segment, as who writes it sees it.
+#[derive(Debug)]
+pub(super) struct Writer<F> {
+    pub sequence: u64,
+    /// Position of its first frame.
+    pub first: LogPosition,
+    pub file: Arc<F>,
+    /// Bytes written.
+    pub offset: u64,
+    /// Bytes of its header and schema.
+    pub head: u64,
+    /// The next record begins an upstream session.
+    pub session: bool,
+    /// Records on their way to the file.
+    pub buffer: Vec<u8>,
+}
+
+impl<F: SpoolFile> Writer<F> {
+    fn name(&self) -> String {
+        file_name(self.sequence, self.first)
+    }
+
+    fn place(&self, offset: u64) -> Place {
+        Place {
+            segment: self.sequence,
+            offset,
+        }
+    }
+
+    /// Adds a record to the buffer.
+    fn put(&mut self, kind: Kind, marks: Marks, position: LogPosition, payload: &[u8]) {
+        let header = RecordHeader::new(kind, marks, position, payload, self.sequence);
+        self.buffer.extend_from_slice(&header.encode(self.sequence));
+        self.buffer.extend_from_slice(payload);
+    }
+
+    /// Writes the buffer at `offset`, and returns where it ends.
+    fn flush(&mut self, offset: u64) -> std::io::Result<u64> {
+        let written = self.file.write_at(offset, &self.buffer);
+        let end = offset + self.buffer.len() as u64;
+        self.buffer.clear();
+        written.map(|()| end)
+    }
+}
+
+impl<S: Storage> Log<S> {
+    /// An upstream session begins: it will describe each table again before it is used, so
+    /// that what was in force before need not be carried along. To be called when a
+    /// connection is made and no unit is open; without it descriptions of dropped tables
+    /// are kept for ever.
+    pub fn begin_session(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        if lock(&self.shared).open.is_some() {
+            return Err(LogError::UnitOpen);
+        }
+        writer.session = true;
+        Ok(())
+    }
+
+    /// Takes in whole frames that follow those before. They are in the file afterwards, but
+    /// durable only after the next [`Self::sync`]; readers get them at once.
+    ///
+    /// All or nothing: after an error the log is as before, and where the error
+    /// [`LogError::is_retryable`] the same frames can be given again later.
+    pub fn append(&self, frames: impl AsRef<[u8]>) -> Result<()> {
+        self.append_bytes(frames.as_ref())
+    }
+
+    fn append_bytes(&self, frames: &[u8]) -> Result<()> {
+        if frames.is_empty() {
+            return Ok(());
+        }
+        let mut writer = lock(&self.writer);
+        let before = {
+            let shared = lock(&self.shared);
+            shared.check()?;
+            State {
+                open: shared.open,
+                received: shared.received,
+                whole_key: shared.whole_key,
+            }
+        };
+        let plan = plan(frames, before, writer.session)?;
+        self.check_schema(&plan, writer.session)?;
+        let bytes = (frames.len() + plan.drafts.len() * RECORD_HEADER) as u64;
+        self.make_space(&mut writer, bytes)?;
+        let start = writer.offset;
+        let position = lock(&self.shared).end;
+        let end = match self.write_drafts(&mut writer, frames, &plan.drafts, position) {
+            Ok(end) => end,
+            Err(source) => return Err(self.take_back(&mut writer, source)),
+        };
+        writer.offset = end;
+        self.publish(&mut writer, frames, plan, start, position);
+        drop(writer);
+        self.announce();
+        Ok(())
+    }
+
+    /// Nothing will come any more that ends before `lsn`, says the upstream. Goes to the
+    /// file like a unit, and is durable after the next [`Self::sync`]. Only between units.
+    pub fn cover(&self, lsn: Lsn) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        {
+            let shared = lock(&self.shared);
+            shared.check()?;
+            if shared.open.is_some() {
+                return Err(LogError::UnitOpen);
+            }
+            if lsn <= shared.received {
+                return Ok(());
+            }
+        }
+        self.make_space(&mut writer, RECORD_HEADER as u64)?;
+        let position = lock(&self.shared).end;
+        let marks = Marks {
+            last_end: lsn,
+            ..Marks::default()
+        };
+        writer.buffer.clear();
+        writer.put(Kind::Cover, marks, position, &[]);
+        let offset = writer.offset;
+        match writer.flush(offset) {
+            Ok(end) => writer.offset = end,
+            Err(source) => return Err(self.take_back(&mut writer, source)),
+        }
+        {
+            let mut shared = lock(&self.shared);
+            shared.index.set_newest_bytes(writer.offset);
+            shared.dirty = true;
+            shared.received = lsn;
+            shared.boundary.place = writer.place(writer.offset);
+        }
+        drop(writer);
+        self.announce();
+        Ok(())
+    }
+
+    /// The upstream's connection is lost: drops the unit that is open, if one is, from memory
+    /// and disk. It will come again.
+    pub fn cut(&self) -> Result<()> {
+        let mut writer = lock(&self.writer);
+        // Whatever comes next comes from another session.
+        writer.session = true;
+        let _syncing = lock(&self.syncing);
+        let mut dropped = Vec::new();
+        let boundary = {
+            let mut shared = lock(&self.shared);
+            shared.check()?;
+            if shared.open.is_none() {
+                return Ok(());
+            }
+            shared.cut();
+            let boundary = shared.boundary;
+            while shared
+                .index
+                .newest()
+                .is_some_and(|entry| entry.sequence > boundary.place.segment)
+            {
+                dropped.extend(shared.index.pop_newest());
+            }
+            shared.index.set_newest_bytes(boundary.place.offset);
+            boundary
+        };
+        // Readers are told before the files change.
+        self.announce();
+        if !dropped.is_empty() {
+            self.remove_newest(&dropped)?;
+            self.reopen(&mut writer)?;
+        }
+        writer.offset = boundary.place.offset;
+        let name = writer.name();
+        // Durable at once: what is written next must not meet what was cut after a crash.
+        let file = Arc::clone(&writer.file);
+        file.truncate(writer.offset)
+            .map_err(|source| self.poison("truncate", &name, source))?;
+        self.make_durable(&*file, &name)
+    }
+
+    /// Removes the newest segments, the newest first. One at a time: a crash must not leave
+    /// a gap between those that are left. The caller holds `syncing`.
+    fn remove_newest(&self, dropped: &[Entry]) -> Result<()> {
+        for gone in dropped {
+            let unnamed = {
+                let mut shared = lock(&self.shared);
+                match shared.tail.last() {
+                    Some(last) if last.sequence == gone.sequence => {
+                        shared.tail.pop().is_some_and(|last| !last.named)
+                    }
+                    _ => false,
+                }
+            };
+            let name = match unnamed {
+                true => unfinished_name(gone.sequence, gone.position),
+                false => file_name(gone.sequence, gone.position),
+            };
+            let removed = self.storage.remove(&name);
+            removed
+                .and_then(|()| self.storage.sync())
+                .map_err(|source| self.poison("remove", &name, source))?;
+        }
+        Ok(())
+    }
+
+    /// Goes on writing what is now the newest segment.
+    fn reopen(&self, writer: &mut Writer<S::File>) -> Result<()> {
+        let Some(entry) = lock(&self.shared).index.newest().copied() else {
+            return Ok(());
+        };
+        let known = lock(&self.shared).tail.last().cloned();
+        let last = match known {
+            Some(last) => last,
+            None => {
+                let opened = Segment::open(&self.storage, entry.sequence, entry.position)
+                    .inspect_err(|_| lock(&self.shared).poisoned = true)?;
+                let last = TailSegment {
+                    sequence: entry.sequence,
+                    position: entry.position,
+                    file: Arc::clone(opened.file()),
+                    named: true,
+                };
+                lock(&self.shared).tail.push(last.clone());
+                last
+            }
+        };
+        writer.sequence = last.sequence;
+        writer.first = last.position;
+        writer.file = last.file;
+        writer.head = SEGMENT_HEADER as u64;
+        Ok(())
+    }
+
+    /// An error if the plan would bring more descriptions into force than are carried along.
+    fn check_schema(&self, plan: &Plan, session: bool) -> Result<()> {
+        let shared = lock(&self.shared);
+        let kept = match session {
+            true => 0,
+            false => shared.schema.bytes() + shared.open_schema.bytes(),
+        };
+        let new: usize = plan.schema.iter().map(|(_, range)| range.len()).sum();
+        match kept + new > SCHEMA_LIMIT {
+            true => Err(LogError::SchemaTooLarge {
+                bytes: kept + new,
+                limit: SCHEMA_LIMIT,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Sees to it that `bytes` may be written, in a new segment if it is time for one.
+    fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
+        if writer.offset >= self.limits().segment() && writer.offset > writer.head {
+            let head = {
+                let shared = lock(&self.shared);
+                SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes()
+            };
+            self.check_spool(head as u64)?;
+            // Also where there is no room for what comes: the full one can then be removed
+            // once it is confirmed.
+            self.rotate(writer)?;
+        }
+        self.check_spool(bytes)
+    }
+
+    /// An error if `bytes` more are not allowed.
+    fn check_spool(&self, bytes: u64) -> Result<()> {
+        let used = self.spool_bytes();
+        match self.limits().spool_bytes {
+            Some(limit) if used.saturating_add(bytes) > limit => {
+                Err(LogError::SpoolFull { used, limit })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Begins a new segment. It gets its name once it is durable, like those before.
+    fn rotate(&self, writer: &mut Writer<S::File>) -> Result<()> {
+        let (header, schema) = {
+            let shared = lock(&self.shared);
+            let header = SegmentHeader {
+                sequence: writer.sequence + 1,
+                group_start: self.start,
+                position: shared.end,
+                received: shared.received,
+                open: shared.open,
+                previous_bytes: writer.offset,
+            };
+            let mut schema = shared.schema.clone();
+            schema.merge(shared.open_schema.clone());
+            (header, schema)
+        };
+        let NewSegment { file, bytes } = create_segment(&self.storage, &header, &schema)?;
+        let file = Arc::new(file);
+        writer.sequence = header.sequence;
+        writer.first = header.position;
+        writer.file = Arc::clone(&file);
+        writer.offset = bytes;
+        writer.head = bytes;
+        let mut shared = lock(&self.shared);
+        shared.index.push(Entry::new(&header, bytes));
+        shared.tail.push(TailSegment {
+            sequence: header.sequence,
+            position: header.position,
+            file,
+            named: false,
+        });
+        shared.dirty = true;
+        if shared.open.is_none() {
+            shared.boundary.place = writer.place(bytes);
+        }
+        Ok(())
+    }
+
+    /// Writes records behind what there is; returns where they end.
+    fn write_drafts(
+        &self,
+        writer: &mut Writer<S::File>,
+        frames: &[u8],
+        drafts: &[Draft],
+        mut position: LogPosition,
+    ) -> std::io::Result<u64> {
+        let mut offset = writer.offset;
+        writer.buffer.clear();
+        for draft in drafts {
+            let payload = frames.get(draft.range.clone()).unwrap_or_default();
+            if !writer.buffer.is_empty() && writer.buffer.len() + payload.len() > CHUNK_BYTES {
+                offset = writer.flush(offset)?;
+            }
+            writer.put(draft.kind, draft.marks, position, payload);
+            position = position.plus(payload.len());
+        }
+        offset = writer.flush(offset)?;
+        writer.buffer.shrink_to(MOST_RECORD);
+        Ok(offset)
+    }
+
+    /// After a failed write: takes away what was written of it. What remains to be said is
+    /// returned.
+    fn take_back(&self, writer: &mut Writer<S::File>, source: std::io::Error) -> LogError {
+        let name = writer.name();
+        let file = Arc::clone(&writer.file);
+        let _syncing = lock(&self.syncing);
+        // Durable at once: what is written next must not meet the rest of this after a crash.
+        let taken_back = file.truncate(writer.offset).and_then(|()| file.sync());
+        match (taken_back, LogError::io("write", &name, source)) {
+            (Ok(()), full @ LogError::NoSpace(_)) => full,
+            // After any other error the file may not hold what was written before either.
+            (Ok(()), error) => {
+                lock(&self.shared).poisoned = true;
+                error
+            }
+            (Err(source), _) => self.poison("truncate", &name, source),
+        }
+    }
+
+    /// Shows readers what was written.
+    fn publish(
+        &self,
+        writer: &mut MutexGuard<'_, Writer<S::File>>,
+        frames: &[u8],
+        plan: Plan,
+        start: u64,
+        position: LogPosition,
+    ) {
+        let session = std::mem::take(&mut writer.session);
+        let chunks = self.chunks(writer.sequence, frames, &plan.drafts, start, position);
+        let mut shared = lock(&self.shared);
+        // Where the last whole unit ends: behind the last record with none open after it.
+        let mut place = writer.place(start);
+        let mut at = position;
+        for draft in &plan.drafts {
+            place.offset += (RECORD_HEADER + draft.range.len()) as u64;
+            at = at.plus(draft.range.len());
+            if !draft.marks.open {
+                shared.boundary = Boundary {
+                    position: at,
+                    place,
+                };
+            }
+        }
+        for chunk in chunks {
+            shared.cache.push(chunk);
+        }
+        if session {
+            shared.schema.clear();
+            shared.open_schema.clear();
+        }
+        if plan.after.received > shared.received {
+            let open = std::mem::take(&mut shared.open_schema);
+            shared.schema.merge(open);
+        }
+        for (number, (key, range)) in plan.schema.into_iter().enumerate() {
+            let frame = frames.get(range).unwrap_or_default();
+            match number < plan.settled {
+                true => shared.schema.set(key, frame),
+                false => shared.open_schema.set(key, frame),
+            }
+        }
+        shared.end = at;
+        shared.received = plan.after.received;
+        shared.open = plan.after.open;
+        shared.whole_key = plan.after.whole_key;
+        shared.index.set_newest_bytes(writer.offset);
+        shared.dirty = true;
+    }
+
+    /// What of the drafts goes to the cache. Room for it is made first.
+    fn chunks(
+        &self,
+        segment: u64,
+        frames: &[u8],
+        drafts: &[Draft],
+        mut offset: u64,
+        mut position: LogPosition,
+    ) -> Vec<Chunk> {
+        let cost = |draft: &Draft| draft.range.len() as u64 + CHUNK_OVERHEAD;
+        let mut left: u64 = drafts.iter().map(cost).sum();
+        let limit = {
+            // Both at once: what is left out below must not leave a gap behind what is kept.
+            let mut shared = lock(&self.shared);
+            shared.cache.make_room(left);
+            shared.cache.limit()
+        };
+        let mut chunks = Vec::new();
+        for draft in drafts {
+            let place = Place { segment, offset };
+            offset += (RECORD_HEADER + draft.range.len()) as u64;
+            if left <= limit {
+                let bytes = frames.get(draft.range.clone()).unwrap_or_default();
+                chunks.push(Chunk {
+                    kind: draft.kind,
+                    // Copied: how much memory `frames` keeps alive is not known here.
+                    bytes: Bytes::copy_from_slice(bytes),
+                    position,
+                    place,
+                    next: Place { segment, offset },
+                    marks: draft.marks,
+                });
+            }
+            left -= cost(draft);
+            position = position.plus(draft.range.len());
+        }
+        chunks
+    }
+}

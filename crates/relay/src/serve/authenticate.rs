@@ -1,0 +1,306 @@
+//! From the start packet to the first `ReadyForQuery`: the primary and the client speak
+//! with each other, the relay listens and takes one offer away.
+//!
+//! **Channel binding.** A client that binds its login to the TLS channel would bind it to
+//! the one with the relay, which the primary does not know, so the relay takes
+//! `SCRAM-SHA-256-PLUS` out of what the primary offers. Where TLS is spoken on one leg
+//! only, all is well. Where it is spoken on both, a client that could have bound says so
+//! (flag `y`), and the primary, which did offer it, must take that for an attack. The
+//! message is signed by the client, so that the relay can only say what to do:
+//! `channel_binding=disable` at the client, or no TLS between relay and primary.
+
+use std::collections::BTreeMap;
+use std::io;
+
+use bytes::BytesMut;
+use lockstep_wire::backend::{Backend, Report};
+use lockstep_wire::frame::{self, Frame};
+use tokio::io::AsyncWriteExt;
+
+use super::frames::{FrameReader, ReadError, split};
+use super::pump::Ends;
+use super::stop::Stop;
+use super::transport::{Reader, Transport, after, close_with, message};
+use crate::session::Client;
+
+/// Longest message while a session begins, in bytes: a server takes tokens up to 64 kB.
+const LIMIT: usize = 128 * 1024;
+
+/// Authentication requests, by number.
+const SASL: u32 = 10;
+/// Those that need no answer: done, and the server's last word of SASL.
+const NO_ANSWER: [u32; 2] = [0, 12];
+
+/// Mechanisms that bind the channel end in this.
+const BINDING: &[u8] = b"-PLUS";
+
+/// Most settings that are remembered of what the primary reports (18 reports 16).
+const MOST_SETTINGS: usize = 64;
+
+/// What a client that could bind, but was not offered to, begins its SCRAM with.
+const COULD_BIND: &[u8] = b"y,";
+
+/// A session that the primary has let in.
+pub(super) struct Begun {
+    pub ends: Ends,
+    /// The primary's process.
+    pub pid: u32,
+    /// Settings that it has reported, by name.
+    pub settings: BTreeMap<String, String>,
+}
+
+/// How a login can end otherwise.
+pub(super) enum NotBegun {
+    /// The client has been told, or has left.
+    Ended,
+    /// It must be told this.
+    Refused(Client, Report),
+}
+
+/// One login.
+struct Login {
+    client: FrameReader<Reader>,
+    primary: FrameReader<Reader>,
+    encrypted: bool,
+    /// The primary waits for a message of the client.
+    awaited: bool,
+    offered: bool,
+    pid: u32,
+    settings: BTreeMap<String, String>,
+}
+
+/// What the primary's messages have led to.
+enum Progress {
+    Going,
+    Ready,
+}
+
+/// Sends `packet` to the primary and lets the client log in. With `hold_ready` the first
+/// `ReadyForQuery` is kept back.
+pub(super) async fn authenticate(
+    client: Client,
+    primary: Transport,
+    packet: &[u8],
+    hold_ready: bool,
+    stop: &mut Stop,
+) -> Result<Begun, NotBegun> {
+    let encrypted = primary.is_tls();
+    let (primary_reader, mut primary_writer) = primary.halves();
+    let mut login = Login {
+        client: FrameReader::new(client.reader),
+        primary: FrameReader::new(primary_reader),
+        encrypted,
+        awaited: false,
+        offered: false,
+        pid: 0,
+        settings: BTreeMap::new(),
+    };
+    let mut client_writer = client.writer;
+    let sent = async {
+        primary_writer.write_all(packet).await?;
+        primary_writer.flush().await
+    };
+    // If it fails the primary may still have said why.
+    let _ = sent.await;
+    let mut out = Vec::new();
+    let ended = loop {
+        tokio::select! {
+            got = login.primary.message(LIMIT) => match got {
+                Ok(Some(first)) => {
+                    out.clear();
+                    let progress = login.take_all(first, hold_ready, &mut out);
+                    let written = async {
+                        client_writer.write_all(&out).await?;
+                        client_writer.flush().await
+                    };
+                    if written.await.is_err() {
+                        return Err(NotBegun::Ended);
+                    }
+                    match progress {
+                        Ok(Progress::Going) => {}
+                        Ok(Progress::Ready) => break None,
+                        Err(error) => break Some(nonsense(&error)),
+                    }
+                }
+                Err(ReadError::Wire(error)) => break Some(nonsense(&error)),
+                // As a server that ends: what it said has been passed on.
+                Ok(None) | Err(ReadError::Io(_)) => {
+                    let _ = client_writer.shutdown().await;
+                    return Err(NotBegun::Ended);
+                }
+            },
+            got = login.client.message(LIMIT), if login.awaited => match got {
+                Ok(Some(answer)) => {
+                    if let Some(report) = login.answer(&answer) {
+                        break Some(report);
+                    }
+                    if send(&mut primary_writer, &answer).await.is_err() {
+                        // Its last words come with the next turn.
+                        login.awaited = false;
+                    }
+                }
+                Err(ReadError::Wire(error)) => {
+                    break Some(Report::fatal("08P01", format!("invalid message: {error}")));
+                }
+                Ok(None) | Err(ReadError::Io(_)) => return Err(NotBegun::Ended),
+            },
+            () = stop.told() => break Some(stopping()),
+        }
+    };
+    let (client_reader, client_left) = login.client.into_parts();
+    let client_reader = after(client_left, client_reader);
+    if let Some(report) = ended {
+        let client = Client {
+            reader: client_reader,
+            writer: client_writer,
+        };
+        return Err(NotBegun::Refused(client, report));
+    }
+    let (primary_reader, primary_left) = login.primary.into_parts();
+    Ok(Begun {
+        ends: Ends {
+            client_reader,
+            client_writer,
+            primary_reader: after(primary_left, primary_reader),
+            primary_writer,
+        },
+        pid: login.pid,
+        settings: login.settings,
+    })
+}
+
+async fn send(writer: &mut super::transport::Writer, bytes: &[u8]) -> io::Result<()> {
+    writer.write_all(bytes).await?;
+    writer.flush().await
+}
+
+impl Login {
+    /// Takes a message of the primary and those that have come with it.
+    fn take_all(
+        &mut self,
+        first: BytesMut,
+        hold_ready: bool,
+        out: &mut Vec<u8>,
+    ) -> Result<Progress, ReadError> {
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match self.take(&message, hold_ready, out) {
+                Progress::Going => next = self.primary.buffered(LIMIT)?,
+                Progress::Ready => return Ok(Progress::Ready),
+            }
+        }
+        Ok(Progress::Going)
+    }
+
+    /// Takes one message of the primary: what the client gets of it goes to `out`.
+    fn take(&mut self, message: &[u8], hold_ready: bool, out: &mut Vec<u8>) -> Progress {
+        let (tag, body) = split(message);
+        match Backend::parse(Frame { tag, body }) {
+            Ok(Backend::Authentication(SASL)) => {
+                self.awaited = true;
+                let (list, taken) = without_binding(body);
+                self.offered = taken;
+                frame::put(out, tag, |out| out.extend(list));
+                return Progress::Going;
+            }
+            Ok(Backend::Authentication(way)) => self.awaited = !NO_ANSWER.contains(&way),
+            Ok(Backend::AuthenticationOk) => self.awaited = false,
+            Ok(Backend::BackendKeyData { process, .. }) => self.pid = process,
+            // Servers report a fixed number of them; each is short.
+            Ok(Backend::ParameterStatus { name, value }) if self.settings.len() < MOST_SETTINGS => {
+                self.settings.insert(name.to_owned(), value.to_owned());
+            }
+            Ok(Backend::ReadyForQuery(_)) => {
+                if !hold_ready {
+                    out.extend_from_slice(message);
+                }
+                return Progress::Ready;
+            }
+            // Whatever it is, it is between the two.
+            _ => {}
+        }
+        out.extend_from_slice(message);
+        Progress::Going
+    }
+
+    /// Looks at an answer of the client; a report if it cannot succeed.
+    fn answer(&mut self, answer: &[u8]) -> Option<Report> {
+        self.awaited = false;
+        if !std::mem::take(&mut self.offered) || !self.encrypted {
+            return None;
+        }
+        // The mechanism's name, a length, then the client's first words.
+        let (_, body) = split(answer);
+        let name = body.iter().position(|&byte| byte == 0)?;
+        let words = body.get(name + 5..)?;
+        words.starts_with(COULD_BIND).then(|| {
+            Report::fatal(
+                "28000",
+                "this login cannot pass through the relay: TLS on both sides of it leaves no channel to bind",
+            )
+            .hint("Connect with channel_binding=disable, or let the relay speak to the primary without TLS.")
+        })
+    }
+}
+
+/// A list of mechanisms without those that bind the channel; true if there was one.
+fn without_binding(body: &[u8]) -> (Vec<u8>, bool) {
+    let (number, names) = body.split_at_checked(4).unwrap_or((body, &[]));
+    let mut list = number.to_vec();
+    let mut taken = false;
+    for name in names.split_inclusive(|&byte| byte == 0) {
+        match name.strip_suffix(&[0]).unwrap_or(name).ends_with(BINDING) {
+            true => taken = true,
+            false => list.extend_from_slice(name),
+        }
+    }
+    (list, taken)
+}
+
+fn nonsense(error: &dyn std::fmt::Display) -> Report {
+    Report::fatal("08P01", format!("the primary does not make sense: {error}"))
+}
+
+/// What clients are told when the relay stops.
+pub(super) fn stopping() -> Report {
+    Report::fatal(
+        "57P01",
+        "terminating connection because the relay is stopping",
+    )
+}
+
+/// Tells a client why its session ends.
+pub(super) async fn refuse(client: Client, report: Report) {
+    close_with(client, &message(report)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_mechanisms_that_bind_are_taken_away() {
+        for (offered, left, taken) in [
+            (
+                &b"\0\0\0\x0aSCRAM-SHA-256-PLUS\0SCRAM-SHA-256\0\0"[..],
+                &b"\0\0\0\x0aSCRAM-SHA-256\0\0"[..],
+                true,
+            ),
+            (
+                b"\0\0\0\x0aSCRAM-SHA-256\0\0",
+                b"\0\0\0\x0aSCRAM-SHA-256\0\0",
+                false,
+            ),
+            (
+                b"\0\0\0\x0aSCRAM-SHA-256\0OAUTHBEARER\0\0",
+                b"\0\0\0\x0aSCRAM-SHA-256\0OAUTHBEARER\0\0",
+                false,
+            ),
+            (b"\0\0\0\x0aX-PLUS\0\0", b"\0\0\0\x0a\0", true),
+            (b"\0\0\0\x0a", b"\0\0\0\x0a", false),
+            (b"\0", b"\0", false),
+        ] {
+            assert_eq!(without_binding(offered), (left.to_vec(), taken));
+        }
+    }
+}

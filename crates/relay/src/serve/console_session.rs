@@ -1,0 +1,222 @@
+//! Sessions of database `lockstep`: the primary says who it is, the relay's console
+//! answers.
+
+use std::sync::Arc;
+
+use bytes::BytesMut;
+use lockstep_wire::backend::{Backend, Report};
+use lockstep_wire::frame::Frame;
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup::{Session, Startup};
+use tokio::io::AsyncWriteExt;
+
+use super::authenticate::{Begun, NotBegun, authenticate, refuse};
+use super::frames::{FrameReader, ReadError, split};
+use super::local::{Local, answer};
+use super::pass::{Arrival, Open, leave};
+use super::rights::{ConsoleService, Rights};
+use super::stop::Stop;
+use super::transport::{Reader, Transport};
+use crate::session::{Client, Owner};
+
+/// The console's database.
+pub const DATABASE: &str = "lockstep";
+
+/// How a client says that it wants no replication.
+const OFF: [&str; 4] = ["false", "off", "no", "0"];
+
+/// Longest message of the primary's answer about rights, in bytes.
+const LIMIT: usize = 64 * 1024;
+
+/// What the console needs of the primary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConsoleLogin {
+    /// The database in whose stead `lockstep` stands.
+    pub database: String,
+    /// The role, besides superusers, that may change something.
+    pub admin_role: Option<String>,
+}
+
+/// True for a session of the console.
+pub(super) fn is_wanted(arrival: &Arrival) -> bool {
+    let replication = arrival
+        .start
+        .get("replication")
+        .is_some_and(|value| !OFF.contains(&value.to_ascii_lowercase().as_str()));
+    !replication && arrival.database() == DATABASE
+}
+
+/// Serves a console session over a connection to the primary, to its end.
+pub(super) async fn serve<O: Owner, C: ConsoleService>(
+    (owner, console): (&Arc<O>, &Arc<C>),
+    client: Client,
+    primary: Transport,
+    (arrival, login): (Arrival, &ConsoleLogin),
+    mut stop: Stop,
+) {
+    let packet = start_packet(&arrival.start, login);
+    let begun = match authenticate(client, primary, &packet, true, &mut stop).await {
+        Ok(begun) => begun,
+        Err(NotBegun::Ended) => return,
+        Err(NotBegun::Refused(client, report)) => return refuse(client, report).await,
+    };
+    let facts = arrival.facts(begun.pid, begun.settings.clone());
+    let (client, rights) = ask(begun, &facts.user, login).await;
+    let rights = match rights {
+        Ok(rights) => Arc::new(rights),
+        Err(report) => return refuse(client, report).await,
+    };
+    let _open = Open::new(owner, facts);
+    let mut local = Local::new(client);
+    if local.reply(&answer(Vec::new())).await.is_err() {
+        return;
+    }
+    while let Some((next, text)) = local.query(&mut stop).await {
+        local = next;
+        if local
+            .reply(&ask_console(console, &rights, text).await)
+            .await
+            .is_err()
+        {
+            return;
+        }
+    }
+}
+
+async fn ask_console<C: ConsoleService>(
+    console: &Arc<C>,
+    rights: &Arc<Rights>,
+    text: String,
+) -> Vec<u8> {
+    let mut messages = Vec::new();
+    if text
+        .trim_matches(|c: char| c == ';' || c.is_ascii_whitespace())
+        .is_empty()
+    {
+        Backend::EmptyQueryResponse.encode(&mut messages);
+        return answer(messages);
+    }
+    let (console, rights) = (Arc::clone(console), Arc::clone(rights));
+    // It may wait for a disk or a lock.
+    let answered = tokio::task::spawn_blocking(move || console.answer(&rights, &text)).await;
+    match answered {
+        Ok(messages) => answer(messages),
+        Err(error) => {
+            tracing::error!(%error, "the console failed");
+            let report = Report::error("XX000", "the console failed: see the relay's log");
+            Backend::ErrorResponse(report).encode(&mut messages);
+            answer(messages)
+        }
+    }
+}
+
+/// The start of the session in which the primary is asked. Options that could change what
+/// is asked stay out; what the console says is UTF-8.
+fn start_packet(start: &Session, login: &ConsoleLogin) -> Vec<u8> {
+    let mut parameters: Vec<_> = start
+        .parameters
+        .iter()
+        .filter(|(name, _)| {
+            matches!(name.as_str(), "user" | "application_name") || name.starts_with("_pq_.")
+        })
+        .cloned()
+        .collect();
+    parameters.push(("database".to_owned(), login.database.clone()));
+    parameters.push(("client_encoding".to_owned(), "UTF8".to_owned()));
+    let mut packet = Vec::new();
+    Startup::Session(Session {
+        minor: start.minor,
+        parameters,
+    })
+    .encode(&mut packet);
+    packet
+}
+
+/// Every name is qualified: a role may choose its search path.
+fn question(admin_role: Option<&str>) -> String {
+    let admin = match admin_role {
+        Some(role) => format!(
+            "coalesce((SELECT pg_catalog.pg_has_role(r.oid, a.oid, 'MEMBER') FROM pg_catalog.pg_roles a \
+             WHERE a.rolname OPERATOR(pg_catalog.=) {}::pg_catalog.name), false)",
+            literal(role)
+        ),
+        None => "false".to_owned(),
+    };
+    format!(
+        "SELECT r.rolsuper, pg_catalog.pg_has_role(r.oid, 'pg_monitor', 'USAGE'), {admin} \
+         FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) current_user"
+    )
+}
+
+/// Text in a query, whatever `standard_conforming_strings` says.
+fn literal(text: &str) -> String {
+    let text = text.replace('\\', "\\\\").replace('\'', "''");
+    format!(" E'{text}'")
+}
+
+/// Asks the primary for the role's rights, and leaves it.
+async fn ask(begun: Begun, user: &str, login: &ConsoleLogin) -> (Client, Result<Rights, Report>) {
+    let mut ends = begun.ends;
+    let client = Client {
+        reader: ends.client_reader,
+        writer: ends.client_writer,
+    };
+    let mut query = Vec::new();
+    Frontend::Query(&question(login.admin_role.as_deref())).encode(&mut query);
+    let mut frames = FrameReader::new(ends.primary_reader);
+    let asked = async {
+        ends.primary_writer.write_all(&query).await?;
+        ends.primary_writer.flush().await?;
+        read_rights(&mut frames).await
+    };
+    let rights = match asked.await {
+        Ok(Ok((superuser, monitor, admin))) => Ok(Rights {
+            user: user.to_owned(),
+            superuser,
+            monitor,
+            admin,
+        }),
+        Ok(Err(report)) => Err(report),
+        Err(error) => Err(Report::fatal(
+            "08006",
+            format!("the primary could not be asked for the role's rights: {error}"),
+        )),
+    };
+    leave(&mut ends.primary_writer).await;
+    (client, rights)
+}
+
+type Answer = (bool, bool, bool);
+
+async fn read_rights(
+    frames: &mut FrameReader<Reader>,
+) -> Result<Result<Answer, Report>, ReadError> {
+    let mut answers = 0_u64;
+    let mut answer = None;
+    let mut refused = None;
+    while let Some(message) = frames.message(LIMIT).await? {
+        let message: BytesMut = message;
+        let (tag, body) = split(&message);
+        match Backend::parse(Frame { tag, body }) {
+            Ok(Backend::DataRow(values)) => {
+                let truth = |at: usize| values.get(at).copied().flatten() == Some(b"t");
+                answers += 1;
+                answer = Some((truth(0), truth(1), truth(2)));
+            }
+            Ok(Backend::ErrorResponse(report)) => refused = Some(report),
+            Ok(Backend::ReadyForQuery(_)) => break,
+            _ => {}
+        }
+    }
+    Ok(match (answer, refused) {
+        (Some(answer), None) if answers == 1 => Ok(answer),
+        (_, Some(report)) => Err(Report {
+            severity: "FATAL".to_owned(),
+            ..report
+        }),
+        (_, None) => Err(Report::fatal(
+            "08006",
+            "the primary does not say one thing about the role",
+        )),
+    })
+}

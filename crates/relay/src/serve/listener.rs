@@ -1,0 +1,403 @@
+//! Where the relay listens, and its connections from first to last.
+
+use std::fmt;
+use std::fs::{self, Permissions};
+use std::io;
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockstep_wire::backend::Report;
+use socket2::{SockRef, TcpKeepalive};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+use tokio::time::{sleep, timeout};
+
+use super::console_session::{self, ConsoleLogin};
+use super::front::{Arrived, Encryption, arrive};
+use super::pass::{self, Arrival};
+use super::rights::ConsoleService;
+use super::stop::Stop;
+use super::tls::Tls;
+use super::transport::{Transport, close_with, message};
+use super::upstream_leg::Primary;
+use crate::session::Owner;
+
+/// Most sessions, unless told otherwise.
+pub const SESSIONS: usize = 1000;
+
+/// Connections beyond the sessions that may be there: those that have not said yet what
+/// they want, cancel requests, and those that are being refused.
+const EXTRA_CONNECTIONS: usize = 100;
+
+/// How long a client may take to begin, unless told otherwise.
+pub const STARTUP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long sessions may take to end, unless told otherwise.
+pub const STOP_PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long to wait when no connection can be accepted, as when files run out.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+/// A connection that says nothing is asked whether it is there after this time.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(60);
+/// And again at this interval.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(10);
+/// So often before it counts as gone.
+const KEEPALIVE_TRIES: u32 = 6;
+
+/// A place to listen on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// TCP; with port 0 the system chooses one.
+    Tcp {
+        /// A name or an address.
+        host: String,
+        /// The port.
+        port: u16,
+    },
+    /// A Unix socket, named by the folder and the port as libpq does.
+    Socket {
+        /// The folder.
+        folder: PathBuf,
+        /// The port.
+        port: u16,
+    },
+}
+
+impl Listen {
+    /// What `listen` of the configuration means: a path is a socket's folder.
+    pub fn new(host: &str, port: u16) -> Self {
+        match host.starts_with('/') {
+            true => Self::Socket {
+                folder: host.into(),
+                port,
+            },
+            false => Self::Tcp {
+                host: host.to_owned(),
+                port,
+            },
+        }
+    }
+}
+
+impl fmt::Display for Listen {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Tcp { host, port } => write!(f, "\"{host}\" port {port}"),
+            Self::Socket { folder, port } => write!(f, "{} port {port}", folder.display()),
+        }
+    }
+}
+
+/// It is not possible to listen somewhere.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot listen on {place}: {source}")]
+pub struct ListenError {
+    /// Where.
+    pub place: Listen,
+    /// Why.
+    pub source: io::Error,
+}
+
+/// What serves sessions.
+pub struct Service<O: Owner, C: ConsoleService> {
+    /// Decides what becomes of replication commands.
+    pub owner: Arc<O>,
+    /// Answers in database `lockstep`.
+    pub console: Arc<C>,
+    /// What a session that begins has to keep to.
+    pub terms: watch::Receiver<Arc<Terms>>,
+    /// Where the primary is.
+    pub primary: Box<dyn Primary>,
+    /// How many, and how long.
+    pub limits: Limits,
+}
+
+/// What the operator may change while the relay runs. A session keeps to what was in force
+/// when it connected.
+#[derive(Debug, Clone)]
+pub struct Terms {
+    /// How console sessions log in.
+    pub console_login: ConsoleLogin,
+    /// TLS towards clients; None is none.
+    pub tls: Option<Arc<Tls>>,
+    /// Sessions over TCP must use it.
+    pub tls_required: bool,
+}
+
+/// How many connections there may be, and how long they may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Most sessions at a time.
+    pub sessions: usize,
+    /// How long a client may take to say what it wants, encryption included.
+    pub startup: Duration,
+    /// How long sessions may take to end once they have been told to.
+    pub stop: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self {
+            sessions: SESSIONS,
+            startup: STARTUP_DEADLINE,
+            stop: STOP_PATIENCE,
+        }
+    }
+}
+
+/// Bound places. Dropping it closes them.
+pub struct Listener {
+    bound: Vec<Bound>,
+}
+
+enum Bound {
+    Tcp(TcpListener),
+    Unix(UnixListener, SocketFile),
+}
+
+/// Removes a socket's file.
+struct SocketFile(PathBuf, u16);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.0);
+    }
+}
+
+impl Listener {
+    /// Binds all places. A name that has several addresses is several places.
+    pub async fn bind(places: &[Listen]) -> Result<Self, ListenError> {
+        let mut bound = Vec::new();
+        for place in places {
+            let failed = |source| ListenError {
+                place: place.clone(),
+                source,
+            };
+            match place {
+                Listen::Tcp { host, port } => {
+                    let addresses = tokio::net::lookup_host((host.as_str(), *port)).await;
+                    for address in addresses.map_err(failed)? {
+                        let listener = TcpListener::bind(address).await.map_err(failed)?;
+                        bound.push(Bound::Tcp(listener));
+                    }
+                }
+                Listen::Socket { folder, port } => {
+                    bound.push(bind_socket(folder, *port).map_err(failed)?);
+                }
+            }
+        }
+        Ok(Self { bound })
+    }
+
+    /// Where it listens, with ports that the system has chosen.
+    pub fn places(&self) -> Vec<Listen> {
+        self.bound.iter().filter_map(Bound::place).collect()
+    }
+
+    /// Accepts connections and serves them until told to stop, then waits for sessions
+    /// to end, but not longer than [`Limits::stop`].
+    pub async fn run<O: Owner, C: ConsoleService>(self, service: Arc<Service<O, C>>, stop: Stop) {
+        let mut accepting = JoinSet::new();
+        let shared = Arc::new(Shared {
+            sessions: Arc::new(Semaphore::new(service.limits.sessions)),
+            connections: Arc::new(Semaphore::new(service.limits.sessions + EXTRA_CONNECTIONS)),
+            next: AtomicU64::new(1),
+            service,
+        });
+        for bound in self.bound {
+            accepting.spawn(accept_all(bound, Arc::clone(&shared), stop.clone()));
+        }
+        while accepting.join_next().await.is_some() {}
+    }
+}
+
+fn bind_socket(folder: &Path, port: u16) -> io::Result<Bound> {
+    let path = folder.join(format!(".s.PGSQL.{port}"));
+    // A file that nobody listens on is what a killed relay has left.
+    let left_over = std::os::unix::net::UnixStream::connect(&path)
+        .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
+    if left_over {
+        fs::remove_file(&path)?;
+    }
+    let listener = UnixListener::bind(&path)?;
+    let file = SocketFile(path, port);
+    // As a server's socket: the folder decides who may connect.
+    fs::set_permissions(&file.0, Permissions::from_mode(0o777))?;
+    Ok(Bound::Unix(listener, file))
+}
+
+impl Bound {
+    fn place(&self) -> Option<Listen> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().ok().map(|address| Listen::Tcp {
+                host: address.ip().to_string(),
+                port: address.port(),
+            }),
+            Self::Unix(_, file) => Some(Listen::Socket {
+                folder: file.0.parent()?.to_owned(),
+                port: file.1,
+            }),
+        }
+    }
+
+    async fn accept(&self) -> io::Result<(Transport, Option<SocketAddr>)> {
+        match self {
+            Self::Tcp(listener) => {
+                let (stream, peer) = listener.accept().await?;
+                // It fails where the client has gone already, which is found out later.
+                let _ = keep_alive(&stream);
+                Ok((Transport::Tcp(stream), Some(peer)))
+            }
+            Self::Unix(listener, _) => {
+                let (stream, _) = listener.accept().await?;
+                Ok((Transport::Unix(stream), None))
+            }
+        }
+    }
+}
+
+/// Sends at once, and notices a peer that is gone without a word. A peer that is there
+/// but takes nothing may do so for as long as it likes: a subscriber may wait for a lock.
+pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let keepalive = TcpKeepalive::new()
+        .with_time(KEEPALIVE_AFTER)
+        .with_interval(KEEPALIVE_EVERY)
+        .with_retries(KEEPALIVE_TRIES);
+    SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// What connections share.
+struct Shared<O: Owner, C: ConsoleService> {
+    service: Arc<Service<O, C>>,
+    sessions: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
+    next: AtomicU64,
+}
+
+async fn accept_all<O: Owner, C: ConsoleService>(
+    bound: Bound,
+    shared: Arc<Shared<O, C>>,
+    mut stop: Stop,
+) {
+    let mut connections = JoinSet::new();
+    loop {
+        let accepted = tokio::select! {
+            accepted = bound.accept() => accepted,
+            Some(ended) = connections.join_next() => {
+                report(ended);
+                continue;
+            }
+            () = stop.told() => break,
+        };
+        let (transport, peer) = match accepted {
+            Ok(accepted) => accepted,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                sleep(ACCEPT_AGAIN).await;
+                continue;
+            }
+        };
+        let Ok(place) = Arc::clone(&shared.connections).try_acquire_owned() else {
+            refuse_at_once(transport, &shared);
+            continue;
+        };
+        let (theirs, stop) = (Arc::clone(&shared), stop.clone());
+        connections.spawn(async move {
+            theirs.connection(transport, peer, stop).await;
+            drop(place);
+        });
+    }
+    drop(bound);
+    let ended = timeout(shared.service.limits.stop, async {
+        while let Some(ended) = connections.join_next().await {
+            report(ended);
+        }
+    });
+    if ended.await.is_err() {
+        tracing::warn!(left = connections.len(), "sessions did not end in time");
+    }
+    connections.shutdown().await;
+}
+
+/// A session that panics must not go unnoticed, and must not hurt others.
+fn report(ended: Result<(), tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        tracing::error!(%error, "a session failed");
+    }
+}
+
+/// Beyond every limit: what fits into the socket's buffer is all that can be said.
+fn refuse_at_once<O: Owner, C: ConsoleService>(transport: Transport, shared: &Shared<O, C>) {
+    let bytes = message(too_many(shared.service.limits.sessions));
+    let _ = match &transport {
+        Transport::Tcp(stream) => stream.try_write(&bytes),
+        Transport::Unix(stream) => stream.try_write(&bytes),
+        _ => Ok(0),
+    };
+}
+
+fn too_many(most: usize) -> Report {
+    Report::fatal(
+        "53300",
+        format!("sorry, too many clients already: the relay serves at most {most} sessions"),
+    )
+}
+
+impl<O: Owner, C: ConsoleService> Shared<O, C> {
+    /// One connection from first to last.
+    async fn connection(&self, transport: Transport, peer: Option<SocketAddr>, mut stop: Stop) {
+        let service = &self.service;
+        let terms = Arc::clone(&service.terms.borrow());
+        let encryption = Encryption {
+            tls: terms.tls.as_deref(),
+            required: terms.tls_required,
+        };
+        let arrived = tokio::select! {
+            arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
+            () = stop.told() => return,
+        };
+        let (transport, start, packet) = match arrived {
+            // Half a packet, or nothing: closed without a word, as a server does.
+            Err(_) | Ok(Arrived::Gone) => return,
+            Ok(Arrived::Refused { transport, why }) => {
+                return close_with(transport.client(), &message(why)).await;
+            }
+            Ok(Arrived::Cancel { transport, packet }) => {
+                return pass::cancel(transport, &packet, &*service.primary).await;
+            }
+            Ok(Arrived::Session {
+                transport,
+                start,
+                packet,
+            }) => (transport, start, packet),
+        };
+        let Ok(_place) = self.sessions.try_acquire() else {
+            let why = too_many(service.limits.sessions);
+            return close_with(transport.client(), &message(why)).await;
+        };
+        let arrival = Arrival {
+            id: self.next.fetch_add(1, Ordering::Relaxed),
+            peer,
+            start,
+            packet,
+        };
+        let reached = pass::reach(transport.client(), &*service.primary).await;
+        let Some((client, primary)) = reached else {
+            return;
+        };
+        if console_session::is_wanted(&arrival) {
+            let ours = (&service.owner, &service.console);
+            let wanted = (arrival, &terms.console_login);
+            console_session::serve(ours, client, primary, wanted, stop).await;
+        } else {
+            pass::serve(&service.owner, client, primary, arrival, stop).await;
+        }
+    }
+}

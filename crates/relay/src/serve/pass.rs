@@ -1,0 +1,356 @@
+//! A session from its start packet to its end: passed through to the primary, streamed
+//! by the relay, or both in turn.
+//!
+//! ```text
+//! login ──> passed through ──Decision::Stream──> streaming <──Stream── alone
+//!                │                                   └────After::Idle────^
+//!                v
+//!              ended
+//! ```
+//!
+//! While the relay streams, the session's own connection to the primary is closed, so
+//! that a subscriber costs the primary no walsender. A session that has stopped streaming
+//! is alone: the relay's owner may still answer its replication commands, anything else
+//! gets an error.
+
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_wire::backend::Report;
+use lockstep_wire::command::Command;
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::time::timeout;
+
+use super::authenticate::{NotBegun, authenticate, refuse, stopping};
+use super::console_session::DATABASE;
+use super::local::{Local, query_text};
+use super::pump::{Ends, Event, Pump};
+use super::stop::Stop;
+use super::transport::{Transport, Writer, after, close_with, message};
+use super::upstream_leg::{Primary, connect};
+use crate::session::{After, Client, Decision, Facts, Owner, Stream};
+
+/// How long the primary may take to accept that a session leaves it.
+const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
+
+/// A session that wants to begin.
+pub(super) struct Arrival {
+    /// The relay's number of it.
+    pub id: u64,
+    /// Where the client is.
+    pub peer: Option<SocketAddr>,
+    /// How it begins.
+    pub start: startup::Session,
+    /// The same as it was sent.
+    pub packet: Vec<u8>,
+}
+
+impl Arrival {
+    /// The database it means.
+    pub fn database(&self) -> &str {
+        let user = self.start.get("user").unwrap_or_default();
+        match self.start.get("database") {
+            Some(database) if !database.is_empty() => database,
+            _ => user,
+        }
+    }
+
+    /// A session of logical replication.
+    fn is_logical(&self) -> bool {
+        self.start.get("replication") == Some("database") && self.database() != DATABASE
+    }
+
+    /// What is known of it.
+    pub fn facts(&self, pid: u32, settings: BTreeMap<String, String>) -> Facts {
+        Facts {
+            id: self.id,
+            pid,
+            user: self.start.get("user").unwrap_or_default().to_owned(),
+            database: self.database().to_owned(),
+            application_name: self
+                .start
+                .get("application_name")
+                .unwrap_or_default()
+                .to_owned(),
+            peer: self.peer,
+            server_version: settings.get("server_version").cloned().unwrap_or_default(),
+            settings,
+        }
+    }
+}
+
+/// A session that the owner knows of, until it is dropped.
+pub(super) struct Open<O: Owner> {
+    owner: Arc<O>,
+    facts: Facts,
+}
+
+impl<O: Owner> Open<O> {
+    pub fn new(owner: &Arc<O>, facts: Facts) -> Self {
+        owner.opened(&facts);
+        Self {
+            owner: Arc::clone(owner),
+            facts,
+        }
+    }
+
+    async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
+        self.owner.decide(&self.facts, command, text).await
+    }
+}
+
+impl<O: Owner> Drop for Open<O> {
+    fn drop(&mut self) {
+        self.owner.closed(&self.facts);
+    }
+}
+
+/// Connects to the primary for a client, who is told if that fails.
+pub(super) async fn reach(client: Client, primary: &dyn Primary) -> Option<(Client, Transport)> {
+    match connect(primary).await {
+        Ok(transport) => Some((client, transport)),
+        Err(reason) => {
+            tracing::warn!(%reason, "the primary cannot be reached");
+            let what = format!("the relay cannot reach the primary: {reason}");
+            refuse(client, Report::fatal("08001", what)).await;
+            None
+        }
+    }
+}
+
+/// Forwards a cancel request. A client waits for the end of its connection to know that
+/// the request has been heard.
+pub(super) async fn cancel(transport: Transport, packet: &[u8], primary: &dyn Primary) {
+    let forwarded = async {
+        let mut leg = connect(primary).await?;
+        leg.write_all(packet).await.map_err(|e| e.to_string())?;
+        leg.flush().await.map_err(|e| e.to_string())?;
+        // The primary closes the connection once it has heard.
+        let _ = timeout(LEAVE_DEADLINE, leg.read(&mut [0])).await;
+        Ok::<_, String>(())
+    };
+    if let Err(reason) = forwarded.await {
+        tracing::warn!(%reason, "a cancel request could not be forwarded");
+    }
+    drop(transport);
+}
+
+/// Serves a session over a connection to the primary, to its end.
+pub(super) async fn serve<O: Owner>(
+    owner: &Arc<O>,
+    client: Client,
+    primary: Transport,
+    arrival: Arrival,
+    mut stop: Stop,
+) {
+    let begun = authenticate(client, primary, &arrival.packet, false, &mut stop).await;
+    let begun = match begun {
+        Ok(begun) => begun,
+        Err(NotBegun::Ended) => return,
+        Err(NotBegun::Refused(client, report)) => return refuse(client, report).await,
+    };
+    let logical = arrival.is_logical();
+    let open = Open::new(owner, arrival.facts(begun.pid, begun.settings));
+    drop(arrival);
+    let passed = Passed {
+        pump: Pump::new(logical),
+        ends: begun.ends,
+    };
+    if let Some((client, stream)) = passed.run(&open, &mut stop).await {
+        stream_on(&open, client, stream, &mut stop).await;
+    }
+}
+
+/// How waiting for a decision ended.
+enum Decided<S> {
+    Owner(Decision<S>),
+    ClientGone,
+    Stopped,
+}
+
+/// A session with a primary behind it.
+struct Passed {
+    pump: Pump,
+    ends: Ends,
+}
+
+impl Passed {
+    /// Passes messages until the session ends, or until the relay is to stream.
+    async fn run<O: Owner>(
+        mut self,
+        open: &Open<O>,
+        stop: &mut Stop,
+    ) -> Option<(Client, O::Stream)> {
+        loop {
+            let event = tokio::select! {
+                event = self.pump.next(&mut self.ends) => event,
+                () = stop.told() => {
+                    self.end(&message(stopping())).await;
+                    return None;
+                }
+            };
+            match event {
+                Event::Query(query) => match self.decide(open, &query, stop).await {
+                    Decided::Owner(Decision::Pass) => self.pump.pass(query),
+                    Decided::Owner(Decision::Reply(messages)) => self.pump.answer(messages),
+                    Decided::Owner(Decision::Stream(stream)) => {
+                        let client = self.leave_primary().await?;
+                        return Some((client, stream));
+                    }
+                    Decided::ClientGone => return None,
+                    Decided::Stopped => {
+                        self.end(&message(stopping())).await;
+                        return None;
+                    }
+                },
+                Event::ClientGone => return None,
+                // All of it is with the client: now its connection ends as well.
+                Event::PrimaryGone | Event::Settled => {
+                    self.end(&[]).await;
+                    return None;
+                }
+            }
+        }
+    }
+
+    /// What becomes of a query.
+    async fn decide<O: Owner>(
+        &mut self,
+        open: &Open<O>,
+        query: &[u8],
+        stop: &mut Stop,
+    ) -> Decided<O::Stream> {
+        // What the relay does not understand the primary may.
+        let Ok(text) = query_text(query) else {
+            return Decided::Owner(Decision::Pass);
+        };
+        let Ok(command) = Command::parse(text) else {
+            return Decided::Owner(Decision::Pass);
+        };
+        tokio::select! {
+            biased;
+            decision = open.decide(&command, text) => Decided::Owner(decision),
+            // Nothing else can come while the query is held.
+            _ = self.pump.next(&mut self.ends) => Decided::ClientGone,
+            () = stop.told() => Decided::Stopped,
+        }
+    }
+
+    /// Closes the connection to the primary; None if the client has left.
+    async fn leave_primary(mut self) -> Option<Client> {
+        self.pump.settle();
+        match self.pump.next(&mut self.ends).await {
+            // A primary that has gone is not needed any more.
+            Event::Settled | Event::PrimaryGone => {}
+            Event::ClientGone | Event::Query(_) => return None,
+        }
+        if self.pump.may_end_politely() {
+            leave(&mut self.ends.primary_writer).await;
+        }
+        let left = self.pump.left().into();
+        Some(Client {
+            reader: after(left, self.ends.client_reader),
+            writer: self.ends.client_writer,
+        })
+    }
+
+    /// Lets the primary's message end, then sends `last` and closes both connections.
+    async fn end(mut self, last: &[u8]) {
+        self.pump.settle();
+        let last = match self.pump.next(&mut self.ends).await {
+            Event::Settled if self.pump.at_boundary() => last,
+            Event::ClientGone => return,
+            _ => &[],
+        };
+        if self.pump.may_end_politely() {
+            leave(&mut self.ends.primary_writer).await;
+        }
+        let client = Client {
+            reader: self.ends.client_reader,
+            writer: self.ends.client_writer,
+        };
+        close_with(client, last).await;
+    }
+}
+
+/// Says goodbye to the primary.
+pub(super) async fn leave(primary: &mut Writer) {
+    let mut bytes = Vec::new();
+    Frontend::Terminate.encode(&mut bytes);
+    let left = async {
+        primary.write_all(&bytes).await?;
+        primary.shutdown().await
+    };
+    // It finds out by itself otherwise.
+    let _ = timeout(LEAVE_DEADLINE, left).await;
+}
+
+/// Streams, and then serves what the client asks for until it leaves.
+async fn stream_on<O: Owner>(
+    open: &Open<O>,
+    mut client: Client,
+    mut stream: O::Stream,
+    stop: &mut Stop,
+) {
+    loop {
+        client = match stream.run(client).await {
+            Ok((client, After::Idle)) => client,
+            Ok((client, After::Closed)) => return close_with(client, &[]).await,
+            Err(error) => {
+                tracing::debug!(%error, session = open.facts.id, "streaming ended");
+                return;
+            }
+        };
+        match alone(open, client, stop).await {
+            Some(next) => (client, stream) = next,
+            None => return,
+        }
+    }
+}
+
+/// Serves a session without a primary until the relay is to stream again.
+async fn alone<O: Owner>(
+    open: &Open<O>,
+    client: Client,
+    stop: &mut Stop,
+) -> Option<(Client, O::Stream)> {
+    let mut local = Local::new(client);
+    loop {
+        let (next, text) = local.query(stop).await?;
+        local = next;
+        let command = match Command::parse(&text) {
+            Ok(command) => command,
+            Err(error) => {
+                let report = Report::error("42601", error.to_string());
+                local.refuse(report).await.ok()?;
+                continue;
+            }
+        };
+        let decision = tokio::select! {
+            biased;
+            decision = open.decide(&command, &text) => decision,
+            () = local.left() => return None,
+            () = stop.told() => {
+                close_with(local.into_client(), &message(stopping())).await;
+                return None;
+            }
+        };
+        match decision {
+            Decision::Pass => local.refuse(alone_report()).await.ok()?,
+            Decision::Reply(messages) => local.reply(&messages).await.ok()?,
+            Decision::Stream(stream) => return Some((local.into_client(), stream)),
+        }
+    }
+}
+
+fn alone_report() -> Report {
+    Report::error(
+        "55000",
+        "the session's connection to the primary was closed when streaming began",
+    )
+    .hint("Reconnect.")
+}

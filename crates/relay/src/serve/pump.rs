@@ -1,0 +1,475 @@
+//! Bytes between a client and the primary, both ways, through two small buffers.
+//!
+//! Nothing is changed and nothing is collected, but for one thing: in a session of
+//! logical replication that is idle, a simple query that is not too long is taken out and
+//! shown to the caller, who passes it on or answers it. What the relay says itself goes
+//! between two messages of the primary.
+
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use lockstep_wire::frame::{self, HEADER};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::exchange::{Cut, Exchange};
+use super::frames::MOST;
+use super::transport::{Reader, Writer};
+
+/// Size of each of the two buffers, in bytes.
+pub(super) const BUFFER: usize = 16 * 1024;
+
+/// Longest query, as a message's body in bytes, that is taken out.
+pub(super) const QUERY_LIMIT: usize = 64 * 1024;
+
+/// What the caller must know.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Event {
+    /// A query, the whole message. Until it is passed on or answered nothing more is
+    /// taken from the client, except that it has left.
+    Query(Vec<u8>),
+    /// The client has gone.
+    ClientGone,
+    /// The primary has gone; what it sent is with the client.
+    PrimaryGone,
+    /// As [`Pump::settle`] asked for: all is with the client and a message's end is
+    /// reached.
+    Settled,
+}
+
+/// The halves of both connections.
+pub(super) struct Ends {
+    pub client_reader: Reader,
+    pub client_writer: Writer,
+    pub primary_reader: Reader,
+    pub primary_writer: Writer,
+}
+
+/// Bytes on their way: `start..looked` may go on, `looked..end` have not been looked at.
+struct Buffer {
+    bytes: Box<[u8]>,
+    start: usize,
+    looked: usize,
+    end: usize,
+}
+
+impl Buffer {
+    fn new() -> Self {
+        Self {
+            bytes: vec![0; BUFFER].into(),
+            start: 0,
+            looked: 0,
+            end: 0,
+        }
+    }
+
+    fn to_write(&self) -> &[u8] {
+        self.bytes.get(self.start..self.looked).unwrap_or_default()
+    }
+
+    fn unseen(&self) -> &[u8] {
+        self.bytes.get(self.looked..self.end).unwrap_or_default()
+    }
+
+    fn wrote(&mut self, length: usize) {
+        self.start = (self.start + length).min(self.looked);
+    }
+
+    /// So many more bytes may go on.
+    fn look(&mut self, length: usize) {
+        self.looked = (self.looked + length).min(self.end);
+    }
+
+    /// Takes up to `length` unseen bytes out; only when nothing is there to be written.
+    fn take(&mut self, length: usize) -> &[u8] {
+        let taken = length.min(self.end - self.looked);
+        let from = self.looked;
+        self.looked += taken;
+        self.start = self.looked;
+        self.bytes.get(from..from + taken).unwrap_or_default()
+    }
+
+    /// Reads more; only when nothing is there to be written. Ready(0) is the end.
+    fn poll_fill(&mut self, cx: &mut Context<'_>, reader: &mut Reader) -> Poll<io::Result<usize>> {
+        self.bytes.copy_within(self.looked..self.end, 0);
+        self.end -= self.looked;
+        self.start = 0;
+        self.looked = 0;
+        let mut space = ReadBuf::new(self.bytes.get_mut(self.end..).unwrap_or_default());
+        match Pin::new(reader).poll_read(cx, &mut space) {
+            Poll::Pending => Poll::Pending,
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) => {
+                let length = space.filled().len();
+                self.end += length;
+                Poll::Ready(Ok(length))
+            }
+        }
+    }
+
+    fn is_full(&self) -> bool {
+        self.looked == 0 && self.end == self.bytes.len()
+    }
+}
+
+/// Bytes that go before what is in a buffer.
+#[derive(Default)]
+struct First {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl First {
+    fn put(&mut self, bytes: Vec<u8>) {
+        match self.to_write().is_empty() {
+            true => {
+                self.bytes = bytes;
+                self.written = 0;
+            }
+            false => self.bytes.extend(bytes),
+        }
+    }
+
+    fn to_write(&self) -> &[u8] {
+        self.bytes.get(self.written..).unwrap_or_default()
+    }
+
+    fn wrote(&mut self, length: usize) {
+        self.written += length;
+        if self.to_write().is_empty() {
+            *self = Self::default();
+        }
+    }
+}
+
+/// A query that is being taken out.
+struct Taking {
+    message: Vec<u8>,
+    length: usize,
+}
+
+/// What has happened to a direction besides bytes.
+#[derive(Default)]
+struct Course {
+    /// Written and not flushed.
+    unflushed: bool,
+    /// The reading side has ended.
+    ended: bool,
+    /// The writing side takes nothing more.
+    closed: bool,
+}
+
+/// What one direction can do.
+enum Step {
+    Blocked,
+    Event(Event),
+}
+
+/// What was found at the front of the client's bytes.
+enum Found {
+    /// Something may go on, or a query is being taken out.
+    Something,
+    /// A query is whole.
+    Query(Vec<u8>),
+    /// Too little.
+    Nothing,
+}
+
+/// The way from the client to the primary, and back.
+pub(super) struct Pump {
+    /// Queries are taken out.
+    logical: bool,
+    exchange: Exchange,
+    up: Buffer,
+    up_first: First,
+    up_course: Course,
+    /// Bytes of the client's message that go on without a look.
+    up_body: usize,
+    taking: Option<Taking>,
+    /// A query has been taken out and nothing has been decided about it.
+    held: bool,
+    down: Buffer,
+    down_first: First,
+    down_course: Course,
+    down_cut: Cut,
+    settling: bool,
+    down_before_up: bool,
+}
+
+impl Pump {
+    /// For a session that has just sent its first `ReadyForQuery`. Only in one of logical
+    /// replication are queries taken out.
+    pub fn new(logical: bool) -> Self {
+        Self {
+            logical,
+            exchange: Exchange::begun(),
+            up: Buffer::new(),
+            up_first: First::default(),
+            up_course: Course::default(),
+            up_body: 0,
+            taking: None,
+            held: false,
+            down: Buffer::new(),
+            down_first: First::default(),
+            down_course: Course::default(),
+            down_cut: Cut::default(),
+            settling: false,
+            down_before_up: false,
+        }
+    }
+
+    /// Moves bytes until the caller must know something. May be dropped and asked again.
+    pub async fn next(&mut self, ends: &mut Ends) -> Event {
+        poll_fn(|cx| {
+            // The runtime lets a task do only so much at a time: whoever comes first must
+            // not always be the same.
+            self.down_before_up = !self.down_before_up;
+            for down in [self.down_before_up, !self.down_before_up] {
+                let step = match down {
+                    true => self.go_down(cx, ends),
+                    // While settling only the rest of a message is wanted.
+                    false if self.settling => Step::Blocked,
+                    false => self.go_up(cx, ends),
+                };
+                if let Step::Event(event) = step {
+                    return Poll::Ready(event);
+                }
+            }
+            Poll::Pending
+        })
+        .await
+    }
+
+    /// The query that was taken out goes to the primary.
+    pub fn pass(&mut self, query: Vec<u8>) {
+        self.held = false;
+        self.exchange.asked(b'Q');
+        self.up_first.put(query);
+    }
+
+    /// The query that was taken out is answered with these messages.
+    pub fn answer(&mut self, messages: Vec<u8>) {
+        self.held = false;
+        self.say(messages);
+    }
+
+    /// Whole messages for the client, once the primary's own message has ended.
+    pub fn say(&mut self, messages: Vec<u8>) {
+        self.down_first.put(messages);
+    }
+
+    /// Asks for [`Event::Settled`], after which the pump is done with.
+    pub fn settle(&mut self) {
+        self.held = false;
+        self.settling = true;
+    }
+
+    /// The primary's side is in the middle of nothing, so that the relay may speak to it.
+    pub fn may_end_politely(&self) -> bool {
+        self.up_body == 0 && self.up_first.to_write().is_empty() && !self.up_course.closed
+    }
+
+    /// The relay may speak to the client.
+    pub fn at_boundary(&self) -> bool {
+        self.down_cut.at_boundary()
+    }
+
+    /// What was read from the client and not used.
+    pub fn left(&self) -> &[u8] {
+        self.up.unseen()
+    }
+
+    fn go_up(&mut self, cx: &mut Context<'_>, ends: &mut Ends) -> Step {
+        loop {
+            let first = self.up_first.to_write();
+            let bytes = match first.is_empty() {
+                true => self.up.to_write(),
+                false => first,
+            };
+            if self.up_course.closed {
+                // Nobody takes it: the primary's last words are on their way down.
+                return Step::Blocked;
+            }
+            if !bytes.is_empty() {
+                match Pin::new(&mut ends.primary_writer).poll_write(cx, bytes) {
+                    Poll::Pending => return Step::Blocked,
+                    Poll::Ready(Ok(0) | Err(_)) => self.up_course.closed = true,
+                    Poll::Ready(Ok(length)) => {
+                        self.up_course.unflushed = true;
+                        match self.up_first.to_write().is_empty() {
+                            true => self.up.wrote(length),
+                            false => self.up_first.wrote(length),
+                        }
+                    }
+                }
+                continue;
+            }
+            if !self.held {
+                match self.look() {
+                    Found::Something => continue,
+                    Found::Query(message) => {
+                        self.held = true;
+                        return Step::Event(Event::Query(message));
+                    }
+                    Found::Nothing => {}
+                }
+            }
+            if self.up_course.unflushed {
+                match Pin::new(&mut ends.primary_writer).poll_flush(cx) {
+                    Poll::Pending => return Step::Blocked,
+                    Poll::Ready(Err(_)) => self.up_course.closed = true,
+                    Poll::Ready(Ok(())) => self.up_course.unflushed = false,
+                }
+                continue;
+            }
+            if let Some(step) = self.read_client(cx, ends) {
+                return step;
+            }
+        }
+    }
+
+    /// Reads from the client; None if there is something new.
+    fn read_client(&mut self, cx: &mut Context<'_>, ends: &mut Ends) -> Option<Step> {
+        if self.up_course.ended {
+            // As a server sees it: no more queries, but the answers may still be wanted.
+            if Pin::new(&mut ends.primary_writer)
+                .poll_shutdown(cx)
+                .is_ready()
+            {
+                self.up_course.closed = true;
+            }
+            return Some(Step::Blocked);
+        }
+        if self.up.is_full() {
+            // Only while a query is held.
+            return Some(Step::Blocked);
+        }
+        match self.up.poll_fill(cx, &mut ends.client_reader) {
+            Poll::Pending => Some(Step::Blocked),
+            Poll::Ready(Err(_)) => Some(Step::Event(Event::ClientGone)),
+            Poll::Ready(Ok(0)) if self.held => Some(Step::Event(Event::ClientGone)),
+            Poll::Ready(Ok(0)) => {
+                self.up_course.ended = true;
+                if let Some(taking) = self.taking.take() {
+                    self.up_first.put(taking.message);
+                }
+                self.up.look(BUFFER);
+                None
+            }
+            Poll::Ready(Ok(_)) => None,
+        }
+    }
+
+    /// Looks at the client's bytes; only when nothing is there to be written.
+    fn look(&mut self) -> Found {
+        if !self.logical || self.down_cut.is_lost() {
+            let length = self.up.unseen().len();
+            self.up.look(length);
+            return match length {
+                0 => Found::Nothing,
+                _ => Found::Something,
+            };
+        }
+        if let Some(taking) = &mut self.taking {
+            let wanted = taking.length - taking.message.len();
+            taking.message.extend_from_slice(self.up.take(wanted));
+            return match taking.message.len() == taking.length {
+                true => Found::Query(self.taking.take().map_or_else(Vec::new, |t| t.message)),
+                false => Found::Nothing,
+            };
+        }
+        while self.look_at_message() {}
+        match self.taking.is_some() || !self.up.to_write().is_empty() {
+            true => Found::Something,
+            false => Found::Nothing,
+        }
+    }
+
+    /// One message, or what is there of it; false when no more can be looked at.
+    fn look_at_message(&mut self) -> bool {
+        if self.up_body > 0 {
+            let length = self.up_body.min(self.up.unseen().len());
+            self.up.look(length);
+            self.up_body -= length;
+            return length > 0;
+        }
+        let Some(&head) = self.up.unseen().first_chunk::<HEADER>() else {
+            return false;
+        };
+        let Ok((tag, length)) = frame::header(head, MOST) else {
+            // The primary says what is wrong with it.
+            self.logical = false;
+            self.exchange.lose();
+            self.up.look(BUFFER);
+            return false;
+        };
+        if tag == b'Q' && length <= QUERY_LIMIT && self.exchange.is_idle() {
+            if self.up.to_write().is_empty() {
+                self.taking = Some(Taking {
+                    message: Vec::new(),
+                    length: HEADER + length,
+                });
+            }
+            return false;
+        }
+        self.exchange.asked(tag);
+        self.up.look(HEADER);
+        self.up_body = length;
+        true
+    }
+
+    fn go_down(&mut self, cx: &mut Context<'_>, ends: &mut Ends) -> Step {
+        loop {
+            let mut first = false;
+            let mut bytes = self.down.to_write();
+            if bytes.is_empty() && self.down_cut.at_boundary() {
+                bytes = self.down_first.to_write();
+                first = true;
+            }
+            if !bytes.is_empty() {
+                match Pin::new(&mut ends.client_writer).poll_write(cx, bytes) {
+                    Poll::Pending => return Step::Blocked,
+                    Poll::Ready(Ok(0) | Err(_)) => return Step::Event(Event::ClientGone),
+                    Poll::Ready(Ok(length)) => {
+                        self.down_course.unflushed = true;
+                        match first {
+                            true => self.down_first.wrote(length),
+                            false => self.down.wrote(length),
+                        }
+                    }
+                }
+                continue;
+            }
+            if self.down_course.unflushed {
+                match Pin::new(&mut ends.client_writer).poll_flush(cx) {
+                    Poll::Pending => return Step::Blocked,
+                    Poll::Ready(Err(_)) => return Step::Event(Event::ClientGone),
+                    Poll::Ready(Ok(())) => self.down_course.unflushed = false,
+                }
+                continue;
+            }
+            // Where nothing is known of messages there is no better moment.
+            if self.settling && (self.down_cut.at_boundary() || self.down_cut.is_lost()) {
+                return Step::Event(Event::Settled);
+            }
+            if self.down_course.ended {
+                return match self.held {
+                    true => Step::Blocked,
+                    false => Step::Event(Event::PrimaryGone),
+                };
+            }
+            match self.down.poll_fill(cx, &mut ends.primary_reader) {
+                Poll::Pending => return Step::Blocked,
+                Poll::Ready(Ok(0) | Err(_)) => self.down_course.ended = true,
+                Poll::Ready(Ok(length)) => {
+                    let exchange = &mut self.exchange;
+                    self.down_cut.advance(self.down.unseen(), |tag, content| {
+                        exchange.answered(tag, content)
+                    });
+                    self.down.look(length);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,20 @@
+//! Who may do what in the console, and the console as sessions see it.
+
+/// What the primary says about the role of a console session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rights {
+    /// The role, as the client named it.
+    pub user: String,
+    /// A superuser.
+    pub superuser: bool,
+    /// Has the rights of `pg_monitor`.
+    pub monitor: bool,
+    /// Is a member of the configured role, or is it.
+    pub admin: bool,
+}
+
+/// What answers the queries of database `lockstep`.
+pub trait ConsoleService: Send + Sync + 'static {
+    /// Messages of the answer, without `ReadyForQuery`. Called where it may block.
+    fn answer(&self, rights: &Rights, query: &str) -> Vec<u8>;
+}

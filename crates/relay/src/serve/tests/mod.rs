@@ -1,0 +1,333 @@
+//! Sessions between a scripted client and a scripted primary, over pipes.
+
+mod alone;
+mod logins;
+mod passing;
+mod random;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use lockstep_wire::backend::{Backend, Report};
+use lockstep_wire::command::Command;
+use lockstep_wire::frame::{self, Frame};
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup::{Session, Startup};
+use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use super::pass::{self, Arrival};
+use super::stop::{self, Stopper};
+use super::transport::Transport;
+use crate::session::{After, Client, Decision, Facts, Owner, Stream};
+
+/// Bytes that a pipe holds.
+const PIPE: usize = 1024;
+
+/// Decides by the command's last word.
+#[derive(Default)]
+struct Scripted {
+    seen: Mutex<Vec<String>>,
+    /// A decision that would never come was given up.
+    given_up: Arc<AtomicBool>,
+}
+
+impl Scripted {
+    fn note(&self, what: impl Into<String>) {
+        self.seen.lock().unwrap().push(what.into());
+    }
+
+    fn seen(&self) -> Vec<String> {
+        self.seen.lock().unwrap().clone()
+    }
+}
+
+struct GivenUp(Arc<AtomicBool>);
+
+impl Drop for GivenUp {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Owner for Scripted {
+    type Stream = Echo;
+
+    async fn decide(&self, _: &Facts, _: &Command, text: &str) -> Decision<Echo> {
+        self.note(text);
+        if text.ends_with("never") {
+            let _given_up = GivenUp(Arc::clone(&self.given_up));
+            std::future::pending::<()>().await;
+        }
+        if text.ends_with("reply") {
+            return Decision::Reply(done("REPLIED"));
+        }
+        match text.ends_with("stream") {
+            true => Decision::Stream(Echo),
+            false => Decision::Pass,
+        }
+    }
+
+    fn opened(&self, facts: &Facts) {
+        self.note(format!("opened {}", facts.pid));
+    }
+
+    fn closed(&self, facts: &Facts) {
+        self.note(format!("closed {}", facts.pid));
+    }
+}
+
+/// Sends copies back until the client ends; `bye` ends the session.
+struct Echo;
+
+impl Stream for Echo {
+    async fn run(self, mut client: Client) -> std::io::Result<(Client, After)> {
+        client
+            .writer
+            .write_all(&back(Backend::CopyBothResponse))
+            .await?;
+        loop {
+            client.writer.flush().await?;
+            let tag = client.reader.read_u8().await?;
+            let length = client.reader.read_u32().await? as usize;
+            let mut body = vec![0; length - 4];
+            client.reader.read_exact(&mut body).await?;
+            match (tag, &body[..]) {
+                (b'd', b"bye") => return Ok((client, After::Closed)),
+                (b'd', body) => {
+                    client
+                        .writer
+                        .write_all(&back(Backend::CopyData(body)))
+                        .await?
+                }
+                _ => break,
+            }
+        }
+        let mut out = back(Backend::CopyDone);
+        out.extend(done("START_REPLICATION"));
+        client.writer.write_all(&out).await?;
+        client.writer.flush().await?;
+        Ok((client, After::Idle))
+    }
+}
+
+/// A message of the server.
+fn back(message: Backend<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out
+}
+
+/// The end of a command.
+fn done(tag: &str) -> Vec<u8> {
+    let mut out = back(Backend::CommandComplete(tag));
+    Backend::ReadyForQuery(b'I').encode(&mut out);
+    out
+}
+
+/// A message of the client.
+fn front(message: Frontend<'_>) -> Vec<u8> {
+    let mut out = Vec::new();
+    message.encode(&mut out);
+    out
+}
+
+fn query(text: &str) -> Vec<u8> {
+    front(Frontend::Query(text))
+}
+
+/// A message that only has a tag and a body.
+fn other(tag: u8, body: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    frame::put(&mut out, tag, |out| out.extend_from_slice(body));
+    out
+}
+
+fn notice(text: &str) -> Vec<u8> {
+    back(Backend::NoticeResponse(Report::error("00000", text)))
+}
+
+fn start(parameters: &[(&str, &str)]) -> (Session, Vec<u8>) {
+    let session = Session {
+        minor: 0,
+        parameters: parameters
+            .iter()
+            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
+            .collect(),
+    };
+    let mut packet = Vec::new();
+    Startup::Session(session.clone()).encode(&mut packet);
+    (session, packet)
+}
+
+/// What the primary says when it lets somebody in.
+fn welcome() -> Vec<u8> {
+    let mut out = back(Backend::AuthenticationOk);
+    Backend::ParameterStatus {
+        name: "server_version",
+        value: "15.20",
+    }
+    .encode(&mut out);
+    Backend::BackendKeyData {
+        process: 7,
+        secret: &[1, 2, 3, 4],
+    }
+    .encode(&mut out);
+    Backend::ReadyForQuery(b'I').encode(&mut out);
+    out
+}
+
+const LOGICAL: &[(&str, &str)] = &[
+    ("user", "me"),
+    ("database", "db"),
+    ("replication", "database"),
+];
+const USUAL: &[(&str, &str)] = &[("user", "me"), ("database", "db")];
+
+/// A session under way.
+struct Scene {
+    client: DuplexStream,
+    primary: DuplexStream,
+    owner: Arc<Scripted>,
+    stopper: Stopper,
+    session: JoinHandle<()>,
+    /// Bytes written at a time.
+    piece: usize,
+}
+
+impl Scene {
+    /// The start packet has been sent and nothing else has happened.
+    async fn begin(parameters: &[(&str, &str)]) -> Self {
+        let (client, client_end) = duplex(PIPE);
+        let (mut primary, primary_end) = duplex(PIPE);
+        let owner = Arc::new(Scripted::default());
+        let (stopper, stop) = stop::channel();
+        let (start, packet) = start(parameters);
+        let length = packet.len();
+        let expected = packet.clone();
+        let arrival = Arrival {
+            id: 1,
+            peer: None,
+            start,
+            packet,
+        };
+        let theirs = Arc::clone(&owner);
+        let session = tokio::spawn(async move {
+            let client = Transport::Other(Box::new(client_end)).client();
+            let primary = Transport::Other(Box::new(primary_end));
+            pass::serve(&theirs, client, primary, arrival, stop).await;
+        });
+        assert_eq!(read(&mut primary, length).await, expected);
+        Self {
+            client,
+            primary,
+            owner,
+            stopper,
+            session,
+            piece: PIPE,
+        }
+    }
+
+    /// A session that the primary has let in.
+    async fn ready(parameters: &[(&str, &str)]) -> Self {
+        let mut scene = Self::begin(parameters).await;
+        scene.primary_says(&welcome()).await;
+        scene
+    }
+
+    /// The client sends this and the primary gets it.
+    async fn passes_up(&mut self, bytes: &[u8]) {
+        write(&mut self.client, bytes, self.piece).await;
+        assert_eq!(read(&mut self.primary, bytes.len()).await, bytes);
+    }
+
+    /// The primary sends this and the client gets it.
+    async fn primary_says(&mut self, bytes: &[u8]) {
+        write(&mut self.primary, bytes, self.piece).await;
+        self.client_gets(bytes).await;
+    }
+
+    /// The client sends this.
+    async fn client_says(&mut self, bytes: &[u8]) {
+        write(&mut self.client, bytes, self.piece).await;
+    }
+
+    /// The client gets exactly this next.
+    async fn client_gets(&mut self, bytes: &[u8]) {
+        assert_eq!(read(&mut self.client, bytes.len()).await, bytes);
+    }
+
+    /// The client gets an error with this severity and state.
+    async fn client_gets_error(&mut self, severity: &str, sqlstate: &str) -> Report {
+        let (tag, body) = message(&mut self.client).await;
+        let parsed = Backend::parse(Frame { tag, body: &body });
+        let Ok(Backend::ErrorResponse(report)) = parsed else {
+            panic!("{parsed:?}");
+        };
+        assert_eq!((&*report.severity, &*report.sqlstate), (severity, sqlstate));
+        report
+    }
+
+    /// Both connections end with nothing more said, and the session as well.
+    async fn ends(mut self) -> Arc<Scripted> {
+        assert_eq!(rest(&mut self.client).await, b"");
+        drop(self.client);
+        assert_eq!(rest(&mut self.primary).await, b"");
+        drop(self.primary);
+        ended(self.session).await;
+        self.owner
+    }
+
+    /// Lets everything happen that can.
+    async fn settle(&self) {
+        for _ in 0..100 {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Writes in pieces, each of which is seen by itself.
+async fn write(stream: &mut DuplexStream, bytes: &[u8], piece: usize) {
+    for piece in bytes.chunks(piece) {
+        comes(stream.write_all(piece)).await;
+        tokio::task::yield_now().await;
+    }
+}
+
+/// What does not come in this time does not come: a test that fails must end.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+async fn comes<T>(what: impl Future<Output = std::io::Result<T>>) -> T {
+    timeout(PATIENCE, what)
+        .await
+        .expect("nothing came")
+        .unwrap()
+}
+
+/// The session is over.
+async fn ended(session: JoinHandle<()>) {
+    timeout(PATIENCE, session)
+        .await
+        .expect("it goes on")
+        .unwrap();
+}
+
+async fn read(stream: &mut DuplexStream, length: usize) -> Vec<u8> {
+    let mut bytes = vec![0; length];
+    comes(stream.read_exact(&mut bytes)).await;
+    bytes
+}
+
+async fn rest(stream: &mut DuplexStream) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    comes(stream.read_to_end(&mut bytes)).await;
+    bytes
+}
+
+async fn message(stream: &mut DuplexStream) -> (u8, Vec<u8>) {
+    let tag = comes(stream.read_u8()).await;
+    let length = comes(stream.read_u32()).await as usize;
+    (tag, read(stream, length - 4).await)
+}

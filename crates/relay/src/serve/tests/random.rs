@@ -1,0 +1,102 @@
+//! Random sessions: whatever the two sides say arrives byte for byte, however it is cut.
+
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use tokio::io::{AsyncRead, AsyncWrite};
+
+use super::*;
+
+/// How long to go on.
+const TIME: Duration = Duration::from_secs(2);
+
+/// Sessions at least, however slow the machine is.
+const LEAST: u64 = 20;
+
+fn seed() -> u64 {
+    std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok())
+        .unwrap_or_else(|| fastrand::u64(..))
+}
+
+fn bytes(rng: &mut Rng, length: usize) -> Vec<u8> {
+    std::iter::repeat_with(|| rng.u8(..)).take(length).collect()
+}
+
+/// Messages of one side: framed, sometimes not.
+fn messages(rng: &mut Rng, tags: &[u8]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for _ in 0..rng.usize(..40) {
+        if rng.u8(..) == 0 {
+            let length = rng.usize(..100);
+            out.extend(bytes(rng, length));
+            continue;
+        }
+        let longest = if rng.u8(..20) == 0 { 100_000 } else { 40 };
+        let length = rng.usize(..longest);
+        let body = bytes(rng, length);
+        out.extend(other(tags[rng.usize(..tags.len())], &body));
+    }
+    out
+}
+
+async fn say<W: AsyncWrite + Unpin>(mut rng: Rng, mut writer: W, bytes: Vec<u8>) -> W {
+    let mut left = &bytes[..];
+    let most = [1, 10, 1000, 100_000][rng.usize(..4)];
+    while !left.is_empty() {
+        let (piece, rest) = left.split_at(rng.usize(1..=most).min(left.len()));
+        writer.write_all(piece).await.unwrap();
+        left = rest;
+        if rng.bool() {
+            tokio::task::yield_now().await;
+        }
+    }
+    writer
+}
+
+async fn hear(mut reader: impl AsyncRead + Unpin) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    reader.read_to_end(&mut bytes).await.unwrap();
+    bytes
+}
+
+#[tokio::test]
+async fn both_sides_hear_what_the_other_said() {
+    let seed = seed();
+    println!("SEED={seed}");
+    let mut rng = Rng::with_seed(seed);
+    let started = Instant::now();
+    let mut sessions = 0;
+    while started.elapsed() < TIME || sessions < LEAST {
+        sessions += 1;
+        let parameters = if rng.bool() { USUAL } else { LOGICAL };
+        let scene = Scene::ready(parameters).await;
+        // The owner lets everything pass: no query ends in a word that it knows.
+        let up = messages(&mut rng, b"QQQdcfPBESFHp?");
+        let down = messages(&mut rng, b"ZZTDCENSAd?");
+        let (client_reader, client_writer) = tokio::io::split(scene.client);
+        let (primary_reader, primary_writer) = tokio::io::split(scene.primary);
+        let (one, two) = (rng.fork(), rng.fork());
+        let both = async {
+            tokio::join!(
+                async {
+                    let mut writer = say(one, client_writer, up.clone()).await;
+                    writer.shutdown().await.unwrap();
+                },
+                async {
+                    // The primary's end is the end of the session: the client goes first.
+                    let (mut writer, heard) =
+                        tokio::join!(say(two, primary_writer, down.clone()), hear(primary_reader));
+                    writer.shutdown().await.unwrap();
+                    heard
+                },
+                hear(client_reader),
+            )
+        };
+        let ((), heard_up, heard_down) = comes(async { Ok(both.await) }).await;
+        assert!(heard_up == up, "up, session {sessions}");
+        assert!(heard_down == down, "down, session {sessions}");
+        ended(scene.session).await;
+    }
+}
