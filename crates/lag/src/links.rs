@@ -439,6 +439,27 @@ impl<'a> Link<'a> {
             .sum()
     }
 
+    /// Milliseconds that something applied by a subscriber was seen unflushed, at least: in
+    /// the middle of the positions that its flush stood at.
+    pub fn unflushed_ms(&self) -> f64 {
+        let mut waits: Vec<(Lsn, f64)> = Vec::new();
+        for point in self
+            .points
+            .iter()
+            .filter(|point| point.flush < point.replay)
+        {
+            let since = self.points.iter().find(|other| other.replay > point.flush);
+            let wait = since.map_or(0.0, |since| {
+                point.at.saturating_sub(since.at).as_secs_f64() * 1000.0
+            });
+            match waits.last_mut() {
+                Some((flush, longest)) if *flush == point.flush => *longest = wait,
+                _ => waits.push((point.flush, wait)),
+            }
+        }
+        median(waits.into_iter().map(|(_, wait)| wait).collect())
+    }
+
     /// A synchronous replica, or one that may become it.
     pub fn is_synchronous(&self) -> bool {
         let last = self

@@ -2,7 +2,7 @@
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Kind, Link, Stage};
-use crate::sample::Decoding;
+use crate::sample::{Decoding, Sender};
 use crate::window::{median, ratio};
 
 /// A flush that comes so much later than the apply is one that waits, milliseconds.
@@ -63,19 +63,23 @@ fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
         .growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
 }
 
+/// Milliseconds until flushed and until applied, in the middle. What the publisher says about
+/// it is exact, but it looks only once a second and forgets soon; so positions count as well.
+fn flush_and_apply(link: &Link<'_>) -> (f64, f64) {
+    let told = |number: fn(&Sender) -> Option<f64>| {
+        let samples = link.upstream.samples.iter();
+        let numbers = samples.filter_map(|sample| number(link.sender(sample)?));
+        median(numbers.collect())
+    };
+    let apply_ms = told(|sender| sender.replay_lag_ms);
+    let flush_ms = told(|sender| sender.flush_lag_ms);
+    (flush_ms.max(apply_ms + link.unflushed_ms()), apply_ms)
+}
+
 pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in logical(view) {
-        let told = |number: fn(&crate::sample::Sender) -> Option<f64>| {
-            let samples = link.upstream.samples.iter();
-            median(
-                samples
-                    .filter_map(|sample| number(link.sender(sample)?))
-                    .collect(),
-            )
-        };
-        let flush_ms = told(|sender| sender.flush_lag_ms);
-        let replay_ms = told(|sender| sender.replay_lag_ms);
+        let (flush_ms, replay_ms) = flush_and_apply(link);
         let commit = link
             .replica
             .and_then(|replica| link.subscribed(replica.last()?))

@@ -287,6 +287,15 @@ impl Scene {
         }
     }
 
+    /// As [`Self::late_flush`], by positions alone: each flush takes three samples.
+    fn late_flush_unsaid(&mut self) {
+        for (index, sample) in self.primary.samples.iter_mut().enumerate() {
+            let sender = &mut sample.senders[1];
+            sender.flush_lsn = lsn(START + (index as u64 / 4) * 4 * STEP);
+            sender.sync_state = Some("sync".to_owned());
+        }
+    }
+
     fn spilled(&mut self, bytes: u64, transactions: u64) {
         for (index, sample) in self.primary.samples.iter_mut().enumerate() {
             let row = &mut sample.decoding[0];
@@ -450,6 +459,12 @@ const CASES: &[(&str, Change, Cause, Option<(&str, &str)>)] = &[
         |s| s.late_flush("sync"),
         Cause::AsynchronousApplyCommit,
         Some(("subscription", "sub_one")),
+    ),
+    (
+        "asynchronous commit, by positions",
+        |s| s.late_flush_unsaid(),
+        Cause::AsynchronousApplyCommit,
+        None,
     ),
     (
         "asynchronous commit, quorum",
