@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::Context;
 use clap::{Args, value_parser};
 use lockstep_lag::heartbeat::Heartbeat;
 use lockstep_lag::trial::{Trial, trial};
@@ -24,14 +25,14 @@ const APPLICATION_NAME: &str = "lockstep doctor";
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
     /// The primary, as a conninfo string or URI; .pgpass, service files and PG* variables work
-    #[arg(long, value_name = "CONNINFO", value_parser = conninfo)]
-    primary: Conninfo,
+    #[arg(long, value_name = "CONNINFO")]
+    primary: String,
     /// A physical standby, cascading ones too; may be repeated
-    #[arg(long, value_name = "CONNINFO", value_parser = conninfo)]
-    standby: Vec<Conninfo>,
+    #[arg(long, value_name = "CONNINFO")]
+    standby: Vec<String>,
     /// A database with subscriptions to the primary; may be repeated
-    #[arg(long, value_name = "CONNINFO", value_parser = conninfo)]
-    subscriber: Vec<Conninfo>,
+    #[arg(long, value_name = "CONNINFO")]
+    subscriber: Vec<String>,
     /// Seconds to watch; a lag that comes and goes needs more
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u32).range(1..=3600))]
     seconds: u32,
@@ -51,14 +52,9 @@ pub struct DoctorArgs {
     output: Output,
 }
 
-/// Reads a conninfo. Its words go into a usage error, so passwords are not among them.
-fn conninfo(text: &str) -> Result<Conninfo, String> {
-    Conninfo::parse(text).map_err(|error| error.to_string())
-}
-
 /// Runs it.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let nodes = nodes(args);
+    let nodes = nodes(args)?;
     let length = Duration::from_secs(args.seconds.into());
     let window = watch(
         &nodes,
@@ -182,27 +178,29 @@ fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     }
 }
 
-/// Nodes by their role, numbered where there are several.
-fn nodes(args: &DoctorArgs) -> Vec<Node> {
-    let named = |role: Role, conninfos: &[Conninfo]| -> Vec<Node> {
-        let several = conninfos.len() > 1;
-        conninfos
-            .iter()
-            .enumerate()
-            .map(|(index, conninfo)| Node {
-                name: match several {
-                    true => format!("{role}{}", index + 1),
-                    false => role.to_string(),
-                },
+/// Nodes by their role, numbered where there are several. Conninfos are read here and not by
+/// the parser of arguments, which would print one that is wrong, password and all.
+fn nodes(args: &DoctorArgs) -> anyhow::Result<Vec<Node>> {
+    let mut nodes = Vec::new();
+    for (role, conninfos) in [
+        (Role::Primary, std::slice::from_ref(&args.primary)),
+        (Role::Standby, &args.standby),
+        (Role::Subscriber, &args.subscriber),
+    ] {
+        for (index, conninfo) in conninfos.iter().enumerate() {
+            let name = match conninfos.len() {
+                1 => role.to_string(),
+                _ => format!("{role}{}", index + 1),
+            };
+            let conninfo = Conninfo::parse(conninfo).with_context(|| format!("--{role}"))?;
+            nodes.push(Node {
+                name,
                 role,
-                conninfo: conninfo.clone(),
-            })
-            .collect()
-    };
-    let mut nodes = named(Role::Primary, std::slice::from_ref(&args.primary));
-    nodes.extend(named(Role::Standby, &args.standby));
-    nodes.extend(named(Role::Subscriber, &args.subscriber));
-    nodes
+                conninfo,
+            });
+        }
+    }
+    Ok(nodes)
 }
 
 /// Where a node is, without anything secret.
