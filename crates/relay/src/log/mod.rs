@@ -225,7 +225,7 @@ impl<S: Storage> Log<S> {
     fn next_to_remove(&self, confirmed: Lsn) -> Removable {
         let mut shared = lock(&self.shared);
         let second = shared.index.second();
-        if !second.is_some_and(|second| second.first_lsn <= confirmed) {
+        if second.is_none_or(|second| second.first_lsn > confirmed) {
             return Removable::No;
         }
         // What a crash would go back to is needed, whoever has confirmed it.

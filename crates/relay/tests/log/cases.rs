@@ -350,6 +350,19 @@ fn a_cut_over_many_segments_survives_a_machine_that_stops() {
 }
 
 #[test]
+fn what_replaces_a_first_unit_that_was_cut_may_not_be_wanted() {
+    let (_, log) = log(LIMITS);
+    append(&log, &plain(100, 10));
+    log.append(&plain(150, 10).frames[0]).unwrap();
+    let mut reader = log.reader(Lsn::from(150)).unwrap();
+    log.cut().unwrap();
+    append(&log, &plain(120, 10));
+    let wanted = plain(150, 20);
+    append(&log, &wanted);
+    assert!(drain(&mut reader).0 == wanted.bytes());
+}
+
+#[test]
 fn what_comes_during_a_sync_needs_another() {
     // The second time a segment is full and another one begins meanwhile.
     for segment_bytes in [10_000, 200] {

@@ -86,6 +86,9 @@ pub struct Reader<S: Storage> {
     segment: Option<Segment<S::File>>,
     /// It has not yet come to the first unit with this key or later.
     seeking: Option<Lsn>,
+    /// The same, until something was handed out: what it has come to may still be cut, and
+    /// replaced by a unit that it does not want.
+    from: Option<Lsn>,
     /// In force here, until it was handed out.
     schema: Option<Schema>,
     limit: Option<Lsn>,
@@ -128,6 +131,7 @@ impl<S: Storage> Reader<S> {
             generation: shared.generation,
             segment: None,
             seeking: Some(from),
+            from: Some(from),
             schema: None,
             limit: None,
             waiting: VecDeque::new(),
@@ -322,6 +326,7 @@ impl<S: Storage> Reader<S> {
             self.open = piece.open;
             self.more = piece.more;
             pieces.push(piece.bytes);
+            self.from = None;
         }
         (!pieces.is_empty()).then_some(Read::Frames {
             pieces,
@@ -343,6 +348,7 @@ impl<S: Storage> Reader<S> {
                 if shared.generation != self.generation {
                     self.generation = shared.generation;
                     self.segment = None;
+                    self.seeking = self.from;
                 }
                 if self.at >= shared.end {
                     // A file that is held open keeps its space when it is removed.
