@@ -70,6 +70,13 @@ impl Limits {
     }
 }
 
+/// Whether the oldest segment can be removed.
+enum Removable {
+    Yes(index::Entry),
+    OnceDurable,
+    No,
+}
+
 /// Where the log ends. Readers wait for it to change.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct End {
@@ -186,26 +193,19 @@ impl<S: Storage> Log<S> {
     }
 
     /// Removes whole segments that no reader needs from `confirmed` on, never the current
-    /// one. Returns the bytes that were freed.
+    /// one. Returns the bytes that were freed. Makes the log durable first where that is
+    /// what a segment is still needed for.
     pub fn retain(&self, confirmed: Lsn) -> Result<u64> {
         let _removing = lock(&self.removing);
         let mut freed = 0;
         loop {
-            let entry = {
-                let mut shared = lock(&self.shared);
-                let unneeded = shared
-                    .index
-                    .second()
-                    .is_some_and(|second| second.first_lsn <= confirmed);
-                // What a crash would go back to is needed, whoever has confirmed it.
-                let keep = shared.durable_segment;
-                match shared.index.oldest() {
-                    Some(oldest) if unneeded && oldest.sequence < keep => shared.index.pop_oldest(),
-                    _ => None,
+            let entry = match self.next_to_remove(confirmed) {
+                Removable::Yes(entry) => entry,
+                Removable::OnceDurable => {
+                    self.sync()?;
+                    continue;
                 }
-            };
-            let Some(entry) = entry else {
-                return Ok(freed);
+                Removable::No => return Ok(freed),
             };
             let name = file_name(entry.sequence, entry.position);
             // One at a time: a crash must not leave a gap between those that are left.
@@ -218,6 +218,29 @@ impl<S: Storage> Log<S> {
                 return Err(LogError::io("remove", &name, source));
             }
             freed += entry.bytes;
+        }
+    }
+
+    /// Takes the oldest segment out of the index, if nobody needs it.
+    fn next_to_remove(&self, confirmed: Lsn) -> Removable {
+        let mut shared = lock(&self.shared);
+        let second = shared.index.second();
+        if second.is_none_or(|second| second.first_lsn > confirmed) {
+            return Removable::No;
+        }
+        // What a crash would go back to is needed, whoever has confirmed it.
+        let needed_on_disk = shared.durable_segment;
+        let needed_once_durable = match shared.dirty && !shared.poisoned {
+            true => shared.boundary.place.segment,
+            false => needed_on_disk,
+        };
+        match shared.index.oldest().map(|oldest| oldest.sequence) {
+            Some(oldest) if oldest < needed_on_disk => {
+                let entry = shared.index.pop_oldest();
+                entry.map_or(Removable::No, Removable::Yes)
+            }
+            Some(oldest) if oldest < needed_once_durable => Removable::OnceDurable,
+            _ => Removable::No,
         }
     }
 

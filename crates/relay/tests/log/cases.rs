@@ -181,12 +181,12 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     };
     let (_, log) = log(limits);
     let mut key = 100;
-    let full = loop {
-        match log.append(Bytes::from(plain(key, 900).bytes())) {
-            Ok(()) => key += 10,
-            Err(error) => break error,
-        }
-    };
+    let full = (0..20).find_map(|_| {
+        let result = log.append(plain(key, 900).bytes());
+        key += if result.is_ok() { 10 } else { 0 };
+        result.err()
+    });
+    let full = full.unwrap();
     assert!(matches!(full, LogError::SpoolFull { limit: 10_000, .. }) && full.is_retryable());
     assert_eq!(log.received(), Lsn::from(key));
     log.sync().unwrap();
@@ -202,7 +202,6 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     let long = Bytes::from(plain(key + 20, 6_000).bytes());
     // The first attempt ends the full segment, so that it can go.
     assert!(log.append(long.clone()).unwrap_err().is_retryable());
-    log.sync().unwrap();
     assert!(log.retain(log.received()).unwrap() > 6_000);
     log.append(long).unwrap();
 }
@@ -260,6 +259,107 @@ fn what_is_cut_while_it_is_read_is_not_served() {
         append(&log, &new);
     });
     assert!(drain(&mut reader).0 == new.bytes());
+}
+
+#[test]
+fn what_is_cut_before_it_is_handed_out_is_replaced() {
+    // A reader that has been told what is in force, and one that has not.
+    for whole in [true, false] {
+        let (_, log) = log(LIMITS);
+        let tables: Vec<_> = (0..3).map(|id| relation(id, 0, 2_000)).collect();
+        append(&log, &transaction(100, 110, &tables));
+        let mut reader = log.reader(Lsn::from(110)).unwrap();
+        let first = plain(110, 10);
+        let mut got = Vec::new();
+        if whole {
+            append(&log, &first);
+        }
+        let open = plain(120, 10);
+        log.append(open.frames[..2].concat()).unwrap();
+        if whole {
+            // The descriptions do not fit: all but the start of it waits.
+            let mut most = 3_000;
+            while got.is_empty() || reader.within_unit() {
+                let Read::Frames { pieces, .. } = reader.read(most).unwrap() else {
+                    panic!("nothing was read");
+                };
+                got.extend(pieces.concat());
+                most = 1;
+            }
+            assert_eq!(reader.sent(), Lsn::from(120));
+        }
+        log.cut().unwrap();
+        let next = plain(120, 300);
+        append(&log, &next);
+        got.extend(drain(&mut reader).0);
+        let told: usize = tables.iter().map(|table| table.len() + 30).sum();
+        let units = match whole {
+            true => vec![first, next],
+            false => vec![next],
+        };
+        let bytes: usize = units.iter().map(|unit| unit.bytes().len()).sum();
+        // The session after the cut describes tables again.
+        assert_eq!(got.len(), bytes + if whole { told } else { 0 });
+        assert!(got.ends_with(&units[units.len() - 1].bytes()[60..]));
+    }
+}
+
+#[test]
+fn a_cut_over_many_segments_survives_a_machine_that_stops() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 200,
+        spool_bytes: None,
+    };
+    let changes: Vec<_> = (0..6)
+        .map(|n| [b"I".as_slice(), &[n; 300]].concat())
+        .collect();
+    let long = transaction(110, 120, &changes);
+    for (changes, seed) in (0..40).flat_map(|changes| (0..10).map(move |seed| (changes, seed))) {
+        let (disk, log) = log(limits);
+        append(&log, &plain(100, 10));
+        for frame in &long.frames[..6] {
+            log.append(frame).unwrap();
+        }
+        if seed % 2 == 0 {
+            log.sync().unwrap();
+        }
+        assert!(disk.names().len() > 4);
+        disk.stop_after(changes);
+        let cut = log.cut();
+        assert!(cut.is_ok() || disk.has_stopped());
+        // Another transaction in its place.
+        let units: Vec<_> = (11..16).map(|n| plain(n * 10, 300)).collect();
+        let stored = units
+            .iter()
+            .take_while(|unit| log.append(unit.bytes()).is_ok());
+        let stored = stored.count();
+        let durable = log.sync();
+        let mut random = fastrand::Rng::with_seed(seed);
+        let (opened, recovered) = Log::open(disk.after_crash(&mut random), limits).unwrap();
+        assert_eq!(recovered.holes, []);
+        assert!(durable.is_err() || durable.unwrap() <= recovered.durable);
+        let opened = Arc::new(opened);
+        let (bytes, ..) = drain(&mut opened.reader(opened.oldest()).unwrap());
+        let mut all = plain(100, 10).bytes();
+        units[..stored]
+            .iter()
+            .for_each(|unit| all.extend(unit.bytes()));
+        assert!(all.starts_with(&bytes));
+    }
+}
+
+#[test]
+fn what_replaces_a_first_unit_that_was_cut_may_not_be_wanted() {
+    let (_, log) = log(LIMITS);
+    append(&log, &plain(100, 10));
+    log.append(&plain(150, 10).frames[0]).unwrap();
+    let mut reader = log.reader(Lsn::from(150)).unwrap();
+    log.cut().unwrap();
+    append(&log, &plain(120, 10));
+    let wanted = plain(150, 20);
+    append(&log, &wanted);
+    assert!(drain(&mut reader).0 == wanted.bytes());
 }
 
 #[test]

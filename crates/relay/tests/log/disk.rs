@@ -1,7 +1,7 @@
 //! A folder in memory that does to files what a machine that stops may do: forgets what was
 //! not made durable, any part of it; runs full; flips bytes; refuses to make data durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,9 +16,9 @@ const SECTOR: usize = 512;
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Making it durable has failed once. The system counts it as done from then on,
-    /// whatever the disk holds.
-    lost: bool,
+    /// Sectors that could not be made durable. The system counts them as done from then on,
+    /// until they are written again.
+    lost: BTreeSet<usize>,
 }
 
 /// Something to happen in between.
@@ -36,6 +36,8 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
+    /// It stops before one more change than this.
+    changes_left: Option<u64>,
     /// What happens right after the next read, and after a file is made durable.
     after_read: Option<Hook>,
     after_sync: Option<Hook>,
@@ -81,6 +83,31 @@ impl Disk {
         }
     }
 
+    /// The machine makes so many more changes and stops before the next.
+    pub fn stop_after(&self, changes: u64) {
+        self.state().changes_left = Some(changes);
+    }
+
+    pub fn has_stopped(&self) -> bool {
+        self.state().stopped
+    }
+
+    /// For whoever changes something.
+    fn changing(&self) -> io::Result<MutexGuard<'_, State>> {
+        let mut state = self.running()?;
+        match &mut state.changes_left {
+            Some(0) => {
+                state.stopped = true;
+                Err(io::Error::other("the machine has stopped"))
+            }
+            Some(left) => {
+                *left -= 1;
+                Ok(state)
+            }
+            None => Ok(state),
+        }
+    }
+
     /// The machine stops and starts again: the folder as it may be found then.
     pub fn after_crash(&self, random: &mut fastrand::Rng) -> Self {
         let mut old = self.state();
@@ -99,7 +126,7 @@ impl Disk {
             new.files.push(Content {
                 now: content.clone(),
                 durable: content,
-                lost: false,
+                lost: BTreeSet::new(),
             });
         }
         new.durable_names = new.names.clone();
@@ -222,7 +249,7 @@ impl Storage for Disk {
     }
 
     fn create(&self, name: &str) -> io::Result<DiskFile> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.files.len();
         state.files.push(Content::default());
         state.names.insert(name.to_owned(), number);
@@ -241,19 +268,19 @@ impl Storage for Disk {
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         let number = state.names.remove(from).ok_or_else(not_found)?;
         state.names.insert(to.to_owned(), number);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        let removed = self.running()?.names.remove(name);
+        let removed = self.changing()?.names.remove(name);
         removed.map(drop).ok_or_else(not_found)
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.running()?;
+        let mut state = self.changing()?;
         state.durable_names = state.names.clone();
         Ok(())
     }
@@ -281,7 +308,7 @@ impl SpoolFile for DiskFile {
     }
 
     fn write_at(&self, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let used = state.used();
         let left = state
             .room
@@ -294,6 +321,10 @@ impl SpoolFile for DiskFile {
             content.resize(offset + fits, 0);
         }
         content[offset..offset + fits].copy_from_slice(&bytes[..fits]);
+        let written = offset / SECTOR..(offset + fits).div_ceil(SECTOR);
+        state.files[self.number]
+            .lost
+            .retain(|sector| !written.contains(sector));
         match fits == bytes.len() {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::StorageFull)),
@@ -301,19 +332,26 @@ impl SpoolFile for DiskFile {
     }
 
     fn truncate(&self, length: u64) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let length = usize::try_from(length).unwrap();
         state.files[self.number].now.resize(length, 0);
         Ok(())
     }
 
     fn sync(&self) -> io::Result<()> {
-        let mut state = self.disk.running()?;
+        let mut state = self.disk.changing()?;
         let refuse = std::mem::take(&mut state.refuse_sync);
-        let content = &mut state.files[self.number];
-        content.lost |= refuse;
-        if !content.lost {
-            content.durable = content.now.clone();
+        let Content { now, durable, lost } = &mut state.files[self.number];
+        if !refuse {
+            durable.resize(now.len(), 0);
+        }
+        for (at, sector) in now.chunks(SECTOR).enumerate() {
+            let place = at * SECTOR..at * SECTOR + sector.len();
+            match (refuse, durable.get(place.clone()) == Some(sector)) {
+                (true, false) => drop(lost.insert(at)),
+                (false, false) if !lost.contains(&at) => durable[place].copy_from_slice(sector),
+                _ => {}
+            }
         }
         let hook = state.after_sync.take();
         drop(state);

@@ -100,12 +100,14 @@ impl Harness {
             }
         }
         match self.log.append(Bytes::from(bytes)) {
-            Ok(()) => {
+            // After an error of a machine that stopped it may be there or not.
+            result if result.is_ok() || self.disk.has_stopped() => {
                 self.model = model;
                 self.step += 1;
                 self.to_come = to_come;
                 self.unit_end = unit_end;
             }
+            Ok(()) => {}
             Err(error) => self.refused(&error),
         }
     }
@@ -118,7 +120,10 @@ impl Harness {
     pub fn cover(&mut self) {
         let lsn = self.received() + self.random.u64(..100);
         match self.log.cover(Lsn::from(lsn)) {
-            Ok(()) => self.covered = self.covered.max(lsn),
+            result if result.is_ok() || (self.disk.has_stopped() && self.model.open.is_none()) => {
+                self.covered = self.covered.max(lsn);
+            }
+            Ok(()) => {}
             Err(LogError::UnitOpen) => assert!(self.model.open.is_some()),
             Err(error) => self.refused(&error),
         }
@@ -168,6 +173,40 @@ impl Harness {
         assert!(poisoned(self.log.append(Bytes::from_static(b"d"))));
         assert!(u64::from(self.log.durable()) <= self.received());
         self.durable = u64::from(self.log.durable());
+        if self.random.bool() {
+            // A new process finds what the system has, and may take none of it for durable
+            // that is not.
+            self.restart(false);
+            for _ in 0..self.random.usize(..4) {
+                self.append();
+            }
+            self.sync();
+        }
+        self.restart(true);
+    }
+
+    /// The machine stops in the middle of something.
+    pub fn stop(&mut self) {
+        self.disk.stop_after(self.random.u64(..12));
+        while !self.disk.has_stopped() {
+            match self.random.u8(..10) {
+                0 => {
+                    drop(self.log.cut());
+                    self.drop_open();
+                }
+                1..4 => {
+                    if let Ok(durable) = self.log.sync() {
+                        self.durable = durable.into();
+                    }
+                }
+                4 => {
+                    self.confirmed = self.random.u64(self.confirmed..=self.received());
+                    drop(self.log.retain(Lsn::from(self.confirmed)));
+                }
+                5 => self.cover(),
+                _ => self.append(),
+            }
+        }
         self.restart(true);
     }
 
@@ -333,7 +372,7 @@ impl Harness {
             }
             Ok(Read::Cut) => {
                 // Only who has a part of what is no longer there.
-                assert!(within || self.model.open.is_none());
+                assert!(follower.reader.within_unit());
                 false
             }
             Err(LogError::Gone { .. }) => {
@@ -370,6 +409,17 @@ impl Harness {
                 self.received()
             );
         }
+        if crash && self.random.bool() {
+            // And stops once more while the log is opened.
+            self.disk.stop_after(self.random.u64(..6));
+            let opened = Log::open(self.disk.clone(), self.limits);
+            assert!(opened.is_ok() || self.disk.has_stopped());
+            if let Ok((_, recovered)) = opened {
+                assert!(u64::from(recovered.durable) >= self.durable);
+                self.durable = recovered.durable.into();
+            }
+            self.disk = self.disk.after_crash(&mut self.random);
+        }
         let (log, recovered) = Log::open(self.disk.clone(), self.limits).unwrap();
         self.log = Arc::new(log);
         self.drop_open();
@@ -379,6 +429,7 @@ impl Harness {
         assert_eq!(recovered.holes, [], "nothing was damaged");
         assert!(durable >= self.durable, "{durable} >= {}", self.durable);
         assert!(durable <= self.received());
+        assert!(u64::from(self.log.oldest()) <= self.confirmed);
         // What is there is a prefix of what came.
         self.model.units.retain(|unit| unit.end <= durable);
         self.covered = durable;

@@ -91,9 +91,10 @@ fn crashes_lose_nothing_that_was_durable() {
             for _ in 0..harness.random.usize(1..40) {
                 live(&mut harness);
             }
-            match harness.random.u8(..5) {
+            match harness.random.u8(..7) {
                 0 => harness.fail_sync(),
-                1 => {
+                1..4 => harness.stop(),
+                4 => {
                     // What a process that was killed has left is not yet on the disk.
                     harness.restart(false);
                     harness.restart(true);

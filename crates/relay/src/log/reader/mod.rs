@@ -65,6 +65,8 @@ struct Piece {
     /// A unit is open after it, a frame goes on after it.
     open: bool,
     more: bool,
+    /// In it, or right after it, is what was in force where the reader's first unit began.
+    first: bool,
 }
 
 /// Reads the log for one subscriber, front to back.
@@ -84,6 +86,9 @@ pub struct Reader<S: Storage> {
     segment: Option<Segment<S::File>>,
     /// It has not yet come to the first unit with this key or later.
     seeking: Option<Lsn>,
+    /// The same, until something was handed out: what it has come to may still be cut, and
+    /// replaced by a unit that it does not want.
+    from: Option<Lsn>,
     /// In force here, until it was handed out.
     schema: Option<Schema>,
     limit: Option<Lsn>,
@@ -126,6 +131,7 @@ impl<S: Storage> Reader<S> {
             generation: shared.generation,
             segment: None,
             seeking: Some(from),
+            from: Some(from),
             schema: None,
             limit: None,
             waiting: VecDeque::new(),
@@ -202,8 +208,14 @@ impl<S: Storage> Reader<S> {
     /// chunk ([`CHUNK_BYTES`]) is long. May read from the spool, so it may block.
     pub fn read(&mut self, max_bytes: usize) -> Result<Read> {
         loop {
-            if self.cut || !self.is_kept() {
-                self.cut = true;
+            if !self.is_kept() {
+                match self.open {
+                    true => self.cut = true,
+                    // Nothing of what was cut has been handed out.
+                    false => self.go_back()?,
+                }
+            }
+            if self.cut {
                 return Ok(Read::Cut);
             }
             if let Some(read) = self.hand_out(max_bytes) {
@@ -274,6 +286,18 @@ impl<S: Storage> Reader<S> {
         Ok(())
     }
 
+    /// Goes on right after the last unit that was handed out.
+    fn go_back(&mut self) -> Result<()> {
+        let told = self.schema.is_none() && !self.waiting.iter().any(|piece| piece.first);
+        let limit = self.limit;
+        *self = Self::new(&Arc::clone(&self.log), self.sent)?;
+        self.limit = limit;
+        if told {
+            self.schema = None;
+        }
+        Ok(())
+    }
+
     /// False if pieces wait that are no longer in the log.
     fn is_kept(&self) -> bool {
         self.waiting.is_empty() || lock(&self.log.shared).is_kept(self.generation, self.at)
@@ -302,6 +326,7 @@ impl<S: Storage> Reader<S> {
             self.open = piece.open;
             self.more = piece.more;
             pieces.push(piece.bytes);
+            self.from = None;
         }
         (!pieces.is_empty()).then_some(Read::Frames {
             pieces,
@@ -323,6 +348,7 @@ impl<S: Storage> Reader<S> {
                 if shared.generation != self.generation {
                     self.generation = shared.generation;
                     self.segment = None;
+                    self.seeking = self.from;
                 }
                 if self.at >= shared.end {
                     // A file that is held open keeps its space when it is removed.

@@ -103,14 +103,14 @@ impl<S: Storage> Reader<S> {
             // It is a unit of its own if it has a key.
             _ if limit.is_some_and(|limit| marks.first_key >= limit) => Ok(false),
             _ => {
-                self.take_rest(chunk, skip, origin);
+                self.take_rest(chunk, skip, origin, false);
                 Ok(true)
             }
         }
     }
 
     /// Takes all from `start` on.
-    fn take_rest(&mut self, chunk: &Chunk, start: usize, origin: Origin) {
+    fn take_rest(&mut self, chunk: &Chunk, start: usize, origin: Origin, first: bool) {
         if start < chunk.bytes.len() {
             self.waiting.push_back(Piece {
                 bytes: chunk.bytes.slice(start..),
@@ -118,6 +118,7 @@ impl<S: Storage> Reader<S> {
                 end: chunk.marks.last_end,
                 open: chunk.marks.open,
                 more: chunk.marks.more,
+                first,
             });
         }
         self.stand_behind(chunk);
@@ -130,6 +131,7 @@ impl<S: Storage> Reader<S> {
         // Taken so far, and the end of the last unit before the current frame.
         let mut taken = 0;
         let mut ended = Lsn::INVALID;
+        let mut first = false;
         for frame in frames::scan(&bytes) {
             let frame = frame.map_err(|_| LogError::Frames("bytes that are no frames"))?;
             let next = frame.offset + frame.length;
@@ -140,18 +142,27 @@ impl<S: Storage> Reader<S> {
                 _ => None,
             };
             if self.limit.is_some_and(|limit| key >= Some(limit)) {
-                self.push(bytes.slice(taken..frame.offset), origin, ended, false);
+                self.push(
+                    bytes.slice(taken..frame.offset),
+                    origin,
+                    ended,
+                    false,
+                    first,
+                );
                 self.stand_in(chunk, skip + frame.offset);
                 return Ok(false);
             }
             match what {
                 Boundary::Begin { .. } => {
-                    if let Some(schema) = self.schema.take().filter(|all| all.bytes() > 0) {
-                        self.push(bytes.slice(taken..next), origin, ended, true);
-                        for frame in schema.frames() {
-                            self.push(frame.clone(), Origin::Schema, Lsn::INVALID, true);
+                    if let Some(schema) = self.schema.take() {
+                        first = true;
+                        if schema.bytes() > 0 {
+                            self.push(bytes.slice(taken..next), origin, ended, true, first);
+                            for frame in schema.frames() {
+                                self.push(frame.clone(), Origin::Schema, Lsn::INVALID, true, first);
+                            }
+                            taken = next;
                         }
-                        taken = next;
                     }
                 }
                 Boundary::End { end, .. } | Boundary::Whole { end, .. } => ended = end,
@@ -161,11 +172,11 @@ impl<S: Storage> Reader<S> {
                 break;
             }
         }
-        self.take_rest(chunk, skip + taken, origin);
+        self.take_rest(chunk, skip + taken, origin, first);
         Ok(true)
     }
 
-    fn push(&mut self, bytes: Bytes, origin: Origin, end: Lsn, open: bool) {
+    fn push(&mut self, bytes: Bytes, origin: Origin, end: Lsn, open: bool, first: bool) {
         if !bytes.is_empty() {
             self.waiting.push_back(Piece {
                 bytes,
@@ -173,6 +184,7 @@ impl<S: Storage> Reader<S> {
                 end,
                 open,
                 more: false,
+                first,
             });
         }
     }
