@@ -185,6 +185,7 @@ fn reference_table(stage: &Stage) -> [(&'static str, Option<String>); 2] {
         [1, 2].map(|cell| row["cells"][cell]["median_ms"].as_f64().unwrap())
     };
     let [on, apply] = times();
+    println!("logical by default: on {on:.1} ms, remote_apply {apply:.1} ms");
     let hidden = (on < HIDDEN * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
     let set = |value: &str| {
         stage.first.execute(&format!(
@@ -193,6 +194,7 @@ fn reference_table(stage: &Stage) -> [(&'static str, Option<String>); 2] {
     };
     set("on").unwrap();
     let [on, apply] = times();
+    println!("logical with the remedy: on {on:.1} ms, remote_apply {apply:.1} ms");
     set("off").unwrap();
     let remedied = (on > REMEDIED * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
     [

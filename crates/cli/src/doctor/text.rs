@@ -52,7 +52,7 @@ pub fn probed(probed: &Probed) -> String {
             .to_vec(),
     ];
     for row in &trial.rows {
-        let mut cells = vec![short(&row.replica, 20), kind(row.kind).to_owned()];
+        let mut cells = vec![short(&row.replica, 14), kind(row.kind).to_owned()];
         cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
             Some(ms) => format!("{ms:.1}"),
             None => "too long".to_owned(),
@@ -126,8 +126,8 @@ fn links(links: &[LinkReport]) -> Vec<String> {
         let most = link.stage_bytes.iter().max_by(|a, b| a.1.total_cmp(b.1));
         let stage = most.filter(|(_, bytes)| link.behind && **bytes >= 1.0);
         vec![
-            short(&link.replica, 20),
-            short(&link.upstream, 12),
+            short(&link.replica, 14),
+            short(&link.upstream, 10),
             kind(link.kind).to_owned(),
             seconds(link.lag_ms),
             seconds(link.lag_max_ms),

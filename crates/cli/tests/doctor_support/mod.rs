@@ -130,11 +130,42 @@ pub fn brief(json: &Value) -> String {
     words.join("\n    ")
 }
 
+/// The same figure as one of doctor's facts, asked from the server: its name, and the SQL. Only
+/// for faults during which it just grows.
+fn independently(fault: &Fault, stage: &Stage) -> Option<(&'static str, f64)> {
+    let (name, server, sql) = match fault.cause {
+        "replay_paused" | "recovery_conflict" | "cleanup_lock" => (
+            "unreplayed_bytes",
+            &stage.standby,
+            "SELECT (pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn())::text",
+        ),
+        "retained_wal_near_limit" => (
+            "retained_bytes",
+            &stage.primary,
+            "SELECT (pg_current_wal_flush_lsn() - restart_lsn)::text FROM pg_replication_slots \
+             WHERE slot_name = 'forgotten'",
+        ),
+        _ => return None,
+    };
+    let value = server.query_text(sql).unwrap().unwrap();
+    Some((name, value.parse().unwrap()))
+}
+
 /// Injects a fault, asks doctor, heals. None: as it should be.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Option<String> {
     let injected = fault.inject(lab, stage, strength).unwrap();
+    let before = independently(fault, stage);
     let (code, json) = examine(stage, fault.seconds);
-    let wrong = wrong(fault, &injected, code, &json);
+    let after = independently(fault, stage);
+    let mut wrong = wrong(fault, &injected, code, &json);
+    if let (None, Some((name, least)), Some((_, most))) = (&wrong, before, after) {
+        let facts = json["findings"][0]["evidence"].as_array().unwrap();
+        let fact = facts.iter().find(|fact| fact["name"] == name).unwrap();
+        let value = fact["value"].as_f64().unwrap();
+        if value < least || value > most {
+            wrong = Some(format!("{name} is {value}, measured {least} to {most}"));
+        }
+    }
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
         println!("{}: {}", fault.name, brief(&json));
     }
