@@ -299,7 +299,8 @@ impl World {
 
     /// Nothing goes wrong any more: all catch up.
     fn quiet(&mut self) {
-        self.restart(self.random.bool());
+        let machine = self.random.bool();
+        self.restart(machine);
         self.relay.disk.set_room(None);
         self.relay.disk.refuse_sync(false);
         self.relay.disk.stop_after(u64::MAX);
