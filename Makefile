@@ -28,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-fresh test-oracle test-pg-suites test-assert soak lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -57,12 +57,15 @@ test-pg-suites: check-pg ## PostgreSQL's own recovery suite under Lockstep (PREL
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
 
-soak: check-pg ## hours of replay: 50 seeds, crashes, invariants, planted faults (T="equality crashes"; LOCKSTEP_SEEDS=…)
+soak: check-pg ## hours: replay of 50 seeds, crashes, invariants, planted faults, the relay (T="equality crashes"; LOCKSTEP_SEEDS=…)
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
 	@scripts/cargo test --locked --release -p lockstep-lab --test oracle -- --skip planted
 	@scripts/cargo test --locked --release -p lockstep-lab --test oracle planted -- --nocapture
+
+test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
+	@scripts/cargo test --locked -p lockstep-cli --test doctor_matrix -- --ignored --nocapture
 
 test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
 	@scripts/test-fresh

@@ -19,6 +19,7 @@ use crate::bench::relay_mixed::RelayMixedArgs;
 use crate::bench::replay::ReplayArgs;
 use crate::bench::tpcc::TpccCommand;
 use crate::bench::wal_player::WalPlayerArgs;
+use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
 use crate::wal::WalCommand;
@@ -45,6 +46,12 @@ pub enum Command {
     /// the replay lag of both while it runs, and writes a report. Nothing else on this machine is
     /// touched, and nothing is left behind unless --keep is given. Takes about three minutes.
     Demo(DemoArgs),
+    /// Say where replicas lag, why, and what to change
+    ///
+    /// Asks the primary and the replicas that are named for some seconds, and prints each replica's
+    /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
+    /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
+    Doctor(DoctorArgs),
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
     /// Subscribers connect to the relay as they would to the primary, which checks their

@@ -36,6 +36,18 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
+/// A target that could not be reached or is none, in words.
+#[derive(Debug)]
+pub struct NoTarget(pub String);
+
+impl fmt::Display for NoTarget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NoTarget {}
+
 /// Something that lags or stands still, in words.
 #[derive(Debug)]
 pub struct Behind(pub String);
@@ -88,6 +100,9 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     if error.is::<Unreachable>() {
         return SOURCE;
+    }
+    if error.is::<NoTarget>() {
+        return TARGET;
     }
     if error.is::<Behind>() {
         return LAG;

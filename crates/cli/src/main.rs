@@ -13,6 +13,7 @@ mod args;
 mod bars;
 mod bench;
 mod demo;
+mod doctor;
 mod exit;
 mod live;
 mod plot;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     };
     let result = match command {
         Command::Demo(args) => demo::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),

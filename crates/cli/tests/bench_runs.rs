@@ -174,3 +174,78 @@ fn overhead_turns_the_throttle_on_and_off_while_nobody_waits() {
     }
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }
+
+/// Case and variant of each row.
+fn cases(json: &Value) -> Vec<(&str, &str)> {
+    rows(json)
+        .iter()
+        .map(|row| {
+            (
+                row["case"].as_str().unwrap(),
+                row["variant"].as_str().unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn relay_fanout_compares_slots_with_one_relay() {
+    let small = "--rounds 1 --seconds 2 --warmup 1 --subscribers 0,2 --scale 1";
+    let (json, _) = bench("relay-fanout", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [
+            ("subscribers-0", "stock"),
+            ("subscribers-2", "stock"),
+            ("subscribers-2", "lockstep"),
+            ("subscribers-2-real", "stock"),
+            ("subscribers-2-real", "lockstep"),
+        ]
+    );
+    for row in rows(&json) {
+        positive(row, &["primary_tps", "primary_cpu_s", "seconds"]);
+        assert_eq!(
+            row["lag_p50_ms"].is_f64(),
+            row["case"] != "subscribers-0",
+            "{row}"
+        );
+        assert_eq!(
+            row["relay_cpu_s"].is_f64(),
+            row["variant"] == "lockstep",
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn relay_catchup_gives_every_consumer_everything() {
+    let small = "--rounds 1 --transactions 2000 --scale 1";
+    let (json, _) = bench("relay-catchup", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [
+            ("null", "stock"),
+            ("null-0", "lockstep"),
+            ("null-16MB", "lockstep"),
+            ("null-2GB", "lockstep"),
+            ("subscription", "stock"),
+            ("subscription-16MB", "lockstep"),
+        ]
+    );
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows_per_s"]);
+    }
+}
+
+#[test]
+fn relay_mixed_takes_small_and_large_transactions() {
+    let small = "--rounds 1 --seconds 3 --caches 16MB --subscribers 2 --large-rows 5000 --large-every 1000 --scale 1";
+    let (json, _) = bench("relay-mixed", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [("mixed-16MB", "stock"), ("mixed-16MB", "lockstep")]
+    );
+    for row in rows(&json) {
+        positive(row, &["rows_per_s", "seconds"]);
+    }
+}

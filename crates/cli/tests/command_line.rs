@@ -45,6 +45,7 @@ fn help_is_as_recorded() {
     for args in [
         &["--help"][..],
         &["demo", "--help"],
+        &["doctor", "--help"],
         &["relay", "--help"],
         &["relay", "status", "--help"],
         &["bench", "--help"],
@@ -116,6 +117,10 @@ fn usage_errors_exit_with_2() {
         (&["relay", "start"], "start"),
         (&["relay", "status", "--output", "xml"], "json"),
         (&["relay", "status", "--connect", "x"], "\"x\""),
+        (&["doctor"], "--primary"),
+        (&["doctor", "--primary", "nonsense"], "conninfo"),
+        (&["doctor", "--primary", "", "--seconds", "0"], "--seconds"),
+        (&["doctor", "--primary", "", "--commits", "3"], "--probe"),
         (&["bench"], "command"),
         (&["bench", "priority", "--cases", "fast"], "throttle-only"),
         (&["bench", "priority", "--rounds", "0"], "--rounds"),

@@ -192,3 +192,47 @@ fn pg_recvlogical_works_through_the_relay() {
     receive(&["--drop-slot"]);
     drop((relay, primary));
 }
+
+/// What the README does with a subscription that is there already.
+#[test]
+fn a_subscription_moves_to_the_relay_with_its_connection() {
+    let lab = lab();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; INSERT INTO a VALUES (1)")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            primary.conninfo(SUPERUSER)
+        ))
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    assert_eq!(slots(&primary), "s");
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    primary
+        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            relay.conninfo()
+        ))
+        .unwrap();
+    primary
+        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the slot is the relay's", || {
+        let only = slots(&primary);
+        let ours = only.starts_with("lockstep_auto_") && !only.contains(' ');
+        (ours && relay.console(&lab, "SHOW SLOTS").starts_with("s|")).then_some(())
+    });
+    drop((subscriber, relay, primary));
+}

@@ -20,6 +20,7 @@ pub mod crash;
 pub mod decode;
 pub mod error;
 pub mod extension;
+pub mod fault;
 pub mod guard;
 pub mod invariants;
 pub mod lag;

@@ -198,17 +198,23 @@ impl Sessions {
         if let Some(begun) = relay.as_it_is(&request) {
             return begun.map_or_else(error, Decision::Stream);
         }
-        // libpq blocks; at most one group or slot is made at a time.
-        let _making = relay.making().await;
         let name = request.slot.clone();
-        let work = {
-            let relay = relay.clone();
-            move || match relay.slots().get(&request.slot) {
-                Some(slot) => relay.go_on(&slot, request),
-                None => relay.adopt(request),
-            }
-        };
-        match tokio::task::spawn_blocking(work).await {
+        // A task of its own: a client that leaves must not leave anything half made, nor let
+        // another begin meanwhile. libpq blocks.
+        let begin = tokio::spawn(async move {
+            let making = relay.making().await;
+            let begin = {
+                let relay = relay.clone();
+                move || match relay.slots().get(&request.slot) {
+                    Some(slot) => relay.go_on(&slot, request),
+                    None => relay.adopt(request),
+                }
+            };
+            let begun = tokio::task::spawn_blocking(begin).await;
+            drop(making);
+            begun
+        });
+        match begin.await.and_then(std::convert::identity) {
             Ok(Ok(streaming)) => Decision::Stream(streaming),
             Ok(Err(Refusal::Pass(why))) => {
                 info!(slot = name, why, "passed through to the primary");
@@ -435,8 +441,13 @@ impl Relay {
         {
             return pass("a slot of another plugin or database");
         }
-        if found.temporary || found.active_pid.is_some() || found.invalidation.is_some() {
-            return pass("a slot that is temporary, in use, or was invalidated");
+        if found.temporary || found.invalidation.is_some() {
+            return pass("a slot that is temporary or was invalidated");
+        }
+        if let Some(pid) = found.active_pid {
+            // As a server: a subscription that has moved here comes again, and may find that
+            // its old session has ended meanwhile. Passed through it would stay so.
+            return Err(in_use(name, pid).into());
         }
         if found.failover && !self.config().failover {
             return pass("a failover slot, and failover is off in the configuration");

@@ -34,7 +34,7 @@ const WRITE_BYTES: usize = 64 * 1024;
 /// A session that has just sent waits so long for more, for each other session of its
 /// group. A wake-up and a write cost many times what a small transaction's bytes do, so many
 /// sessions share fewer of them; one alone never waits.
-const PACE: Duration = Duration::from_micros(150);
+const PACE: Duration = Duration::from_micros(300);
 
 /// Longest such wait.
 const LONGEST_PACE: Duration = Duration::from_millis(5);

@@ -196,7 +196,13 @@ fn replication_sessions_are_shared_between_primary_and_owner() {
             .count(),
         1
     );
+}
 
+#[test]
+fn slots_of_the_primary_and_of_the_relay_are_streamed() {
+    let lab = lab();
+    let server = primary(&lab, &[]);
+    let relay = Relay::start(Options::of(&server));
     // A slot of the primary passes through.
     server
         .execute("SELECT pg_create_logical_replication_slot('theirs', 'test_decoding')")

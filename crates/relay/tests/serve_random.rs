@@ -21,7 +21,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;
 
-/// How long to go on.
+/// How long to go on, unless `LOCKSTEP_FUZZ_SECONDS` says so.
 const TIME: Duration = Duration::from_secs(3);
 
 /// Rounds at least, however slow the machine is.
@@ -38,6 +38,11 @@ fn seed() -> u64 {
         .ok()
         .and_then(|seed| seed.parse().ok())
         .unwrap_or_else(|| fastrand::u64(..))
+}
+
+fn time() -> Duration {
+    let seconds = std::env::var("LOCKSTEP_FUZZ_SECONDS");
+    seconds.map_or(TIME, |text| Duration::from_secs(text.parse().unwrap()))
 }
 
 fn bytes(rng: &mut Rng, most: usize) -> Vec<u8> {
@@ -176,9 +181,9 @@ fn the_front_survives_anything() {
     let mut options = Options::at(primary.path(), PORT);
     options.listen = Listen::new(&ours.path().display().to_string(), PORT);
     let mut relay = Relay::start(options);
-    let started = Instant::now();
+    let (started, time) = (Instant::now(), time());
     let mut rounds = 0;
-    while started.elapsed() < TIME || rounds < LEAST {
+    while started.elapsed() < time || rounds < LEAST {
         rounds += 1;
         runtime.block_on(async {
             let mut all = tokio::task::JoinSet::new();
@@ -193,6 +198,7 @@ fn the_front_survives_anything() {
         });
     }
     relay.stop();
+    println!("serve: {rounds} rounds of {TOGETHER} connections");
     // Every session that was opened was closed.
     let seen = relay.mock.seen.lock().unwrap();
     let count = |what: &str| seen.iter().filter(|seen| seen.starts_with(what)).count();

@@ -8,7 +8,9 @@ use super::index::{Entry, Index};
 use super::position::LogPosition;
 use super::scan::Segment;
 use super::schema::Schema;
-use super::segment::{Kind, Named, SEGMENT_HEADER, SegmentHeader, file_name, read_name};
+use super::segment::{
+    CHUNK_BYTES, Kind, Named, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
+};
 use super::storage::{SpoolFile, Storage};
 use super::{Limits, Log};
 
@@ -118,6 +120,22 @@ fn examine<S: Storage>(storage: &S, sequence: u64, position: LogPosition) -> Res
     })
 }
 
+/// Writes what is in a file once more. Where an earlier process could not make it durable
+/// the system may hold it in memory, counted as written though the disk never took it: only
+/// what is written anew is made durable by the next [`SpoolFile::sync`], or refused again.
+fn write_again<F: SpoolFile>(file: &F, bytes: u64) -> std::io::Result<()> {
+    let mut buffer = vec![0; CHUNK_BYTES];
+    let mut offset = 0;
+    while offset < bytes {
+        let left = usize::try_from(bytes - offset).unwrap_or(CHUNK_BYTES);
+        buffer.truncate(left);
+        file.read_at(offset, &mut buffer)?;
+        file.write_at(offset, &buffer)?;
+        offset += buffer.len() as u64;
+    }
+    Ok(())
+}
+
 /// A segment up to where it is whole.
 struct Whole {
     /// Where the last whole unit ends in it, in the file and in the log; None if the unit
@@ -222,7 +240,8 @@ impl<S: Storage> Recovery<'_, S> {
     }
 
     /// Cuts the newest segment, and makes it and the folder durable: after a crash of the
-    /// relay alone what is there need not be.
+    /// relay alone what is there need not be. It is the only one of which that is so: others
+    /// that are not durable have no name yet.
     fn cut(&mut self, segment: &Found, bytes: u64) -> Result<S::File> {
         let name = segment.name();
         let file = self
@@ -234,6 +253,7 @@ impl<S: Storage> Recovery<'_, S> {
                 .map_err(|source| LogError::io("truncate", &name, source))?;
             self.dropped_bytes += segment.bytes - bytes;
         }
+        write_again(&file, bytes).map_err(|source| LogError::io("write", &name, source))?;
         file.sync()
             .and_then(|()| self.storage.sync())
             .map_err(|source| LogError::io("sync", &name, source))?;

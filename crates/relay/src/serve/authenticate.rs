@@ -20,7 +20,7 @@ use tokio::io::AsyncWriteExt;
 use super::frames::{FrameReader, ReadError, split};
 use super::pump::Ends;
 use super::stop::Stop;
-use super::transport::{Reader, Transport, after, close_with, message};
+use super::transport::{Reader, Transport, Writer, after, close_with, message};
 use crate::session::Client;
 
 /// Longest message while a session begins, in bytes: a server takes tokens up to 64 kB.
@@ -49,21 +49,19 @@ pub(super) struct Begun {
     pub settings: BTreeMap<String, String>,
 }
 
-/// How a login can end otherwise.
-pub(super) enum NotBegun {
-    /// The client has been told, or has left.
-    Ended,
-    /// It must be told this.
-    Refused(Client, Report),
-}
-
 /// One login.
 struct Login {
     client: FrameReader<Reader>,
+    client_writer: Writer,
     primary: FrameReader<Reader>,
+    primary_writer: Writer,
+    /// The primary is spoken to over TLS.
     encrypted: bool,
+    /// The first `ReadyForQuery` is kept back.
+    hold_ready: bool,
     /// The primary waits for a message of the client.
     awaited: bool,
+    /// An offer to bind the channel was taken away, and has not been answered.
     offered: bool,
     pid: u32,
     settings: BTreeMap<String, String>,
@@ -75,116 +73,128 @@ enum Progress {
     Ready,
 }
 
+/// How a login ends.
+enum Outcome {
+    Ready,
+    ClientGone,
+    PrimaryGone,
+    Refused(Report),
+}
+
 /// Sends `packet` to the primary and lets the client log in. With `hold_ready` the first
-/// `ReadyForQuery` is kept back.
+/// `ReadyForQuery` is kept back. None if it does not come to that; the client knows why.
 pub(super) async fn authenticate(
     client: Client,
     primary: Transport,
     packet: &[u8],
     hold_ready: bool,
     stop: &mut Stop,
-) -> Result<Begun, NotBegun> {
+) -> Option<Begun> {
     let encrypted = primary.is_tls();
-    let (primary_reader, mut primary_writer) = primary.halves();
+    let (primary_reader, primary_writer) = primary.halves();
     let mut login = Login {
         client: FrameReader::new(client.reader),
+        client_writer: client.writer,
         primary: FrameReader::new(primary_reader),
+        primary_writer,
         encrypted,
+        hold_ready,
         awaited: false,
         offered: false,
         pid: 0,
         settings: BTreeMap::new(),
     };
-    let mut client_writer = client.writer;
-    let sent = async {
-        primary_writer.write_all(packet).await?;
-        primary_writer.flush().await
-    };
     // If it fails the primary may still have said why.
-    let _ = sent.await;
-    let mut out = Vec::new();
-    let ended = loop {
-        tokio::select! {
-            got = login.primary.message(LIMIT) => match got {
-                Ok(Some(first)) => {
-                    out.clear();
-                    let progress = login.take_all(first, hold_ready, &mut out);
-                    let written = async {
-                        client_writer.write_all(&out).await?;
-                        client_writer.flush().await
-                    };
-                    if written.await.is_err() {
-                        return Err(NotBegun::Ended);
-                    }
-                    match progress {
-                        Ok(Progress::Going) => {}
-                        Ok(Progress::Ready) => break None,
-                        Err(error) => break Some(nonsense(&error)),
-                    }
-                }
-                Err(ReadError::Wire(error)) => break Some(nonsense(&error)),
-                // As a server that ends: what it said has been passed on.
-                Ok(None) | Err(ReadError::Io(_)) => {
-                    let _ = client_writer.shutdown().await;
-                    return Err(NotBegun::Ended);
-                }
-            },
-            got = login.client.message(LIMIT), if login.awaited => match got {
-                Ok(Some(answer)) => {
-                    if let Some(report) = login.answer(&answer) {
-                        break Some(report);
-                    }
-                    if send(&mut primary_writer, &answer).await.is_err() {
-                        // Its last words come with the next turn.
-                        login.awaited = false;
-                    }
-                }
-                Err(ReadError::Wire(error)) => {
-                    break Some(Report::fatal("08P01", format!("invalid message: {error}")));
-                }
-                Ok(None) | Err(ReadError::Io(_)) => return Err(NotBegun::Ended),
-            },
-            () = stop.told() => break Some(stopping()),
-        }
-    };
-    let (client_reader, client_left) = login.client.into_parts();
-    let client_reader = after(client_left, client_reader);
-    if let Some(report) = ended {
-        let client = Client {
-            reader: client_reader,
-            writer: client_writer,
-        };
-        return Err(NotBegun::Refused(client, report));
+    let _ = send(&mut login.primary_writer, packet).await;
+    match login.run(stop).await {
+        Outcome::Ready => return Some(login.begun()),
+        Outcome::ClientGone => {}
+        Outcome::PrimaryGone => close_with(login.into_client(), &[]).await,
+        Outcome::Refused(report) => refuse(login.into_client(), report).await,
     }
-    let (primary_reader, primary_left) = login.primary.into_parts();
-    Ok(Begun {
-        ends: Ends {
-            client_reader,
-            client_writer,
-            primary_reader: after(primary_left, primary_reader),
-            primary_writer,
-        },
-        pid: login.pid,
-        settings: login.settings,
-    })
+    None
 }
 
-async fn send(writer: &mut super::transport::Writer, bytes: &[u8]) -> io::Result<()> {
+async fn send(writer: &mut Writer, bytes: &[u8]) -> io::Result<()> {
     writer.write_all(bytes).await?;
     writer.flush().await
 }
 
 impl Login {
+    async fn run(&mut self, stop: &mut Stop) -> Outcome {
+        loop {
+            tokio::select! {
+                said = self.primary.message(LIMIT) => match said {
+                    Ok(Some(first)) => {
+                        if let Some(outcome) = self.pass_down(first).await {
+                            return outcome;
+                        }
+                    }
+                    Ok(None) | Err(ReadError::Io(_)) => return Outcome::PrimaryGone,
+                    Err(ReadError::Wire(error)) => return nonsense(&error),
+                },
+                // What comes unasked stays where it is: it may be a query.
+                answer = self.client.message(LIMIT), if self.awaited => match answer {
+                    Ok(Some(answer)) => {
+                        if let Some(report) = self.look_at_answer(&answer) {
+                            return Outcome::Refused(report);
+                        }
+                        // If it fails the primary's last words are on their way.
+                        let _ = send(&mut self.primary_writer, &answer).await;
+                    }
+                    Ok(None) | Err(ReadError::Io(_)) => return Outcome::ClientGone,
+                    Err(ReadError::Wire(error)) => {
+                        let what = format!("invalid message: {error}");
+                        return Outcome::Refused(Report::fatal("08P01", what));
+                    }
+                },
+                () = stop.told() => return Outcome::Refused(stopping()),
+            }
+        }
+    }
+
+    /// Passes on what the primary said; the outcome, if there is one.
+    async fn pass_down(&mut self, first: BytesMut) -> Option<Outcome> {
+        let mut out = Vec::new();
+        let taken = self.take_all(first, &mut out);
+        if send(&mut self.client_writer, &out).await.is_err() {
+            return Some(Outcome::ClientGone);
+        }
+        match taken {
+            Ok(Progress::Going) => None,
+            Ok(Progress::Ready) => Some(Outcome::Ready),
+            Err(error) => Some(nonsense(&error)),
+        }
+    }
+
+    fn begun(self) -> Begun {
+        let (client_reader, client_left) = self.client.into_parts();
+        let (primary_reader, primary_left) = self.primary.into_parts();
+        Begun {
+            ends: Ends {
+                client_reader: after(client_left, client_reader),
+                client_writer: self.client_writer,
+                primary_reader: after(primary_left, primary_reader),
+                primary_writer: self.primary_writer,
+            },
+            pid: self.pid,
+            settings: self.settings,
+        }
+    }
+
+    fn into_client(self) -> Client {
+        let (reader, left) = self.client.into_parts();
+        Client {
+            reader: after(left, reader),
+            writer: self.client_writer,
+        }
+    }
+
     /// Takes a message of the primary and those that have come with it.
-    fn take_all(
-        &mut self,
-        first: BytesMut,
-        hold_ready: bool,
-        out: &mut Vec<u8>,
-    ) -> Result<Progress, ReadError> {
+    fn take_all(&mut self, first: BytesMut, out: &mut Vec<u8>) -> Result<Progress, ReadError> {
         let mut next = Some(first);
         while let Some(message) = next {
-            match self.take(&message, hold_ready, out) {
+            match self.take(&message, out) {
                 Progress::Going => next = self.primary.buffered(LIMIT)?,
                 Progress::Ready => return Ok(Progress::Ready),
             }
@@ -193,7 +203,7 @@ impl Login {
     }
 
     /// Takes one message of the primary: what the client gets of it goes to `out`.
-    fn take(&mut self, message: &[u8], hold_ready: bool, out: &mut Vec<u8>) -> Progress {
+    fn take(&mut self, message: &[u8], out: &mut Vec<u8>) -> Progress {
         let (tag, body) = split(message);
         match Backend::parse(Frame { tag, body }) {
             Ok(Backend::Authentication(SASL)) => {
@@ -211,7 +221,7 @@ impl Login {
                 self.settings.insert(name.to_owned(), value.to_owned());
             }
             Ok(Backend::ReadyForQuery(_)) => {
-                if !hold_ready {
+                if !self.hold_ready {
                     out.extend_from_slice(message);
                 }
                 return Progress::Ready;
@@ -224,7 +234,7 @@ impl Login {
     }
 
     /// Looks at an answer of the client; a report if it cannot succeed.
-    fn answer(&mut self, answer: &[u8]) -> Option<Report> {
+    fn look_at_answer(&mut self, answer: &[u8]) -> Option<Report> {
         self.awaited = false;
         if !std::mem::take(&mut self.offered) || !self.encrypted {
             return None;
@@ -257,8 +267,9 @@ fn without_binding(body: &[u8]) -> (Vec<u8>, bool) {
     (list, taken)
 }
 
-fn nonsense(error: &dyn std::fmt::Display) -> Report {
-    Report::fatal("08P01", format!("the primary does not make sense: {error}"))
+fn nonsense(error: &dyn std::fmt::Display) -> Outcome {
+    let what = format!("the primary does not make sense: {error}");
+    Outcome::Refused(Report::fatal("08P01", what))
 }
 
 /// What clients are told when the relay stops.

@@ -10,7 +10,7 @@ use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use tokio::io::AsyncWriteExt;
 
-use super::authenticate::{Begun, NotBegun, authenticate, refuse};
+use super::authenticate::{Begun, authenticate, refuse};
 use super::frames::{FrameReader, ReadError, split};
 use super::local::{Local, answer};
 use super::pass::{Arrival, Open, leave};
@@ -55,10 +55,9 @@ pub(super) async fn serve<O: Owner, C: ConsoleService>(
     mut stop: Stop,
 ) {
     let packet = start_packet(&arrival.start, login);
-    let begun = match authenticate(client, primary, &packet, true, &mut stop).await {
-        Ok(begun) => begun,
-        Err(NotBegun::Ended) => return,
-        Err(NotBegun::Refused(client, report)) => return refuse(client, report).await,
+    let begun = authenticate(client, primary, &packet, true, &mut stop).await;
+    let Some(begun) = begun else {
+        return;
     };
     let facts = arrival.facts(begun.pid, begun.settings.clone());
     let (client, rights) = ask(begun, &facts.user, login).await;

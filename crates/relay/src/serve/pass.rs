@@ -25,7 +25,7 @@ use lockstep_wire::startup;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::authenticate::{NotBegun, authenticate, refuse, stopping};
+use super::authenticate::{authenticate, refuse, stopping};
 use super::console_session::DATABASE;
 use super::local::{Local, query_text};
 use super::pump::{Ends, Event, Pump};
@@ -148,10 +148,8 @@ pub(super) async fn serve<O: Owner>(
     mut stop: Stop,
 ) {
     let begun = authenticate(client, primary, &arrival.packet, false, &mut stop).await;
-    let begun = match begun {
-        Ok(begun) => begun,
-        Err(NotBegun::Ended) => return,
-        Err(NotBegun::Refused(client, report)) => return refuse(client, report).await,
+    let Some(begun) = begun else {
+        return;
     };
     let logical = arrival.is_logical();
     let open = Open::new(owner, arrival.facts(begun.pid, begun.settings));

@@ -1,7 +1,7 @@
 //! A folder in memory that does to files what a machine that stops may do: forgets what was
 //! not made durable, any part of it; runs full; flips bytes; refuses to make data durable.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -16,9 +16,9 @@ const SECTOR: usize = 512;
 struct Content {
     now: Vec<u8>,
     durable: Vec<u8>,
-    /// Making it durable has failed once. The system counts it as done from then on,
-    /// whatever the disk holds.
-    lost: bool,
+    /// Sectors that could not be made durable. The system counts them as done from then on,
+    /// until they are written again.
+    lost: BTreeSet<usize>,
 }
 
 /// Something to happen in between.
@@ -126,7 +126,7 @@ impl Disk {
             new.files.push(Content {
                 now: content.clone(),
                 durable: content,
-                lost: false,
+                lost: BTreeSet::new(),
             });
         }
         new.durable_names = new.names.clone();
@@ -321,6 +321,10 @@ impl SpoolFile for DiskFile {
             content.resize(offset + fits, 0);
         }
         content[offset..offset + fits].copy_from_slice(&bytes[..fits]);
+        let written = offset / SECTOR..(offset + fits).div_ceil(SECTOR);
+        state.files[self.number]
+            .lost
+            .retain(|sector| !written.contains(sector));
         match fits == bytes.len() {
             true => Ok(()),
             false => Err(io::Error::from(io::ErrorKind::StorageFull)),
@@ -337,10 +341,17 @@ impl SpoolFile for DiskFile {
     fn sync(&self) -> io::Result<()> {
         let mut state = self.disk.changing()?;
         let refuse = std::mem::take(&mut state.refuse_sync);
-        let content = &mut state.files[self.number];
-        content.lost |= refuse;
-        if !content.lost {
-            content.durable = content.now.clone();
+        let Content { now, durable, lost } = &mut state.files[self.number];
+        if !refuse {
+            durable.resize(now.len(), 0);
+        }
+        for (at, sector) in now.chunks(SECTOR).enumerate() {
+            let place = at * SECTOR..at * SECTOR + sector.len();
+            match (refuse, durable.get(place.clone()) == Some(sector)) {
+                (true, false) => drop(lost.insert(at)),
+                (false, false) if !lost.contains(&at) => durable[place].copy_from_slice(sector),
+                _ => {}
+            }
         }
         let hook = state.after_sync.take();
         drop(state);

@@ -173,6 +173,15 @@ impl Harness {
         assert!(poisoned(self.log.append(Bytes::from_static(b"d"))));
         assert!(u64::from(self.log.durable()) <= self.received());
         self.durable = u64::from(self.log.durable());
+        if self.random.bool() {
+            // A new process finds what the system has, and may take none of it for durable
+            // that is not.
+            self.restart(false);
+            for _ in 0..self.random.usize(..4) {
+                self.append();
+            }
+            self.sync();
+        }
         self.restart(true);
     }
 

@@ -1,0 +1,239 @@
+//! A diagnosis as people read it, 80 columns wide.
+
+use std::fmt::Write;
+
+use lockstep_lag::Diagnosis;
+use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
+use lockstep_lag::links::Kind;
+use lockstep_lag::rules::{Severity, bytes, percent, seconds};
+use lockstep_lag::trial::ROWS;
+
+use super::Probed;
+use crate::text::table;
+
+/// Columns of the output.
+const WIDTH: usize = 80;
+
+/// The whole report.
+pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
+    let mut text = String::new();
+    let _ = writeln!(
+        text,
+        "Watched {} nodes for {watched} s.\n",
+        diagnosis.nodes.len()
+    );
+    for (node, address) in diagnosis.nodes.iter().zip(addresses) {
+        node_lines(&mut text, node, address);
+    }
+    if !diagnosis.links.is_empty() {
+        text.push('\n');
+        for line in links(&diagnosis.links) {
+            let _ = writeln!(text, "{line}");
+        }
+    }
+    text.push('\n');
+    wrap(&mut text, "", &verdict(diagnosis));
+    for (index, finding) in diagnosis.findings.iter().enumerate() {
+        finding_lines(&mut text, index + 1, finding);
+    }
+    text
+}
+
+/// What `--probe` has measured.
+pub fn probed(probed: &Probed) -> String {
+    let trial = &probed.trial;
+    let mut text = format!(
+        "\nTime to commit {ROWS} rows, ms, in the middle of {} commits:\n\n",
+        trial.commits
+    );
+    let mut rows = vec![
+        ["replica", "kind", "remote_write", "on", "remote_apply", ""]
+            .map(str::to_owned)
+            .to_vec(),
+    ];
+    for row in &trial.rows {
+        let mut cells = vec![short(&row.replica, 14), kind(row.kind).to_owned()];
+        cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
+            Some(ms) => format!("{ms:.1}"),
+            None => "too long".to_owned(),
+        }));
+        let waited = row.cells.iter().any(|cell| cell.waited);
+        cells.push(if waited { "synchronous" } else { "watched" }.to_owned());
+        rows.push(cells);
+    }
+    for line in table(&rows) {
+        let _ = writeln!(text, "{line}");
+    }
+    for row in &trial.rows {
+        let _ = writeln!(text, "\n{}:", row.replica);
+        for cell in &row.cells {
+            wrap(
+                &mut text,
+                &format!("  {:<13}", cell.level.name()),
+                &cell.explanation,
+            );
+        }
+    }
+    if !probed.visible_ms.is_empty() {
+        text.push('\n');
+    }
+    for (standby, ms) in &probed.visible_ms {
+        let words = match ms {
+            Some(ms) => format!("{ms:.1} ms after its commit on the primary"),
+            None => "not within 10 s".to_owned(),
+        };
+        wrap(&mut text, "", &format!("Visible on {standby}: {words}."));
+    }
+    for missing in &trial.missing {
+        wrap(&mut text, "Not measured: ", missing);
+    }
+    text
+}
+
+fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Physical => "physical",
+        Kind::Logical => "logical",
+    }
+}
+
+fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
+    let version = match node.version {
+        0 => String::new(),
+        number => format!("PostgreSQL {}.{}", number / 10_000, number % 100),
+    };
+    let _ = writeln!(text, "{:<12} {version:<17} {address}", node.name);
+    for trouble in &node.troubles {
+        wrap(text, "  ! ", &trouble.to_string());
+    }
+}
+
+fn links(links: &[LinkReport]) -> Vec<String> {
+    let mut rows = vec![
+        [
+            "replica",
+            "from",
+            "kind",
+            "lag",
+            "at most",
+            "behind",
+            "mostly in",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+    ];
+    rows.extend(links.iter().map(|link| {
+        let most = link.stage_bytes.iter().max_by(|a, b| a.1.total_cmp(b.1));
+        let stage = most.filter(|(_, bytes)| link.behind && **bytes >= 1.0);
+        vec![
+            short(&link.replica, 14),
+            short(&link.upstream, 10),
+            kind(link.kind).to_owned(),
+            seconds(link.lag_ms),
+            seconds(link.lag_max_ms),
+            bytes(link.lag_bytes),
+            stage.map_or("-", |(name, _)| name).to_owned(),
+        ]
+    }));
+    table(&rows)
+}
+
+/// Names that are too long for a column.
+fn short(name: &str, most: usize) -> String {
+    match name.chars().count() > most {
+        true => name.chars().take(most - 1).chain(['…']).collect(),
+        false => name.to_owned(),
+    }
+}
+
+fn verdict(diagnosis: &Diagnosis) -> String {
+    let behind: Vec<&str> = diagnosis
+        .links
+        .iter()
+        .filter(|link| link.behind)
+        .map(|link| link.replica.as_str())
+        .collect();
+    if diagnosis.healthy {
+        return "Healthy: no replica lags.".to_owned();
+    }
+    let found = diagnosis
+        .findings
+        .iter()
+        .any(|finding| finding.severity != Severity::Note);
+    match (behind.is_empty(), found) {
+        (false, true) => "Lag found. Causes, the most important first:".to_owned(),
+        (false, false) => format!(
+            "{} is behind, for no reason that is known here; watch for longer (--seconds).",
+            behind.join(", ")
+        ),
+        (true, true) => "No replica is behind now, but:".to_owned(),
+        (true, false) => "No replica that could be looked at lags.".to_owned(),
+    }
+}
+
+fn finding_lines(text: &mut String, number: usize, finding: &Finding) {
+    let severity = match finding.severity {
+        Severity::Lag => format!("explains {}", percent(finding.explains)),
+        Severity::Risk => "risk".to_owned(),
+        Severity::Note => "no lag".to_owned(),
+    };
+    text.push('\n');
+    wrap(
+        text,
+        &format!("{number}. "),
+        &format!("{}: {} ({severity})", finding.at, finding.title),
+    );
+    for fact in &finding.evidence {
+        wrap(text, "   - ", &fact.words);
+    }
+    if let Some(query) = finding.names.get("query") {
+        wrap(text, "     query: ", query);
+    }
+    for (index, remedy) in finding.remedies.iter().enumerate() {
+        let lead = match index {
+            0 => "   Do: ",
+            _ => "   Or: ",
+        };
+        wrap(text, lead, remedy);
+    }
+}
+
+/// Writes words in lines of at most [`WIDTH`], with `lead` before the first and blanks of
+/// its length before the others.
+fn wrap(text: &mut String, lead: &str, words: &str) {
+    let indent = " ".repeat(lead.chars().count());
+    let mut line = lead.to_owned();
+    let mut empty = true;
+    for word in words.split_whitespace() {
+        let length = line.chars().count() + usize::from(!empty) + word.chars().count();
+        if !empty && length > WIDTH {
+            let _ = writeln!(text, "{line}");
+            line.clone_from(&indent);
+            empty = true;
+        }
+        if !empty {
+            line.push(' ');
+        }
+        line.push_str(word);
+        empty = false;
+    }
+    let _ = writeln!(text, "{line}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_are_wrapped_and_indented() {
+        let mut text = String::new();
+        wrap(&mut text, "   Do: ", &"word ".repeat(40));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.len() > 2);
+        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH));
+        assert!(lines[0].starts_with("   Do: word") && lines[1].starts_with("       word"));
+        text.clear();
+        wrap(&mut text, "- ", &"x".repeat(200));
+        assert_eq!(text.lines().count(), 1);
+    }
+}

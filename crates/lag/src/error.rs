@@ -1,0 +1,39 @@
+//! What can go wrong when lag is looked for.
+
+use lockstep_upstream::UpstreamError;
+
+/// Result of everything in this crate.
+pub type Result<T, E = LagError> = std::result::Result<T, E>;
+
+/// Everything that stops a probe. What one node cannot tell is a gap in its sample instead.
+#[derive(Debug, thiserror::Error)]
+pub enum LagError {
+    /// The connection, or a command on it.
+    #[error("{}", words(.0))]
+    Server(#[from] UpstreamError),
+    /// A major that the questions are not written for.
+    #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
+    Version(u32),
+    /// An answer that is not what was asked for.
+    #[error("the server's answer about {what} is not understood: {reason}")]
+    Answer {
+        /// Which part.
+        what: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Something that must be changed before what was asked for can be done.
+    #[error("{0}")]
+    Unfit(String),
+}
+
+/// A connection's error without the word primary: it may be any node.
+pub fn words(error: &UpstreamError) -> String {
+    match error {
+        UpstreamError::Refused(refusal) => refusal.message.clone(),
+        UpstreamError::Lost(reason) => format!("the connection is lost: {reason}"),
+        UpstreamError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
+        UpstreamError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
+        other => other.to_string(),
+    }
+}

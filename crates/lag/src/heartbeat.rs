@@ -1,0 +1,69 @@
+//! Commit-to-visible latency of a physical standby: a transaction with nothing but a small
+//! logical message commits on the primary, and the standby is asked until it has replayed it.
+//! Nothing is created, so nothing is left to clean up. Clocks do not matter: both times are
+//! ours.
+
+use std::time::{Duration, Instant};
+
+use lockstep_upstream::{Purpose, Upstream};
+use lockstep_wire::Lsn;
+
+use crate::node::Node;
+use crate::{LagError, Result};
+
+/// The message's prefix.
+pub const PREFIX: &str = "lockstep_probe";
+
+/// How long a beat may take.
+pub const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A primary and a standby of it.
+#[derive(Debug)]
+pub struct Heartbeat {
+    primary: Upstream,
+    standby: Upstream,
+}
+
+impl Heartbeat {
+    /// Connects to both.
+    pub fn connect(primary: &Node, standby: &Node, application_name: &str) -> Result<Self> {
+        let connect =
+            |node: &Node| Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+        Ok(Self {
+            primary: connect(primary)?,
+            standby: connect(standby)?,
+        })
+    }
+
+    /// From the commit's return, which does not wait for replicas, until a new query on the
+    /// standby sees it. None if that takes longer than [`PATIENCE`].
+    pub fn beat(&mut self) -> Result<Option<Duration>> {
+        self.primary.query(&format!(
+            "BEGIN; SET LOCAL synchronous_commit = local; \
+             SELECT pg_logical_emit_message(true, '{PREFIX}', 'beat'); COMMIT"
+        ))?;
+        let committed = Instant::now();
+        let end = position(self.primary.query("SELECT pg_current_wal_flush_lsn()")?)?;
+        while committed.elapsed() < PATIENCE {
+            let replayed = position(self.standby.query("SELECT pg_last_wal_replay_lsn()")?)?;
+            if replayed >= end {
+                return Ok(Some(committed.elapsed()));
+            }
+        }
+        Ok(None)
+    }
+}
+
+/// The position in the last row of an answer.
+pub(crate) fn position(rows: Vec<Vec<Option<String>>>) -> Result<Lsn> {
+    let text = rows
+        .into_iter()
+        .next_back()
+        .and_then(|row| row.into_iter().next().flatten());
+    text.as_deref()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| LagError::Answer {
+            what: "a position".to_owned(),
+            reason: format!("{text:?} is none"),
+        })
+}

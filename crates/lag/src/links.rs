@@ -1,0 +1,474 @@
+//! Each arrow from a server to a replica of it: positions along it, over time.
+//!
+//! A replica is found by its slot, else by what it calls itself. Where the replica itself was
+//! asked, its own positions count: what it last told its upstream may be seconds old.
+
+use std::time::Duration;
+
+use lockstep_wire::Lsn;
+use serde::Serialize;
+
+use crate::node::Role;
+use crate::position::bytes_between;
+use crate::sample::{Sample, Sender, Subscription};
+use crate::window::{NodeWindow, Window, median, ratio};
+
+/// From here on a replica lags, milliseconds, in the middle of the samples.
+pub const LAG_MS: f64 = 200.0;
+
+/// From here on a single moment of lag counts, milliseconds.
+pub const SPIKE_MS: f64 = 1_000.0;
+
+/// How WAL gets there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Kind {
+    /// As it is.
+    Physical,
+    /// Decoded.
+    Logical,
+}
+
+/// Parts of the way, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// From the upstream's flush to sent; decoding if logical.
+    Send,
+    /// From sent to received.
+    Receive,
+    /// From received to flushed. Logical: from received to applied.
+    Flush,
+    /// From flushed to replayed. Logical: from applied to flushed.
+    Replay,
+}
+
+/// Positions at one moment.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Since the window began.
+    pub at: Duration,
+    /// The upstream's end.
+    pub end: Lsn,
+    /// Sent.
+    pub sent: Lsn,
+    /// Received.
+    pub write: Lsn,
+    /// Flushed.
+    pub flush: Lsn,
+    /// Replayed or applied.
+    pub replay: Lsn,
+    /// How long there has been something beyond that on the upstream, at least.
+    pub age: Duration,
+}
+
+/// From a server to a replica of it.
+#[derive(Debug)]
+pub struct Link<'a> {
+    /// How.
+    pub kind: Kind,
+    /// Where it comes from.
+    pub upstream: &'a NodeWindow,
+    /// Where it goes, if that was asked.
+    pub replica: Option<&'a NodeWindow>,
+    /// The replica in words: its node's name, else what it calls itself or its slot.
+    pub name: String,
+    /// What it calls itself.
+    pub application_name: Option<String>,
+    /// Its slot.
+    pub slot: Option<String>,
+    /// Its subscription.
+    pub subscription: Option<String>,
+    /// Oldest first.
+    pub points: Vec<Point>,
+}
+
+/// All links of a window.
+pub fn links(window: &Window) -> Vec<Link<'_>> {
+    let mut links = Vec::new();
+    for node in window.usable() {
+        match node.role {
+            Role::Primary => {}
+            Role::Standby => links.extend(physical(window, node)),
+            Role::Subscriber => links.extend(logical(window, node)),
+        }
+    }
+    for upstream in window.usable().filter(|node| node.role != Role::Subscriber) {
+        unnamed(upstream, &mut links);
+    }
+    for link in &mut links {
+        link.points = points(link);
+    }
+    links
+}
+
+fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
+    let receiver = node
+        .samples
+        .iter()
+        .rev()
+        .find_map(|sample| sample.receiver.as_ref());
+    let slot = receiver.and_then(|receiver| receiver.slot_name.clone());
+    let names: Vec<&str> = [
+        receiver.and_then(|receiver| receiver.application_name.as_deref()),
+        node.facts
+            .setting("cluster_name")
+            .filter(|name| !name.is_empty()),
+        Some("walreceiver"),
+    ]
+    .into_iter()
+    .flatten()
+    .collect();
+    let port = receiver
+        .and_then(|receiver| receiver.sender_port)
+        .map(|port| port.to_string());
+    let others = || {
+        window
+            .usable()
+            .filter(|other| other.name != node.name && other.role != Role::Subscriber)
+    };
+    let is_there =
+        |other: &NodeWindow| port.is_none() || other.facts.setting("port") == port.as_deref();
+    let has_slot = |other: &NodeWindow| {
+        slot.as_deref()
+            .is_some_and(|slot| other.last().is_some_and(|last| last.slot(slot).is_some()))
+    };
+    let has_name = |other: &NodeWindow| {
+        other
+            .samples
+            .iter()
+            .flat_map(|sample| &sample.senders)
+            .any(|sender| names.contains(&sender.application_name.as_str()))
+    };
+    // A port seen from elsewhere may be another; without any sign it can only be the primary.
+    let upstream = others()
+        .find(|other| is_there(other) && (has_slot(other) || has_name(other)))
+        .or_else(|| others().find(|other| has_slot(other)))
+        .or_else(|| others().find(|other| has_name(other)))
+        .or_else(|| window.primary())?;
+    let application_name = names.into_iter().find(|name| {
+        upstream
+            .samples
+            .iter()
+            .flat_map(|sample| &sample.senders)
+            .any(|sender| sender.application_name == *name)
+    });
+    Some(Link {
+        kind: Kind::Physical,
+        upstream,
+        replica: Some(node),
+        name: node.name.clone(),
+        application_name: application_name.map(str::to_owned),
+        slot,
+        subscription: None,
+        points: Vec::new(),
+    })
+}
+
+fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
+    let Some(last) = node.last() else {
+        return Vec::new();
+    };
+    let subscriptions = &last.subscriptions;
+    let link = |subscription: &'a Subscription| {
+        let slot = subscription.slot_name.as_deref();
+        let upstream = window.usable().find(|other| {
+            other.role != Role::Subscriber
+                && other
+                    .last()
+                    .is_some_and(|last| slot.is_some_and(|slot| last.slot(slot).is_some()))
+        })?;
+        let name = match subscriptions.len() {
+            1 => node.name.clone(),
+            _ => format!("{} ({})", node.name, subscription.name),
+        };
+        Some(Link {
+            kind: Kind::Logical,
+            upstream,
+            replica: Some(node),
+            name,
+            application_name: Some(subscription.name.clone()),
+            slot: slot.map(str::to_owned),
+            subscription: Some(subscription.name.clone()),
+            points: Vec::new(),
+        })
+    };
+    subscriptions.iter().filter_map(link).collect()
+}
+
+/// Replicas that were not named but that an upstream knows.
+fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
+    let Some(last) = upstream.last() else {
+        return;
+    };
+    // What nobody uses is a matter of the slot, not of a replica.
+    let used = |name: &str| {
+        upstream.share(|sample| sample.slot(name).is_some_and(|slot| slot.active)) > 0.0
+    };
+    let slots = last.slots.iter().filter(|slot| !slot.temporary);
+    for slot in slots.filter(|slot| used(&slot.slot_name)) {
+        let known = links.iter().any(|link| {
+            link.upstream.name == upstream.name && link.slot.as_deref() == Some(&slot.slot_name)
+        });
+        if known {
+            continue;
+        }
+        let sender = slot.active_pid.and_then(|pid| last.sender(pid));
+        links.push(Link {
+            kind: match slot.slot_type.as_str() {
+                "logical" => Kind::Logical,
+                _ => Kind::Physical,
+            },
+            upstream,
+            replica: None,
+            name: slot.slot_name.clone(),
+            application_name: sender.map(|sender| sender.application_name.clone()),
+            slot: Some(slot.slot_name.clone()),
+            subscription: None,
+            points: Vec::new(),
+        });
+    }
+    for sender in &last.senders {
+        let of_slot = last
+            .slots
+            .iter()
+            .any(|slot| slot.active_pid == Some(sender.pid));
+        let known = links.iter().any(|link| {
+            link.upstream.name == upstream.name
+                && link.slot.is_none()
+                && link.application_name.as_deref() == Some(&sender.application_name)
+        });
+        if of_slot || known || sender.state.as_deref() == Some("backup") {
+            continue;
+        }
+        links.push(Link {
+            kind: Kind::Physical,
+            upstream,
+            replica: None,
+            name: sender.application_name.clone(),
+            application_name: Some(sender.application_name.clone()),
+            slot: None,
+            subscription: None,
+            points: Vec::new(),
+        });
+    }
+}
+
+fn points(link: &Link<'_>) -> Vec<Point> {
+    // A subscriber does not know its applied position; its publisher is told.
+    let samples = match (link.kind, link.replica) {
+        (Kind::Physical, Some(replica)) => &replica.samples,
+        _ => &link.upstream.samples,
+    };
+    samples
+        .iter()
+        .filter_map(|sample| point(link, sample))
+        .collect()
+}
+
+fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
+    let above = link.upstream.sample_at(sample.at)?;
+    let sender = link.sender(above);
+    let own = match (link.kind, link.replica) {
+        (Kind::Physical, Some(_)) => Some(sample),
+        _ => None,
+    };
+    let confirmed = || {
+        let slot = above.slot(link.slot.as_deref()?)?;
+        match link.kind {
+            Kind::Logical => slot.confirmed_flush_lsn,
+            Kind::Physical => slot.restart_lsn,
+        }
+    };
+    let own_replay = own.and_then(|own| own.wal.replay);
+    let replay = own_replay
+        .or_else(|| sender.and_then(|sender| sender.replay_lsn))
+        .or_else(confirmed)?;
+    let own_flush = own
+        .and_then(|own| own.wal.receive)
+        .map(|receive| receive.max(replay));
+    let flush = own_flush
+        .or_else(|| sender.and_then(|sender| sender.flush_lsn))
+        .unwrap_or(replay);
+    let own_write = own.and_then(|own| own.receiver.as_ref()?.written_lsn);
+    let least = match link.kind {
+        Kind::Physical => flush,
+        Kind::Logical => replay,
+    };
+    let write = own_write
+        .max(sender.and_then(|sender| sender.write_lsn))
+        .map_or(least, |write| write.max(least));
+    let sent = sender
+        .and_then(|sender| sender.sent_lsn)
+        .map_or(write, |sent| sent.max(write));
+    let end = link.upstream.end_at(sample.at)?.max(sent);
+    let age = link.upstream.age_beyond(replay, sample.at);
+    let told = sender
+        .and_then(|sender| sender.replay_lag_ms)
+        .filter(|_| end > replay && own_replay.is_none())
+        .map_or(Duration::ZERO, |ms| {
+            Duration::from_secs_f64(ms.max(0.0) / 1000.0)
+        });
+    Some(Point {
+        at: sample.at,
+        end,
+        sent,
+        write,
+        flush,
+        replay,
+        age: age.max(told),
+    })
+}
+
+impl Point {
+    /// Bytes that are not visible yet.
+    pub fn bytes(&self) -> u64 {
+        bytes_between(self.replay, self.end)
+    }
+
+    /// Bytes between the ends of a stage.
+    pub fn stage(&self, kind: Kind, stage: Stage) -> u64 {
+        match (kind, stage) {
+            (_, Stage::Send) => bytes_between(self.sent, self.end),
+            (_, Stage::Receive) => bytes_between(self.write, self.sent),
+            (Kind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
+            (Kind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
+            (Kind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
+            (Kind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
+        }
+    }
+}
+
+impl<'a> Link<'a> {
+    /// Its row among the upstream's senders.
+    pub fn sender<'s>(&self, above: &'s Sample) -> Option<&'s Sender> {
+        if let Some(slot) = self.slot.as_deref().and_then(|slot| above.slot(slot)) {
+            return above.sender(slot.active_pid?);
+        }
+        let name = self.application_name.as_deref()?;
+        above
+            .senders
+            .iter()
+            .find(|sender| sender.application_name == name)
+    }
+
+    /// Its subscription, if the subscriber was asked.
+    pub fn subscribed<'s>(&self, below: &'s Sample) -> Option<&'s Subscription> {
+        below.subscription(self.subscription.as_deref()?)
+    }
+
+    /// The part of the upstream's samples in which its walsender does something.
+    pub fn walsender_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> f64 {
+        self.upstream.share(|sample| {
+            self.sender(sample)
+                .and_then(|sender| sample.process_of(sender.pid))
+                .is_some_and(&does)
+        })
+    }
+
+    /// The part of the subscriber's samples in which the apply worker does something; None
+    /// if the subscriber was not asked.
+    pub fn worker_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> Option<f64> {
+        let replica = self.replica.filter(|_| self.kind == Kind::Logical)?;
+        Some(replica.share(|sample| {
+            self.subscribed(sample)
+                .and_then(|subscription| sample.process_of(subscription.pid?))
+                .is_some_and(&does)
+        }))
+    }
+
+    /// Milliseconds that the replica is behind, at least, in the middle of the samples.
+    pub fn age_ms(&self) -> f64 {
+        median(self.ages().collect())
+    }
+
+    /// The longest time behind, milliseconds.
+    pub fn most_age_ms(&self) -> f64 {
+        self.ages().fold(0.0, f64::max)
+    }
+
+    fn ages(&self) -> impl Iterator<Item = f64> {
+        self.points.iter().map(|point| match point.bytes() {
+            0 => 0.0,
+            _ => point.age.as_secs_f64() * 1000.0,
+        })
+    }
+
+    /// Bytes behind in the middle of the samples.
+    pub fn bytes(&self) -> f64 {
+        median(
+            self.points
+                .iter()
+                .map(|point| point.bytes() as f64)
+                .collect(),
+        )
+    }
+
+    /// Bytes behind at the end.
+    pub fn last_bytes(&self) -> u64 {
+        self.points.last().map_or(0, Point::bytes)
+    }
+
+    /// It lags, or did in this window: most of the time, or much for a moment. Positions alone
+    /// say so: [`crate::rules`] knows when that is no lag.
+    pub fn is_behind(&self) -> bool {
+        self.age_ms() >= LAG_MS || self.is_spiky()
+    }
+
+    /// It lagged much, but not most of the time.
+    pub fn is_spiky(&self) -> bool {
+        self.age_ms() < LAG_MS && self.most_age_ms() >= SPIKE_MS
+    }
+
+    /// The part of the lag, in bytes, that a stage holds; over all samples. For a logical
+    /// link the last stage comes after visibility, and counts besides.
+    pub fn stage_share(&self, stage: Stage) -> f64 {
+        let all: u64 = self.points.iter().map(Point::bytes).sum();
+        ratio(self.stage_sum(stage) as f64, all as f64).min(1.0)
+    }
+
+    /// The mean of a stage's bytes.
+    pub fn stage_bytes(&self, stage: Stage) -> f64 {
+        ratio(self.stage_sum(stage) as f64, self.points.len() as f64)
+    }
+
+    fn stage_sum(&self, stage: Stage) -> u64 {
+        self.points
+            .iter()
+            .map(|point| point.stage(self.kind, stage))
+            .sum()
+    }
+
+    /// Milliseconds that something applied by a subscriber was seen unflushed, at least: in
+    /// the middle of the positions that its flush stood at.
+    pub fn unflushed_ms(&self) -> f64 {
+        let mut waits: Vec<(Lsn, f64)> = Vec::new();
+        for point in self
+            .points
+            .iter()
+            .filter(|point| point.flush < point.replay)
+        {
+            let since = self.points.iter().find(|other| other.replay > point.flush);
+            let wait = since.map_or(0.0, |since| {
+                point.at.saturating_sub(since.at).as_secs_f64() * 1000.0
+            });
+            match waits.last_mut() {
+                Some((flush, longest)) if *flush == point.flush => *longest = wait,
+                _ => waits.push((point.flush, wait)),
+            }
+        }
+        median(waits.into_iter().map(|(_, wait)| wait).collect())
+    }
+
+    /// A synchronous replica, or one that may become it.
+    pub fn is_synchronous(&self) -> bool {
+        let last = self
+            .upstream
+            .samples
+            .iter()
+            .rev()
+            .find_map(|sample| self.sender(sample));
+        last.and_then(|sender| sender.sync_state.as_deref())
+            .is_some_and(|state| state == "sync" || state == "quorum")
+    }
+}

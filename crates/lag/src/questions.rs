@@ -1,0 +1,273 @@
+//! The SQL that nodes are asked. The one place where PostgreSQL 15 to 18 differ.
+//!
+//! Each part is an expression that gives JSON; one statement asks all of them. A part that is
+//! refused is left out from then on, so that the others are still answered.
+
+/// One part of a sample.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Part {
+    /// Clock and role.
+    Moment,
+    /// [`crate::sample::Wal`].
+    Wal,
+    /// [`crate::sample::Sender`].
+    Senders,
+    /// [`crate::sample::Slot`].
+    Slots,
+    /// [`crate::sample::Decoding`].
+    Decoding,
+    /// [`crate::sample::Receiver`].
+    Receiver,
+    /// [`crate::sample::Subscription`].
+    Subscriptions,
+    /// [`crate::sample::Process`].
+    Processes,
+    /// [`crate::sample::Clients`].
+    Clients,
+    /// [`crate::sample::Conflicts`].
+    Conflicts,
+    /// [`crate::sample::Totals`].
+    Totals,
+    /// [`crate::sample::Extension`].
+    Extension,
+}
+
+impl Part {
+    /// All, in the order in which they are asked: positions close to the clock.
+    pub const ALL: [Self; 12] = [
+        Self::Moment,
+        Self::Wal,
+        Self::Senders,
+        Self::Receiver,
+        Self::Slots,
+        Self::Decoding,
+        Self::Subscriptions,
+        Self::Processes,
+        Self::Clients,
+        Self::Conflicts,
+        Self::Totals,
+        Self::Extension,
+    ];
+
+    /// In words, for gaps.
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Moment => "clock and role",
+            Self::Wal => "WAL positions",
+            Self::Senders => "replicas (pg_stat_replication)",
+            Self::Slots => "slots (pg_replication_slots)",
+            Self::Decoding => "decoding (pg_stat_replication_slots)",
+            Self::Receiver => "the walreceiver (pg_stat_wal_receiver)",
+            Self::Subscriptions => "subscriptions (pg_subscription, pg_stat_subscription)",
+            Self::Processes => "what processes wait for (pg_stat_activity)",
+            Self::Clients => "sessions (pg_stat_activity)",
+            Self::Conflicts => "recovery conflicts (pg_stat_database_conflicts)",
+            Self::Totals => "totals (pg_stat_wal, pg_stat_slru, pg_stat_io)",
+            Self::Extension => "extension lockstep's views",
+        }
+    }
+}
+
+/// What every session begins with. Nothing here is to write, to wait or to be led astray by
+/// somebody's own functions.
+pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction_read_only = on; \
+     SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'";
+
+/// Settings that causes or remedies depend on.
+const SETTINGS: &[&str] = &[
+    "synchronous_standby_names",
+    "synchronous_commit",
+    "wal_writer_delay",
+    "wal_level",
+    "port",
+    "cluster_name",
+    "hot_standby_feedback",
+    "max_standby_streaming_delay",
+    "recovery_min_apply_delay",
+    "recovery_prefetch",
+    "maintenance_io_concurrency",
+    "wal_receiver_status_interval",
+    "max_slot_wal_keep_size",
+    "logical_decoding_work_mem",
+    "max_wal_size",
+    "wal_sender_timeout",
+    "shared_buffers",
+    "shared_preload_libraries",
+    "track_io_timing",
+    "wal_sync_method",
+    "fsync",
+];
+
+/// The statement that gives [`crate::sample::Facts`].
+pub fn facts() -> String {
+    let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
+    format!(
+        "SELECT json_build_object(\
+           'version', current_setting('server_version_num')::int, \
+           'database', current_database(), \
+           'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
+           'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
+           'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
+              ON n.oid = e.extnamespace WHERE e.extname = 'lockstep'))",
+        names.join(", ")
+    )
+}
+
+/// The statement that gives the system identifier: some services refuse it.
+pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
+
+/// The expression for a part on a server of this major. `extension` is the schema of ours;
+/// None if the server has no such part.
+pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {
+    let from_16 = |text: &'static str| if major >= 16 { text } else { "" };
+    let text = match part {
+        Part::Moment => "json_build_object('in_recovery', pg_is_in_recovery(), \
+             'clock_us', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+            .to_owned(),
+        Part::Wal => wal(),
+        Part::Senders => list(
+            "SELECT pid, coalesce(application_name, '') AS application_name, \
+               coalesce(host(client_addr), client_hostname) AS client, state, sync_state, \
+               sent_lsn, write_lsn, flush_lsn, replay_lsn, \
+               1000 * extract(epoch FROM write_lag) AS write_lag_ms, \
+               1000 * extract(epoch FROM flush_lag) AS flush_lag_ms, \
+               1000 * extract(epoch FROM replay_lag) AS replay_lag_ms, \
+               age(backend_xmin) AS xmin_age FROM pg_stat_replication",
+        ),
+        Part::Slots => list(
+            "SELECT slot_name, slot_type, database, temporary, active, active_pid, \
+               greatest(age(xmin), age(catalog_xmin)) AS xmin_age, restart_lsn, \
+               confirmed_flush_lsn, wal_status, safe_wal_size FROM pg_replication_slots",
+        ),
+        Part::Decoding => list(
+            "SELECT slot_name, spill_txns, spill_count, spill_bytes, stream_txns, stream_bytes, \
+               total_txns, total_bytes FROM pg_stat_replication_slots",
+        ),
+        Part::Receiver => "(SELECT to_json(r) FROM (SELECT pid, status, written_lsn, flushed_lsn, \
+               latest_end_lsn, 1000 * extract(epoch FROM clock_timestamp() - last_msg_receipt_time) \
+                 AS message_age_ms, slot_name, sender_host, sender_port, \
+               substring(conninfo FROM 'application_name=(\\S+)') AS application_name \
+               FROM pg_stat_wal_receiver) r)"
+            .to_owned(),
+        Part::Subscriptions => list(&subscriptions(from_16("AND a.leader_pid IS NULL "))),
+        Part::Processes => list(PROCESSES),
+        Part::Clients => CLIENTS.to_owned(),
+        Part::Conflicts => "(SELECT json_build_object('snapshot', sum(confl_snapshot), \
+               'lock', sum(confl_lock), 'bufferpin', sum(confl_bufferpin), \
+               'deadlock', sum(confl_deadlock)) FROM pg_stat_database_conflicts)"
+            .to_owned(),
+        Part::Totals => totals(major),
+        Part::Extension => our_views(extension?),
+    };
+    Some(text)
+}
+
+fn list(select: &str) -> String {
+    format!("(SELECT coalesce(json_agg(r), '[]') FROM ({select}) r)")
+}
+
+fn wal() -> String {
+    // Each function raises an error in the other role, so only one branch may run.
+    "CASE WHEN pg_is_in_recovery() THEN json_build_object(\
+       'receive', pg_last_wal_receive_lsn(), 'replay', pg_last_wal_replay_lsn(), \
+       'replayed_commit_age_ms', \
+          1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), \
+       'pause', pg_get_wal_replay_pause_state()) \
+     ELSE json_build_object('flush', pg_current_wal_flush_lsn()) END"
+        .to_owned()
+}
+
+/// The apply worker is the one without a table and, from 16 on, without a leader.
+fn subscriptions(no_leader: &str) -> String {
+    format!(
+        "SELECT s.subname AS name, s.subenabled AS enabled, s.subslotname AS slot_name, \
+           s.subsynccommit AS synchronous_commit, a.pid, a.received_lsn, a.latest_end_lsn, \
+           1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
+           (SELECT count(*) FROM pg_subscription_rel r \
+              WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS unsynced_tables, \
+           coalesce(e.apply_error_count, 0) AS apply_errors \
+         FROM pg_subscription s \
+         LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.relid IS NULL {no_leader}\
+         LEFT JOIN pg_stat_subscription_stats e ON e.subid = s.oid \
+         WHERE s.subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    )
+}
+
+/// pg_blocking_pids does not know the startup process, so its locks are looked up.
+const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait_type, \
+       a.wait_event AS wait, \
+       CASE WHEN a.wait_event_type <> 'Lock' OR a.wait_event_type IS NULL THEN '[]'::json \
+            WHEN a.backend_type <> 'startup' THEN to_json(pg_blocking_pids(a.pid)) \
+            ELSE (SELECT coalesce(json_agg(DISTINCT h.pid), '[]') FROM pg_locks w \
+                  JOIN pg_locks h ON h.granted AND h.pid <> w.pid AND h.locktype = w.locktype \
+                    AND h.database IS NOT DISTINCT FROM w.database \
+                    AND h.relation IS NOT DISTINCT FROM w.relation \
+                    AND h.virtualxid IS NOT DISTINCT FROM w.virtualxid \
+                    AND h.transactionid IS NOT DISTINCT FROM w.transactionid \
+                  WHERE w.pid = a.pid AND NOT w.granted) END AS blocked_by \
+     FROM pg_stat_activity a WHERE a.backend_type IN ('startup', 'walreceiver', 'walsender', \
+       'walwriter', 'logical replication worker', 'logical replication apply worker', \
+       'logical replication parallel worker', 'logical replication tablesync worker')";
+
+/// Sessions shown, oldest transactions first.
+const CLIENTS: &str = "(SELECT json_build_object(\
+       'active', count(*) FILTER (WHERE state = 'active'), \
+       'running', count(*) FILTER (WHERE state = 'active' AND wait_event IS NULL), \
+       'awaiting_sync', count(*) FILTER (WHERE wait_event = 'SyncRep'), \
+       'oldest', (SELECT coalesce(json_agg(o), '[]') FROM (SELECT pid, usename AS user, \
+          datname AS database, state, 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
+            AS xact_age_ms, age(backend_xmin) AS xmin_age, backend_xid IS NOT NULL AS has_xid, \
+          wait_event AS wait, left(query, 200) AS query FROM pg_stat_activity \
+          WHERE backend_type = 'client backend' AND xact_start IS NOT NULL \
+            AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 20) o)) \
+     FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid())";
+
+fn totals(major: u32) -> String {
+    let io = match major {
+        ..=15 => "'[]'::json".to_owned(),
+        _ => list(
+            "SELECT backend_type, coalesce(sum(reads), 0) AS reads, \
+               coalesce(sum(read_time), 0) AS read_time_ms, coalesce(sum(fsyncs), 0) AS fsyncs, \
+               coalesce(sum(fsync_time), 0) AS fsync_time_ms FROM pg_stat_io \
+             WHERE backend_type IN ('startup', 'walreceiver') GROUP BY backend_type",
+        ),
+    };
+    // Called Subtrans before 17.
+    format!(
+        "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
+           'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
+              FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \
+           'io', {io})"
+    )
+}
+
+fn our_views(schema: &str) -> String {
+    format!(
+        "(SELECT to_json(r) FROM (SELECT l.lag_ms, coalesce(l.conflicts, 0) AS conflicts, \
+           coalesce(t.running, 0) AS running, coalesce(t.waiting, 0) AS waiting, \
+           coalesce(t.concurrency_limit, 0) AS concurrency_limit, \
+           coalesce(p.demoted, 0) AS demoted, p.method \
+         FROM {schema}.lockstep_stat_replay l, {schema}.lockstep_stat_throttle t, \
+           {schema}.lockstep_stat_priority p) r)"
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_differ_where_they_must() {
+        let of = |part, major| expression(part, major, None).unwrap();
+        assert!(!of(Part::Subscriptions, 15).contains("leader_pid"));
+        assert!(of(Part::Subscriptions, 16).contains("leader_pid"));
+        assert!(!of(Part::Totals, 15).contains("pg_stat_io"));
+        assert!(of(Part::Totals, 18).contains("pg_stat_io"));
+        assert_eq!(expression(Part::Extension, 15, None), None);
+        assert!(
+            expression(Part::Extension, 15, Some("\"S\""))
+                .unwrap()
+                .contains("\"S\".lockstep_stat_replay")
+        );
+    }
+}

@@ -1,0 +1,468 @@
+//! Signals of decoding and applying.
+
+use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::links::{Kind, Link, Stage};
+use crate::sample::{Decoding, Sender};
+use crate::window::{median, ratio};
+
+/// A flush that comes so much later than the apply is one that waits, milliseconds.
+const LATE_FLUSH_MS: f64 = 30.0;
+
+/// ... and by this factor.
+const LATE_FLUSH_TIMES: f64 = 4.0;
+
+/// An apply worker that is seen waiting for a lock in so many samples.
+const BLOCKED_SHARE: f64 = 0.2;
+
+/// A walsender that decodes runs in so many samples.
+const DECODING_SHARE: f64 = 0.5;
+
+/// A walsender that cannot get rid of data waits in so many samples.
+const PUSHED_SHARE: f64 = 0.3;
+
+/// A transaction is giant if it fills decoding's memory so often.
+const GIANT_TIMES: f64 = 8.0;
+
+fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+    view.links.iter().filter(|link| link.kind == Kind::Logical)
+}
+
+/// Logical links with lag of their own.
+fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+    logical(view).filter(|link| link.is_behind() && !nothing_for(link))
+}
+
+/// The slot has decoded nothing and nothing is on its way: whatever WAL it is behind is not
+/// for it.
+pub(super) fn nothing_for(link: &Link<'_>) -> bool {
+    let Some(slot) = link.slot.as_deref() else {
+        return false;
+    };
+    let active = link
+        .upstream
+        .share(|sample| sample.slot(slot).is_some_and(|slot| slot.active));
+    let pushed = link.walsender_share(|process| process.waits_for("WalSenderWriteData"));
+    let known = link
+        .upstream
+        .last()
+        .is_some_and(|sample| sample.decoding(slot).is_some());
+    active > 0.9
+        && pushed < 0.1
+        && known
+        && grown(link, |row| {
+            row.total_bytes + row.spill_bytes + row.stream_bytes
+        }) == 0.0
+}
+
+/// Growth of a counter of the link's slot.
+fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
+    let Some(slot) = link.slot.as_deref() else {
+        return 0.0;
+    };
+    link.upstream
+        .growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
+}
+
+/// Milliseconds until flushed and until applied, in the middle. What the publisher says about
+/// it is exact, but it looks only once a second and forgets soon; so positions count as well.
+fn flush_and_apply(link: &Link<'_>) -> (f64, f64) {
+    let told = |number: fn(&Sender) -> Option<f64>| {
+        let samples = link.upstream.samples.iter();
+        let numbers = samples.filter_map(|sample| number(link.sender(sample)?));
+        median(numbers.collect())
+    };
+    let apply_ms = told(|sender| sender.replay_lag_ms);
+    let flush_ms = told(|sender| sender.flush_lag_ms);
+    (flush_ms.max(apply_ms + link.unflushed_ms()), apply_ms)
+}
+
+pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in logical(view) {
+        let (flush_ms, replay_ms) = flush_and_apply(link);
+        let commit = link
+            .replica
+            .and_then(|replica| link.subscribed(replica.last()?))
+            .map(|subscription| subscription.synchronous_commit.as_str());
+        let late_ms = flush_ms - replay_ms;
+        let waits = late_ms >= LATE_FLUSH_MS && flush_ms >= LATE_FLUSH_TIMES * replay_ms;
+        if !waits || !matches!(commit, None | Some("off")) {
+            continue;
+        }
+        let awaiting = link
+            .upstream
+            .mean(|sample| sample.clients.awaiting_sync as f64);
+        // What was said about a change of some time ago is still shown.
+        let decodes = grown(link, |row| row.total_bytes) > 0.0;
+        let (severity, explains) = match link.is_synchronous() {
+            true => (Severity::Lag, ratio(late_ms, flush_ms)),
+            false if decodes => (Severity::Note, 0.0),
+            false => continue,
+        };
+        let mut evidence = Evidence::of(link, explains)
+            .severity(severity)
+            .fact(
+                "flush_lag_ms",
+                flush_ms,
+                format!("flushed {} after the primary", seconds(flush_ms)),
+            )
+            .fact(
+                "replay_lag_ms",
+                replay_ms,
+                format!("applied {} after the primary", seconds(replay_ms)),
+            )
+            .fact(
+                "awaiting_commits",
+                awaiting,
+                match severity {
+                    Severity::Lag => format!(
+                        "{awaiting:.1} commits at once waited for it on {}",
+                        link.upstream.name
+                    ),
+                    _ => "it is no synchronous replica, so no commit waits for that".to_owned(),
+                },
+            );
+        evidence.lag_ms = flush_ms;
+        if let Some(commit) = commit {
+            evidence = evidence.name("synchronous_commit", commit);
+        }
+        if let Some(replica) = link.replica {
+            evidence = evidence.setting(replica, "wal_writer_delay");
+        }
+        found.push(evidence);
+    }
+    found
+}
+
+pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in logical(view) {
+        let Some(replica) = link.replica else {
+            continue;
+        };
+        let Some(last) = replica.last().and_then(|sample| link.subscribed(sample)) else {
+            continue;
+        };
+        let errors =
+            replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
+        let away =
+            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
+        if away < 0.5 && errors == 0.0 {
+            continue;
+        }
+        let why = match (last.enabled, errors > 0.0) {
+            (false, _) => "it is disabled".to_owned(),
+            (true, true) => format!("its worker failed {errors:.0} times"),
+            (true, false) => format!("it had no worker in {} of the samples", percent(away)),
+        };
+        let severity = match link.last_bytes() {
+            0 => Severity::Risk,
+            _ => Severity::Lag,
+        };
+        found.push(
+            Evidence::of(link, away.max(0.5))
+                .severity(severity)
+                .fact("without_worker_share", away, why)
+                .fact(
+                    "apply_errors",
+                    last.apply_errors as f64,
+                    format!("{} errors since its statistics began", last.apply_errors),
+                )
+                .fact(
+                    "behind_bytes",
+                    link.last_bytes() as f64,
+                    format!("{} behind", bytes(link.last_bytes() as f64)),
+                ),
+        );
+    }
+    found
+}
+
+pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in behind(view) {
+        let Some(share) = link.worker_share(|process| process.waits("Lock")) else {
+            continue;
+        };
+        if share < BLOCKED_SHARE {
+            continue;
+        }
+        let mut evidence = Evidence::of(link, share).fact(
+            "blocked_share",
+            share,
+            format!(
+                "the apply worker waited for a lock in {} of the samples",
+                percent(share)
+            ),
+        );
+        let samples = link
+            .replica
+            .map(|replica| replica.samples.as_slice())
+            .unwrap_or_default();
+        let holder = samples.iter().rev().find_map(|sample| {
+            let worker = sample.process_of(link.subscribed(sample)?.pid?)?;
+            let holder = worker.blocked_by.first()?;
+            sample
+                .clients
+                .oldest
+                .iter()
+                .find(|session| session.pid == *holder)
+        });
+        if let Some(session) = holder {
+            evidence = evidence.session(session);
+        }
+        found.push(evidence);
+    }
+    found
+}
+
+/// What a link's walsender does, as parts of the time: runs or reads and writes for itself,
+/// cannot get rid of data.
+fn sender_shares(link: &Link<'_>) -> (f64, f64) {
+    let pushed = link.walsender_share(|process| process.waits_for("WalSenderWriteData"));
+    let runs = link.walsender_share(|process| process.wait.is_none() || process.waits("IO"));
+    (runs, pushed)
+}
+
+pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
+    let mut found: Vec<Evidence> = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
+    for link in behind(view) {
+        let upstream = &link.upstream.name;
+        if seen.contains(&upstream.as_str()) {
+            continue;
+        }
+        seen.push(upstream);
+        let here = |other: &&Link<'_>| {
+            other.upstream.name == *upstream && other.walsender_share(|_| true) > 0.5
+        };
+        let all: Vec<_> = logical(view).filter(here).collect();
+        let late: Vec<_> = behind(view).filter(here).collect();
+        let busy: Vec<_> = late
+            .iter()
+            .map(|link| sender_shares(link))
+            .filter(|(runs, pushed)| *runs >= DECODING_SHARE && runs > pushed)
+            .collect();
+        // One slot alone may have a reason of its own, but a sender that decodes is none.
+        if late.len() < all.len() || busy.len() * 2 <= late.len() {
+            continue;
+        }
+        let runs = ratio(busy.iter().map(|(runs, _)| runs).sum(), busy.len() as f64);
+        let undecoded = late
+            .iter()
+            .map(|link| link.stage_share(Stage::Send))
+            .fold(0.0, f64::max);
+        let cpu = link
+            .upstream
+            .cpu(|process| process.backend_type == "walsender");
+        let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
+            .fact(
+                "slots_behind",
+                late.len() as f64,
+                format!(
+                    "{} of {} slots on {upstream} are behind",
+                    late.len(),
+                    all.len()
+                ),
+            )
+            .fact(
+                "decoding_share",
+                runs,
+                format!(
+                    "their walsenders decoded in {} of the samples",
+                    percent(runs)
+                ),
+            );
+        if let Some(cpu) = cpu {
+            evidence = evidence.fact(
+                "walsender_cpu_share",
+                cpu.ran,
+                format!(
+                    "one of them used {} of a core and waited for one {} of the time",
+                    percent(cpu.ran),
+                    percent(cpu.queued)
+                ),
+            );
+        }
+        if late.len() > 1 {
+            evidence.at = format!("all slots of {upstream}");
+        }
+        evidence = evidence.name("setting", "logical_decoding_work_mem");
+        found.push(evidence);
+    }
+    found
+}
+
+/// Bytes and transactions that went through the disk or ahead of their end.
+struct Spilled {
+    bytes: f64,
+    transactions: f64,
+}
+
+fn spilled(link: &Link<'_>) -> Option<Spilled> {
+    let bytes = grown(link, |row| row.spill_bytes + row.stream_bytes);
+    (bytes > 0.0).then(|| Spilled {
+        bytes,
+        // Both count a transaction once, with the first piece.
+        transactions: grown(link, |row| row.spill_txns + row.stream_txns).max(1.0),
+    })
+}
+
+/// Decoding's memory in bytes.
+fn work_mem(link: &Link<'_>) -> f64 {
+    link.upstream
+        .facts
+        .number("logical_decoding_work_mem")
+        .unwrap_or(65_536.0)
+        * 1024.0
+}
+
+fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence {
+    let mean = spilled.bytes / spilled.transactions;
+    let severity = match link.is_behind() {
+        true => Severity::Lag,
+        false => Severity::Note,
+    };
+    let mut evidence = Evidence::of(link, explains)
+        .severity(severity)
+        .fact(
+            "spilled_bytes",
+            spilled.bytes,
+            format!(
+                "{} in {:.0} transactions did not fit into memory",
+                bytes(spilled.bytes),
+                spilled.transactions
+            ),
+        )
+        .fact("spilled_bytes_each", mean, format!("{} each", bytes(mean)))
+        .fact(
+            "lag_max_ms",
+            link.most_age_ms(),
+            format!("at most {} behind", seconds(link.most_age_ms())),
+        )
+        .setting(link.upstream, "logical_decoding_work_mem");
+    let writer = link.upstream.samples.iter().rev().find_map(|sample| {
+        sample
+            .clients
+            .oldest
+            .iter()
+            .find(|session| session.has_xid && session.xact_age_ms > Some(1000.0))
+    });
+    if let Some(session) = writer {
+        evidence = evidence.session(session);
+    }
+    evidence
+}
+
+pub(super) fn giant(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in logical(view) {
+        let Some(spilled) = spilled(link) else {
+            continue;
+        };
+        let mean = spilled.bytes / spilled.transactions;
+        let giant = mean >= GIANT_TIMES * work_mem(link) && spilled.transactions <= 3.0;
+        if giant {
+            found.push(spill_evidence(link, &spilled, 0.95));
+        }
+    }
+    found
+}
+
+pub(super) fn spill(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in logical(view) {
+        let Some(spilled) = spilled(link) else {
+            continue;
+        };
+        let decoded = grown(link, |row| row.total_bytes).max(spilled.bytes);
+        found.push(spill_evidence(
+            link,
+            &spilled,
+            0.9 * ratio(spilled.bytes, decoded),
+        ));
+    }
+    found
+}
+
+pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in behind(view) {
+        let (_, pushed) = sender_shares(link);
+        let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
+        let busy = idle.map(|idle| 1.0 - idle);
+        // Without the subscriber's own word, a sender that cannot get rid of data says it.
+        let share = busy.map_or(pushed, |busy| {
+            busy.min(pushed.max(link.stage_share(Stage::Flush)))
+        });
+        let stopped = link.replica.is_some_and(|replica| {
+            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()))
+                > 0.5
+        });
+        if share < PUSHED_SHARE || stopped || link.walsender_share(|_| true) < 0.5 {
+            continue;
+        }
+        let others = logical(view)
+            .filter(|other| other.upstream.name == link.upstream.name && other.name != link.name);
+        let (late, all) = others.fold((0, 0), |(late, all), other| {
+            (
+                late + usize::from(other.is_behind() && !nothing_for(other)),
+                all + 1,
+            )
+        });
+        let mut evidence = Evidence::of(link, 0.9 * share)
+            .fact(
+                "pushed_share",
+                pushed,
+                format!(
+                    "its walsender waited for it to take data in {} of the samples",
+                    percent(pushed)
+                ),
+            )
+            .fact(
+                "other_slots_behind",
+                f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
+                format!("{late} of {all} other slots are behind"),
+            );
+        if let Some(busy) = busy {
+            evidence = evidence.fact(
+                "busy_share",
+                busy,
+                format!(
+                    "its apply worker was busy in {} of the samples{}",
+                    percent(busy),
+                    worker_waits(link)
+                ),
+            );
+        } else {
+            evidence = evidence.fact(
+                "asked",
+                0.0,
+                "the subscriber was not asked (--subscriber), so this may be the network to it",
+            );
+        }
+        let cpu = link.replica.and_then(|replica| {
+            replica.cpu(|process| process.backend_type.starts_with("logical replication"))
+        });
+        if let Some(cpu) = cpu {
+            evidence = evidence.fact(
+                "worker_cpu_share",
+                cpu.ran,
+                format!("it used {} of a core", percent(cpu.ran)),
+            );
+        }
+        found.push(evidence);
+    }
+    found
+}
+
+/// What else an apply worker was seen waiting for, in words.
+fn worker_waits(link: &Link<'_>) -> String {
+    let io = link
+        .worker_share(|process| process.waits("IO"))
+        .unwrap_or(0.0);
+    match io >= 0.1 {
+        true => format!(", at its storage in {}", percent(io)),
+        false => String::new(),
+    }
+}

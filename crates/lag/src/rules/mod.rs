@@ -1,0 +1,301 @@
+//! Why replicas lag: a table of causes, each with the signal that gives it away, the evidence
+//! that the signal quotes, and the remedies, the better one first.
+//!
+//! A signal is a pure function of what was sampled. `explains` is the part of the lag that the
+//! evidence accounts for: the part of the bytes behind that the stage holds, times the part
+//! of the samples in which its process was seen doing what slows it down.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::links::{Link, links};
+use crate::sample::Session;
+use crate::window::{NodeWindow, Window};
+
+mod logical;
+mod receive;
+mod replay;
+mod standing;
+mod table;
+#[cfg(test)]
+mod tests;
+
+pub use table::RULES;
+
+/// What can be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Cause {
+    /// Replay was paused by somebody.
+    ReplayPaused,
+    /// `recovery_min_apply_delay` holds replay back.
+    ReplayDelayed,
+    /// Replay waits for a query that needs old rows or holds a lock.
+    RecoveryConflict,
+    /// Replay waits for a page that a query pins.
+    CleanupLock,
+    /// Replay does not get the CPU.
+    ReplayStarved,
+    /// Replay uses a whole core.
+    ReplayAtCoreLimit,
+    /// Replay waits for storage.
+    ReplayWaitsForStorage,
+    /// Transactions with many savepoints.
+    ManySavepoints,
+    /// A standby does not stream.
+    NotStreaming,
+    /// The walreceiver writes and flushes slowly.
+    SlowWalFlush,
+    /// The network.
+    SlowNetwork,
+    /// An apply worker commits asynchronously, and its flush comes late.
+    AsynchronousApplyCommit,
+    /// A subscription is disabled or its worker fails.
+    ApplyStopped,
+    /// An apply worker waits for a lock.
+    ApplyBlocked,
+    /// One consumer is slower than the others.
+    SlowConsumer,
+    /// Decoding is slow for all.
+    SlowDecoding,
+    /// A transaction larger than decoding keeps in memory.
+    GiantTransaction,
+    /// Decoding writes transactions to disk.
+    SpillToDisk,
+    /// A slot keeps nearly as much WAL as it may.
+    RetainedWalNearLimit,
+    /// A slot keeps WAL for nobody.
+    UnusedSlot,
+    /// A standby's queries keep dead rows on the primary.
+    FeedbackBloat,
+    /// Nothing is written, so the time since the last commit says nothing.
+    IdlePrimary,
+    /// WAL that is not for this replica.
+    OtherDatabases,
+}
+
+/// How bad it is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Severity {
+    /// Looks like lag and is none.
+    Note,
+    /// No lag now; it will be, or it costs something else.
+    Risk,
+    /// Lag.
+    Lag,
+}
+
+/// A figure that was measured.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Fact {
+    /// Its name, with the unit: `unreplayed_bytes`.
+    pub name: &'static str,
+    /// It.
+    pub value: f64,
+    /// The same as a phrase.
+    pub words: String,
+}
+
+/// What a signal has found.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    /// The node or link concerned.
+    pub at: String,
+    /// How bad it is.
+    pub severity: Severity,
+    /// The part of the lag that this accounts for, from 0 to 1.
+    pub explains: f64,
+    /// How far behind, milliseconds.
+    pub lag_ms: f64,
+    /// What was measured.
+    pub facts: Vec<Fact>,
+    /// Who and what is concerned: `pid`, `query`, `slot`, `setting`, ... They fill the
+    /// remedies' gaps, and are shown.
+    pub names: BTreeMap<&'static str, String>,
+}
+
+/// A row of the table.
+pub struct Rule {
+    /// What it finds.
+    pub cause: Cause,
+    /// In a few words, for people.
+    pub title: &'static str,
+    /// How it is found.
+    pub signal: fn(&View<'_>) -> Vec<Evidence>,
+    /// What to do, the better first. `{name}` stands for one of the evidence's names; a
+    /// remedy with a gap that cannot be filled is left out.
+    pub remedies: &'static [&'static str],
+}
+
+/// What signals look at.
+pub struct View<'a> {
+    /// The samples.
+    pub window: &'a Window,
+    /// The arrows between the nodes.
+    pub links: Vec<Link<'a>>,
+}
+
+impl<'a> View<'a> {
+    /// A window with its links.
+    pub fn new(window: &'a Window) -> Self {
+        Self {
+            window,
+            links: links(window),
+        }
+    }
+}
+
+impl Evidence {
+    /// Of a link, as lag.
+    pub(crate) fn of(link: &Link<'_>, explains: f64) -> Self {
+        let mut evidence = Self {
+            at: link.name.clone(),
+            severity: Severity::Lag,
+            explains: explains.clamp(0.0, 1.0),
+            lag_ms: link.age_ms().max(if link.is_spiky() {
+                link.most_age_ms()
+            } else {
+                0.0
+            }),
+            facts: Vec::new(),
+            names: BTreeMap::new(),
+        };
+        evidence = evidence.name("upstream", &link.upstream.name);
+        if link.replica.is_some() {
+            evidence = evidence.name("node", &link.name);
+        }
+        for (name, value) in [("slot", &link.slot), ("subscription", &link.subscription)] {
+            if let Some(value) = value {
+                evidence = evidence.name(name, value);
+            }
+        }
+        evidence
+    }
+
+    /// Of a node by itself.
+    pub(crate) fn on(node: &NodeWindow, severity: Severity) -> Self {
+        Self {
+            at: node.name.clone(),
+            severity,
+            explains: 0.0,
+            lag_ms: 0.0,
+            facts: Vec::new(),
+            names: BTreeMap::from([("node", node.name.clone())]),
+        }
+    }
+
+    pub(crate) fn severity(mut self, severity: Severity) -> Self {
+        self.severity = severity;
+        self
+    }
+
+    pub(crate) fn fact(mut self, name: &'static str, value: f64, words: impl Into<String>) -> Self {
+        self.facts.push(Fact {
+            name,
+            value,
+            words: words.into(),
+        });
+        self
+    }
+
+    pub(crate) fn name(mut self, name: &'static str, value: impl Into<String>) -> Self {
+        self.names.insert(name, value.into());
+        self
+    }
+
+    pub(crate) fn setting(self, node: &NodeWindow, name: &'static str) -> Self {
+        match node.facts.setting(name) {
+            Some(value) => self.name(name, value),
+            None => self,
+        }
+    }
+
+    /// A session as the one concerned.
+    pub(crate) fn session(self, session: &Session) -> Self {
+        let age = session.xact_age_ms.unwrap_or(0.0);
+        let user = session.user.as_deref().unwrap_or("?");
+        let state = session.state.as_deref().unwrap_or("?");
+        self.fact(
+            "transaction_age_ms",
+            age,
+            format!(
+                "process {} of user {user}, {state}, in its transaction for {}",
+                session.pid,
+                seconds(age)
+            ),
+        )
+        .name("pid", session.pid.to_string())
+        .name("query", shortened(&session.query))
+    }
+}
+
+impl Rule {
+    /// The remedies for what was found.
+    pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
+        let filled = self.remedies.iter().map(|text| fill(text, &evidence.names));
+        filled.flatten().collect()
+    }
+}
+
+/// Puts names into their places; None if one is missing.
+fn fill(text: &str, names: &BTreeMap<&'static str, String>) -> Option<String> {
+    let mut pieces = text.split('{');
+    let mut filled = pieces.next().unwrap_or_default().to_owned();
+    for piece in pieces {
+        let (name, rest) = piece.split_once('}')?;
+        filled.push_str(names.get(name)?);
+        filled.push_str(rest);
+    }
+    Some(filled)
+}
+
+/// Longest piece of a query that is shown, in characters.
+const MOST_QUERY: usize = 120;
+
+/// A query on one line, shortened.
+fn shortened(query: &str) -> String {
+    let line = query.split_whitespace().collect::<Vec<_>>().join(" ");
+    match line.char_indices().nth(MOST_QUERY) {
+        Some((end, _)) => format!("{} …", line.get(..end).unwrap_or_default()),
+        None => line,
+    }
+}
+
+/// Bytes as people read them.
+pub fn bytes(count: f64) -> String {
+    const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
+    if count < 1024.0 {
+        return format!("{count:.0} bytes");
+    }
+    let mut value = count / 1024.0;
+    let mut unit = UNITS.iter();
+    let mut name = unit.next().copied().unwrap_or_default();
+    for next in unit {
+        if value < 1024.0 {
+            break;
+        }
+        value /= 1024.0;
+        name = next;
+    }
+    match value < 9.95 {
+        true => format!("{value:.1} {name}"),
+        false => format!("{value:.0} {name}"),
+    }
+}
+
+/// Milliseconds as people read them.
+pub fn seconds(ms: f64) -> String {
+    match ms {
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms if ms < 120_000.0 => format!("{:.1} s", ms / 1000.0),
+        ms if ms < 7_200_000.0 => format!("{:.0} min", ms / 60_000.0),
+        ms => format!("{:.0} h", ms / 3_600_000.0),
+    }
+}
+
+/// A part from 0 to 1 as people read it.
+pub fn percent(share: f64) -> String {
+    format!("{:.0} %", share * 100.0)
+}

@@ -1,0 +1,211 @@
+//! Signals between an upstream's WAL and the replica's disk.
+
+use super::{Evidence, View, bytes, percent};
+use crate::links::{Kind, Link, Stage};
+use crate::sample::{Process, Sample};
+use crate::window::NodeWindow;
+
+/// A walreceiver that is seen at its disk in so many samples is held up by it.
+const FLUSH_SHARE: f64 = 0.4;
+
+/// A receiver that waits for data in so many samples is not what holds it up.
+const IDLE_SHARE: f64 = 0.5;
+
+/// The part of the lag that the stages before the receiver have to hold.
+const SEND_STAGES: f64 = 0.5;
+
+/// Waits of a process that writes WAL.
+fn writes_wal(process: &Process) -> bool {
+    process.waits("IO")
+        && process
+            .wait
+            .as_deref()
+            .is_some_and(|event| event.starts_with("WAL") || event.starts_with("Wal"))
+}
+
+fn receiver(sample: &Sample) -> Option<&Process> {
+    sample.process("walreceiver")
+}
+
+pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+        let Some(node) = link.replica else { continue };
+        let streams = |sample: &Sample| {
+            let status = sample
+                .receiver
+                .as_ref()
+                .and_then(|receiver| receiver.status.as_deref());
+            // Without the right to see it, a receiver that is there is taken as good.
+            match status {
+                Some(status) => status == "streaming",
+                None => sample.receiver.is_some() || receiver(sample).is_some(),
+            }
+        };
+        let share = 1.0 - node.share(streams);
+        if share < 0.5 || node.last().is_some_and(streams) {
+            continue;
+        }
+        let behind = link.last_bytes() as f64;
+        found.push(
+            Evidence::of(link, share)
+                .fact(
+                    "not_streaming_share",
+                    share,
+                    format!(
+                        "no walreceiver streamed in {} of the samples",
+                        percent(share)
+                    ),
+                )
+                .fact(
+                    "behind_bytes",
+                    behind,
+                    format!("{} behind {}", bytes(behind), link.upstream.name),
+                ),
+        );
+    }
+    found
+}
+
+fn flush_share(node: &NodeWindow) -> f64 {
+    node.share(|sample| receiver(sample).is_some_and(writes_wal))
+}
+
+pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == Kind::Physical && link.is_behind())
+    {
+        let Some(node) = link.replica else { continue };
+        let share = flush_share(node);
+        if share < FLUSH_SHARE {
+            continue;
+        }
+        // While it flushes it receives nothing, so all before it counts.
+        let stages = link.stage_share(Stage::Send)
+            + link.stage_share(Stage::Receive)
+            + link.stage_share(Stage::Flush);
+        if stages < SEND_STAGES {
+            continue;
+        }
+        let unflushed = link.stage_bytes(Stage::Flush);
+        let mut evidence = Evidence::of(link, stages * share)
+            .fact(
+                "walreceiver_storage_share",
+                share,
+                format!(
+                    "the walreceiver wrote or flushed in {} of the samples",
+                    percent(share)
+                ),
+            )
+            .fact(
+                "unflushed_bytes",
+                unflushed,
+                format!("{} written and not flushed, on average", bytes(unflushed)),
+            );
+        let flushes = |sample: &Sample| {
+            let io = sample
+                .totals
+                .io
+                .iter()
+                .find(|io| io.backend_type == "walreceiver")?;
+            Some((io.fsync_time_ms, io.fsyncs))
+        };
+        let time = node.growth(|sample| flushes(sample).map(|io| io.0));
+        let count = node.growth(|sample| flushes(sample).map(|io| io.1));
+        if time > 0.0 && count > 0.0 {
+            evidence = evidence.fact(
+                "flush_ms",
+                time / count,
+                format!("{:.1} ms for each flush", time / count),
+            );
+        }
+        found.push(evidence);
+    }
+    found
+}
+
+pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.is_behind()) {
+        let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive);
+        let Some(idle) = idle_share(link) else {
+            continue;
+        };
+        if stages < SEND_STAGES || idle < IDLE_SHARE || !is_pushed(link) {
+            continue;
+        }
+        let unsent = link.stage_bytes(Stage::Send);
+        let under_way = link.stage_bytes(Stage::Receive);
+        let receiver = match link.kind {
+            Kind::Physical => "walreceiver",
+            Kind::Logical => "apply worker",
+        };
+        let received = received_rate(link);
+        found.push(
+            Evidence::of(link, stages * idle)
+                .fact(
+                    "receiver_idle_share",
+                    idle,
+                    format!(
+                        "the {receiver} waited for data in {} of the samples",
+                        percent(idle)
+                    ),
+                )
+                .fact(
+                    "under_way_bytes",
+                    under_way,
+                    format!("{} sent and not received, on average", bytes(under_way)),
+                )
+                .fact(
+                    "unsent_bytes",
+                    unsent,
+                    format!("{} not sent yet, on average", bytes(unsent)),
+                )
+                .fact(
+                    "received_bytes_per_s",
+                    received,
+                    format!("{} of WAL a second got through", bytes(received)),
+                ),
+        );
+    }
+    found
+}
+
+/// How much of the time the receiving end waited for data; None if it was not asked.
+fn idle_share(link: &Link<'_>) -> Option<f64> {
+    match link.kind {
+        Kind::Physical => {
+            let waits = |process: &Process| process.waits_for("WalReceiverMain");
+            Some(
+                link.replica?
+                    .share(|sample| receiver(sample).is_some_and(waits)),
+            )
+        }
+        Kind::Logical => link.worker_share(|process| process.waits_for("LogicalApplyMain")),
+    }
+}
+
+/// The sender has something and cannot get rid of it. A physical walsender does not say so,
+/// but its position stays behind; a logical one may just decode.
+fn is_pushed(link: &Link<'_>) -> bool {
+    match link.kind {
+        Kind::Physical => true,
+        Kind::Logical => {
+            link.walsender_share(|process| process.waits_for("WalSenderWriteData")) >= IDLE_SHARE
+        }
+    }
+}
+
+fn received_rate(link: &Link<'_>) -> f64 {
+    let (Some(first), Some(last)) = (link.points.first(), link.points.last()) else {
+        return 0.0;
+    };
+    let time = last.at.saturating_sub(first.at).as_secs_f64();
+    crate::window::ratio(
+        crate::position::bytes_between(first.write, last.write) as f64,
+        time,
+    )
+}

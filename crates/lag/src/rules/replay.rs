@@ -1,0 +1,391 @@
+//! Signals of replay on a standby.
+
+use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::links::{Kind, Link, Stage};
+use crate::sample::{Process, Sample, Session};
+use crate::window::NodeWindow;
+
+/// A wait that was seen in so many samples slows replay down.
+const WAIT_SHARE: f64 = 0.2;
+
+/// The same for storage, which is seen briefly now and then on every busy standby.
+const STORAGE_SHARE: f64 = 0.4;
+
+/// Replay at its core's limit ran for so much of the time.
+const CORE_SHARE: f64 = 0.75;
+
+/// Starved replay was ready and had no core for so much of the time.
+const QUEUED_SHARE: f64 = 0.25;
+
+/// Where the CPU cannot be seen: so many queries that run at once take it from replay.
+const MANY_READERS: f64 = 6.0;
+
+/// Look-ups of subtransactions in a second that show.
+const MANY_LOOKUPS: f64 = 1_000.0;
+
+/// The part of the lag that replay has to answer for.
+const REPLAY_STAGE: f64 = 0.3;
+
+const STARTUP: &str = "startup";
+
+/// Physical links to standbys that were asked.
+fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
+    view.links
+        .iter()
+        .filter(|link| link.kind == Kind::Physical)
+        .filter_map(|link| Some((link, link.replica?)))
+}
+
+/// Those of them that are behind, while they have something to replay: what replay does when
+/// it has nothing to do says nothing.
+fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
+    standbys(view)
+        .filter(|(link, _)| link.is_behind())
+        .map(|(link, node)| {
+            (
+                link,
+                node.span(|sample| sample.wal.receive > sample.wal.replay),
+            )
+        })
+}
+
+fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
+    node.share(|sample| sample.process(STARTUP).is_some_and(&does))
+}
+
+fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
+    let last = link.points.last();
+    let waiting = last.map_or(0, |point| point.stage(Kind::Physical, Stage::Replay)) as f64;
+    evidence.fact(
+        "unreplayed_bytes",
+        waiting,
+        format!("{} received and not replayed", bytes(waiting)),
+    )
+}
+
+pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node) in standbys(view) {
+        let state = node.last().and_then(|sample| sample.wal.pause.as_deref());
+        if !matches!(state, Some("paused" | "pause requested")) {
+            continue;
+        }
+        let share = node.share(|sample| sample.wal.pause.as_deref() != Some("not paused"));
+        let severity = match link.last_bytes() {
+            0 => Severity::Risk,
+            _ => Severity::Lag,
+        };
+        let evidence = Evidence::of(link, share).severity(severity).fact(
+            "paused_share",
+            share,
+            format!(
+                "pg_get_wal_replay_pause_state() is \"{}\"",
+                state.unwrap_or_default()
+            ),
+        );
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}
+
+pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
+    let waits = |process: &Process| process.waits_for("RecoveryApplyDelay");
+    let mut found = Vec::new();
+    for (link, node) in late(view) {
+        let share = startup_share(&node, waits);
+        if share < WAIT_SHARE {
+            continue;
+        }
+        let evidence = Evidence::of(link, share)
+            .fact(
+                "delay_share",
+                share,
+                format!(
+                    "the startup process waited for the delay in {} of the samples",
+                    percent(share)
+                ),
+            )
+            .setting(&node, "recovery_min_apply_delay");
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}
+
+/// The startup process waits for a query: for its snapshot, or for a lock of it.
+fn in_conflict(process: &Process) -> bool {
+    process.waits("Lock")
+        || ["RecoveryConflictSnapshot", "RecoveryConflictTablespace"]
+            .iter()
+            .any(|event| process.waits_for(event))
+}
+
+pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node) in late(view) {
+        let share = startup_share(&node, in_conflict);
+        if share < WAIT_SHARE {
+            continue;
+        }
+        // The newest sample that shows it also shows who is to blame.
+        let moment = node
+            .samples
+            .iter()
+            .rev()
+            .find(|sample| sample.process(STARTUP).is_some_and(in_conflict));
+        let Some(sample) = moment else { continue };
+        let event = sample
+            .process(STARTUP)
+            .and_then(|process| process.wait.clone());
+        let mut evidence = Evidence::of(link, share).fact(
+            "conflict_share",
+            share,
+            format!(
+                "the startup process waited ({}) in {} of the samples",
+                event.as_deref().unwrap_or("Lock"),
+                percent(share)
+            ),
+        );
+        if let Some(session) = culprit(sample) {
+            evidence = evidence.session(session);
+        }
+        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
+    }
+    found
+}
+
+/// The holder of the lock that replay waits for, else the oldest snapshot.
+fn culprit(sample: &Sample) -> Option<&Session> {
+    let startup = sample.process(STARTUP)?;
+    let sessions = &sample.clients.oldest;
+    sessions
+        .iter()
+        .find(|session| startup.blocked_by.contains(&session.pid))
+        .or_else(|| {
+            let with_snapshot = sessions.iter().filter(|session| session.xmin_age.is_some());
+            with_snapshot.max_by_key(|session| session.xmin_age)
+        })
+        .or_else(|| sessions.first())
+}
+
+pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
+    // Named Buffer from 19 on.
+    let waits =
+        |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
+    let mut found = Vec::new();
+    for (link, node) in late(view) {
+        let share = startup_share(&node, waits);
+        if share < WAIT_SHARE {
+            continue;
+        }
+        let mut evidence = Evidence::of(link, share).fact(
+            "cleanup_lock_share",
+            share,
+            format!(
+                "the startup process waited for a buffer pin in {} of the samples",
+                percent(share)
+            ),
+        );
+        let moment = node
+            .samples
+            .iter()
+            .rev()
+            .find(|sample| sample.process(STARTUP).is_some_and(waits));
+        if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
+            evidence = evidence.session(session);
+        }
+        found.push(unreplayed(evidence, link).setting(&node, "max_standby_streaming_delay"));
+    }
+    found
+}
+
+/// Standbys whose replay itself is behind.
+fn slow_replay<'v, 'a>(
+    view: &'v View<'a>,
+) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
+    late(view).filter_map(|(link, node)| {
+        let stage = link.stage_share(Stage::Replay);
+        (stage >= REPLAY_STAGE).then_some((link, node, stage))
+    })
+}
+
+fn runs(process: &Process) -> bool {
+    process.wait.is_none()
+}
+
+/// How much of the time replay was kept from a core, and how that is known.
+fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
+    let readers = node.mean(|sample| sample.clients.running as f64);
+    let evidence = Evidence::on(node, Severity::Lag).fact(
+        "running_queries",
+        readers,
+        format!("{readers:.1} queries ran at once"),
+    );
+    if let Some(cpu) = node.cpu(|process| process.backend_type == STARTUP) {
+        let words = format!(
+            "the startup process was ready and had no core for {} of the time, and ran for {}",
+            percent(cpu.queued),
+            percent(cpu.ran)
+        );
+        let starved = cpu.queued >= QUEUED_SHARE;
+        return starved.then(|| (cpu.queued, evidence.fact("queued_share", cpu.queued, words)));
+    }
+    let share = startup_share(node, runs);
+    let words = format!(
+        "the startup process wanted to run in {} of the samples",
+        percent(share)
+    );
+    let starved = readers >= MANY_READERS && share >= 0.5;
+    starved.then(|| (share, evidence.fact("wants_to_run_share", share, words)))
+}
+
+pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node, stage) in slow_replay(view) {
+        let Some((share, seen)) = starvation(&node) else {
+            continue;
+        };
+        let mut evidence = Evidence::of(link, stage * share);
+        evidence.facts = seen.facts;
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}
+
+pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node, stage) in slow_replay(view) {
+        let evidence = match node.cpu(|process| process.backend_type == STARTUP) {
+            Some(cpu) if cpu.ran >= CORE_SHARE => Evidence::of(link, stage * cpu.ran).fact(
+                "startup_cpu_share",
+                cpu.ran,
+                format!("the startup process used {} of a core", percent(cpu.ran)),
+            ),
+            Some(_) => continue,
+            None => {
+                let share = startup_share(&node, runs);
+                if share < CORE_SHARE || starvation(&node).is_some() {
+                    continue;
+                }
+                Evidence::of(link, stage * share).fact(
+                    "running_share",
+                    share,
+                    format!(
+                        "the startup process waited for nothing in {} of the samples",
+                        percent(share)
+                    ),
+                )
+            }
+        };
+        let replayed = node.growth(|sample| sample.wal.replay.map(|lsn| u64::from(lsn) as f64));
+        let rate = crate::window::ratio(replayed, node.length().as_secs_f64());
+        let evidence = evidence.fact(
+            "replay_bytes_per_s",
+            rate,
+            format!("it replayed {} a second", bytes(rate)),
+        );
+        found.push(unreplayed(evidence, link));
+    }
+    found
+}
+
+pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node, stage) in slow_replay(view) {
+        let share = startup_share(&node, |process| process.waits("IO"));
+        if share < STORAGE_SHARE {
+            continue;
+        }
+        let mut evidence = Evidence::of(link, stage * share).fact(
+            "storage_share",
+            share,
+            format!(
+                "the startup process waited for storage ({}) in {} of the samples",
+                most_seen(&node).unwrap_or("IO"),
+                percent(share)
+            ),
+        );
+        let of_startup = |sample: &Sample| {
+            let io = sample
+                .totals
+                .io
+                .iter()
+                .find(|io| io.backend_type == STARTUP)?;
+            Some((io.read_time_ms, io.reads))
+        };
+        let time = node.growth(|sample| of_startup(sample).map(|io| io.0));
+        let reads = node.growth(|sample| of_startup(sample).map(|io| io.1));
+        if time > 0.0 && reads > 0.0 {
+            evidence = evidence.fact(
+                "read_ms",
+                time / reads,
+                format!("{:.1} ms for each of {reads:.0} reads", time / reads),
+            );
+        }
+        evidence = unreplayed(evidence, link)
+            .setting(&node, "recovery_prefetch")
+            .setting(&node, "maintenance_io_concurrency");
+        found.push(evidence);
+    }
+    found
+}
+
+/// The event of storage that the startup process was seen at most.
+fn most_seen(node: &NodeWindow) -> Option<&str> {
+    let mut counts = std::collections::BTreeMap::new();
+    for sample in &node.samples {
+        let process = sample
+            .process(STARTUP)
+            .filter(|process| process.waits("IO"));
+        if let Some(event) = process.and_then(|process| process.wait.as_deref()) {
+            *counts.entry(event).or_insert(0_u32) += 1;
+        }
+    }
+    counts
+        .into_iter()
+        .max_by_key(|(_, count)| *count)
+        .map(|(event, _)| event)
+}
+
+pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.is_behind()) {
+        for node in link.replica.into_iter().chain([link.upstream]) {
+            let looked = node.growth(|sample| Some(sample.totals.subtransaction_lookups as f64));
+            let rate = crate::window::ratio(looked, node.length().as_secs_f64());
+            if rate < MANY_LOOKUPS {
+                continue;
+            }
+            let waits = node.share(|sample| {
+                sample.processes.iter().any(|process| {
+                    process
+                        .wait
+                        .as_deref()
+                        .is_some_and(|wait| wait.to_ascii_lowercase().starts_with("subtrans"))
+                })
+            });
+            let mut evidence = Evidence::of(link, waits.max(0.1)).fact(
+                "subtransaction_lookups_per_s",
+                rate,
+                format!(
+                    "{rate:.0} look-ups of subtransactions a second on {}",
+                    node.name
+                ),
+            );
+            let writer = link
+                .upstream
+                .last()
+                .and_then(|sample| sample.clients.oldest.iter().find(|session| session.has_xid));
+            if let Some(session) = writer {
+                evidence = evidence.session(session);
+            }
+            evidence = evidence.fact(
+                "lag_max_ms",
+                link.most_age_ms(),
+                format!("at most {} behind", seconds(link.most_age_ms())),
+            );
+            found.push(evidence);
+            break;
+        }
+    }
+    found
+}

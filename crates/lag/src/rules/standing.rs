@@ -1,0 +1,245 @@
+//! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks
+//! like lag.
+
+use super::logical::nothing_for;
+use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::links::{Kind, LAG_MS};
+use crate::node::Role;
+use crate::position::bytes_between;
+use crate::sample::{Sample, Slot};
+use crate::window::NodeWindow;
+
+/// A slot is near its limit when less than this part of it is left.
+const NEAR: f64 = 0.2;
+
+/// A slot that nobody uses is worth a word from here on, bytes.
+const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
+
+/// A snapshot this many transactions old keeps rows that matter.
+const OLD_XMIN: i64 = 100_000;
+
+/// ... if it is at least so old, milliseconds.
+const OLD_XACT_MS: f64 = 30_000.0;
+
+/// A commit so long ago looks like lag to those who measure that, milliseconds.
+const LOOKS_LATE_MS: f64 = 5_000.0;
+
+const MB: f64 = 1024.0 * 1024.0;
+
+/// Nodes with slots, and their newest samples.
+fn upstreams<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'v Sample)> {
+    let nodes = view
+        .window
+        .usable()
+        .filter(|node| node.role != Role::Subscriber);
+    nodes.filter_map(|node| Some((node, node.last()?)))
+}
+
+fn kept(sample: &Sample, slot: &Slot) -> f64 {
+    match (slot.restart_lsn, sample.end()) {
+        (Some(from), Some(to)) => bytes_between(from, to) as f64,
+        _ => 0.0,
+    }
+}
+
+/// The part of what a slot may keep that is left; None if there is no limit.
+fn left(node: &NodeWindow, slot: &Slot) -> Option<f64> {
+    let limit = node
+        .facts
+        .number("max_slot_wal_keep_size")
+        .filter(|limit| *limit > 0.0)?
+        * MB;
+    Some(slot.safe_wal_size? as f64 / limit)
+}
+
+fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
+    matches!(slot.wal_status.as_deref(), Some("unreserved" | "lost"))
+        || left(node, slot).is_some_and(|left| left < NEAR)
+}
+
+pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (node, sample) in upstreams(view) {
+        for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
+            let kept = kept(sample, slot);
+            let status = slot.wal_status.as_deref().unwrap_or("?");
+            let mut evidence = Evidence::on(node, Severity::Lag)
+                .fact(
+                    "retained_bytes",
+                    kept,
+                    format!(
+                        "it keeps {} of WAL; wal_status is \"{status}\"",
+                        bytes(kept)
+                    ),
+                )
+                .name("slot", &slot.slot_name)
+                .name("upstream", &node.name)
+                .setting(node, "max_slot_wal_keep_size");
+            evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
+            // The less is left, the worse; losing WAL is worse than what else holds it back.
+            evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
+            if let Some(safe) = slot.safe_wal_size {
+                evidence = evidence.fact(
+                    "safe_bytes",
+                    safe as f64,
+                    format!("{} until it loses WAL", bytes((safe as f64).max(0.0))),
+                );
+            }
+            evidence = evidence.fact(
+                "active",
+                f64::from(u8::from(slot.active)),
+                if slot.active {
+                    "its consumer is connected"
+                } else {
+                    "nobody uses it"
+                },
+            );
+            found.push(evidence);
+        }
+    }
+    found
+}
+
+pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (node, sample) in upstreams(view) {
+        for slot in &sample.slots {
+            let kept = kept(sample, slot);
+            let used =
+                node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
+            if used > 0.0 || kept < MUCH_WAL || is_near(node, slot) {
+                continue;
+            }
+            let mut evidence = Evidence::on(node, Severity::Risk)
+                .fact(
+                    "retained_bytes",
+                    kept,
+                    format!("it keeps {} of WAL and was not used", bytes(kept)),
+                )
+                .name("slot", &slot.slot_name)
+                .name("upstream", &node.name)
+                .setting(node, "max_slot_wal_keep_size");
+            evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
+            found.push(evidence);
+        }
+    }
+    found
+}
+
+pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+        let age = |sample: &Sample| {
+            let slot = link
+                .slot
+                .as_deref()
+                .and_then(|slot| sample.slot(slot)?.xmin_age);
+            slot.max(link.sender(sample).and_then(|sender| sender.xmin_age))
+        };
+        let Some(age) = link
+            .upstream
+            .last()
+            .and_then(age)
+            .filter(|age| *age >= OLD_XMIN)
+        else {
+            continue;
+        };
+        let oldest = link.replica.and_then(NodeWindow::last).and_then(|sample| {
+            let sessions = sample.clients.oldest.iter();
+            sessions
+                .filter(|session| session.xmin_age.is_some())
+                .max_by_key(|session| session.xmin_age)
+        });
+        let old_enough = oldest.is_none_or(|session| session.xact_age_ms >= Some(OLD_XACT_MS));
+        if !old_enough {
+            continue;
+        }
+        let mut evidence = Evidence::of(link, 0.0).severity(Severity::Risk).fact(
+            "xmin_age_transactions",
+            age as f64,
+            format!(
+                "rows deleted in the last {age} transactions stay on {}",
+                link.upstream.name
+            ),
+        );
+        if let Some(session) = oldest {
+            evidence = evidence.session(session);
+        }
+        found.push(evidence);
+    }
+    found
+}
+
+pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.kind == Kind::Logical) {
+        let written = link
+            .upstream
+            .growth(|sample| sample.end().map(|end| u64::from(end) as f64));
+        if !nothing_for(link) || written < MB {
+            continue;
+        }
+        let behind = link.bytes();
+        found.push(
+            Evidence::of(link, 0.0)
+                .severity(Severity::Note)
+                .fact(
+                    "written_bytes",
+                    written,
+                    format!(
+                        "{} of WAL were written on {}",
+                        bytes(written),
+                        link.upstream.name
+                    ),
+                )
+                .fact(
+                    "decoded_bytes",
+                    0.0,
+                    "none of it was for this slot".to_owned(),
+                )
+                .fact(
+                    "behind_bytes",
+                    behind,
+                    format!(
+                        "its position is {} behind, and nothing is missing",
+                        bytes(behind)
+                    ),
+                ),
+        );
+    }
+    found
+}
+
+pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+        let Some(node) = link.replica else { continue };
+        let age = node
+            .last()
+            .and_then(|sample| sample.wal.replayed_commit_age_ms);
+        let caught_up = node.samples.len().max(1);
+        let same = link
+            .points
+            .iter()
+            .filter(|point| point.bytes() == 0)
+            .count();
+        let share = same as f64 / caught_up as f64;
+        let Some(age) = age.filter(|age| *age >= LOOKS_LATE_MS) else {
+            continue;
+        };
+        if share < 0.8 || link.age_ms() >= LAG_MS {
+            continue;
+        }
+        found.push(
+            Evidence::of(link, 0.0)
+                .severity(Severity::Note)
+                .fact(
+                    "replayed_commit_age_ms",
+                    age,
+                    format!("the last commit was {} ago: now() - pg_last_xact_replay_timestamp() is no lag here", seconds(age)),
+                )
+                .fact("caught_up_share", share, format!("all WAL was replayed in {} of the samples", percent(share))),
+        );
+    }
+    found
+}

@@ -1,0 +1,215 @@
+//! The table: every cause, its signal, its remedies.
+
+use super::{Cause, Rule, logical, receive, replay, standing};
+
+/// Every rule. The order decides between causes that explain equally much.
+pub const RULES: &[Rule] = &[
+    Rule {
+        cause: Cause::ReplayPaused,
+        title: "replay is paused",
+        signal: replay::paused,
+        remedies: &["on {node}: SELECT pg_wal_replay_resume();"],
+    },
+    Rule {
+        cause: Cause::ReplayDelayed,
+        title: "replay is delayed on purpose",
+        signal: replay::delayed,
+        remedies: &[
+            "on {node}: set recovery_min_apply_delay (now {recovery_min_apply_delay} ms) to 0 and reload, unless this standby is meant to be late",
+        ],
+    },
+    Rule {
+        cause: Cause::RecoveryConflict,
+        title: "replay waits for a query (recovery conflict)",
+        signal: replay::conflict,
+        remedies: &[
+            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
+            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is forever): queries that hold replay up for longer are then cancelled",
+            "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts over old rows, at the price of dead rows on the primary",
+        ],
+    },
+    Rule {
+        cause: Cause::CleanupLock,
+        title: "replay waits for a page that a query pins (cleanup lock)",
+        signal: replay::cleanup_lock,
+        remedies: &[
+            "on {node}: SELECT pg_terminate_backend({pid}); it has the oldest transaction, so most likely an open cursor or scan on that page",
+            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is forever)",
+            "close cursors early: a cursor that is not read further keeps its page pinned",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplayStarved,
+        title: "replay does not get the CPU: readers take it",
+        signal: replay::starved,
+        remedies: &[
+            "on {node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
+            "fewer queries at once on {node}: a pooler with a few connections for each core",
+            "more cores for {node}, or another standby for a part of the readers",
+        ],
+    },
+    Rule {
+        cause: Cause::ManySavepoints,
+        title: "transactions with many savepoints",
+        signal: replay::savepoints,
+        remedies: &[
+            "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that their numbers no longer fit into shared memory",
+            "shorter transactions: old ones make every look-up go further back",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplayAtCoreLimit,
+        title: "replay uses a whole core",
+        signal: replay::core_limit,
+        remedies: &[
+            "less WAL: drop indexes that nobody uses, fillfactor below 100 for tables with many updates, wal_compression, checkpoints further apart (max_wal_size)",
+            "faster cores for {node}: one process replays, more cores do not help it",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplayWaitsForStorage,
+        title: "replay waits for storage",
+        signal: replay::storage,
+        remedies: &[
+            "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
+            "on {node}: more shared_buffers or memory, so that changed pages are there already",
+            "faster storage for {node}",
+        ],
+    },
+    Rule {
+        cause: Cause::NotStreaming,
+        title: "the standby does not stream",
+        signal: receive::not_streaming,
+        remedies: &[
+            "look at the log of {node}: primary_conninfo, its slot, a password, or WAL that the primary has removed already",
+        ],
+    },
+    Rule {
+        cause: Cause::SlowWalFlush,
+        title: "the walreceiver waits for its disk",
+        signal: receive::slow_flush,
+        remedies: &[
+            "faster or separate storage for pg_wal of {node}; look at what else writes to that disk",
+            "if commits wait for it: synchronous_commit = remote_write waits for the standby's operating system only",
+        ],
+    },
+    Rule {
+        cause: Cause::SlowNetwork,
+        title: "the network between {upstream} and the replica is slower than the WAL",
+        signal: receive::slow_network,
+        remedies: &[
+            "more bandwidth between {upstream} and the replica, or less on it: copies, backups, other replicas",
+            "less WAL: wal_compression = on, checkpoints further apart (max_wal_size)",
+            "let replicas far away stream from one of them (cascading) rather than each from {upstream}",
+        ],
+    },
+    Rule {
+        cause: Cause::AsynchronousApplyCommit,
+        title: "the apply worker commits asynchronously: its flush waits for the WAL writer",
+        signal: logical::asynchronous_commit,
+        remedies: &[
+            "on the subscriber: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each transaction is then flushed as it is applied",
+            "on the subscriber, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it counts for the whole server",
+            "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until they are visible there, not until they are flushed",
+        ],
+    },
+    Rule {
+        cause: Cause::ApplyStopped,
+        title: "the subscription does not apply",
+        signal: logical::stopped,
+        remedies: &[
+            "look at the subscriber's log for the error of subscription {subscription}; correct the data or ALTER SUBSCRIPTION {subscription} SKIP (lsn = ...)",
+            "ALTER SUBSCRIPTION {subscription} ENABLE, if it was disabled; DROP it if it is not needed: its slot keeps WAL on {upstream}",
+        ],
+    },
+    Rule {
+        cause: Cause::ApplyBlocked,
+        title: "the apply worker waits for a lock",
+        signal: logical::blocked,
+        remedies: &[
+            "on the subscriber: SELECT pg_terminate_backend({pid}); it holds the lock",
+            "no long transactions, LOCK TABLE or DDL on tables that are replicated to",
+        ],
+    },
+    Rule {
+        cause: Cause::SlowDecoding,
+        title: "decoding is slow, for every slot",
+        signal: logical::decoding,
+        remedies: &[
+            "decode once for all subscribers: lockstep relay between {upstream} and them",
+            "fewer slots on {upstream}: subscribers of the same publications can share one through a relay",
+            "less WAL to read: publish less does not help, writing less does",
+        ],
+    },
+    Rule {
+        cause: Cause::GiantTransaction,
+        title: "a giant transaction is decoded",
+        signal: logical::giant,
+        remedies: &[
+            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they run (parallel from 16 on)",
+            "smaller transactions: bulk changes in pieces of some 10,000 rows",
+            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each walsender",
+        ],
+    },
+    Rule {
+        cause: Cause::SpillToDisk,
+        title: "decoding writes transactions to disk",
+        signal: logical::spill,
+        remedies: &[
+            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each walsender",
+            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they run",
+        ],
+    },
+    Rule {
+        cause: Cause::SlowConsumer,
+        title: "the consumer of this slot is slow",
+        signal: logical::consumer,
+        remedies: &[
+            "on the subscriber: a primary key or another index for every table (REPLICA IDENTITY FULL searches whole tables)",
+            "on the subscriber: fewer indexes and triggers on the tables that are applied to",
+            "split the publication into several, each with a subscription and a worker of its own",
+        ],
+    },
+    Rule {
+        cause: Cause::RetainedWalNearLimit,
+        title: "a slot keeps nearly as much WAL as it may",
+        signal: standing::retained,
+        remedies: &[
+            "let the consumer of slot {slot} run and catch up",
+            "on {upstream}: SELECT pg_drop_replication_slot('{slot}'); if nobody needs it: its consumer must then start anew",
+            "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has room",
+        ],
+    },
+    Rule {
+        cause: Cause::UnusedSlot,
+        title: "a slot keeps WAL and nobody uses it",
+        signal: standing::unused,
+        remedies: &[
+            "start the consumer of slot {slot}",
+            "on {upstream}: SELECT pg_drop_replication_slot('{slot}'); if nobody needs it",
+            "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot cannot fill the disk",
+        ],
+    },
+    Rule {
+        cause: Cause::FeedbackBloat,
+        title: "a replica's old snapshot keeps dead rows on its upstream",
+        signal: standing::bloat,
+        remedies: &[
+            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
+            "on {node}: hot_standby_feedback = off, if its long queries may be cancelled instead",
+            "a limit for transactions on the replica: statement_timeout, idle_in_transaction_session_timeout",
+        ],
+    },
+    Rule {
+        cause: Cause::OtherDatabases,
+        title: "WAL of other databases or tables; nothing is missing here",
+        signal: standing::other_databases,
+        remedies: &[],
+    },
+    Rule {
+        cause: Cause::IdlePrimary,
+        title: "nothing is written on the primary; all of it is replayed",
+        signal: standing::idle,
+        remedies: &[],
+    },
+];

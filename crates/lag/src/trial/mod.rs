@@ -1,0 +1,447 @@
+//! Controlled commits: how long one would wait for each replica at each level of
+//! `synchronous_commit`.
+//!
+//! Every commit inserts 1,000 rows. A second connection watches the positions that replicas
+//! report to the primary, which are those that a synchronous commit waits for: so each
+//! replica can be measured, synchronous or not, and no server's configuration is touched.
+//! For a replica that is synchronous, and the only one, the commit's own time is taken.
+//!
+//! Physical standbys alone need no table: the WAL is that of logical messages, and nothing is
+//! created. With subscribers, [`table`] makes a table on all of them and removes it again.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_upstream::{Conninfo, Purpose, Upstream};
+use lockstep_wire::Lsn;
+use serde::Serialize;
+
+use crate::heartbeat::{PREFIX, position};
+use crate::links::Kind;
+use crate::node::Node;
+use crate::window::median;
+use crate::{LagError, Result};
+
+mod table;
+
+use table::Table;
+
+/// Rows of each commit.
+pub const ROWS: u32 = 1_000;
+
+/// How long a replica may take for one commit.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How often the watching connection asks at most.
+const LOOK_EVERY: Duration = Duration::from_micros(200);
+
+/// Most looks that are kept: some minutes.
+const MOST_LOOKS: usize = 1_000_000;
+
+/// What a commit waits for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Level {
+    /// The replica's operating system has it; a subscriber has received it.
+    RemoteWrite,
+    /// It is durable there.
+    On,
+    /// It is visible there.
+    RemoteApply,
+}
+
+impl Level {
+    /// All.
+    pub const ALL: [Self; 3] = [Self::RemoteWrite, Self::On, Self::RemoteApply];
+
+    /// As in `synchronous_commit`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::RemoteWrite => "remote_write",
+            Self::On => "on",
+            Self::RemoteApply => "remote_apply",
+        }
+    }
+}
+
+/// Time to commit.
+#[derive(Debug, Clone, Serialize)]
+pub struct Cell {
+    /// At which level.
+    pub level: Level,
+    /// In the middle of the commits, ms; None if the replica did not get there in time.
+    pub median_ms: Option<f64>,
+    /// The commits themselves waited for it; else its positions were watched.
+    pub waited: bool,
+    /// Why it takes so long.
+    pub explanation: String,
+}
+
+/// A replica.
+#[derive(Debug, Clone, Serialize)]
+pub struct Row {
+    /// What it calls itself.
+    pub replica: String,
+    /// How it replicates.
+    pub kind: Kind,
+    /// `sync_state` of the primary.
+    pub sync_state: String,
+    /// One for each level.
+    pub cells: Vec<Cell>,
+}
+
+/// What was measured.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Trial {
+    /// Commits at each level.
+    pub commits: u32,
+    /// A row for each replica.
+    pub rows: Vec<Row>,
+    /// What could not be measured, and what to do.
+    pub missing: Vec<String>,
+}
+
+/// A replica as the primary sees it.
+#[derive(Debug, Clone)]
+struct Replica {
+    pid: u32,
+    name: String,
+    kind: Kind,
+    sync_state: String,
+}
+
+/// Positions of one replica at a moment.
+struct Look {
+    at: Instant,
+    pid: u32,
+    positions: [Lsn; 3],
+}
+
+/// A commit.
+struct Commit {
+    level: Level,
+    /// The commit record begins here or later.
+    after: Lsn,
+    began: Instant,
+    took: Duration,
+}
+
+/// Commits `commits` times at each level. The primary's role needs to be able to create a
+/// schema if subscribers are named, and to own the publication; theirs, the subscription.
+pub fn trial(
+    primary: &Node,
+    subscribers: &[Node],
+    commits: u32,
+    application_name: &str,
+) -> Result<Trial> {
+    let mut server = Upstream::connect(&primary.conninfo, Purpose::Sql, application_name)?;
+    let mut missing = Vec::new();
+    let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
+    let measured = measure(
+        &mut server,
+        &primary.conninfo,
+        table.is_some(),
+        commits,
+        application_name,
+    );
+    // Also when measuring failed.
+    let removed = table.map_or(Ok(()), |table| table.drop(&mut server));
+    let (replicas, commits_made, looks) = measured?;
+    removed?;
+    let with_table = missing.is_empty() && !subscribers.is_empty();
+    Ok(read(
+        &replicas,
+        &commits_made,
+        &looks,
+        commits,
+        with_table,
+        missing,
+    ))
+}
+
+type Measured = (Vec<Replica>, Vec<Commit>, Vec<Look>);
+
+fn measure(
+    server: &mut Upstream,
+    conninfo: &Conninfo,
+    with_table: bool,
+    commits: u32,
+    application_name: &str,
+) -> Result<Measured> {
+    let replicas = replicas(server)?;
+    let mut watcher = Upstream::connect(conninfo, Purpose::Sql, application_name)?;
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        let watching = scope.spawn(|| look(&mut watcher, &stop));
+        let made = commit_all(server, with_table, commits);
+        stop.store(true, Ordering::Relaxed);
+        let looks = watching.join().map_err(|_| LagError::Answer {
+            what: "positions".to_owned(),
+            reason: "the thread that watches them died, which is a bug".to_owned(),
+        })??;
+        Ok((replicas, made?, looks))
+    })
+}
+
+const REPLICAS: &str = "SELECT r.pid, r.application_name, r.sync_state, s.slot_type \
+     FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid \
+     WHERE r.state = 'streaming' ORDER BY s.slot_type DESC NULLS FIRST, r.application_name";
+
+fn replicas(server: &mut Upstream) -> Result<Vec<Replica>> {
+    let rows = server.query(REPLICAS)?;
+    let replica = |row: Vec<Option<String>>| {
+        let mut fields = row.into_iter();
+        let mut next = || fields.next().flatten();
+        Some(Replica {
+            pid: next()?.parse().ok()?,
+            name: next().unwrap_or_default(),
+            sync_state: next().unwrap_or_default(),
+            kind: match next().as_deref() {
+                Some("logical") => Kind::Logical,
+                _ => Kind::Physical,
+            },
+        })
+    };
+    Ok(rows.into_iter().filter_map(replica).collect())
+}
+
+fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
+    let sql = "SELECT pid, coalesce(write_lsn, '0/0'), coalesce(flush_lsn, '0/0'), \
+               coalesce(replay_lsn, '0/0') FROM pg_stat_replication";
+    let mut looks: Vec<Look> = Vec::new();
+    let mut stopping: Option<Instant> = None;
+    loop {
+        // A while longer, for those who are still behind.
+        if stop.load(Ordering::Relaxed)
+            && stopping.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2)
+        {
+            return Ok(looks);
+        }
+        let rows = watcher.query(sql)?;
+        let at = Instant::now();
+        for row in rows {
+            let mut fields = row.into_iter().flatten();
+            let Some(pid) = fields.next().and_then(|pid| pid.parse().ok()) else {
+                continue;
+            };
+            let mut next = || {
+                fields
+                    .next()
+                    .and_then(|text| text.parse().ok())
+                    .unwrap_or(Lsn::INVALID)
+            };
+            let positions = [next(), next(), next()];
+            let last = looks.iter().rev().find(|look| look.pid == pid);
+            let new = last.is_none_or(|last| last.positions != positions);
+            if new && looks.len() < MOST_LOOKS {
+                looks.push(Look { at, pid, positions });
+            }
+        }
+        thread::sleep(LOOK_EVERY);
+    }
+}
+
+fn commit_all(server: &mut Upstream, with_table: bool, commits: u32) -> Result<Vec<Commit>> {
+    let work = match with_table {
+        true => format!(
+            "INSERT INTO lockstep_probe.commits SELECT i, repeat('x', 64) FROM generate_series(1, {ROWS}) i"
+        ),
+        false => format!(
+            "SELECT count(pg_logical_emit_message(true, '{PREFIX}', repeat('x', 64))) \
+             FROM generate_series(1, {ROWS})"
+        ),
+    };
+    let mut made = Vec::new();
+    for _ in 0..commits {
+        for level in Level::ALL {
+            server.query(&format!(
+                "BEGIN; SET LOCAL synchronous_commit = {}; {work}",
+                level.name()
+            ))?;
+            let after = position(server.query("SELECT pg_current_wal_insert_lsn()")?)?;
+            let began = Instant::now();
+            server.query("COMMIT")?;
+            made.push(Commit {
+                level,
+                after,
+                began,
+                took: began.elapsed(),
+            });
+            // So that one commit's flush is not another's: longer than the WAL writer's
+            // longest delay by default, three times 200 ms.
+            thread::sleep(Duration::from_millis(650));
+        }
+    }
+    Ok(made)
+}
+
+fn read(
+    replicas: &[Replica],
+    made: &[Commit],
+    looks: &[Look],
+    commits: u32,
+    with_table: bool,
+    mut missing: Vec<String>,
+) -> Trial {
+    let synchronous = |replica: &&Replica| matches!(replica.sync_state.as_str(), "sync" | "quorum");
+    let only = replicas.iter().filter(synchronous).count() == 1;
+    let mut rows = Vec::new();
+    for replica in replicas {
+        if replica.kind == Kind::Logical && !with_table {
+            continue;
+        }
+        let waited = only && synchronous(&replica);
+        let times = Level::ALL.map(|level| time(replica, level, made, looks, waited));
+        let cells = Level::ALL
+            .into_iter()
+            .zip(times)
+            .map(|(level, median_ms)| Cell {
+                level,
+                median_ms,
+                waited,
+                explanation: explain(replica.kind, level, times),
+            })
+            .collect();
+        rows.push(Row {
+            replica: replica.name.clone(),
+            kind: replica.kind,
+            sync_state: replica.sync_state.clone(),
+            cells,
+        });
+    }
+    for (kind, words) in [
+        (
+            Kind::Physical,
+            "no physical standby streams from the primary",
+        ),
+        (
+            Kind::Logical,
+            "no subscriber was measured: name every subscriber with --subscriber",
+        ),
+    ] {
+        if !rows.iter().any(|row| row.kind == kind) && missing.is_empty() {
+            missing.push(words.to_owned());
+        }
+    }
+    Trial {
+        commits,
+        rows,
+        missing,
+    }
+}
+
+/// The time in the middle; None if it was not seen for most.
+fn time(
+    replica: &Replica,
+    level: Level,
+    made: &[Commit],
+    looks: &[Look],
+    waited: bool,
+) -> Option<f64> {
+    let at_level: Vec<&Commit> = made.iter().filter(|commit| commit.level == level).collect();
+    let which = match level {
+        Level::RemoteWrite => 0,
+        Level::On => 1,
+        Level::RemoteApply => 2,
+    };
+    let seen = |commit: &&Commit| {
+        if waited {
+            return Some(commit.took);
+        }
+        let reached = |look: &&Look| {
+            look.pid == replica.pid
+                && look.at >= commit.began
+                && look
+                    .positions
+                    .get(which)
+                    .is_some_and(|position| *position > commit.after)
+        };
+        let look = looks.iter().find(reached)?;
+        Some(look.at - commit.began).filter(|time| *time <= PATIENCE)
+    };
+    let times: Vec<f64> = at_level
+        .iter()
+        .filter_map(seen)
+        .map(|time| time.as_secs_f64() * 1000.0)
+        .collect();
+    (times.len() * 2 > at_level.len()).then(|| median(times))
+}
+
+/// A flush that takes so many times as long as the apply waits for the WAL writer.
+const WAITS_FOR_WAL_WRITER: f64 = 4.0;
+
+fn explain(kind: Kind, level: Level, times: [Option<f64>; 3]) -> String {
+    let [_, on, apply] = times;
+    let waits = match (on, apply) {
+        (Some(on), Some(apply)) => on > WAITS_FOR_WAL_WRITER * apply && on - apply > 20.0,
+        _ => false,
+    };
+    match (kind, level) {
+        (Kind::Physical, Level::RemoteWrite) => "until the walreceiver has written it",
+        (Kind::Physical, Level::On) => "and flushed it",
+        (Kind::Physical, Level::RemoteApply) => "and the startup process has replayed it",
+        (Kind::Logical, Level::RemoteWrite) => {
+            "until the apply worker has received it, which is one process: so until it has applied it"
+        }
+        (Kind::Logical, Level::On) if waits => {
+            "until the subscriber has flushed it: the apply worker commits asynchronously, so this waits for the WAL writer, up to three times wal_writer_delay; the subscription's synchronous_commit = on avoids it"
+        }
+        (Kind::Logical, Level::On) => "until the subscriber has applied and flushed it",
+        (Kind::Logical, Level::RemoteApply) => {
+            "until the apply worker has committed it, flushed or not: a subscriber applies first and flushes later"
+        }
+    }
+    .to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_come_from_the_first_look_beyond_the_commit() {
+        let began = Instant::now();
+        let after = |ms: u64| began + Duration::from_millis(ms);
+        let look = |ms, pid, write: u64, flush: u64, replay: u64| Look {
+            at: after(ms),
+            pid,
+            positions: [write, flush, replay].map(Lsn::from),
+        };
+        let looks = [
+            look(0, 1, 100, 100, 100),
+            look(1, 2, 200, 200, 200),
+            look(2, 1, 150, 100, 100),
+            look(5, 1, 150, 100, 150),
+            look(400, 1, 150, 150, 150),
+        ];
+        let made: Vec<Commit> = Level::ALL
+            .map(|level| Commit {
+                level,
+                after: Lsn::from(100),
+                began,
+                took: Duration::from_millis(7),
+            })
+            .into();
+        let replica = Replica {
+            pid: 1,
+            name: "s".to_owned(),
+            kind: Kind::Logical,
+            sync_state: "async".to_owned(),
+        };
+        let times = Level::ALL.map(|level| time(&replica, level, &made, &looks, false));
+        assert_eq!(times, [Some(2.0), Some(400.0), Some(5.0)]);
+        assert_eq!(time(&replica, Level::On, &made, &looks, true), Some(7.0));
+        assert_eq!(time(&replica, Level::On, &made, &looks[..3], false), None);
+        assert!(explain(Kind::Logical, Level::On, times).contains("WAL writer"));
+        assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
+        let trial = read(&[replica.clone()], &made, &looks, 1, true, Vec::new());
+        assert_eq!(trial.rows.len(), 1);
+        assert_eq!(
+            trial.missing,
+            ["no physical standby streams from the primary"]
+        );
+        let trial = read(&[replica], &made, &looks, 1, false, Vec::new());
+        assert!(trial.rows.is_empty());
+    }
+}

@@ -1,0 +1,229 @@
+//! All nodes for some seconds, each by a thread of its own: one that does not answer delays
+//! no other.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::node::{Node, Role, Trouble};
+use crate::probe::Probe;
+use crate::sample::{Facts, Sample};
+use crate::window::{NodeWindow, Window};
+use crate::{LagError, Result};
+
+/// How often a node is asked.
+pub const EVERY: Duration = Duration::from_millis(100);
+
+/// How long to wait before another try to connect.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// Most samples of a node in one window; the oldest go first.
+pub const MOST_SAMPLES: usize = 36_000;
+
+/// Clocks that differ by less are not worth a word, milliseconds.
+const SKEW_MS: f64 = 100.0;
+
+/// How to watch.
+#[derive(Debug, Clone, Copy)]
+pub struct Watch<'a> {
+    /// Shown by the servers.
+    pub application_name: &'a str,
+    /// How long.
+    pub length: Duration,
+    /// How often each node is asked.
+    pub every: Duration,
+}
+
+/// Asks all nodes until the time is over. Blocks; a node that hangs can add the time that
+/// libpq allows it.
+pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
+    let began = Instant::now();
+    let mut windows: Vec<NodeWindow> = thread::scope(|scope| {
+        let threads: Vec<_> = nodes
+            .iter()
+            .map(|node| scope.spawn(move || one(node, watch, began)))
+            .collect();
+        nodes
+            .iter()
+            .zip(threads)
+            .map(|(node, thread)| {
+                thread.join().unwrap_or_else(|_| {
+                    blind(
+                        node,
+                        "the thread that asks it died, which is a bug".to_owned(),
+                    )
+                })
+            })
+            .collect()
+    });
+    compare(&mut windows);
+    Window::new(windows)
+}
+
+fn blind(node: &Node, reason: String) -> NodeWindow {
+    NodeWindow {
+        name: node.name.clone(),
+        role: node.role,
+        facts: Facts::default(),
+        samples: Vec::new(),
+        troubles: vec![Trouble::Unreachable { reason }],
+    }
+}
+
+fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
+    let mut seen = NodeWindow {
+        name: node.name.clone(),
+        role: node.role,
+        facts: Facts::default(),
+        samples: Vec::new(),
+        troubles: Vec::new(),
+    };
+    let mut lost: Option<LagError> = None;
+    // Always once, however little time there is.
+    loop {
+        match follow(node, watch, began, &mut seen) {
+            Ok(()) => {
+                seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
+                    reason: error.to_string(),
+                }));
+                return seen;
+            }
+            Err(LagError::Version(major)) => {
+                seen.troubles.push(Trouble::Version { major });
+                return seen;
+            }
+            Err(error) => lost = Some(error),
+        }
+        if began.elapsed() + RETRY >= watch.length {
+            break;
+        }
+        thread::sleep(RETRY);
+    }
+    seen.troubles.extend(lost.map(|error| Trouble::Unreachable {
+        reason: error.to_string(),
+    }));
+    seen
+}
+
+/// One connection, until the time is over or it is lost.
+fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) -> Result<()> {
+    let mut probe = Probe::connect(node, watch.application_name)?;
+    seen.facts = probe.facts().clone();
+    loop {
+        let asked = Instant::now();
+        let sample = probe.sample(began)?;
+        seen.troubles
+            .retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
+        seen.troubles.extend(probe.gaps().iter().cloned());
+        seen.troubles.extend(probe.mismatch(&sample));
+        keep(&mut seen.samples, sample);
+        let next = asked + watch.every;
+        if next > began + watch.length {
+            return Ok(());
+        }
+        thread::sleep(next.saturating_duration_since(Instant::now()));
+    }
+}
+
+fn keep(samples: &mut Vec<Sample>, sample: Sample) {
+    if samples.len() >= MOST_SAMPLES {
+        samples.remove(0);
+    }
+    samples.push(sample);
+}
+
+/// What only shows when nodes are held against the primary: its cluster and its clock.
+pub fn compare(nodes: &mut [NodeWindow]) {
+    let Some(primary) = nodes.iter().find(|node| node.role == Role::Primary) else {
+        return;
+    };
+    let system = primary.facts.system.clone();
+    let clock = clock(&primary.samples);
+    for node in nodes.iter_mut().filter(|node| node.role != Role::Primary) {
+        let known = !system.is_empty() && !node.facts.system.is_empty();
+        if node.role == Role::Standby && known && node.facts.system != system {
+            node.troubles.push(Trouble::OtherSystem {
+                found: node.facts.system.clone(),
+                expected: system.clone(),
+            });
+        }
+        if let (Some((offset, error)), Some((theirs, their_error))) =
+            (clock, self::clock(&node.samples))
+        {
+            let ahead_ms = theirs - offset;
+            let uncertain_ms = error + their_error;
+            if ahead_ms.abs() > SKEW_MS + uncertain_ms {
+                node.troubles.push(Trouble::ClockSkew {
+                    ahead_ms,
+                    uncertain_ms,
+                });
+            }
+        }
+    }
+}
+
+/// A server's clock less ours, and how far this may be off, both in milliseconds: from the
+/// quickest answer, which says it best.
+fn clock(samples: &[Sample]) -> Option<(f64, f64)> {
+    let best = samples.iter().min_by_key(|sample| sample.round_trip)?;
+    Some((
+        best.clock_offset_us as f64 / 1000.0,
+        best.round_trip.as_secs_f64() * 500.0,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(role: Role, system: &str, offset_ms: i64, round_trip_ms: u64) -> NodeWindow {
+        let sample = |extra: i64, round_trip| Sample {
+            clock_offset_us: (offset_ms + extra) * 1000,
+            round_trip: Duration::from_millis(round_trip),
+            ..Sample::default()
+        };
+        NodeWindow {
+            name: role.to_string(),
+            role,
+            facts: Facts {
+                system: system.to_owned(),
+                ..Facts::default()
+            },
+            // A slow answer says little about the clock.
+            samples: vec![sample(900, 2000), sample(0, round_trip_ms)],
+            troubles: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn clocks_and_clusters_are_compared() {
+        for (offset_ms, round_trip_ms, skewed) in [
+            (5000, 10, true),
+            (5150, 10, true),
+            (5090, 10, false),
+            (4000, 10, true),
+            (5000, 10, true),
+            (300, 1000, false),
+        ] {
+            let base = if offset_ms > 1000 { 5000 } else { 0 };
+            let mut nodes = [
+                node(Role::Primary, "1", base, 2),
+                node(Role::Standby, "1", offset_ms, round_trip_ms),
+            ];
+            compare(&mut nodes);
+            let found = !nodes[1].troubles.is_empty();
+            assert_eq!(found, skewed && offset_ms != base, "{offset_ms}");
+            assert!(nodes[0].troubles.is_empty());
+        }
+        let mut nodes = [
+            node(Role::Primary, "1", 0, 2),
+            node(Role::Standby, "2", 0, 2),
+            node(Role::Subscriber, "3", 0, 2),
+            node(Role::Standby, "", 0, 2),
+        ];
+        compare(&mut nodes);
+        assert!(
+            matches!(&nodes[1].troubles[..], [Trouble::OtherSystem { found, .. }] if found == "2")
+        );
+        assert!(nodes[2].troubles.is_empty() && nodes[3].troubles.is_empty());
+    }
+}

@@ -1,0 +1,262 @@
+//! The samples of some seconds, and how to read them. No I/O, no clock.
+
+use std::time::Duration;
+
+use lockstep_wire::Lsn;
+
+use crate::local::Cpu;
+use crate::node::{Role, Trouble};
+use crate::sample::{Facts, Process, Sample};
+
+/// All nodes over some seconds.
+#[derive(Debug, Clone, Default)]
+pub struct Window {
+    /// As they were named: the primary first.
+    pub nodes: Vec<NodeWindow>,
+}
+
+/// One node over some seconds.
+#[derive(Debug, Clone)]
+pub struct NodeWindow {
+    /// Its name.
+    pub name: String,
+    /// What it is to be.
+    pub role: Role,
+    /// What does not change.
+    pub facts: Facts,
+    /// Oldest first.
+    pub samples: Vec<Sample>,
+    /// What is wrong with it.
+    pub troubles: Vec<Trouble>,
+}
+
+/// Parts of the time, from 0 to 1.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CpuShares {
+    /// On a core.
+    pub ran: f64,
+    /// Ready to run, and waiting for a core.
+    pub queued: f64,
+}
+
+impl Window {
+    /// A window of these nodes.
+    pub fn new(nodes: Vec<NodeWindow>) -> Self {
+        Self { nodes }
+    }
+
+    /// The primary, if it answered and is one.
+    pub fn primary(&self) -> Option<&NodeWindow> {
+        self.usable().find(|node| node.role == Role::Primary)
+    }
+
+    /// Nodes that something can be said about.
+    pub fn usable(&self) -> impl Iterator<Item = &NodeWindow> {
+        self.nodes.iter().filter(|node| node.is_usable())
+    }
+}
+
+impl NodeWindow {
+    /// It answered, and is what it was said to be.
+    pub fn is_usable(&self) -> bool {
+        !self.samples.is_empty() && !self.troubles.iter().any(Trouble::is_blind)
+    }
+
+    /// The newest sample.
+    pub fn last(&self) -> Option<&Sample> {
+        self.samples.last()
+    }
+
+    /// From the first sample to the last.
+    pub fn length(&self) -> Duration {
+        match (self.samples.first(), self.samples.last()) {
+            (Some(first), Some(last)) => last.at.saturating_sub(first.at),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The part of the window from the first to the last sample for which something holds.
+    pub fn span(&self, holds: impl Fn(&Sample) -> bool) -> Self {
+        let from = self.samples.iter().position(&holds);
+        let to = self.samples.iter().rposition(&holds);
+        let samples = match (from, to) {
+            (Some(from), Some(to)) => self.samples.get(from..=to).unwrap_or_default().to_vec(),
+            _ => Vec::new(),
+        };
+        Self {
+            samples,
+            ..self.clone()
+        }
+    }
+
+    /// The part of the samples for which something holds; 0 without samples.
+    pub fn share(&self, holds: impl Fn(&Sample) -> bool) -> f64 {
+        let all = self.samples.len();
+        let some = self.samples.iter().filter(|sample| holds(sample)).count();
+        ratio(some as f64, all as f64)
+    }
+
+    /// The mean of a number over the samples.
+    pub fn mean(&self, number: impl Fn(&Sample) -> f64) -> f64 {
+        let sum: f64 = self.samples.iter().map(number).sum();
+        ratio(sum, self.samples.len() as f64)
+    }
+
+    /// By how much a counter has grown over the window; 0 if it was reset meanwhile.
+    pub fn growth(&self, counter: impl Fn(&Sample) -> Option<f64>) -> f64 {
+        let mut values = self.samples.iter().filter_map(counter);
+        let first = values.next();
+        match (first, values.next_back()) {
+            (Some(first), Some(last)) => (last - first).max(0.0),
+            _ => 0.0,
+        }
+    }
+
+    /// The end of this node's WAL at a moment: as in the newest sample that is not later.
+    pub fn end_at(&self, at: Duration) -> Option<Lsn> {
+        let sample = self.sample_at(at)?;
+        sample.end()
+    }
+
+    /// The newest sample that is not later than this, or the first.
+    pub fn sample_at(&self, at: Duration) -> Option<&Sample> {
+        let after = self.samples.partition_point(|sample| sample.at <= at);
+        self.samples.get(after.saturating_sub(1))
+    }
+
+    /// For how long there has been WAL beyond a position, at least: since the first sample
+    /// whose end was beyond it. By our own clock, so that it does not matter what the
+    /// servers' clocks say. Zero if there is none at that moment.
+    pub fn age_beyond(&self, position: Lsn, at: Duration) -> Duration {
+        let beyond = self
+            .samples
+            .iter()
+            .find(|sample| sample.end().is_some_and(|end| end > position));
+        match beyond {
+            Some(sample) => at.saturating_sub(sample.at),
+            None => Duration::ZERO,
+        }
+    }
+
+    /// CPU of a process over the window, if it is known.
+    pub fn cpu(&self, choose: impl Fn(&Process) -> bool) -> Option<CpuShares> {
+        let mut seen = self.samples.iter().filter_map(|sample| {
+            let process = sample.processes.iter().find(|process| choose(process))?;
+            Some((sample.at, process.pid, process.cpu?))
+        });
+        let (from, pid, before) = seen.next()?;
+        let (to, _, after) = seen.filter(|(_, other, _)| *other == pid).last()?;
+        shares(before, after, to.saturating_sub(from))
+    }
+}
+
+fn shares(before: Cpu, after: Cpu, time: Duration) -> Option<CpuShares> {
+    // A single turn of the scheduler would make much of a shorter time.
+    const LEAST: Duration = Duration::from_millis(500);
+    let part = |before: Duration, after: Duration| {
+        ratio(
+            after.saturating_sub(before).as_secs_f64(),
+            time.as_secs_f64(),
+        )
+        .min(1.0)
+    };
+    (time >= LEAST).then(|| CpuShares {
+        ran: part(before.ran, after.ran),
+        queued: part(before.queued, after.queued),
+    })
+}
+
+/// A part of a whole; 0 of nothing.
+pub fn ratio(part: f64, whole: f64) -> f64 {
+    match whole > 0.0 {
+        true => part / whole,
+        false => 0.0,
+    }
+}
+
+/// The middle one of some numbers; 0 of none.
+pub fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Wal;
+
+    fn primary(ends: &[(u64, u64)]) -> NodeWindow {
+        NodeWindow {
+            name: "primary".to_owned(),
+            role: Role::Primary,
+            facts: Facts::default(),
+            samples: ends
+                .iter()
+                .map(|&(ms, end)| Sample {
+                    at: Duration::from_millis(ms),
+                    wal: Wal {
+                        flush: Some(Lsn::from(end)),
+                        ..Wal::default()
+                    },
+                    ..Sample::default()
+                })
+                .collect(),
+            troubles: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn ages_are_since_wal_was_there() {
+        let primary = primary(&[(0, 100), (100, 100), (200, 200), (300, 300)]);
+        for (position, at, expected) in [
+            (100, 300, 100),
+            (200, 300, 0),
+            (250, 350, 50),
+            (300, 900, 0),
+            (50, 300, 300),
+        ] {
+            assert_eq!(
+                primary.age_beyond(Lsn::from(position), Duration::from_millis(at)),
+                Duration::from_millis(expected),
+                "{position} at {at}"
+            );
+        }
+        assert_eq!(
+            primary.end_at(Duration::from_millis(250)),
+            Some(Lsn::from(200))
+        );
+        assert_eq!(primary.end_at(Duration::ZERO), Some(Lsn::from(100)));
+    }
+
+    #[test]
+    fn shares_growth_and_cpu() {
+        let mut node = primary(&[(0, 10), (1000, 20), (2000, 40)]);
+        let end = |sample: &Sample| sample.end().map(|end| u64::from(end) as f64);
+        assert_eq!(node.growth(end), 30.0);
+        assert_eq!(node.share(|sample| sample.at > Duration::ZERO), 2.0 / 3.0);
+        for (index, sample) in node.samples.iter_mut().enumerate() {
+            sample.processes.push(Process {
+                pid: 7,
+                cpu: Some(Cpu {
+                    ran: Duration::from_millis(500 * index as u64),
+                    queued: Duration::from_millis(250 * index as u64),
+                }),
+                ..Process::default()
+            });
+        }
+        let cpu = node.cpu(|process| process.pid == 7).unwrap();
+        assert_eq!(
+            cpu,
+            CpuShares {
+                ran: 0.5,
+                queued: 0.25
+            }
+        );
+        assert_eq!(node.cpu(|process| process.pid == 8), None);
+        node.samples[2].processes[0].pid = 9;
+        assert_eq!(node.cpu(|_| true).unwrap().ran, 0.5);
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(vec![]), 0.0);
+        assert_eq!(ratio(1.0, 0.0), 0.0);
+    }
+}
