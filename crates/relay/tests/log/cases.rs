@@ -363,6 +363,21 @@ fn what_replaces_a_first_unit_that_was_cut_may_not_be_wanted() {
 }
 
 #[test]
+fn what_is_passed_by_may_be_removed() {
+    let (_, log) = log(Limits {
+        cache_bytes: 0,
+        segment_bytes: 500,
+        ..LIMITS
+    });
+    // It waits for what is still to come.
+    let mut reader = log.reader(Lsn::from(150)).unwrap();
+    let units: Vec<_> = (0..6).map(|n| plain(100 + n * 10, 500)).collect();
+    units.iter().for_each(|unit| append(&log, unit));
+    assert!(log.retain(Lsn::from(150)).unwrap() > 0);
+    assert!(drain(&mut reader).0 == units[5].bytes());
+}
+
+#[test]
 fn what_comes_during_a_sync_needs_another() {
     // The second time a segment is full and another one begins meanwhile.
     for segment_bytes in [10_000, 200] {

@@ -106,7 +106,7 @@ enum Gathered {
     End {
         received: Lsn,
     },
-    /// Some of what was read or skipped is no longer in the log.
+    /// Some of what was read or passed by is no longer in the log.
     Cut,
 }
 
@@ -372,6 +372,8 @@ impl<S: Storage> Reader<S> {
                             self.enter(&oldest, None)?;
                             continue;
                         }
+                        // What was removed it did not want anyway.
+                        _ if self.seeking.is_some() => return Ok(Gathered::Cut),
                         _ => return Err(gone(&shared, self.sent)),
                     }
                 };
