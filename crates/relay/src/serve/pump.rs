@@ -364,6 +364,12 @@ impl Pump {
     /// Looks at the client's bytes; only when nothing is there to be written.
     fn look(&mut self) -> Found {
         if !self.logical || self.down_cut.is_lost() {
+            if let Some(taking) = self.taking.take() {
+                // The primary's messages were lost track of meanwhile: what there is of the
+                // query goes before the rest of it.
+                self.up_first.put(taking.message);
+                return Found::Something;
+            }
             let length = self.up.unseen().len();
             self.up.look(length);
             return match length {

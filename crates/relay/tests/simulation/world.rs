@@ -102,7 +102,10 @@ impl World {
                 primary.confirmed,
                 u64::from(relay.log.received()),
                 u64::from(relay.log.durable()),
-                self.subscribers.iter().map(|s| s.applied).collect::<Vec<_>>()
+                self.subscribers
+                    .iter()
+                    .map(|s| s.applied)
+                    .collect::<Vec<_>>()
             );
         }
     }
