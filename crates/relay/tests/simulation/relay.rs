@@ -33,7 +33,7 @@ pub struct Session {
 /// What waits for room in the spool.
 enum Waiting {
     Frames(Bytes),
-    Cover(Lsn),
+    Cover,
 }
 
 /// A connection to the primary, both ends.
@@ -188,7 +188,7 @@ impl Relay {
         let assembler = &mut connection.assembler;
         let mut result = Ok(());
         match connection.waiting.take() {
-            Some(Waiting::Cover(_)) => {}
+            Some(Waiting::Cover) => {}
             Some(Waiting::Frames(frames)) => {
                 result = self.log.append(frames.clone());
                 connection.waiting = Some(Waiting::Frames(frames));
@@ -204,7 +204,7 @@ impl Relay {
         let covered = assembler.covered();
         if result.is_ok() && assembler.between_units() && covered > self.log.received() {
             result = self.log.cover(covered);
-            connection.waiting = Some(Waiting::Cover(covered));
+            connection.waiting = Some(Waiting::Cover);
         }
         self.connection = Some(connection);
         match result {

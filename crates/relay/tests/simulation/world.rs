@@ -102,7 +102,10 @@ impl World {
                 primary.confirmed,
                 u64::from(relay.log.received()),
                 u64::from(relay.log.durable()),
-                self.subscribers.iter().map(|s| s.applied).collect::<Vec<_>>()
+                self.subscribers
+                    .iter()
+                    .map(|s| s.applied)
+                    .collect::<Vec<_>>()
             );
         }
     }
@@ -299,7 +302,8 @@ impl World {
 
     /// Nothing goes wrong any more: all catch up.
     fn quiet(&mut self) {
-        self.restart(self.random.bool());
+        let crash = self.random.bool();
+        self.restart(crash);
         self.relay.disk.set_room(None);
         self.relay.disk.refuse_sync(false);
         self.relay.disk.stop_after(u64::MAX);
