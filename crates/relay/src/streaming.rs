@@ -144,7 +144,10 @@ impl Stream for Streaming {
                     detail = report.detail,
                     "streaming ends"
                 );
-                put(&mut client, &Backend::ErrorResponse(report)).await?;
+                // Within a frame it would be taken for a part of a row.
+                if !sender.midway {
+                    put(&mut client, &Backend::ErrorResponse(report)).await?;
+                }
                 After::Closed
             }
             None => After::Closed,
@@ -247,6 +250,8 @@ struct Sender<'a> {
     heard_at: Instant,
     asked_at: Option<Instant>,
     sent_at: Instant,
+    /// What the client was sent may end within a message.
+    midway: bool,
 }
 
 /// What a sender reads, and how it learns of more.
@@ -273,6 +278,7 @@ impl<'a> Sender<'a> {
             heard_at: now,
             asked_at: None,
             sent_at: now,
+            midway: false,
         }
     }
 
@@ -326,7 +332,9 @@ impl<'a> Sender<'a> {
                 }) => {
                     // Before it is sent: the answer may come while this waits.
                     self.offer(reader.sent());
+                    self.midway = true;
                     write(writer, &pieces).await?;
+                    self.midway = reader.within_frame();
                     self.sent_at = Instant::now();
                     self.slot.count(hit_bytes, miss_bytes);
                     self.slot.progress(reader.sent(), reader.behind());
@@ -448,8 +456,10 @@ impl<'a> Sender<'a> {
         .encode(&mut data);
         let mut out = Vec::new();
         Backend::CopyData(&data).encode(&mut out);
+        let midway = std::mem::replace(&mut self.midway, true);
         writer.write_all(&out).await?;
         writer.flush().await?;
+        self.midway = midway;
         self.told = end;
         self.told_at = Instant::now();
         Ok(())

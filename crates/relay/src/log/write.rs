@@ -275,7 +275,13 @@ impl<S: Storage> Log<S> {
         if writer.offset >= self.limits().segment() && writer.offset > writer.head {
             let head = {
                 let shared = lock(&self.shared);
-                SEGMENT_HEADER + shared.schema.bytes() + shared.open_schema.bytes()
+                let schema = shared.schema.bytes() + shared.open_schema.bytes();
+                // Of two records that follow each other more than one chunk is full.
+                let records = match schema {
+                    0 => 0,
+                    _ => 1 + 2 * schema / CHUNK_BYTES,
+                };
+                SEGMENT_HEADER + schema + records * RECORD_HEADER
             };
             self.check_spool(head as u64)?;
             // Also where there is no room for what comes: the full one can then be removed

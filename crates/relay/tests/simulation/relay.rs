@@ -33,7 +33,7 @@ pub struct Session {
 /// What waits for room in the spool.
 enum Waiting {
     Frames(Bytes),
-    Cover(Lsn),
+    Cover,
 }
 
 /// A connection to the primary, both ends.
@@ -125,9 +125,11 @@ impl Relay {
         if let Err(why) = continues(&known, &found) {
             panic!("data is lost: {why}");
         }
-        self.counts.repeated += u64::from(primary.confirmed < u64::from(received));
+        let all = self.random.bool();
+        let from = if all { primary.confirmed } else { received.into() };
+        self.counts.repeated += u64::from(primary.first(from) < primary.first(received.into()));
         self.connection = Some(Connection {
-            walsender: Walsender::new(primary, received.into(), self.batched),
+            walsender: Walsender::new(primary, received.into(), self.batched, all),
             assembler: Assembler::new(received, self.batched),
             waiting: None,
             told: 0,
@@ -188,7 +190,7 @@ impl Relay {
         let assembler = &mut connection.assembler;
         let mut result = Ok(());
         match connection.waiting.take() {
-            Some(Waiting::Cover(_)) => {}
+            Some(Waiting::Cover) => {}
             Some(Waiting::Frames(frames)) => {
                 result = self.log.append(frames.clone());
                 connection.waiting = Some(Waiting::Frames(frames));
@@ -204,7 +206,7 @@ impl Relay {
         let covered = assembler.covered();
         if result.is_ok() && assembler.between_units() && covered > self.log.received() {
             result = self.log.cover(covered);
-            connection.waiting = Some(Waiting::Cover(covered));
+            connection.waiting = Some(Waiting::Cover);
         }
         self.connection = Some(connection);
         match result {
@@ -418,7 +420,8 @@ impl Relay {
     pub fn check(&self) {
         assert!(self.log.cache_bytes() <= self.limits.cache_bytes);
         if let Some(limit) = self.limits.spool_bytes {
-            assert!(self.log.spool_bytes() <= limit);
+            let used = self.log.spool_bytes();
+            assert!(used <= limit, "the spool has {used} bytes of {limit}");
         }
         assert!(self.log.durable() <= self.log.received());
         if let Some(needed) = self.slots.iter().map(|slot| slot.confirmed).min() {

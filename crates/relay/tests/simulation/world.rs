@@ -302,8 +302,8 @@ impl World {
 
     /// Nothing goes wrong any more: all catch up.
     fn quiet(&mut self) {
-        let machine = self.random.bool();
-        self.restart(machine);
+        let crash = self.random.bool();
+        self.restart(crash);
         self.relay.disk.set_room(None);
         self.relay.disk.refuse_sync(false);
         self.relay.disk.stop_after(u64::MAX);
