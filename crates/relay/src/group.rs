@@ -249,6 +249,16 @@ impl Group {
                 "dropped what was not durable at the end of the spool; the primary sends it again"
             );
         }
+        for hole in &recovered.holes {
+            error!(
+                group = kept.name,
+                segment = hole.segment,
+                from = %hole.from,
+                to = hole.to.map(|to| to.to_string()),
+                what = hole.what,
+                "a segment of the spool is damaged: slots that need it cannot go on"
+            );
+        }
         Self::with(folder, kept, log, around)
     }
 

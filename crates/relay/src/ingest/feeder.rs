@@ -217,6 +217,8 @@ impl Turn {
             self.check(&mut upstream)?;
             let start = self.group.log().received();
             let options = self.group.stream_options(upstream.server_version());
+            let begun = self.group.log().begin_session();
+            begun.map_err(|error| log_error(&self.group, error))?;
             Ok(upstream.start(self.group.upstream_slot(), start, &options)?)
         };
         let mut stream = match connect() {

@@ -126,7 +126,11 @@ impl Relay {
             panic!("data is lost: {why}");
         }
         let all = self.random.bool();
-        let from = if all { primary.confirmed } else { received.into() };
+        let from = if all {
+            primary.confirmed
+        } else {
+            received.into()
+        };
         self.counts.repeated += u64::from(primary.first(from) < primary.first(received.into()));
         self.connection = Some(Connection {
             walsender: Walsender::new(primary, received.into(), self.batched, all),
