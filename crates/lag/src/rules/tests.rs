@@ -308,9 +308,11 @@ impl Scene {
 
 type Change = fn(&mut Scene);
 
-/// What is changed about a healthy scene, the cause to be found first, and a name that its
-/// evidence has to give.
-const CASES: &[(&str, Change, Cause, Option<(&str, &str)>)] = &[
+/// A case: its name, what is changed about a healthy scene, the cause to be found first,
+/// and a name that its evidence has to give.
+type Case = (&'static str, Change, Cause, Option<(&'static str, &'static str)>);
+
+const CASES: &[Case] = &[
     (
         "paused",
         |s| {
