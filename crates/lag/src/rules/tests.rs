@@ -310,7 +310,12 @@ type Change = fn(&mut Scene);
 
 /// A case: its name, what is changed about a healthy scene, the cause to be found first,
 /// and a name that its evidence has to give.
-type Case = (&'static str, Change, Cause, Option<(&'static str, &'static str)>);
+type Case = (
+    &'static str,
+    Change,
+    Cause,
+    Option<(&'static str, &'static str)>,
+);
 
 const CASES: &[Case] = &[
     (

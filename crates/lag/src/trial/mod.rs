@@ -435,7 +435,14 @@ mod tests {
         assert_eq!(time(&replica, Level::On, &made, &looks[..3], false), None);
         assert!(explain(Kind::Logical, Level::On, times).contains("WAL writer"));
         assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
-        let trial = read(std::slice::from_ref(&replica), &made, &looks, 1, true, Vec::new());
+        let trial = read(
+            std::slice::from_ref(&replica),
+            &made,
+            &looks,
+            1,
+            true,
+            Vec::new(),
+        );
         assert_eq!(trial.rows.len(), 1);
         assert_eq!(
             trial.missing,
