@@ -236,3 +236,61 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
     });
     drop((subscriber, relay, primary));
 }
+
+/// What one stream cannot serve goes back to the primary, and nothing is lost on the way.
+#[test]
+fn a_slot_goes_back_to_the_primary() {
+    let lab = lab();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb FOR TABLE b")
+        .unwrap();
+    let file = lab.folder().join("relay.toml");
+    let text = "auto_groups = false\n[[group]]\nname = \"ga\"\ndatabase = \"postgres\"\npublications = [\"pa\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let config = file.display().to_string();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
+    until("the group is there", || {
+        (slots(&primary) == "lockstep_ga").then_some(())
+    });
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            relay.conninfo()
+        ))
+        .unwrap();
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the slot is the relay's", || {
+        (slots(&primary) == "lockstep_ga").then_some(())
+    });
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    primary
+        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
+        .unwrap();
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until("the slot is the primary's", || {
+        (slots(&primary) == "lockstep_ga s").then_some(())
+    });
+    primary
+        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the relay has forgotten it", || {
+        relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
+    });
+    primary.execute("INSERT INTO a VALUES (3000)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    assert_eq!(slots(&primary), "lockstep_ga");
+    drop((subscriber, relay, primary));
+}

@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use lockstep_upstream::{SlotState, Upstream, UpstreamError};
 use lockstep_wire::backend::Report;
@@ -21,6 +21,7 @@ use tracing::{error, info, warn};
 use crate::config::{OnSpoolLimit, Plugin};
 use crate::error::{RelayError, Result};
 use crate::ingest::check::Known;
+use crate::lock::lock;
 use crate::log::{FileStorage, Limits, Log, LogError};
 use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
@@ -162,10 +163,6 @@ pub struct Group {
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A session that streams from a group.

@@ -35,6 +35,7 @@ pub mod console;
 pub mod error;
 pub mod group;
 pub mod ingest;
+mod lock;
 pub mod log;
 pub mod metrics;
 pub mod owner;

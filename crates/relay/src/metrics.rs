@@ -66,75 +66,78 @@ pub fn render(snapshot: &Snapshot) -> String {
     text.0
 }
 
+/// A metric of each group: its name, kind, help and value.
+type GroupFamily = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&GroupStat) -> u64,
+);
+
+const GROUP_FAMILIES: [GroupFamily; 10] = [
+    (
+        "upstream_sent_position_bytes",
+        "gauge",
+        "Where the primary's WAL ended when it was last heard, as a number of bytes.",
+        |group| group.sent.into(),
+    ),
+    (
+        "upstream_received_position_bytes",
+        "gauge",
+        "End of the last transaction received, as a WAL position in bytes.",
+        |group| group.received.into(),
+    ),
+    (
+        "upstream_durable_position_bytes",
+        "gauge",
+        "WAL position in bytes that is durable in the spool and confirmed to the primary.",
+        |group| group.durable.into(),
+    ),
+    (
+        "upstream_transactions_total",
+        "counter",
+        "Transactions received.",
+        |group| group.transactions,
+    ),
+    (
+        "upstream_received_bytes_total",
+        "counter",
+        "Bytes of the stream received.",
+        |group| group.received_bytes,
+    ),
+    (
+        "cache_bytes",
+        "gauge",
+        "Bytes of the stream in memory.",
+        |group| group.cache_bytes,
+    ),
+    (
+        "cache_limit_bytes",
+        "gauge",
+        "Most bytes of the stream in memory; 0 if the cache is off.",
+        |group| group.cache_limit_bytes,
+    ),
+    (
+        "spool_bytes",
+        "gauge",
+        "Bytes of the stream on disk.",
+        |group| group.spool_bytes,
+    ),
+    (
+        "spool_limit_bytes",
+        "gauge",
+        "Most bytes of the stream on disk; 0 if there is no limit.",
+        |group| group.spool_limit_bytes,
+    ),
+    (
+        "spool_oldest_position_bytes",
+        "gauge",
+        "Oldest WAL position in bytes that is in the spool.",
+        |group| group.oldest_spooled.into(),
+    ),
+];
+
 fn groups(text: &mut Text, groups: &[GroupStat]) {
-    type Family = (
-        &'static str,
-        &'static str,
-        &'static str,
-        fn(&GroupStat) -> u64,
-    );
-    let families: [Family; 10] = [
-        (
-            "upstream_sent_position_bytes",
-            "gauge",
-            "Where the primary's WAL ended when it was last heard, as a number of bytes.",
-            |group| group.sent.into(),
-        ),
-        (
-            "upstream_received_position_bytes",
-            "gauge",
-            "End of the last transaction received, as a WAL position in bytes.",
-            |group| group.received.into(),
-        ),
-        (
-            "upstream_durable_position_bytes",
-            "gauge",
-            "WAL position in bytes that is durable in the spool and confirmed to the primary.",
-            |group| group.durable.into(),
-        ),
-        (
-            "upstream_transactions_total",
-            "counter",
-            "Transactions received.",
-            |group| group.transactions,
-        ),
-        (
-            "upstream_received_bytes_total",
-            "counter",
-            "Bytes of the stream received.",
-            |group| group.received_bytes,
-        ),
-        (
-            "cache_bytes",
-            "gauge",
-            "Bytes of the stream in memory.",
-            |group| group.cache_bytes,
-        ),
-        (
-            "cache_limit_bytes",
-            "gauge",
-            "Most bytes of the stream in memory; 0 if the cache is off.",
-            |group| group.cache_limit_bytes,
-        ),
-        (
-            "spool_bytes",
-            "gauge",
-            "Bytes of the stream on disk.",
-            |group| group.spool_bytes,
-        ),
-        (
-            "spool_limit_bytes",
-            "gauge",
-            "Most bytes of the stream on disk; 0 if there is no limit.",
-            |group| group.spool_limit_bytes,
-        ),
-        (
-            "spool_oldest_position_bytes",
-            "gauge",
-            "Oldest WAL position in bytes that is in the spool.",
-            |group| group.oldest_spooled.into(),
-        ),
-    ];
     let name = "upstream_state";
     text.family(
         name,
@@ -147,7 +150,7 @@ fn groups(text: &mut Text, groups: &[GroupStat]) {
             text.sample(name, &[("group", &group.name), ("state", state)], value);
         }
     }
-    for (name, kind, help, value) in families {
+    for (name, kind, help, value) in GROUP_FAMILIES {
         text.family(name, kind, help);
         for group in groups {
             let value = value(group).to_string();

@@ -303,7 +303,9 @@ impl Relay {
             .map_err(|active| in_use(&slot.name, active.pid))?;
         let leaves = slot.route().next.is_some_and(|next| next.group == PRIMARY);
         let route = match &wanted {
-            Wanted::Shared(key) if !leaves && writes_alike(facts) => self.route(slot, key)?,
+            Wanted::Shared(key) if !leaves && writes_alike(facts) && self.may_serve(key) => {
+                self.route(slot, key)?
+            }
             _ => self.way_back(slot)?,
         };
         let group = self.group_of(slot, &route.group)?;
@@ -320,6 +322,11 @@ impl Relay {
             self.slots().reroute(slot, route)?;
         }
         Ok(self.streaming(in_use, group, next, request.start))
+    }
+
+    /// There is a group for it, or one may be made.
+    fn may_serve(&self, key: &GroupKey) -> bool {
+        self.makes_groups() || self.group_for(key).is_some()
     }
 
     fn streaming(

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
@@ -14,6 +14,7 @@ use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
 use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
 use crate::ingest::feeder::{self, Feeder};
+use crate::lock::lock;
 use crate::log::{Limits, LogError};
 use crate::primary::Primary;
 use crate::serve::Terms;
@@ -71,10 +72,6 @@ pub struct Relay {
     /// When configured groups were last tried.
     tried: Mutex<Option<Instant>>,
     _lock: Flock<File>,
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Relay {

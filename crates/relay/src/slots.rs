@@ -18,13 +18,14 @@ use std::io::Write;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::error::{RelayError, Result};
+use crate::lock::lock;
 use crate::stats::{BLOCK, SlotStat};
 
 /// Most slots that a relay keeps.
@@ -97,11 +98,6 @@ struct Kept {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_at: Option<String>,
     confirmed: String,
-}
-
-/// A lock that a panicking thread held is as good as any: no invariant spans two fields.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Slot {

@@ -46,8 +46,9 @@ pub use schema::SCHEMA_LIMIT;
 pub use segment::CHUNK_BYTES;
 pub use storage::{FileStorage, SpoolFile, Storage};
 
+use crate::lock::lock;
 use segment::file_name;
-use state::{Shared, lock};
+use state::Shared;
 use write::Writer;
 
 /// Sizes of a log.

@@ -1,7 +1,7 @@
 //! What the writer, the syncer and the readers share.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use lockstep_wire::Lsn;
 
@@ -14,11 +14,6 @@ use super::schema::Schema;
 /// So many cuts are remembered. A reader that slept through more and stands within a unit is
 /// told that it was cut, which at worst costs it a new connection.
 const CUTS_KNOWN: usize = 64;
-
-/// Locks; what a thread that panicked left behind is still consistent enough to be read.
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// A point between two units.
 #[derive(Debug, Clone, Copy)]

@@ -10,8 +10,8 @@ use lockstep_wire::Lsn;
 use super::Log;
 use super::error::{LogError, Result};
 use super::segment::{file_name, unfinished_name};
-use super::state::lock;
 use super::storage::{SpoolFile, Storage};
+use crate::lock::lock;
 
 impl<S: Storage> Log<S> {
     /// Makes durable what was appended before the call, and returns what is durable then.

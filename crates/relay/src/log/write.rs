@@ -17,9 +17,10 @@ use super::segment::{
     CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
     SegmentHeader, file_name, unfinished_name,
 };
-use super::state::{Boundary, TailSegment, lock};
+use super::state::{Boundary, TailSegment};
 use super::storage::{SpoolFile, Storage};
 use super::units::{Draft, Plan, State, plan};
+use crate::lock::lock;
 
 /// The newest segment, as who writes it sees it.
 #[derive(Debug)]

@@ -14,8 +14,9 @@ use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Kind, Record, SEGMENT_HEADER, file_name};
-use super::state::{Shared, lock};
+use super::state::Shared;
 use super::storage::Storage;
+use crate::lock::lock;
 
 mod take;
 
