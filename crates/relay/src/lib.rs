@@ -19,6 +19,9 @@
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`serve`] | listener, TLS, pass-through to the primary, streaming |
 //! | [`console`], [`metrics`], [`stats`] | what the relay says about itself |
+//! | [`owner`], [`wanted`] | what becomes of replication commands; what a subscriber asks for |
+//! | [`streaming`] | a walsender's part for one subscriber |
+//! | [`service`] | listener, console and metrics around a relay |
 //! | [`relay`] | all of it together |
 #![cfg_attr(
     test,
