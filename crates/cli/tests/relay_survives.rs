@@ -499,3 +499,50 @@ fn newest_segment(spool: &Path) -> std::path::PathBuf {
         .max()
         .unwrap()
 }
+
+/// CRC-32C, bit by bit: the first line of the relay's `slots.json`.
+fn crc32c(bytes: &[u8]) -> u32 {
+    !bytes.iter().fold(!0, |crc, &byte| {
+        (0..8).fold(crc ^ u32::from(byte), |crc, _| {
+            (crc >> 1) ^ (0x82F6_3B78 & 0_u32.wrapping_sub(crc & 1))
+        })
+    })
+}
+
+#[test]
+fn an_adoption_that_a_crash_cut_short_is_finished() {
+    let lab = lab();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    tables(&lab, &primary, &[&subscriber]);
+    let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe(&subscriber, "s", &relay);
+    until_same(&primary, &subscriber, "pgbench_tellers");
+    relay.kill();
+    // As if it had been killed between noting the slot and dropping it on the primary.
+    let file = relay.spool.join("slots.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (sum, json) = text.split_once('\n').unwrap();
+    assert_eq!(sum, format!("{:08x}", crc32c(json.as_bytes())));
+    let json = json.replacen(
+        "\"name\": \"s\",",
+        "\"name\": \"s\", \"adopting\": true,",
+        1,
+    );
+    assert!(json.contains("adopting"), "{json}");
+    std::fs::write(&file, format!("{:08x}\n{json}", crc32c(json.as_bytes()))).unwrap();
+    primary
+        .execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        .unwrap();
+    relay.restart();
+    until_answer(
+        &primary,
+        "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 's'",
+        "0",
+    );
+    primary
+        .execute("UPDATE pgbench_tellers SET tbalance = 5")
+        .unwrap();
+    until_same(&primary, &subscriber, "pgbench_tellers");
+    drop((subscriber, relay, primary));
+}
