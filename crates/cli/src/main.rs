@@ -16,6 +16,7 @@ mod demo;
 mod doctor;
 mod exit;
 mod live;
+mod nodes;
 mod plot;
 mod relay;
 mod report;

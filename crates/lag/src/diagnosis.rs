@@ -176,20 +176,6 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
     let false_lag = findings
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
-    let names: [(&str, Stage); 4] = match link.kind {
-        Kind::Physical => [
-            ("send", Stage::Send),
-            ("receive", Stage::Receive),
-            ("flush", Stage::Flush),
-            ("replay", Stage::Replay),
-        ],
-        Kind::Logical => [
-            ("decode", Stage::Send),
-            ("receive", Stage::Receive),
-            ("apply", Stage::Flush),
-            ("flush", Stage::Replay),
-        ],
-    };
     LinkReport {
         upstream: link.upstream.name.clone(),
         replica: link.name.clone(),
@@ -199,8 +185,8 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
         lag_ms: link.age_ms(),
         lag_max_ms: link.most_age_ms(),
         lag_bytes: link.bytes(),
-        stage_bytes: names
-            .map(|(name, stage)| (name, link.stage_bytes(stage)))
+        stage_bytes: Stage::ALL
+            .map(|stage| (stage.name(link.kind), link.stage_bytes(stage)))
             .into(),
     }
 }

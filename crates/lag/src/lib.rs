@@ -2,8 +2,8 @@
 //!
 //! [`watch`] asks every node the same questions several times a second, over a few seconds;
 //! [`window`] holds the answers; [`links`] finds who replicates from whom; [`rules`] say
-//! what the answers mean; [`diagnosis`] ranks them. Only [`probe`], [`watch`], [`heartbeat`]
-//! and [`trial`] do I/O, and only the last two write: what they make they drop.
+//! what the answers mean; [`diagnosis`] ranks them. Only [`probe`], [`watch`], [`monitor`],
+//! [`heartbeat`] and [`trial`] do I/O, and only the last two write: what they make they drop.
 //!
 //! | module | what |
 //! |---|---|
@@ -17,6 +17,7 @@
 //! | [`links`] | each arrow from a server to its replica |
 //! | [`rules`] | cause by cause: signal, evidence, remedies |
 //! | [`diagnosis`] | causes ranked; healthy or not |
+//! | [`monitor`] | all nodes for as long as it takes, with a history |
 //! | [`heartbeat`] | commit-to-visible latency, on request |
 //! | [`trial`] | commits at each level of `synchronous_commit`, on request |
 #![cfg_attr(
@@ -34,6 +35,7 @@ pub mod error;
 pub mod heartbeat;
 pub mod links;
 pub mod local;
+pub mod monitor;
 pub mod node;
 pub mod position;
 pub mod probe;

@@ -11,6 +11,7 @@ use serde::Serialize;
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Sender, Subscription};
+use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
 /// From here on a replica lags, milliseconds, in the middle of the samples.
@@ -41,6 +42,24 @@ pub enum Stage {
     Flush,
     /// From flushed to replayed. Logical: from applied to flushed.
     Replay,
+}
+
+impl Stage {
+    /// All, in order.
+    pub const ALL: [Self; 4] = [Self::Send, Self::Receive, Self::Flush, Self::Replay];
+
+    /// What it is called on a way of this kind.
+    pub fn name(self, kind: Kind) -> &'static str {
+        match (kind, self) {
+            (Kind::Physical, Self::Send) => "send",
+            (Kind::Logical, Self::Send) => "decode",
+            (_, Self::Receive) => "receive",
+            (Kind::Physical, Self::Flush) => "flush",
+            (Kind::Logical, Self::Flush) => "apply",
+            (Kind::Physical, Self::Replay) => "replay",
+            (Kind::Logical, Self::Replay) => "flush",
+        }
+    }
 }
 
 /// Positions at one moment.
@@ -303,12 +322,15 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         .map_or(write, |sent| sent.max(write));
     let end = link.upstream.end_at(sample.at)?.max(sent);
     let age = link.upstream.age_beyond(replay, sample.at);
+    // What the replica told is finer than our answers are apart, but may be old.
+    let most_told = match own_replay {
+        Some(_) => EVERY.as_secs_f64() * 1000.0,
+        None => f64::MAX,
+    };
     let told = sender
         .and_then(|sender| sender.replay_lag_ms)
-        .filter(|_| end > replay && own_replay.is_none())
-        .map_or(Duration::ZERO, |ms| {
-            Duration::from_secs_f64(ms.max(0.0) / 1000.0)
-        });
+        .filter(|_| end > replay)
+        .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_told)));
     Some(Point {
         at: sample.at,
         end,
@@ -318,6 +340,11 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         replay,
         age: age.max(told),
     })
+}
+
+/// A time that a server told; none of what makes no sense.
+fn milliseconds(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms.max(0.0) / 1000.0).unwrap_or_default()
 }
 
 impl Point {

@@ -38,6 +38,18 @@ pub struct Node {
     pub conninfo: Conninfo,
 }
 
+impl Node {
+    /// Where it is, without anything secret: `host:port/database`.
+    pub fn address(&self) -> String {
+        let part = |option| self.conninfo.effective(option).unwrap_or_default();
+        let (host, port, database) = (part("host"), part("port"), part("dbname"));
+        match database.is_empty() {
+            true => format!("{host}:{port}"),
+            false => format!("{host}:{port}/{database}"),
+        }
+    }
+}
+
 /// What is wrong with a node itself. The others are looked at all the same.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "trouble", rename_all = "snake_case")]

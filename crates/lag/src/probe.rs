@@ -10,6 +10,7 @@ use crate::local;
 use crate::node::{Node, Role, Trouble};
 use crate::questions::{self, Part};
 use crate::sample::{Facts, Sample};
+use crate::window::Glance;
 use crate::{LagError, Result};
 
 /// Majors that the questions are written for.
@@ -125,6 +126,22 @@ impl Probe {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Asks only where WAL ends; None if there is none yet or it may not be read.
+    pub fn glance(&mut self, began: Instant) -> Result<Option<Glance>> {
+        let asked = Instant::now();
+        let rows = match self.server.query(questions::END) {
+            Ok(rows) => rows,
+            Err(error) if error.refusal().is_some() => return Ok(None),
+            Err(error) => return Err(error.into()),
+        };
+        let middle = asked + asked.elapsed() / 2;
+        let end = single(rows).and_then(|text| text.parse().ok());
+        Ok(end.map(|end| Glance {
+            at: middle.saturating_duration_since(began),
+            end,
+        }))
     }
 
     /// Asks for each part alone, and leaves out those that are refused.

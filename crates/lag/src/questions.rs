@@ -116,6 +116,11 @@ pub fn facts() -> String {
 /// The statement that gives the system identifier: some services refuse it.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
+/// The statement that gives [`crate::sample::Sample::end`] alone, for little.
+pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
+     THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
+     ELSE pg_current_wal_flush_lsn() END";
+
 /// The expression for a part on a server of this major. `extension` is the schema of ours;
 /// None if the server has no such part.
 pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use crate::local::Cpu;
 use crate::position;
@@ -135,7 +135,7 @@ pub struct Sender {
 }
 
 /// A row of `pg_replication_slots`.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Slot {
     /// Its name.
@@ -313,7 +313,7 @@ pub struct Session {
 }
 
 /// Sums over `pg_stat_database_conflicts`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Conflicts {
     /// Old snapshots.
@@ -355,7 +355,7 @@ pub struct Io {
 }
 
 /// What views of extension lockstep say on a standby.
-#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Extension {
     /// Age of the oldest WAL received and not replayed.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
 use crate::probe::Probe;
-use crate::sample::{Facts, Sample};
+use crate::sample::Sample;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
 
@@ -61,22 +61,13 @@ pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
 
 fn blind(node: &Node, reason: String) -> NodeWindow {
     NodeWindow {
-        name: node.name.clone(),
-        role: node.role,
-        facts: Facts::default(),
-        samples: Vec::new(),
         troubles: vec![Trouble::Unreachable { reason }],
+        ..NodeWindow::empty(&node.name, node.role)
     }
 }
 
 fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
-    let mut seen = NodeWindow {
-        name: node.name.clone(),
-        role: node.role,
-        facts: Facts::default(),
-        samples: Vec::new(),
-        troubles: Vec::new(),
-    };
+    let mut seen = NodeWindow::empty(&node.name, node.role);
     let mut lost: Option<LagError> = None;
     // Always once, however little time there is.
     loop {
@@ -174,6 +165,7 @@ fn clock(samples: &[Sample]) -> Option<(f64, f64)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sample::Facts;
 
     fn node(role: Role, system: &str, offset_ms: i64, round_trip_ms: u64) -> NodeWindow {
         let sample = |extra: i64, round_trip| Sample {
@@ -190,6 +182,7 @@ mod tests {
             },
             // A slow answer says little about the clock.
             samples: vec![sample(900, 2000), sample(0, round_trip_ms)],
+            glances: Vec::new(),
             troubles: Vec::new(),
         }
     }

@@ -26,8 +26,20 @@ pub struct NodeWindow {
     pub facts: Facts,
     /// Oldest first.
     pub samples: Vec<Sample>,
+    /// Ends of its WAL at more moments than there are samples, and from longer ago; oldest
+    /// first.
+    pub glances: Vec<Glance>,
     /// What is wrong with it.
     pub troubles: Vec<Trouble>,
+}
+
+/// The end of a server's WAL at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Glance {
+    /// Since the window began, by our clock.
+    pub at: Duration,
+    /// As [`Sample::end`].
+    pub end: Lsn,
 }
 
 /// Parts of the time, from 0 to 1.
@@ -112,10 +124,24 @@ impl NodeWindow {
         }
     }
 
-    /// The end of this node's WAL at a moment: as in the newest sample that is not later.
+    /// A window of a node that nothing is known of yet.
+    pub fn empty(name: &str, role: Role) -> Self {
+        Self {
+            name: name.to_owned(),
+            role,
+            facts: Facts::default(),
+            samples: Vec::new(),
+            glances: Vec::new(),
+            troubles: Vec::new(),
+        }
+    }
+
+    /// The end of this node's WAL at a moment: as in the newest answer that is not later.
     pub fn end_at(&self, at: Duration) -> Option<Lsn> {
-        let sample = self.sample_at(at)?;
-        sample.end()
+        let after = self.glances.partition_point(|glance| glance.at <= at);
+        let glance = after.checked_sub(1).and_then(|last| self.glances.get(last));
+        let sample = self.sample_at(at).and_then(Sample::end);
+        sample.max(glance.map(|glance| glance.end))
     }
 
     /// The newest sample that is not later than this, or the first.
@@ -124,18 +150,24 @@ impl NodeWindow {
         self.samples.get(after.saturating_sub(1))
     }
 
-    /// For how long there has been WAL beyond a position, at least: since the first sample
+    /// For how long there has been WAL beyond a position, at least: since the first answer
     /// whose end was beyond it. By our own clock, so that it does not matter what the
     /// servers' clocks say. Zero if there is none at that moment.
     pub fn age_beyond(&self, position: Lsn, at: Duration) -> Duration {
-        let beyond = self
+        let sample = self
             .samples
             .iter()
             .find(|sample| sample.end().is_some_and(|end| end > position));
-        match beyond {
-            Some(sample) => at.saturating_sub(sample.at),
-            None => Duration::ZERO,
-        }
+        let glanced = self
+            .glances
+            .partition_point(|glance| glance.end <= position);
+        let glance = self.glances.get(glanced).map(|glance| glance.at);
+        let beyond = sample
+            .map(|sample| sample.at)
+            .into_iter()
+            .chain(glance)
+            .min();
+        beyond.map_or(Duration::ZERO, |since| at.saturating_sub(since))
     }
 
     /// CPU of a process over the window, if it is known.
@@ -201,7 +233,29 @@ mod tests {
                     ..Sample::default()
                 })
                 .collect(),
+            glances: Vec::new(),
             troubles: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn glances_count_where_samples_are_rare() {
+        let mut primary = primary(&[(0, 100), (1000, 300)]);
+        let glance = |ms, end| Glance {
+            at: Duration::from_millis(ms),
+            end: Lsn::from(end),
+        };
+        primary.glances = vec![glance(0, 100), glance(400, 200), glance(900, 300)];
+        for (position, at, expected) in [(100, 1000, 600), (250, 1000, 100), (300, 1000, 0)] {
+            assert_eq!(
+                primary.age_beyond(Lsn::from(position), Duration::from_millis(at)),
+                Duration::from_millis(expected),
+                "{position} at {at}"
+            );
+        }
+        for (at, end) in [(399, 100), (400, 200), (950, 300), (2000, 300)] {
+            let found = primary.end_at(Duration::from_millis(at));
+            assert_eq!(found, Some(Lsn::from(end)), "at {at}");
         }
     }
 

@@ -3,18 +3,17 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::Context;
 use clap::{Args, value_parser};
 use lockstep_lag::heartbeat::Heartbeat;
 use lockstep_lag::trial::{Trial, trial};
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
-use lockstep_upstream::Conninfo;
 use serde::Serialize;
 
 use crate::args::Output;
 use crate::exit::{Behind, NoTarget, Unreachable};
+use crate::nodes::NodesArgs;
 
 mod text;
 
@@ -24,15 +23,9 @@ const APPLICATION_NAME: &str = "lockstep doctor";
 /// `lockstep doctor`
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
-    /// The primary, as a conninfo string or URI; .pgpass, service files and PG* variables work
-    #[arg(long, value_name = "CONNINFO")]
-    primary: String,
-    /// A physical standby, cascading ones too; may be repeated
-    #[arg(long, value_name = "CONNINFO")]
-    standby: Vec<String>,
-    /// A database with subscriptions to the primary; may be repeated
-    #[arg(long, value_name = "CONNINFO")]
-    subscriber: Vec<String>,
+    /// Which servers.
+    #[command(flatten)]
+    nodes: NodesArgs,
     /// Seconds to watch; a lag that comes and goes needs more
     #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u32).range(1..=3600))]
     seconds: u32,
@@ -54,7 +47,7 @@ pub struct DoctorArgs {
 
 /// Runs it.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
-    let nodes = nodes(args)?;
+    let nodes = args.nodes.nodes()?;
     let length = Duration::from_secs(args.seconds.into());
     let window = watch(
         &nodes,
@@ -71,7 +64,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     match args.output {
         Output::Text => {
-            let addresses: Vec<String> = nodes.iter().map(address).collect();
+            let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
             print!("{}", text::report(&diagnosis, &addresses, args.seconds));
             if let Some(probed) = &probed {
                 print!("{}", text::probed(probed));
@@ -175,41 +168,5 @@ fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     match blind(|_| true) {
         Some(node) => Err(NoTarget(words(&node.name)).into()),
         None => Ok(()),
-    }
-}
-
-/// Nodes by their role, numbered where there are several. Conninfos are read here and not by
-/// the parser of arguments, which would print one that is wrong, password and all.
-fn nodes(args: &DoctorArgs) -> anyhow::Result<Vec<Node>> {
-    let mut nodes = Vec::new();
-    for (role, conninfos) in [
-        (Role::Primary, std::slice::from_ref(&args.primary)),
-        (Role::Standby, &args.standby),
-        (Role::Subscriber, &args.subscriber),
-    ] {
-        for (index, conninfo) in conninfos.iter().enumerate() {
-            let name = match conninfos.len() {
-                1 => role.to_string(),
-                _ => format!("{role}{}", index + 1),
-            };
-            let conninfo = Conninfo::parse(conninfo).with_context(|| format!("--{role}"))?;
-            nodes.push(Node {
-                name,
-                role,
-                conninfo,
-            });
-        }
-    }
-    Ok(nodes)
-}
-
-/// Where a node is, without anything secret.
-fn address(node: &Node) -> String {
-    let part = |option| node.conninfo.effective(option).unwrap_or_default();
-    let database = part("dbname");
-    let (host, port) = (part("host"), part("port"));
-    match database.is_empty() {
-        true => format!("{host}:{port}"),
-        false => format!("{host}:{port}/{database}"),
     }
 }

@@ -83,6 +83,7 @@ fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWin
                 ..samples(index, START + index * STEP)
             })
             .collect(),
+        glances: Vec::new(),
         troubles: Vec::new(),
     }
 }

@@ -1,0 +1,111 @@
+//! How far behind each link was over the last hour.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use serde::Serialize;
+
+use super::state::LinkState;
+
+/// Moments kept of each link: an hour at one a second.
+pub const MOST_MOMENTS: usize = 3600;
+
+/// Links kept that are gone; the ones not seen for longest go first.
+const MOST_LINKS: usize = 256;
+
+/// One link at one moment.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Moment {
+    /// Milliseconds since 1970, by our clock.
+    pub at_ms: i64,
+    /// Milliseconds behind, at least.
+    pub lag_ms: f64,
+    /// Bytes behind.
+    pub lag_bytes: u64,
+    /// Bytes that each part of the way holds, in the order of [`LinkState::stages`].
+    pub stage_bytes: [u64; 4],
+    /// From commit to visible, milliseconds, with the heartbeat.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub visible_ms: Option<f64>,
+}
+
+/// A link over time.
+#[derive(Debug, Clone, Serialize)]
+pub struct LinkHistory {
+    /// As [`LinkState::id`].
+    pub id: String,
+    /// Oldest first.
+    pub moments: Vec<Moment>,
+}
+
+/// All links over time.
+#[derive(Debug, Default)]
+pub(super) struct History {
+    links: BTreeMap<String, VecDeque<Moment>>,
+}
+
+impl History {
+    /// Adds a moment.
+    pub(super) fn add(&mut self, at_ms: i64, links: &[LinkState]) {
+        for link in links {
+            let moments = self.links.entry(link.id.clone()).or_default();
+            if moments.len() >= MOST_MOMENTS {
+                moments.pop_front();
+            }
+            moments.push_back(Moment {
+                at_ms,
+                lag_ms: link.lag_ms,
+                lag_bytes: link.lag_bytes,
+                stage_bytes: link.stages.each_ref().map(|stage| stage.bytes),
+                visible_ms: link.visible_ms,
+            });
+        }
+        while self.links.len() > MOST_LINKS {
+            let last = |moments: &VecDeque<Moment>| moments.back().map_or(0, |m| m.at_ms);
+            let oldest = self.links.iter().min_by_key(|(_, moments)| last(moments));
+            let Some(id) = oldest.map(|(id, _)| id.clone()) else {
+                return;
+            };
+            self.links.remove(&id);
+        }
+    }
+
+    /// Moments after a time.
+    pub(super) fn since(&self, since_ms: i64) -> Vec<LinkHistory> {
+        let after = |moments: &VecDeque<Moment>| {
+            let from = moments.partition_point(|moment| moment.at_ms <= since_ms);
+            moments.iter().skip(from).cloned().collect::<Vec<_>>()
+        };
+        self.links
+            .iter()
+            .map(|(id, moments)| LinkHistory {
+                id: id.clone(),
+                moments: after(moments),
+            })
+            .filter(|link| !link.moments.is_empty())
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn history_is_bounded_and_read_from_a_time_on() {
+        let mut history = History::default();
+        for at_ms in 0..(MOST_MOMENTS as i64 + 10) {
+            history.add(at_ms, &[LinkState::named("a")]);
+        }
+        let all = history.since(-1);
+        assert_eq!((all.len(), all[0].moments.len()), (1, MOST_MOMENTS));
+        assert_eq!(all[0].moments[0].at_ms, 10);
+        assert_eq!(history.since(MOST_MOMENTS as i64 + 7)[0].moments.len(), 2);
+        assert!(history.since(i64::MAX).is_empty());
+        for link in 0..300 {
+            history.add(link + 10_000, &[LinkState::named(&format!("b{link}"))]);
+        }
+        let kept = history.since(-1);
+        assert_eq!(kept.len(), MOST_LINKS);
+        assert!(kept.iter().all(|link| link.id != "a"));
+    }
+}

@@ -1,0 +1,159 @@
+//! One node's thread: samples of the last seconds, and ends of WAL from longer ago.
+
+use std::time::{Duration, Instant};
+
+use super::{Shared, lock};
+use crate::node::{Role, Trouble};
+use crate::probe::Probe;
+use crate::sample::Sample;
+use crate::watch::{EVERY, MOST_SAMPLES};
+use crate::window::{Glance, NodeWindow};
+use crate::{LagError, Result};
+
+/// How long to wait before another try to connect.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// From how long ago ends of WAL are kept: no lag is shown as longer.
+const REMEMBERED: Duration = Duration::from_secs(3600);
+
+/// Ends of WAL that are older than the window are kept this far apart.
+const APART: Duration = Duration::from_secs(1);
+
+/// Asks a node until the monitor ends.
+pub(super) fn keep(shared: &Shared, index: usize) {
+    let mut lost_at = None;
+    loop {
+        match follow(shared, index, lost_at) {
+            Ok(()) => return,
+            Err(error) => {
+                lost_at = Some(Instant::now());
+                refused(shared, index, &error);
+            }
+        }
+        if !shared.pause(RETRY) {
+            return;
+        }
+    }
+}
+
+/// What is known of a node that does not answer is no longer true.
+fn refused(shared: &Shared, index: usize, error: &LagError) {
+    let trouble = match error {
+        LagError::Version(major) => Trouble::Version { major: *major },
+        other => Trouble::Unreachable {
+            reason: other.to_string(),
+        },
+    };
+    with(shared, index, |window| window.troubles = vec![trouble]);
+}
+
+fn with(shared: &Shared, index: usize, change: impl FnOnce(&mut NodeWindow)) {
+    if let Some(window) = shared.windows.get(index) {
+        change(&mut lock(window));
+    }
+}
+
+/// One connection, until the end or until it is lost.
+fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()> {
+    let Some(node) = shared.nodes.get(index) else {
+        return Ok(());
+    };
+    let settings = &shared.settings;
+    let mut probe = Probe::connect(node, &settings.application_name)?;
+    with(shared, index, |window| {
+        window.facts = probe.facts().clone();
+        // Before the connection was lost the server may have been another.
+        window.samples.clear();
+    });
+    loop {
+        let asked = Instant::now();
+        let sample = probe.sample(shared.began)?;
+        let mut troubles = probe.gaps().to_vec();
+        troubles.extend(probe.mismatch(&sample));
+        if let Some(lost_at) = lost_at.filter(|at| at.elapsed() < settings.window) {
+            troubles.push(Trouble::Interrupted {
+                reason: format!("{} s ago", lost_at.elapsed().as_secs()),
+            });
+        }
+        let is_upstream = node.role == Role::Primary || !sample.senders.is_empty();
+        with(shared, index, |window| {
+            window.troubles = troubles;
+            add(window, sample, settings.window);
+        });
+        let next = asked + settings.every;
+        while Instant::now() < next {
+            let left = next.saturating_duration_since(Instant::now());
+            if !shared.pause(left.min(EVERY)) {
+                return Ok(());
+            }
+            if is_upstream && Instant::now() + EVERY / 2 < next {
+                let glance = probe.glance(shared.began)?;
+                with(shared, index, |window| window.glances.extend(glance));
+            }
+        }
+    }
+}
+
+/// Adds a sample and forgets what is too old.
+fn add(window: &mut NodeWindow, sample: Sample, length: Duration) {
+    let now = sample.at;
+    if let Some(end) = sample.end() {
+        window.glances.push(Glance { at: now, end });
+    }
+    let oldest = now.saturating_sub(length);
+    window.samples.retain(|sample| sample.at >= oldest);
+    if window.samples.len() >= MOST_SAMPLES {
+        window.samples.remove(0);
+    }
+    window.samples.push(sample);
+    thin(&mut window.glances, oldest, now.saturating_sub(REMEMBERED));
+}
+
+/// Forgets ends before `forgotten`, and of those before `sparse` all that follow too soon.
+/// The first of each time stays, and with it the longest age.
+fn thin(glances: &mut Vec<Glance>, sparse: Duration, forgotten: Duration) {
+    let mut last: Option<Duration> = None;
+    glances.retain(|glance| {
+        let soon = last.is_some_and(|last| glance.at < last + APART);
+        let keep = glance.at >= sparse || (glance.at >= forgotten && !soon);
+        if keep {
+            last = Some(glance.at);
+        }
+        keep
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_wire::Lsn;
+
+    #[test]
+    fn old_ends_are_thinned_and_then_forgotten() {
+        let mut glances: Vec<Glance> = (0..100)
+            .map(|tenth| Glance {
+                at: Duration::from_millis(100 * tenth),
+                end: Lsn::from(tenth),
+            })
+            .collect();
+        thin(&mut glances, Duration::from_secs(8), Duration::from_secs(3));
+        let times: Vec<u128> = glances.iter().map(|glance| glance.at.as_millis()).collect();
+        let mut expected = vec![3000, 4000, 5000, 6000, 7000];
+        expected.extend((80..100).map(|tenth| tenth * 100));
+        assert_eq!(times, expected);
+    }
+
+    #[test]
+    fn samples_outside_the_window_go() {
+        let mut window = NodeWindow::empty("n", Role::Primary);
+        for second in 0..10 {
+            let sample = Sample {
+                at: Duration::from_secs(second),
+                ..Sample::default()
+            };
+            add(&mut window, sample, Duration::from_secs(3));
+        }
+        let times: Vec<u64> = window.samples.iter().map(|s| s.at.as_secs()).collect();
+        assert_eq!(times, [6, 7, 8, 9]);
+    }
+}

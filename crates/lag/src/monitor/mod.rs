@@ -1,0 +1,197 @@
+//! All nodes for as long as it takes: what `lockstep top` and `lockstep serve` show.
+//!
+//! Each node has a thread that takes samples and keeps those of the last seconds. One more
+//! thread diagnoses them as [`crate::watch`]'s window would be, about once a second, adds to
+//! the history, and publishes a [`State`]. A node that hangs delays none of that: its samples
+//! are then old, and it is shown as unreachable once its connection is given up.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use crate::diagnosis::diagnose;
+use crate::node::{Node, Role};
+use crate::watch::compare;
+use crate::window::{NodeWindow, Window};
+
+mod beats;
+mod history;
+mod keep;
+mod state;
+
+pub use history::{LinkHistory, Moment};
+pub use state::{LinkState, NodeState, State, Suspect};
+
+/// How to go on.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Shown by the servers.
+    pub application_name: String,
+    /// Time between samples of a node.
+    pub every: Duration,
+    /// How far a diagnosis looks back.
+    pub window: Duration,
+    /// Commit a small logical message on the primary each time, and see when it becomes
+    /// visible on each standby. Writes; nothing else here does.
+    pub heartbeat: bool,
+}
+
+/// Shortest window that a diagnosis is worth.
+pub const LEAST_WINDOW: Duration = Duration::from_secs(5);
+
+/// Threads that watch nodes. They end soon after this is dropped.
+#[derive(Debug)]
+pub struct Monitor {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug)]
+struct Shared {
+    settings: Settings,
+    nodes: Vec<Node>,
+    began: Instant,
+    /// By node, in their order.
+    windows: Vec<Mutex<NodeWindow>>,
+    /// Milliseconds from commit to visible, by standby; None if it took too long or failed.
+    beats: Mutex<BTreeMap<String, Option<f64>>>,
+    published: Mutex<Published>,
+    changed: Condvar,
+}
+
+#[derive(Debug)]
+struct Published {
+    state: Arc<State>,
+    history: history::History,
+    stopping: bool,
+}
+
+impl Monitor {
+    /// Begins to watch. The first state says that nothing is known yet.
+    pub fn start(nodes: Vec<Node>, settings: Settings) -> Self {
+        let windows = nodes
+            .iter()
+            .map(|node| Mutex::new(NodeWindow::empty(&node.name, node.role)))
+            .collect();
+        let shared = Arc::new(Shared {
+            windows,
+            beats: Mutex::default(),
+            published: Mutex::new(Published {
+                state: Arc::new(State::unknown(&nodes, &settings)),
+                history: history::History::default(),
+                stopping: false,
+            }),
+            changed: Condvar::new(),
+            began: Instant::now(),
+            nodes,
+            settings,
+        });
+        for index in 0..shared.nodes.len() {
+            let shared = Arc::clone(&shared);
+            thread::spawn(move || keep::keep(&shared, index));
+        }
+        if shared.settings.heartbeat {
+            beats::start(&shared);
+        }
+        let diagnoser = Arc::clone(&shared);
+        thread::spawn(move || {
+            while diagnoser.pause(diagnoser.settings.every) {
+                diagnoser.publish();
+            }
+        });
+        Self { shared }
+    }
+
+    /// What is known now.
+    pub fn state(&self) -> Arc<State> {
+        Arc::clone(&lock(&self.shared.published).state)
+    }
+
+    /// The first state whose number is higher than this, or the present one after the time.
+    pub fn state_after(&self, number: u64, patience: Duration) -> Arc<State> {
+        let published = lock(&self.shared.published);
+        let waited = self
+            .shared
+            .changed
+            .wait_timeout_while(published, patience, |published| {
+                published.state.number <= number
+            });
+        let (published, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&published.state)
+    }
+
+    /// Each link over time: moments later than `since_ms`, milliseconds since 1970.
+    pub fn history(&self, since_ms: i64) -> Vec<LinkHistory> {
+        lock(&self.shared.published).history.since(since_ms)
+    }
+
+    /// The nodes, as they were given.
+    pub fn nodes(&self) -> &[Node] {
+        &self.shared.nodes
+    }
+}
+
+impl Drop for Monitor {
+    fn drop(&mut self) {
+        lock(&self.shared.published).stopping = true;
+        self.shared.changed.notify_all();
+    }
+}
+
+impl Shared {
+    /// Waits; false if it is time to end.
+    fn pause(&self, time: Duration) -> bool {
+        let until = Instant::now() + time;
+        let mut published = lock(&self.published);
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if published.stopping || left.is_zero() {
+                return !published.stopping;
+            }
+            let waited = self.changed.wait_timeout(published, left);
+            (published, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+
+    fn publish(&self) {
+        let mut nodes: Vec<NodeWindow> = self
+            .windows
+            .iter()
+            .map(|window| lock(window).clone())
+            .collect();
+        compare(&mut nodes);
+        let window = Window::new(nodes);
+        let diagnosis = diagnose(&window);
+        let beats = lock(&self.beats).clone();
+        let at_ms = unix_ms();
+        let mut published = lock(&self.published);
+        let state = State {
+            number: published.state.number + 1,
+            at_ms,
+            window_s: self.settings.window.as_secs_f64(),
+            every_s: self.settings.every.as_secs_f64(),
+            heartbeat: self.settings.heartbeat,
+            nodes: state::nodes(&self.nodes, &window, &diagnosis),
+            links: state::links(&window, &diagnosis, &beats),
+            diagnosis,
+        };
+        published.history.add(at_ms, &state.links);
+        published.state = Arc::new(state);
+        drop(published);
+        self.changed.notify_all();
+    }
+
+    fn of_role(&self, role: Role) -> impl Iterator<Item = &Node> {
+        self.nodes.iter().filter(move |node| node.role == role)
+    }
+}
+
+/// What a thread that died has left is still the best there is.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn unix_ms() -> i64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
+}

@@ -1,0 +1,299 @@
+//! What is known now, as it is shown and sent.
+
+use std::collections::BTreeMap;
+
+use lockstep_wire::Lsn;
+use serde::Serialize;
+
+use super::Settings;
+use crate::diagnosis::{Diagnosis, Finding, LinkReport};
+use crate::links::{Kind, Link, Point, Stage, links as find_links};
+use crate::node::{Node, Role};
+use crate::position;
+use crate::rules::{Cause, Severity};
+use crate::sample::{Conflicts, Extension, Sample, Slot};
+use crate::window::{NodeWindow, Window};
+
+/// Everything at one moment.
+#[derive(Debug, Clone, Serialize)]
+pub struct State {
+    /// Grows by one with each state; 0 before anything is known.
+    pub number: u64,
+    /// Milliseconds since 1970, by our clock.
+    pub at_ms: i64,
+    /// Seconds that the diagnosis looks back.
+    pub window_s: f64,
+    /// Seconds between samples.
+    pub every_s: f64,
+    /// Commits are made to measure when they become visible.
+    pub heartbeat: bool,
+    /// Causes, ranked, with evidence and remedies; over the whole window.
+    pub diagnosis: Diagnosis,
+    /// Each node, in the order in which they were named.
+    pub nodes: Vec<NodeState>,
+    /// Each replica's way.
+    pub links: Vec<LinkState>,
+}
+
+/// The most important thing that is wrong somewhere.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Suspect {
+    /// What.
+    pub cause: Cause,
+    /// In words.
+    pub title: String,
+    /// How bad.
+    pub severity: Severity,
+}
+
+/// A node now.
+#[derive(Debug, Clone, Serialize)]
+pub struct NodeState {
+    /// Its name.
+    pub name: String,
+    /// Its role.
+    pub role: Role,
+    /// `host:port/database`.
+    pub address: String,
+    /// `server_version_num`; 0 if unknown.
+    pub version: u32,
+    /// It answers and is what it was said to be.
+    pub usable: bool,
+    /// What is wrong with it, in words.
+    pub troubles: Vec<String>,
+    /// From question to answer, milliseconds.
+    pub round_trip_ms: Option<f64>,
+    /// The end of WAL that others can get from it.
+    #[serde(with = "position")]
+    pub end_lsn: Option<Lsn>,
+    /// What a new query sees there.
+    #[serde(with = "position")]
+    pub visible_lsn: Option<Lsn>,
+    /// Bytes of WAL that it has written or received a second, over the window.
+    pub wal_bytes_per_s: Option<f64>,
+    /// Clients in a query.
+    pub active_clients: u64,
+    /// Sessions that wait for a synchronous replica.
+    pub awaiting_sync: u64,
+    /// Its replication slots.
+    pub slots: Vec<Slot>,
+    /// Queries cancelled by replay since the statistics began.
+    pub conflicts: Conflicts,
+    /// What extension lockstep says.
+    pub extension: Option<Extension>,
+    /// The most important thing that is wrong there.
+    pub suspect: Option<Suspect>,
+}
+
+/// Bytes in one part of the way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct StageState {
+    /// `send`, `receive`, `flush`, `replay`; if logical `decode`, `receive`, `apply`, `flush`.
+    pub name: &'static str,
+    /// Bytes that are in it.
+    pub bytes: u64,
+}
+
+/// A replica's way now.
+#[derive(Debug, Clone, Serialize)]
+pub struct LinkState {
+    /// Unique and lasting: `upstream/replica`.
+    pub id: String,
+    /// Where from.
+    pub upstream: String,
+    /// The replica.
+    pub replica: String,
+    /// How.
+    pub kind: Kind,
+    /// Its slot.
+    pub slot: Option<String>,
+    /// What it calls itself on its upstream.
+    pub application_name: Option<String>,
+    /// It lags, as the diagnosis has it.
+    pub behind: bool,
+    /// Milliseconds behind at the last sample, at least.
+    pub lag_ms: f64,
+    /// The longest in the window, milliseconds.
+    pub lag_max_ms: f64,
+    /// Bytes behind at the last sample.
+    pub lag_bytes: u64,
+    /// Where those are. The last stage of a logical link comes after visibility and counts
+    /// besides.
+    pub stages: [StageState; 4],
+    /// The upstream's end.
+    #[serde(with = "position")]
+    pub end_lsn: Option<Lsn>,
+    /// Sent.
+    #[serde(with = "position")]
+    pub sent_lsn: Option<Lsn>,
+    /// Received.
+    #[serde(with = "position")]
+    pub write_lsn: Option<Lsn>,
+    /// Flushed.
+    #[serde(with = "position")]
+    pub flush_lsn: Option<Lsn>,
+    /// Replayed or applied.
+    #[serde(with = "position")]
+    pub replay_lsn: Option<Lsn>,
+    /// From commit to visible, milliseconds, with the heartbeat.
+    pub visible_ms: Option<f64>,
+    /// The most important thing that is wrong there.
+    pub suspect: Option<Suspect>,
+}
+
+impl State {
+    /// Before the first answer.
+    pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
+        let window = Window::new(
+            nodes
+                .iter()
+                .map(|node| NodeWindow::empty(&node.name, node.role))
+                .collect(),
+        );
+        let diagnosis = crate::diagnosis::diagnose(&window);
+        Self {
+            number: 0,
+            at_ms: super::unix_ms(),
+            window_s: settings.window.as_secs_f64(),
+            every_s: settings.every.as_secs_f64(),
+            heartbeat: settings.heartbeat,
+            nodes: self::nodes(nodes, &window, &diagnosis),
+            links: Vec::new(),
+            diagnosis,
+        }
+    }
+
+    /// A replica's way by its [`LinkState::id`].
+    pub fn link(&self, id: &str) -> Option<&LinkState> {
+        self.links.iter().find(|link| link.id == id)
+    }
+
+    /// Findings about a node or a replica, the most important first.
+    pub fn findings_at<'a>(&'a self, at: &'a str) -> impl Iterator<Item = &'a Finding> {
+        let findings = self.diagnosis.findings.iter();
+        findings.filter(move |finding| finding.at == at)
+    }
+}
+
+/// Nodes as they are in the newest samples.
+pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> Vec<NodeState> {
+    nodes
+        .iter()
+        .zip(&window.nodes)
+        .map(|(node, seen)| node_state(node, seen, diagnosis))
+        .collect()
+}
+
+fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
+    let usable = seen.is_usable();
+    // What a lost node said last is not shown as if it were true.
+    let last = seen.last().filter(|_| usable);
+    let seconds = seen.length().as_secs_f64();
+    let written = seen.growth(|sample| sample.end().map(|end| u64::from(end) as f64));
+    NodeState {
+        name: node.name.clone(),
+        role: node.role,
+        address: node.address(),
+        version: seen.facts.version,
+        usable,
+        troubles: seen.troubles.iter().map(ToString::to_string).collect(),
+        round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
+        end_lsn: last.and_then(Sample::end),
+        visible_lsn: last.and_then(Sample::visible),
+        wal_bytes_per_s: (usable && seconds > 0.0 && node.role != Role::Subscriber)
+            .then(|| written / seconds),
+        active_clients: last.map_or(0, |last| last.clients.active),
+        awaiting_sync: last.map_or(0, |last| last.clients.awaiting_sync),
+        slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
+        conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
+        extension: last.and_then(|last| last.extension.clone()),
+        suspect: suspect(diagnosis, &node.name),
+    }
+}
+
+fn suspect(diagnosis: &Diagnosis, at: &str) -> Option<Suspect> {
+    let found = diagnosis.findings.iter().find(|finding| finding.at == at)?;
+    Some(Suspect {
+        cause: found.cause,
+        title: found.title.clone(),
+        severity: found.severity,
+    })
+}
+
+/// Links as they are at the newest points.
+pub(super) fn links(
+    window: &Window,
+    diagnosis: &Diagnosis,
+    beats: &BTreeMap<String, Option<f64>>,
+) -> Vec<LinkState> {
+    find_links(window)
+        .iter()
+        .zip(&diagnosis.links)
+        .map(|(link, report)| link_state(link, report, diagnosis, beats))
+        .collect()
+}
+
+fn link_state(
+    link: &Link<'_>,
+    report: &LinkReport,
+    diagnosis: &Diagnosis,
+    beats: &BTreeMap<String, Option<f64>>,
+) -> LinkState {
+    let last = link.points.last();
+    let of = |part: fn(&Point) -> Lsn| last.map(part);
+    let bytes = last.map_or(0, Point::bytes);
+    let age_ms = last.map_or(0.0, |point| point.age.as_secs_f64() * 1000.0);
+    LinkState {
+        id: format!("{}/{}", link.upstream.name, link.name),
+        upstream: link.upstream.name.clone(),
+        replica: link.name.clone(),
+        kind: link.kind,
+        slot: link.slot.clone(),
+        application_name: link.application_name.clone(),
+        behind: report.behind,
+        lag_ms: if bytes == 0 { 0.0 } else { age_ms },
+        lag_max_ms: report.lag_max_ms,
+        lag_bytes: bytes,
+        stages: Stage::ALL.map(|stage| StageState {
+            name: stage.name(link.kind),
+            bytes: last.map_or(0, |point| point.stage(link.kind, stage)),
+        }),
+        end_lsn: of(|point| point.end),
+        sent_lsn: of(|point| point.sent),
+        write_lsn: of(|point| point.write),
+        flush_lsn: of(|point| point.flush),
+        replay_lsn: of(|point| point.replay),
+        visible_ms: beats.get(&link.name).copied().flatten(),
+        suspect: suspect(diagnosis, &link.name),
+    }
+}
+
+#[cfg(test)]
+impl LinkState {
+    /// A link with nothing but a name.
+    pub(super) fn named(id: &str) -> Self {
+        Self {
+            id: id.to_owned(),
+            upstream: "primary".to_owned(),
+            replica: id.to_owned(),
+            kind: Kind::Physical,
+            slot: None,
+            application_name: None,
+            behind: false,
+            lag_ms: 1.0,
+            lag_max_ms: 1.0,
+            lag_bytes: 1,
+            stages: Stage::ALL.map(|stage| StageState {
+                name: stage.name(Kind::Physical),
+                bytes: 0,
+            }),
+            end_lsn: None,
+            sent_lsn: None,
+            write_lsn: None,
+            flush_lsn: None,
+            replay_lsn: None,
+            visible_ms: None,
+            suspect: None,
+        }
+    }
+}
