@@ -87,16 +87,32 @@ fn top_shows_health_and_faults() {
 
 fn health(stage: &Stage) {
     let said = top_of(stage, &["--count", "2", "--interval", "0.5"]);
-    assert_eq!((said.code, said.error.as_str()), (0, ""), "{:?}", said.lines);
+    assert_eq!(
+        (said.code, said.error.as_str()),
+        (0, ""),
+        "{:?}",
+        said.lines
+    );
     // Twice: how all are doing, and a line for each node.
     assert_eq!(said.lines.len(), 10, "{:?}", said.lines);
     assert!(said.lines[0].ends_with("Z healthy: all 3 replicas keep up"));
-    for (line, name) in said.lines[1..5].iter().zip(["primary", "standby", "subscriber1", "subscriber2"]) {
+    for (line, name) in
+        said.lines[1..5]
+            .iter()
+            .zip(["primary", "standby", "subscriber1", "subscriber2"])
+    {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[1..3], ["ok", name], "{line}");
     }
-    let said = top_of(stage, &["--count", "2", "--interval", "0.5", "--output", "json"]);
-    let states: Vec<Value> = said.lines.iter().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let said = top_of(
+        stage,
+        &["--count", "2", "--interval", "0.5", "--output", "json"],
+    );
+    let states: Vec<Value> = said
+        .lines
+        .iter()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
     assert_eq!((said.code, states.len()), (0, 2));
     let number = |state: &Value| state["number"].as_u64().unwrap();
     assert!(number(&states[1]) > number(&states[0]));
@@ -109,7 +125,11 @@ fn health(stage: &Stage) {
 /// Commits become visible, and nothing is left of that.
 fn beats(stage: &Stage) {
     let said = top_of(stage, &["--count", "4", "--interval", "0.5", "--heartbeat"]);
-    let last = said.lines.iter().rfind(|line| line.contains(" standby ")).unwrap();
+    let last = said
+        .lines
+        .iter()
+        .rfind(|line| line.contains(" standby "))
+        .unwrap();
     assert!(last.contains("visible after"), "{last}");
 }
 
@@ -124,7 +144,9 @@ fn closed_pipe(stage: &Stage) {
         .spawn()
         .unwrap();
     let mut line = String::new();
-    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    BufReader::new(child.stdout.take().unwrap())
+        .read_line(&mut line)
+        .unwrap();
     assert!(line.contains("healthy"), "{line}");
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -136,6 +158,9 @@ fn quit(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     let mut terminal = Terminal::start(lab.folder(), &named(stage));
     terminal.wait_for("healthy: all 3 replicas keep up");
     terminal.wait_for("keeps up");
+    terminal.wait_for("> primary");
+    terminal.press("j");
+    terminal.wait_for("> standby");
     terminal.press("\r");
     terminal.wait_for("Positions");
     terminal.press("?");
@@ -165,19 +190,43 @@ fn paused_replay(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     // One sample finds what is paused; the exit code is doctor's.
     let said = top_of(stage, &["--count", "3", "--window", "5"]);
     assert_eq!(said.code, 6, "{:?}", said.lines);
-    assert!(said.error.starts_with("lockstep: lag found; standby: replay is paused"), "{}", said.error);
-    let last = said.lines.iter().rfind(|line| line.contains(" standby ")).unwrap();
-    assert!(last.contains(" LAG ") && last.ends_with("replay is paused"), "{last}");
-    let said = top_of(stage, &["--count", "3", "--window", "5", "--output", "json"]);
+    assert!(
+        said.error
+            .starts_with("lockstep: lag found; standby: replay is paused"),
+        "{}",
+        said.error
+    );
+    let last = said
+        .lines
+        .iter()
+        .rfind(|line| line.contains(" standby "))
+        .unwrap();
+    assert!(
+        last.contains(" LAG ") && last.ends_with("replay is paused"),
+        "{last}"
+    );
+    let said = top_of(
+        stage,
+        &["--count", "3", "--window", "5", "--output", "json"],
+    );
     let state: Value = serde_json::from_str(said.lines.last().unwrap()).unwrap();
     assert_eq!(said.code, 6, "{state}");
     assert_eq!(state["diagnosis"]["findings"][0]["cause"], "replay_paused");
     let links = state["links"].as_array().unwrap();
-    let standby = links.iter().find(|link| link["replica"] == "standby").unwrap();
+    let standby = links
+        .iter()
+        .find(|link| link["replica"] == "standby")
+        .unwrap();
     assert_eq!(standby["suspect"]["cause"], "replay_paused");
-    assert!(standby["stages"][3]["bytes"].as_u64() > Some(0), "{standby}");
+    assert!(
+        standby["stages"][3]["bytes"].as_u64() > Some(0),
+        "{standby}"
+    );
 
-    let mut terminal = Terminal::start(lab.folder(), &[&named(stage)[..], &["--count".to_owned(), "8".to_owned()]].concat());
+    let mut terminal = Terminal::start(
+        lab.folder(),
+        &[&named(stage)[..], &["--count".to_owned(), "8".to_owned()]].concat(),
+    );
     terminal.wait_for("replay is paused");
     terminal.press("d");
     terminal.wait_for("SELECT pg_wal_replay_resume();");
@@ -198,9 +247,20 @@ fn unreachable(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage) {
 
     let said = top_of(stage, &["--count", "1"]);
     assert_eq!(said.code, 4, "{:?}", said.lines);
-    let standby = said.lines.iter().find(|line| line.contains(" standby ")).unwrap();
-    assert!(standby.contains("UNUSABLE") && standby.contains("unreachable: "), "{standby}");
-    let others = said.lines.iter().filter(|line| line.contains(" ok ")).count();
+    let standby = said
+        .lines
+        .iter()
+        .find(|line| line.contains(" standby "))
+        .unwrap();
+    assert!(
+        standby.contains("UNUSABLE") && standby.contains("unreachable: "),
+        "{standby}"
+    );
+    let others = said
+        .lines
+        .iter()
+        .filter(|line| line.contains(" ok "))
+        .count();
     assert_eq!(others, 3, "{:?}", said.lines);
     let nowhere = format!("host={} port=1", lab.folder().display());
     let said = top(&["--primary", &nowhere, "--count", "1"]);

@@ -72,7 +72,7 @@ pub struct Row {
     pub stage: Option<&'static str>,
     /// Why, in words.
     pub cause: String,
-    /// The same in at most three words, where there is no room.
+    /// The same in fewer words, where there is no room.
     pub label: String,
     /// Its index in the state's links.
     pub link: Option<usize>,
@@ -251,7 +251,22 @@ fn explain(state: &State, row: &mut Row) {
     };
     row.status = status;
     row.cause = one_line(&cause);
-    row.label = label.map(words).unwrap_or_else(|| row.cause.clone());
+    row.label = match label {
+        Some(cause) => words(cause),
+        None => brief(&row.cause),
+    };
+}
+
+/// What libpq says without what it repeats: whom it could not reach is named beside it.
+fn brief(trouble: &str) -> String {
+    let reason = trouble.rsplit_once(" failed: ").map(|(_, reason)| reason);
+    match (trouble.split_once(": "), reason) {
+        (Some((what, _)), Some(reason)) => {
+            let reason = reason.split(" Is the server").next().unwrap_or(reason);
+            format!("{what}: {reason}")
+        }
+        _ => trouble.to_owned(),
+    }
 }
 
 /// A cause's name as words.

@@ -134,3 +134,48 @@ impl Drop for Screen {
         let _ = ratatui::try_restore();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::process::{Command, Stdio};
+
+    use super::*;
+
+    /// Makes the test below panic.
+    const PANIC: &str = "LOCKSTEP_TEST_PANIC";
+
+    /// Run by the next one, in a terminal.
+    #[test]
+    fn panics_if_asked() {
+        if std::env::var_os(PANIC).is_some() {
+            let _screen = Screen::take().unwrap();
+            panic!("on purpose");
+        }
+    }
+
+    #[test]
+    fn a_panic_gives_the_terminal_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let name = "top::screen::tests::panics_if_asked";
+        let this = std::env::current_exe().unwrap();
+        let shell = format!(
+            "cd '{}'; stty -a > before; '{}' --exact {name} --nocapture; stty -a > after",
+            folder.path().display(),
+            this.display()
+        );
+        let output = Command::new("script")
+            .args(["--quiet", "--flush", "--command", &shell, "/dev/null"])
+            .env(PANIC, "1")
+            .env("TERM", "xterm")
+            .stdin(Stdio::null())
+            .output()
+            .expect("script of util-linux runs");
+        let modes = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+        assert_eq!(modes("before"), modes("after"));
+        let text = String::from_utf8_lossy(&output.stdout);
+        let last = |piece: &str| text.rfind(piece);
+        assert!(last("\u{1b}[?1049h").is_some(), "{text}");
+        // What it says is not wiped away with the screen.
+        assert!(last("on purpose") > last("\u{1b}[?1049l"), "{text}");
+    }
+}

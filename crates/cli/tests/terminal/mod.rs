@@ -1,5 +1,6 @@
 //! `lockstep top` in a pseudo-terminal: `script` of util-linux makes it, a shell in it records
-//! the terminal's modes before and after.
+//! the terminal's modes before and after. What is drawn is kept as a grid of characters: only
+//! what changes is sent, so words need not come in one piece.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -28,13 +29,103 @@ stty -a > after
 
 /// A screen that is shown.
 pub struct Terminal {
-    script: Child,
+    script: Script,
     keys: ChildStdin,
-    shown: Arc<(Mutex<Vec<u8>>, Condvar)>,
+    shown: Arc<(Mutex<Shown>, Condvar)>,
     reader: JoinHandle<()>,
     folder: tempfile::TempDir,
-    /// What was looked at already.
-    seen: usize,
+}
+
+/// What came out of the terminal, and the picture that it makes.
+#[derive(Default)]
+struct Shown {
+    bytes: Vec<u8>,
+    /// Bytes that are in the picture.
+    drawn: usize,
+    /// By line, then column.
+    grid: Vec<Vec<char>>,
+    line: usize,
+    column: usize,
+}
+
+impl Shown {
+    fn take(&mut self, piece: &[u8]) {
+        self.bytes.extend_from_slice(piece);
+        while let Some(length) = self.draw_one() {
+            self.drawn += length;
+        }
+    }
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.bytes).into_owned()
+    }
+
+    fn lines(&self) -> Vec<String> {
+        self.grid.iter().map(|line| line.iter().collect()).collect()
+    }
+
+    /// One character or sequence; its length, or None if it is not complete yet.
+    fn draw_one(&mut self) -> Option<usize> {
+        let rest = &self.bytes[self.drawn..];
+        match *rest.first()? {
+            0x1b if *rest.get(1)? == b'[' => {
+                let end = rest.iter().skip(2).position(u8::is_ascii_alphabetic)? + 2;
+                let numbers = String::from_utf8_lossy(&rest[2..end]).into_owned();
+                let command = rest[end];
+                self.command(command, &numbers);
+                Some(end + 1)
+            }
+            0x1b => Some(2),
+            0..0x20 => Some(1),
+            first => {
+                let length = match first {
+                    0xf0.. => 4,
+                    0xe0.. => 3,
+                    0xc0.. => 2,
+                    _ => 1,
+                };
+                let c = std::str::from_utf8(rest.get(..length)?)
+                    .unwrap()
+                    .chars()
+                    .next()?;
+                self.put(c);
+                Some(length)
+            }
+        }
+    }
+
+    fn command(&mut self, command: u8, numbers: &str) {
+        let mut numbers = numbers.split(';').map(|number| number.parse().unwrap_or(1));
+        let mut next = || numbers.next().unwrap_or(1_usize).max(1) - 1;
+        match command {
+            b'H' => (self.line, self.column) = (next(), next()),
+            b'J' => self.grid.clear(),
+            _ => {}
+        }
+    }
+
+    fn put(&mut self, c: char) {
+        let (line, column) = (self.line, self.column);
+        if self.grid.len() <= line {
+            self.grid.resize(line + 1, Vec::new());
+        }
+        if self.grid[line].len() <= column {
+            self.grid[line].resize(column + 1, ' ');
+        }
+        self.grid[line][column] = c;
+        self.column += 1;
+    }
+}
+
+/// Ended with the test, whatever becomes of it: without `script` the terminal is gone, which
+/// ends what runs in it.
+struct Script(Child);
+
+impl Drop for Script {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// What was left.
@@ -67,45 +158,46 @@ impl Terminal {
             .env_remove("NO_COLOR")
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
+            .stderr(Stdio::null())
             .spawn()
             .expect("script of util-linux runs");
-        let shown = Arc::new((Mutex::new(Vec::new()), Condvar::new()));
+        let shown = Arc::new((Mutex::new(Shown::default()), Condvar::new()));
         let mut output = script.stdout.take().unwrap();
         let to = Arc::clone(&shown);
         let reader = std::thread::spawn(move || {
             let mut piece = [0; 4096];
             while let Ok(length @ 1..) = output.read(&mut piece) {
-                to.0.lock().unwrap().extend_from_slice(&piece[..length]);
+                let Ok(mut shown) = to.0.lock() else {
+                    return;
+                };
+                shown.take(&piece[..length]);
                 to.1.notify_all();
             }
         });
         Self {
             keys: script.stdin.take().unwrap(),
-            script,
+            script: Script(script),
             shown,
             reader,
             folder,
-            seen: 0,
         }
     }
 
-    /// Waits until this was drawn, after what was waited for before.
+    /// Waits until this is on the screen, in one line.
     pub fn wait_for(&mut self, words: &str) {
         let shown = self.shown.0.lock().unwrap();
-        let from = self.seen;
-        let found = |shown: &Vec<u8>| {
-            let mut all = shown[from..].windows(words.len());
-            all.position(|piece| piece == words.as_bytes())
-        };
+        let is_missing = |shown: &mut Shown| !shown.lines().iter().any(|line| line.contains(words));
         let (shown, waited) = self
             .shown
             .1
-            .wait_timeout_while(shown, PATIENCE, |shown| found(shown).is_none())
+            .wait_timeout_while(shown, PATIENCE, is_missing)
             .unwrap();
-        let at = found(&shown);
-        let text = String::from_utf8_lossy(&shown[from..]).into_owned();
-        assert!(!waited.timed_out(), "{words:?} was not drawn: {text:?}");
-        self.seen += at.unwrap() + words.len();
+        let picture = shown.lines().join("\n");
+        drop(shown);
+        assert!(
+            !waited.timed_out(),
+            "{words:?} is not on the screen:\n{picture}"
+        );
     }
 
     /// Presses keys.
@@ -136,12 +228,12 @@ impl Terminal {
 
     /// Waits until it has ended.
     pub fn end(mut self) -> End {
-        self.script.wait().unwrap();
+        self.script.0.wait().unwrap();
         self.reader.join().unwrap();
         let file = |name: &str| read(&self.folder.path().join(name));
         End {
             code: file("code").trim().parse().unwrap(),
-            text: String::from_utf8_lossy(&self.shown.0.lock().unwrap()).into_owned(),
+            text: self.shown.0.lock().unwrap().text(),
             before: file("before"),
             after: file("after"),
         }

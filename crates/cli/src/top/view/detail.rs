@@ -13,12 +13,14 @@ use super::table::reach;
 use super::{Theme, scrolled};
 use crate::doctor::text::finding_lines;
 use crate::text::{count, wrapped};
-use crate::top::figures::{bytes, left, one_line, right, time};
+use crate::top::figures::{bytes, cut_name, left, one_line, right, time, width};
 use crate::top::model::Model;
 use crate::top::rows::Row;
 
 /// Longest bar of a stage.
 const BAR: usize = 30;
+/// Widest name of a slot.
+const MOST_SLOT: usize = 32;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &mut Model, theme: Theme) {
     let lines = match model.row() {
@@ -66,9 +68,9 @@ fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'st
 
 fn lag(state: &State, link: &LinkState) -> String {
     let mut words = vec![
-        format!("lag {} now", time(link.lag_ms)),
+        format!("lag {} now", right(&time(link.lag_ms), 6)),
         format!("at most {} in {} s", time(link.lag_max_ms), state.window_s),
-        format!("{} behind", bytes(link.lag_bytes as f64)),
+        format!("{} behind", right(&bytes(link.lag_bytes as f64), 6)),
     ];
     if let Some(ms) = link.visible_ms {
         words.push(format!("a commit is visible after {}", time(ms)));
@@ -175,91 +177,86 @@ impl Page {
         if !node.usable {
             return;
         }
-        let mut facts = Vec::new();
-        facts.extend(node.end_lsn.map(|lsn| format!("WAL up to {lsn}")));
-        facts.extend(node.visible_lsn.map(|lsn| format!("visible up to {lsn}")));
-        let rate = node.wal_bytes_per_s;
-        facts.extend(rate.map(|rate| format!("WAL {}/s", bytes(rate))));
-        facts.extend(
-            node.round_trip_ms
-                .map(|ms| format!("answers in {ms:.1} ms")),
-        );
-        facts.push(format!("{} clients in a query", node.active_clients));
-        facts.push(format!(
-            "{} waiting for a synchronous replica",
-            node.awaiting_sync
-        ));
         let conflicts = node.conflicts;
         let cancelled =
             conflicts.snapshot + conflicts.lock + conflicts.bufferpin + conflicts.deadlock;
-        facts.push(format!(
-            "{} queries cancelled by replay",
-            count(cancelled as f64)
-        ));
-        self.text("  ", &facts.join(" · "));
+        let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
+        let rate = node.wal_bytes_per_s;
+        let answers = node.round_trip_ms;
+        // A line each: figures that change do not move the others.
+        for (name, value) in [
+            ("WAL up to", text(node.end_lsn)),
+            ("visible up to", text(node.visible_lsn)),
+            ("WAL", rate.map(|rate| format!("{}/s", bytes(rate)))),
+            ("answers in", answers.map(|ms| format!("{ms:.1} ms"))),
+            (
+                "clients in a query",
+                Some(count(node.active_clients as f64)),
+            ),
+            (
+                "waiting for a synchronous replica",
+                Some(count(node.awaiting_sync as f64)),
+            ),
+            ("queries cancelled by replay", Some(count(cancelled as f64))),
+        ] {
+            if let Some(value) = value {
+                self.fact(name, &value);
+            }
+        }
         self.extension(node);
         self.slots(node);
+    }
+
+    fn fact(&mut self, name: &str, value: &str) {
+        self.lines
+            .push(Line::raw(format!("  {name:<33}  {}", one_line(value))));
     }
 
     fn extension(&mut self, node: &NodeState) {
         let Some(extension) = &node.extension else {
             return;
         };
-        let mut facts = vec![
-            format!(
-                "{} queries run, at most {}",
-                extension.running, extension.concurrency_limit
-            ),
-            format!("{} wait", extension.waiting),
-            format!("{} sessions demoted", extension.demoted),
-        ];
-        facts.extend(
-            extension
-                .method
-                .as_ref()
-                .map(|method| format!("by {method}")),
+        self.title("Extension lockstep");
+        let limit = extension.concurrency_limit;
+        let method = extension.method.as_deref().unwrap_or("no way known");
+        self.fact("replay lag", &extension.lag_ms.map_or("-".to_owned(), time));
+        self.fact(
+            "queries that run, at most",
+            &format!("{}, {limit}", extension.running),
         );
-        facts.extend(
-            extension
-                .lag_ms
-                .map(|ms| format!("replay lag {}", time(ms))),
-        );
-        self.text("  extension lockstep: ", &facts.join(" · "));
+        self.fact("queries that wait", &count(extension.waiting as f64));
+        self.fact("sessions demoted", &count(extension.demoted as f64));
+        self.fact("demoted by", method);
     }
 
     fn slots(&mut self, node: &NodeState) {
         if node.slots.is_empty() {
             return;
         }
-        self.title("Slots");
-        let longest = node
-            .slots
-            .iter()
-            .map(|slot| slot.slot_name.len())
-            .max()
-            .unwrap_or(0);
-        let wide = longest.clamp(4, 30);
+        let names = node.slots.iter().map(|slot| width(&slot.slot_name));
+        let wide = names.max().unwrap_or(0).clamp(5, MOST_SLOT);
+        self.title("Slots, with the WAL that they keep and what they may keep besides");
+        let head = format!(
+            "  {} TYPE     IN USE   KEEPS    LEFT WAL_STATUS",
+            left("NAME", wide)
+        );
+        self.lines.push(Line::styled(head, self.theme.dim()));
         for slot in &node.slots {
-            let name = left(&super::cut_name(&slot.slot_name, wide), wide);
-            let mut facts = vec![
-                slot.slot_type.clone(),
-                if slot.active { "in use" } else { "not in use" }.to_owned(),
-            ];
-            if let (Some(from), Some(to)) = (slot.restart_lsn, node.end_lsn) {
-                let kept = u64::from(to).saturating_sub(from.into());
-                facts.push(format!("keeps {}", bytes(kept as f64)));
-            }
-            let status = slot.wal_status.as_ref();
-            facts.extend(status.map(|status| format!("wal_status {status}")));
+            let kept = match (slot.restart_lsn, node.end_lsn) {
+                (Some(from), Some(to)) => bytes(u64::from(to).saturating_sub(from.into()) as f64),
+                _ => "-".to_owned(),
+            };
             let safe = slot.safe_wal_size;
-            facts.extend(
-                safe.map(|safe| format!("{} until it loses WAL", bytes(safe.max(0) as f64))),
-            );
-            facts.extend(
-                slot.confirmed_flush_lsn
-                    .map(|lsn| format!("confirmed {lsn}")),
-            );
-            self.text(&format!("  {name}  "), &facts.join(" · "));
+            let safe = safe.map_or("-".to_owned(), |safe| bytes(safe.max(0) as f64));
+            self.lines.push(Line::raw(format!(
+                "  {} {:<8} {:<6} {} {} {}",
+                left(&cut_name(&one_line(&slot.slot_name), wide), wide),
+                slot.slot_type,
+                if slot.active { "yes" } else { "no" },
+                right(&kept, 7),
+                right(&safe, 7),
+                slot.wal_status.as_deref().unwrap_or("-"),
+            )));
         }
     }
 }

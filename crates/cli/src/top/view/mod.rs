@@ -5,7 +5,7 @@ use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
 
-use super::figures::{clock, cut, cut_name, width};
+use super::figures::{clock, cut, width};
 use super::model::{Model, Page};
 use super::rows::{Status, headline};
 
@@ -93,9 +93,12 @@ fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(line, area);
 }
 
+/// Keys, and what each does.
+type Keys = &'static [(&'static str, &'static str)];
+
 /// The keys that fit, the most useful first, `q` and `?` always.
 fn keys(model: &Model, columns: u16, theme: Theme) -> Line<'static> {
-    let (first, last): (&[(&str, &str)], &[(&str, &str)]) = if model.help {
+    let (first, last): (Keys, Keys) = if model.help {
         (&[("↑↓", "scroll")], &[("Esc", "back"), ("q", "quit")])
     } else if model.page == Page::Detail {
         (

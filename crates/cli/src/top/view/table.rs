@@ -6,6 +6,7 @@ use ratatui::text::{Line, Span};
 
 use super::chart::Reach;
 use super::{Lines, Theme};
+use crate::text::wrapped;
 use crate::top::figures::{
     bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
 };
@@ -136,8 +137,8 @@ fn primary(model: &Model) -> String {
     let node = row.and_then(|row| state.nodes.get(row.node?));
     let rate = node.and_then(|node| node.wal_bytes_per_s);
     let mut words = vec![match rate {
-        Some(rate) => format!("WAL {}/s", bytes(rate)),
-        None => "WAL -".to_owned(),
+        Some(rate) => format!("WAL {}/s", right(&bytes(rate), 6)),
+        None => format!("WAL {}", right("-", 8)),
     }];
     words.push(format!("asked every {} s", state.every_s));
     words.push(format!("causes: last {} s", state.window_s));
@@ -215,11 +216,11 @@ pub(super) fn reach(model: &Model) -> Reach {
     }
 }
 
-/// In words if they fit; else the cause's name if that fits.
+/// In words if they fit, else in fewer words.
 fn cause(row: &Row, columns: usize) -> String {
-    match width(&row.cause) > columns && width(&row.label) <= columns {
-        true => row.label.clone(),
-        false => cut(&row.cause, columns),
+    match width(&row.cause) > columns {
+        true => cut(&row.label, columns),
+        false => row.cause.clone(),
     }
 }
 
@@ -253,17 +254,23 @@ fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
         0 | 1 => String::new(),
         found => format!(" (and {} more: Enter)", found - 1),
     };
-    let why = format!(
-        "{}{more}",
-        cut(&row.cause, columns.saturating_sub(width(&more)))
-    );
-    let lines = [
-        Line::styled(cut(&one_line(&about.join(" · ")), columns), theme.strong()),
-        Line::styled(why, theme.status(row.status)),
-        Line::raw(remedy.map_or(String::new(), |remedy| {
-            cut(&one_line(&format!("Do: {remedy}")), columns)
-        })),
-    ];
+    let style = theme.status(row.status);
+    let mut lines = vec![Line::styled(
+        cut(&one_line(&about.join(" · ")), columns),
+        theme.strong(),
+    )];
+    match remedy {
+        Some(remedy) => {
+            let room = columns.saturating_sub(width(&more));
+            let why = format!("{}{more}", cut(&row.cause, room));
+            lines.push(Line::styled(why, style));
+            lines.push(Line::raw(cut(&one_line(&format!("Do: {remedy}")), columns)));
+        }
+        None => {
+            let why = wrapped("", &format!("{}{more}", row.cause), columns);
+            lines.extend(why.into_iter().map(|line| Line::styled(line, style)));
+        }
+    }
     for line in lines {
         let place = rest.top(1);
         frame.render_widget(line, place);
