@@ -9,6 +9,8 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output};
 
 use lockstep_lab::cluster::Lab;
@@ -313,6 +315,105 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
         .unwrap();
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
+}
+
+/// A client that speaks the protocol itself, in a replication session.
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(relay: &Relay) -> Self {
+        let mut client = Self(TcpStream::connect(("127.0.0.1", relay.port)).unwrap());
+        let mut startup = 196_608_u32.to_be_bytes().to_vec();
+        for text in [
+            "user",
+            SUPERUSER,
+            "database",
+            "postgres",
+            "replication",
+            "database",
+            "",
+        ] {
+            startup.extend([text.as_bytes(), &[0]].concat());
+        }
+        client.send(&[], &startup);
+        client.skip_to(b'Z');
+        client
+    }
+
+    fn send(&mut self, tag: &[u8], body: &[u8]) {
+        let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        self.0.write_all(&[tag, &length, body].concat()).unwrap();
+    }
+
+    /// The next message's tag and the length of its body.
+    fn head(&mut self) -> (u8, usize) {
+        let mut head = [0; 5];
+        self.0.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes(head[1..].try_into().unwrap());
+        (head[0], length as usize - 4)
+    }
+
+    fn skip_to(&mut self, tag: u8) {
+        loop {
+            let (found, length) = self.head();
+            std::io::copy(&mut (&mut self.0).take(length as u64), &mut std::io::sink()).unwrap();
+            if found == tag {
+                return;
+            }
+        }
+    }
+}
+
+/// An error after a part of a row would be read as more of that row.
+#[test]
+fn an_end_within_a_row_says_nothing_more() {
+    const ROW: usize = 60_000_000;
+    let lab = lab();
+    let (primary, subscriber, mut relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
+    let create = ["--slot", "r", "--create-slot", "--plugin", "pgoutput"];
+    assert!(receive(&lab, &relay, &create).status.success());
+    let mut client = Client::connect(&relay);
+    client.send(
+        b"Q",
+        b"START_REPLICATION SLOT r LOGICAL 0/0 (proto_version '1', publication_names 'p')\0",
+    );
+    client.skip_to(b'W');
+    primary
+        .execute(&format!("INSERT INTO t VALUES (7, repeat('x', {ROW}))"))
+        .unwrap();
+    until_same(&primary, &subscriber, "t");
+
+    let row = loop {
+        match client.head() {
+            (b'd', length) if length > ROW => break length,
+            (b'd', length) => {
+                std::io::copy(
+                    &mut (&mut client.0).take(length as u64),
+                    &mut std::io::sink(),
+                )
+                .unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    // What comes before the long value: the message's head, the other column.
+    let mut head = vec![0; 1000];
+    client.0.read_exact(&mut head).unwrap();
+    let address = client.0.peer_addr().unwrap();
+    // It waits for this client now, and notices its own end with the next piece.
+    let stopped = std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| relay.stop());
+        until("new connections are refused", || {
+            TcpStream::connect(address).is_err().then_some(())
+        });
+        let mut rest = Vec::new();
+        client.0.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() + head.len() < row, "the row was sent whole");
+        assert!(rest.iter().all(|&byte| byte == b'x'));
+        stopping.join().unwrap()
+    });
+    assert_eq!(stopped, Some(0));
+    drop((subscriber, primary));
 }
 
 #[test]
