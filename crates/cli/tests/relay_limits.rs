@@ -16,6 +16,7 @@ use std::process::{Command, Output};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::guard;
 use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_wire::Lsn;
 use support::{Relay, lab, logical, publisher, until, until_answer, until_same};
 
 /// The reaper of the labs below; see `wal_runs.rs`.
@@ -206,6 +207,16 @@ fn an_address_in_use_ends_the_relay() {
     drop((relay, primary));
 }
 
+/// The most memory that the relay has had, kB.
+fn peak_kb(relay: &Relay) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).unwrap();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap()
+}
+
 #[test]
 fn memory_does_not_grow_with_a_transaction() {
     let lab = lab();
@@ -216,15 +227,65 @@ fn memory_does_not_grow_with_a_transaction() {
         )
         .unwrap();
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "150002");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).unwrap();
-    let peak: u64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
-        .unwrap();
+    let peak = peak_kb(&relay);
     // The bound: the cache and 64 MB.
     assert!(peak < 65 * 1024, "{peak} kB");
     drop((subscriber, relay, primary));
+}
+
+#[test]
+fn memory_does_not_grow_with_slots() {
+    const SLOTS: usize = 64;
+    let lab = lab();
+    let mut primary = publisher(&lab);
+    primary
+        .set([
+            ("max_replication_slots", "80"),
+            ("max_wal_senders", "80"),
+            ("max_connections", "200"),
+        ])
+        .unwrap();
+    primary.restart().unwrap();
+    primary
+        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    let args = ["--logical-wal-cache", "1MB"];
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &args);
+    let mut receivers: Vec<_> = (0..SLOTS)
+        .map(|slot| {
+            Command::new(lab.package().program("pg_recvlogical"))
+                .args(["--dbname", &relay.conninfo(), "--no-loop"])
+                .args(["--slot", &format!("r{slot}"), "--plugin", "pgoutput"])
+                .args(["--create-slot", "--start", "--file", "/dev/null"])
+                .args(["--option", "proto_version=1"])
+                .args(["--option", "publication_names=p"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let all = |holds: &dyn Fn(&[&str]) -> bool| {
+        let slots = relay.console(&lab, "SHOW SLOTS");
+        let rows = slots.lines().map(|row| row.split('|').collect::<Vec<_>>());
+        (rows.filter(|row| holds(row)).count() == SLOTS).then_some(())
+    };
+    let (active_pid, sent_lsn) = (3, 4);
+    until("all stream", || all(&|row| !row[active_pid].is_empty()));
+    primary
+        .execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+        .unwrap();
+    let end = primary
+        .query_text("SELECT pg_current_wal_lsn()::text")
+        .unwrap();
+    let end: Lsn = end.unwrap().parse().unwrap();
+    until("all were sent all", || {
+        all(&|row| row[sent_lsn].parse::<Lsn>().is_ok_and(|sent| sent >= end))
+    });
+    assert!(peak_kb(&relay) < 65 * 1024, "{} kB", peak_kb(&relay));
+    for receiver in &mut receivers {
+        let _ = receiver.kill();
+        let _ = receiver.wait();
+    }
+    drop((relay, primary));
 }
 
 /// What pg_recvlogical says.
