@@ -131,7 +131,11 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = self.0.show_cursor();
-        let _ = ratatui::try_restore();
+        // After a panic it is restored already, and once more would put the cursor back above
+        // what the panic has said.
+        if !PANICKED.load(Ordering::SeqCst) {
+            let _ = ratatui::try_restore();
+        }
     }
 }
 

@@ -372,7 +372,7 @@ fn the_table_and_the_detail_scroll_no_further_than_their_ends() {
     assert_eq!(detail.row().unwrap().key, "standby1");
     (0..100).for_each(|_| detail.act(Down));
     let bottom = screen(&mut detail, 80, 24);
-    assert!(bottom.contains("extension lockstep"), "{bottom}");
+    assert!(bottom.contains("demoted by"), "{bottom}");
     assert!(
         bottom.lines().nth(22).is_some_and(|line| !line.is_empty()),
         "{bottom}"

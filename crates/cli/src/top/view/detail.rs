@@ -220,10 +220,8 @@ impl Page {
         let limit = extension.concurrency_limit;
         let method = extension.method.as_deref().unwrap_or("no way known");
         self.fact("replay lag", &extension.lag_ms.map_or("-".to_owned(), time));
-        self.fact(
-            "queries that run, at most",
-            &format!("{}, {limit}", extension.running),
-        );
+        let running = format!("{} of at most {limit}", extension.running);
+        self.fact("queries that run", &running);
         self.fact("queries that wait", &count(extension.waiting as f64));
         self.fact("sessions demoted", &count(extension.demoted as f64));
         self.fact("demoted by", method);
