@@ -194,6 +194,9 @@ impl Terminal {
             .unwrap();
         let picture = shown.lines().join("\n");
         drop(shown);
+        if std::env::var_os("LOCKSTEP_SHOW").is_some() {
+            println!("{picture}");
+        }
         assert!(
             !waited.timed_out(),
             "{words:?} is not on the screen:\n{picture}"

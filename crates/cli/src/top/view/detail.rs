@@ -43,9 +43,11 @@ fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'st
     let from = link.map_or(String::new(), |link| format!(" from {}", link.upstream));
     page.title(&format!("{} · {}{from}", row.name, row.kind));
     if let Some(link) = link {
-        page.text("", &lag(state, link));
+        page.flow(&lag(state, link));
     }
-    if row.findings.is_empty() {
+    let first = row.findings.first();
+    let first = first.and_then(|index| state.diagnosis.findings.get(*index));
+    if first.is_none_or(|finding| finding.title != row.cause) {
         let words = wrapped("", &row.cause, columns);
         let lines = words.into_iter();
         page.lines
@@ -66,16 +68,17 @@ fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'st
     page.lines
 }
 
-fn lag(state: &State, link: &LinkState) -> String {
-    let mut words = vec![
+/// How far behind it is. Figures have fixed widths, so that nothing moves.
+fn lag(state: &State, link: &LinkState) -> Vec<String> {
+    let most = right(&time(link.lag_max_ms), 6);
+    let mut items = vec![
         format!("lag {} now", right(&time(link.lag_ms), 6)),
-        format!("at most {} in {} s", time(link.lag_max_ms), state.window_s),
+        format!("{most} at most in {} s", state.window_s),
         format!("{} behind", right(&bytes(link.lag_bytes as f64), 6)),
     ];
-    if let Some(ms) = link.visible_ms {
-        words.push(format!("a commit is visible after {}", time(ms)));
-    }
-    words.join(" · ")
+    let visible = link.visible_ms;
+    items.extend(visible.map(|ms| format!("visible after {}", right(&time(ms), 6))));
+    items
 }
 
 /// Lines that are being put together.
@@ -99,6 +102,22 @@ impl Page {
     fn text(&mut self, lead: &str, words: &str) {
         let lines = wrapped(lead, &one_line(words), self.columns);
         self.lines.extend(lines.into_iter().map(Line::raw));
+    }
+
+    /// Items side by side, in as many lines as that takes.
+    fn flow(&mut self, items: &[String]) {
+        let mut line = String::new();
+        for item in items {
+            let more = if line.is_empty() { "" } else { " · " };
+            if !line.is_empty() && width(&line) + width(more) + width(item) > self.columns {
+                self.lines.push(Line::raw(std::mem::take(&mut line)));
+                line.clone_from(item);
+            } else {
+                line.push_str(more);
+                line.push_str(item);
+            }
+        }
+        self.lines.push(Line::raw(line));
     }
 
     /// Positions from the upstream's end on, each with what is missing to it from the one

@@ -103,7 +103,7 @@ fn keys(model: &Model, columns: u16, theme: Theme) -> Line<'static> {
     } else if model.page == Page::Detail {
         (
             &[
-                ("↑↓ PgUp PgDn", "scroll"),
+                ("↑↓", "scroll"),
                 ("←→", "other node"),
                 ("t", "time span"),
                 ("p", "pause"),
