@@ -166,9 +166,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<Row> {
         lag_ms: Some(link.lag_ms),
         most_ms: Some(link.lag_max_ms),
         bytes: Some(link.lag_bytes),
-        stage: most
-            .filter(|stage| link.behind && stage.bytes > 0)
-            .map(|stage| stage.name),
+        stage: most.filter(|stage| stage.bytes > 0).map(|stage| stage.name),
         cause: String::new(),
         label: String::new(),
         link: Some(index),
@@ -250,7 +248,11 @@ fn explain(state: &State, row: &mut Row) {
         _ => (Status::Fine, "keeps up".to_owned(), None),
     };
     row.status = status;
-    row.cause = one_line(&cause);
+    // Where the few bytes of those that keep up are changes all the time.
+    row.stage = row.stage.filter(|_| status == Status::Lag);
+    // libpq's hints follow in lines of their own; in detail there is room for them.
+    let cause = cause.lines().next().unwrap_or_default();
+    row.cause = one_line(cause);
     row.label = match label {
         Some(cause) => words(cause),
         None => brief(&row.cause),
@@ -261,10 +263,7 @@ fn explain(state: &State, row: &mut Row) {
 fn brief(trouble: &str) -> String {
     let reason = trouble.rsplit_once(" failed: ").map(|(_, reason)| reason);
     match (trouble.split_once(": "), reason) {
-        (Some((what, _)), Some(reason)) => {
-            let reason = reason.split(" Is the server").next().unwrap_or(reason);
-            format!("{what}: {reason}")
-        }
+        (Some((what, _)), Some(reason)) => format!("{what}: {reason}"),
         _ => trouble.to_owned(),
     }
 }

@@ -41,7 +41,10 @@ fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'st
         theme,
     };
     let from = link.map_or(String::new(), |link| format!(" from {}", link.upstream));
-    page.title(&format!("{} · {}{from}", row.name, row.kind));
+    page.title(&match row.kind == row.name {
+        true => row.name.clone(),
+        false => format!("{} · {}{from}", row.name, row.kind),
+    });
     if let Some(link) = link {
         page.flow(&lag(state, link));
     }
