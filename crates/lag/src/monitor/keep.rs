@@ -6,7 +6,7 @@ use super::{Shared, lock};
 use crate::node::{Role, Trouble};
 use crate::probe::Probe;
 use crate::sample::Sample;
-use crate::watch::{EVERY, MOST_SAMPLES};
+use crate::watch::EVERY;
 use crate::window::{Glance, NodeWindow};
 use crate::{LagError, Result};
 
@@ -38,13 +38,9 @@ pub(super) fn keep(shared: &Shared, index: usize) {
 
 /// What is known of a node that does not answer is no longer true.
 fn refused(shared: &Shared, index: usize, error: &LagError) {
-    let trouble = match error {
-        LagError::Version(major) => Trouble::Version { major: *major },
-        other => Trouble::Unreachable {
-            reason: other.to_string(),
-        },
-    };
-    with(shared, index, |window| window.troubles = vec![trouble]);
+    with(shared, index, |window| {
+        window.troubles = vec![error.trouble()]
+    });
 }
 
 fn with(shared: &Shared, index: usize, change: impl FnOnce(&mut NodeWindow)) {
@@ -75,7 +71,8 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
                 reason: format!("{} s ago", lost_at.elapsed().as_secs()),
             });
         }
-        let is_upstream = node.role == Role::Primary || !sample.senders.is_empty();
+        let is_upstream =
+            matches!(node.role, Role::Primary | Role::Relay) || !sample.senders.is_empty();
         with(shared, index, |window| {
             window.troubles = troubles;
             add(window, sample, settings.window);
@@ -87,8 +84,12 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
                 return Ok(());
             }
             if is_upstream && Instant::now() + EVERY / 2 < next {
-                let glance = probe.glance(shared.began)?;
-                with(shared, index, |window| window.glances.extend(glance));
+                let glances = probe.glance(shared.began)?;
+                with(shared, index, |window| {
+                    for (group, glance) in glances {
+                        window.glanced(group, glance);
+                    }
+                });
             }
         }
     }
@@ -97,16 +98,23 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
 /// Adds a sample and forgets what is too old.
 fn add(window: &mut NodeWindow, sample: Sample, length: Duration) {
     let now = sample.at;
-    if let Some(end) = sample.end() {
-        window.glances.push(Glance { at: now, end });
+    let groups = sample.relay.iter().flat_map(|relay| &relay.groups);
+    let ends: Vec<_> = groups
+        .filter_map(|group| Some((Some(group.name.clone()), group.end()?)))
+        .chain(sample.end().map(|end| (None, end)))
+        .collect();
+    for (group, end) in ends {
+        window.glanced(group, Glance { at: now, end });
     }
     let oldest = now.saturating_sub(length);
     window.samples.retain(|sample| sample.at >= oldest);
-    if window.samples.len() >= MOST_SAMPLES {
-        window.samples.remove(0);
-    }
-    window.samples.push(sample);
-    thin(&mut window.glances, oldest, now.saturating_sub(REMEMBERED));
+    window.keep(sample);
+    let forgotten = now.saturating_sub(REMEMBERED);
+    thin(&mut window.glances, oldest, forgotten);
+    window.group_glances.retain(|_, glances| {
+        thin(glances, oldest, forgotten);
+        !glances.is_empty()
+    });
 }
 
 /// Forgets ends before `forgotten`, and of those before `sparse` all that follow too soon.

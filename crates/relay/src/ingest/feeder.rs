@@ -327,6 +327,10 @@ impl Receiving<'_> {
         if !frames.is_empty() {
             group.count(units, frames.len() as u64);
             self.with_room(stream, || group.log().append(frames.clone()))?;
+            if units > 0 {
+                // Nothing but transactions has moved it: what is covered comes below.
+                group.note_committed(group.log().received());
+            }
             changed = true;
         }
         let covered = self.assembler.covered();
