@@ -586,7 +586,8 @@ impl<'a> Link<'a> {
     }
 
     /// Milliseconds that something applied by a subscriber was seen unflushed, at least: in
-    /// the middle of the positions that its flush stood at.
+    /// the middle of the positions that its flush stood at. Where it still stands at the end it
+    /// may do so for other reasons, such as a worker that does not get on.
     pub fn unflushed_ms(&self) -> f64 {
         let mut waits: Vec<(Lsn, f64)> = Vec::new();
         for point in self
@@ -603,7 +604,9 @@ impl<'a> Link<'a> {
                 _ => waits.push((point.flush, wait)),
             }
         }
-        median(waits.into_iter().map(|(_, wait)| wait).collect())
+        let last = self.points.last().map(|point| point.flush);
+        let over = waits.into_iter().filter(|(flush, _)| Some(*flush) != last);
+        median(over.map(|(_, wait)| wait).collect())
     }
 
     /// A synchronous replica, or one that may become it.
