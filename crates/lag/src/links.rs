@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
-use crate::sample::{Sample, Sender, Subscription};
+use crate::sample::{Receiver, Sample, Sender, Subscription};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
@@ -142,33 +142,17 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
     .into_iter()
     .flatten()
     .collect();
-    let port = receiver
-        .and_then(|receiver| receiver.sender_port)
-        .map(|port| port.to_string());
-    let others = || {
-        window
-            .usable()
-            .filter(|other| other.name != node.name)
-            .filter(|other| matches!(other.role, Role::Primary | Role::Standby))
-    };
-    let is_there =
-        |other: &NodeWindow| port.is_none() || other.facts.setting("port") == port.as_deref();
-    let has_slot = |other: &NodeWindow| {
-        slot.as_deref()
-            .is_some_and(|slot| other.last().is_some_and(|last| last.slot(slot).is_some()))
-    };
-    let has_name = |other: &NodeWindow| {
-        other
-            .samples
-            .iter()
-            .flat_map(|sample| &sample.senders)
-            .any(|sender| names.contains(&sender.application_name.as_str()))
-    };
-    // A port seen from elsewhere may be another; without any sign it can only be the primary.
-    let upstream = others()
-        .find(|other| is_there(other) && (has_slot(other) || has_name(other)))
-        .or_else(|| others().find(|other| has_slot(other)))
-        .or_else(|| others().find(|other| has_name(other)))
+    let upstream = window
+        .usable()
+        .filter(|other| other.name != node.name)
+        .filter(|other| matches!(other.role, Role::Primary | Role::Standby))
+        .map(|other| (likeness(other, receiver, &names), other))
+        .filter(|(likeness, _)| *likeness > 0)
+        // Of equal ones the first that was named.
+        .rev()
+        .max_by_key(|(likeness, _)| *likeness)
+        .map(|(_, other)| other)
+        // Without any sign it can only be the primary.
         .or_else(|| window.primary())?;
     let application_name = names.into_iter().find(|name| {
         upstream
@@ -188,6 +172,37 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         group: None,
         points: Vec::new(),
     })
+}
+
+/// How much there is for a server being the one that a walreceiver is connected to. A slot in
+/// use says most. Hosts and ports may look different from here, and names may be the same
+/// everywhere, such as the default `walreceiver`.
+fn likeness(other: &NodeWindow, receiver: Option<&Receiver>, names: &[&str]) -> u32 {
+    let slot = receiver
+        .and_then(|receiver| receiver.slot_name.as_deref())
+        .and_then(|slot| other.last()?.slot(slot));
+    let slot = match slot {
+        Some(slot) if slot.active => 16,
+        Some(_) => 4,
+        None => 0,
+    };
+    let mut senders = other.samples.iter().flat_map(|sample| &sample.senders);
+    let name = senders.any(|sender| names.contains(&sender.application_name.as_str()));
+    let host = receiver
+        .and_then(|receiver| receiver.sender_host.as_ref())
+        .is_some_and(|host| other.facts.hosts.contains(host));
+    let port = receiver
+        .and_then(|receiver| receiver.sender_port)
+        .map(|port| port.to_string());
+    let port = port.is_some() && other.facts.setting("port") == port.as_deref();
+    let place = match (host, port) {
+        (true, true) => 8,
+        // Everybody has the usual port.
+        (false, true) if slot > 0 || name => 2,
+        (true, false) if slot > 0 || name => 1,
+        _ => 0,
+    };
+    slot + place + 4 * u32::from(name)
 }
 
 /// From the primary to each group of a relay.

@@ -103,9 +103,13 @@ impl Probe {
                 Some((part, sql))
             })
             .collect();
-        let local = server
-            .server()
-            .is_ok_and(|server| server.host.starts_with('/'));
+        if let Ok(server) = server.server() {
+            facts.hosts = [Some(server.host), server.hostaddr]
+                .into_iter()
+                .flatten()
+                .collect();
+        }
+        let local = facts.hosts.iter().any(|host| host.starts_with('/'));
         Ok(Self {
             node: node.clone(),
             server,

@@ -96,6 +96,9 @@ const SETTINGS: &[&str] = &[
     "track_io_timing",
     "wal_sync_method",
     "fsync",
+    "lockstep.enabled",
+    "lockstep.replay_priority",
+    "lockstep.read_throttle",
 ];
 
 /// The statement that gives [`crate::sample::Facts`].

@@ -26,6 +26,9 @@ pub struct Facts {
     pub monitor: bool,
     /// Settings by name, in their own units as in `pg_settings.setting`.
     pub settings: BTreeMap<String, String>,
+    /// Host and address that we are connected to; those of a Unix socket begin with `/`.
+    #[serde(skip)]
+    pub hosts: Vec<String>,
     /// The schema of extension lockstep, quoted, where it is created.
     pub extension: Option<String>,
 }

@@ -75,7 +75,7 @@ impl Window {
     }
 
     /// Nodes that something can be said about.
-    pub fn usable(&self) -> impl Iterator<Item = &NodeWindow> {
+    pub fn usable(&self) -> impl DoubleEndedIterator<Item = &NodeWindow> {
         self.nodes.iter().filter(|node| node.is_usable())
     }
 }

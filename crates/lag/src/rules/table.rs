@@ -43,7 +43,8 @@ pub const RULES: &[Rule] = &[
         title: "replay does not get the CPU: readers take it",
         signal: replay::starved,
         remedies: &[
-            "on {node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
+            "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
+            "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to be on for replay to go first",
             "fewer queries at once on {node}: a pooler with a few connections for each core",
             "more cores for {node}, or another standby for a part of the readers",
         ],
