@@ -11,7 +11,7 @@
 mod doctor_support;
 mod support;
 
-use doctor_support::{brief, causes, doctor};
+use doctor_support::{brief, causes, doctor, untroubled};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
@@ -141,6 +141,7 @@ fn healthy(scene: &mut Scene) {
     scene.stop_writing();
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(json["healthy"], true, "{}", brief(&json));
+    assert!(untroubled(&json), "{}", json["nodes"]);
     assert_eq!(json["links"].as_array().unwrap().len(), 2, "{json}");
     let first = link(&json, "primary");
     assert!(first["replica"].as_str().unwrap().starts_with("relay ("));

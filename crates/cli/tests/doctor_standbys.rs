@@ -13,7 +13,7 @@ mod support;
 
 use std::time::Duration;
 
-use doctor_support::{brief, causes, doctor};
+use doctor_support::{brief, causes, doctor, untroubled};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
@@ -127,6 +127,7 @@ fn each_hop_of_a_cascade_has_its_own_lag() {
     let mut cascade = Cascade::start();
     let (code, json) = cascade.examine(2);
     assert_eq!(code, 0, "{}", brief(&json));
+    assert!(untroubled(&json), "{}", json["nodes"]);
     assert_eq!(link(&json, FIRST)["upstream"], "primary");
     assert_eq!(link(&json, SECOND)["upstream"], FIRST);
     assert_eq!(json["links"].as_array().unwrap().len(), 2);
@@ -269,6 +270,7 @@ fn the_extension_s_figures_are_used() {
     drop(writer);
     let json: Value = serde_json::from_str(&said.text).unwrap();
     assert_eq!(causes(&json), ["replay_paused"], "{}", brief(&json));
+    assert!(untroubled(&json), "{}", json["nodes"]);
     let facts = json["findings"][0]["evidence"].as_array().unwrap();
     let fact = facts
         .iter()

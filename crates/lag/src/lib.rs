@@ -35,6 +35,8 @@
 pub mod diagnosis;
 pub mod error;
 pub mod heartbeat;
+#[cfg(test)]
+mod hostile_tests;
 pub mod links;
 pub mod local;
 pub mod monitor;

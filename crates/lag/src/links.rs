@@ -212,7 +212,10 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     };
     let link = |group: &Group| {
         let slot = &group.upstream_slot;
-        let has_slot = |other: &&NodeWindow| other.last().is_some_and(|s| s.slot(slot).is_some());
+        let has_slot = |other: &&NodeWindow| {
+            let slot = other.last().and_then(|last| last.slot(slot));
+            slot.is_some_and(|slot| !slot.synced)
+        };
         let mut servers = window
             .usable()
             .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
@@ -251,7 +254,10 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             let others = window.usable();
             others.filter(|other| other.role != Role::Subscriber)
         };
-        let has_slot = |other: &NodeWindow| other.last()?.slot(slot?).map(|slot| slot.active);
+        let has_slot = |other: &NodeWindow| {
+            let slot = other.last()?.slot(slot?)?;
+            (!slot.synced).then_some(slot.active)
+        };
         // A relay takes slots over from the primary, which has them for a moment longer.
         let upstream = others()
             .find(|other| has_slot(other) == Some(true))

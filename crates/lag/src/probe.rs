@@ -28,6 +28,9 @@ pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
 /// Most rows of one part of a sample that are kept.
 pub const MOST_ROWS: usize = 10_000;
 
+/// Longest reason why an answer is not understood, in characters.
+const MOST_WORDS: usize = 200;
+
 /// A node that answers.
 #[derive(Debug)]
 pub struct Probe {
@@ -415,7 +418,8 @@ fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
     let text = plain_json(&text.unwrap_or_default());
     serde_json::from_str(&text).map_err(|error| LagError::Answer {
         what: what.to_owned(),
-        reason: error.to_string(),
+        // It may quote what it did not understand.
+        reason: plain(&error.to_string()).chars().take(MOST_WORDS).collect(),
     })
 }
 

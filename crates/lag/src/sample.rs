@@ -173,6 +173,8 @@ pub struct Slot {
     pub wal_status: Option<String>,
     /// Bytes that may still be written before it is in danger.
     pub safe_wal_size: Option<i64>,
+    /// A standby's copy of the primary's slot, which nobody can use yet.
+    pub synced: bool,
 }
 
 /// A row of `pg_stat_replication_slots`.

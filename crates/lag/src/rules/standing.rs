@@ -109,7 +109,7 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             let kept = kept(sample, slot);
             let used =
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
-            if used > 0.0 || kept < MUCH_WAL || is_near(node, slot) {
+            if used > 0.0 || kept < MUCH_WAL || slot.synced || is_near(node, slot) {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
