@@ -158,14 +158,30 @@ fn healthy(scene: &mut Scene) {
 
 /// Somebody holds a lock at the subscriber: blamed there, and not at the relay.
 fn blocked(scene: &mut Scene) {
-    let conninfo = Conninfo::parse(&scene.subscriber.conninfo(SUPERUSER)).unwrap();
+    // With names and words that a terminal would obey.
+    scene
+        .subscriber
+        .execute("CREATE ROLE \"evil\x1b[31m\" LOGIN SUPERUSER")
+        .unwrap();
+    let conninfo = scene.subscriber.conninfo("'evil\x1b[31m'");
+    let conninfo = Conninfo::parse(&conninfo).unwrap();
     let mut holder = Upstream::connect(&conninfo, Purpose::Sql, "holder").unwrap();
     holder
-        .query("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE")
+        .query("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE /* \x1b]0;owned\x07 */")
         .unwrap();
     let pid = holder.backend_pid().to_string();
     scene.write("repeat('x', 100)");
     let (code, json) = scene.examine(4);
+    let said = doctor(&[
+        "--primary",
+        &scene.primary.conninfo(SUPERUSER),
+        "--relay",
+        &scene.console(SUPERUSER),
+        "--subscriber",
+        &scene.subscriber.conninfo(SUPERUSER),
+        "--seconds",
+        "2",
+    ]);
     holder.query("ROLLBACK").unwrap();
     scene.stop_writing();
     assert_eq!(code, 6, "{}", brief(&json));
@@ -177,6 +193,16 @@ fn blocked(scene: &mut Scene) {
     assert_eq!(link(&json, "primary")["behind"], false, "{}", brief(&json));
     assert_eq!(link(&json, "relay")["behind"], true);
     assert!(link(&json, "relay")["lag_bytes"].as_f64().unwrap() > 0.0);
+    assert!(
+        said.text.contains("evil") && said.text.contains("owned"),
+        "{}",
+        said.text
+    );
+    for text in [&said.text, &said.error] {
+        let acts = |c: char| c.is_control() && c != '\n';
+        assert!(!text.contains(acts), "{}", text.escape_debug());
+    }
+    assert!(said.error.contains("apply worker waits for a lock"));
 }
 
 /// The default of subscriptions costs nobody anything behind a relay; it is said all the same,

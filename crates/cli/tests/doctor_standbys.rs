@@ -11,6 +11,8 @@
 mod doctor_support;
 mod support;
 
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use doctor_support::{brief, causes, doctor, untroubled};
@@ -21,6 +23,8 @@ use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor};
 use lockstep_lag::{Node, Role};
 use lockstep_upstream::Conninfo;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
 use serde_json::Value;
 use support::{lab, until, until_answer};
 
@@ -163,6 +167,76 @@ fn each_hop_of_a_cascade_has_its_own_lag() {
 
     upstream_away(&mut cascade);
     twins(&mut cascade);
+    hangs(&cascade);
+}
+
+/// A server that takes connections and says nothing, and one that stops in the middle: both are
+/// given up after their time, and the others are looked at.
+fn hangs(cascade: &Cascade) {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!(
+        "host=127.0.0.1 port={} user=u connect_timeout=2",
+        silent.local_addr().unwrap().port()
+    );
+    let [primary, first, second] = [&cascade.primary, &cascade.first, &cascade.second]
+        .map(|server| server.conninfo(SUPERUSER));
+    let args = [
+        "doctor",
+        "--primary",
+        &primary,
+        "--standby",
+        &first,
+        "--standby",
+        &second,
+        "--standby",
+        &silent,
+        "--relay",
+        &silent,
+        "--seconds",
+        "3",
+        "--output",
+        "json",
+    ];
+    let child = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let asking =
+        "SELECT pid::text FROM pg_stat_activity WHERE application_name = 'lockstep doctor'";
+    let backend = until("the second is asked", || {
+        cascade.second.query_text(asking).ok().flatten()
+    });
+    let backend = Pid::from_raw(backend.parse().unwrap());
+    signal::kill(backend, Signal::SIGSTOP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    signal::kill(backend, Signal::SIGCONT).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", brief(&json));
+    let usable: Vec<(&str, bool)> = json["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| {
+            let name = node["name"].as_str().unwrap();
+            (name, node["usable"].as_bool().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        usable,
+        [
+            ("primary", true),
+            ("standby1", true),
+            ("standby2", false),
+            ("standby3", false),
+            ("relay", false)
+        ],
+        "{}",
+        json["nodes"]
+    );
+    assert!(json["nodes"][2]["troubles"].to_string().contains("10 s"));
+    assert!(link(&json, "standby1")["behind"] == false);
 }
 
 /// The first receives nothing any more: it is to blame, and the second has all that it has.

@@ -101,7 +101,8 @@ const SETTINGS: &[&str] = &[
     "lockstep.read_throttle",
 ];
 
-/// The statement that gives [`crate::sample::Facts`].
+/// The statement that gives [`crate::sample::Facts`]. The extension is also created where it is
+/// not loaded: on the primaries of standbys that load it.
 pub fn facts() -> String {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
     format!(
@@ -111,7 +112,8 @@ pub fn facts() -> String {
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
-              ON n.oid = e.extnamespace WHERE e.extname = 'lockstep'))",
+              ON n.oid = e.extnamespace WHERE e.extname = 'lockstep' \
+              AND current_setting('lockstep.enabled', true) IS NOT NULL))",
         names.join(", ")
     )
 }
