@@ -16,6 +16,8 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
+use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings};
+use lockstep_lag::{Node, Role};
 use lockstep_upstream::{Conninfo, Purpose, Upstream};
 use serde_json::Value;
 use std::time::Duration;
@@ -128,6 +130,7 @@ fn link<'j>(json: &'j Value, upstream: &str) -> &'j Value {
 fn the_way_through_a_relay_is_watched() {
     let mut scene = Scene::start(&[]);
     healthy(&mut scene);
+    monitored(&mut scene);
     blocked(&mut scene);
     late_flush(&mut scene);
     rights(&scene);
@@ -154,6 +157,75 @@ fn healthy(scene: &mut Scene) {
         "{}",
         brief(&json)
     );
+}
+
+/// The core of `top` and `serve` shows both legs, the cache and the slots; it outlives a restart
+/// of the relay.
+fn monitored(scene: &mut Scene) {
+    let node = |name: &str, role, conninfo: &str| Node {
+        name: name.to_owned(),
+        role,
+        conninfo: Conninfo::parse(conninfo).unwrap(),
+    };
+    let console = format!("{} dbname=lockstep", scene.console(SUPERUSER));
+    let monitor = Monitor::start(
+        vec![
+            node("primary", Role::Primary, &scene.primary.conninfo(SUPERUSER)),
+            node("relay", Role::Relay, &console),
+            node(
+                "shop",
+                Role::Subscriber,
+                &scene.subscriber.conninfo(SUPERUSER),
+            ),
+        ],
+        Settings {
+            application_name: "test".to_owned(),
+            every: Duration::from_millis(200),
+            window: LEAST_WINDOW,
+            heartbeat: false,
+        },
+    );
+    scene.write("repeat('x', 10000)");
+    let streams = |after: u64| {
+        until("both legs are shown", || {
+            let state = monitor.state_after(after, Duration::from_secs(1));
+            let relay = state.nodes[1].relay.clone()?;
+            let [first, second] = &state.links[..] else {
+                return None;
+            };
+            let group = relay.groups.first()?;
+            let whole = first.id == format!("primary/relay ({})", group.name)
+                && second.id == "relay/shop"
+                && group.is_streaming()
+                && relay.slot("s")?.active_pid.is_some()
+                && second.replay_lsn.is_some();
+            whole.then_some((state.number, relay))
+        })
+    };
+    let (number, relay) = streams(0);
+    assert_eq!(relay.groups[0].cache_limit_bytes, 16 * 1024 * 1024);
+    let blocks = |relay: &lockstep_lag::relay::Relay| {
+        let slot = relay.slot("s").unwrap();
+        slot.cache_hit + slot.cache_miss
+    };
+    until("blocks are counted", || {
+        let relay = monitor.state().nodes[1].relay.clone()?;
+        (blocks(&relay) > 3).then_some(())
+    });
+    scene.relay.kill();
+    until("the relay is away", || {
+        let state = monitor.state();
+        (!state.nodes[1].usable && state.nodes[2].usable).then_some(())
+    });
+    scene.relay.restart();
+    streams(number);
+    assert!(
+        monitor
+            .history(0)
+            .iter()
+            .any(|link| link.id == "relay/shop")
+    );
+    scene.stop_writing();
 }
 
 /// Somebody holds a lock at the subscriber: blamed there, and not at the relay.

@@ -642,3 +642,61 @@ impl<'a> Link<'a> {
             .is_some_and(|state| state == "sync" || state == "quorum")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Slot;
+
+    fn node(port: &str, host: &str, name: &str, slot: Option<bool>) -> NodeWindow {
+        let mut node = NodeWindow::empty(name, Role::Standby);
+        node.facts
+            .settings
+            .insert("port".to_owned(), port.to_owned());
+        node.facts.hosts = vec![host.to_owned()];
+        node.samples.push(Sample {
+            senders: vec![Sender {
+                application_name: name.to_owned(),
+                ..Sender::default()
+            }],
+            slots: slot
+                .map(|active| Slot {
+                    slot_name: "s".to_owned(),
+                    active,
+                    ..Slot::default()
+                })
+                .into_iter()
+                .collect(),
+            ..Sample::default()
+        });
+        node
+    }
+
+    #[test]
+    fn the_upstream_is_the_likeliest_server() {
+        let receiver = Receiver {
+            slot_name: Some("s".to_owned()),
+            sender_host: Some("db2".to_owned()),
+            sender_port: Some(5432),
+            ..Receiver::default()
+        };
+        let of = |node: &NodeWindow| likeness(node, Some(&receiver), &["second", "walreceiver"]);
+        // Each is likelier than the next.
+        let order = [
+            node("5432", "db2", "second", Some(true)),
+            node("5433", "elsewhere", "other", Some(true)),
+            node("5432", "db2", "second", None),
+            node("5432", "db2", "other", None),
+            node("5432", "db1", "walreceiver", None),
+            node("5433", "db1", "walreceiver", None),
+            // The usual port alone says nothing.
+            node("5432", "db1", "other", None),
+        ];
+        let found: Vec<u32> = order.iter().map(of).collect();
+        assert!(found.is_sorted_by(|a, b| a > b), "{found:?}");
+        assert_eq!(found.last(), Some(&0));
+        // Without a walreceiver only the name is left.
+        assert_eq!(likeness(&order[0], None, &["second"]), 4);
+        assert_eq!(likeness(&order[1], None, &["second"]), 0);
+    }
+}

@@ -134,6 +134,7 @@ fn thin(glances: &mut Vec<Glance>, sparse: Duration, forgotten: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::{Group, Relay};
     use lockstep_wire::Lsn;
 
     #[test]
@@ -163,5 +164,36 @@ mod tests {
         }
         let times: Vec<u64> = window.samples.iter().map(|s| s.at.as_secs()).collect();
         assert_eq!(times, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn ends_of_a_relay_s_groups_are_remembered() {
+        let mut window = NodeWindow::empty("n", Role::Relay);
+        for second in 0..20 {
+            let group = |name: &str, end: u64| Group {
+                name: name.to_owned(),
+                received: Some(Lsn::from(end)),
+                ..Group::default()
+            };
+            let sample = Sample {
+                at: Duration::from_secs(second),
+                relay: Some(Relay {
+                    groups: vec![group("a", 100 + second), group("b", 7)],
+                    ..Relay::default()
+                }),
+                ..Sample::default()
+            };
+            add(&mut window, sample, Duration::from_secs(3));
+        }
+        let now = Duration::from_secs(19);
+        assert_eq!(window.samples.len(), 4);
+        // From before the samples.
+        for (group, position, seconds) in [("a", 104, 14), ("a", 119, 0), ("b", 6, 19), ("b", 7, 0)]
+        {
+            let age = window.age_beyond(Some(group), Lsn::from(position), now);
+            assert_eq!(age, Duration::from_secs(seconds), "{group} {position}");
+        }
+        assert_eq!(window.end_at(Some("b"), now), Some(Lsn::from(7)));
+        assert_eq!(window.end_at(Some("c"), now), None);
     }
 }

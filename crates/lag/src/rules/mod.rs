@@ -243,8 +243,27 @@ impl Evidence {
 impl Rule {
     /// The remedies for what was found.
     pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
-        let filled = self.remedies.iter().map(|text| fill(text, &evidence.names));
+        let mut names = evidence.names.clone();
+        if let Some(name) = names.get_mut("subscription") {
+            *name = identifier(name);
+        }
+        if let Some(name) = names.get_mut("slot") {
+            // Inside quotes; servers allow no such names.
+            *name = name.replace('\'', "''");
+        }
+        let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()
+    }
+}
+
+/// A name as SQL takes it, without quotes where it needs none.
+fn identifier(name: &str) -> String {
+    let plain = |(at, c): (usize, char)| {
+        c == '_' || c.is_ascii_lowercase() || (at > 0 && c.is_ascii_digit())
+    };
+    match !name.is_empty() && name.chars().enumerate().all(plain) {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('"', "\"\"")),
     }
 }
 

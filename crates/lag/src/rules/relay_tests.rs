@@ -476,3 +476,18 @@ fn a_relay_that_is_away_hides_no_other() {
     assert_eq!(diagnosis.links[0].replica, "lockstep_orders");
     assert!(!diagnosis.has_lag(), "{:?}", diagnosis.findings);
 }
+
+#[test]
+fn names_in_remedies_are_quoted_where_sql_needs_it() {
+    let mut scene = Scene::healthy();
+    scene.stuck("", "");
+    scene.slot(|_, slot| slot.active_pid = None);
+    for sample in &mut scene.one.samples {
+        let row = &mut sample.subscriptions[0];
+        (row.pid, row.name) = (None, "My \"s\"".to_owned());
+    }
+    let diagnosis = scene.diagnose();
+    let remedies = diagnosis.findings[0].remedies.join("\n");
+    let quoted = r#"ALTER SUBSCRIPTION "My ""s""" ENABLE"#;
+    assert!(remedies.contains(quoted), "{remedies}");
+}

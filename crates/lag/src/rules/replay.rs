@@ -447,3 +447,54 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
     }
     found
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Role;
+    use crate::window::Window;
+
+    #[test]
+    fn what_the_extension_says_decides_what_is_proposed() {
+        let says = Extension {
+            running: 4,
+            waiting: 60,
+            concurrency_limit: 4,
+            demoted: 64,
+            method: Some("autogroup".to_owned()),
+            ..Extension::default()
+        };
+        // Preloaded, and its views are there; which name its remedy needs.
+        for (preloaded, extension, expected) in [
+            (false, None, Some("stock_node")),
+            (true, None, None),
+            (true, Some(says), Some("lockstep_node")),
+        ] {
+            let sample = |role: Role| Sample {
+                extension: extension.clone().filter(|_| role == Role::Standby),
+                in_recovery: role == Role::Standby,
+                ..Sample::default()
+            };
+            let node = |role: Role| NodeWindow {
+                samples: vec![sample(role)],
+                ..NodeWindow::empty(&role.to_string(), role)
+            };
+            let mut standby = node(Role::Standby);
+            if preloaded {
+                let libraries = "pg_stat_statements, lockstep".to_owned();
+                let name = "shared_preload_libraries".to_owned();
+                standby.facts.settings.insert(name, libraries);
+            }
+            let window = Window::new(vec![node(Role::Primary), standby]);
+            let view = View::new(&window);
+            let link = view.links.first().unwrap();
+            let evidence = kept_back(Evidence::of(link, 1.0), link, &window.nodes[1]);
+            let names = ["stock_node", "lockstep_node"];
+            let found = names
+                .into_iter()
+                .find(|name| evidence.names.contains_key(name));
+            assert_eq!(found, expected);
+            assert_eq!(evidence.facts.is_empty(), extension.is_none());
+        }
+    }
+}
