@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
+use lockstep_lag::plain::plain;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
 use lockstep_upstream::UpstreamError;
@@ -88,10 +89,10 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(code(&error))
 }
 
-/// Writes one line to standard error.
+/// Writes one line to standard error. Words of servers in it do nothing to a terminal.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lockstep: {line}");
+    let _ = writeln!(std::io::stderr(), "lockstep: {}", plain(&line));
 }
 
 fn code(error: &anyhow::Error) -> u8 {

@@ -186,6 +186,24 @@ impl Shared {
     }
 }
 
+/// What a state would show of a window.
+#[cfg(test)]
+pub(crate) fn shown(
+    window: &Window,
+    diagnosis: &crate::Diagnosis,
+) -> (Vec<NodeState>, Vec<LinkState>) {
+    let node = |seen: &NodeWindow| Node {
+        name: seen.name.clone(),
+        role: seen.role,
+        conninfo: lockstep_upstream::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
+    };
+    let nodes: Vec<Node> = window.nodes.iter().map(node).collect();
+    (
+        state::nodes(&nodes, window, diagnosis),
+        state::links(window, diagnosis, &BTreeMap::new()),
+    )
+}
+
 /// What a thread that died has left is still the best there is.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)

@@ -10,6 +10,7 @@ use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::links::{Kind, Link, Point, Stage, links as find_links};
 use crate::node::{Node, Role};
 use crate::position;
+use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
 use crate::sample::{Conflicts, Extension, Sample, Slot};
 use crate::window::{NodeWindow, Window};
@@ -55,8 +56,10 @@ pub struct NodeState {
     pub role: Role,
     /// `host:port/database`.
     pub address: String,
-    /// `server_version_num`; 0 if unknown.
+    /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
+    /// The version of a relay.
+    pub relay_version: Option<String>,
     /// It answers and is what it was said to be.
     pub usable: bool,
     /// What is wrong with it, in words.
@@ -81,6 +84,8 @@ pub struct NodeState {
     pub conflicts: Conflicts,
     /// What extension lockstep says.
     pub extension: Option<Extension>,
+    /// A relay's groups and slots: positions, cache, spool.
+    pub relay: Option<Relay>,
     /// The most important thing that is wrong there.
     pub suspect: Option<Suspect>,
 }
@@ -195,6 +200,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         role: node.role,
         address: node.address(),
         version: seen.facts.version,
+        relay_version: seen.facts.relay.clone(),
         usable,
         troubles: seen.troubles.iter().map(ToString::to_string).collect(),
         round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
@@ -207,6 +213,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),
+        relay: last.and_then(|last| last.relay.clone()),
         suspect: suspect(diagnosis, &node.name),
     }
 }
