@@ -161,6 +161,7 @@ impl Shared {
             .collect();
         compare(&mut nodes);
         let window = Window::new(nodes);
+        let now = self.began.elapsed();
         let diagnosis = diagnose(&window);
         let beats = lock(&self.beats).clone();
         let at_ms = unix_ms();
@@ -171,7 +172,7 @@ impl Shared {
             window_s: self.settings.window.as_secs_f64(),
             every_s: self.settings.every.as_secs_f64(),
             heartbeat: self.settings.heartbeat,
-            nodes: state::nodes(&self.nodes, &window, &diagnosis),
+            nodes: state::nodes(&self.nodes, &window, &diagnosis, now),
             links: state::links(&window, &diagnosis, &beats),
             diagnosis,
         };

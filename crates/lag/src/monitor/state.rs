@@ -1,6 +1,7 @@
 //! What is known now, as it is shown and sent.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockstep_wire::Lsn;
 use serde::Serialize;
@@ -61,6 +62,9 @@ pub struct NodeState {
     pub usable: bool,
     /// What is wrong with it, in words.
     pub troubles: Vec<String>,
+    /// Since the newest sample, also of a node that is lost, milliseconds; None before the
+    /// first.
+    pub sample_age_ms: Option<f64>,
     /// From question to answer, milliseconds.
     pub round_trip_ms: Option<f64>,
     /// The end of WAL that others can get from it.
@@ -157,7 +161,7 @@ impl State {
             window_s: settings.window.as_secs_f64(),
             every_s: settings.every.as_secs_f64(),
             heartbeat: settings.heartbeat,
-            nodes: self::nodes(nodes, &window, &diagnosis),
+            nodes: self::nodes(nodes, &window, &diagnosis, Duration::ZERO),
             links: Vec::new(),
             diagnosis,
         }
@@ -175,16 +179,21 @@ impl State {
     }
 }
 
-/// Nodes as they are in the newest samples.
-pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> Vec<NodeState> {
+/// Nodes as they are in the newest samples; `now` on the clock of the window.
+pub(super) fn nodes(
+    nodes: &[Node],
+    window: &Window,
+    diagnosis: &Diagnosis,
+    now: Duration,
+) -> Vec<NodeState> {
     nodes
         .iter()
         .zip(&window.nodes)
-        .map(|(node, seen)| node_state(node, seen, diagnosis))
+        .map(|(node, seen)| node_state(node, seen, diagnosis, now))
         .collect()
 }
 
-fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
+fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis, now: Duration) -> NodeState {
     let usable = seen.is_usable();
     // What a lost node said last is not shown as if it were true.
     let last = seen.last().filter(|_| usable);
@@ -197,6 +206,9 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         version: seen.facts.version,
         usable,
         troubles: seen.troubles.iter().map(ToString::to_string).collect(),
+        sample_age_ms: seen
+            .last()
+            .map(|last| now.saturating_sub(last.at).as_secs_f64() * 1000.0),
         round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
         end_lsn: last.and_then(Sample::end),
         visible_lsn: last.and_then(Sample::visible),
