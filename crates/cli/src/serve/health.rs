@@ -52,3 +52,37 @@ fn reasons(state: &State, now_ms: i64) -> Vec<String> {
     }
     reasons
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::example::{self, AT_MS};
+    use super::*;
+
+    fn why(change: impl FnOnce(&mut State), later_ms: i64) -> String {
+        let mut state = example::state();
+        change(&mut state);
+        let (healthy, body) = health(&state, AT_MS + later_ms);
+        assert_eq!(healthy, body.contains("\"reasons\":[]"), "{body}");
+        assert_eq!(healthy, body.contains("\"ok\""), "{body}");
+        body
+    }
+
+    #[test]
+    fn only_what_stops_the_watching_is_unhealthy() {
+        assert!(why(|_| {}, 0).contains("\"ok\""));
+        assert!(why(|_| {}, -60_000).contains("\"ok\""));
+        assert!(why(|state| example::lag(state, 0, 1e9), 0).contains("\"ok\""));
+        assert!(why(|state| example::lose(state, "standby"), 0).contains("\"ok\""));
+        assert!(why(|state| state.number = 0, 0).contains("nothing was asked"));
+        assert!(why(|state| example::lose(state, "primary"), 0).contains("unreachable: no"));
+        assert!(why(|state| state.nodes[0].usable = false, 0).contains("not answered yet"));
+        assert!(why(|_| {}, 20_000).contains("20 s old"));
+        let hangs = |state: &mut State| state.nodes[0].sample_age_ms = Some(16_000.0);
+        assert!(why(hangs, 0).contains("not answered for 16 s"));
+        let rarely = |state: &mut State| {
+            state.every_s = 60.0;
+            state.nodes[0].sample_age_ms = Some(60_000.0);
+        };
+        assert!(why(rarely, 60_000).contains("\"ok\""));
+    }
+}

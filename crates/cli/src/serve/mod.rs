@@ -35,6 +35,8 @@ use crate::nodes::NodesArgs;
 mod api;
 mod auth;
 mod door;
+#[cfg(test)]
+mod example;
 mod feed;
 mod health;
 mod http;

@@ -95,7 +95,7 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
     let (words, briefs): (Vec<String>, Vec<String>) = named
         .map(|link| {
             let why = why(state, link);
-            let lag = lag(link);
+            let lag = lag(link, state.window_s);
             let name = &link.replica;
             (format!("{name} {lag} — {why}"), format!("{name} — {why}"))
         })
@@ -118,10 +118,10 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
 }
 
 /// Now; of a lag that comes and goes, the most of the last seconds.
-fn lag(link: &LinkState) -> String {
+fn lag(link: &LinkState, window_s: f64) -> String {
     match link.lag_ms >= links::LAG_MS {
         true => seconds(link.lag_ms),
-        false => format!("up to {}", seconds(link.lag_max_ms)),
+        false => format!("up to {} in {window_s:.0} s", seconds(link.lag_max_ms)),
     }
 }
 
@@ -133,5 +133,110 @@ fn why(state: &State, link: &LinkState) -> String {
     match found.names.get("pid") {
         Some(pid) => format!("{} (pid {pid})", found.title),
         None => found.title.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::example;
+    use super::*;
+    use lockstep_lag::rules::Cause;
+
+    fn words(change: impl FnOnce(&mut State)) -> (Level, String) {
+        let mut state = example::state();
+        change(&mut state);
+        let said = verdict(&state);
+        (said.level, said.words)
+    }
+
+    #[test]
+    fn what_is_the_matter_is_one_sentence() {
+        let is = |level, text: &str| (level, text.to_owned());
+        assert_eq!(words(|_| {}), is(Level::Ok, "No replica lags"));
+        assert_eq!(
+            words(|state| state.number = 0),
+            is(Level::Starting, "Waiting for the first answers")
+        );
+        assert_eq!(
+            words(|state| state.nodes.iter_mut().for_each(|node| node.usable = false)),
+            is(Level::Starting, "Waiting for the first answers")
+        );
+        assert_eq!(
+            words(|state| example::lose(state, "primary")).0,
+            Level::Blind
+        );
+        assert_eq!(
+            words(|state| example::lose(state, "standby")),
+            is(
+                Level::Blind,
+                "No replica that could be asked lags; standby cannot be asked"
+            )
+        );
+        assert_eq!(
+            words(|state| {
+                let risk = example::finding(Cause::UnusedSlot, Severity::Risk, "primary");
+                state.diagnosis.findings.push(risk);
+            }),
+            is(Level::Risk, "No replica lags, but primary: in words")
+        );
+        // What looks like lag and is none is no matter.
+        assert_eq!(
+            words(|state| {
+                let note = example::finding(Cause::IdlePrimary, Severity::Note, "standby");
+                state.diagnosis.findings.push(note);
+            }),
+            is(Level::Ok, "No replica lags")
+        );
+    }
+
+    #[test]
+    fn who_lags_is_named_the_worst_first() {
+        let (level, text) = words(|state| {
+            example::lag(state, 0, 1_400.0);
+            let mut found = example::finding(Cause::RecoveryConflict, Severity::Lag, "standby");
+            found.names.insert("pid", "123".to_owned());
+            state.diagnosis.findings.push(found);
+        });
+        assert_eq!(level, Level::Lag);
+        assert_eq!(
+            text,
+            "1 of 2 replicas lags: standby 1.4 s — in words (pid 123)"
+        );
+        let (_, text) = words(|state| {
+            example::lag(state, 0, 1_400.0);
+            example::lag(state, 1, 61_000.0);
+            state.links[1].lag_ms = 0.0;
+        });
+        assert_eq!(
+            text,
+            "2 of 2 replicas lag: app up to 61.0 s in 10 s — the cause is not known yet; \
+             standby 1.4 s — the cause is not known yet"
+        );
+        let (_, text) = words(|state| {
+            let link = state.links[0].clone();
+            state.links = (0..5)
+                .map(|number| LinkState {
+                    replica: format!("r{number}"),
+                    behind: true,
+                    ..link.clone()
+                })
+                .collect();
+        });
+        assert!(text.starts_with("5 of 5 replicas lag: r0 "), "{text}");
+        assert!(
+            text.ends_with("; and 2 more") && !text.contains("r3"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn the_brief_form_has_no_figures() {
+        let mut state = example::state();
+        example::lag(&mut state, 0, 1_400.0);
+        let before = verdict(&state);
+        example::lag(&mut state, 0, 99_000.0);
+        let after = verdict(&state);
+        assert_ne!(before.words, after.words);
+        assert_eq!(before.brief, after.brief);
     }
 }

@@ -186,6 +186,7 @@ impl Browser {
 
     /// The whole page as a picture.
     pub fn picture(&self, path: &Path) {
+        self.chromium("Emulation.setScrollbarsHidden", json!({ "hidden": true }));
         let params = json!({"format": "png", "captureBeyondViewport": true});
         let picture = self.chromium("Page.captureScreenshot", params);
         let mut decoder = Command::new("base64")

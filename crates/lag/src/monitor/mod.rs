@@ -21,7 +21,7 @@ mod keep;
 mod state;
 
 pub use history::{LinkHistory, Moment};
-pub use state::{LinkState, NodeState, State, Suspect};
+pub use state::{LinkState, NodeState, StageState, State, Suspect};
 
 /// How to go on.
 #[derive(Debug, Clone)]

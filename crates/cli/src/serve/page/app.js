@@ -37,6 +37,8 @@ function updateCause(shown, found) {
 
 function causes(findings) {
   show(at("causes"), findings.length > 0);
+  const real = findings.some((found) => found.severity !== "note");
+  put(at("causes-title"), real ? "Causes, the most important first" : "Looks like lag, and is none");
   const key = (found) => `${found.at}/${found.cause}/${found.names.pid ?? ""}`;
   sync(at("cause-list"), findings, key, cause, updateCause);
 }

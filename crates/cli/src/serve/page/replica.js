@@ -22,7 +22,7 @@ function make(link) {
   return { root, name, kind, status, figures, chart, positions };
 }
 
-function update(card, link) {
+function update(card, link, state) {
   put(card.name, link.replica);
   put(card.kind, `${link.kind}, from ${link.upstream}`);
   mark(card.root, "data-level", link.behind ? "lag" : "ok");
@@ -30,7 +30,7 @@ function update(card, link) {
   put(card.status, link.behind ? `▲ lags${why}` : `✓ follows${why}`);
   pairs(card.figures, [
     ["lag now", seconds(link.lag_ms)],
-    ["at most lately", seconds(link.lag_max_ms)],
+    [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
     ["behind", bytes(link.lag_bytes)],
     ["commit to visible", link.visible_ms === null ? null : seconds(link.visible_ms)],
   ]);
@@ -59,18 +59,19 @@ function makeMissing() {
 
 function updateMissing(card, { node }) {
   put(card.name, node.name);
-  const why = node.troubles.length ? node.troubles.join("; ") : "it has not answered yet";
-  put(card.status, node.usable ? "? does not replicate from a server that was named" : `? nothing is known: ${why}`);
+  const why = node.troubles.length ? "it cannot be asked, see below" : "it has not answered yet";
+  put(card.status, node.usable ? "? replicates from no server that was named" : `? nothing is known: ${why}`);
 }
 
 export function replicas(parent, state, news, draw) {
   const named = (node) => (link) => link.replica === node.name || link.replica.startsWith(`${node.name} (`);
   const lost = state.nodes.filter((node) => (node.role === "standby" || node.role === "subscriber") && !state.links.some(named(node)));
-  const links = [...state.links].sort((a, b) => Number(b.behind) - Number(a.behind));
-  const items = [...lost.map(missing), ...links];
+  const behind = state.links.filter((link) => link.behind);
+  const others = state.links.filter((link) => !link.behind);
+  const items = [...behind, ...lost.map(missing), ...others];
   sync(parent, items, (item) => item.id, (item) => (item.node ? makeMissing() : make(item)), (card, item) => {
     if (item.node) return updateMissing(card, item);
-    update(card, item);
+    update(card, item, state);
     card.link = item;
   });
   show(document.getElementById("no-replica"), items.length === 0 && state.number > 0);

@@ -50,7 +50,7 @@ export function lines(parent, texts, tag = "li") {
   sync(parent, items, ([key]) => key, () => ({ root: el(tag) }), ({ root }, [, text]) => put(root, text));
 }
 
-// Names and values; those without a value are left out.
+// Names and values, long ones on a line of their own; those without a value are left out.
 export function pairs(parent, rows) {
   const known = rows.filter(([, value]) => value !== null && value !== undefined && value !== "");
   const make = () => {
@@ -61,6 +61,7 @@ export function pairs(parent, rows) {
   const update = (entry, [name, value]) => {
     put(entry.name, name);
     put(entry.value, value);
+    entry.root.classList.toggle("wide", value.length > 16);
   };
   sync(parent, known, ([name]) => name, make, update);
 }
