@@ -1,10 +1,12 @@
 //! The text format, read back by its rules, and both pages over HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use lockstep_wire::Lsn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::*;
