@@ -70,11 +70,11 @@ fn states_metrics_and_history_follow_the_servers() {
     health_is_about_the_primary(&serve, &mut stage);
     serve.signal(Signal::SIGTERM);
     assert_eq!(serve.ended().code(), Some(0));
-    let left = stage.primary.query_text(
-        "SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'lockstep serve'",
-    );
+    let left =
+        "SELECT count(*)::text FROM pg_stat_activity WHERE application_name = 'lockstep serve'";
     until("its sessions are gone", || {
-        (left.as_ref().unwrap().as_deref() == Some("0")).then_some(())
+        let left = stage.primary.query_text(left).unwrap();
+        (left.as_deref() == Some("0")).then_some(())
     });
 }
 

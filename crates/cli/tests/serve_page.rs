@@ -283,6 +283,9 @@ fn fits_a_phone(browser: &Browser) {
         "return [...document.querySelectorAll('#span label, summary')].map((one) => one.getBoundingClientRect().height).filter((height) => height < 36).length",
     );
     assert_eq!(low, 0);
+    if let Some(folder) = pictures() {
+        browser.picture(&folder.join("open-phone.png"));
+    }
     browser.run("for (const one of document.querySelectorAll('details')) one.open = false");
 }
 

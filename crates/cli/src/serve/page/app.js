@@ -61,9 +61,9 @@ function render(state) {
   servers(state);
 }
 
-function lost(since) {
+function lost(since, why) {
   const when = since === null ? "" : ` since ${clock(since)}`;
-  const words = `No news${when}: lockstep serve does not answer. ${since === null ? "" : "What is below is old. "}Trying again.`;
+  const words = `No news${when}: ${why}. ${since === null ? "" : "What is below is old. "}Trying again.`;
   if (lostSince === words) return;
   lostSince = words;
   put(at("lost"), words);

@@ -1,7 +1,7 @@
 // A replica's lag over time, and below it the bytes in each part of the way, stacked. Drawn by
 // hand as SVG; the same as a sentence and as a table.
 
-import { bytes, clock, el, lines, put, mark, seconds, sync } from "./write.js";
+import { bytes, clock, el, lines as cellsOf, put, mark, seconds, sync } from "./write.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 const LAG = { top: 16, bottom: 74 };
@@ -74,13 +74,11 @@ export class Chart {
     const mostLag = ceiling(Math.max(0, ...moments.map((one) => one.lag_ms)), LEAST_MS, 10);
     const sums = moments.map((one) => one.stage_bytes.reduce((sum, part) => sum + part, 0));
     const mostBytes = ceiling(Math.max(0, ...sums), LEAST_BYTES, 10);
-    const parts = [
-      ...frame(width, LAG, `lag, up to ${seconds(mostLag)}`),
-      ...frame(width, BYTES, `bytes on the way, up to ${bytes(mostBytes)}`),
-    ];
+    const parts = [];
+    const lines = [];
     for (const run of runs(moments, Math.max(step, 1000) * 3.5)) {
       const lagY = (ms) => LAG.bottom - (ms / mostLag) * (LAG.bottom - LAG.top);
-      parts.push(svg("path", { class: "lag", d: line(run.map((one) => [x(one.at_ms), lagY(one.lag_ms)])) }));
+      lines.push(svg("path", { class: "lag", d: line(run.map((one) => [x(one.at_ms), lagY(one.lag_ms)])) }));
       const bytesY = (count) => BYTES.bottom - (count / mostBytes) * (BYTES.bottom - BYTES.top);
       let below = run.map(() => 0);
       stages.forEach((_, index) => {
@@ -91,6 +89,8 @@ export class Chart {
         below = above;
       });
     }
+    parts.push(...frame(width, LAG, `lag, up to ${seconds(mostLag)}`));
+    parts.push(...frame(width, BYTES, `bytes on the way, up to ${bytes(mostBytes)}`), ...lines);
     const times = [[0, "start", from], [width, "end", to]];
     for (const [at, anchor, time] of times) {
       parts.push(svg("text", { x: at, y: HEIGHT - 4, "text-anchor": anchor }, clock(time)));
@@ -120,7 +120,7 @@ export class Chart {
   fill() {
     if (!this.details.open || !this.last) return;
     const { moments, stages } = this.last;
-    lines(this.head, ["time", "lag", ...stages.map((stage) => stage.name)], "th");
+    cellsOf(this.head, ["time", "lag", ...stages.map((stage) => stage.name)], "th");
     for (const cell of this.head.children) mark(cell, "scope", "col");
     const size = Math.ceil(moments.length / ROWS) || 1;
     const rows = [];
@@ -128,8 +128,8 @@ export class Chart {
       const part = moments.slice(Math.max(0, end - size), end);
       rows.push(part.reduce((worst, one) => (one.lag_ms > worst.lag_ms ? one : worst)));
     }
-    const cells = (one) => [clock(one.at_ms), seconds(one.lag_ms), ...one.stage_bytes.map(bytes)];
-    sync(this.body, rows, (_one) => "row", () => ({ root: el("tr") }), ({ root }, one) => lines(root, cells(one), "td"));
+    const cells = (one) => [clock(one.at_ms), seconds(one.lag_ms), ...one.stage_bytes.map((count) => (count ? bytes(count) : "0"))];
+    sync(this.body, rows, (_one) => "row", () => ({ root: el("tr") }), ({ root }, one) => cellsOf(root, cells(one), "td"));
   }
 }
 

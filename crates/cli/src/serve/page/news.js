@@ -4,7 +4,7 @@ const RETRY = 2000;
 const POINTS = 300;
 
 export class News {
-  // `onState(state)`, and `onLost(at)` with the time of the last state, or null.
+  // `onState(state)`, and `onLost(at, why)` with the time of the last state, or null.
   constructor(onState, onLost) {
     this.onState = onState;
     this.onLost = onLost;
@@ -41,9 +41,9 @@ export class News {
       this.moments = new Map(history.links.map((link) => [link.id, link.moments]));
       this.take(state);
       this.listen(attempt);
-    } catch {
+    } catch (error) {
       if (attempt !== this.attempt) return;
-      this.onLost(this.state?.at_ms ?? null);
+      this.lose(error.why);
       setTimeout(() => attempt === this.attempt && this.connect(), RETRY);
     }
   }
@@ -95,14 +95,19 @@ export class News {
   watch() {
     const patience = Math.max(6000, 3000 * (this.state?.every_s ?? 1) + 3000);
     if (performance.now() - this.heard > patience) {
-      this.onLost(this.state?.at_ms ?? null);
+      this.lose();
       this.connect();
     }
+  }
+
+  lose(why = "lockstep serve does not answer") {
+    this.onLost(this.state?.at_ms ?? null, why);
   }
 }
 
 async function get(address) {
   const answer = await fetch(address, { cache: "no-store", signal: AbortSignal.timeout(10_000) });
-  if (!answer.ok) throw new Error(`${address}: ${answer.status}`);
+  if (answer.status === 401) throw Object.assign(new Error(address), { why: "lockstep serve asks for a login, so reload this page" });
+  if (!answer.ok) throw Object.assign(new Error(address), { why: `lockstep serve answers with status ${answer.status}` });
   return answer.json();
 }

@@ -13,7 +13,7 @@ function make(link) {
   const name = el("h3");
   const kind = el("span", { class: "tag" });
   const status = el("p", { class: "status" });
-  const figures = el("dl", { class: "figures" });
+  const figures = el("dl", { class: "figures charted-figures" });
   const chart = new Chart(link.replica);
   const positions = el("dl", { class: "positions" });
   const where = el("details", {}, el("summary", {}, "Positions"), positions);
