@@ -188,6 +188,59 @@ fn a_spool_that_cannot_be_written_ends_the_relay() {
     drop((subscriber, relay, primary));
 }
 
+/// What a disk refused to make durable is never confirmed to the primary.
+#[test]
+fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
+    let lab = lab();
+    let (primary, subscriber, mut relay) = subscribed(&lab, &[]);
+    let calls = "fsync,fdatasync";
+    let strace = Command::new("strace")
+        .args(["--follow-forks", "--quiet=all", "--output=/dev/null"])
+        .args([format!("--attach={}", relay.pid())])
+        .args([
+            format!("--trace={calls}"),
+            format!("--inject={calls}:error=EIO"),
+        ])
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let Ok(mut strace) = strace else {
+        println!("SKIP a refused sync: strace is not installed");
+        return;
+    };
+    let status = format!("/proc/{}/status", relay.pid());
+    let traced = until("strace has attached", || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let tracer = status.lines().find(|line| line.starts_with("TracerPid:"));
+        match tracer.is_some_and(|line| !line.ends_with("\t0")) {
+            true => Some(true),
+            false => strace.try_wait().unwrap().map(|_| false),
+        }
+    });
+    if !traced {
+        println!("SKIP a refused sync: strace may not trace here");
+        return;
+    }
+    primary
+        .execute("INSERT INTO t VALUES (-3, 'third')")
+        .unwrap();
+    assert_eq!(relay.ended(), Some(1));
+    let _ = strace.wait();
+    let log = relay.log();
+    assert!(log.contains("Input/output error"), "{log}");
+    let confirmed = "SELECT (confirmed_flush_lsn < pg_current_wal_lsn())::text \
+         FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'";
+    let missed = "SELECT count(*)::text FROM pg_logical_slot_peek_binary_changes((SELECT slot_name \
+         FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'), NULL, NULL, \
+         'proto_version', '1', 'publication_names', 'p')";
+    until_answer(&primary, confirmed, "true");
+    // The slot still has it.
+    let left = primary.query_text(missed).unwrap().unwrap();
+    assert_ne!(left, "0");
+    relay.restart();
+    until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
+
 #[test]
 fn an_address_in_use_ends_the_relay() {
     let lab = lab();

@@ -326,7 +326,9 @@ impl Receiving<'_> {
         let mut changed = false;
         if !frames.is_empty() {
             group.count(units, frames.len() as u64);
-            self.with_room(stream, || group.log().append(frames.clone()))?;
+            for part in group.log().parts(frames) {
+                self.with_room(stream, || group.log().append(part.clone()))?;
+            }
             changed = true;
         }
         let covered = self.assembler.covered();
