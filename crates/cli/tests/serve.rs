@@ -18,10 +18,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use doctor_support::lab;
-use lockstep_lab::cluster::Lab;
+use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::fault::{Fault, Stage, Strength};
-use lockstep_lab::guard;
-use lockstep_lab::server::SUPERUSER;
+use lockstep_lab::guard::{self, ReaperProgram};
+use lockstep_lab::server::{SUPERUSER, Settings};
 use nix::sys::signal::Signal;
 use serde_json::Value;
 use serve_support::{Answer, Serve, until};
@@ -62,6 +62,8 @@ fn states_metrics_and_history_follow_the_servers() {
         "--subscriber",
         &second,
         "--heartbeat",
+        "--window",
+        "5",
     ]);
     all_is_well_but_for_one(&serve);
     lag_is_seen(&serve, &lab, &mut stage);
@@ -294,6 +296,54 @@ fn a_role_in_pg_monitor_is_enough() {
     });
     assert_eq!(state["nodes"][0]["troubles"], serde_json::json!([]));
     assert_eq!(serve.get("/healthz").status, 200);
+}
+
+/// Servers with the extension, as it is staged by the build.
+fn lab_with_extension() -> Lab {
+    let major = std::env::var("PG").unwrap_or_else(|_| "15".to_owned());
+    Lab::new(&LabOptions {
+        major: major.parse().unwrap(),
+        stage: std::env::var_os("LOCKSTEP_EXTENSION_STAGE").map(PathBuf::from),
+        reaper: ReaperProgram {
+            program: std::env::current_exe().unwrap(),
+            args: ["--exact", "reaper_entry", "--nocapture"]
+                .map(str::to_owned)
+                .to_vec(),
+        },
+        space_mb: 500,
+        pinned: false,
+    })
+    .unwrap()
+}
+
+#[test]
+fn what_the_extension_says_is_shown() {
+    let lab = lab_with_extension();
+    let preloaded: Settings = [
+        ("shared_preload_libraries", "lockstep"),
+        ("lockstep.read_throttle_lag", "123ms"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let primary = lab.primary("primary", None, &preloaded).unwrap();
+    primary.execute("CREATE EXTENSION lockstep").unwrap();
+    let standby = lab.standby(&primary, "standby", &preloaded).unwrap();
+    let [primary, conninfo] = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
+    let serve = Serve::start(&["--primary", &primary, "--standby", &conninfo]);
+    let said = until("the extension is heard", || {
+        let said = serve.state()["nodes"][1]["extension"].clone();
+        said.is_object().then_some(said)
+    });
+    let limit = standby
+        .query_text("SELECT concurrency_limit::text FROM lockstep_stat_throttle")
+        .unwrap();
+    assert_eq!(limit, Some(said["concurrency_limit"].to_string()));
+    let text = serve.get("/metrics").body;
+    let of = |name| metric(&text, &format!("lockstep_{name}{{node=\"standby\"}}"));
+    assert_eq!(of("throttle_limit"), limit.unwrap().parse().ok());
+    for name in ["throttle_waiting", "throttle_running", "replay_lag_seconds"] {
+        assert!(of(name).is_some(), "{name}: {text}");
+    }
 }
 
 // ---- HTTP alone -----------------------------------------------------------------------------

@@ -123,6 +123,8 @@ fn the_page_says_what_is_the_matter() {
         &second,
         "--standby",
         &nowhere,
+        "--window",
+        "5",
     ]);
     browser.open(&format!("http://{}/", serve.address));
     verdict_with(&browser, "standby2 cannot be asked");
