@@ -112,20 +112,21 @@ fn the_page_says_what_is_the_matter() {
     let _receiver = Receiver::start(&lab, &stage);
     let [primary, standby, first, second] = stage.conninfos();
     let nowhere = format!("host={} port=1", lab.folder().display());
-    let mut serve = Serve::start(&[
+    let watched = [
         "--primary",
-        &primary,
+        primary.as_str(),
         "--standby",
-        &standby,
+        standby.as_str(),
         "--subscriber",
-        &first,
+        first.as_str(),
         "--subscriber",
-        &second,
+        second.as_str(),
         "--standby",
-        &nowhere,
+        nowhere.as_str(),
         "--window",
         "5",
-    ]);
+    ];
+    let mut serve = Serve::start(&watched);
     browser.open(&format!("http://{}/", serve.address));
     verdict_with(&browser, "standby2 cannot be asked");
     lag_is_named(&browser, &lab, &mut stage);
@@ -136,6 +137,7 @@ fn the_page_says_what_is_the_matter() {
     fits_a_phone(&browser);
     take_pictures(&browser, "healthy");
     loss_is_said(&browser, &mut serve);
+    news_come_again(&browser, &watched, &serve.address);
 }
 
 /// A lag appears, with its cause, remedy and a chart, and goes again.
@@ -311,4 +313,16 @@ fn loss_is_said(browser: &Browser, serve: &mut Serve) {
             .starts_with("? No news since ")
     );
     take_pictures(browser, "lost");
+}
+
+/// Another one in its place: the page goes on by itself, with a history that begins anew.
+fn news_come_again(browser: &Browser, watched: &[&str], address: &str) {
+    let _serve = Serve::start(&[watched, &["--listen", address]].concat());
+    until("the loss is over, and the nodes have answered", || {
+        let title =
+            browser.text("return document.getElementById('lost').hidden ? document.title : ''");
+        title
+            .contains("No replica that could be asked lags")
+            .then_some(())
+    });
 }
