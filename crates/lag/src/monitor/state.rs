@@ -161,7 +161,7 @@ impl State {
             window_s: settings.window.as_secs_f64(),
             every_s: settings.every.as_secs_f64(),
             heartbeat: settings.heartbeat,
-            nodes: self::nodes(nodes, &window, &diagnosis, Duration::ZERO),
+            nodes: self::nodes(nodes, &window, &diagnosis),
             links: Vec::new(),
             diagnosis,
         }
@@ -179,21 +179,24 @@ impl State {
     }
 }
 
-/// Nodes as they are in the newest samples; `now` on the clock of the window.
-pub(super) fn nodes(
-    nodes: &[Node],
-    window: &Window,
-    diagnosis: &Diagnosis,
-    now: Duration,
-) -> Vec<NodeState> {
+/// Nodes as they are in the newest samples.
+pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> Vec<NodeState> {
     nodes
         .iter()
         .zip(&window.nodes)
-        .map(|(node, seen)| node_state(node, seen, diagnosis, now))
+        .map(|(node, seen)| node_state(node, seen, diagnosis))
         .collect()
 }
 
-fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis, now: Duration) -> NodeState {
+/// How old the newest samples are; `now` is on the window's clock.
+pub(super) fn note_ages(nodes: &mut [NodeState], window: &Window, now: Duration) {
+    for (node, seen) in nodes.iter_mut().zip(&window.nodes) {
+        let age = seen.last().map(|last| now.saturating_sub(last.at));
+        node.sample_age_ms = age.map(|age| age.as_secs_f64() * 1000.0);
+    }
+}
+
+fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
     let usable = seen.is_usable();
     // What a lost node said last is not shown as if it were true.
     let last = seen.last().filter(|_| usable);
@@ -206,9 +209,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis, now: Durati
         version: seen.facts.version,
         usable,
         troubles: seen.troubles.iter().map(ToString::to_string).collect(),
-        sample_age_ms: seen
-            .last()
-            .map(|last| now.saturating_sub(last.at).as_secs_f64() * 1000.0),
+        sample_age_ms: None,
         round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
         end_lsn: last.and_then(Sample::end),
         visible_lsn: last.and_then(Sample::visible),
