@@ -129,7 +129,8 @@ pub enum Bench {
     /// How fast a subscriber catches up that was stopped during a long backlog
     ///
     /// Writes relay-catchup.json into the results folder. The relay, where there is one, has received
-    /// the backlog when the subscriber starts.
+    /// the backlog when the subscriber starts. A subscription's server may use both cores: the
+    /// primary has nothing to do meanwhile but to send.
     RelayCatchup(RelayCatchupArgs),
     /// Small and very large transactions: rows a second at each subscriber until all have caught up
     ///

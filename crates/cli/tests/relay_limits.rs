@@ -341,6 +341,64 @@ fn memory_does_not_grow_with_slots() {
     drop((relay, primary));
 }
 
+#[test]
+fn the_primary_decodes_in_the_memory_that_was_asked_for() {
+    let lab = lab();
+    let mut primary = publisher(&lab);
+    primary
+        .set([("logical_decoding_work_mem", "64kB")])
+        .unwrap();
+    primary.reload().unwrap();
+    primary
+        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    // One after the other: each spool is another relay's.
+    for (asked, spills) in [("256MB", false), ("0", true)] {
+        let spool = lab.folder().join(format!("spool-{asked}"));
+        let args = [
+            "--logical-decoding-work-mem",
+            asked,
+            "--spool",
+            spool.to_str().unwrap(),
+        ];
+        let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &args);
+        let slot = format!("r{}", asked.to_lowercase());
+        let create = ["--slot", &slot, "--create-slot", "--plugin", "pgoutput"];
+        assert!(receive(&lab, &relay, &create).status.success());
+        let mut receiver = Command::new(lab.package().program("pg_recvlogical"))
+            .args(["--dbname", &relay.conninfo(), "--no-loop", "--slot", &slot])
+            .args(["--start", "--file", "/dev/null"])
+            .args(["--option", "proto_version=1"])
+            .args(["--option", "publication_names=p"])
+            .spawn()
+            .unwrap();
+        upstream_says(&lab, &relay, "streaming");
+        primary
+            .execute("TRUNCATE t; INSERT INTO t SELECT i, 'x' FROM generate_series(1, 5000) i")
+            .unwrap();
+        // Told a while after it was decoded, or with the next one.
+        let spilled = "SELECT coalesce(sum(spill_txns), 0)::text || ' ' || (sum(total_txns) > 1)::text \
+             FROM pg_stat_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'";
+        let expected = if spills { "1 true" } else { "0 true" };
+        until("decoding is told", || {
+            primary
+                .execute("INSERT INTO t SELECT max(id) + 1, 'y' FROM t")
+                .unwrap();
+            let told = primary.query_text(spilled).unwrap()?;
+            told.ends_with("true")
+                .then(|| assert_eq!(told, expected, "{asked}"))
+        });
+        let _ = receiver.kill();
+        let _ = receiver.wait();
+        assert_eq!(relay.stop(), Some(0));
+        until("the slot is free", || {
+            primary
+                .execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+                .ok()
+        });
+    }
+}
+
 /// What pg_recvlogical says.
 fn receive(lab: &Lab, relay: &Relay, args: &[&str]) -> Output {
     Command::new(lab.package().program("pg_recvlogical"))

@@ -37,6 +37,10 @@ pub struct RunArgs {
     /// Memory for each group's stream, such as 16MB or 2GB; 0 turns it off [default: 16MB]
     #[arg(long, value_name = "SIZE")]
     logical_wal_cache: Option<String>,
+    /// Memory of the primary for decoding each group's transactions before they go to its disk, at
+    /// least; 0 leaves it to the primary [default: 256MB]
+    #[arg(long, value_name = "SIZE")]
+    logical_decoding_work_mem: Option<String>,
     /// Disk for each group's stream; 0 is no limit [default: 0]
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<String>,
@@ -86,6 +90,7 @@ impl RunArgs {
             ("primary", &self.primary),
             ("spool", &self.spool),
             ("logical_wal_cache", &self.logical_wal_cache),
+            ("logical_decoding_work_mem", &self.logical_decoding_work_mem),
             ("spool_limit", &self.spool_limit),
             ("on_spool_limit", &self.on_spool_limit),
             ("metrics", &self.metrics),
