@@ -22,6 +22,7 @@ use crate::bench::wal_player::WalPlayerArgs;
 use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
+use crate::serve::ServeArgs;
 use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
@@ -52,6 +53,14 @@ pub enum Command {
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
     /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
     Doctor(DoctorArgs),
+    /// Serve lag, its causes and what is known of every node: a page, metrics and JSON, over HTTP
+    ///
+    /// Watches the servers that are named until SIGTERM or Ctrl-C, and answers / (a page for people),
+    /// /metrics (for Prometheus), /healthz, /api/state, /api/history and /api/events. Listens on this
+    /// machine only, unless told otherwise; then give a login and TLS. Reads only but for --heartbeat;
+    /// a role in pg_monitor is enough. SIGHUP reads passwords, certificate and key again. Logs go to
+    /// standard error.
+    Serve(Box<ServeArgs>),
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
     /// Subscribers connect to the relay as they would to the primary, which checks their

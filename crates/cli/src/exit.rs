@@ -25,6 +25,18 @@ const DATA: u8 = 5;
 /// Something lags, or stands still.
 const LAG: u8 = 6;
 
+/// Arguments, or files that they name, that cannot be used, in words.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
+
 /// A source that could not be reached or refused, in words.
 #[derive(Debug)]
 pub struct Unreachable(pub String);
@@ -108,7 +120,7 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Behind>() {
         return LAG;
     }
-    if error.is::<ConfigError>() {
+    if error.is::<ConfigError>() || error.is::<Usage>() {
         return USAGE;
     }
     if let Some(RelayError::Upstream(error)) = error.downcast_ref() {

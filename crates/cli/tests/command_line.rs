@@ -46,6 +46,7 @@ fn help_is_as_recorded() {
         &["--help"][..],
         &["demo", "--help"],
         &["doctor", "--help"],
+        &["serve", "--help"],
         &["relay", "--help"],
         &["relay", "status", "--help"],
         &["bench", "--help"],

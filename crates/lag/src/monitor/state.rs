@@ -1,6 +1,7 @@
 //! What is known now, as it is shown and sent.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockstep_wire::Lsn;
 use serde::Serialize;
@@ -64,6 +65,9 @@ pub struct NodeState {
     pub usable: bool,
     /// What is wrong with it, in words.
     pub troubles: Vec<String>,
+    /// Since the newest sample, also of a node that is lost, milliseconds; None before the
+    /// first.
+    pub sample_age_ms: Option<f64>,
     /// From question to answer, milliseconds.
     pub round_trip_ms: Option<f64>,
     /// The end of WAL that others can get from it.
@@ -189,6 +193,14 @@ pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> V
         .collect()
 }
 
+/// How old the newest samples are; `now` is on the window's clock.
+pub(super) fn note_ages(nodes: &mut [NodeState], window: &Window, now: Duration) {
+    for (node, seen) in nodes.iter_mut().zip(&window.nodes) {
+        let age = seen.last().map(|last| now.saturating_sub(last.at));
+        node.sample_age_ms = age.map(|age| age.as_secs_f64() * 1000.0);
+    }
+}
+
 fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
     let usable = seen.is_usable();
     // What a lost node said last is not shown as if it were true.
@@ -203,6 +215,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         relay_version: seen.facts.relay.clone(),
         usable,
         troubles: seen.troubles.iter().map(ToString::to_string).collect(),
+        sample_age_ms: None,
         round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
         end_lsn: last.and_then(Sample::end),
         visible_lsn: last.and_then(Sample::visible),
