@@ -70,6 +70,8 @@ fn node(name: &str, role: Role) -> NodeState {
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,
+        relay: None,
+        relay_version: None,
         suspect: None,
     }
 }
