@@ -22,6 +22,7 @@ use crate::bench::wal_player::WalPlayerArgs;
 use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
+use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 use crate::wal::WalCommand;
 
@@ -60,6 +61,14 @@ pub enum Command {
     /// Reads only, unless --heartbeat is given; a role in pg_monitor is enough. q quits. NO_COLOR turns
     /// colours off.
     Top(TopArgs),
+    /// Serve lag, its causes and what is known of every node: a page, metrics and JSON, over HTTP
+    ///
+    /// Watches the servers that are named until SIGTERM or Ctrl-C, and answers / (a page for people),
+    /// /metrics (for Prometheus), /healthz, /api/state, /api/history and /api/events. Listens on this
+    /// machine only, unless told otherwise; then give a login and TLS. Reads only but for --heartbeat;
+    /// a role in pg_monitor is enough. SIGHUP reads passwords, certificate and key again. Logs go to
+    /// standard error.
+    Serve(Box<ServeArgs>),
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
     /// Subscribers connect to the relay as they would to the primary, which checks their
@@ -128,7 +137,8 @@ pub enum Bench {
     /// How fast a subscriber catches up that was stopped during a long backlog
     ///
     /// Writes relay-catchup.json into the results folder. The relay, where there is one, has received
-    /// the backlog when the subscriber starts.
+    /// the backlog when the subscriber starts. A subscription's server may use both cores: the
+    /// primary has nothing to do meanwhile but to send.
     RelayCatchup(RelayCatchupArgs),
     /// Small and very large transactions: rows a second at each subscriber until all have caught up
     ///

@@ -16,11 +16,13 @@ mod demo;
 mod doctor;
 mod exit;
 mod live;
+mod logs;
 mod nodes;
 mod plot;
 mod relay;
 mod report;
 mod scene;
+mod serve;
 mod text;
 mod top;
 mod wal;
@@ -39,6 +41,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),

@@ -47,6 +47,7 @@ fn help_is_as_recorded() {
         &["demo", "--help"],
         &["doctor", "--help"],
         &["top", "--help"],
+        &["serve", "--help"],
         &["relay", "--help"],
         &["relay", "status", "--help"],
         &["bench", "--help"],

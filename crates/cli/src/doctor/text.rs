@@ -101,9 +101,10 @@ fn kind(kind: Kind) -> &'static str {
 }
 
 fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
-    let version = match node.version {
-        0 => String::new(),
-        number => format!("PostgreSQL {}.{}", number / 10_000, number % 100),
+    let version = match (node.version, &node.relay_version) {
+        (_, Some(relay)) => format!("Lockstep {relay}"),
+        (0, None) => String::new(),
+        (number, None) => format!("PostgreSQL {}.{}", number / 10_000, number % 100),
     };
     let _ = writeln!(text, "{:<12} {version:<17} {address}", node.name);
     for trouble in &node.troubles {

@@ -119,7 +119,8 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// By its name in the configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
         [Self::Text, Self::Json]
             .into_iter()
             .find(|value| value.name() == text)
@@ -151,7 +152,8 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// By its name in the configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
         [
             Self::Error,
             Self::Warn,

@@ -329,6 +329,10 @@ impl Receiving<'_> {
             for part in group.log().parts(frames) {
                 self.with_room(stream, || group.log().append(part.clone()))?;
             }
+            if units > 0 {
+                // Nothing but transactions has moved it: what is covered comes below.
+                group.note_committed(group.log().received());
+            }
             changed = true;
         }
         let covered = self.assembler.covered();
