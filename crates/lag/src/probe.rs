@@ -16,6 +16,11 @@ use crate::{LagError, Result};
 /// Majors that the questions are written for.
 pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
 
+/// The session's prepared statements: the server plans them once and not each time, which
+/// takes several times as long as the answer.
+const SAMPLE: &str = "lockstep_sample";
+const GLANCE: &str = "lockstep_glance";
+
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -76,14 +81,30 @@ impl Probe {
         let local = server
             .server()
             .is_ok_and(|server| server.host.starts_with('/'));
-        Ok(Self {
+        server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
+        let mut probe = Self {
             node: node.clone(),
             server,
             facts,
             parts,
             gaps,
             local,
-        })
+        };
+        probe.prepare()?;
+        Ok(probe)
+    }
+
+    /// Prepares the sample, without what is refused already when it is planned.
+    fn prepare(&mut self) -> Result<()> {
+        loop {
+            let list: Vec<&str> = self.parts.iter().map(|(_, sql)| sql.as_str()).collect();
+            let statement = format!("PREPARE {SAMPLE} AS SELECT {}", list.join(", "));
+            match self.server.query(&statement) {
+                Ok(_) => return Ok(()),
+                Err(error) if error.refusal().is_some() => self.leave_out_refused()?,
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 
     /// What does not change while the connection lasts.
@@ -109,10 +130,8 @@ impl Probe {
     /// Takes a sample; `began` is when the window did.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         loop {
-            let list: Vec<&str> = self.parts.iter().map(|(_, sql)| sql.as_str()).collect();
-            let statement = format!("SELECT {}", list.join(", "));
             let asked = Instant::now();
-            match self.server.query(&statement) {
+            match self.server.query(&format!("EXECUTE {SAMPLE}")) {
                 Ok(rows) => {
                     let answered = Instant::now();
                     let clock = wall_clock_us() - micros(answered - asked) / 2;
@@ -122,7 +141,11 @@ impl Probe {
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
                 }
-                Err(error) if error.refusal().is_some() => self.leave_out_refused()?,
+                Err(error) if error.refusal().is_some() => {
+                    self.leave_out_refused()?;
+                    self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+                    self.prepare()?;
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -131,7 +154,7 @@ impl Probe {
     /// Asks only where WAL ends; None if there is none yet or it may not be read.
     pub fn glance(&mut self, began: Instant) -> Result<Option<Glance>> {
         let asked = Instant::now();
-        let rows = match self.server.query(questions::END) {
+        let rows = match self.server.query(&format!("EXECUTE {GLANCE}")) {
             Ok(rows) => rows,
             Err(error) if error.refusal().is_some() => return Ok(None),
             Err(error) => return Err(error.into()),
