@@ -34,8 +34,8 @@ pub struct CommitLevelsArgs {
     /// Rounds of each variant
     #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
     pub rounds: u32,
-    /// Commits at each level in a round; the one in the middle counts
-    #[arg(long, value_name = "N", default_value_t = 11, value_parser = value_parser!(u32).range(1..=1000))]
+    /// Commits at each level in a round, a third as many apart; the one in the middle counts
+    #[arg(long, value_name = "N", default_value_t = 30, value_parser = value_parser!(u32).range(1..=1000))]
     pub commits: u32,
     /// Folder for commit-levels.json
     #[arg(long, value_name = "FOLDER", default_value = "bench/results")]
@@ -118,9 +118,13 @@ pub fn run(args: &CommitLevelsArgs) -> Result<()> {
             bed.flush_as(flushing)?;
             for pace in PACES {
                 let case = case(args, awaited, pace);
+                let commits = match pace {
+                    Pace::InARow => args.commits,
+                    Pace::Apart => args.commits.div_ceil(3),
+                };
                 steps.begin(&format!("{case}, {variant}, round {round}"));
                 let [remote_write_ms, on_ms, remote_apply_ms] =
-                    measure(&bed, awaited, pace, args.commits)?;
+                    measure(&bed, awaited, pace, commits)?;
                 steps.end(&format!(
                     "remote_write {remote_write_ms:.1} ms, on {on_ms:.1} ms, remote_apply {remote_apply_ms:.1} ms"
                 ));
@@ -129,7 +133,7 @@ pub fn run(args: &CommitLevelsArgs) -> Result<()> {
                     variant: variant.to_owned(),
                     round,
                     pg: args.server.pg.get(),
-                    commits: args.commits,
+                    commits,
                     remote_write_ms,
                     on_ms,
                     remote_apply_ms,

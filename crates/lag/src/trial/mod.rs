@@ -43,6 +43,10 @@ const MOST_LOOKS: usize = 1_000_000;
 /// most by default, three times 200 ms.
 const APART: Duration = Duration::from_millis(650);
 
+/// Commits that follow each other without a pause. Levels take turns after so few that what
+/// else the machine does disturbs all of them alike.
+const ROW: u32 = 6;
+
 /// What a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -75,8 +79,8 @@ pub enum Pace {
     /// Levels take turns, with pauses that are longer than a flush may take: each commit finds
     /// the replica idle, at any moment between two rounds of its WAL writer.
     Apart,
-    /// All commits of one level without a pause, then those of the next. If they wait for a
-    /// flush, each begins just after one, as those of a busy client do.
+    /// Several commits of one level without a pause, then as many of the next. If they wait for
+    /// a flush, each but the first begins just after one, as those of a busy client do.
     InARow,
 }
 
@@ -284,10 +288,15 @@ fn commit_all(server: &mut Upstream, with_table: bool, plan: Plan<'_>) -> Result
             }
         }
         Pace::InARow => {
-            for level in Level::ALL {
-                thread::sleep(APART);
-                for _ in 0..plan.commits {
-                    made.push(commit(server, &work, level)?);
+            let mut left = plan.commits;
+            while left > 0 {
+                let row = left.min(ROW);
+                left -= row;
+                for level in Level::ALL {
+                    thread::sleep(APART);
+                    for _ in 0..row {
+                        made.push(commit(server, &work, level)?);
+                    }
                 }
             }
         }
