@@ -28,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -66,6 +66,9 @@ test-oracle: check-pg build-extension ## the page oracle: faults planted and fou
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/cargo test --locked -p lockstep-cli --test doctor_matrix -- --ignored --nocapture
+
+test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
+	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
 
 test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
 	@scripts/test-fresh

@@ -81,7 +81,7 @@ preload() {
     echo "dynamic_library_path = '$run/stage/usr/lib/postgresql/$PG/lib:\$libdir'"
     [ -n "${1:-}" ] || return 0
     # shellcheck disable=SC2154 # of the sourcing script
-    if "$bin/postgres" --describe-config | grep -q '^extension_control_path'; then
+    if "$bin/postgres" --describe-config | grep '^extension_control_path' >/dev/null; then
         echo "extension_control_path = '$run/stage/usr/share/postgresql/$PG:\$system'"
     else
         echo "extension_destdir = '$run/stage'"

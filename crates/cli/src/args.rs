@@ -24,6 +24,8 @@ use crate::bench::wal_player::WalPlayerArgs;
 use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
+use crate::serve::ServeArgs;
+use crate::top::TopArgs;
 use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
@@ -54,6 +56,21 @@ pub enum Command {
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
     /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
     Doctor(DoctorArgs),
+    /// Show all nodes live: lag over time, where it is, and why
+    ///
+    /// A screen on a terminal (? explains its keys and columns), lines elsewhere. Asks the nodes that
+    /// are named once each interval; one that does not answer is shown as such while the others go on.
+    /// Reads only, unless --heartbeat is given; a role in pg_monitor is enough. q quits. NO_COLOR turns
+    /// colours off.
+    Top(TopArgs),
+    /// Serve lag, its causes and what is known of every node: a page, metrics and JSON, over HTTP
+    ///
+    /// Watches the servers that are named until SIGTERM or Ctrl-C, and answers / (a page for people),
+    /// /metrics (for Prometheus), /healthz, /api/state, /api/history and /api/events. Listens on this
+    /// machine only, unless told otherwise; then give a login and TLS. Reads only but for --heartbeat;
+    /// a role in pg_monitor is enough. SIGHUP reads passwords, certificate and key again. Logs go to
+    /// standard error.
+    Serve(Box<ServeArgs>),
     /// Decode a primary's WAL once and serve it to every logical subscriber
     ///
     /// Subscribers connect to the relay as they would to the primary, which checks their
@@ -135,7 +152,8 @@ pub enum Bench {
     /// How fast a subscriber catches up that was stopped during a long backlog
     ///
     /// Writes relay-catchup.json into the results folder. The relay, where there is one, has received
-    /// the backlog when the subscriber starts.
+    /// the backlog when the subscriber starts. A subscription's server may use both cores: the
+    /// primary has nothing to do meanwhile but to send.
     RelayCatchup(RelayCatchupArgs),
     /// Small and very large transactions: rows a second at each subscriber until all have caught up
     ///

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
+use lockstep_lag::plain::plain;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
 use lockstep_upstream::UpstreamError;
@@ -23,6 +24,18 @@ const TARGET: u8 = 4;
 const DATA: u8 = 5;
 /// Something lags, or stands still.
 const LAG: u8 = 6;
+
+/// Arguments, or files that they name, that cannot be used, in words.
+#[derive(Debug)]
+pub struct Usage(pub String);
+
+impl fmt::Display for Usage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Usage {}
 
 /// A source that could not be reached or refused, in words.
 #[derive(Debug)]
@@ -88,10 +101,10 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(code(&error))
 }
 
-/// Writes one line to standard error.
+/// Writes one line to standard error. Words of servers in it do nothing to a terminal.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lockstep: {line}");
+    let _ = writeln!(std::io::stderr(), "lockstep: {}", plain(&line));
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -107,7 +120,7 @@ fn code(error: &anyhow::Error) -> u8 {
     if error.is::<Behind>() {
         return LAG;
     }
-    if error.is::<ConfigError>() {
+    if error.is::<ConfigError>() || error.is::<Usage>() {
         return USAGE;
     }
     if let Some(RelayError::Upstream(error)) = error.downcast_ref() {

@@ -16,12 +16,15 @@ mod demo;
 mod doctor;
 mod exit;
 mod live;
+mod logs;
 mod nodes;
 mod plot;
 mod relay;
 mod report;
 mod scene;
+mod serve;
 mod text;
+mod top;
 mod wal;
 
 use std::process::ExitCode;
@@ -36,7 +39,9 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Serve(args) => serve::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),

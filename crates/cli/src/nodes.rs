@@ -3,7 +3,7 @@
 use anyhow::Context;
 use clap::Args;
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::Conninfo;
+use lockstep_upstream::{Conninfo, UpstreamError};
 
 /// Which servers.
 #[derive(Debug, Args)]
@@ -17,6 +17,31 @@ pub struct NodesArgs {
     /// A database with subscriptions to the primary; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub subscriber: Vec<String>,
+    /// A relay between them, by its console; what is left out is host=127.0.0.1 port=6543, and the
+    /// database is always lockstep; may be repeated
+    #[arg(long, value_name = "CONNINFO")]
+    pub relay: Vec<String>,
+}
+
+/// The database of a relay's console.
+const CONSOLE: &str = "lockstep";
+
+/// What the conninfo of a console leaves out.
+const CONSOLE_DEFAULTS: [(&str, &str); 2] = [("host", "127.0.0.1"), ("port", "6543")];
+
+/// Where a relay's console is. A service file may say all of it.
+pub fn console(text: &str) -> Result<Conninfo, UpstreamError> {
+    let mut conninfo = Conninfo::parse(text)?;
+    if conninfo.get("service").is_none() {
+        for (option, value) in CONSOLE_DEFAULTS {
+            let given = conninfo.get(option).is_some()
+                || (option == "host" && conninfo.get("hostaddr").is_some());
+            if !given {
+                conninfo = conninfo.with(option, value)?;
+            }
+        }
+    }
+    conninfo.with_database(CONSOLE)
 }
 
 impl NodesArgs {
@@ -27,6 +52,7 @@ impl NodesArgs {
         for (role, conninfos) in [
             (Role::Primary, std::slice::from_ref(&self.primary)),
             (Role::Standby, &self.standby),
+            (Role::Relay, &self.relay),
             (Role::Subscriber, &self.subscriber),
         ] {
             for (index, conninfo) in conninfos.iter().enumerate() {
@@ -34,7 +60,11 @@ impl NodesArgs {
                     1 => role.to_string(),
                     _ => format!("{role}{}", index + 1),
                 };
-                let conninfo = Conninfo::parse(conninfo).with_context(|| format!("--{role}"))?;
+                let conninfo = match role {
+                    Role::Relay => console(conninfo),
+                    _ => Conninfo::parse(conninfo),
+                };
+                let conninfo = conninfo.with_context(|| format!("--{role}"))?;
                 nodes.push(Node {
                     name,
                     role,
@@ -43,5 +73,30 @@ impl NodesArgs {
             }
         }
         Ok(nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_conninfo_leaves_out_is_the_relay_on_this_machine() {
+        for (text, shown) in [
+            ("", "dbname=lockstep host=127.0.0.1 port=6543"),
+            ("host=r", "dbname=lockstep host=r port=6543"),
+            (
+                "hostaddr=10.0.0.1 port=1",
+                "dbname=lockstep hostaddr=10.0.0.1 port=1",
+            ),
+            ("service=relay", "service=relay dbname=lockstep"),
+            (
+                "postgresql://u@r:1/app",
+                "user=u dbname=lockstep host=r port=1",
+            ),
+        ] {
+            assert_eq!(console(text).unwrap().to_string(), shown, "{text}");
+        }
+        assert!(console("nonsense").is_err());
     }
 }

@@ -11,7 +11,7 @@
 
 mod doctor_support;
 
-use doctor_support::{brief, causes, doctor, examine, lab, wrong};
+use doctor_support::{brief, causes, doctor, examine, lab, untroubled, wrong};
 use lockstep_lab::fault::{Fault, Stage, Strength};
 use lockstep_lab::guard;
 use lockstep_lab::server::{SUPERUSER, Settings};
@@ -33,6 +33,7 @@ fn doctor_tells_health_from_faults() {
     let (code, json) = examine(&stage, 1);
     assert_eq!(code, 0, "{}", brief(&json));
     assert_eq!(json["healthy"], true);
+    assert!(untroubled(&json), "{}", json["nodes"]);
     assert_eq!(json["links"].as_array().unwrap().len(), 3);
 
     for name in [

@@ -13,26 +13,6 @@ use std::path::Path;
 use lockstep_relay::stats::{ClientStat, GroupStat, SlotStat, Snapshot};
 use serde_json::Value;
 
-/// What serve exports, with labels.
-const SERVE: [&str; 16] = [
-    "lockstep_up{node,role}",
-    "lockstep_sample_age_seconds{node}",
-    "lockstep_lag_seconds{upstream,replica,kind}",
-    "lockstep_lag_bytes{upstream,replica,kind}",
-    "lockstep_behind{upstream,replica,kind}",
-    "lockstep_stage_bytes{upstream,replica,kind,stage}",
-    "lockstep_visible_seconds{upstream,replica}",
-    "lockstep_cause{at,cause,severity}",
-    "lockstep_slot_active{node,slot}",
-    "lockstep_slot_retained_bytes{node,slot}",
-    "lockstep_slot_safe_bytes{node,slot}",
-    "lockstep_recovery_conflicts_total{node,kind}",
-    "lockstep_replay_lag_seconds{node}",
-    "lockstep_throttle_waiting{node}",
-    "lockstep_throttle_running{node}",
-    "lockstep_throttle_limit{node}",
-];
-
 /// Labels that Prometheus adds.
 const OF_PROMETHEUS: [&str; 2] = ["job", "instance"];
 
@@ -41,7 +21,8 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// Names and labels of serve, and of the relay by what it exports.
+/// Names and labels of serve, by its reference, which a test of its own holds against what it
+/// exports; and those of the relay, by what it exports.
 fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut names, mut labels) = (BTreeSet::new(), BTreeSet::new());
     let mut add = |series: &str| {
@@ -53,7 +34,14 @@ fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
             name.to_owned()
         }));
     };
-    SERVE.into_iter().for_each(&mut add);
+    let serve = read("docs/serve.md");
+    let rows: Vec<&str> = serve
+        .lines()
+        .filter_map(|line| line.strip_prefix("| `lockstep_"))
+        .filter_map(|line| line.split('`').next())
+        .collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    rows.iter().for_each(|row| add(&format!("lockstep_{row}")));
     let relay = lockstep_relay::metrics::render(&Snapshot {
         groups: vec![GroupStat::default()],
         slots: vec![SlotStat::default()],

@@ -9,11 +9,14 @@
 
 mod support;
 
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::process::{Command, Output};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::guard;
 use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_wire::Lsn;
 use support::{Relay, lab, logical, publisher, until, until_answer, until_same};
 
 /// The reaper of the labs below; see `wal_runs.rs`.
@@ -185,6 +188,59 @@ fn a_spool_that_cannot_be_written_ends_the_relay() {
     drop((subscriber, relay, primary));
 }
 
+/// What a disk refused to make durable is never confirmed to the primary.
+#[test]
+fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
+    let lab = lab();
+    let (primary, subscriber, mut relay) = subscribed(&lab, &[]);
+    let calls = "fsync,fdatasync";
+    let strace = Command::new("strace")
+        .args(["--follow-forks", "--quiet=all", "--output=/dev/null"])
+        .args([format!("--attach={}", relay.pid())])
+        .args([
+            format!("--trace={calls}"),
+            format!("--inject={calls}:error=EIO"),
+        ])
+        .stderr(std::process::Stdio::null())
+        .spawn();
+    let Ok(mut strace) = strace else {
+        println!("SKIP a refused sync: strace is not installed");
+        return;
+    };
+    let status = format!("/proc/{}/status", relay.pid());
+    let traced = until("strace has attached", || {
+        let status = std::fs::read_to_string(&status).unwrap();
+        let tracer = status.lines().find(|line| line.starts_with("TracerPid:"));
+        match tracer.is_some_and(|line| !line.ends_with("\t0")) {
+            true => Some(true),
+            false => strace.try_wait().unwrap().map(|_| false),
+        }
+    });
+    if !traced {
+        println!("SKIP a refused sync: strace may not trace here");
+        return;
+    }
+    primary
+        .execute("INSERT INTO t VALUES (-3, 'third')")
+        .unwrap();
+    assert_eq!(relay.ended(), Some(1));
+    let _ = strace.wait();
+    let log = relay.log();
+    assert!(log.contains("Input/output error"), "{log}");
+    let confirmed = "SELECT (confirmed_flush_lsn < pg_current_wal_lsn())::text \
+         FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'";
+    let missed = "SELECT count(*)::text FROM pg_logical_slot_peek_binary_changes((SELECT slot_name \
+         FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'), NULL, NULL, \
+         'proto_version', '1', 'publication_names', 'p')";
+    until_answer(&primary, confirmed, "true");
+    // The slot still has it.
+    let left = primary.query_text(missed).unwrap().unwrap();
+    assert_ne!(left, "0");
+    relay.restart();
+    until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
+
 #[test]
 fn an_address_in_use_ends_the_relay() {
     let lab = lab();
@@ -204,6 +260,16 @@ fn an_address_in_use_ends_the_relay() {
     drop((relay, primary));
 }
 
+/// The most memory that the relay has had, kB.
+fn peak_kb(relay: &Relay) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).unwrap();
+    status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmHWM:"))
+        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
+        .unwrap()
+}
+
 #[test]
 fn memory_does_not_grow_with_a_transaction() {
     let lab = lab();
@@ -214,15 +280,123 @@ fn memory_does_not_grow_with_a_transaction() {
         )
         .unwrap();
     until_answer(&subscriber, "SELECT count(*)::text FROM t", "150002");
-    let status = std::fs::read_to_string(format!("/proc/{}/status", relay.pid())).unwrap();
-    let peak: u64 = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmHWM:"))
-        .and_then(|rest| rest.trim().trim_end_matches(" kB").parse().ok())
-        .unwrap();
+    let peak = peak_kb(&relay);
     // The issue's bound: the cache and 64 MB.
     assert!(peak < 65 * 1024, "{peak} kB");
     drop((subscriber, relay, primary));
+}
+
+#[test]
+fn memory_does_not_grow_with_slots() {
+    const SLOTS: usize = 64;
+    let lab = lab();
+    let mut primary = publisher(&lab);
+    primary
+        .set([
+            ("max_replication_slots", "80"),
+            ("max_wal_senders", "80"),
+            ("max_connections", "200"),
+        ])
+        .unwrap();
+    primary.restart().unwrap();
+    primary
+        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    let args = ["--logical-wal-cache", "1MB"];
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &args);
+    let mut receivers: Vec<_> = (0..SLOTS)
+        .map(|slot| {
+            Command::new(lab.package().program("pg_recvlogical"))
+                .args(["--dbname", &relay.conninfo(), "--no-loop"])
+                .args(["--slot", &format!("r{slot}"), "--plugin", "pgoutput"])
+                .args(["--create-slot", "--start", "--file", "/dev/null"])
+                .args(["--option", "proto_version=1"])
+                .args(["--option", "publication_names=p"])
+                .spawn()
+                .unwrap()
+        })
+        .collect();
+    let all = |holds: &dyn Fn(&[&str]) -> bool| {
+        let slots = relay.console(&lab, "SHOW SLOTS");
+        let rows = slots.lines().map(|row| row.split('|').collect::<Vec<_>>());
+        (rows.filter(|row| holds(row)).count() == SLOTS).then_some(())
+    };
+    let (active_pid, sent_lsn) = (3, 4);
+    until("all stream", || all(&|row| !row[active_pid].is_empty()));
+    primary
+        .execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 20000) i")
+        .unwrap();
+    let end = primary
+        .query_text("SELECT pg_current_wal_lsn()::text")
+        .unwrap();
+    let end: Lsn = end.unwrap().parse().unwrap();
+    until("all were sent all", || {
+        all(&|row| row[sent_lsn].parse::<Lsn>().is_ok_and(|sent| sent >= end))
+    });
+    assert!(peak_kb(&relay) < 65 * 1024, "{} kB", peak_kb(&relay));
+    for receiver in &mut receivers {
+        let _ = receiver.kill();
+        let _ = receiver.wait();
+    }
+    drop((relay, primary));
+}
+
+#[test]
+fn the_primary_decodes_in_the_memory_that_was_asked_for() {
+    let lab = lab();
+    let mut primary = publisher(&lab);
+    primary
+        .set([("logical_decoding_work_mem", "64kB")])
+        .unwrap();
+    primary.reload().unwrap();
+    primary
+        .execute("CREATE TABLE t (id int PRIMARY KEY, v text); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    // One after the other: each spool is another relay's.
+    for (asked, spills) in [("256MB", false), ("0", true)] {
+        let spool = lab.folder().join(format!("spool-{asked}"));
+        let args = [
+            "--logical-decoding-work-mem",
+            asked,
+            "--spool",
+            spool.to_str().unwrap(),
+        ];
+        let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &args);
+        let slot = format!("r{}", asked.to_lowercase());
+        let create = ["--slot", &slot, "--create-slot", "--plugin", "pgoutput"];
+        assert!(receive(&lab, &relay, &create).status.success());
+        let mut receiver = Command::new(lab.package().program("pg_recvlogical"))
+            .args(["--dbname", &relay.conninfo(), "--no-loop", "--slot", &slot])
+            .args(["--start", "--file", "/dev/null"])
+            .args(["--option", "proto_version=1"])
+            .args(["--option", "publication_names=p"])
+            .spawn()
+            .unwrap();
+        upstream_says(&lab, &relay, "streaming");
+        primary
+            .execute("TRUNCATE t; INSERT INTO t SELECT i, 'x' FROM generate_series(1, 5000) i")
+            .unwrap();
+        // Told a while after it was decoded, or with the next one.
+        let spilled = "SELECT coalesce(sum(spill_txns), 0)::text || ' ' || (sum(total_txns) > 1)::text \
+             FROM pg_stat_replication_slots WHERE slot_name LIKE 'lockstep_auto_%'";
+        let expected = if spills { "1 true" } else { "0 true" };
+        until("decoding is told", || {
+            primary
+                .execute("INSERT INTO t SELECT max(id) + 1, 'y' FROM t")
+                .unwrap();
+            let told = primary.query_text(spilled).unwrap()?;
+            told.ends_with("true")
+                .then(|| assert_eq!(told, expected, "{asked}"))
+        });
+        let _ = receiver.kill();
+        let _ = receiver.wait();
+        assert_eq!(relay.stop(), Some(0));
+        until("the slot is free", || {
+            primary
+                .execute("SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots")
+                .ok()
+        });
+    }
 }
 
 /// What pg_recvlogical says.
@@ -313,6 +487,105 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
         .unwrap();
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
+}
+
+/// A client that speaks the protocol itself, in a replication session.
+struct Client(TcpStream);
+
+impl Client {
+    fn connect(relay: &Relay) -> Self {
+        let mut client = Self(TcpStream::connect(("127.0.0.1", relay.port)).unwrap());
+        let mut startup = 196_608_u32.to_be_bytes().to_vec();
+        for text in [
+            "user",
+            SUPERUSER,
+            "database",
+            "postgres",
+            "replication",
+            "database",
+            "",
+        ] {
+            startup.extend([text.as_bytes(), &[0]].concat());
+        }
+        client.send(&[], &startup);
+        client.skip_to(b'Z');
+        client
+    }
+
+    fn send(&mut self, tag: &[u8], body: &[u8]) {
+        let length = u32::try_from(body.len() + 4).unwrap().to_be_bytes();
+        self.0.write_all(&[tag, &length, body].concat()).unwrap();
+    }
+
+    /// The next message's tag and the length of its body.
+    fn head(&mut self) -> (u8, usize) {
+        let mut head = [0; 5];
+        self.0.read_exact(&mut head).unwrap();
+        let length = u32::from_be_bytes(head[1..].try_into().unwrap());
+        (head[0], length as usize - 4)
+    }
+
+    fn skip_to(&mut self, tag: u8) {
+        loop {
+            let (found, length) = self.head();
+            std::io::copy(&mut (&mut self.0).take(length as u64), &mut std::io::sink()).unwrap();
+            if found == tag {
+                return;
+            }
+        }
+    }
+}
+
+/// An error after a part of a row would be read as more of that row.
+#[test]
+fn an_end_within_a_row_says_nothing_more() {
+    const ROW: usize = 60_000_000;
+    let lab = lab();
+    let (primary, subscriber, mut relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
+    let create = ["--slot", "r", "--create-slot", "--plugin", "pgoutput"];
+    assert!(receive(&lab, &relay, &create).status.success());
+    let mut client = Client::connect(&relay);
+    client.send(
+        b"Q",
+        b"START_REPLICATION SLOT r LOGICAL 0/0 (proto_version '1', publication_names 'p')\0",
+    );
+    client.skip_to(b'W');
+    primary
+        .execute(&format!("INSERT INTO t VALUES (7, repeat('x', {ROW}))"))
+        .unwrap();
+    until_same(&primary, &subscriber, "t");
+
+    let row = loop {
+        match client.head() {
+            (b'd', length) if length > ROW => break length,
+            (b'd', length) => {
+                std::io::copy(
+                    &mut (&mut client.0).take(length as u64),
+                    &mut std::io::sink(),
+                )
+                .unwrap();
+            }
+            other => panic!("{other:?}"),
+        }
+    };
+    // What comes before the long value: the message's head, the other column.
+    let mut head = vec![0; 1000];
+    client.0.read_exact(&mut head).unwrap();
+    let address = client.0.peer_addr().unwrap();
+    // It waits for this client now, and notices its own end with the next piece.
+    let stopped = std::thread::scope(|scope| {
+        let stopping = scope.spawn(|| relay.stop());
+        until("new connections are refused", || {
+            TcpStream::connect(address).is_err().then_some(())
+        });
+        let mut rest = Vec::new();
+        client.0.read_to_end(&mut rest).unwrap();
+        assert!(rest.len() + head.len() < row, "the row was sent whole");
+        assert!(rest.iter().all(|&byte| byte == b'x'));
+        stopping.join().unwrap()
+    });
+    assert_eq!(stopped, Some(0));
+    drop((subscriber, primary));
 }
 
 #[test]

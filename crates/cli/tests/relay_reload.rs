@@ -88,7 +88,7 @@ impl Scene {
 
     fn state(&self) -> String {
         let row = self.relay.console(&self.lab, "SHOW UPSTREAM");
-        row.split('|').nth(5).unwrap().to_owned()
+        row.split('|').nth(5).unwrap_or_default().to_owned()
     }
 
     /// About so many megabytes, a transaction each.
@@ -271,4 +271,65 @@ fn certificates_and_who_may_do_what_change_with_a_reload() {
     scene.reload("").unwrap();
     assert!(trusting(&second).is_err());
     plain().unwrap();
+}
+
+/// The recipe of docs/relay.md for a group from the configuration whose slot is gone.
+#[test]
+fn a_configured_group_that_failed_begins_anew_by_hand() {
+    let mut scene = Scene::new();
+    let subscriber = scene.lab.primary("subscriber", None, &logical()).unwrap();
+    subscriber
+        .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+        .unwrap();
+    scene
+        .reload("[[group]]\nname = 'orders'\ndatabase = 'postgres'\npublications = ['p']\n")
+        .unwrap();
+    until("the group streams", || {
+        (scene.state() == "streaming").then_some(())
+    });
+    let subscribe = |scene: &Scene| {
+        let conninfo = scene.relay.conninfo();
+        subscriber
+            .execute(&format!(
+                "CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p"
+            ))
+            .unwrap();
+        until_same(&scene.primary, &subscriber, "t");
+        until("the group has the slot", || {
+            let slots = scene.relay.console(&scene.lab, "SHOW SLOTS");
+            slots.starts_with("s|postgres|orders|").then_some(())
+        });
+    };
+    scene.write(1, 1);
+    subscribe(&scene);
+
+    until("its slot is gone", || {
+        let of_group = "FROM pg_replication_slots WHERE slot_name = 'lockstep_orders'";
+        let primary = &scene.primary;
+        primary
+            .query_text(&format!(
+                "SELECT count(pg_terminate_backend(active_pid))::text {of_group} AND active"
+            ))
+            .unwrap();
+        primary
+            .execute(&format!(
+                "SELECT pg_drop_replication_slot(slot_name) {of_group}"
+            ))
+            .ok()
+    });
+    until("the group fails", || {
+        (scene.state() == "failed").then_some(())
+    });
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    subscriber.execute("TRUNCATE t").unwrap();
+    assert_eq!(scene.relay.stop(), Some(0));
+    fs::remove_dir_all(scene.relay.spool.join("groups/orders")).unwrap();
+    scene.relay.restart();
+    until("the group streams again", || {
+        (scene.state() == "streaming").then_some(())
+    });
+    subscribe(&scene);
+    scene.write(5, 1);
+    until_same(&scene.primary, &subscriber, "t");
+    drop(subscriber);
 }

@@ -51,6 +51,7 @@ fn snapshot(state: &str) -> Snapshot {
         reason: reason.to_owned(),
         primary: "db1:5432".to_owned(),
         received: 0x40.into(),
+        committed: 0x38.into(),
         durable: 0x30.into(),
         transactions: 12,
         ..GroupStat::default()
@@ -60,6 +61,8 @@ fn snapshot(state: &str) -> Snapshot {
         group: "orders".to_owned(),
         active_pid: Some(4711),
         sent: 0x38.into(),
+        written: 0x34.into(),
+        applied: 0x2c.into(),
         confirmed: 0x28.into(),
         behind_bytes: 99,
         cache_hit: 3,
@@ -197,11 +200,13 @@ fn json_has_everything_with_numbers_as_numbers() {
                 "name": "sub", "database": "", "group": "orders", "active_pid": 4711,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 3, "cache_miss": 1, "hit_rate": "75.00%",
+                "written_lsn": "0/34", "applied_lsn": "0/2C",
             },
             {
                 "name": "idle", "database": "", "group": "orders", "active_pid": null,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 0, "cache_miss": 0, "hit_rate": null,
+                "written_lsn": "0/34", "applied_lsn": "0/2C",
             },
         ])
     );

@@ -74,6 +74,9 @@ impl Plugin {
     }
 }
 
+/// `logical_decoding_work_mem` that `lockstep relay` asks for.
+pub const RELAY_WORK_MEM: &str = "256MB";
+
 /// A stretch of WAL with changes, and slots that start before it.
 #[derive(Debug)]
 pub struct Stretch {
@@ -188,8 +191,15 @@ fn run(lab: &Lab, primary: &Server, transactions: u32, sql: Option<&str>) -> Res
     lab.launcher().run(pgbench)
 }
 
-/// Decodes the stretch once, from a copy of its slot.
-pub fn pass(lab: &Lab, primary: &Server, stretch: &Stretch, plugin: Plugin) -> Result<Pass> {
+/// Decodes the stretch once, from a copy of its slot. `work_mem` is the session's
+/// `logical_decoding_work_mem`, if not the server's.
+pub fn pass(
+    lab: &Lab,
+    primary: &Server,
+    stretch: &Stretch,
+    plugin: Plugin,
+    work_mem: Option<&str>,
+) -> Result<Pass> {
     primary.execute(&format!(
         "SELECT pg_copy_logical_replication_slot('{}', 'pass')",
         plugin.library()
@@ -197,7 +207,9 @@ pub fn pass(lab: &Lab, primary: &Server, stretch: &Stretch, plugin: Plugin) -> R
     let mut receiver = lab
         .launcher()
         .command(lab.package().program("pg_recvlogical"));
-    receiver.arg("--dbname").arg(primary.conninfo(SUPERUSER));
+    let options = work_mem.map(|size| format!(" options='-c logical_decoding_work_mem={size}'"));
+    let conninfo = primary.conninfo(SUPERUSER) + &options.unwrap_or_default();
+    receiver.arg("--dbname").arg(conninfo);
     receiver.args([
         "--slot",
         "pass",

@@ -7,7 +7,7 @@ use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::progress::Micros;
 use lockstep_lab::relay::beat::Beat;
-use lockstep_lab::relay::subscriber::Subscriber;
+use lockstep_lab::relay::subscriber::{Cores, Subscriber};
 use lockstep_lab::relay::walsenders::Walsenders;
 use lockstep_lab::relay::{Sink, publisher};
 use lockstep_lab::server::Server;
@@ -124,7 +124,7 @@ fn a_sink_tells_that_its_server_has_gone() {
 fn subscriptions_are_as_late_as_their_rows_say() {
     let lab = lab();
     let primary = primary(&lab);
-    let subscriber = Subscriber::start(&lab, 2, 1).unwrap();
+    let subscriber = Subscriber::start(&lab, 2, 1, Cores::Standbys).unwrap();
     subscriber
         .subscribe(&publisher::endpoint(&primary))
         .unwrap();

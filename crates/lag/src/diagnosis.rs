@@ -31,8 +31,11 @@ pub struct NodeReport {
     pub role: Role,
     /// It answered and is what it was said to be.
     pub usable: bool,
-    /// `server_version_num`; 0 if unknown.
+    /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
+    /// The version of a relay.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub relay_version: Option<String>,
     /// Samples taken.
     pub samples: usize,
     /// What is wrong with it.
@@ -140,6 +143,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             role: node.role,
             usable: node.is_usable(),
             version: node.facts.version,
+            relay_version: node.facts.relay.clone(),
             samples: node.samples.len(),
             troubles: node.troubles.clone(),
         })

@@ -2,6 +2,9 @@
 
 use lockstep_upstream::UpstreamError;
 
+use crate::node::Trouble;
+use crate::plain::plain;
+
 /// Result of everything in this crate.
 pub type Result<T, E = LagError> = std::result::Result<T, E>;
 
@@ -14,6 +17,9 @@ pub enum LagError {
     /// A major that the questions are not written for.
     #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
     Version(u32),
+    /// Something else than what it was said to be.
+    #[error("{0}")]
+    WrongRole(String),
     /// An answer that is not what was asked for.
     #[error("the server's answer about {what} is not understood: {reason}")]
     Answer {
@@ -27,10 +33,28 @@ pub enum LagError {
     Unfit(String),
 }
 
+impl LagError {
+    /// What this says about a node that cannot be asked any more.
+    pub fn trouble(&self) -> Trouble {
+        match self {
+            Self::Version(major) => Trouble::Version { major: *major },
+            Self::WrongRole(reason) => Trouble::WrongRole {
+                reason: plain(reason),
+            },
+            other => Trouble::Unreachable {
+                reason: plain(&other.to_string()),
+            },
+        }
+    }
+}
+
 /// A connection's error without the word primary: it may be any node.
 pub fn words(error: &UpstreamError) -> String {
     match error {
-        UpstreamError::Refused(refusal) => refusal.message.clone(),
+        UpstreamError::Refused(refusal) => match &refusal.hint {
+            Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
+            None => refusal.message.clone(),
+        },
         UpstreamError::Lost(reason) => format!("the connection is lost: {reason}"),
         UpstreamError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
         UpstreamError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),

@@ -9,6 +9,8 @@
 //! |---|---|
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`sample`] | one node at one moment |
+//! | [`relay`] | what a relay's console says |
+//! | [`plain`] | text that does nothing but to be read |
 //! | [`questions`] | the SQL, and where PostgreSQL 15 to 18 differ |
 //! | [`probe`] | one connection that takes samples |
 //! | [`local`] | CPU of processes on this machine |
@@ -33,13 +35,17 @@
 pub mod diagnosis;
 pub mod error;
 pub mod heartbeat;
+#[cfg(test)]
+mod hostile_tests;
 pub mod links;
 pub mod local;
 pub mod monitor;
 pub mod node;
+pub mod plain;
 pub mod position;
 pub mod probe;
 pub mod questions;
+pub mod relay;
 pub mod rules;
 pub mod sample;
 pub mod trial;

@@ -10,7 +10,8 @@ use serde::Serialize;
 
 use crate::node::Role;
 use crate::position::bytes_between;
-use crate::sample::{Sample, Sender, Subscription};
+use crate::relay::{Group, RelaySlot};
+use crate::sample::{Receiver, Sample, Sender, Subscription};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
@@ -98,6 +99,8 @@ pub struct Link<'a> {
     pub slot: Option<String>,
     /// Its subscription.
     pub subscription: Option<String>,
+    /// The relay's group, where it goes to a relay or comes from one.
+    pub group: Option<String>,
     /// Oldest first.
     pub points: Vec<Point>,
 }
@@ -109,6 +112,7 @@ pub fn links(window: &Window) -> Vec<Link<'_>> {
         match node.role {
             Role::Primary => {}
             Role::Standby => links.extend(physical(window, node)),
+            Role::Relay => links.extend(relayed(window, node)),
             Role::Subscriber => links.extend(logical(window, node)),
         }
     }
@@ -138,32 +142,17 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
     .into_iter()
     .flatten()
     .collect();
-    let port = receiver
-        .and_then(|receiver| receiver.sender_port)
-        .map(|port| port.to_string());
-    let others = || {
-        window
-            .usable()
-            .filter(|other| other.name != node.name && other.role != Role::Subscriber)
-    };
-    let is_there =
-        |other: &NodeWindow| port.is_none() || other.facts.setting("port") == port.as_deref();
-    let has_slot = |other: &NodeWindow| {
-        slot.as_deref()
-            .is_some_and(|slot| other.last().is_some_and(|last| last.slot(slot).is_some()))
-    };
-    let has_name = |other: &NodeWindow| {
-        other
-            .samples
-            .iter()
-            .flat_map(|sample| &sample.senders)
-            .any(|sender| names.contains(&sender.application_name.as_str()))
-    };
-    // A port seen from elsewhere may be another; without any sign it can only be the primary.
-    let upstream = others()
-        .find(|other| is_there(other) && (has_slot(other) || has_name(other)))
-        .or_else(|| others().find(|other| has_slot(other)))
-        .or_else(|| others().find(|other| has_name(other)))
+    let upstream = window
+        .usable()
+        .filter(|other| other.name != node.name)
+        .filter(|other| matches!(other.role, Role::Primary | Role::Standby))
+        .map(|other| (likeness(other, receiver, &names), other))
+        .filter(|(likeness, _)| *likeness > 0)
+        // Of equal ones the first that was named.
+        .rev()
+        .max_by_key(|(likeness, _)| *likeness)
+        .map(|(_, other)| other)
+        // Without any sign it can only be the primary.
         .or_else(|| window.primary())?;
     let application_name = names.into_iter().find(|name| {
         upstream
@@ -180,8 +169,78 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         application_name: application_name.map(str::to_owned),
         slot,
         subscription: None,
+        group: None,
         points: Vec::new(),
     })
+}
+
+/// How much there is for a server being the one that a walreceiver is connected to. A slot in
+/// use says most. Hosts and ports may look different from here, and names may be the same
+/// everywhere, such as the default `walreceiver`.
+fn likeness(other: &NodeWindow, receiver: Option<&Receiver>, names: &[&str]) -> u32 {
+    let slot = receiver
+        .and_then(|receiver| receiver.slot_name.as_deref())
+        .and_then(|slot| other.last()?.slot(slot));
+    let slot = match slot {
+        Some(slot) if slot.active => 16,
+        Some(_) => 4,
+        None => 0,
+    };
+    let mut senders = other.samples.iter().flat_map(|sample| &sample.senders);
+    let name = senders.any(|sender| names.contains(&sender.application_name.as_str()));
+    let host = receiver
+        .and_then(|receiver| receiver.sender_host.as_ref())
+        .is_some_and(|host| other.facts.hosts.contains(host));
+    let port = receiver
+        .and_then(|receiver| receiver.sender_port)
+        .map(|port| port.to_string());
+    let port = port.is_some() && other.facts.setting("port") == port.as_deref();
+    let place = match (host, port) {
+        (true, true) => 8,
+        // Everybody has the usual port.
+        (false, true) if slot > 0 || name => 2,
+        (true, false) if slot > 0 || name => 1,
+        _ => 0,
+    };
+    slot + place + 4 * u32::from(name)
+}
+
+/// From the primary to each group of a relay.
+fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
+    let Some(relay) = node.last().and_then(|last| last.relay.as_ref()) else {
+        return Vec::new();
+    };
+    let link = |group: &Group| {
+        let slot = &group.upstream_slot;
+        let has_slot = |other: &&NodeWindow| {
+            let slot = other.last().and_then(|last| last.slot(slot));
+            slot.is_some_and(|slot| !slot.synced)
+        };
+        let mut servers = window
+            .usable()
+            .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
+        let upstream = servers.find(has_slot)?;
+        Some(Link {
+            kind: Kind::Logical,
+            upstream,
+            replica: Some(node),
+            name: group_name(node, &group.name),
+            application_name: upstream
+                .last()
+                .and_then(|last| last.sender(last.slot(slot)?.active_pid?))
+                .map(|sender| sender.application_name.clone()),
+            slot: Some(slot.clone()),
+            subscription: None,
+            group: Some(group.name.clone()),
+            points: Vec::new(),
+        })
+    };
+    relay.groups.iter().filter_map(link).collect()
+}
+
+/// A relay's group in words.
+pub fn group_name(relay: &NodeWindow, group: &str) -> String {
+    format!("{} ({group})", relay.name)
 }
 
 fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
@@ -191,12 +250,18 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     let subscriptions = &last.subscriptions;
     let link = |subscription: &'a Subscription| {
         let slot = subscription.slot_name.as_deref();
-        let upstream = window.usable().find(|other| {
-            other.role != Role::Subscriber
-                && other
-                    .last()
-                    .is_some_and(|last| slot.is_some_and(|slot| last.slot(slot).is_some()))
-        })?;
+        let others = || {
+            let others = window.usable();
+            others.filter(|other| other.role != Role::Subscriber)
+        };
+        let has_slot = |other: &NodeWindow| {
+            let slot = other.last()?.slot(slot?)?;
+            (!slot.synced).then_some(slot.active)
+        };
+        // A relay takes slots over from the primary, which has them for a moment longer.
+        let upstream = others()
+            .find(|other| has_slot(other) == Some(true))
+            .or_else(|| others().find(|other| has_slot(other).is_some()))?;
         let name = match subscriptions.len() {
             1 => node.name.clone(),
             _ => format!("{} ({})", node.name, subscription.name),
@@ -209,10 +274,17 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             application_name: Some(subscription.name.clone()),
             slot: slot.map(str::to_owned),
             subscription: Some(subscription.name.clone()),
+            group: slot.and_then(|slot| group_of(upstream, slot)),
             points: Vec::new(),
         })
     };
     subscriptions.iter().filter_map(link).collect()
+}
+
+/// The group that a slot of a relay reads.
+fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {
+    let relay = upstream.last()?.relay.as_ref()?;
+    relay.slot(slot).map(|slot| slot.group.clone())
 }
 
 /// Replicas that were not named but that an upstream knows.
@@ -241,9 +313,12 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             upstream,
             replica: None,
             name: slot.slot_name.clone(),
-            application_name: sender.map(|sender| sender.application_name.clone()),
+            application_name: sender
+                .map(|sender| sender.application_name.clone())
+                .filter(|name| !name.is_empty()),
             slot: Some(slot.slot_name.clone()),
             subscription: None,
+            group: group_of(upstream, &slot.slot_name),
             points: Vec::new(),
         });
     }
@@ -268,6 +343,7 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             application_name: Some(sender.application_name.clone()),
             slot: None,
             subscription: None,
+            group: None,
             points: Vec::new(),
         });
     }
@@ -309,7 +385,13 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let flush = own_flush
         .or_else(|| sender.and_then(|sender| sender.flush_lsn))
         .unwrap_or(replay);
-    let own_write = own.and_then(|own| own.receiver.as_ref()?.written_lsn);
+    // A relay knows what it has before the primary is told.
+    let group = link.received_by(sample.at);
+    let replay = replay.max(group.and_then(|group| group.durable).unwrap_or(replay));
+    let flush = flush.max(group.and_then(|group| group.durable).unwrap_or(flush));
+    let own_write = own
+        .and_then(|own| own.receiver.as_ref()?.written_lsn)
+        .max(group.and_then(|group| group.received));
     let least = match link.kind {
         Kind::Physical => flush,
         Kind::Logical => replay,
@@ -320,8 +402,15 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let sent = sender
         .and_then(|sender| sender.sent_lsn)
         .map_or(write, |sent| sent.max(write));
-    let end = link.upstream.end_at(sample.at)?.max(sent);
-    let age = link.upstream.age_beyond(replay, sample.at);
+    let from = link.upstream_group();
+    let end = link.upstream.end_at(from, sample.at)?;
+    let (end, most) = match from {
+        // Beyond its last transaction a relay has sent positions, and nothing else.
+        Some(_) => (end.max(replay), end.max(replay)),
+        None => (end.max(sent), Lsn::from(u64::MAX)),
+    };
+    let [sent, write, flush] = [sent, write, flush].map(|position| position.min(most));
+    let age = link.upstream.age_beyond(from, replay, sample.at);
     // What the replica told is finer than our answers are apart, but may be old.
     let most_told = match own_replay {
         Some(_) => EVERY.as_secs_f64() * 1000.0,
@@ -367,6 +456,56 @@ impl Point {
 }
 
 impl<'a> Link<'a> {
+    /// It comes from a relay.
+    pub fn is_relayed(&self) -> bool {
+        self.upstream.role == Role::Relay
+    }
+
+    /// It goes to a relay.
+    pub fn is_to_relay(&self) -> bool {
+        self.replica.is_some_and(|node| node.role == Role::Relay)
+    }
+
+    /// The group that it comes from, if it comes from a relay.
+    pub fn upstream_group(&self) -> Option<&str> {
+        self.group.as_deref().filter(|_| self.is_relayed())
+    }
+
+    /// The group that it goes to, at a moment, if it goes to a relay.
+    fn received_by(&self, at: Duration) -> Option<&'a Group> {
+        let relay = self.replica.filter(|_| self.is_to_relay())?;
+        let sample = relay.sample_at(at)?;
+        sample.relay.as_ref()?.group(self.group.as_deref()?)
+    }
+
+    /// Its row among the slots of the relay that it comes from.
+    pub fn relay_slot<'s>(&self, above: &'s Sample) -> Option<&'s RelaySlot> {
+        above.relay.as_ref()?.slot(self.slot.as_deref()?)
+    }
+
+    /// The part of the upstream's samples in which somebody takes what is sent.
+    pub fn connected_share(&self) -> f64 {
+        match self.is_relayed() {
+            true => self.upstream.share(|sample| {
+                self.relay_slot(sample)
+                    .is_some_and(|s| s.active_pid.is_some())
+            }),
+            false => self.walsender_share(|_| true),
+        }
+    }
+
+    /// The part of the upstream's samples in which there was something to send that the other
+    /// end did not take yet: what a walsender says, or a relay by what is left to send.
+    pub fn pushed_share(&self) -> f64 {
+        match self.is_relayed() {
+            true => self.upstream.share(|sample| {
+                self.relay_slot(sample)
+                    .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0)
+            }),
+            false => self.walsender_share(|process| process.waits_for("WalSenderWriteData")),
+        }
+    }
+
     /// Its row among the upstream's senders.
     pub fn sender<'s>(&self, above: &'s Sample) -> Option<&'s Sender> {
         if let Some(slot) = self.slot.as_deref().and_then(|slot| above.slot(slot)) {
@@ -396,7 +535,8 @@ impl<'a> Link<'a> {
     /// The part of the subscriber's samples in which the apply worker does something; None
     /// if the subscriber was not asked.
     pub fn worker_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> Option<f64> {
-        let replica = self.replica.filter(|_| self.kind == Kind::Logical)?;
+        // A relay has none.
+        let replica = self.replica.filter(|_| self.subscription.is_some())?;
         Some(replica.share(|sample| {
             self.subscribed(sample)
                 .and_then(|subscription| sample.process_of(subscription.pid?))
@@ -450,24 +590,25 @@ impl<'a> Link<'a> {
     /// The part of the lag, in bytes, that a stage holds; over all samples. For a logical
     /// link the last stage comes after visibility, and counts besides.
     pub fn stage_share(&self, stage: Stage) -> f64 {
-        let all: u64 = self.points.iter().map(Point::bytes).sum();
-        ratio(self.stage_sum(stage) as f64, all as f64).min(1.0)
+        let all: f64 = self.points.iter().map(|point| point.bytes() as f64).sum();
+        ratio(self.stage_sum(stage), all).min(1.0)
     }
 
     /// The mean of a stage's bytes.
     pub fn stage_bytes(&self, stage: Stage) -> f64 {
-        ratio(self.stage_sum(stage) as f64, self.points.len() as f64)
+        ratio(self.stage_sum(stage), self.points.len() as f64)
     }
 
-    fn stage_sum(&self, stage: Stage) -> u64 {
+    fn stage_sum(&self, stage: Stage) -> f64 {
         self.points
             .iter()
-            .map(|point| point.stage(self.kind, stage))
+            .map(|point| point.stage(self.kind, stage) as f64)
             .sum()
     }
 
     /// Milliseconds that something applied by a subscriber was seen unflushed, at least: in
-    /// the middle of the positions that its flush stood at.
+    /// the middle of the positions that its flush stood at. Where it still stands at the end it
+    /// may do so for other reasons, such as a worker that does not get on.
     pub fn unflushed_ms(&self) -> f64 {
         let mut waits: Vec<(Lsn, f64)> = Vec::new();
         for point in self
@@ -484,7 +625,9 @@ impl<'a> Link<'a> {
                 _ => waits.push((point.flush, wait)),
             }
         }
-        median(waits.into_iter().map(|(_, wait)| wait).collect())
+        let last = self.points.last().map(|point| point.flush);
+        let over = waits.into_iter().filter(|(flush, _)| Some(*flush) != last);
+        median(over.map(|(_, wait)| wait).collect())
     }
 
     /// A synchronous replica, or one that may become it.
@@ -497,5 +640,63 @@ impl<'a> Link<'a> {
             .find_map(|sample| self.sender(sample));
         last.and_then(|sender| sender.sync_state.as_deref())
             .is_some_and(|state| state == "sync" || state == "quorum")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Slot;
+
+    fn node(port: &str, host: &str, name: &str, slot: Option<bool>) -> NodeWindow {
+        let mut node = NodeWindow::empty(name, Role::Standby);
+        node.facts
+            .settings
+            .insert("port".to_owned(), port.to_owned());
+        node.facts.hosts = vec![host.to_owned()];
+        node.samples.push(Sample {
+            senders: vec![Sender {
+                application_name: name.to_owned(),
+                ..Sender::default()
+            }],
+            slots: slot
+                .map(|active| Slot {
+                    slot_name: "s".to_owned(),
+                    active,
+                    ..Slot::default()
+                })
+                .into_iter()
+                .collect(),
+            ..Sample::default()
+        });
+        node
+    }
+
+    #[test]
+    fn the_upstream_is_the_likeliest_server() {
+        let receiver = Receiver {
+            slot_name: Some("s".to_owned()),
+            sender_host: Some("db2".to_owned()),
+            sender_port: Some(5432),
+            ..Receiver::default()
+        };
+        let of = |node: &NodeWindow| likeness(node, Some(&receiver), &["second", "walreceiver"]);
+        // Each is likelier than the next.
+        let order = [
+            node("5432", "db2", "second", Some(true)),
+            node("5433", "elsewhere", "other", Some(true)),
+            node("5432", "db2", "second", None),
+            node("5432", "db2", "other", None),
+            node("5432", "db1", "walreceiver", None),
+            node("5433", "db1", "walreceiver", None),
+            // The usual port alone says nothing.
+            node("5432", "db1", "other", None),
+        ];
+        let found: Vec<u32> = order.iter().map(of).collect();
+        assert!(found.is_sorted_by(|a, b| a > b), "{found:?}");
+        assert_eq!(found.last(), Some(&0));
+        // Without a walreceiver only the name is left.
+        assert_eq!(likeness(&order[0], None, &["second"]), 4);
+        assert_eq!(likeness(&order[1], None, &["second"]), 0);
     }
 }

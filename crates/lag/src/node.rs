@@ -13,7 +13,9 @@ pub enum Role {
     Primary,
     /// Replays the primary's WAL, directly or through another standby.
     Standby,
-    /// Has subscriptions to the primary.
+    /// Decodes the primary's WAL once for many subscribers.
+    Relay,
+    /// Has subscriptions to the primary, directly or through a relay.
     Subscriber,
 }
 
@@ -22,6 +24,7 @@ impl fmt::Display for Role {
         f.write_str(match self {
             Self::Primary => "primary",
             Self::Standby => "standby",
+            Self::Relay => "relay",
             Self::Subscriber => "subscriber",
         })
     }

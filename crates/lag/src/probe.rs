@@ -2,13 +2,16 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_upstream::{Purpose, Upstream};
+use lockstep_upstream::{Purpose, Table, Upstream, UpstreamError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
+use crate::error::words;
 use crate::local;
 use crate::node::{Node, Role, Trouble};
+use crate::plain::{plain, plain_json};
 use crate::questions::{self, Part};
+use crate::relay::{self, Relay};
 use crate::sample::{Facts, Sample};
 use crate::window::Glance;
 use crate::{LagError, Result};
@@ -24,17 +27,36 @@ const GLANCE: &str = "lockstep_glance";
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Most bytes of one sample's answers.
+pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
+
+/// Most rows of one part of a sample that are kept.
+pub const MOST_ROWS: usize = 10_000;
+
+/// Longest reason why an answer is not understood, in characters.
+const MOST_WORDS: usize = 200;
+
 /// A node that answers.
 #[derive(Debug)]
 pub struct Probe {
     node: Node,
     server: Upstream,
     facts: Facts,
-    /// What is asked for: what the server has refused is left out.
-    parts: Vec<(Part, String)>,
+    asked: Asked,
     gaps: Vec<Trouble>,
     /// The server runs on this machine, as it seems.
     local: bool,
+}
+
+/// What is asked for.
+#[derive(Debug)]
+enum Asked {
+    /// Of a server; what it has refused is left out.
+    Parts(Vec<(Part, String)>),
+    /// Of a relay, what it has.
+    Relay,
+    /// Of a relay that refuses to tell, whether it is still there.
+    Nothing,
 }
 
 #[derive(Default, Deserialize)]
@@ -48,21 +70,32 @@ impl Probe {
     /// Connects and learns what does not change. An error is a server that does not answer
     /// or that the questions are not written for.
     pub fn connect(node: &Node, application_name: &str) -> Result<Self> {
-        let mut server = Upstream::connect(&node.conninfo, Purpose::Sql, application_name)?;
+        let connected = Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+        let mut server = match node.role {
+            Role::Relay => return Self::relay(node, connected.map_err(no_console)?),
+            _ => connected?,
+        };
         server.set_patience(PATIENCE);
         let major = server.server_version() / 10_000;
         if !SUPPORTED.contains(&major) {
             return Err(LagError::Version(major));
         }
         server.query(questions::PREPARE)?;
-        let mut facts: Facts = json("settings", single(server.query(&questions::facts())?))?;
+        let facts = server.query(&questions::facts());
+        if facts.as_ref().is_err_and(|error| error.refusal().is_some())
+            && relay_version(&mut server)?.is_some()
+        {
+            return Err(LagError::WrongRole(
+                "it is a relay's console: name it with --relay".to_owned(),
+            ));
+        }
+        let mut facts: Facts = json("settings", single(facts?))?;
         let mut gaps = Vec::new();
         match server.query(questions::SYSTEM) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
-            Err(error) if error.refusal().is_some() => gaps.push(Trouble::Gap {
-                what: "the system identifier".to_owned(),
-                reason: error.to_string(),
-            }),
+            Err(error) if error.refusal().is_some() => {
+                gaps.push(gap("the system identifier", &words(&error)));
+            }
             Err(error) => return Err(error.into()),
         }
         if !facts.monitor {
@@ -78,15 +111,19 @@ impl Probe {
                 Some((part, sql))
             })
             .collect();
-        let local = server
-            .server()
-            .is_ok_and(|server| server.host.starts_with('/'));
+        if let Ok(server) = server.server() {
+            facts.hosts = [Some(server.host), server.hostaddr]
+                .into_iter()
+                .flatten()
+                .collect();
+        }
+        let local = facts.hosts.iter().any(|host| host.starts_with('/'));
         server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
         let mut probe = Self {
             node: node.clone(),
             server,
             facts,
-            parts,
+            asked: Asked::Parts(parts),
             gaps,
             local,
         };
@@ -96,15 +133,35 @@ impl Probe {
 
     /// Prepares the sample, without what is refused already when it is planned.
     fn prepare(&mut self) -> Result<()> {
-        loop {
-            let list: Vec<&str> = self.parts.iter().map(|(_, sql)| sql.as_str()).collect();
-            let statement = format!("PREPARE {SAMPLE} AS SELECT {}", list.join(", "));
+        while let Asked::Parts(parts) = &self.asked {
+            let statement = format!("PREPARE {SAMPLE} AS {}", select(parts));
             match self.server.query(&statement) {
-                Ok(_) => return Ok(()),
-                Err(error) if error.refusal().is_some() => self.leave_out_refused()?,
+                Ok(_) => break,
+                Err(error) if error.refusal().is_some() => self.leave_out_refused(&error)?,
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
+    }
+
+    /// Makes sure that what answers is a relay.
+    fn relay(node: &Node, mut server: Upstream) -> Result<Self> {
+        server.set_patience(PATIENCE);
+        let Some(version) = relay_version(&mut server)? else {
+            return Err(no_relay());
+        };
+        Ok(Self {
+            node: node.clone(),
+            server,
+            facts: Facts {
+                relay: Some(version),
+                monitor: true,
+                ..Facts::default()
+            },
+            asked: Asked::Relay,
+            gaps: Vec::new(),
+            local: false,
+        })
     }
 
     /// What does not change while the connection lasts.
@@ -130,63 +187,91 @@ impl Probe {
     /// Takes a sample; `began` is when the window did.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         loop {
+            let question = match &self.asked {
+                Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
+                Asked::Relay => relay::QUESTIONS.to_owned(),
+                Asked::Nothing => relay::VERSION.to_owned(),
+            };
             let asked = Instant::now();
-            match self.server.query(&format!("EXECUTE {SAMPLE}")) {
-                Ok(rows) => {
+            match self.server.tables(&question) {
+                Ok(answers) => {
                     let answered = Instant::now();
                     let clock = wall_clock_us() - micros(answered - asked) / 2;
-                    let columns = rows.into_iter().next().unwrap_or_default();
-                    let mut sample = self.read(columns, clock)?;
+                    let mut sample = self.read(answers, clock)?;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
                 }
                 Err(error) if error.refusal().is_some() => {
-                    self.leave_out_refused()?;
-                    self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
-                    self.prepare()?;
+                    self.leave_out_refused(&error)?;
+                    if matches!(self.asked, Asked::Parts(_)) {
+                        self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+                        self.prepare()?;
+                    }
                 }
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
-    /// Asks only where WAL ends; None if there is none yet or it may not be read.
-    pub fn glance(&mut self, began: Instant) -> Result<Option<Glance>> {
+    /// Asks only where WAL ends, a relay for each of its groups, which is then named; nothing
+    /// if there is none yet or it may not be read.
+    pub fn glance(&mut self, began: Instant) -> Result<Vec<(Option<String>, Glance)>> {
+        let question = match &self.asked {
+            Asked::Parts(_) => format!("EXECUTE {GLANCE}"),
+            Asked::Relay => relay::UPSTREAM.to_owned(),
+            Asked::Nothing => return Ok(Vec::new()),
+        };
         let asked = Instant::now();
-        let rows = match self.server.query(&format!("EXECUTE {GLANCE}")) {
-            Ok(rows) => rows,
-            Err(error) if error.refusal().is_some() => return Ok(None),
+        let answers = match self.server.tables(&question) {
+            Ok(answers) => answers,
+            Err(error) if error.refusal().is_some() => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),
         };
         let middle = asked + asked.elapsed() / 2;
-        let end = single(rows).and_then(|text| text.parse().ok());
-        Ok(end.map(|end| Glance {
-            at: middle.saturating_duration_since(began),
-            end,
-        }))
+        let at = middle.saturating_duration_since(began);
+        let glance = |group, end| (group, Glance { at, end });
+        Ok(match &self.asked {
+            Asked::Parts(_) => {
+                let rows = answers.into_iter().next().unwrap_or_default().rows;
+                let end = single(rows).and_then(|text| text.parse().ok());
+                end.map(|end| glance(None, end)).into_iter().collect()
+            }
+            _ => relay::ends(&answers)?
+                .into_iter()
+                .map(|(group, end)| glance(Some(group), end))
+                .collect(),
+        })
     }
 
     /// Asks for each part alone, and leaves out those that are refused.
-    fn leave_out_refused(&mut self) -> Result<()> {
-        let before = self.parts.len();
+    fn leave_out_refused(&mut self, error: &UpstreamError) -> Result<()> {
+        let parts = match &mut self.asked {
+            Asked::Parts(parts) => std::mem::take(parts),
+            Asked::Relay => {
+                self.facts.monitor = false;
+                self.gaps.push(gap("groups and slots", &words(error)));
+                self.asked = Asked::Nothing;
+                return Ok(());
+            }
+            Asked::Nothing => return Err(LagError::Server(error.clone())),
+        };
+        let before = parts.len();
         let mut kept = Vec::new();
-        for (part, sql) in std::mem::take(&mut self.parts) {
+        for (part, sql) in parts {
             match self.server.query(&format!("SELECT {sql}")) {
                 Ok(_) => kept.push((part, sql)),
                 Err(error) => match error.refusal() {
                     // Nothing is left without these.
                     Some(_) if part == Part::Moment => return Err(error.into()),
-                    Some(refusal) => self.gaps.push(Trouble::Gap {
-                        what: part.words().to_owned(),
-                        reason: refusal.message.clone(),
-                    }),
+                    Some(refusal) => self.gaps.push(gap(part.words(), &refusal.message)),
                     None => return Err(error.into()),
                 },
             }
         }
-        self.parts = kept;
-        match self.parts.len() < before {
+        let fewer = kept.len() < before;
+        self.asked = Asked::Parts(kept);
+        match fewer {
             true => Ok(()),
             // Each alone is answered: the refusal has passed, or all together are too much.
             false => Err(LagError::Answer {
@@ -196,39 +281,134 @@ impl Probe {
         }
     }
 
-    fn read(&self, columns: Vec<Option<String>>, clock_us: i64) -> Result<Sample> {
-        let mut sample = Sample::default();
-        for ((part, _), text) in self.parts.iter().zip(columns) {
-            let what = part.words();
-            match part {
-                Part::Moment => {
-                    let moment: Moment = json(what, text)?;
-                    sample.in_recovery = moment.in_recovery;
-                    sample.clock_offset_us = moment.clock_us.saturating_sub(clock_us);
-                }
-                Part::Wal => sample.wal = json(what, text)?,
-                Part::Senders => sample.senders = json(what, text)?,
-                Part::Slots => sample.slots = json(what, text)?,
-                Part::Decoding => sample.decoding = json(what, text)?,
-                Part::Receiver => {
-                    sample.receiver = text.map(|t| json(what, Some(t))).transpose()?
-                }
-                Part::Subscriptions => sample.subscriptions = json(what, text)?,
-                Part::Processes => sample.processes = json(what, text)?,
-                Part::Clients => sample.clients = json(what, text)?,
-                Part::Conflicts => sample.conflicts = json(what, text)?,
-                Part::Totals => sample.totals = json(what, text)?,
-                Part::Extension => {
-                    sample.extension = text.map(|t| json(what, Some(t))).transpose()?;
-                }
+    fn read(&self, answers: Vec<Table>, clock_us: i64) -> Result<Sample> {
+        let mut sample = match &self.asked {
+            Asked::Parts(parts) => {
+                let row = answers.into_iter().next().unwrap_or_default().rows;
+                let columns = row.into_iter().next().unwrap_or_default();
+                read_parts(parts.iter().map(|(part, _)| *part), columns, clock_us)?
             }
-        }
+            Asked::Relay => read_relay(&answers)?,
+            Asked::Nothing => Sample::default(),
+        };
         if self.local {
             for process in &mut sample.processes {
                 process.cpu = local::cpu(process.pid, &process.backend_type);
             }
         }
         Ok(sample)
+    }
+}
+
+/// One statement for all parts.
+fn select(parts: &[(Part, String)]) -> String {
+    let list: Vec<&str> = parts.iter().map(|(_, sql)| sql.as_str()).collect();
+    format!("SELECT {}", list.join(", "))
+}
+
+/// A sample from the answers to a server's parts, each in its column. Whatever the server sends,
+/// the sample is bounded, and its texts are [`plain`].
+pub fn read_parts(
+    parts: impl Iterator<Item = Part>,
+    columns: Vec<Option<String>>,
+    clock_us: i64,
+) -> Result<Sample> {
+    let mut sample = Sample {
+        size: columns.iter().flatten().map(String::len).sum(),
+        ..Sample::default()
+    };
+    within_limit(sample.size)?;
+    for (part, text) in parts.zip(columns) {
+        let what = part.words();
+        match part {
+            Part::Moment => {
+                let moment: Moment = json(what, text)?;
+                sample.in_recovery = moment.in_recovery;
+                sample.clock_offset_us = moment.clock_us.saturating_sub(clock_us);
+            }
+            Part::Wal => sample.wal = json(what, text)?,
+            Part::Senders => sample.senders = list(what, text)?,
+            Part::Slots => sample.slots = list(what, text)?,
+            Part::Decoding => sample.decoding = list(what, text)?,
+            Part::Receiver => sample.receiver = text.map(|t| json(what, Some(t))).transpose()?,
+            Part::Subscriptions => sample.subscriptions = list(what, text)?,
+            Part::Processes => sample.processes = list(what, text)?,
+            Part::Clients => {
+                sample.clients = json(what, text)?;
+                sample.clients.oldest.truncate(MOST_ROWS);
+            }
+            Part::Conflicts => sample.conflicts = json(what, text)?,
+            Part::Totals => {
+                sample.totals = json(what, text)?;
+                sample.totals.io.truncate(MOST_ROWS);
+            }
+            Part::Extension => {
+                sample.extension = text.map(|t| json(what, Some(t))).transpose()?;
+            }
+        }
+    }
+    Ok(sample)
+}
+
+/// A sample from what a relay's console has answered to [`relay::QUESTIONS`].
+pub fn read_relay(answers: &[Table]) -> Result<Sample> {
+    let values = answers
+        .iter()
+        .flat_map(|table| table.rows.iter().flatten().flatten());
+    let mut sample = Sample {
+        size: values.map(String::len).sum(),
+        ..Sample::default()
+    };
+    within_limit(sample.size)?;
+    let relay = Relay::read(answers)?;
+    relay.stand_in(&mut sample);
+    sample.relay = Some(relay);
+    Ok(sample)
+}
+
+fn within_limit(size: usize) -> Result<()> {
+    match size > MOST_ANSWER {
+        true => Err(LagError::Answer {
+            what: "everything".to_owned(),
+            reason: format!("it is longer than {} MB", MOST_ANSWER / (1024 * 1024)),
+        }),
+        false => Ok(()),
+    }
+}
+
+fn gap(what: &str, reason: &str) -> Trouble {
+    Trouble::Gap {
+        what: what.to_owned(),
+        reason: plain(reason),
+    }
+}
+
+/// The version of the relay whose console this is; None of a server.
+fn relay_version(server: &mut Upstream) -> Result<Option<String>> {
+    match server.query(relay::VERSION) {
+        Ok(rows) => {
+            Ok(single(rows).and_then(|words| words.strip_prefix(relay::VERSION_WORDS).map(plain)))
+        }
+        Err(error) if error.refusal().is_some() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn no_relay() -> LagError {
+    LagError::WrongRole(
+        "it is a PostgreSQL server, no relay: name it with --primary, --standby or --subscriber"
+            .to_owned(),
+    )
+}
+
+/// A server has no database of the console's name, and says so. In other languages than this it
+/// is shown as unreachable, with the server's own words.
+fn no_console(error: UpstreamError) -> LagError {
+    match &error {
+        UpstreamError::Connect(words) if words.contains("database \"lockstep\" does not exist") => {
+            no_relay()
+        }
+        _ => error.into(),
     }
 }
 
@@ -254,10 +434,19 @@ fn single(rows: Vec<Vec<Option<String>>>) -> Option<String> {
     rows.into_iter().next()?.into_iter().next()?
 }
 
+/// A list, of which only so much is kept.
+fn list<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<Vec<T>> {
+    let mut list: Vec<T> = json(what, text)?;
+    list.truncate(MOST_ROWS);
+    Ok(list)
+}
+
 fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
-    serde_json::from_str(&text.unwrap_or_default()).map_err(|error| LagError::Answer {
+    let text = plain_json(&text.unwrap_or_default());
+    serde_json::from_str(&text).map_err(|error| LagError::Answer {
         what: what.to_owned(),
-        reason: error.to_string(),
+        // It may quote what it did not understand.
+        reason: plain(&error.to_string()).chars().take(MOST_WORDS).collect(),
     })
 }
 

@@ -96,9 +96,13 @@ const SETTINGS: &[&str] = &[
     "track_io_timing",
     "wal_sync_method",
     "fsync",
+    "lockstep.enabled",
+    "lockstep.replay_priority",
+    "lockstep.read_throttle",
 ];
 
-/// The statement that gives [`crate::sample::Facts`].
+/// The statement that gives [`crate::sample::Facts`]. The extension is also created where it is
+/// not loaded: on the primaries of standbys that load it.
 pub fn facts() -> String {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
     format!(
@@ -108,7 +112,8 @@ pub fn facts() -> String {
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
-              ON n.oid = e.extnamespace WHERE e.extname = 'lockstep'))",
+              ON n.oid = e.extnamespace WHERE e.extname = 'lockstep' \
+              AND current_setting('lockstep.enabled', true) IS NOT NULL))",
         names.join(", ")
     )
 }
@@ -139,11 +144,13 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                1000 * extract(epoch FROM replay_lag) AS replay_lag_ms, \
                age(backend_xmin) AS xmin_age FROM pg_stat_replication",
         ),
-        Part::Slots => list(
+        Part::Slots => list(&format!(
             "SELECT slot_name, slot_type, database, temporary, active, active_pid, \
                greatest(age(xmin), age(catalog_xmin)) AS xmin_age, restart_lsn, \
-               confirmed_flush_lsn, wal_status, safe_wal_size FROM pg_replication_slots",
-        ),
+               confirmed_flush_lsn, wal_status, safe_wal_size, {} AS synced \
+             FROM pg_replication_slots",
+            if major >= 17 { "synced" } else { "false" }
+        )),
         Part::Decoding => list(
             "SELECT slot_name, spill_txns, spill_count, spill_bytes, stream_txns, stream_bytes, \
                total_txns, total_bytes FROM pg_stat_replication_slots",
@@ -231,9 +238,13 @@ fn totals(major: u32) -> String {
     let io = match major {
         ..=15 => "'[]'::json".to_owned(),
         _ => list(
-            "SELECT backend_type, coalesce(sum(reads), 0) AS reads, \
-               coalesce(sum(read_time), 0) AS read_time_ms, coalesce(sum(fsyncs), 0) AS fsyncs, \
-               coalesce(sum(fsync_time), 0) AS fsync_time_ms FROM pg_stat_io \
+            // WAL is an object of its own from 18 on, and not counted before.
+            "SELECT backend_type, \
+               coalesce(sum(reads) FILTER (WHERE object = 'relation'), 0) AS reads, \
+               coalesce(sum(read_time) FILTER (WHERE object = 'relation'), 0) AS read_time_ms, \
+               coalesce(sum(fsyncs) FILTER (WHERE object = 'wal'), 0) AS fsyncs, \
+               coalesce(sum(fsync_time) FILTER (WHERE object = 'wal'), 0) AS fsync_time_ms \
+             FROM pg_stat_io \
              WHERE backend_type IN ('startup', 'walreceiver') GROUP BY backend_type",
         ),
     };
@@ -268,6 +279,8 @@ mod tests {
         assert!(of(Part::Subscriptions, 16).contains("leader_pid"));
         assert!(!of(Part::Totals, 15).contains("pg_stat_io"));
         assert!(of(Part::Totals, 18).contains("pg_stat_io"));
+        assert!(of(Part::Slots, 16).contains("false AS synced"));
+        assert!(of(Part::Slots, 17).contains("synced AS synced"));
         assert_eq!(expression(Part::Extension, 15, None), None);
         assert!(
             expression(Part::Extension, 15, Some("\"S\""))

@@ -8,6 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::local::Cpu;
 use crate::position;
+use crate::relay::Relay;
 
 /// What does not change while a connection lasts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -19,10 +20,15 @@ pub struct Facts {
     pub system: String,
     /// The connection's database.
     pub database: String,
+    /// The version of a relay; None of a server.
+    pub relay: Option<String>,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
     /// Settings by name, in their own units as in `pg_settings.setting`.
     pub settings: BTreeMap<String, String>,
+    /// Host and address that we are connected to; those of a Unix socket begin with `/`.
+    #[serde(skip)]
+    pub hosts: Vec<String>,
     /// The schema of extension lockstep, quoted, where it is created.
     pub extension: Option<String>,
 }
@@ -33,9 +39,10 @@ impl Facts {
         self.version / 10_000
     }
 
-    /// A setting's number, in its unit.
+    /// A setting's number, in its unit; None of what no setting can be.
     pub fn number(&self, setting: &str) -> Option<f64> {
-        self.settings.get(setting)?.parse().ok()
+        let number: f64 = self.settings.get(setting)?.parse().ok()?;
+        (number.abs() < 1e18).then_some(number)
     }
 
     /// A setting's value.
@@ -77,6 +84,10 @@ pub struct Sample {
     pub totals: Totals,
     /// What extension lockstep says.
     pub extension: Option<Extension>,
+    /// What a relay says of itself. Its slots are among [`Sample::slots`] as well.
+    pub relay: Option<Relay>,
+    /// Bytes of the answers.
+    pub size: usize,
 }
 
 /// Ends of a server's WAL.
@@ -162,6 +173,8 @@ pub struct Slot {
     pub wal_status: Option<String>,
     /// Bytes that may still be written before it is in danger.
     pub safe_wal_size: Option<i64>,
+    /// A standby's copy of the primary's slot, which nobody can use yet.
+    pub synced: bool,
 }
 
 /// A row of `pg_stat_replication_slots`.
@@ -376,11 +389,21 @@ pub struct Extension {
 
 impl Sample {
     /// The end of WAL that others can get from here: flushed on a primary; on a standby what
-    /// is received, or what is replayed while nothing was streamed.
+    /// is received, or what is replayed while nothing was streamed; of a relay the furthest
+    /// group's.
     pub fn end(&self) -> Option<Lsn> {
         self.wal
             .flush
             .or_else(|| self.wal.receive.max(self.wal.replay))
+            .or_else(|| self.relay.as_ref()?.end())
+    }
+
+    /// The end of one of a relay's groups, or of a server.
+    pub fn end_of(&self, group: Option<&str>) -> Option<Lsn> {
+        match group {
+            Some(group) => self.relay.as_ref()?.group(group)?.end(),
+            None => self.end(),
+        }
     }
 
     /// What a new query sees.

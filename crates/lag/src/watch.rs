@@ -5,8 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
+use crate::plain::plain;
 use crate::probe::Probe;
-use crate::sample::Sample;
+use crate::sample::{Sample, Slot};
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
 
@@ -15,9 +16,6 @@ pub const EVERY: Duration = Duration::from_millis(100);
 
 /// How long to wait before another try to connect.
 const RETRY: Duration = Duration::from_secs(1);
-
-/// Most samples of a node in one window; the oldest go first.
-pub const MOST_SAMPLES: usize = 36_000;
 
 /// Clocks that differ by less are not worth a word, milliseconds.
 const SKEW_MS: f64 = 100.0;
@@ -74,12 +72,12 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
         match follow(node, watch, began, &mut seen) {
             Ok(()) => {
                 seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
-                    reason: error.to_string(),
+                    reason: plain(&error.to_string()),
                 }));
                 return seen;
             }
-            Err(LagError::Version(major)) => {
-                seen.troubles.push(Trouble::Version { major });
+            Err(error @ (LagError::Version(_) | LagError::WrongRole(_))) => {
+                seen.troubles.push(error.trouble());
                 return seen;
             }
             Err(error) => lost = Some(error),
@@ -89,9 +87,7 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
         }
         thread::sleep(RETRY);
     }
-    seen.troubles.extend(lost.map(|error| Trouble::Unreachable {
-        reason: error.to_string(),
-    }));
+    seen.troubles.extend(lost.map(|error| error.trouble()));
     seen
 }
 
@@ -106,7 +102,7 @@ fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) 
             .retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
         seen.troubles.extend(probe.gaps().iter().cloned());
         seen.troubles.extend(probe.mismatch(&sample));
-        keep(&mut seen.samples, sample);
+        seen.keep(sample);
         let next = asked + watch.every;
         if next > began + watch.length {
             return Ok(());
@@ -115,20 +111,16 @@ fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) 
     }
 }
 
-fn keep(samples: &mut Vec<Sample>, sample: Sample) {
-    if samples.len() >= MOST_SAMPLES {
-        samples.remove(0);
-    }
-    samples.push(sample);
-}
-
-/// What only shows when nodes are held against the primary: its cluster and its clock.
+/// What only shows when nodes are held against the primary: its cluster and its clock. A relay
+/// tells neither, but has slots there.
 pub fn compare(nodes: &mut [NodeWindow]) {
     let Some(primary) = nodes.iter().find(|node| node.role == Role::Primary) else {
         return;
     };
     let system = primary.facts.system.clone();
     let clock = clock(&primary.samples);
+    let slots = primary.last().filter(|_| primary.is_usable());
+    let slots = slots.map(|last| last.slots.clone());
     for node in nodes.iter_mut().filter(|node| node.role != Role::Primary) {
         let known = !system.is_empty() && !node.facts.system.is_empty();
         if node.role == Role::Standby && known && node.facts.system != system {
@@ -136,6 +128,12 @@ pub fn compare(nodes: &mut [NodeWindow]) {
                 found: node.facts.system.clone(),
                 expected: system.clone(),
             });
+        }
+        if node.role == Role::Relay {
+            let slots = slots.as_deref();
+            node.troubles
+                .extend(slots.and_then(|slots| stranger(node, slots)));
+            continue;
         }
         if let (Some((offset, error)), Some((theirs, their_error))) =
             (clock, self::clock(&node.samples))
@@ -150,6 +148,27 @@ pub fn compare(nodes: &mut [NodeWindow]) {
             }
         }
     }
+}
+
+/// A relay of another primary: it streams all the time, but from none of the primary's slots.
+fn stranger(relay: &NodeWindow, slots: &[Slot]) -> Option<Trouble> {
+    let groups = |sample: &Sample| sample.relay.as_ref().map(|relay| relay.groups.clone());
+    let before = relay.samples.first().and_then(groups)?;
+    let streamed = |name: &str| {
+        let mut groups = before.iter();
+        groups.any(|group| group.name == name && group.is_streaming())
+    };
+    let mut now = relay.last().and_then(groups)?;
+    now.retain(|group| group.is_streaming() && streamed(&group.name));
+    let first = now.first()?;
+    let known = |slot: &str| slots.iter().any(|row| row.slot_name == slot);
+    (!now.iter().any(|group| known(&group.upstream_slot))).then(|| Trouble::WrongRole {
+        reason: format!(
+            "it is a relay of another primary than the one that was named: group {} streams from {}",
+            first.name,
+            first.primary.as_deref().unwrap_or("elsewhere")
+        ),
+    })
 }
 
 /// A server's clock less ours, and how far this may be off, both in milliseconds: from the
@@ -182,8 +201,7 @@ mod tests {
             },
             // A slow answer says little about the clock.
             samples: vec![sample(900, 2000), sample(0, round_trip_ms)],
-            glances: Vec::new(),
-            troubles: Vec::new(),
+            ..NodeWindow::empty("", role)
         }
     }
 

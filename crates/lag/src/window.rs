@@ -1,5 +1,6 @@
 //! The samples of some seconds, and how to read them. No I/O, no clock.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -7,6 +8,15 @@ use lockstep_wire::Lsn;
 use crate::local::Cpu;
 use crate::node::{Role, Trouble};
 use crate::sample::{Facts, Process, Sample};
+
+/// Most samples of a node in one window; the oldest go first.
+pub const MOST_SAMPLES: usize = 36_000;
+
+/// Most bytes of answers that a window keeps of a node; the oldest samples go first.
+pub const MOST_BYTES: usize = 256 * 1024 * 1024;
+
+/// Of so many of a relay's groups the ends are remembered for longer than samples are.
+const MOST_GROUPS: usize = 64;
 
 /// All nodes over some seconds.
 #[derive(Debug, Clone, Default)]
@@ -29,6 +39,8 @@ pub struct NodeWindow {
     /// Ends of its WAL at more moments than there are samples, and from longer ago; oldest
     /// first.
     pub glances: Vec<Glance>,
+    /// The same for each of a relay's groups.
+    pub group_glances: BTreeMap<String, Vec<Glance>>,
     /// What is wrong with it.
     pub troubles: Vec<Trouble>,
 }
@@ -63,7 +75,7 @@ impl Window {
     }
 
     /// Nodes that something can be said about.
-    pub fn usable(&self) -> impl Iterator<Item = &NodeWindow> {
+    pub fn usable(&self) -> impl DoubleEndedIterator<Item = &NodeWindow> {
         self.nodes.iter().filter(|node| node.is_usable())
     }
 }
@@ -119,7 +131,7 @@ impl NodeWindow {
         let mut values = self.samples.iter().filter_map(counter);
         let first = values.next();
         match (first, values.next_back()) {
-            (Some(first), Some(last)) => (last - first).max(0.0),
+            (Some(first), Some(last)) => (last - first).clamp(0.0, f64::MAX),
             _ => 0.0,
         }
     }
@@ -132,15 +144,53 @@ impl NodeWindow {
             facts: Facts::default(),
             samples: Vec::new(),
             glances: Vec::new(),
+            group_glances: BTreeMap::new(),
             troubles: Vec::new(),
         }
     }
 
-    /// The end of this node's WAL at a moment: as in the newest answer that is not later.
-    pub fn end_at(&self, at: Duration) -> Option<Lsn> {
-        let after = self.glances.partition_point(|glance| glance.at <= at);
-        let glance = after.checked_sub(1).and_then(|last| self.glances.get(last));
-        let sample = self.sample_at(at).and_then(Sample::end);
+    /// Adds a sample. The oldest go where these would be too many or too large.
+    pub fn keep(&mut self, sample: Sample) {
+        let mut size = sample.size;
+        let fitting = self.samples.iter().rev().take(MOST_SAMPLES - 1);
+        let kept = fitting
+            .take_while(|sample| {
+                size = size.saturating_add(sample.size);
+                size <= MOST_BYTES
+            })
+            .count();
+        self.samples.drain(..self.samples.len() - kept);
+        self.samples.push(sample);
+    }
+
+    /// Adds an end of a server, or of a relay's group.
+    pub fn glanced(&mut self, group: Option<String>, glance: Glance) {
+        match group {
+            None => self.glances.push(glance),
+            Some(group) if self.group_glances.contains_key(&group) => {
+                self.group_glances.entry(group).or_default().push(glance);
+            }
+            Some(group) if self.group_glances.len() < MOST_GROUPS => {
+                self.group_glances.insert(group, vec![glance]);
+            }
+            Some(_) => {}
+        }
+    }
+
+    fn glances_of(&self, group: Option<&str>) -> &[Glance] {
+        match group {
+            Some(group) => self.group_glances.get(group).map_or(&[], Vec::as_slice),
+            None => &self.glances,
+        }
+    }
+
+    /// The end of this node's WAL, or of one of a relay's groups, at a moment: as in the newest
+    /// answer that is not later.
+    pub fn end_at(&self, group: Option<&str>, at: Duration) -> Option<Lsn> {
+        let glances = self.glances_of(group);
+        let after = glances.partition_point(|glance| glance.at <= at);
+        let glance = after.checked_sub(1).and_then(|last| glances.get(last));
+        let sample = self.sample_at(at).and_then(|sample| sample.end_of(group));
         sample.max(glance.map(|glance| glance.end))
     }
 
@@ -153,15 +203,14 @@ impl NodeWindow {
     /// For how long there has been WAL beyond a position, at least: since the first answer
     /// whose end was beyond it. By our own clock, so that it does not matter what the
     /// servers' clocks say. Zero if there is none at that moment.
-    pub fn age_beyond(&self, position: Lsn, at: Duration) -> Duration {
+    pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {
         let sample = self
             .samples
             .iter()
-            .find(|sample| sample.end().is_some_and(|end| end > position));
-        let glanced = self
-            .glances
-            .partition_point(|glance| glance.end <= position);
-        let glance = self.glances.get(glanced).map(|glance| glance.at);
+            .find(|sample| sample.end_of(group).is_some_and(|end| end > position));
+        let glances = self.glances_of(group);
+        let glanced = glances.partition_point(|glance| glance.end <= position);
+        let glance = glances.get(glanced).map(|glance| glance.at);
         let beyond = sample
             .map(|sample| sample.at)
             .into_iter()
@@ -200,7 +249,7 @@ fn shares(before: Cpu, after: Cpu, time: Duration) -> Option<CpuShares> {
 
 /// A part of a whole; 0 of nothing.
 pub fn ratio(part: f64, whole: f64) -> f64 {
-    match whole > 0.0 {
+    match whole > 0.0 && part.is_finite() && whole.is_finite() {
         true => part / whole,
         false => 0.0,
     }
@@ -219,9 +268,6 @@ mod tests {
 
     fn primary(ends: &[(u64, u64)]) -> NodeWindow {
         NodeWindow {
-            name: "primary".to_owned(),
-            role: Role::Primary,
-            facts: Facts::default(),
             samples: ends
                 .iter()
                 .map(|&(ms, end)| Sample {
@@ -233,8 +279,7 @@ mod tests {
                     ..Sample::default()
                 })
                 .collect(),
-            glances: Vec::new(),
-            troubles: Vec::new(),
+            ..NodeWindow::empty("primary", Role::Primary)
         }
     }
 
@@ -248,13 +293,13 @@ mod tests {
         primary.glances = vec![glance(0, 100), glance(400, 200), glance(900, 300)];
         for (position, at, expected) in [(100, 1000, 600), (250, 1000, 100), (300, 1000, 0)] {
             assert_eq!(
-                primary.age_beyond(Lsn::from(position), Duration::from_millis(at)),
+                primary.age_beyond(None, Lsn::from(position), Duration::from_millis(at)),
                 Duration::from_millis(expected),
                 "{position} at {at}"
             );
         }
         for (at, end) in [(399, 100), (400, 200), (950, 300), (2000, 300)] {
-            let found = primary.end_at(Duration::from_millis(at));
+            let found = primary.end_at(None, Duration::from_millis(at));
             assert_eq!(found, Some(Lsn::from(end)), "at {at}");
         }
     }
@@ -270,16 +315,16 @@ mod tests {
             (50, 300, 300),
         ] {
             assert_eq!(
-                primary.age_beyond(Lsn::from(position), Duration::from_millis(at)),
+                primary.age_beyond(None, Lsn::from(position), Duration::from_millis(at)),
                 Duration::from_millis(expected),
                 "{position} at {at}"
             );
         }
         assert_eq!(
-            primary.end_at(Duration::from_millis(250)),
+            primary.end_at(None, Duration::from_millis(250)),
             Some(Lsn::from(200))
         );
-        assert_eq!(primary.end_at(Duration::ZERO), Some(Lsn::from(100)));
+        assert_eq!(primary.end_at(None, Duration::ZERO), Some(Lsn::from(100)));
     }
 
     #[test]

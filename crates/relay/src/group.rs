@@ -160,6 +160,7 @@ pub struct Group {
     phase: watch::Sender<Phase>,
     reason: Mutex<String>,
     sent: AtomicU64,
+    committed: AtomicU64,
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
@@ -317,7 +318,6 @@ impl Group {
             kept: Mutex::new(kept),
             start,
             folder,
-            log: Arc::new(log),
             primary: around.primary.clone(),
             slots: around.slots.clone(),
             policy: around.policy.clone(),
@@ -327,9 +327,12 @@ impl Group {
             phase: watch::Sender::new(Phase::Connecting),
             reason: Mutex::new(String::new()),
             sent: AtomicU64::new(0),
+            // Of a log from before a restart this is not known; not earlier than that.
+            committed: AtomicU64::new(log.received().into()),
             units: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
+            log: Arc::new(log),
         })
     }
 
@@ -533,6 +536,11 @@ impl Group {
         self.sent.fetch_max(lsn.into(), Ordering::Relaxed);
     }
 
+    /// Notes where the last transaction ends.
+    pub fn note_committed(&self, lsn: Lsn) {
+        self.committed.fetch_max(lsn.into(), Ordering::Relaxed);
+    }
+
     /// Counts what was received.
     pub fn count(&self, units: u64, bytes: u64) {
         self.units.fetch_add(units, Ordering::Relaxed);
@@ -616,6 +624,7 @@ impl Group {
             },
             sent: self.sent.load(Ordering::Relaxed).into(),
             received: self.log.received(),
+            committed: self.committed.load(Ordering::Relaxed).into(),
             durable: self.log.durable(),
             oldest_cached: self.log.oldest_cached(),
             oldest_spooled: self.log.oldest(),

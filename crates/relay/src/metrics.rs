@@ -8,13 +8,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::fmt::Write;
 use std::future::Future;
 use std::io;
-use std::net::SocketAddr;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::Router;
@@ -22,19 +18,14 @@ use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::serve::Listener;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tokio::time::{Instant, Sleep};
+use tokio::net::TcpListener;
 
+use crate::bounded::Limited;
+use crate::exposition::{Exposition, TEXT_FORMAT};
 use crate::stats::{ClientStat, GroupStat, SlotStat, Snapshot, Source};
 
 /// Most connections at once; others wait.
 pub const MOST_CONNECTIONS: usize = 32;
-
-/// How long a connection may be silent.
-pub const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long requests under way may take once the relay ends.
 pub const LAST_REQUESTS: Duration = Duration::from_secs(2);
@@ -47,13 +38,10 @@ pub const STREAMING: &str = "streaming";
 const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
 const CLIENT_STATES: [&str; 3] = ["passed through", "streaming", "console"];
 
-/// The content type of the text format.
-const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
-
 /// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also
 /// with a reset of their statistics.
 pub fn render(snapshot: &Snapshot) -> String {
-    let mut text = Text(String::new());
+    let mut text = Exposition::new("lockstep_relay_");
     text.family(
         "build_info",
         "gauge",
@@ -63,7 +51,7 @@ pub fn render(snapshot: &Snapshot) -> String {
     groups(&mut text, &snapshot.groups);
     slots(&mut text, &snapshot.slots);
     clients(&mut text, &snapshot.clients);
-    text.0
+    text.into_text()
 }
 
 /// A metric of each group: its name, kind, help and value.
@@ -137,7 +125,7 @@ const GROUP_FAMILIES: [GroupFamily; 10] = [
     ),
 ];
 
-fn groups(text: &mut Text, groups: &[GroupStat]) {
+fn groups(text: &mut Exposition, groups: &[GroupStat]) {
     let name = "upstream_state";
     text.family(
         name,
@@ -159,7 +147,7 @@ fn groups(text: &mut Text, groups: &[GroupStat]) {
     }
 }
 
-fn slots(text: &mut Text, slots: &[SlotStat]) {
+fn slots(text: &mut Exposition, slots: &[SlotStat]) {
     type Family = (
         &'static str,
         &'static str,
@@ -226,7 +214,7 @@ fn slots(text: &mut Text, slots: &[SlotStat]) {
     }
 }
 
-fn clients(text: &mut Text, clients: &[ClientStat]) {
+fn clients(text: &mut Exposition, clients: &[ClientStat]) {
     text.family("clients", "gauge", "Sessions of clients, by what they do.");
     for state in CLIENT_STATES {
         let number = clients
@@ -242,37 +230,6 @@ fn flag(is: bool) -> &'static str {
         true => "1",
         false => "0",
     }
-}
-
-/// The text format, written piece by piece.
-struct Text(String);
-
-impl Text {
-    /// What precedes a family's samples.
-    fn family(&mut self, name: &str, kind: &str, help: &str) {
-        let help = help.replace('\\', "\\\\").replace('\n', "\\n");
-        // Writing to a string cannot fail.
-        let _ = writeln!(
-            self.0,
-            "# HELP lockstep_relay_{name} {help}\n# TYPE lockstep_relay_{name} {kind}"
-        );
-    }
-
-    fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: &str) {
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
-            .collect();
-        let labels = labels.join(",");
-        let _ = writeln!(self.0, "lockstep_relay_{name}{{{labels}}} {value}");
-    }
-}
-
-/// A label's value.
-fn escaped(text: &str) -> String {
-    text.replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
 }
 
 /// What `/healthz` says: true if every group streams, and JSON for people who ask why not.
@@ -332,10 +289,7 @@ pub async fn serve(
         stop.await;
         let _ = stopped.send(true);
     };
-    let limited = Limited {
-        listener,
-        free: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
-    };
+    let limited = Limited::new(listener, MOST_CONNECTIONS);
     let serving = axum::serve(limited, router(source)).with_graceful_shutdown(graceful);
     let hurry = async {
         // An error means that the other side is gone, that is, that it has stopped.
@@ -345,91 +299,5 @@ pub async fn serve(
     tokio::select! {
         result = serving.into_future() => result,
         () = hurry => Ok(()),
-    }
-}
-
-/// A listener that lets only so many in at once.
-struct Limited {
-    listener: TcpListener,
-    free: Arc<Semaphore>,
-}
-
-impl Listener for Limited {
-    type Io = Guarded;
-    type Addr = SocketAddr;
-
-    async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        // Nobody closes it; if so, nothing is limited.
-        let permit = Arc::clone(&self.free).acquire_owned().await.ok();
-        let (stream, address) = Listener::accept(&mut self.listener).await;
-        let guarded = Guarded {
-            stream,
-            silence: Box::pin(tokio::time::sleep(PATIENCE)),
-            _permit: permit,
-        };
-        (guarded, address)
-    }
-
-    fn local_addr(&self) -> io::Result<SocketAddr> {
-        self.listener.local_addr()
-    }
-}
-
-/// A connection that ends when nothing moves for [`PATIENCE`].
-struct Guarded {
-    stream: TcpStream,
-    silence: Pin<Box<Sleep>>,
-    /// Free again when the connection ends.
-    _permit: Option<OwnedSemaphorePermit>,
-}
-
-impl Guarded {
-    /// Passes on what is ready; else sees how long nothing has been.
-    fn watch<T>(
-        &mut self,
-        context: &mut Context<'_>,
-        poll: Poll<io::Result<T>>,
-    ) -> Poll<io::Result<T>> {
-        match poll {
-            Poll::Ready(result) => {
-                self.silence.as_mut().reset(Instant::now() + PATIENCE);
-                Poll::Ready(result)
-            }
-            Poll::Pending => self
-                .silence
-                .as_mut()
-                .poll(context)
-                .map(|()| Err(io::ErrorKind::TimedOut.into())),
-        }
-    }
-}
-
-impl AsyncRead for Guarded {
-    fn poll_read(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        buffer: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let poll = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.watch(context, poll)
-    }
-}
-
-impl AsyncWrite for Guarded {
-    fn poll_write(
-        mut self: Pin<&mut Self>,
-        context: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let poll = Pin::new(&mut self.stream).poll_write(context, bytes);
-        self.watch(context, poll)
-    }
-
-    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
-    }
-
-    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(context)
     }
 }

@@ -17,15 +17,19 @@ pub struct Primary {
     conninfo: Conninfo,
     /// Used where a connection names no database.
     database: String,
+    /// `logical_decoding_work_mem` of streams, at least; kB, 0 for the server's own.
+    work_mem_kb: u64,
     server: Mutex<Option<Server>>,
 }
 
 impl Primary {
-    /// The primary of a conninfo.
-    pub fn new(conninfo: Conninfo, database: String) -> Self {
+    /// The primary of a conninfo. `work_mem` is the least `logical_decoding_work_mem` of
+    /// streams, in bytes.
+    pub fn new(conninfo: Conninfo, database: String, work_mem: u64) -> Self {
         Self {
             conninfo,
             database,
+            work_mem_kb: work_mem / 1024,
             server: Mutex::new(None),
         }
     }
@@ -48,7 +52,16 @@ impl Primary {
             None => AS_SUBSCRIBERS.to_owned(),
         };
         let conninfo = conninfo.with("options", &options)?;
-        self.open(conninfo.with("client_encoding", encoding)?)
+        let mut upstream = self.open(conninfo.with("client_encoding", encoding)?)?;
+        let kb = self.work_mem_kb;
+        if kb > 0 {
+            // A server that is given more keeps it.
+            upstream.query(&format!(
+                "SELECT pg_catalog.set_config(name, '{kb}', false) FROM pg_catalog.pg_settings \
+                 WHERE name = 'logical_decoding_work_mem' AND setting::bigint < {kb}"
+            ))?;
+        }
+        Ok(upstream)
     }
 
     fn open(&self, conninfo: Conninfo) -> Result<Upstream, UpstreamError> {

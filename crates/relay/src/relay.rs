@@ -82,7 +82,11 @@ impl Relay {
         let primary = config.primary.clone();
         let around = Surroundings {
             spool: config.spool.clone(),
-            primary: Arc::new(Primary::new(primary, config.console_database.clone())),
+            primary: Arc::new(Primary::new(
+                primary,
+                config.console_database.clone(),
+                config.logical_decoding_work_mem,
+            )),
             slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
             policy: InForce::new(policy(&config)),
             failover: config.failover,

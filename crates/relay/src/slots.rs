@@ -77,6 +77,9 @@ pub struct Slot {
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
     saved: AtomicU64,
+    /// What the subscriber last said that it has received and applied; for show only.
+    written: AtomicU64,
+    applied: AtomicU64,
     sent: AtomicU64,
     behind: AtomicU64,
     hit_bytes: AtomicU64,
@@ -111,6 +114,8 @@ impl Slot {
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
             saved: AtomicU64::new(confirmed),
+            written: AtomicU64::new(confirmed),
+            applied: AtomicU64::new(confirmed),
             sent: AtomicU64::new(confirmed),
             behind: AtomicU64::new(0),
             hit_bytes: AtomicU64::new(0),
@@ -143,6 +148,12 @@ impl Slot {
     /// Notes a confirmation; positions never go back.
     pub fn confirm(&self, lsn: Lsn) {
         self.confirmed.fetch_max(lsn.into(), Ordering::AcqRel);
+    }
+
+    /// Notes what the subscriber says that it has received and applied.
+    pub fn note(&self, written: Lsn, applied: Lsn) {
+        self.written.store(written.into(), Ordering::Relaxed);
+        self.applied.store(applied.into(), Ordering::Relaxed);
     }
 
     /// Notes how far its session is, and how many bytes of the log are still ahead of it.
@@ -194,13 +205,18 @@ impl Slot {
 
     /// Its row.
     pub fn stat(&self) -> SlotStat {
+        let confirmed = self.confirmed();
+        // What was confirmed is beyond doubt, also while nobody is connected.
+        let said = |lsn: &AtomicU64| Lsn::from(lsn.load(Ordering::Relaxed)).max(confirmed);
         SlotStat {
             name: self.name.clone(),
             database: self.database.clone(),
             group: self.route().group,
             active_pid: self.active().map(|active| active.pid),
             sent: self.sent.load(Ordering::Relaxed).into(),
-            confirmed: self.confirmed(),
+            written: said(&self.written),
+            applied: said(&self.applied),
+            confirmed,
             behind_bytes: self.behind.load(Ordering::Relaxed),
             cache_hit: self.hit_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),
             cache_miss: self.miss_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),

@@ -40,9 +40,13 @@ pub struct GroupStat {
     /// Where the primary's WAL ended when it was last heard.
     #[serde(serialize_with = "lsn")]
     pub sent: Lsn,
-    /// End of the last transaction received.
+    /// How far the stream was received: the end of the last transaction, or a later position
+    /// up to which there is none.
     #[serde(serialize_with = "lsn")]
     pub received: Lsn,
+    /// End of the last transaction received.
+    #[serde(serialize_with = "lsn")]
+    pub committed: Lsn,
     /// Durable in the spool, and confirmed to the primary.
     #[serde(serialize_with = "lsn")]
     pub durable: Lsn,
@@ -80,7 +84,13 @@ pub struct SlotStat {
     /// Sent to the subscriber.
     #[serde(serialize_with = "lsn")]
     pub sent: Lsn,
-    /// Confirmed by the subscriber.
+    /// Received by the subscriber, as it said.
+    #[serde(serialize_with = "lsn")]
+    pub written: Lsn,
+    /// Applied by the subscriber, as it said; not durable there, perhaps.
+    #[serde(serialize_with = "lsn")]
+    pub applied: Lsn,
+    /// Confirmed by the subscriber: durable there.
     #[serde(serialize_with = "lsn")]
     pub confirmed: Lsn,
     /// Bytes of the log between what the subscriber was sent and its end.

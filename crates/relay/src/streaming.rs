@@ -229,6 +229,7 @@ fn heed(feedback: FromStandby, shared: &Shared, slot: &Slot) {
     // Nobody can have made durable what was never sent.
     let offered = Lsn::from(shared.offered.load(Ordering::Acquire));
     slot.confirm(status.flushed.min(offered));
+    slot.note(status.written.min(offered), status.applied.min(offered));
     if status.reply {
         shared.asked.store(true, Ordering::Release);
         shared.changed.notify_one();

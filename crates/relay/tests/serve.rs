@@ -18,6 +18,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use lockstep_relay::secret::FileError;
 use lockstep_relay::serve::{Limits, Listen, Listener, Terms, Tls, TlsError, TlsFiles};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
@@ -473,7 +474,7 @@ fn keys_that_others_could_read_are_refused() {
         match fine {
             true => assert!(loaded.is_ok(), "{mode:o}"),
             false => assert!(
-                matches!(loaded.err().unwrap(), TlsError::Permissions { mode: m, .. } if m == mode)
+                matches!(loaded.err().unwrap(), TlsError::File(FileError::Permissions { mode: m, .. }) if m == mode)
             ),
         }
     }

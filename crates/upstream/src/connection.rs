@@ -17,6 +17,15 @@ use crate::{CANCEL_PATIENCE, MOST_ANSWER, PATIENCE, Result, UpstreamError};
 /// Rows of text; None is null.
 pub type Rows = Vec<Vec<Option<String>>>;
 
+/// Rows with the names of their columns.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    /// Names of the columns, in order.
+    pub columns: Vec<String>,
+    /// The rows.
+    pub rows: Rows,
+}
+
 /// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
@@ -136,6 +145,12 @@ impl Upstream {
         self.command(Step::Query, "run a query", sql)
     }
 
+    /// Runs SQL and returns what each statement that has rows has answered, also where these are
+    /// none, within the same limits as [`Upstream::query`].
+    pub fn tables(&mut self, sql: &str) -> Result<Vec<Table>> {
+        self.ask(Step::Query, "run a query", sql)
+    }
+
     /// The server's version, as in `server_version_num`: 150020.
     pub fn server_version(&self) -> u32 {
         self.link.connection.server_version()
@@ -205,15 +220,21 @@ impl Upstream {
 
     /// Runs one command within the patience.
     pub(crate) fn command(&mut self, step: Step, what: &str, sql: &str) -> Result<Rows> {
+        let tables = self.ask(step, what, sql)?;
+        Ok(tables.into_iter().flat_map(|table| table.rows).collect())
+    }
+
+    fn ask(&mut self, step: Step, what: &str, sql: &str) -> Result<Vec<Table>> {
         self.link.send(sql)?;
-        let answered = self.link.rows(step, what, Instant::now() + self.patience);
+        let answered = self.link.tables(step, what, Instant::now() + self.patience);
         if !matches!(answered, Err(Failure::TimedOut)) {
             return answered.map_err(|failure| failure.into_error(what, self.patience));
         }
         // The server must not do it later, behind our back.
         let ended = self.link.connection.cancel().is_ok()
             && !matches!(
-                self.link.rows(step, what, Instant::now() + CANCEL_PATIENCE),
+                self.link
+                    .tables(step, what, Instant::now() + CANCEL_PATIENCE),
                 Err(Failure::TimedOut)
             );
         if !ended {
@@ -315,17 +336,29 @@ impl Link {
         }
     }
 
-    /// All rows of a command's answers.
-    fn rows(&mut self, step: Step, what: &str, deadline: Instant) -> Result<Rows, Failure> {
-        let mut rows = Rows::new();
+    /// All of a command's answers that have rows.
+    fn tables(&mut self, step: Step, what: &str, deadline: Instant) -> Result<Vec<Table>, Failure> {
+        let mut tables = Vec::new();
+        let mut table: Option<Table> = None;
         let mut bytes = 0;
         let mut refused = None;
         while let Some(answer) = self.next_answer(deadline)? {
+            let mut ended = false;
             match answer.kind() {
-                Kind::Rows => {
+                kind @ (Kind::Row | Kind::Rows) => {
+                    let table = table.get_or_insert_with(|| {
+                        let columns = answer.columns();
+                        bytes +=
+                            size_of::<Table>() + columns.iter().map(String::len).sum::<usize>();
+                        Table {
+                            columns,
+                            rows: Rows::new(),
+                        }
+                    });
                     let new = answer.rows();
                     bytes += size(&new);
-                    rows.extend(new);
+                    table.rows.extend(new);
+                    ended = kind == Kind::Rows;
                 }
                 Kind::Command => {}
                 Kind::Error => {
@@ -334,6 +367,9 @@ impl Link {
                 Kind::CopyBoth | Kind::CopyOne(_) | Kind::Other => {
                     return Err(self.unusable(format!("it began a copy when asked to {what}")));
                 }
+            }
+            if ended {
+                tables.extend(table.take());
             }
             if bytes > MOST_ANSWER {
                 return Err(self.unusable(format!(
@@ -344,7 +380,7 @@ impl Link {
         }
         match refused {
             Some(error) => Err(error.into()),
-            None => Ok(rows),
+            None => Ok(tables),
         }
     }
 

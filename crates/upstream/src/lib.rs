@@ -35,7 +35,7 @@ pub mod quote;
 pub mod slots;
 pub mod stream;
 
-pub use connection::{Identity, Purpose, Server, Upstream};
+pub use connection::{Identity, Purpose, Server, Table, Upstream};
 pub use conninfo::Conninfo;
 pub use error::{Refusal, Result, Step, UpstreamError};
 pub use libpq::CopyData;

@@ -407,7 +407,9 @@ impl Drop for CopyData {
 /// What a result says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// Rows, or the end of them.
+    /// One row.
+    Row,
+    /// The end of rows.
     Rows,
     /// A command is done.
     Command,
@@ -445,9 +447,8 @@ impl Answer {
     pub fn kind(&self) -> Kind {
         // SAFETY: a live result.
         match unsafe { pq::PQresultStatus(self.0.as_ptr()) } {
-            pq::ExecStatusType::PGRES_TUPLES_OK | pq::ExecStatusType::PGRES_SINGLE_TUPLE => {
-                Kind::Rows
-            }
+            pq::ExecStatusType::PGRES_SINGLE_TUPLE => Kind::Row,
+            pq::ExecStatusType::PGRES_TUPLES_OK => Kind::Rows,
             pq::ExecStatusType::PGRES_COMMAND_OK | pq::ExecStatusType::PGRES_EMPTY_QUERY => {
                 Kind::Command
             }
@@ -458,6 +459,17 @@ impl Answer {
                 Kind::Error
             }
             _ => Kind::Other,
+        }
+    }
+
+    /// Names of its columns.
+    pub fn columns(&self) -> Vec<String> {
+        let result = self.0.as_ptr();
+        // SAFETY: a live result; libpq checks the number, and what is returned is copied.
+        unsafe {
+            (0..pq::PQnfields(result))
+                .map(|column| text(pq::PQfname(result, column)).unwrap_or_default())
+                .collect()
         }
     }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_lab::decode::{self, Changes, Pass, Plugin, Stretch};
+use lockstep_lab::decode::{self, Changes, Pass, Plugin, RELAY_WORK_MEM, Stretch};
 use lockstep_lab::machine;
 use lockstep_lab::server::Server;
 use serde::{Deserialize, Serialize};
@@ -68,6 +68,14 @@ impl DecodeCase {
         }
     }
 
+    fn variants(self) -> impl Iterator<Item = &'static Variant> {
+        let of_giants: &[Variant] = match self {
+            Self::Giant => &OF_GIANTS,
+            Self::Tpcb | Self::Insert => &[],
+        };
+        VARIANTS.iter().chain(of_giants)
+    }
+
     /// How many transactions, or rows of the one.
     fn amount(self, transactions: u32) -> u32 {
         match self {
@@ -78,12 +86,34 @@ impl DecodeCase {
     }
 }
 
-/// Plugins, with the names of their variants. The middle one is what a receiver gets that
-/// does not know about held commits.
-const VARIANTS: [(&str, Plugin); 3] = [
-    ("stock", Plugin::Pgoutput),
-    ("lockstep-commit", Plugin::Commit),
-    ("lockstep", Plugin::Hold),
+/// How it is decoded.
+struct Variant {
+    name: &'static str,
+    plugin: Plugin,
+    work_mem: Option<&'static str>,
+}
+
+const fn variant(name: &'static str, plugin: Plugin, work_mem: Option<&'static str>) -> Variant {
+    Variant {
+        name,
+        plugin,
+        work_mem,
+    }
+}
+
+/// `lockstep-commit` is what a receiver gets that does not know about held commits;
+/// `lockstep` is what the relay does.
+const VARIANTS: [Variant; 3] = [
+    variant("stock", Plugin::Pgoutput, None),
+    variant("lockstep-commit", Plugin::Commit, None),
+    variant("lockstep", Plugin::Hold, Some(RELAY_WORK_MEM)),
+];
+
+/// Only a giant transaction takes more memory than the default: what that and the plugin
+/// do, each alone.
+const OF_GIANTS: [Variant; 2] = [
+    variant("stock-256MB", Plugin::Pgoutput, Some(RELAY_WORK_MEM)),
+    variant("lockstep-64MB", Plugin::Hold, None),
 ];
 
 /// One pass over a stretch of WAL.
@@ -132,8 +162,8 @@ pub fn run(args: &DecodeArgs) -> Result<()> {
     );
     let machine = machine::describe(lab.folder(), lab.pinning());
     let mut results = Results::begin(&path, NAME, command, machine)?;
-    let passes = VARIANTS.len() * args.rounds as usize;
-    let mut steps = Steps::new(args.cases.len() * (passes + 1));
+    let passes = |case: &DecodeCase| case.variants().count() * args.rounds as usize + 1;
+    let mut steps = Steps::new(args.cases.iter().map(passes).sum());
     steps.say(&format!("{} ({})", results.command, results.machine));
     let mut primary = lab.primary("primary", None, &decode::settings())?;
     decode::prepare(&lab, &mut primary, args.scale)?;
@@ -149,9 +179,14 @@ pub fn run(args: &DecodeArgs) -> Result<()> {
         steps.end(&format!("{:.0} MB of WAL", stretch.bytes as f64 / 1e6));
         let mut rows = Vec::new();
         for round in 1..=args.rounds {
-            for (variant, plugin) in VARIANTS {
+            for Variant {
+                name: variant,
+                plugin,
+                work_mem,
+            } in case.variants()
+            {
                 steps.begin(&format!("{name} {round} {variant}"));
-                let pass = decode::pass(&lab, &primary, &stretch, plugin)?;
+                let pass = decode::pass(&lab, &primary, &stretch, *plugin, *work_mem)?;
                 steps.end(&format!("CPU {:.2} s, {:.2} s", pass.cpu_s, pass.seconds));
                 rows.push(row(name, variant, round, &stretch, &pass, &results.commit));
             }
@@ -215,9 +250,10 @@ fn table(results: &Results<Row>) -> Vec<Vec<String>> {
         .map(str::to_owned)
         .to_vec(),
     ];
-    for case in DecodeCase::ALL.map(|case| case.changes().name()) {
+    for of_case in DecodeCase::ALL {
+        let case = of_case.changes().name();
         let stock = results.median(case, "stock", |row| row.cpu_s);
-        for (variant, _) in VARIANTS {
+        for &Variant { name: variant, .. } in of_case.variants() {
             let median = |value: fn(&Row) -> f64| results.median(case, variant, value);
             let Some(cpu) = median(|row| row.cpu_s) else {
                 continue;

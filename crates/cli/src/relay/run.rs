@@ -5,16 +5,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use lockstep_relay::config::{Config, Flags, LogFormat, LogLevel};
+use lockstep_relay::config::{Config, Flags};
 use lockstep_relay::relay;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-use tracing::Level;
-use tracing::level_filters::LevelFilter;
-use tracing_subscriber::filter::Targets;
-use tracing_subscriber::layer::SubscriberExt;
-use tracing_subscriber::util::SubscriberInitExt;
+
+use crate::logs;
 
 /// How long work that cannot be interrupted may take at the end.
 const LAST_WORK: Duration = Duration::from_secs(5);
@@ -40,6 +37,10 @@ pub struct RunArgs {
     /// Memory for each group's stream, such as 16MB or 2GB; 0 turns it off [default: 16MB]
     #[arg(long, value_name = "SIZE")]
     logical_wal_cache: Option<String>,
+    /// Memory of the primary for decoding each group's transactions before they go to its disk, at
+    /// least; 0 leaves it to the primary [default: 256MB]
+    #[arg(long, value_name = "SIZE")]
+    logical_decoding_work_mem: Option<String>,
     /// Disk for each group's stream; 0 is no limit [default: 0]
     #[arg(long, value_name = "SIZE")]
     spool_limit: Option<String>,
@@ -89,6 +90,7 @@ impl RunArgs {
             ("primary", &self.primary),
             ("spool", &self.spool),
             ("logical_wal_cache", &self.logical_wal_cache),
+            ("logical_decoding_work_mem", &self.logical_decoding_work_mem),
             ("spool_limit", &self.spool_limit),
             ("on_spool_limit", &self.on_spool_limit),
             ("metrics", &self.metrics),
@@ -112,7 +114,7 @@ impl RunArgs {
 /// Runs a relay until a signal ends it.
 pub fn run(args: &RunArgs) -> Result<()> {
     let config = Config::load(args.config.as_deref(), &args.flags())?;
-    start_logs(config.log_format, config.log_level)?;
+    logs::start(config.log_format, config.log_level)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -152,29 +154,6 @@ async fn until_signal(config: Config) -> Result<()> {
         }
         tracing::info!("ending; a second signal ends at once");
     }
-}
-
-/// Logs go to standard error. Libraries are heard only about what is wrong.
-fn start_logs(format: LogFormat, level: LogLevel) -> Result<()> {
-    let level = match level {
-        LogLevel::Error => Level::ERROR,
-        LogLevel::Warn => Level::WARN,
-        LogLevel::Info => Level::INFO,
-        LogLevel::Debug => Level::DEBUG,
-        LogLevel::Trace => Level::TRACE,
-    };
-    let ours = LevelFilter::from_level(level);
-    let filter = Targets::new()
-        .with_default(ours.min(LevelFilter::WARN))
-        // All our crates begin like this.
-        .with_target("lockstep", ours);
-    let registry = tracing_subscriber::registry().with(filter);
-    let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);
-    match format {
-        LogFormat::Text => registry.with(lines).try_init(),
-        LogFormat::Json => registry.with(lines.json().flatten_event(true)).try_init(),
-    }
-    .context("cannot start the log")
 }
 
 #[cfg(test)]

@@ -6,20 +6,15 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_relay::metrics::STREAMING;
-use lockstep_upstream::{Conninfo, Purpose, Upstream, UpstreamError};
+use lockstep_upstream::{Purpose, Upstream, UpstreamError};
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
 use crate::args::Output;
 use crate::exit::{Behind, Unreachable};
 use crate::live;
+use crate::nodes::console;
 use crate::text;
-
-/// The console's database.
-const DATABASE: &str = "lockstep";
-
-/// What a conninfo leaves out.
-const DEFAULTS: [(&str, &str); 2] = [("host", "127.0.0.1"), ("port", "6543")];
 
 /// How long an answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -91,21 +86,6 @@ pub fn run(args: &StatusArgs) -> Result<()> {
         true => Ok(()),
         false => Err(Behind(behind.join("; ")).into()),
     }
-}
-
-/// Where the console is. A service file may say all of it.
-fn console(text: &str) -> Result<Conninfo, UpstreamError> {
-    let mut conninfo = Conninfo::parse(text)?;
-    if conninfo.get("service").is_none() {
-        for (option, value) in DEFAULTS {
-            let given = conninfo.get(option).is_some()
-                || (option == "host" && conninfo.get("hostaddr").is_some());
-            if !given {
-                conninfo = conninfo.with(option, value)?;
-            }
-        }
-    }
-    conninfo.with_database(DATABASE)
 }
 
 /// Words of a connection to a primary, for one to a relay.
@@ -205,30 +185,5 @@ impl Listing {
                 )
             })
             .collect()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_a_conninfo_leaves_out_is_the_relay_on_this_machine() {
-        for (text, shown) in [
-            ("", "dbname=lockstep host=127.0.0.1 port=6543"),
-            ("host=r", "dbname=lockstep host=r port=6543"),
-            (
-                "hostaddr=10.0.0.1 port=1",
-                "dbname=lockstep hostaddr=10.0.0.1 port=1",
-            ),
-            ("service=relay", "service=relay dbname=lockstep"),
-            (
-                "postgresql://u@r:1/app",
-                "user=u dbname=lockstep host=r port=1",
-            ),
-        ] {
-            assert_eq!(console(text).unwrap().to_string(), shown, "{text}");
-        }
-        assert!(console("nonsense").is_err());
     }
 }

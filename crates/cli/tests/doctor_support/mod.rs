@@ -119,6 +119,13 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
     None
 }
 
+/// Nothing is wrong with any node, and everything could be seen.
+pub fn untroubled(json: &Value) -> bool {
+    let nodes = json["nodes"].as_array().unwrap();
+    let none = |node: &Value| node["troubles"].as_array().is_some_and(Vec::is_empty);
+    nodes.iter().all(none)
+}
+
 /// Findings and links in few words.
 pub fn brief(json: &Value) -> String {
     let mut words = Vec::new();

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::publisher;
 use super::scene::{Scene, Spent, Way};
 use super::sink::Sink;
-use super::subscriber::Subscriber;
+use super::subscriber::{Cores, Subscriber};
 use crate::cluster::Lab;
 use crate::server::Server;
 use crate::{LabError, Lsn, Result};
@@ -120,7 +120,7 @@ fn begin_and_stop(
             Ok(Consumer::Null)
         }
         Kind::Real => {
-            let subscriber = Subscriber::start(lab, 1, spec.scale)?;
+            let subscriber = Subscriber::start(lab, 1, spec.scale, Cores::Every)?;
             subscriber.subscribe(scene.endpoint())?;
             publisher::mark(primary)?;
             subscriber.await_mark(primary)?;

@@ -8,7 +8,7 @@ use super::delays::Delays;
 use super::publisher;
 use super::scene::{Scene, Spent, Way};
 use super::sink::Sink;
-use super::subscriber::Subscriber;
+use super::subscriber::{Cores, Subscriber};
 use crate::cluster::Lab;
 use crate::pinning::Side;
 use crate::progress::Micros;
@@ -100,7 +100,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &FanoutSpec) -> Result<FanoutO
     let mut consumers = match spec.kind {
         Kind::Null => Consumers::Sinks(scene.sinks(lab, spec.subscribers)?),
         Kind::Real => {
-            let subscriber = Subscriber::start(lab, spec.subscribers, spec.scale)?;
+            let subscriber = Subscriber::start(lab, spec.subscribers, spec.scale, Cores::Standbys)?;
             subscriber.subscribe(scene.endpoint())?;
             Consumers::Subscriber(Box::new(subscriber))
         }

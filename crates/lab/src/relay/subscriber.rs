@@ -19,6 +19,16 @@ const TEMPLATE: &str = "subscriber_template";
 /// Worker processes beside those of subscriptions.
 const SPARE_WORKERS: u32 = 10;
 
+/// Where a subscriber's server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cores {
+    /// On the standby's side, while the primary's is busy.
+    Standbys,
+    /// On all, where the primary has little to do: apply workers do not share one with the
+    /// server's other processes then.
+    Every,
+}
+
 /// A subscriber. Dropping it stops its server.
 #[derive(Debug)]
 pub struct Subscriber {
@@ -48,12 +58,15 @@ fn settings(subscriptions: u32) -> Settings {
 }
 
 impl Subscriber {
-    /// Starts a server, on the cores of the standby's side, whose databases have the data
-    /// that pgbench has on a fresh primary of that scale.
-    pub fn start(lab: &Lab, subscriptions: u32, scale: u32) -> Result<Self> {
+    /// Starts a server whose databases have the data that pgbench has on a fresh primary of
+    /// that scale.
+    pub fn start(lab: &Lab, subscriptions: u32, scale: u32, cores: Cores) -> Result<Self> {
         let mut server = lab.server(Role::Standby, "subscriber", None)?;
         server.init()?;
         server.set(settings(subscriptions))?;
+        if cores == Cores::Every {
+            server.unpin();
+        }
         server.start()?;
         lab.load_data(&server, scale)?;
         server.execute(TABLES)?;

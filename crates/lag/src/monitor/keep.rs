@@ -6,7 +6,7 @@ use super::{Shared, lock};
 use crate::node::{Role, Trouble};
 use crate::probe::Probe;
 use crate::sample::Sample;
-use crate::watch::{EVERY, MOST_SAMPLES};
+use crate::watch::EVERY;
 use crate::window::{Glance, NodeWindow};
 use crate::{LagError, Result};
 
@@ -38,13 +38,9 @@ pub(super) fn keep(shared: &Shared, index: usize) {
 
 /// What is known of a node that does not answer is no longer true.
 fn refused(shared: &Shared, index: usize, error: &LagError) {
-    let trouble = match error {
-        LagError::Version(major) => Trouble::Version { major: *major },
-        other => Trouble::Unreachable {
-            reason: other.to_string(),
-        },
-    };
-    with(shared, index, |window| window.troubles = vec![trouble]);
+    with(shared, index, |window| {
+        window.troubles = vec![error.trouble()]
+    });
 }
 
 fn with(shared: &Shared, index: usize, change: impl FnOnce(&mut NodeWindow)) {
@@ -75,7 +71,8 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
                 reason: format!("{} s ago", lost_at.elapsed().as_secs()),
             });
         }
-        let is_upstream = node.role == Role::Primary || !sample.senders.is_empty();
+        let is_upstream =
+            matches!(node.role, Role::Primary | Role::Relay) || !sample.senders.is_empty();
         with(shared, index, |window| {
             window.troubles = troubles;
             add(window, sample, settings.window);
@@ -87,8 +84,12 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
                 return Ok(());
             }
             if is_upstream && Instant::now() + EVERY / 2 < next {
-                let glance = probe.glance(shared.began)?;
-                with(shared, index, |window| window.glances.extend(glance));
+                let glances = probe.glance(shared.began)?;
+                with(shared, index, |window| {
+                    for (group, glance) in glances {
+                        window.glanced(group, glance);
+                    }
+                });
             }
         }
     }
@@ -97,16 +98,23 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
 /// Adds a sample and forgets what is too old.
 fn add(window: &mut NodeWindow, sample: Sample, length: Duration) {
     let now = sample.at;
-    if let Some(end) = sample.end() {
-        window.glances.push(Glance { at: now, end });
+    let groups = sample.relay.iter().flat_map(|relay| &relay.groups);
+    let ends: Vec<_> = groups
+        .filter_map(|group| Some((Some(group.name.clone()), group.end()?)))
+        .chain(sample.end().map(|end| (None, end)))
+        .collect();
+    for (group, end) in ends {
+        window.glanced(group, Glance { at: now, end });
     }
     let oldest = now.saturating_sub(length);
     window.samples.retain(|sample| sample.at >= oldest);
-    if window.samples.len() >= MOST_SAMPLES {
-        window.samples.remove(0);
-    }
-    window.samples.push(sample);
-    thin(&mut window.glances, oldest, now.saturating_sub(REMEMBERED));
+    window.keep(sample);
+    let forgotten = now.saturating_sub(REMEMBERED);
+    thin(&mut window.glances, oldest, forgotten);
+    window.group_glances.retain(|_, glances| {
+        thin(glances, oldest, forgotten);
+        !glances.is_empty()
+    });
 }
 
 /// Forgets ends before `forgotten`, and of those before `sparse` all that follow too soon.
@@ -126,6 +134,7 @@ fn thin(glances: &mut Vec<Glance>, sparse: Duration, forgotten: Duration) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::relay::{Group, Relay};
     use lockstep_wire::Lsn;
 
     #[test]
@@ -155,5 +164,36 @@ mod tests {
         }
         let times: Vec<u64> = window.samples.iter().map(|s| s.at.as_secs()).collect();
         assert_eq!(times, [6, 7, 8, 9]);
+    }
+
+    #[test]
+    fn ends_of_a_relay_s_groups_are_remembered() {
+        let mut window = NodeWindow::empty("n", Role::Relay);
+        for second in 0..20 {
+            let group = |name: &str, end: u64| Group {
+                name: name.to_owned(),
+                received: Some(Lsn::from(end)),
+                ..Group::default()
+            };
+            let sample = Sample {
+                at: Duration::from_secs(second),
+                relay: Some(Relay {
+                    groups: vec![group("a", 100 + second), group("b", 7)],
+                    ..Relay::default()
+                }),
+                ..Sample::default()
+            };
+            add(&mut window, sample, Duration::from_secs(3));
+        }
+        let now = Duration::from_secs(19);
+        assert_eq!(window.samples.len(), 4);
+        // From before the samples.
+        for (group, position, seconds) in [("a", 104, 14), ("a", 119, 0), ("b", 6, 19), ("b", 7, 0)]
+        {
+            let age = window.age_beyond(Some(group), Lsn::from(position), now);
+            assert_eq!(age, Duration::from_secs(seconds), "{group} {position}");
+        }
+        assert_eq!(window.end_at(Some("b"), now), Some(Lsn::from(7)));
+        assert_eq!(window.end_at(Some("c"), now), None);
     }
 }

@@ -21,7 +21,7 @@ mod keep;
 mod state;
 
 pub use history::{LinkHistory, Moment};
-pub use state::{LinkState, NodeState, State, Suspect};
+pub use state::{LinkState, NodeState, StageState, State, Suspect};
 
 /// How to go on.
 #[derive(Debug, Clone)]
@@ -161,7 +161,10 @@ impl Shared {
             .collect();
         compare(&mut nodes);
         let window = Window::new(nodes);
+        let now = self.began.elapsed();
         let diagnosis = diagnose(&window);
+        let mut shown = state::nodes(&self.nodes, &window, &diagnosis);
+        state::note_ages(&mut shown, &window, now);
         let beats = lock(&self.beats).clone();
         let at_ms = unix_ms();
         let mut published = lock(&self.published);
@@ -171,7 +174,7 @@ impl Shared {
             window_s: self.settings.window.as_secs_f64(),
             every_s: self.settings.every.as_secs_f64(),
             heartbeat: self.settings.heartbeat,
-            nodes: state::nodes(&self.nodes, &window, &diagnosis),
+            nodes: shown,
             links: state::links(&window, &diagnosis, &beats),
             diagnosis,
         };
@@ -184,6 +187,24 @@ impl Shared {
     fn of_role(&self, role: Role) -> impl Iterator<Item = &Node> {
         self.nodes.iter().filter(move |node| node.role == role)
     }
+}
+
+/// What a state would show of a window.
+#[cfg(test)]
+pub(crate) fn shown(
+    window: &Window,
+    diagnosis: &crate::Diagnosis,
+) -> (Vec<NodeState>, Vec<LinkState>) {
+    let node = |seen: &NodeWindow| Node {
+        name: seen.name.clone(),
+        role: seen.role,
+        conninfo: lockstep_upstream::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
+    };
+    let nodes: Vec<Node> = window.nodes.iter().map(node).collect();
+    (
+        state::nodes(&nodes, window, diagnosis),
+        state::links(window, diagnosis, &BTreeMap::new()),
+    )
 }
 
 /// What a thread that died has left is still the best there is.

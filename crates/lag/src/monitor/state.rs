@@ -1,6 +1,7 @@
 //! What is known now, as it is shown and sent.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockstep_wire::Lsn;
 use serde::Serialize;
@@ -10,6 +11,7 @@ use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::links::{Kind, Link, Point, Stage, links as find_links};
 use crate::node::{Node, Role};
 use crate::position;
+use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
 use crate::sample::{Conflicts, Extension, Sample, Slot};
 use crate::window::{NodeWindow, Window};
@@ -55,12 +57,17 @@ pub struct NodeState {
     pub role: Role,
     /// `host:port/database`.
     pub address: String,
-    /// `server_version_num`; 0 if unknown.
+    /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
+    /// The version of a relay.
+    pub relay_version: Option<String>,
     /// It answers and is what it was said to be.
     pub usable: bool,
     /// What is wrong with it, in words.
     pub troubles: Vec<String>,
+    /// Since the newest sample, also of a node that is lost, milliseconds; None before the
+    /// first.
+    pub sample_age_ms: Option<f64>,
     /// From question to answer, milliseconds.
     pub round_trip_ms: Option<f64>,
     /// The end of WAL that others can get from it.
@@ -81,6 +88,8 @@ pub struct NodeState {
     pub conflicts: Conflicts,
     /// What extension lockstep says.
     pub extension: Option<Extension>,
+    /// A relay's groups and slots: positions, cache, spool.
+    pub relay: Option<Relay>,
     /// The most important thing that is wrong there.
     pub suspect: Option<Suspect>,
 }
@@ -184,6 +193,14 @@ pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> V
         .collect()
 }
 
+/// How old the newest samples are; `now` is on the window's clock.
+pub(super) fn note_ages(nodes: &mut [NodeState], window: &Window, now: Duration) {
+    for (node, seen) in nodes.iter_mut().zip(&window.nodes) {
+        let age = seen.last().map(|last| now.saturating_sub(last.at));
+        node.sample_age_ms = age.map(|age| age.as_secs_f64() * 1000.0);
+    }
+}
+
 fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
     let usable = seen.is_usable();
     // What a lost node said last is not shown as if it were true.
@@ -195,8 +212,10 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         role: node.role,
         address: node.address(),
         version: seen.facts.version,
+        relay_version: seen.facts.relay.clone(),
         usable,
         troubles: seen.troubles.iter().map(ToString::to_string).collect(),
+        sample_age_ms: None,
         round_trip_ms: last.map(|last| last.round_trip.as_secs_f64() * 1000.0),
         end_lsn: last.and_then(Sample::end),
         visible_lsn: last.and_then(Sample::visible),
@@ -207,6 +226,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),
+        relay: last.and_then(|last| last.relay.clone()),
         suspect: suspect(diagnosis, &node.name),
     }
 }

@@ -27,6 +27,11 @@ fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     view.links.iter().filter(|link| link.kind == Kind::Logical)
 }
 
+/// Those of them that end at a consumer, not at a relay, which applies nothing.
+fn consumers<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+    logical(view).filter(|link| !link.is_to_relay())
+}
+
 /// Logical links with lag of their own.
 fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     logical(view).filter(|link| link.is_behind() && !nothing_for(link))
@@ -41,7 +46,7 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
     let active = link
         .upstream
         .share(|sample| sample.slot(slot).is_some_and(|slot| slot.active));
-    let pushed = link.walsender_share(|process| process.waits_for("WalSenderWriteData"));
+    let pushed = link.pushed_share();
     let known = link
         .upstream
         .last()
@@ -50,7 +55,9 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
         && pushed < 0.1
         && known
         && grown(link, |row| {
-            row.total_bytes + row.spill_bytes + row.stream_bytes
+            row.total_bytes
+                .saturating_add(row.spill_bytes)
+                .saturating_add(row.stream_bytes)
         }) == 0.0
 }
 
@@ -61,6 +68,17 @@ fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
     };
     link.upstream
         .growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
+}
+
+/// Transactions that a relay has received for the link meanwhile.
+fn takes_over(link: &Link<'_>) -> f64 {
+    let Some(group) = link.upstream_group() else {
+        return 0.0;
+    };
+    link.upstream.growth(|sample| {
+        let group = sample.relay.as_ref()?.group(group)?;
+        Some(group.transactions as f64)
+    })
 }
 
 /// Milliseconds until flushed and until applied, in the middle. What the publisher says about
@@ -78,7 +96,7 @@ fn flush_and_apply(link: &Link<'_>) -> (f64, f64) {
 
 pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in logical(view) {
+    for link in consumers(view) {
         let (flush_ms, replay_ms) = flush_and_apply(link);
         let commit = link
             .replica
@@ -93,7 +111,7 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
             .upstream
             .mean(|sample| sample.clients.awaiting_sync as f64);
         // What was said about a change of some time ago is still shown.
-        let decodes = grown(link, |row| row.total_bytes) > 0.0;
+        let decodes = grown(link, |row| row.total_bytes) > 0.0 || takes_over(link) > 0.0;
         let (severity, explains) = match link.is_synchronous() {
             true => (Severity::Lag, ratio(late_ms, flush_ms)),
             false if decodes => (Severity::Note, 0.0),
@@ -117,6 +135,10 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
                 match severity {
                     Severity::Lag => format!(
                         "{awaiting:.1} commits at once waited for it on {}",
+                        link.upstream.name
+                    ),
+                    _ if link.is_relayed() => format!(
+                        "no commit waits for that: {} answers the primary for it",
                         link.upstream.name
                     ),
                     _ => "it is no synchronous replica, so no commit waits for that".to_owned(),
@@ -219,7 +241,7 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
 /// What a link's walsender does, as parts of the time: runs or reads and writes for itself,
 /// cannot get rid of data.
 fn sender_shares(link: &Link<'_>) -> (f64, f64) {
-    let pushed = link.walsender_share(|process| process.waits_for("WalSenderWriteData"));
+    let pushed = link.pushed_share();
     let runs = link.walsender_share(|process| process.wait.is_none() || process.waits("IO"));
     (runs, pushed)
 }
@@ -300,11 +322,11 @@ struct Spilled {
 }
 
 fn spilled(link: &Link<'_>) -> Option<Spilled> {
-    let bytes = grown(link, |row| row.spill_bytes + row.stream_bytes);
+    let bytes = grown(link, |row| row.spill_bytes.saturating_add(row.stream_bytes));
     (bytes > 0.0).then(|| Spilled {
         bytes,
         // Both count a transaction once, with the first piece.
-        transactions: grown(link, |row| row.spill_txns + row.stream_txns).max(1.0),
+        transactions: grown(link, |row| row.spill_txns.saturating_add(row.stream_txns)).max(1.0),
     })
 }
 
@@ -387,7 +409,7 @@ pub(super) fn spill(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in behind(view) {
+    for link in behind(view).filter(|link| !link.is_to_relay()) {
         let (_, pushed) = sender_shares(link);
         let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
         let busy = idle.map(|idle| 1.0 - idle);
@@ -399,7 +421,7 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()))
                 > 0.5
         });
-        if share < PUSHED_SHARE || stopped || link.walsender_share(|_| true) < 0.5 {
+        if share < PUSHED_SHARE || stopped || link.connected_share() < 0.5 {
             continue;
         }
         let others = logical(view)
@@ -414,10 +436,17 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
             .fact(
                 "pushed_share",
                 pushed,
-                format!(
-                    "its walsender waited for it to take data in {} of the samples",
-                    percent(pushed)
-                ),
+                match link.is_relayed() {
+                    true => format!(
+                        "{} had something left to send to it in {} of the samples",
+                        link.upstream.name,
+                        percent(pushed)
+                    ),
+                    false => format!(
+                        "its walsender waited for it to take data in {} of the samples",
+                        percent(pushed)
+                    ),
+                },
             )
             .fact(
                 "other_slots_behind",

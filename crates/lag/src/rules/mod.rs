@@ -15,6 +15,9 @@ use crate::window::{NodeWindow, Window};
 
 mod logical;
 mod receive;
+mod relay;
+#[cfg(test)]
+mod relay_tests;
 mod replay;
 mod standing;
 mod table;
@@ -67,6 +70,12 @@ pub enum Cause {
     RetainedWalNearLimit,
     /// A slot keeps WAL for nobody.
     UnusedSlot,
+    /// A group of a relay does not stream.
+    RelayNotStreaming,
+    /// A relay's spool is nearly as large as it may be.
+    RelaySpoolNearLimit,
+    /// A subscriber at a relay is so far behind that it is served from disk.
+    RelayReadsFromDisk,
     /// A standby's queries keep dead rows on the primary.
     FeedbackBloat,
     /// Nothing is written, so the time since the last commit says nothing.
@@ -153,7 +162,7 @@ impl Evidence {
         let mut evidence = Self {
             at: link.name.clone(),
             severity: Severity::Lag,
-            explains: explains.clamp(0.0, 1.0),
+            explains: finite(explains).clamp(0.0, 1.0),
             lag_ms: link.age_ms().max(if link.is_spiky() {
                 link.most_age_ms()
             } else {
@@ -194,7 +203,7 @@ impl Evidence {
     pub(crate) fn fact(mut self, name: &'static str, value: f64, words: impl Into<String>) -> Self {
         self.facts.push(Fact {
             name,
-            value,
+            value: finite(value),
             words: words.into(),
         });
         self
@@ -234,8 +243,27 @@ impl Evidence {
 impl Rule {
     /// The remedies for what was found.
     pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
-        let filled = self.remedies.iter().map(|text| fill(text, &evidence.names));
+        let mut names = evidence.names.clone();
+        if let Some(name) = names.get_mut("subscription") {
+            *name = identifier(name);
+        }
+        if let Some(name) = names.get_mut("slot") {
+            // Inside quotes; servers allow no such names.
+            *name = name.replace('\'', "''");
+        }
+        let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()
+    }
+}
+
+/// A name as SQL takes it, without quotes where it needs none.
+fn identifier(name: &str) -> String {
+    let plain = |(at, c): (usize, char)| {
+        c == '_' || c.is_ascii_lowercase() || (at > 0 && c.is_ascii_digit())
+    };
+    match !name.is_empty() && name.chars().enumerate().all(plain) {
+        true => name.to_owned(),
+        false => format!("\"{}\"", name.replace('"', "\"\"")),
     }
 }
 
@@ -260,6 +288,14 @@ fn shortened(query: &str) -> String {
     match line.char_indices().nth(MOST_QUERY) {
         Some((end, _)) => format!("{} …", line.get(..end).unwrap_or_default()),
         None => line,
+    }
+}
+
+/// What servers say can be anything; what is shown is a number.
+fn finite(value: f64) -> f64 {
+    match value.is_nan() {
+        true => 0.0,
+        false => value.clamp(f64::MIN, f64::MAX),
     }
 }
 

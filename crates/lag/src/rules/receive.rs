@@ -1,5 +1,6 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use super::relay::missed_share;
 use super::{Evidence, View, bytes, percent};
 use crate::links::{Kind, Link, Stage};
 use crate::sample::{Process, Sample};
@@ -144,8 +145,10 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
             Kind::Logical => "apply worker",
         };
         let received = received_rate(link);
+        // A spool that is slow to read looks the same.
+        let other = 0.5 * missed_share(link);
         found.push(
-            Evidence::of(link, stages * idle)
+            Evidence::of(link, stages * idle * (1.0 - other))
                 .fact(
                     "receiver_idle_share",
                     idle,
@@ -193,9 +196,7 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
         Kind::Physical => true,
-        Kind::Logical => {
-            link.walsender_share(|process| process.waits_for("WalSenderWriteData")) >= IDLE_SHARE
-        }
+        Kind::Logical => link.pushed_share() >= IDLE_SHARE,
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Kind, Link, Stage};
-use crate::sample::{Process, Sample, Session};
+use crate::sample::{Extension, Process, Sample, Session};
 use crate::window::NodeWindow;
 
 /// A wait that was seen in so many samples slows replay down.
@@ -56,11 +56,61 @@ fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
 fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     let last = link.points.last();
     let waiting = last.map_or(0, |point| point.stage(Kind::Physical, Stage::Replay)) as f64;
-    evidence.fact(
+    let evidence = evidence.fact(
         "unreplayed_bytes",
         waiting,
         format!("{} received and not replayed", bytes(waiting)),
-    )
+    );
+    let says = extension(link).and_then(|extension| extension.lag_ms);
+    match says {
+        Some(ms) => evidence.fact(
+            "extension_lag_ms",
+            ms,
+            format!("extension lockstep there says {}", seconds(ms)),
+        ),
+        None => evidence,
+    }
+}
+
+/// What extension lockstep says on a standby, if it runs there.
+fn extension<'a>(link: &Link<'a>) -> Option<&'a Extension> {
+    link.replica?.last()?.extension.as_ref()
+}
+
+/// How the extension keeps readers from taking replay's CPU; or that it is not there.
+fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence {
+    let preloaded = node
+        .facts
+        .setting("shared_preload_libraries")
+        .is_some_and(|libraries| libraries.split(',').any(|name| name.trim() == "lockstep"));
+    let Some(extension) = extension(link) else {
+        return match preloaded {
+            true => evidence,
+            false => evidence.name("stock_node", &node.name),
+        };
+    };
+    evidence
+        .fact(
+            "gate_running",
+            extension.running as f64,
+            format!(
+                "extension lockstep lets {} queries run at once: {} do, {} wait",
+                extension.concurrency_limit, extension.running, extension.waiting
+            ),
+        )
+        .fact(
+            "demoted_sessions",
+            extension.demoted as f64,
+            format!(
+                "{} sessions have low priority ({})",
+                extension.demoted,
+                extension.method.as_deref().unwrap_or("none")
+            ),
+        )
+        .name("lockstep_node", &node.name)
+        .setting(node, "lockstep.enabled")
+        .setting(node, "lockstep.replay_priority")
+        .setting(node, "lockstep.read_throttle")
 }
 
 pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
@@ -145,6 +195,14 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
                 percent(share)
             ),
         );
+        let seen = node.growth(|sample| Some(sample.extension.as_ref()?.conflicts as f64));
+        if extension(link).is_some() {
+            evidence = evidence.fact(
+                "extension_conflicts",
+                seen,
+                format!("extension lockstep counted {seen:.0} conflicts meanwhile"),
+            );
+        }
         if let Some(session) = culprit(sample) {
             evidence = evidence.session(session);
         }
@@ -246,7 +304,7 @@ pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
         };
         let mut evidence = Evidence::of(link, stage * share);
         evidence.facts = seen.facts;
-        found.push(unreplayed(evidence, link));
+        found.push(kept_back(unreplayed(evidence, link), link, &node));
     }
     found
 }
@@ -388,4 +446,55 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
         }
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::Role;
+    use crate::window::Window;
+
+    #[test]
+    fn what_the_extension_says_decides_what_is_proposed() {
+        let says = Extension {
+            running: 4,
+            waiting: 60,
+            concurrency_limit: 4,
+            demoted: 64,
+            method: Some("autogroup".to_owned()),
+            ..Extension::default()
+        };
+        // Preloaded, and its views are there; which name its remedy needs.
+        for (preloaded, extension, expected) in [
+            (false, None, Some("stock_node")),
+            (true, None, None),
+            (true, Some(says), Some("lockstep_node")),
+        ] {
+            let sample = |role: Role| Sample {
+                extension: extension.clone().filter(|_| role == Role::Standby),
+                in_recovery: role == Role::Standby,
+                ..Sample::default()
+            };
+            let node = |role: Role| NodeWindow {
+                samples: vec![sample(role)],
+                ..NodeWindow::empty(&role.to_string(), role)
+            };
+            let mut standby = node(Role::Standby);
+            if preloaded {
+                let libraries = "pg_stat_statements, lockstep".to_owned();
+                let name = "shared_preload_libraries".to_owned();
+                standby.facts.settings.insert(name, libraries);
+            }
+            let window = Window::new(vec![node(Role::Primary), standby]);
+            let view = View::new(&window);
+            let link = view.links.first().unwrap();
+            let evidence = kept_back(Evidence::of(link, 1.0), link, &window.nodes[1]);
+            let names = ["stock_node", "lockstep_node"];
+            let found = names
+                .into_iter()
+                .find(|name| evidence.names.contains_key(name));
+            assert_eq!(found, expected);
+            assert_eq!(evidence.facts.is_empty(), extension.is_none());
+        }
+    }
 }

@@ -36,7 +36,9 @@ fn upstreams<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'
 }
 
 fn kept(sample: &Sample, slot: &Slot) -> f64 {
-    match (slot.restart_lsn, sample.end()) {
+    let relay = sample.relay.as_ref();
+    let group = relay.and_then(|relay| Some(relay.slot(&slot.slot_name)?.group.as_str()));
+    match (slot.restart_lsn, sample.end_of(group)) {
         (Some(from), Some(to)) => bytes_between(from, to) as f64,
         _ => 0.0,
     }
@@ -107,7 +109,7 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             let kept = kept(sample, slot);
             let used =
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
-            if used > 0.0 || kept < MUCH_WAL || is_near(node, slot) {
+            if used > 0.0 || kept < MUCH_WAL || slot.synced || is_near(node, slot) {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
@@ -117,7 +119,13 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     format!("it keeps {} of WAL and was not used", bytes(kept)),
                 )
                 .name("slot", &slot.slot_name)
-                .name("upstream", &node.name)
+                .name(
+                    match node.role {
+                        Role::Relay => "relay",
+                        _ => "upstream",
+                    },
+                    &node.name,
+                )
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
             found.push(evidence);

@@ -1,6 +1,6 @@
 //! The table: every cause, its signal, its remedies.
 
-use super::{Cause, Rule, logical, receive, replay, standing};
+use super::{Cause, Rule, logical, receive, relay, replay, standing};
 
 /// Every rule. The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -43,7 +43,8 @@ pub const RULES: &[Rule] = &[
         title: "replay does not get the CPU: readers take it",
         signal: replay::starved,
         remedies: &[
-            "on {node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
+            "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
+            "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to be on for replay to go first",
             "fewer queries at once on {node}: a pooler with a few connections for each core",
             "more cores for {node}, or another standby for a part of the readers",
         ],
@@ -171,6 +172,37 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::RelayNotStreaming,
+        title: "the relay's group does not stream",
+        signal: relay::not_streaming,
+        remedies: &[
+            "let {relay} reach the primary for group {connecting}: network, password, pg_hba.conf, a free walsender and slot; SHOW UPSTREAM and the relay's log say what was answered",
+            "make room for group {waiting} on the disk of the spool of {relay}",
+            "group {failed} has to be decided about: docs/relay.md, When the primary fails over, says what each reason means; its subscriptions may have to be synchronised anew",
+            "look at the log of {relay}, and at SHOW UPSTREAM in its console",
+        ],
+    },
+    Rule {
+        cause: Cause::RelaySpoolNearLimit,
+        title: "the relay's spool is nearly full",
+        signal: relay::spool,
+        remedies: &[
+            "let the subscriber of slot {slot} run and catch up: the spool keeps what it has not confirmed",
+            "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, and RELOAD",
+            "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be synchronised anew",
+        ],
+    },
+    Rule {
+        cause: Cause::RelayReadsFromDisk,
+        title: "the backlog is beyond the relay's cache: it is served from disk",
+        signal: relay::from_disk,
+        remedies: &[
+            "in the configuration of {relay}: logical_wal_cache (now {cache_limit}) larger than what this subscriber falls behind, and RELOAD",
+            "find why it falls behind: an apply worker that is busy or blocked makes the backlog, and memory only hides it",
+            "faster storage for the spool of {relay}",
+        ],
+    },
+    Rule {
         cause: Cause::RetainedWalNearLimit,
         title: "a slot keeps nearly as much WAL as it may",
         signal: standing::retained,
@@ -187,7 +219,9 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "start the consumer of slot {slot}",
             "on {upstream}: SELECT pg_drop_replication_slot('{slot}'); if nobody needs it",
+            "in the console of {relay}: DROP SLOT {slot} if nobody needs it",
             "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot cannot fill the disk",
+            "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
         ],
     },
     Rule {

@@ -14,16 +14,16 @@ use crate::sample::{
 };
 use crate::window::{NodeWindow, Window};
 
-const SAMPLES: u64 = 50;
-const START: u64 = 1_000_000_000;
+pub(super) const SAMPLES: u64 = 50;
+pub(super) const START: u64 = 1_000_000_000;
 /// WAL written between two samples.
-const STEP: u64 = 100_000;
+pub(super) const STEP: u64 = 100_000;
 
-fn lsn(position: u64) -> Option<Lsn> {
+pub(super) fn lsn(position: u64) -> Option<Lsn> {
     Some(Lsn::from(position))
 }
 
-fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str) -> Process {
+pub(super) fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str) -> Process {
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Process {
         pid,
@@ -34,7 +34,7 @@ fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str) -> Process
     }
 }
 
-fn session(pid: u32, age_ms: f64) -> Session {
+pub(super) fn session(pid: u32, age_ms: f64) -> Session {
     Session {
         pid,
         user: Some("u".to_owned()),
@@ -54,7 +54,7 @@ struct Scene {
     two: NodeWindow,
 }
 
-fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWindow {
+pub(super) fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWindow {
     let settings = [
         ("max_slot_wal_keep_size", "1000"),
         ("logical_decoding_work_mem", "65536"),
@@ -66,8 +66,6 @@ fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWin
     ];
     let at = |index: u64| Duration::from_millis(index * 100);
     NodeWindow {
-        name: name.to_owned(),
-        role,
         facts: Facts {
             version: 150_020,
             system: "1".to_owned(),
@@ -83,12 +81,11 @@ fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample) -> NodeWin
                 ..samples(index, START + index * STEP)
             })
             .collect(),
-        glances: Vec::new(),
-        troubles: Vec::new(),
+        ..NodeWindow::empty(name, role)
     }
 }
 
-fn sender(pid: u32, name: &str, end: u64) -> Sender {
+pub(super) fn sender(pid: u32, name: &str, end: u64) -> Sender {
     Sender {
         pid,
         application_name: name.to_owned(),
@@ -102,7 +99,7 @@ fn sender(pid: u32, name: &str, end: u64) -> Sender {
     }
 }
 
-fn slot(name: &str, kind: &str, pid: u32, end: u64) -> Slot {
+pub(super) fn slot(name: &str, kind: &str, pid: u32, end: u64) -> Slot {
     Slot {
         slot_name: name.to_owned(),
         slot_type: kind.to_owned(),
@@ -675,7 +672,8 @@ fn each_cause_is_found_first() {
 fn every_cause_has_one_rule_and_a_case() {
     let rules: BTreeSet<Cause> = RULES.iter().map(|rule| rule.cause).collect();
     assert_eq!(rules.len(), RULES.len());
-    let cases: BTreeSet<Cause> = CASES.iter().map(|case| case.2).collect();
+    let cases = CASES.iter().map(|case| case.2);
+    let cases: BTreeSet<Cause> = cases.chain(super::relay_tests::CAUSES).collect();
     assert_eq!(rules, cases);
 }
 

@@ -27,6 +27,9 @@ const REMOVE: &str = "DROP SCHEMA IF EXISTS lockstep_probe CASCADE";
 /// The table's name as publications list it.
 const NAME: &str = "lockstep_probe.commits";
 
+/// Slots of relays' groups begin so.
+const RELAY_PREFIX: &str = "lockstep_";
+
 /// The table, on all servers.
 pub(super) struct Table {
     subscribers: Vec<Subscriber>,
@@ -193,9 +196,13 @@ fn strangers(primary: &mut Upstream, subscribers: &[Subscriber]) -> Result<Optio
         })
         .map(String::as_str)
         .collect();
+    let relayed = match unknown.iter().any(|slot| slot.starts_with(RELAY_PREFIX)) {
+        true => "; subscribers behind a relay cannot be measured: commits wait for the relay",
+        false => "",
+    };
     Ok((!unknown.is_empty()).then(|| {
         format!(
-            "slots {} belong to no --subscriber: they could get changes of a table that their consumers do not have; name all subscribers of this database",
+            "slots {} belong to no --subscriber: they could get changes of a table that their consumers do not have; name all subscribers of this database{relayed}",
             unknown.join(", ")
         )
     }))

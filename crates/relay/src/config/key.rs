@@ -12,6 +12,9 @@ use super::{Applies, Config, LogFormat, LogLevel, OnSpoolLimit, group, size};
 const LEAST_CACHE: u64 = 64 << 10;
 /// Largest cache.
 const MOST_CACHE: u64 = 1 << 40;
+/// What PostgreSQL allows for `logical_decoding_work_mem`.
+const LEAST_WORK_MEM: u64 = 64 << 10;
+const MOST_WORK_MEM: u64 = ((1 << 31) - 1) << 10;
 /// Smallest spool limit, if there is one.
 const LEAST_SPOOL: u64 = 1 << 20;
 /// Largest spool limit.
@@ -79,7 +82,7 @@ impl Key {
 }
 
 /// All keys, in the order in which they are shown.
-pub(super) const KEYS: [Key; 17] = [
+pub(super) const KEYS: [Key; 18] = [
     Key::new(
         "listen",
         Kind::Text,
@@ -116,6 +119,17 @@ pub(super) const KEYS: [Key; 17] = [
         },
         |config| size::show(config.logical_wal_cache),
         |config, from| config.logical_wal_cache = from.logical_wal_cache,
+    ),
+    Key::new(
+        "logical_decoding_work_mem",
+        Kind::Size,
+        Applies::AtRestart,
+        |config, text, _| {
+            size::between(text, LEAST_WORK_MEM, MOST_WORK_MEM)
+                .map(|value| config.logical_decoding_work_mem = value)
+        },
+        |config| size::show(config.logical_decoding_work_mem),
+        |config, from| config.logical_decoding_work_mem = from.logical_decoding_work_mem,
     ),
     Key::new(
         "spool_limit",

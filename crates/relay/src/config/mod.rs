@@ -46,6 +46,9 @@ pub struct Config {
     pub spool: PathBuf,
     /// Most memory for the stream of each group; 0 turns the cache off.
     pub logical_wal_cache: u64,
+    /// Memory in which the primary decodes a group's transactions before it writes them to
+    /// disk, at least; 0 leaves it to the primary's own setting.
+    pub logical_decoding_work_mem: u64,
     /// Most disk for the stream of each group; 0 is no limit.
     pub spool_limit: u64,
     /// What happens at the limit.
@@ -116,7 +119,8 @@ pub enum LogFormat {
 }
 
 impl LogFormat {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// By its name in the configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
         [Self::Text, Self::Json]
             .into_iter()
             .find(|value| value.name() == text)
@@ -148,7 +152,8 @@ pub enum LogLevel {
 }
 
 impl LogLevel {
-    fn parse(text: &str) -> Result<Self, String> {
+    /// By its name in the configuration.
+    pub fn parse(text: &str) -> Result<Self, String> {
         [
             Self::Error,
             Self::Warn,
@@ -200,6 +205,8 @@ impl Config {
             primary,
             spool: spool.into(),
             logical_wal_cache: 16 << 20,
+            // What four subscribers of the primary would take at its default.
+            logical_decoding_work_mem: 256 << 20,
             spool_limit: 0,
             on_spool_limit: OnSpoolLimit::Wait,
             metrics: None,

@@ -36,6 +36,7 @@ fn defaults_are_as_documented() {
             "primary=host=db1 file",
             "spool=/var/spool/relay file",
             "logical_wal_cache=16MB default",
+            "logical_decoding_work_mem=256MB default",
             "spool_limit=0 default",
             "on_spool_limit=wait default",
             "metrics= default",
@@ -59,6 +60,7 @@ fn everything_can_be_set() {
         r#"
 listen = "/run/lockstep:7000"
 logical_wal_cache = "2GB"
+logical_decoding_work_mem = "0"
 spool_limit = "100 GB"
 on_spool_limit = "drop-slowest"
 metrics = "127.0.0.1:9187"
@@ -91,6 +93,7 @@ publications = ["p1"]
     .unwrap();
     assert_eq!(config.listen.to_string(), "/run/lockstep:7000");
     assert_eq!(config.logical_wal_cache, 2 << 30);
+    assert_eq!(config.logical_decoding_work_mem, 0);
     assert_eq!(config.spool_limit, 100 << 30);
     assert_eq!(config.on_spool_limit, OnSpoolLimit::DropSlowest);
     assert_eq!(config.metrics.as_ref().unwrap().port, 9187);
@@ -402,7 +405,7 @@ fn every_key_is_copied_or_kept_by_a_reload() {
     let old = parse(&with("")).unwrap();
     let new = parse(
         "primary = 'host=db2'\nspool = '/other'\nlisten = '[::1]:1'\nlogical_wal_cache = '0'\n\
-         spool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
+         logical_decoding_work_mem = '1GB'\nspool_limit = '1GB'\non_spool_limit = 'drop-slowest'\nmetrics = '[::1]:2'\n\
          tls_certificate = 'c'\ntls_key = 'k'\ntls_required = true\nadmin_role = 'r'\n\
          console_database = 'd'\nmax_connections = 1\nauto_groups = false\nfailover = true\n\
          log_format = 'json'\nlog_level = 'warn'\n\

@@ -30,7 +30,7 @@ pub const STATISTICS_COLUMNS: [Column<'static>; 7] = [
 ];
 
 /// Columns of `SHOW SLOTS`.
-pub const SLOT_COLUMNS: [Column<'static>; 10] = [
+pub const SLOT_COLUMNS: [Column<'static>; 12] = [
     column("name", TEXT),
     column("database", TEXT),
     column("group", TEXT),
@@ -41,6 +41,8 @@ pub const SLOT_COLUMNS: [Column<'static>; 10] = [
     column("cache_hit", INT8),
     column("cache_miss", INT8),
     column("hit_rate", TEXT),
+    column("written_lsn", PG_LSN),
+    column("applied_lsn", PG_LSN),
 ];
 
 /// Columns of `SHOW CLIENTS`.
@@ -57,7 +59,7 @@ pub const CLIENT_COLUMNS: [Column<'static>; 9] = [
 ];
 
 /// Columns of `SHOW UPSTREAM`.
-pub const UPSTREAM_COLUMNS: [Column<'static>; 13] = [
+pub const UPSTREAM_COLUMNS: [Column<'static>; 14] = [
     column("group", TEXT),
     column("slot", TEXT),
     column("database", TEXT),
@@ -71,6 +73,7 @@ pub const UPSTREAM_COLUMNS: [Column<'static>; 13] = [
     column("durable_lsn", PG_LSN),
     column("transactions", INT8),
     column("received_bytes", INT8),
+    column("committed_lsn", PG_LSN),
 ];
 
 /// Columns of `SHOW SPOOL`.
@@ -165,6 +168,8 @@ pub(super) fn slot(slot: &SlotStat) -> Row {
         Some(slot.cache_hit.to_string()),
         Some(slot.cache_miss.to_string()),
         hit_rate(slot),
+        position(slot.written),
+        position(slot.applied),
     ]
 }
 
@@ -197,6 +202,7 @@ pub(super) fn upstream(group: &GroupStat) -> Row {
         position(group.durable),
         Some(group.transactions.to_string()),
         Some(group.received_bytes.to_string()),
+        position(group.committed),
     ]
 }
 

@@ -326,7 +326,13 @@ impl Receiving<'_> {
         let mut changed = false;
         if !frames.is_empty() {
             group.count(units, frames.len() as u64);
-            self.with_room(stream, || group.log().append(frames.clone()))?;
+            for part in group.log().parts(frames) {
+                self.with_room(stream, || group.log().append(part.clone()))?;
+            }
+            if units > 0 {
+                // Nothing but transactions has moved it: what is covered comes below.
+                group.note_committed(group.log().received());
+            }
             changed = true;
         }
         let covered = self.assembler.covered();

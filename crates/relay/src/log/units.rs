@@ -46,6 +46,13 @@ pub(super) struct Plan {
     pub settled: usize,
 }
 
+impl Plan {
+    /// Bytes of the descriptions.
+    pub fn schema_bytes(&self) -> usize {
+        self.schema.iter().map(|(_, range)| range.len()).sum()
+    }
+}
+
 /// What to write for `bytes`, whole frames that follow what `before` tells.
 pub(super) fn plan(bytes: &[u8], before: State, session: bool) -> Result<Plan> {
     let mut planner = Planner {

@@ -4,6 +4,7 @@ use std::sync::{Arc, MutexGuard};
 
 use bytes::Bytes;
 use lockstep_wire::Lsn;
+use lockstep_wire::logical::frames;
 
 use super::Log;
 use super::cache::{CHUNK_OVERHEAD, Chunk};
@@ -107,7 +108,7 @@ impl<S: Storage> Log<S> {
         let plan = plan(frames, before, writer.session)?;
         self.check_schema(&plan, writer.session)?;
         let bytes = (frames.len() + plan.drafts.len() * RECORD_HEADER) as u64;
-        self.make_space(&mut writer, bytes)?;
+        self.make_space(&mut writer, bytes, plan.schema_bytes())?;
         let start = writer.offset;
         let position = lock(&self.shared).end;
         let end = match self.write_drafts(&mut writer, frames, &plan.drafts, position) {
@@ -119,6 +120,28 @@ impl<S: Storage> Log<S> {
         drop(writer);
         self.announce();
         Ok(())
+    }
+
+    /// Whole frames in parts that are appended one after the other: together they may need
+    /// room that is made only once the first of them are confirmed. A frame is never split.
+    pub fn parts(&self, frames: Bytes) -> Vec<Bytes> {
+        let Some(limit) = self.limits().spool_bytes else {
+            return vec![frames];
+        };
+        let most = usize::try_from(limit / 8).unwrap_or(usize::MAX);
+        let mut parts = Vec::new();
+        let (mut begin, mut end) = (0, 0);
+        // What makes no sense is refused by append, which tells why.
+        for frame in frames::scan(&frames).map_while(|frame| frame.ok()) {
+            let next = frame.offset + frame.length;
+            if next - begin > most && end > begin {
+                parts.push(frames.slice(begin..end));
+                begin = end;
+            }
+            end = next;
+        }
+        parts.push(frames.slice(begin..));
+        parts
     }
 
     /// Nothing will come any more that ends before `lsn`, says the upstream. Goes to the
@@ -135,7 +158,7 @@ impl<S: Storage> Log<S> {
                 return Ok(());
             }
         }
-        self.make_space(&mut writer, RECORD_HEADER as u64)?;
+        self.make_space(&mut writer, RECORD_HEADER as u64, 0)?;
         let position = lock(&self.shared).end;
         let marks = Marks {
             last_end: lsn,
@@ -261,7 +284,7 @@ impl<S: Storage> Log<S> {
             true => 0,
             false => shared.schema.bytes() + shared.open_schema.bytes(),
         };
-        let new: usize = plan.schema.iter().map(|(_, range)| range.len()).sum();
+        let new = plan.schema_bytes();
         match kept + new > SCHEMA_LIMIT {
             true => Err(LogError::SchemaTooLarge {
                 bytes: kept + new,
@@ -271,25 +294,41 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// Sees to it that `bytes` may be written, in a new segment if it is time for one.
-    fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64) -> Result<()> {
-        if writer.offset >= self.limits().segment() && writer.offset > writer.head {
-            let head = {
-                let shared = lock(&self.shared);
-                let schema = shared.schema.bytes() + shared.open_schema.bytes();
-                // Of two records that follow each other more than one chunk is full.
-                let records = match schema {
-                    0 => 0,
-                    _ => 1 + 2 * schema / CHUNK_BYTES,
-                };
-                SEGMENT_HEADER + schema + records * RECORD_HEADER
-            };
-            self.check_spool(head as u64)?;
+    /// Sees to it that `bytes` may be written, of which `schema` are new descriptions: in a new
+    /// segment if it is time for one. What begins the next segment must fit behind them, or a
+    /// full segment could never be followed by another, and so never be removed.
+    fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64, schema: usize) -> Result<()> {
+        let limits = self.limits();
+        let head = self.next_head(0);
+        let bytes = bytes + self.next_head(schema);
+        let full = writer.offset >= limits.segment();
+        // Then it must go before this fits, and only what is not the newest can.
+        let in_the_way = limits
+            .spool_bytes
+            .is_some_and(|limit| writer.offset.saturating_add(bytes) > limit);
+        if (full || in_the_way) && writer.offset > writer.head {
+            // Where it alone is left, for example after the limit was lowered, a little more
+            // than the limit is the way to much less.
+            if self.spool_bytes() > writer.offset {
+                self.check_spool(head)?;
+            }
             // Also where there is no room for what comes: the full one can then be removed
             // once it is confirmed.
             self.rotate(writer)?;
         }
         self.check_spool(bytes)
+    }
+
+    /// Most bytes that a new segment begins with, after so many bytes of descriptions more.
+    fn next_head(&self, more_schema: usize) -> u64 {
+        let shared = lock(&self.shared);
+        let schema = shared.schema.bytes() + shared.open_schema.bytes() + more_schema;
+        // Of two records that follow each other more than one chunk is full.
+        let records = match schema {
+            0 => 0,
+            _ => 1 + 2 * schema / CHUNK_BYTES,
+        };
+        (SEGMENT_HEADER + schema + records * RECORD_HEADER) as u64
     }
 
     /// An error if `bytes` more are not allowed.

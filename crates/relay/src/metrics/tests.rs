@@ -1,10 +1,12 @@
 //! The text format, read back by its rules, and both pages over HTTP.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::net::SocketAddr;
 use std::path::Path;
 
 use lockstep_wire::Lsn;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -372,43 +374,4 @@ async fn a_healthy_relay_answers_200() {
     let (address, _stop, _serving) = served(snapshot).await;
     let page = get_page(address, "GET /healthz").await;
     assert!(page.starts_with("HTTP/1.1 200 "), "{page}");
-}
-
-#[tokio::test]
-async fn connections_over_the_limit_wait_for_a_free_place() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    let mut limited = Limited {
-        listener,
-        free: Arc::new(Semaphore::new(1)),
-    };
-    let _first = TcpStream::connect(address).await.unwrap();
-    let _second = TcpStream::connect(address).await.unwrap();
-    let (first, _) = limited.accept().await;
-    // Waits however long it is given.
-    let a_while = Duration::from_millis(50);
-    let second = tokio::time::timeout(a_while, limited.accept()).await;
-    assert!(second.is_err());
-    drop(first);
-    limited.accept().await;
-}
-
-#[tokio::test]
-async fn a_silent_connection_ends() {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap());
-    let (client, accepted) = tokio::join!(client, listener.accept());
-    let mut client = client.unwrap();
-    let mut guarded = Guarded {
-        stream: accepted.unwrap().0,
-        silence: Box::pin(tokio::time::sleep(Duration::ZERO)),
-        _permit: None,
-    };
-    let error = guarded.read_u8().await.unwrap_err();
-    assert_eq!(error.kind(), io::ErrorKind::TimedOut);
-    // What moves begins the silence anew.
-    client.write_all(b"ab").await.unwrap();
-    guarded.stream.readable().await.unwrap();
-    assert_eq!(guarded.read_u8().await.unwrap(), b'a');
-    assert!(guarded.silence.deadline() > Instant::now());
 }

@@ -1,12 +1,8 @@
 //! TLS towards clients: certificate and key from files.
 
-use std::fs::File;
-use std::io::Read;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use nix::unistd::geteuid;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::ServerConfig;
 use tokio_rustls::rustls::crypto::ring;
@@ -14,39 +10,17 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use super::transport::{Prefixed, Transport};
+use crate::secret::{self, FileError};
 
 /// The protocol's name in ALPN, without which TLS may not begin at once.
 pub(super) const ALPN: &[u8] = b"postgresql";
 
-/// Largest file that is read, in bytes.
-const LARGEST_FILE: u64 = 1024 * 1024;
-
 /// Why certificate and key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// A file cannot be read.
-    #[error("cannot read {what} {}: {source}", path.display())]
-    Read {
-        /// What it is.
-        what: &'static str,
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// Others could read the key.
-    #[error(
-        "private key {} has mode {mode:04o} and owner {owner}: it must belong to the relay's user with mode 0600 or less, or to root with 0640 or less",
-        path.display()
-    )]
-    Permissions {
-        /// The file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-        /// Its owner's number.
-        owner: u32,
-    },
+    /// A file cannot be read, or others could read the key.
+    #[error(transparent)]
+    File(#[from] FileError),
     /// A file holds something else.
     #[error("{what} {} cannot be used: {reason}", path.display())]
     Content {
@@ -84,7 +58,7 @@ impl std::fmt::Debug for Tls {
 impl Tls {
     /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        let (certificates, config) = server_config(&files)?;
+        let (certificates, config) = server_config(&files, ALPN)?;
         Ok(Self {
             files,
             certificates,
@@ -117,10 +91,15 @@ impl Tls {
     }
 }
 
-type Certificates = Vec<CertificateDer<'static>>;
+/// A certificate and those that lead to its root.
+pub type Certificates = Vec<CertificateDer<'static>>;
 
-fn server_config(files: &TlsFiles) -> Result<(Certificates, ServerConfig), TlsError> {
-    let text = read(&files.certificate, "certificate", |_| Ok(()))?;
+/// Reads the files; `protocol` is the only one in ALPN.
+pub fn server_config(
+    files: &TlsFiles,
+    protocol: &[u8],
+) -> Result<(Certificates, ServerConfig), TlsError> {
+    let text = secret::read(&files.certificate, "certificate")?;
     let content = |path: &Path, what, reason: String| TlsError::Content {
         what,
         path: path.to_owned(),
@@ -136,9 +115,7 @@ fn server_config(files: &TlsFiles) -> Result<(Certificates, ServerConfig), TlsEr
             "there is none in it".to_owned(),
         ));
     }
-    let text = read(&files.key, "private key", |file| {
-        may_hold_key(&files.key, file)
-    })?;
+    let text = secret::read_secret(&files.key, "private key")?;
     let key = PrivateKeyDer::from_pem_slice(&text)
         .map_err(|error| content(&files.key, "private key", error.to_string()))?;
     let mut config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
@@ -149,45 +126,6 @@ fn server_config(files: &TlsFiles) -> Result<(Certificates, ServerConfig), TlsEr
                 .with_single_cert(certificates.clone(), key)
         })
         .map_err(|error| content(&files.key, "private key", error.to_string()))?;
-    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.alpn_protocols = vec![protocol.to_vec()];
     Ok((certificates, config))
-}
-
-fn read(
-    path: &Path,
-    what: &'static str,
-    check: impl FnOnce(&File) -> Result<(), TlsError>,
-) -> Result<Vec<u8>, TlsError> {
-    let failed = |source| TlsError::Read {
-        what,
-        path: path.to_owned(),
-        source,
-    };
-    let file = File::open(path).map_err(failed)?;
-    check(&file)?;
-    let mut text = Vec::new();
-    file.take(LARGEST_FILE)
-        .read_to_end(&mut text)
-        .map_err(failed)?;
-    Ok(text)
-}
-
-/// The same rule as PostgreSQL's, for the file that is open.
-fn may_hold_key(path: &Path, file: &File) -> Result<(), TlsError> {
-    let about = file.metadata().map_err(|source| TlsError::Read {
-        what: "private key",
-        path: path.to_owned(),
-        source,
-    })?;
-    let mode = about.mode() & 0o7777;
-    let ours = about.uid() == geteuid().as_raw() && mode & 0o077 == 0;
-    let roots = about.uid() == 0 && mode & 0o037 == 0;
-    match ours || roots {
-        true => Ok(()),
-        false => Err(TlsError::Permissions {
-            path: path.to_owned(),
-            mode,
-            owner: about.uid(),
-        }),
-    }
 }

@@ -206,6 +206,60 @@ fn a_full_spool_takes_more_once_some_is_confirmed() {
     log.append(long).unwrap();
 }
 
+/// Tries again once what is confirmed has gone, as often as a full segment needs.
+fn append_at_last(log: &Log<Disk>, unit: &Unit) {
+    for _ in 0..3 {
+        if log.append(Bytes::from(unit.bytes())).is_ok() {
+            return;
+        }
+        log.sync().unwrap();
+        log.retain(log.received()).unwrap();
+    }
+    panic!(
+        "there is no room, with {} bytes in the spool",
+        log.spool_bytes()
+    );
+}
+
+#[test]
+fn a_segment_that_fills_the_spool_can_be_removed() {
+    let limits = Limits {
+        cache_bytes: 0,
+        segment_bytes: 1 << 20,
+        spool_bytes: Some(10_000),
+    };
+    let mut taken = 0;
+    for length in (8_000..10_000).step_by(10) {
+        let (_, log) = log(limits);
+        if log.append(Bytes::from(plain(100, length).bytes())).is_ok() {
+            taken += 1;
+            append_at_last(&log, &plain(110, 900));
+        }
+        // What does not fit behind a little that is confirmed.
+        let (_, log) = self::log(limits);
+        append(&log, &plain(100, 900));
+        append_at_last(&log, &plain(110, 8_000.max(length.min(9_500))));
+    }
+    assert!(taken > 150, "{taken}");
+}
+
+#[test]
+fn a_lower_limit_is_reached_at_last() {
+    let (_, log) = log(Limits {
+        segment_bytes: 1 << 20,
+        ..LIMITS
+    });
+    for n in 0..20 {
+        append(&log, &plain(100 + n * 10, 900));
+    }
+    log.set_limits(Limits {
+        spool_bytes: Some(5_000),
+        ..LIMITS
+    });
+    append_at_last(&log, &plain(400, 900));
+    assert!(log.spool_bytes() <= 5_000);
+}
+
 #[test]
 fn readers_that_slept_through_many_cuts_go_on() {
     let (_, log) = log(LIMITS);

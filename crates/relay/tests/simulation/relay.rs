@@ -1,6 +1,7 @@
 //! The relay: its real log, assembler and check, and a model of what drives them:
 //! `ingest/feeder.rs`, `streaming.rs`, `slots.rs` and `Group::retain`.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -32,7 +33,7 @@ pub struct Session {
 
 /// What waits for room in the spool.
 enum Waiting {
-    Frames(Bytes),
+    Frames(VecDeque<Bytes>),
     Cover,
 }
 
@@ -195,15 +196,14 @@ impl Relay {
         let mut result = Ok(());
         match connection.waiting.take() {
             Some(Waiting::Cover) => {}
-            Some(Waiting::Frames(frames)) => {
-                result = self.log.append(frames.clone());
-                connection.waiting = Some(Waiting::Frames(frames));
+            Some(Waiting::Frames(parts)) => {
+                (result, connection.waiting) = append(&self.log, parts);
             }
             None => {
                 let frames = assembler.take_frames();
                 if !frames.is_empty() {
-                    result = self.log.append(frames.clone());
-                    connection.waiting = Some(Waiting::Frames(frames));
+                    let parts = self.log.parts(frames).into();
+                    (result, connection.waiting) = append(&self.log, parts);
                 }
             }
         }
@@ -439,6 +439,17 @@ impl Relay {
         let connection = self.connection.as_ref();
         connection.is_some_and(|connection| connection.waiting.is_some())
     }
+}
+
+/// Part by part; the first that is refused and those behind it wait.
+fn append(log: &Log<Disk>, mut parts: VecDeque<Bytes>) -> (Result<(), LogError>, Option<Waiting>) {
+    while let Some(part) = parts.front() {
+        if let Err(error) = log.append(part.clone()) {
+            return (Err(error), Some(Waiting::Frames(parts)));
+        }
+        parts.pop_front();
+    }
+    (Ok(()), None)
 }
 
 /// `Sender::tell`.

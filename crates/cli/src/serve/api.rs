@@ -1,0 +1,224 @@
+//! States, history and events as JSON.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::{Body, Bytes};
+use axum::extract::{RawQuery, State};
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use hyper::body::Frame;
+use lockstep_lag::monitor::{LinkHistory, Moment};
+use serde::Serialize;
+use tokio::sync::{OwnedSemaphorePermit, mpsc};
+use tokio::time::timeout;
+
+use super::feed::News;
+use super::http::{MOST_STREAMS, Site, ended, now_ms, plain};
+
+/// The content type of JSON.
+pub const JSON: &str = "application/json";
+
+/// A stream that has no news says so, lest somebody between takes it for dead.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
+/// Events that wait for one reader; the newest state counts, so one is enough.
+const MOST_EVENTS: usize = 1;
+
+/// The newest state.
+pub async fn state(State(site): State<Arc<Site>>) -> Response {
+    let json = site.news.borrow().json.clone();
+    ([(header::CONTENT_TYPE, JSON)], json).into_response()
+}
+
+/// What `/api/history` may be asked for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Wanted {
+    /// Milliseconds since 1970: what is later.
+    since: i64,
+    /// Of this many milliseconds only the worst moment; 0 for all.
+    step: i64,
+}
+
+impl Wanted {
+    fn parse(query: Option<&str>) -> Result<Self, String> {
+        let mut wanted = Self::default();
+        let pairs = query.unwrap_or_default().split('&');
+        for pair in pairs.filter(|pair| !pair.is_empty()) {
+            let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+            let number = value.parse::<i64>().ok().filter(|number| *number >= 0);
+            match (name, number) {
+                ("since", Some(number)) => wanted.since = number,
+                ("step", Some(number)) => wanted.step = number,
+                ("since" | "step", None) => {
+                    return Err(format!("{name} must be a number of milliseconds"));
+                }
+                _ => return Err("only since and step can be asked for".to_owned()),
+            }
+        }
+        Ok(wanted)
+    }
+}
+
+#[derive(Serialize)]
+struct Told {
+    /// Milliseconds since 1970, by the clock here.
+    at_ms: i64,
+    /// Each link over time.
+    links: Vec<LinkHistory>,
+}
+
+/// Each link over time.
+pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
+    let wanted = match Wanted::parse(query.as_deref()) {
+        Ok(wanted) => wanted,
+        Err(words) => return plain(StatusCode::BAD_REQUEST, &words),
+    };
+    let mut links = site.monitor.history(wanted.since);
+    for link in &mut links {
+        link.moments = worst(std::mem::take(&mut link.moments), wanted.step);
+    }
+    let told = Told {
+        at_ms: now_ms(),
+        links,
+    };
+    match serde_json::to_vec(&told) {
+        Ok(json) => ([(header::CONTENT_TYPE, JSON)], json).into_response(),
+        Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// Of each step the moment with the longest lag: a peak never vanishes.
+fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
+    if step <= 1 {
+        return moments;
+    }
+    let mut kept: Vec<Moment> = Vec::new();
+    for moment in moments {
+        match kept.last_mut() {
+            Some(last) if last.at_ms.div_euclid(step) == moment.at_ms.div_euclid(step) => {
+                let is_worse = (moment.lag_ms, moment.lag_bytes) > (last.lag_ms, last.lag_bytes);
+                if is_worse {
+                    *last = moment;
+                }
+            }
+            _ => kept.push(moment),
+        }
+    }
+    kept
+}
+
+/// Each new state as it comes: Server-Sent Events.
+pub async fn events(State(site): State<Arc<Site>>) -> Response {
+    let Ok(permit) = Arc::clone(&site.streams).try_acquire_owned() else {
+        let words = format!("{MOST_STREAMS} streams are open already; ask /api/state instead");
+        return plain(StatusCode::SERVICE_UNAVAILABLE, &words);
+    };
+    let (sender, receiver) = mpsc::channel(MOST_EVENTS);
+    tokio::spawn(send_news(site, sender));
+    let body = Body::new(Events {
+        receiver,
+        _permit: permit,
+    });
+    ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response()
+}
+
+/// Until the reader is gone, or this ends.
+async fn send_news(site: Arc<Site>, sender: mpsc::Sender<Bytes>) {
+    let mut news = site.news.clone();
+    let mut stopping = site.stopping.clone();
+    let mut next = event(&news.borrow_and_update());
+    loop {
+        tokio::select! {
+            sent = sender.send(next) => if sent.is_err() {
+                return;
+            },
+            () = ended(&mut stopping) => return,
+        }
+        next = tokio::select! {
+            changed = timeout(SIGN_OF_LIFE, news.changed()) => match changed {
+                Ok(Ok(())) => event(&news.borrow_and_update()),
+                Ok(Err(_)) => return,
+                Err(_) => Bytes::from_static(b":\n\n"),
+            },
+            () = ended(&mut stopping) => return,
+            () = sender.closed() => return,
+        };
+    }
+}
+
+fn event(news: &News) -> Bytes {
+    // JSON has no line breaks of its own.
+    [b"data: ", news.json.as_ref(), b"\n\n"].concat().into()
+}
+
+/// A body of events.
+struct Events {
+    receiver: mpsc::Receiver<Bytes>,
+    /// Free again when the reader is gone.
+    _permit: OwnedSemaphorePermit,
+}
+
+impl hyper::body::Body for Events {
+    type Data = Bytes;
+    type Error = std::convert::Infallible;
+
+    fn poll_frame(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let next = self.receiver.poll_recv(context);
+        next.map(|event| event.map(|event| Ok(Frame::data(event))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_are_read_or_refused() {
+        let wanted = |since, step| Ok(Wanted { since, step });
+        for (query, expected) in [
+            (None, wanted(0, 0)),
+            (Some(""), wanted(0, 0)),
+            (Some("since=5"), wanted(5, 0)),
+            (Some("step=3000&since=5"), wanted(5, 3000)),
+        ] {
+            assert_eq!(Wanted::parse(query), expected, "{query:?}");
+        }
+        for query in [
+            "since",
+            "since=",
+            "since=-1",
+            "since=x",
+            "since=99999999999999999999",
+            "step=1.5",
+            "other=1",
+        ] {
+            assert!(Wanted::parse(Some(query)).is_err(), "{query}");
+        }
+    }
+
+    #[test]
+    fn the_worst_moment_of_a_step_stays() {
+        let moment = |at_ms, lag_ms, lag_bytes| Moment {
+            at_ms,
+            lag_ms,
+            lag_bytes,
+            stage_bytes: [0; 4],
+            visible_ms: None,
+        };
+        let all = vec![
+            moment(1000, 1.0, 1),
+            moment(1999, 5.0, 1),
+            moment(2000, 2.0, 1),
+            moment(2500, 2.0, 9),
+            moment(2900, 1.0, 99),
+            moment(7000, 0.0, 0),
+        ];
+        assert_eq!(worst(all.clone(), 0), all);
+        let kept: Vec<i64> = worst(all, 1000).iter().map(|kept| kept.at_ms).collect();
+        assert_eq!(kept, [1999, 2500, 7000]);
+    }
+}

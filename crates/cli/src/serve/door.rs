@@ -1,0 +1,98 @@
+//! Who gets in, and how: passwords, certificate and key, from files that can be read again.
+
+use std::path::PathBuf;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use lockstep_relay::serve::{TlsError, TlsFiles, server_config};
+use tokio_rustls::TlsAcceptor;
+
+use super::auth::{AuthError, Logins};
+
+/// The protocol's name in ALPN.
+const ALPN: &[u8] = b"http/1.1";
+
+/// Which files.
+#[derive(Debug)]
+pub struct Keys {
+    /// Passwords; without it everybody may see everything.
+    pub auth_file: Option<PathBuf>,
+    /// Certificate and key; without them there is no TLS.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+/// Why files cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum DoorError {
+    /// Those of passwords.
+    #[error(transparent)]
+    Auth(#[from] AuthError),
+    /// Those of TLS.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+}
+
+/// What is in force.
+pub struct Doors {
+    keys: Keys,
+    now: RwLock<Now>,
+}
+
+#[derive(Clone)]
+struct Now {
+    logins: Option<Arc<Logins>>,
+    tls: Option<TlsAcceptor>,
+}
+
+impl Doors {
+    /// Reads the files.
+    pub fn open(keys: Keys) -> Result<Self, DoorError> {
+        let now = RwLock::new(read(&keys)?);
+        Ok(Self { keys, now })
+    }
+
+    /// Reads the files again. If one cannot be used all stays as it was.
+    pub fn open_again(&self) -> Result<(), DoorError> {
+        let now = read(&self.keys)?;
+        *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
+        Ok(())
+    }
+
+    /// Who may see everything; None if everybody may.
+    pub fn logins(&self) -> Option<Arc<Logins>> {
+        self.now().logins
+    }
+
+    /// A login is needed.
+    pub fn has_logins(&self) -> bool {
+        self.keys.auth_file.is_some()
+    }
+
+    /// The server's side of TLS.
+    pub fn tls(&self) -> Option<TlsAcceptor> {
+        self.now().tls
+    }
+
+    fn now(&self) -> Now {
+        let now = self.now.read().unwrap_or_else(PoisonError::into_inner);
+        now.clone()
+    }
+}
+
+fn read(keys: &Keys) -> Result<Now, DoorError> {
+    let logins = keys.auth_file.as_deref().map(Logins::load).transpose()?;
+    let tls = match &keys.tls {
+        Some((certificate, key)) => {
+            let files = TlsFiles {
+                certificate: certificate.clone(),
+                key: key.clone(),
+            };
+            let (_, config) = server_config(&files, ALPN)?;
+            Some(TlsAcceptor::from(Arc::new(config)))
+        }
+        None => None,
+    };
+    Ok(Now {
+        logins: logins.map(Arc::new),
+        tls,
+    })
+}

@@ -1,0 +1,152 @@
+//! A state for tests: a primary, a standby, a subscriber, all well.
+
+use std::collections::BTreeMap;
+
+use lockstep_lag::Role;
+use lockstep_lag::diagnosis::{Diagnosis, Finding};
+use lockstep_lag::links::Kind;
+use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
+use lockstep_lag::rules::{Cause, Fact, Severity};
+use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_wire::Lsn;
+
+/// When it was made, milliseconds since 1970.
+pub const AT_MS: i64 = 1_800_000_000_000;
+
+/// All is well.
+pub fn state() -> State {
+    State {
+        number: 7,
+        at_ms: AT_MS,
+        window_s: 10.0,
+        every_s: 1.0,
+        heartbeat: true,
+        diagnosis: Diagnosis {
+            healthy: true,
+            nodes: Vec::new(),
+            links: Vec::new(),
+            findings: Vec::new(),
+        },
+        nodes: vec![
+            NodeState {
+                slots: vec![slot()],
+                ..node("primary", Role::Primary)
+            },
+            NodeState {
+                conflicts: Conflicts {
+                    snapshot: 3,
+                    ..Conflicts::default()
+                },
+                extension: Some(Extension {
+                    lag_ms: Some(12.5),
+                    running: 2,
+                    waiting: 5,
+                    concurrency_limit: 4,
+                    ..Extension::default()
+                }),
+                ..node("standby", Role::Standby)
+            },
+            node("app", Role::Subscriber),
+        ],
+        links: vec![link("standby", Kind::Physical), link("app", Kind::Logical)],
+    }
+}
+
+fn node(name: &str, role: Role) -> NodeState {
+    NodeState {
+        name: name.to_owned(),
+        role,
+        address: format!("{name}:5432"),
+        version: 150_020,
+        usable: true,
+        troubles: Vec::new(),
+        sample_age_ms: Some(250.0),
+        round_trip_ms: Some(2.0),
+        end_lsn: Some(Lsn::from(5000)),
+        visible_lsn: Some(Lsn::from(5000)),
+        wal_bytes_per_s: None,
+        active_clients: 1,
+        awaiting_sync: 0,
+        slots: Vec::new(),
+        conflicts: Conflicts::default(),
+        extension: None,
+        relay: None,
+        relay_version: None,
+        suspect: None,
+    }
+}
+
+fn slot() -> Slot {
+    Slot {
+        slot_name: "app".to_owned(),
+        active: true,
+        restart_lsn: Some(Lsn::from(4000)),
+        safe_wal_size: Some(-10),
+        ..Slot::default()
+    }
+}
+
+fn link(replica: &str, kind: Kind) -> LinkState {
+    let names = match kind {
+        Kind::Physical => ["send", "receive", "flush", "replay"],
+        Kind::Logical => ["decode", "receive", "apply", "flush"],
+    };
+    LinkState {
+        id: format!("primary/{replica}"),
+        upstream: "primary".to_owned(),
+        replica: replica.to_owned(),
+        kind,
+        slot: None,
+        application_name: None,
+        behind: false,
+        lag_ms: 20.0,
+        lag_max_ms: 30.0,
+        lag_bytes: 60,
+        stages: [0, 1, 2, 3].map(|index| StageState {
+            name: names[index],
+            bytes: 10 * index as u64,
+        }),
+        end_lsn: None,
+        sent_lsn: None,
+        write_lsn: None,
+        flush_lsn: None,
+        replay_lsn: None,
+        visible_ms: (kind == Kind::Physical).then_some(3.0),
+        suspect: None,
+    }
+}
+
+/// A node does not answer any more.
+pub fn lose(state: &mut State, name: &str) {
+    for node in state.nodes.iter_mut().filter(|node| node.name == name) {
+        node.usable = false;
+        node.troubles = vec!["unreachable: no".to_owned()];
+    }
+}
+
+/// A replica lags.
+pub fn lag(state: &mut State, index: usize, ms: f64) {
+    let link = &mut state.links[index];
+    link.behind = true;
+    link.lag_ms = ms;
+    link.lag_max_ms = ms;
+}
+
+/// A cause.
+pub fn finding(cause: Cause, severity: Severity, at: &str) -> Finding {
+    Finding {
+        cause,
+        title: "in words".to_owned(),
+        severity,
+        at: at.to_owned(),
+        explains: 1.0,
+        lag_ms: 0.0,
+        evidence: vec![Fact {
+            name: "x_bytes",
+            value: 1.0,
+            words: "1 byte".to_owned(),
+        }],
+        names: BTreeMap::new(),
+        remedies: vec!["do something".to_owned()],
+    }
+}

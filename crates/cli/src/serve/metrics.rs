@@ -1,0 +1,311 @@
+//! A state as Prometheus reads it. `docs/serve.md` lists every family; alert rules and
+//! dashboards are written on these names.
+
+use std::collections::BTreeMap;
+
+use lockstep_lag::Role;
+use lockstep_lag::links::Kind;
+use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::position::bytes_between;
+use lockstep_relay::exposition::Exposition;
+use serde::Serialize;
+
+#[cfg(test)]
+mod tests;
+
+/// What is known of one family: its name, kind and help.
+struct Family(&'static str, &'static str, &'static str);
+
+/// A label and its value.
+type Label<'a> = (&'static str, &'a str);
+
+/// A value of one node, if it has one.
+type OfNode = fn(&NodeState) -> Option<f64>;
+
+const NODE_FAMILIES: &[(Family, OfNode)] = &[
+    (
+        Family(
+            "round_trip_seconds",
+            "gauge",
+            "From question to answer, in the newest sample.",
+        ),
+        |node| Some(node.round_trip_ms? / 1000.0),
+    ),
+    (
+        Family(
+            "wal_position_bytes",
+            "gauge",
+            "End of the node's WAL, as a number of bytes: flushed on a primary, received on a standby.",
+        ),
+        |node| Some(u64::from(node.end_lsn?) as f64),
+    ),
+    (
+        Family(
+            "replay_lag_seconds",
+            "gauge",
+            "Age of the oldest WAL received and not replayed, by extension lockstep.",
+        ),
+        |node| Some(node.extension.as_ref()?.lag_ms? / 1000.0),
+    ),
+    (
+        Family(
+            "throttle_waiting",
+            "gauge",
+            "Queries that wait at the gate of extension lockstep.",
+        ),
+        |node| Some(node.extension.as_ref()?.waiting as f64),
+    ),
+    (
+        Family(
+            "throttle_running",
+            "gauge",
+            "Queries inside the gate of extension lockstep.",
+        ),
+        |node| Some(node.extension.as_ref()?.running as f64),
+    ),
+    (
+        Family(
+            "throttle_limit",
+            "gauge",
+            "How many queries extension lockstep lets in at once.",
+        ),
+        |node| Some(node.extension.as_ref()?.concurrency_limit as f64),
+    ),
+];
+
+/// A value of one link.
+type OfLink = fn(&LinkState) -> f64;
+
+const LINK_FAMILIES: &[(Family, OfLink)] = &[
+    (
+        Family(
+            "lag_seconds",
+            "gauge",
+            "For how long there has been WAL upstream that the replica has not replayed or applied, at least.",
+        ),
+        |link| link.lag_ms / 1000.0,
+    ),
+    (
+        Family(
+            "lag_bytes",
+            "gauge",
+            "WAL upstream that the replica has not replayed or applied.",
+        ),
+        |link| link.lag_bytes as f64,
+    ),
+    (
+        Family(
+            "behind",
+            "gauge",
+            "1 if the replica lags, as the diagnosis of the last seconds has it.",
+        ),
+        |link| flag(link.behind),
+    ),
+];
+
+/// Everything. `now_ms` is milliseconds since 1970.
+pub fn render(state: &State, now_ms: i64) -> String {
+    let mut text = Exposition::new("lockstep_");
+    family(
+        &mut text,
+        &Family(
+            "build_info",
+            "gauge",
+            "This program's version, as a label; always 1.",
+        ),
+    );
+    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], "1");
+    nodes(&mut text, state, now_ms);
+    links(&mut text, state);
+    causes(&mut text, state);
+    slots(&mut text, state);
+    conflicts(&mut text, state);
+    text.into_text()
+}
+
+fn family(text: &mut Exposition, Family(name, kind, help): &Family) {
+    text.family(name, kind, help);
+}
+
+fn flag(is: bool) -> f64 {
+    f64::from(u8::from(is))
+}
+
+/// A name as JSON has it.
+fn name_of(value: impl Serialize) -> String {
+    match serde_json::to_value(value) {
+        Ok(serde_json::Value::String(name)) => name,
+        _ => String::new(),
+    }
+}
+
+fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
+    let up = Family(
+        "up",
+        "gauge",
+        "1 if the node answers and is what it was said to be.",
+    );
+    family(text, &up);
+    for node in &state.nodes {
+        let role = node.role.to_string();
+        let labels = [("node", node.name.as_str()), ("role", &role)];
+        text.sample("up", &labels, &flag(node.usable).to_string());
+    }
+    let age = Family(
+        "sample_age_seconds",
+        "gauge",
+        "Since the newest sample; of a node that is lost, too.",
+    );
+    family(text, &age);
+    let since_ms = now_ms.saturating_sub(state.at_ms).max(0) as f64;
+    for node in &state.nodes {
+        if let Some(age_ms) = node.sample_age_ms {
+            let seconds = (age_ms + since_ms) / 1000.0;
+            text.sample(
+                "sample_age_seconds",
+                &[("node", &node.name)],
+                &seconds.to_string(),
+            );
+        }
+    }
+    for (about, value) in NODE_FAMILIES {
+        family(text, about);
+        for node in &state.nodes {
+            if let Some(value) = value(node) {
+                text.sample(about.0, &[("node", &node.name)], &value.to_string());
+            }
+        }
+    }
+}
+
+/// Labels of a link.
+fn of_link(link: &LinkState) -> [Label<'_>; 3] {
+    let kind = match link.kind {
+        Kind::Physical => "physical",
+        Kind::Logical => "logical",
+    };
+    [
+        ("upstream", &link.upstream),
+        ("replica", &link.replica),
+        ("kind", kind),
+    ]
+}
+
+fn links(text: &mut Exposition, state: &State) {
+    // Replicas that were not named may call themselves alike: the worst counts.
+    let mut links: BTreeMap<_, &LinkState> = BTreeMap::new();
+    for link in &state.links {
+        let kept = links.entry(of_link(link)).or_insert(link);
+        if (link.lag_ms, link.lag_bytes) > (kept.lag_ms, kept.lag_bytes) {
+            *kept = link;
+        }
+    }
+    for (about, value) in LINK_FAMILIES {
+        family(text, about);
+        for (labels, link) in &links {
+            text.sample(about.0, labels, &value(link).to_string());
+        }
+    }
+    let about = Family(
+        "stage_bytes",
+        "gauge",
+        "Bytes of WAL in each part of the way to the replica.",
+    );
+    family(text, &about);
+    for ([upstream, replica, kind], link) in &links {
+        for stage in &link.stages {
+            let labels = [*upstream, *replica, *kind, ("stage", stage.name)];
+            text.sample("stage_bytes", &labels, &stage.bytes.to_string());
+        }
+    }
+    let about = Family(
+        "visible_seconds",
+        "gauge",
+        "From a commit on the primary until it is visible on the standby, with --heartbeat.",
+    );
+    family(text, &about);
+    for ([upstream, replica, _], link) in &links {
+        if let Some(ms) = link.visible_ms {
+            let value = (ms / 1000.0).to_string();
+            text.sample("visible_seconds", &[*upstream, *replica], &value);
+        }
+    }
+}
+
+fn causes(text: &mut Exposition, state: &State) {
+    let about = Family(
+        "cause",
+        "gauge",
+        "1 for each cause that is found now; none is there otherwise.",
+    );
+    family(text, &about);
+    let found = state.diagnosis.findings.iter().map(|found| {
+        let (cause, severity) = (name_of(found.cause), name_of(found.severity));
+        (found.at.as_str(), cause, severity)
+    });
+    // Two sessions may be to blame for the same.
+    let found: std::collections::BTreeSet<_> = found.collect();
+    for (at, cause, severity) in &found {
+        let labels = [("at", *at), ("cause", cause), ("severity", severity)];
+        text.sample("cause", &labels, "1");
+    }
+}
+
+fn slots(text: &mut Exposition, state: &State) {
+    type OfSlot = fn(&NodeState, &lockstep_lag::sample::Slot) -> Option<f64>;
+    let families: [(Family, OfSlot); 3] = [
+        (
+            Family("slot_active", "gauge", "1 while somebody uses the slot."),
+            |_, slot| Some(flag(slot.active)),
+        ),
+        (
+            Family(
+                "slot_retained_bytes",
+                "gauge",
+                "WAL that the slot keeps: from its restart_lsn to the node's end.",
+            ),
+            |node, slot| Some(bytes_between(slot.restart_lsn?, node.end_lsn?) as f64),
+        ),
+        (
+            Family(
+                "slot_safe_bytes",
+                "gauge",
+                "Bytes that may still be written before the slot is in danger, if that is limited.",
+            ),
+            |_, slot| Some(slot.safe_wal_size? as f64),
+        ),
+    ];
+    for (about, value) in &families {
+        family(text, about);
+        for node in &state.nodes {
+            for slot in &node.slots {
+                if let Some(value) = value(node, slot) {
+                    let labels = [("node", node.name.as_str()), ("slot", &slot.slot_name)];
+                    text.sample(about.0, &labels, &value.to_string());
+                }
+            }
+        }
+    }
+}
+
+fn conflicts(text: &mut Exposition, state: &State) {
+    let about = Family(
+        "recovery_conflicts_total",
+        "counter",
+        "Queries that replay has cancelled, since the server's statistics began.",
+    );
+    family(text, &about);
+    let is_standby = |node: &&NodeState| node.usable && node.role == Role::Standby;
+    for node in state.nodes.iter().filter(is_standby) {
+        let found = &node.conflicts;
+        for (kind, number) in [
+            ("snapshot", found.snapshot),
+            ("lock", found.lock),
+            ("bufferpin", found.bufferpin),
+            ("deadlock", found.deadlock),
+        ] {
+            let labels = [("node", node.name.as_str()), ("kind", kind)];
+            text.sample("recovery_conflicts_total", &labels, &number.to_string());
+        }
+    }
+}

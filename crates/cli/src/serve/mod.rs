@@ -1,0 +1,206 @@
+//! `lockstep serve`: metrics, a health check, a JSON API and one page about lag, over HTTP.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`feed`] | each new state, once as JSON for all who ask |
+//! | [`http`] | which address answers what, to whom; limits on connections |
+//! | [`auth`] | names and passwords |
+//! | [`door`] | files that can be read again: passwords, certificate and key |
+//! | [`metrics`] | Prometheus' text format |
+//! | [`health`] | whether this watches at all |
+//! | [`api`] | states, history and events as JSON |
+//! | [`verdict`] | a state in one sentence |
+//! | [`page`] | the page's files, as they are built in |
+//!
+//! It reads only, but for `--heartbeat`. Nothing is kept on disk: the history begins with it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, value_parser};
+use lockstep_lag::monitor::{Monitor, Settings};
+use lockstep_relay::config::{HostPort, LogFormat, LogLevel};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+use tracing::{error, info, warn};
+
+use crate::exit::Usage;
+use crate::logs;
+use crate::nodes::NodesArgs;
+
+mod api;
+mod auth;
+mod door;
+#[cfg(test)]
+mod example;
+mod feed;
+mod health;
+mod http;
+mod metrics;
+mod page;
+mod verdict;
+
+use door::{Doors, Keys};
+use http::Hosts;
+
+/// Shown by the servers.
+const APPLICATION_NAME: &str = "lockstep serve";
+
+/// How long threads may take to end.
+const LAST_WORK: Duration = Duration::from_millis(500);
+
+/// Fewest samples of a node that a diagnosis is worth.
+const LEAST_SAMPLES: u32 = 3;
+
+/// `lockstep serve`
+#[derive(Debug, Args)]
+pub struct ServeArgs {
+    /// Which servers.
+    #[command(flatten)]
+    nodes: NodesArgs,
+    /// Address to listen on; port 0 takes a free one, which the log names
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:9871", value_parser = HostPort::parse)]
+    listen: HostPort,
+    /// Another name that browsers may ask for while this listens on the loopback, such as that of a
+    /// proxy in front; may be repeated
+    #[arg(long, value_name = "NAME")]
+    allow_host: Vec<String>,
+    /// Seconds between samples of a node
+    #[arg(long, value_name = "SECONDS", default_value_t = 1, value_parser = value_parser!(u32).range(1..=60))]
+    interval: u32,
+    /// Seconds that a diagnosis looks back; at least three intervals
+    #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = value_parser!(u32).range(5..=600))]
+    window: u32,
+    /// Measure from commit to visible on each standby
+    ///
+    /// Writes: each interval commits a small logical message on the primary for each standby.
+    #[arg(long)]
+    heartbeat: bool,
+    /// Ask for a login: a file of lines user:password, which others must not be able to read
+    #[arg(long, value_name = "FILE")]
+    auth_file: Option<PathBuf>,
+    /// Certificate chain, PEM; turns TLS on
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    tls_cert: Option<PathBuf>,
+    /// Private key of the certificate, PEM
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    tls_key: Option<PathBuf>,
+    /// Format of the log on standard error: text or json
+    #[arg(long, value_name = "FORMAT", default_value = "text", value_parser = LogFormat::parse)]
+    log_format: LogFormat,
+    /// What is logged: error, warn, info, debug or trace
+    #[arg(long, value_name = "LEVEL", default_value = "info", value_parser = LogLevel::parse)]
+    log_level: LogLevel,
+}
+
+/// Serves until a signal ends it.
+pub fn run(args: &ServeArgs) -> Result<()> {
+    if args.window < LEAST_SAMPLES * args.interval {
+        let least = LEAST_SAMPLES * args.interval;
+        let words = format!("--window must be at least three intervals: {least}");
+        return Err(Usage(words).into());
+    }
+    let nodes = args.nodes.nodes()?;
+    let keys = Keys {
+        auth_file: args.auth_file.clone(),
+        tls: args.tls_cert.clone().zip(args.tls_key.clone()),
+    };
+    let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
+    logs::start(args.log_format, args.log_level)?;
+    let settings = Settings {
+        application_name: APPLICATION_NAME.to_owned(),
+        every: Duration::from_secs(args.interval.into()),
+        window: Duration::from_secs(args.window.into()),
+        heartbeat: args.heartbeat,
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let result = runtime.block_on(until_signal(args, doors, || {
+        Monitor::start(nodes, settings)
+    }));
+    runtime.shutdown_timeout(LAST_WORK);
+    result
+}
+
+/// SIGTERM and SIGINT end it; SIGHUP reads passwords, certificate and key again.
+async fn until_signal(
+    args: &ServeArgs,
+    doors: Doors,
+    start: impl FnOnce() -> Monitor,
+) -> Result<()> {
+    let signals = "cannot handle signals";
+    let mut terminate = signal(SignalKind::terminate()).context(signals)?;
+    let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
+    let mut hangup = signal(SignalKind::hangup()).context(signals)?;
+    let listen = &args.listen;
+    let listener = TcpListener::bind((listen.host.as_str(), listen.port))
+        .await
+        .with_context(|| format!("cannot listen on {listen}"))?;
+    let address = listener.local_addr().context("the address is not known")?;
+    let doors = Arc::new(doors);
+    warn_about(address, &doors);
+    let monitor = Arc::new(start());
+    let (stop, stopping) = watch::channel(false);
+    let site = http::Site {
+        news: feed::start(&monitor),
+        monitor,
+        doors: Arc::clone(&doors),
+        hosts: Hosts::of(address, &listen.host, &args.allow_host),
+        stopping,
+        streams: http::streams(),
+    };
+    let scheme = if doors.tls().is_some() {
+        "https"
+    } else {
+        "http"
+    };
+    info!("serving on {scheme}://{address}/");
+    let mut serving = tokio::spawn(http::serve(listener, Arc::new(site)));
+    loop {
+        tokio::select! {
+            ended = &mut serving => return ended.context("serving has failed"),
+            _ = hangup.recv() => match doors.open_again() {
+                Ok(()) => info!("passwords, certificate and key are read again"),
+                Err(failed) => error!(error = %failed, "the old ones stay in force"),
+            },
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+        }
+    }
+    info!("ending");
+    stop.send_replace(true);
+    serving.await.context("serving has failed")
+}
+
+/// What an operator should know about who can get in.
+fn warn_about(address: SocketAddr, doors: &Doors) {
+    if address.ip().is_loopback() {
+        return;
+    }
+    let others = "whoever reaches this address";
+    if !doors.has_logins() {
+        warn!(
+            "there is no login: {others} can read the names of servers, slots, users and pieces of \
+             queries; give --auth-file, or listen on 127.0.0.1"
+        );
+    }
+    if doors.tls().is_none() {
+        match doors.has_logins() {
+            true => warn!(
+                "there is no TLS: passwords travel so that anybody between can read them; give \
+                 --tls-cert and --tls-key"
+            ),
+            false => warn!(
+                "there is no TLS: anybody between can read and change what is shown; give \
+                 --tls-cert and --tls-key"
+            ),
+        }
+    }
+}

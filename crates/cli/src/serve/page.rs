@@ -1,0 +1,85 @@
+//! The page's files, as they are built in. They load nothing from elsewhere.
+
+/// A file.
+#[derive(Debug)]
+pub struct Asset {
+    /// Where it is.
+    pub path: &'static str,
+    /// Its type.
+    pub content_type: &'static str,
+    /// It.
+    pub text: &'static str,
+}
+
+const SCRIPT: &str = "text/javascript; charset=utf-8";
+
+/// All files.
+pub const ASSETS: &[Asset] = &[
+    Asset {
+        path: "/",
+        content_type: "text/html; charset=utf-8",
+        text: include_str!("page/index.html"),
+    },
+    Asset {
+        path: "/style.css",
+        content_type: "text/css; charset=utf-8",
+        text: include_str!("page/style.css"),
+    },
+    Asset {
+        path: "/app.js",
+        content_type: SCRIPT,
+        text: include_str!("page/app.js"),
+    },
+    Asset {
+        path: "/news.js",
+        content_type: SCRIPT,
+        text: include_str!("page/news.js"),
+    },
+    Asset {
+        path: "/chart.js",
+        content_type: SCRIPT,
+        text: include_str!("page/chart.js"),
+    },
+    Asset {
+        path: "/replica.js",
+        content_type: SCRIPT,
+        text: include_str!("page/replica.js"),
+    },
+    Asset {
+        path: "/servers.js",
+        content_type: SCRIPT,
+        text: include_str!("page/servers.js"),
+    },
+    Asset {
+        path: "/write.js",
+        content_type: SCRIPT,
+        text: include_str!("page/write.js"),
+    },
+    Asset {
+        path: "/icon.svg",
+        content_type: "image/svg+xml",
+        text: include_str!("page/icon.svg"),
+    },
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// No script, style or picture from elsewhere, no code in the page itself, and nothing
+    /// that makes HTML of text.
+    #[test]
+    fn assets_are_self_contained() {
+        for asset in ASSETS {
+            for line in asset.text.lines() {
+                let line = line.replace("http://www.w3.org/2000/svg", "");
+                for never in ["//cdn", "http://", "https://", "innerHTML", "outerHTML"] {
+                    assert!(!line.contains(never), "{}: {line}", asset.path);
+                }
+                for never in ["insertAdjacentHTML", "document.write", "eval(", " style=\""] {
+                    assert!(!line.contains(never), "{}: {line}", asset.path);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,87 @@
+// The page: the verdict, causes, replicas and servers, from news as they come.
+
+import { News } from "./news.js";
+import { drawAll, replicas } from "./replica.js";
+import { servers } from "./servers.js";
+import { clock, el, lines, mark, put, show, sync } from "./write.js";
+
+const at = (id) => document.getElementById(id);
+const MARKS = { starting: "…", ok: "✓", risk: "△", blind: "?", lag: "▲" };
+let lostSince;
+
+function cause() {
+  const title = el("h3");
+  const tag = el("span", { class: "tag" });
+  const remedies = el("ol", { class: "remedies" });
+  const evidence = el("ul", { class: "evidence" });
+  const query = el("code");
+  const asked = el("div", { class: "query" }, el("span", { class: "quiet" }, "query"), el("pre", {}, query));
+  const root = el("li", { class: "card" }, el("div", { class: "head" }, title, tag), remedies, evidence, asked);
+  return { root, title, tag, remedies, evidence, query, asked };
+}
+
+function severity(found) {
+  if (found.severity === "lag") return `lag, explains ${Math.round(found.explains * 100)} %`;
+  return found.severity === "risk" ? "risk" : "no lag";
+}
+
+function updateCause(shown, found) {
+  mark(shown.root, "data-level", { lag: "lag", risk: "risk", note: "ok" }[found.severity]);
+  put(shown.title, `${found.at}: ${found.title}`);
+  put(shown.tag, severity(found));
+  lines(shown.remedies, found.remedies.map((remedy, index) => `${index ? "Or" : "Do"}: ${remedy}`));
+  lines(shown.evidence, found.evidence.map((fact) => fact.words));
+  put(shown.query, found.names.query ?? "");
+  show(shown.asked, Boolean(found.names.query));
+}
+
+function causes(findings) {
+  show(at("causes"), findings.length > 0);
+  const real = findings.some((found) => found.severity !== "note");
+  put(at("causes-title"), real ? "Causes, the most important first" : "Looks like lag, and is none");
+  const key = (found) => `${found.at}/${found.cause}/${found.names.pid ?? ""}`;
+  sync(at("cause-list"), findings, key, cause, updateCause);
+}
+
+function render(state) {
+  lostSince = undefined;
+  show(at("lost"), false);
+  document.body.classList.remove("lost");
+  const { level, words, brief } = state.verdict;
+  mark(at("verdict"), "data-level", level);
+  put(at("mark"), MARKS[level]);
+  put(at("words"), words);
+  // Read aloud only when something else is the matter, not with each figure.
+  put(at("spoken"), brief);
+  document.title = `${MARKS[level]} ${brief} · Lockstep`;
+  put(at("news"), `${clock(state.at_ms)}, every ${state.every_s} s`);
+  put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
+  causes(state.diagnosis.findings);
+  replicas(at("link-list"), state, news, !document.hidden);
+  servers(state);
+}
+
+function lost(since, why) {
+  const when = since === null ? "" : ` since ${clock(since)}`;
+  const words = `No news${when}: ${why}. ${since === null ? "" : "What is below is old. "}Trying again.`;
+  if (lostSince === words) return;
+  lostSince = words;
+  put(at("lost"), words);
+  show(at("lost"), true);
+  document.body.classList.add("lost");
+  mark(at("verdict"), "data-level", "starting");
+  put(at("mark"), "?");
+  document.title = `? No news${when} · Lockstep`;
+}
+
+function redraw() {
+  if (news.state) drawAll(at("link-list"), news.state, news);
+}
+
+const news = new News(render, lost);
+at("span").addEventListener("change", (event) => news.show(Number(event.target.value)));
+document.addEventListener("visibilitychange", () => !document.hidden && redraw());
+new ResizeObserver(redraw).observe(at("link-list"));
+// A browser that goes back to this page keeps what was chosen.
+const chosen = document.querySelector("#span input:checked");
+if (chosen && Number(chosen.value) !== news.span) news.show(Number(chosen.value));

@@ -1,0 +1,84 @@
+// Servers, their replication slots, and what extension lockstep says.
+
+import { between, bytes, el, lines, mark, pairs, put, seconds, show, sync, version } from "./write.js";
+
+function card() {
+  const name = el("h3");
+  const tag = el("span", { class: "tag" });
+  const status = el("p", { class: "status" });
+  const troubles = el("ul", { class: "troubles" });
+  const figures = el("dl", { class: "figures" });
+  const root = el("article", { class: "card" }, el("div", { class: "head" }, name, tag), status, troubles, figures);
+  return { root, name, tag, status, troubles, figures };
+}
+
+function cancelled(conflicts) {
+  const some = Object.entries(conflicts).filter(([, number]) => number > 0);
+  return some.map(([kind, number]) => `${number} (${kind})`).join(", ");
+}
+
+function node(shown, node) {
+  put(shown.name, node.name);
+  put(shown.tag, node.role);
+  const isNew = !node.usable && node.troubles.length === 0;
+  mark(shown.root, "data-level", node.usable ? "ok" : "blind");
+  put(shown.status, node.usable ? "✓ answers" : isNew ? "? has not answered yet" : "? cannot be asked");
+  lines(shown.troubles, node.troubles);
+  show(shown.troubles, node.troubles.length > 0);
+  pairs(shown.figures, [
+    ["address", node.address],
+    ["version", version(node.version)],
+    ["round trip", node.round_trip_ms === null ? null : seconds(node.round_trip_ms)],
+    ["last answer", node.usable || node.sample_age_ms === null ? null : `${seconds(node.sample_age_ms)} ago`],
+    ["WAL", node.wal_bytes_per_s === null ? null : `${bytes(node.wal_bytes_per_s)}/s`],
+    ["end of WAL", node.end_lsn],
+    ["clients in a query", node.usable ? String(node.active_clients) : null],
+    ["waiting for a synchronous replica", node.awaiting_sync ? String(node.awaiting_sync) : null],
+    ["queries cancelled by replay", cancelled(node.conflicts)],
+  ]);
+}
+
+function slot(shown, { node, slot }) {
+  put(shown.name, slot.slot_name);
+  put(shown.tag, `${slot.slot_type}, on ${node.name}`);
+  const danger = slot.wal_status === "lost" || slot.wal_status === "unreserved";
+  mark(shown.root, "data-level", danger ? "lag" : slot.active ? "ok" : "risk");
+  put(shown.status, `${slot.active ? "✓ in use" : "△ nobody uses it"}${danger ? `; its WAL is ${slot.wal_status}` : ""}`);
+  show(shown.troubles, false);
+  const retained = between(slot.restart_lsn, node.end_lsn);
+  pairs(shown.figures, [
+    ["keeps WAL", retained === null ? null : bytes(retained)],
+    ["room until it is in danger", slot.safe_wal_size === null ? null : bytes(slot.safe_wal_size)],
+    ["database", slot.database],
+    ["confirmed", slot.confirmed_flush_lsn],
+  ]);
+}
+
+function extension(shown, node) {
+  const { lag_ms, conflicts, running, waiting, concurrency_limit, demoted, method } = node.extension;
+  put(shown.name, node.name);
+  put(shown.tag, node.role);
+  show(shown.status, false);
+  show(shown.troubles, false);
+  pairs(shown.figures, [
+    ["replay lag", lag_ms === null ? null : seconds(lag_ms)],
+    ["queries running", String(running)],
+    ["waiting at the gate", String(waiting)],
+    ["let in at once", concurrency_limit ? String(concurrency_limit) : "all"],
+    ["sessions at low priority", String(demoted)],
+    ["priorities by", method],
+    ["replay waited for a query", `${conflicts} times`],
+  ]);
+}
+
+function list(id, items, keyOf, update) {
+  show(document.getElementById(`${id}s`), items.length > 0);
+  sync(document.getElementById(`${id}-list`), items, keyOf, card, update);
+}
+
+export function servers(state) {
+  list("node", state.nodes, (node) => node.name, node);
+  const slots = state.nodes.flatMap((node) => node.slots.map((slot) => ({ node, slot })));
+  list("slot", slots, ({ node, slot }) => `${node.name}/${slot.slot_name}`, slot);
+  list("extension", state.nodes.filter((node) => node.extension), (node) => node.name, extension);
+}

@@ -1,0 +1,493 @@
+//! A relay between a primary and two subscribers: what is found, what is not, and where.
+
+use super::tests::{START, STEP, lsn, node, process, sender, session, slot};
+use super::{Cause, Severity};
+use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
+use crate::node::{Role, Trouble};
+use crate::relay::{Group, Relay, RelaySlot};
+use crate::sample::{Decoding, Sample, Subscription};
+use crate::window::{NodeWindow, Window};
+
+/// What has a case here.
+pub(super) const CAUSES: [Cause; 3] = [
+    Cause::RelayNotStreaming,
+    Cause::RelaySpoolNearLimit,
+    Cause::RelayReadsFromDisk,
+];
+
+const MB: u64 = 1024 * 1024;
+
+/// Everybody follows at once.
+struct Scene {
+    primary: NodeWindow,
+    relay: NodeWindow,
+    one: NodeWindow,
+    two: NodeWindow,
+}
+
+fn relay_slot(name: &str, pid: u32, end: u64) -> RelaySlot {
+    RelaySlot {
+        name: name.to_owned(),
+        database: "app".to_owned(),
+        group: "orders".to_owned(),
+        active_pid: Some(pid),
+        sent: lsn(end),
+        written: lsn(end),
+        applied: lsn(end),
+        confirmed: lsn(end),
+        behind_bytes: 0,
+        cache_hit: (end - START) / STEP,
+        cache_miss: 0,
+    }
+}
+
+fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
+    node(name, Role::Subscriber, move |_, end| Sample {
+        subscriptions: vec![Subscription {
+            name: format!("sub_{name}"),
+            enabled: true,
+            slot_name: Some(format!("slot_{name}")),
+            synchronous_commit: "off".to_owned(),
+            pid: Some(worker),
+            received_lsn: lsn(end),
+            ..Subscription::default()
+        }],
+        processes: vec![process(
+            worker,
+            "logical replication worker",
+            "Activity",
+            "LogicalApplyMain",
+        )],
+        ..Sample::default()
+    })
+}
+
+impl Scene {
+    fn healthy() -> Self {
+        let primary = node("primary", Role::Primary, |index, end| {
+            let mut sample = Sample {
+                senders: vec![sender(10, "lockstep relay", end)],
+                slots: vec![slot("lockstep_orders", "logical", 10, end)],
+                processes: vec![process(10, "walsender", "Client", "WalSenderWaitForWAL")],
+                decoding: vec![Decoding {
+                    slot_name: "lockstep_orders".to_owned(),
+                    total_txns: index,
+                    total_bytes: index * 1000,
+                    ..Decoding::default()
+                }],
+                ..Sample::default()
+            };
+            sample.wal.flush = lsn(end);
+            sample
+        });
+        let relay = node("relay", Role::Relay, |index, end| Sample {
+            relay: Some(Relay {
+                groups: vec![Group {
+                    name: "orders".to_owned(),
+                    upstream_slot: "lockstep_orders".to_owned(),
+                    database: "app".to_owned(),
+                    state: "streaming".to_owned(),
+                    primary: Some("db1:5432".to_owned()),
+                    received: lsn(end),
+                    durable: lsn(end),
+                    committed: lsn(end),
+                    transactions: index,
+                    cache_bytes: 16 * MB,
+                    cache_limit_bytes: 16 * MB,
+                    spool_bytes: 16 * MB,
+                    spool_limit_bytes: 100 * MB,
+                    ..Group::default()
+                }],
+                slots: vec![
+                    relay_slot("slot_one", 91, end),
+                    relay_slot("slot_two", 92, end),
+                ],
+            }),
+            ..Sample::default()
+        });
+        Self {
+            primary,
+            relay,
+            one: subscriber("one", 31),
+            two: subscriber("two", 32),
+        }
+    }
+
+    fn groups(&mut self, change: impl Fn(&mut Group)) {
+        for sample in &mut self.relay.samples {
+            sample
+                .relay
+                .iter_mut()
+                .flat_map(|relay| &mut relay.groups)
+                .for_each(&change);
+        }
+    }
+
+    /// Changes the first subscriber's slot; also given how many samples there were.
+    fn slot(&mut self, change: impl Fn(u64, &mut RelaySlot)) {
+        for (index, sample) in (0..).zip(&mut self.relay.samples) {
+            change(index, &mut sample.relay.as_mut().unwrap().slots[0]);
+        }
+    }
+
+    /// The first subscriber stands, and its worker does this.
+    fn stuck(&mut self, wait_type: &str, wait: &str) {
+        self.slot(|index, slot| {
+            (slot.written, slot.applied, slot.confirmed) = (lsn(START), lsn(START), lsn(START));
+            slot.sent = lsn(START + STEP);
+            slot.behind_bytes = index * STEP;
+        });
+        for sample in &mut self.one.samples {
+            sample.processes[0] = process(31, "logical replication worker", wait_type, wait);
+        }
+    }
+
+    /// What the first subscriber is sent comes from disk.
+    fn misses(&mut self) {
+        self.slot(|index, slot| (slot.cache_hit, slot.cache_miss) = (7, index * 10));
+    }
+
+    /// The group's state, and nothing comes any more.
+    fn stopped(&mut self, state: &str, reason: &str) {
+        self.groups(|group| {
+            state.clone_into(&mut group.state);
+            group.reason = Some(reason.to_owned());
+            (group.received, group.durable, group.committed) = (lsn(START), lsn(START), lsn(START));
+        });
+        for sample in &mut self.relay.samples {
+            for slot in &mut sample.relay.as_mut().unwrap().slots {
+                *slot = relay_slot(&slot.name, slot.active_pid.unwrap(), START);
+            }
+        }
+        for sample in &mut self.primary.samples {
+            sample.senders[0] = sender(10, "lockstep relay", START);
+            sample.slots[0].confirmed_flush_lsn = lsn(START);
+        }
+    }
+
+    fn diagnose(mut self) -> Diagnosis {
+        for sample in &mut self.relay.samples {
+            let relay = sample.relay.clone().unwrap();
+            relay.stand_in(sample);
+        }
+        diagnose(&Window::new(vec![
+            self.primary,
+            self.relay,
+            self.one,
+            self.two,
+        ]))
+    }
+}
+
+fn link<'d>(diagnosis: &'d Diagnosis, replica: &str) -> &'d LinkReport {
+    let mut links = diagnosis.links.iter();
+    let found = links.find(|link| link.replica == replica);
+    found.unwrap_or_else(|| panic!("no {replica}: {:?}", diagnosis.links))
+}
+
+#[test]
+fn the_way_through_a_relay_is_one_link_after_the_other() {
+    let diagnosis = Scene::healthy().diagnose();
+    assert!(diagnosis.healthy, "{:?}", diagnosis.findings);
+    assert!(diagnosis.findings.is_empty(), "{:?}", diagnosis.findings);
+    let way: Vec<(&str, &str)> = diagnosis
+        .links
+        .iter()
+        .map(|link| (link.upstream.as_str(), link.replica.as_str()))
+        .collect();
+    assert_eq!(
+        way,
+        [
+            ("primary", "relay (orders)"),
+            ("relay", "one"),
+            ("relay", "two")
+        ]
+    );
+    assert!(diagnosis.links.iter().all(|link| link.lag_bytes == 0.0));
+}
+
+#[test]
+fn each_leg_has_its_own_lag() {
+    let mut scene = Scene::healthy();
+    // The relay is 2 samples behind the primary, the first subscriber 5 behind the relay.
+    let behind = |end: Option<lockstep_wire::Lsn>, samples: u64| {
+        let end = u64::from(end.unwrap()).saturating_sub(samples * STEP);
+        lsn(end.max(START))
+    };
+    scene.groups(|group| {
+        let end = behind(group.committed, 2);
+        (group.received, group.durable, group.committed) = (end, end, end);
+    });
+    for sample in &mut scene.primary.samples {
+        let sender = &mut sample.senders[0];
+        let end = behind(sender.replay_lsn, 2);
+        (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (end, end, end);
+    }
+    for sample in &mut scene.relay.samples {
+        for (slot, by) in sample.relay.as_mut().unwrap().slots.iter_mut().zip([7, 2]) {
+            let end = behind(slot.confirmed, by);
+            (slot.sent, slot.written) = (behind(slot.sent, 2), end);
+            (slot.applied, slot.confirmed) = (end, end);
+        }
+    }
+    let diagnosis = scene.diagnose();
+    for (replica, samples) in [("relay (orders)", 2.0), ("one", 5.0), ("two", 0.0)] {
+        let link = link(&diagnosis, replica);
+        assert_eq!(link.lag_bytes, samples * STEP as f64, "{replica}");
+        let ms = (samples - 1.0_f64).max(0.0) * 100.0;
+        assert!((ms..=ms + 100.0).contains(&link.lag_ms), "{link:?}");
+    }
+    assert!(link(&diagnosis, "one").behind && !link(&diagnosis, "two").behind);
+}
+
+type Change = fn(&mut Scene);
+
+/// A case: its name, what is changed, the cause to be found first, where, and a name that its
+/// evidence has to give.
+type Case = (
+    &'static str,
+    Change,
+    Cause,
+    &'static str,
+    Option<(&'static str, &'static str)>,
+);
+
+const CASES: &[Case] = &[
+    (
+        "connecting",
+        |s| s.stopped("connecting", "connection refused"),
+        Cause::RelayNotStreaming,
+        "relay (orders)",
+        Some(("reason", "connection refused")),
+    ),
+    (
+        "failed, and its slot is gone",
+        |s| {
+            s.stopped("failed", "the slot does not exist on the primary");
+            for sample in &mut s.primary.samples {
+                sample.slots.clear();
+                sample.senders.clear();
+            }
+        },
+        Cause::RelayNotStreaming,
+        "relay (orders)",
+        Some(("failed", "orders")),
+    ),
+    (
+        "no room on the disk",
+        |s| s.stopped("waiting", "No space left on device"),
+        Cause::RelayNotStreaming,
+        "relay (orders)",
+        Some(("waiting", "orders")),
+    ),
+    (
+        "spool full",
+        |s| {
+            s.stopped("waiting", "the spool is at its limit");
+            s.groups(|group| group.spool_bytes = 99 * MB);
+        },
+        Cause::RelaySpoolNearLimit,
+        "relay (orders)",
+        Some(("slot", "slot_one")),
+    ),
+    (
+        "spool nearly full, by a slot that nobody uses",
+        |s| {
+            s.groups(|group| group.spool_bytes = 85 * MB);
+            for sample in &mut s.relay.samples {
+                let slot = &mut sample.relay.as_mut().unwrap().slots[1];
+                *slot = RelaySlot {
+                    active_pid: None,
+                    ..relay_slot("slot_two", 0, START)
+                };
+            }
+            s.two.samples.clear();
+        },
+        Cause::RelaySpoolNearLimit,
+        "relay (orders)",
+        Some(("slot", "slot_two")),
+    ),
+    (
+        "from disk",
+        |s| {
+            s.stuck("Activity", "LogicalApplyMain");
+            s.slot(|index, slot| slot.behind_bytes = (index % 2) * STEP);
+            s.misses();
+        },
+        Cause::RelayReadsFromDisk,
+        "one",
+        Some(("cache_limit", "16 MB")),
+    ),
+    (
+        "from disk, the cache is off",
+        |s| {
+            s.stuck("Activity", "LogicalApplyMain");
+            s.slot(|index, slot| slot.behind_bytes = (index % 3) * STEP);
+            s.misses();
+            s.groups(|group| (group.cache_bytes, group.cache_limit_bytes) = (0, 0));
+        },
+        Cause::RelayReadsFromDisk,
+        "one",
+        Some(("relay", "relay")),
+    ),
+    (
+        "from disk, because its worker is blocked",
+        |s| {
+            s.stuck("Lock", "relation");
+            s.misses();
+            for sample in &mut s.one.samples {
+                sample.processes[0].blocked_by = vec![55];
+                sample.clients.oldest = vec![session(55, 9.0)];
+            }
+        },
+        Cause::ApplyBlocked,
+        "one",
+        Some(("pid", "55")),
+    ),
+    (
+        "from disk, because its worker is busy",
+        |s| {
+            s.stuck("", "");
+            s.misses();
+        },
+        Cause::SlowConsumer,
+        "one",
+        Some(("upstream", "relay")),
+    ),
+    (
+        "network",
+        |s| s.stuck("Activity", "LogicalApplyMain"),
+        Cause::SlowNetwork,
+        "one",
+        Some(("upstream", "relay")),
+    ),
+    (
+        "disabled",
+        |s| {
+            s.stuck("", "");
+            s.slot(|_, slot| slot.active_pid = None);
+            for sample in &mut s.one.samples {
+                sample.subscriptions[0].pid = None;
+                sample.subscriptions[0].enabled = false;
+            }
+        },
+        Cause::ApplyStopped,
+        "one",
+        Some(("slot", "slot_one")),
+    ),
+    (
+        "decoding is slow for the relay too",
+        |s| {
+            for sample in &mut s.primary.samples {
+                sample.senders[0] = sender(10, "lockstep relay", START);
+                sample.processes[0] = process(10, "walsender", "", "");
+            }
+            s.groups(|group| {
+                (group.received, group.durable, group.committed) =
+                    (lsn(START), lsn(START), lsn(START));
+            });
+        },
+        Cause::SlowDecoding,
+        "relay (orders)",
+        None,
+    ),
+    (
+        "unused",
+        |s| {
+            for sample in &mut s.relay.samples {
+                sample.relay.as_mut().unwrap().slots.push(RelaySlot {
+                    active_pid: None,
+                    ..relay_slot("forgotten", 0, START)
+                });
+                let slot = sample.relay.as_mut().unwrap().slots.last_mut().unwrap();
+                slot.confirmed = lsn(START - 500 * MB);
+            }
+        },
+        Cause::UnusedSlot,
+        "slot forgotten on relay",
+        Some(("relay", "relay")),
+    ),
+];
+
+#[test]
+fn each_cause_is_found_first() {
+    for (name, change, cause, at, named) in CASES {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        let first = diagnosis
+            .findings
+            .first()
+            .unwrap_or_else(|| panic!("{name}: nothing found"));
+        assert_eq!(first.cause, *cause, "{name}: {:?}", diagnosis.findings);
+        assert_eq!(first.at, *at, "{name}");
+        assert!(diagnosis.has_lag() && !diagnosis.healthy, "{name}");
+        assert!(!first.evidence.is_empty() && !first.remedies.is_empty());
+        if let Some((key, value)) = named {
+            let found = first.names.get(key).map(String::as_str);
+            assert_eq!(found, Some(*value), "{name}");
+        }
+        for text in first.remedies.iter().chain([&first.title]) {
+            assert!(!text.contains('{'), "{name}: {text}");
+        }
+    }
+    let first = CASES.iter().map(|case| case.2);
+    let first: std::collections::BTreeSet<Cause> = first.collect();
+    assert!(CAUSES.iter().all(|cause| first.contains(cause)));
+}
+
+#[test]
+fn what_a_relay_says_of_a_late_flush_is_a_note() {
+    let mut scene = Scene::healthy();
+    scene.slot(|index, slot| slot.confirmed = lsn(START + index / 4 * 4 * STEP));
+    let diagnosis = scene.diagnose();
+    assert!(diagnosis.healthy, "{:?}", diagnosis.findings);
+    let first = &diagnosis.findings[0];
+    assert_eq!(first.cause, Cause::AsynchronousApplyCommit);
+    assert_eq!((first.at.as_str(), first.severity), ("one", Severity::Note));
+    let words: Vec<&str> = first.evidence.iter().map(|f| f.words.as_str()).collect();
+    assert!(words[2].contains("relay answers the primary"), "{words:?}");
+}
+
+#[test]
+fn positions_without_transactions_are_no_lag() {
+    let mut scene = Scene::healthy();
+    // The primary writes for others: the relay hears of it at once, the subscriber later.
+    scene.groups(|group| group.committed = lsn(START));
+    scene.slot(|index, slot| {
+        let told = lsn(START + index / 10 * 10 * STEP);
+        (slot.written, slot.applied, slot.confirmed) = (told, told, told);
+    });
+    let diagnosis = scene.diagnose();
+    assert!(diagnosis.healthy, "{:?}", diagnosis.links);
+    assert_eq!(link(&diagnosis, "one").lag_max_ms, 0.0);
+}
+
+#[test]
+fn a_relay_that_is_away_hides_no_other() {
+    let mut scene = Scene::healthy();
+    scene.relay.troubles = vec![Trouble::Unreachable {
+        reason: "no".to_owned(),
+    }];
+    let diagnosis = scene.diagnose();
+    assert!(!diagnosis.healthy && !diagnosis.nodes[1].usable);
+    // The primary still knows about its slot.
+    assert_eq!(diagnosis.links.len(), 1);
+    assert_eq!(diagnosis.links[0].replica, "lockstep_orders");
+    assert!(!diagnosis.has_lag(), "{:?}", diagnosis.findings);
+}
+
+#[test]
+fn names_in_remedies_are_quoted_where_sql_needs_it() {
+    let mut scene = Scene::healthy();
+    scene.stuck("", "");
+    scene.slot(|_, slot| slot.active_pid = None);
+    for sample in &mut scene.one.samples {
+        let row = &mut sample.subscriptions[0];
+        (row.pid, row.name) = (None, "My \"s\"".to_owned());
+    }
+    let diagnosis = scene.diagnose();
+    let remedies = diagnosis.findings[0].remedies.join("\n");
+    let quoted = r#"ALTER SUBSCRIPTION "My ""s""" ENABLE"#;
+    assert!(remedies.contains(quoted), "{remedies}");
+}
