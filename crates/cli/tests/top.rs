@@ -76,6 +76,7 @@ fn top_shows_health_and_faults() {
     closed_pipe(&stage);
     quit(&lab, &stage);
     ended_by_signals(&lab, &stage);
+    ended_with_its_terminal(&lab, &stage);
 
     let fault = Fault::named("paused replay").unwrap();
     let injected = fault.inject(&lab, &mut stage, Strength::Strong).unwrap();
@@ -184,6 +185,13 @@ fn ended_by_signals(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
         assert_eq!(end.code, 128 + signal as i32, "{signal}");
         end.assert_restored();
     }
+}
+
+/// It ends with its terminal, whether the signal comes or not.
+fn ended_with_its_terminal(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
+    let mut terminal = Terminal::start(lab.folder(), &named(stage));
+    terminal.wait_for("healthy");
+    terminal.take_away();
 }
 
 fn paused_replay(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {

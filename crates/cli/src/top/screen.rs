@@ -2,13 +2,17 @@
 //! error, a panic of any thread, SIGTERM, SIGHUP, SIGINT. SIGKILL alone cannot be helped;
 //! `reset` then does.
 
+use std::fs::File;
 use std::io::{self, IsTerminal};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lockstep_lag::monitor::{Monitor, State};
+use nix::errno::Errno;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -64,6 +68,7 @@ fn follow(
     signals: &mut Signals,
 ) -> anyhow::Result<Ended> {
     let theme = Theme::from_environment();
+    let keys = keys_come_from().context(LOST)?;
     let mut model = Model::new(monitor.state());
     let mut samples = Samples::new(most);
     let mut seen = 0;
@@ -91,7 +96,10 @@ fn follow(
                 .draw(|frame| draw(frame, &mut model, theme))
                 .context(LOST)?;
         }
-        changed = event::poll(TURN).context(LOST)?;
+        if has_hung_up(&keys, TURN).context(LOST)? {
+            return Ok(Ended::Signal(SIGHUP));
+        }
+        changed = event::poll(Duration::ZERO).context(LOST)?;
         if changed {
             if let Event::Key(key) = event::read().context(LOST)? {
                 action(key).into_iter().for_each(|action| model.act(action));
@@ -104,6 +112,29 @@ fn follow(
 }
 
 const LOST: &str = "the terminal cannot be used any more";
+
+/// Where keys are read, which is the terminal itself where standard input is none.
+fn keys_come_from() -> io::Result<OwnedFd> {
+    let stdin = io::stdin();
+    match stdin.is_terminal() {
+        true => stdin.as_fd().try_clone_to_owned(),
+        false => File::open("/dev/tty").map(OwnedFd::from),
+    }
+}
+
+/// Waits for a key, or so long; true if the terminal is gone. Whoever reads keys from one that
+/// is gone never returns, so this is asked first.
+fn has_hung_up(keys: &OwnedFd, time: Duration) -> io::Result<bool> {
+    let mut polled = [PollFd::new(keys.as_fd(), PollFlags::POLLIN)];
+    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
+    match poll(&mut polled, time) {
+        Ok(_) | Err(Errno::EINTR) => {}
+        Err(errno) => return Err(errno.into()),
+    }
+    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
+    let [polled] = polled;
+    Ok(polled.revents().is_some_and(|found| found.intersects(gone)))
+}
 
 /// The terminal while it is ours.
 struct Screen(DefaultTerminal);

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -223,6 +223,20 @@ impl Terminal {
     pub fn signal(&self, signal: Signal) {
         let pid = self.file("pid").trim().parse().unwrap();
         kill(Pid::from_raw(pid), signal).unwrap();
+    }
+
+    /// Takes the terminal away, as a connection that breaks does; waits until top has ended.
+    pub fn take_away(mut self) {
+        let pid = self.file("pid").trim().to_owned();
+        self.script.0.kill().unwrap();
+        self.script.0.wait().unwrap();
+        let process = PathBuf::from(format!("/proc/{pid}/stat"));
+        let began = Instant::now();
+        // One that has ended may not have been waited for by anybody.
+        while fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
+            assert!(began.elapsed() < PATIENCE, "top goes on without a terminal");
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     fn file(&self, name: &str) -> String {
