@@ -23,6 +23,7 @@ use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
 use crate::serve::ServeArgs;
+use crate::top::TopArgs;
 use crate::wal::WalCommand;
 
 /// PostgreSQL replicas that keep up
@@ -53,6 +54,13 @@ pub enum Command {
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
     /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
     Doctor(DoctorArgs),
+    /// Show all nodes live: lag over time, where it is, and why
+    ///
+    /// A screen on a terminal (? explains its keys and columns), lines elsewhere. Asks the nodes that
+    /// are named once each interval; one that does not answer is shown as such while the others go on.
+    /// Reads only, unless --heartbeat is given; a role in pg_monitor is enough. q quits. NO_COLOR turns
+    /// colours off.
+    Top(TopArgs),
     /// Serve lag, its causes and what is known of every node: a page, metrics and JSON, over HTTP
     ///
     /// Watches the servers that are named until SIGTERM or Ctrl-C, and answers / (a page for people),

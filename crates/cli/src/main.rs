@@ -24,6 +24,7 @@ mod report;
 mod scene;
 mod serve;
 mod text;
+mod top;
 mod wal;
 
 use std::process::ExitCode;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
     let result = match command {
         Command::Demo(args) => demo::run(&args),
         Command::Doctor(args) => doctor::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Relay(args) => relay::run(&args),
         Command::Serve(args) => serve::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),

@@ -15,7 +15,7 @@ use crate::args::Output;
 use crate::exit::{Behind, NoTarget, Unreachable};
 use crate::nodes::NodesArgs;
 
-mod text;
+pub mod text;
 
 /// Shown by the servers.
 const APPLICATION_NAME: &str = "lockstep doctor";
@@ -149,7 +149,8 @@ fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {
     Ok(Some(median(times)))
 }
 
-fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
+/// The exit code, and why: no primary, lag, a replica that cannot be asked.
+pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     let blind = |role: fn(Role) -> bool| {
         let mut nodes = diagnosis.nodes.iter();
         nodes.find(|node| role(node.role) && !node.usable)

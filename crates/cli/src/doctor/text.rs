@@ -9,7 +9,7 @@ use lockstep_lag::rules::{Severity, bytes, percent, seconds};
 use lockstep_lag::trial::ROWS;
 
 use super::Probed;
-use crate::text::table;
+use crate::text::{table, wrapped};
 
 /// Columns of the output.
 const WIDTH: usize = 80;
@@ -34,7 +34,10 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
     text.push('\n');
     wrap(&mut text, "", &verdict(diagnosis));
     for (index, finding) in diagnosis.findings.iter().enumerate() {
-        finding_lines(&mut text, index + 1, finding);
+        text.push('\n');
+        for line in finding_lines(index + 1, finding, WIDTH) {
+            let _ = writeln!(text, "{line}");
+        }
     }
     text
 }
@@ -172,69 +175,35 @@ fn verdict(diagnosis: &Diagnosis) -> String {
     }
 }
 
-fn finding_lines(text: &mut String, number: usize, finding: &Finding) {
+/// A finding with its evidence and remedies, in lines of at most `columns`.
+pub fn finding_lines(number: usize, finding: &Finding, columns: usize) -> Vec<String> {
     let severity = match finding.severity {
         Severity::Lag => format!("explains {}", percent(finding.explains)),
         Severity::Risk => "risk".to_owned(),
         Severity::Note => "no lag".to_owned(),
     };
-    text.push('\n');
-    wrap(
-        text,
-        &format!("{number}. "),
-        &format!("{}: {} ({severity})", finding.at, finding.title),
-    );
+    let title = format!("{}: {} ({severity})", finding.at, finding.title);
+    let mut lines = wrapped(&format!("{number}. "), &title, columns);
+    let mut add = |lead: &str, words: &str| lines.extend(wrapped(lead, words, columns));
     for fact in &finding.evidence {
-        wrap(text, "   - ", &fact.words);
+        add("   - ", &fact.words);
     }
     if let Some(query) = finding.names.get("query") {
-        wrap(text, "     query: ", query);
+        add("     query: ", query);
     }
     for (index, remedy) in finding.remedies.iter().enumerate() {
         let lead = match index {
             0 => "   Do: ",
             _ => "   Or: ",
         };
-        wrap(text, lead, remedy);
+        add(lead, remedy);
     }
+    lines
 }
 
-/// Writes words in lines of at most [`WIDTH`], with `lead` before the first and blanks of
-/// its length before the others.
+/// Writes words in lines of at most [`WIDTH`], with `lead` before the first.
 fn wrap(text: &mut String, lead: &str, words: &str) {
-    let indent = " ".repeat(lead.chars().count());
-    let mut line = lead.to_owned();
-    let mut empty = true;
-    for word in words.split_whitespace() {
-        let length = line.chars().count() + usize::from(!empty) + word.chars().count();
-        if !empty && length > WIDTH {
-            let _ = writeln!(text, "{line}");
-            line.clone_from(&indent);
-            empty = true;
-        }
-        if !empty {
-            line.push(' ');
-        }
-        line.push_str(word);
-        empty = false;
-    }
-    let _ = writeln!(text, "{line}");
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn lines_are_wrapped_and_indented() {
-        let mut text = String::new();
-        wrap(&mut text, "   Do: ", &"word ".repeat(40));
-        let lines: Vec<&str> = text.lines().collect();
-        assert!(lines.len() > 2);
-        assert!(lines.iter().all(|line| line.chars().count() <= WIDTH));
-        assert!(lines[0].starts_with("   Do: word") && lines[1].starts_with("       word"));
-        text.clear();
-        wrap(&mut text, "- ", &"x".repeat(200));
-        assert_eq!(text.lines().count(), 1);
+    for line in wrapped(lead, words, WIDTH) {
+        let _ = writeln!(text, "{line}");
     }
 }

@@ -1,0 +1,281 @@
+//! Times, bytes and sparklines in few columns. No more than six characters a figure, so that
+//! columns of a table stay where they are.
+
+use ratatui::text::Span;
+
+/// Milliseconds, in the unit that suits.
+pub fn time(ms: f64) -> String {
+    match ms {
+        ms if ms < 999.5 => format!("{ms:.0} ms"),
+        ms if ms < 9_950.0 => format!("{:.1} s", ms / 1e3),
+        ms if ms < 119_500.0 => format!("{:.0} s", ms / 1e3),
+        ms if ms < 99.5 * 60e3 => format!("{:.0} min", ms / 60e3),
+        ms => format!("{:.1} h", ms / 3600e3),
+    }
+}
+
+/// Bytes, in the unit that suits.
+pub fn bytes(count: f64) -> String {
+    let mut value = count;
+    let mut unit = "B";
+    for next in ["kB", "MB", "GB", "TB"] {
+        if value < 999.5 {
+            break;
+        }
+        value /= 1024.0;
+        unit = next;
+    }
+    match unit != "B" && value < 9.95 {
+        true => format!("{value:.1} {unit}"),
+        false => format!("{value:.0} {unit}"),
+    }
+}
+
+/// Time of day, by our clock.
+pub fn clock(at_ms: i64) -> String {
+    let second = at_ms.div_euclid(1000).rem_euclid(86_400);
+    let (hour, minute) = (second / 3600, second / 60 % 60);
+    format!("{hour:02}:{minute:02}:{:02} UTC", second % 60)
+}
+
+/// Date and time as ISO 8601 has it.
+pub fn timestamp(at_ms: i64) -> String {
+    // Years are counted from March, so that the day of a leap year comes last; 400 years have
+    // 146,097 days.
+    let days = at_ms.div_euclid(86_400_000) + 719_468;
+    let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
+    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
+    let day = day - (365 * year + year / 4 - year / 100);
+    let month = (5 * day + 2) / 153;
+    let day = day - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year + era * 400 + i64::from(month <= 2);
+    let clock = clock(at_ms);
+    let clock = clock.trim_end_matches(" UTC");
+    format!("{year:04}-{month:02}-{day:02}T{clock}Z")
+}
+
+/// Steps of lag, milliseconds below which each bar stays, and what the legend calls that. They
+/// are fixed: bars of all nodes can be compared, and none changes because another grows.
+const STEPS: [(char, f64, &str); 7] = [
+    ('▁', 10.0, "10ms"),
+    ('▂', 50.0, "50ms"),
+    ('▃', 200.0, "0.2s"),
+    ('▄', 1_000.0, "1s"),
+    ('▅', 5_000.0, "5s"),
+    ('▆', 30_000.0, "30s"),
+    ('▇', 300_000.0, "5min"),
+];
+
+/// The bar of a lag; blank where nothing is known.
+pub fn bar(lag_ms: Option<f64>) -> char {
+    let Some(lag_ms) = lag_ms else {
+        return ' ';
+    };
+    let step = STEPS.iter().find(|(_, below, _)| lag_ms < *below);
+    step.map_or('█', |(bar, _, _)| *bar)
+}
+
+/// What the bars mean.
+pub fn legend() -> String {
+    let steps: Vec<String> = STEPS
+        .iter()
+        .map(|(bar, _, below)| format!("{bar}<{below}"))
+        .collect();
+    format!("{} █more", steps.join(" "))
+}
+
+/// The longest of each of `columns` equal parts of the time up to `now_ms`; None where nothing
+/// is known. Parts begin at fixed times, so that bars move only when a new one comes.
+pub fn parts(
+    moments: impl Iterator<Item = (i64, f64)>,
+    now_ms: i64,
+    step_ms: i64,
+    columns: usize,
+) -> Vec<Option<f64>> {
+    let mut parts = vec![None; columns];
+    let step_ms = step_ms.max(1);
+    let newest = now_ms.div_euclid(step_ms);
+    for (at_ms, lag_ms) in moments {
+        let Ok(ago) = usize::try_from(newest - at_ms.div_euclid(step_ms)) else {
+            continue;
+        };
+        let part = columns.checked_sub(ago + 1);
+        if let Some(part) = part.and_then(|part| parts.get_mut(part)) {
+            *part = Some(part.map_or(lag_ms, |most: f64| most.max(lag_ms)));
+        }
+    }
+    parts
+}
+
+/// The end of a scale that holds this: 1, 2 or 5 times a power of ten, at least 10 ms.
+pub fn scale(most_ms: f64) -> f64 {
+    let mut power = 10.0;
+    for _ in 0..12 {
+        for factor in [1.0, 2.0, 5.0] {
+            if most_ms <= power * factor {
+                return power * factor;
+            }
+        }
+        power *= 10.0;
+    }
+    most_ms
+}
+
+/// Columns that a text takes on a terminal.
+pub fn width(text: &str) -> usize {
+    Span::raw(text).width()
+}
+
+/// A text in at most so many columns, with … at its end if something is missing.
+pub fn cut(text: &str, columns: usize) -> String {
+    if width(text) <= columns {
+        return text.to_owned();
+    }
+    let mut kept = head(text, columns.saturating_sub(1));
+    kept.truncate(kept.trim_end().len());
+    if columns > 0 {
+        kept.push('…');
+    }
+    kept
+}
+
+/// A name in at most so many columns. The middle is left out: names differ at their ends.
+pub fn cut_name(name: &str, columns: usize) -> String {
+    if width(name) <= columns || columns < 5 {
+        return cut(name, columns);
+    }
+    let end: String = name.chars().rev().collect();
+    let end: String = head(&end, columns / 2 - 1).chars().rev().collect();
+    format!("{}…{end}", head(name, columns - 1 - width(&end)))
+}
+
+/// The first characters that fit.
+fn head(text: &str, columns: usize) -> String {
+    let mut kept = String::new();
+    for c in text.chars() {
+        kept.push(c);
+        if width(&kept) > columns {
+            kept.pop();
+            break;
+        }
+    }
+    kept
+}
+
+/// A text followed by blanks up to so many columns.
+pub fn left(text: &str, columns: usize) -> String {
+    format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// Blanks followed by a text, so many columns together.
+pub fn right(text: &str, columns: usize) -> String {
+    format!("{}{text}", " ".repeat(columns.saturating_sub(width(text))))
+}
+
+/// On one line, without anything that a terminal could take for a command.
+pub fn one_line(text: &str) -> String {
+    let words: Vec<&str> = text.split_whitespace().collect();
+    words.join(" ").replace(char::is_control, "?")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_fit_six_columns() {
+        for (ms, expected) in [
+            (0.0, "0 ms"),
+            (999.4, "999 ms"),
+            (999.6, "1.0 s"),
+            (9_949.0, "9.9 s"),
+            (9_960.0, "10 s"),
+            (119_400.0, "119 s"),
+            (120_000.0, "2 min"),
+            (99.0 * 60e3, "99 min"),
+            (100.0 * 60e3, "1.7 h"),
+        ] {
+            assert_eq!(time(ms), expected);
+        }
+        for (count, expected) in [
+            (0.0, "0 B"),
+            (999.0, "999 B"),
+            (1000.0, "1.0 kB"),
+            (1024.0 * 999.0, "999 kB"),
+            (1024.0 * 1023.0, "1.0 MB"),
+            (1024.0 * 1024.0 * 45.4, "45 MB"),
+            (1e15, "909 TB"),
+        ] {
+            assert_eq!(bytes(count), expected);
+            assert!(bytes(count).len() <= 6);
+        }
+    }
+
+    #[test]
+    fn times_are_utc() {
+        for (at_ms, expected) in [
+            (0, "1970-01-01T00:00:00Z"),
+            (951_782_400_000, "2000-02-29T00:00:00Z"),
+            (1_795_291_512_345, "2026-11-21T20:05:12Z"),
+            (4_107_542_399_000, "2100-02-28T23:59:59Z"),
+            (4_107_542_400_000, "2100-03-01T00:00:00Z"),
+            (-1, "1969-12-31T23:59:59Z"),
+        ] {
+            assert_eq!(timestamp(at_ms), expected);
+        }
+        assert_eq!(clock(86_399_999), "23:59:59 UTC");
+    }
+
+    #[test]
+    fn bars_have_fixed_steps() {
+        let bars: String = [
+            None,
+            Some(0.0),
+            Some(9.9),
+            Some(10.0),
+            Some(199.0),
+            Some(200.0),
+            Some(4e3),
+            Some(29e3),
+            Some(299e3),
+            Some(1e9),
+        ]
+        .map(bar)
+        .iter()
+        .collect();
+        assert_eq!(bars, " ▁▁▂▃▄▅▆▇█");
+        assert!(width(&legend()) <= 70, "{}", legend());
+    }
+
+    #[test]
+    fn parts_hold_the_longest_and_do_not_move_within_a_step() {
+        let moments = [(0, 5.0), (999, 7.0), (1000, 1.0), (3500, 9.0)];
+        let at = |now_ms| parts(moments.into_iter(), now_ms, 1000, 4);
+        let expected = vec![Some(7.0), Some(1.0), None, Some(9.0)];
+        assert_eq!(at(3500), expected);
+        assert_eq!(at(3999), expected);
+        assert_eq!(at(4000), [Some(1.0), None, Some(9.0), None]);
+        assert_eq!(at(2000), [None, Some(7.0), Some(1.0), None]);
+        assert!(parts(moments.into_iter(), 0, 0, 0).is_empty());
+    }
+
+    #[test]
+    fn scales_are_round() {
+        for (most, expected) in [(0.0, 10.0), (11.0, 20.0), (2100.0, 5000.0), (5e6, 5e6)] {
+            assert_eq!(scale(most), expected);
+        }
+    }
+
+    #[test]
+    fn texts_are_cut_to_columns() {
+        assert_eq!(cut("replay is paused", 16), "replay is paused");
+        assert_eq!(cut("replay is paused", 11), "replay is…");
+        assert_eq!(cut("日本語", 4), "日…");
+        assert_eq!(cut("x", 0), "");
+        assert_eq!(cut_name("subscriber10", 12), "subscriber10");
+        assert_eq!(cut_name("a_very_long_slot_name_10", 12), "a_very…me_10");
+        assert_eq!(cut_name("日本語日本語日本語1", 12), "日本語…本語1");
+        assert_eq!(one_line("a\n b\u{1b}[2J"), "a b?[2J");
+    }
+}

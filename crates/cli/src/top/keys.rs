@@ -1,0 +1,118 @@
+//! What keys mean. No terminal here.
+
+use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+
+use super::rows::SortBy;
+
+/// What somebody at the keyboard wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Action {
+    /// One up.
+    Up,
+    /// One down.
+    Down,
+    /// A page up.
+    PageUp,
+    /// A page down.
+    PageDown,
+    /// To the first.
+    First,
+    /// To the last.
+    Last,
+    /// The selected row in detail.
+    Open,
+    /// Back to where this was opened.
+    Back,
+    /// In detail: the row before.
+    Previous,
+    /// In detail: the row after.
+    Next,
+    /// Another order.
+    Sort(SortBy),
+    /// The same order, the other way round.
+    Reverse,
+    /// More time in the sparklines, or again the least.
+    Span,
+    /// Hold the picture, or let it go on.
+    Pause,
+    /// Explain keys and columns.
+    Help,
+    /// End.
+    Quit,
+}
+
+/// What a key means; None if nothing.
+pub fn action(key: KeyEvent) -> Option<Action> {
+    if key.kind == KeyEventKind::Release {
+        return None;
+    }
+    if key.modifiers.contains(KeyModifiers::CONTROL) {
+        return (key.code == KeyCode::Char('c')).then_some(Action::Quit);
+    }
+    Some(match key.code {
+        KeyCode::Up | KeyCode::Char('k') => Action::Up,
+        KeyCode::Down | KeyCode::Char('j') => Action::Down,
+        KeyCode::PageUp => Action::PageUp,
+        KeyCode::PageDown => Action::PageDown,
+        KeyCode::Home | KeyCode::Char('g') => Action::First,
+        KeyCode::End | KeyCode::Char('G') => Action::Last,
+        KeyCode::Enter | KeyCode::Char('d') => Action::Open,
+        KeyCode::Esc | KeyCode::Backspace => Action::Back,
+        KeyCode::Left => Action::Previous,
+        KeyCode::Right => Action::Next,
+        KeyCode::Char('l') => Action::Sort(SortBy::Lag),
+        KeyCode::Char('n') => Action::Sort(SortBy::Name),
+        KeyCode::Char('b') => Action::Sort(SortBy::Bytes),
+        KeyCode::Char('c') => Action::Sort(SortBy::Cause),
+        KeyCode::Char('r') => Action::Reverse,
+        KeyCode::Char('t') => Action::Span,
+        KeyCode::Char('p' | ' ') => Action::Pause,
+        KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
+        KeyCode::Char('q') => Action::Quit,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_have_one_meaning_each() {
+        let plain = |code| action(KeyEvent::new(code, KeyModifiers::NONE));
+        for (code, expected) in [
+            (KeyCode::Up, Some(Action::Up)),
+            (KeyCode::Char('k'), Some(Action::Up)),
+            (KeyCode::Char('j'), Some(Action::Down)),
+            (KeyCode::PageDown, Some(Action::PageDown)),
+            (KeyCode::Home, Some(Action::First)),
+            (KeyCode::End, Some(Action::Last)),
+            (KeyCode::Enter, Some(Action::Open)),
+            (KeyCode::Char('d'), Some(Action::Open)),
+            (KeyCode::Esc, Some(Action::Back)),
+            (KeyCode::Right, Some(Action::Next)),
+            (KeyCode::Char('l'), Some(Action::Sort(SortBy::Lag))),
+            (KeyCode::Char('n'), Some(Action::Sort(SortBy::Name))),
+            (KeyCode::Char('b'), Some(Action::Sort(SortBy::Bytes))),
+            (KeyCode::Char('c'), Some(Action::Sort(SortBy::Cause))),
+            (KeyCode::Char('r'), Some(Action::Reverse)),
+            (KeyCode::Char('t'), Some(Action::Span)),
+            (KeyCode::Char(' '), Some(Action::Pause)),
+            (KeyCode::Char('?'), Some(Action::Help)),
+            (KeyCode::Char('q'), Some(Action::Quit)),
+            (KeyCode::Char('Q'), None),
+            (KeyCode::Tab, None),
+        ] {
+            assert_eq!(plain(code), expected, "{code:?}");
+        }
+        // A shifted letter comes with its modifier.
+        let last = KeyEvent::new(KeyCode::Char('G'), KeyModifiers::SHIFT);
+        assert_eq!(action(last), Some(Action::Last));
+        let control = |c| action(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+        assert_eq!(control('c'), Some(Action::Quit));
+        assert_eq!(control('l'), None);
+        let mut released = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        released.kind = KeyEventKind::Release;
+        assert_eq!(action(released), None);
+    }
+}

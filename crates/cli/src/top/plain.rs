@@ -1,0 +1,84 @@
+//! Lines for pipes and files: no escape codes, each line complete by itself, written out with
+//! each sample. Ends quietly when nobody reads any more.
+
+use std::io::{ErrorKind, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_lag::monitor::{Monitor, State};
+
+use super::Samples;
+use super::figures::{bytes, left, one_line, right, time, timestamp, width};
+use super::rows::{Row, headline, rows};
+use crate::args::Output;
+
+/// How long to wait for a sample before looking again.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Writes samples until there are enough; the last of them, unless nobody reads.
+pub fn run(
+    monitor: &Monitor,
+    output: Output,
+    most: Option<u64>,
+    to: &mut impl Write,
+) -> anyhow::Result<Option<Arc<State>>> {
+    let mut samples = Samples::new(most);
+    let mut seen = 0;
+    loop {
+        let state = monitor.state_after(seen, PATIENCE);
+        seen = state.number;
+        if !samples.take(&state) {
+            continue;
+        }
+        let block = match output {
+            Output::Text => lines(&state),
+            Output::Json => format!("{}\n", serde_json::to_string(&*state)?),
+        };
+        match to.write_all(block.as_bytes()).and_then(|()| to.flush()) {
+            Ok(()) => {}
+            Err(error) if error.kind() == ErrorKind::BrokenPipe => return Ok(None),
+            Err(error) => return Err(error.into()),
+        }
+        if let Some(last) = samples.end(&state) {
+            return Ok(Some(last));
+        }
+    }
+}
+
+/// A sample: how all are doing, then a line for each node, in the order of their names on the
+/// command line.
+pub fn lines(state: &State) -> String {
+    let rows = rows(state);
+    let when = timestamp(state.at_ms);
+    let (_, words) = headline(&rows, state.diagnosis.healthy);
+    let mut text = format!("{when} {}\n", one_line(&words));
+    let wide = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);
+    for row in &rows {
+        text.push_str(&format!("{when} {}\n", line(state, row, wide)));
+    }
+    text
+}
+
+fn line(state: &State, row: &Row, wide: usize) -> String {
+    let mut cells = vec![
+        left(row.status.word(), 8),
+        left(&row.name, wide),
+        left(&row.kind, 10),
+    ];
+    if let (Some(lag), Some(most), Some(behind)) = (row.lag_ms, row.most_ms, row.bytes) {
+        cells.push(format!("lag {}", right(&time(lag), 6)));
+        cells.push(format!("max {}", right(&time(most), 6)));
+        cells.push(format!("behind {}", right(&bytes(behind as f64), 6)));
+        cells.push(left(row.stage.unwrap_or("-"), 7));
+    }
+    let node = row.node.and_then(|index| state.nodes.get(index));
+    let rate = node
+        .filter(|_| row.is_primary)
+        .and_then(|node| node.wal_bytes_per_s);
+    cells.extend(rate.map(|rate| format!("WAL {}/s", right(&bytes(rate), 6))));
+    let link = row.link.and_then(|index| state.links.get(index));
+    let visible = link.and_then(|link| link.visible_ms);
+    cells.extend(visible.map(|ms| format!("visible after {}", right(&time(ms), 6))));
+    cells.push(row.cause.clone());
+    cells.join("  ").trim_end().to_owned()
+}

@@ -1,0 +1,386 @@
+//! What the monitor knows, as one row for each replica's way and one for each node that has
+//! none: the primary, and those that do not answer or are not what they were said to be.
+
+use std::collections::BTreeSet;
+
+use lockstep_lag::links::Kind;
+use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::rules::{Cause, Severity};
+use lockstep_lag::{Finding, Role};
+
+use super::figures::one_line;
+
+/// How a row is doing, the better first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Status {
+    /// Nothing is wrong.
+    Fine,
+    /// It has not answered yet.
+    Asked,
+    /// No lag now, but something to know.
+    Warning,
+    /// It lags, or something else is as bad.
+    Lag,
+    /// Nothing can be said about it.
+    Lost,
+}
+
+impl Status {
+    /// In a column of its own, so that nobody needs to see colours.
+    pub fn mark(self) -> char {
+        match self {
+            Self::Fine => ' ',
+            Self::Asked => '.',
+            Self::Warning => '~',
+            Self::Lag => '!',
+            Self::Lost => 'x',
+        }
+    }
+
+    /// In a word.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Fine => "ok",
+            Self::Asked => "asked",
+            Self::Warning => "warn",
+            Self::Lag => "LAG",
+            Self::Lost => "UNUSABLE",
+        }
+    }
+}
+
+/// One row.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Row {
+    /// Lasting and unique: a node that is lost and comes back keeps it.
+    pub key: String,
+    /// What people call it.
+    pub name: String,
+    /// physical or logical; a node's role if it has no link.
+    pub kind: String,
+    /// How it is doing.
+    pub status: Status,
+    /// It is the primary.
+    pub is_primary: bool,
+    /// Milliseconds behind.
+    pub lag_ms: Option<f64>,
+    /// At most in the window.
+    pub most_ms: Option<f64>,
+    /// Bytes behind.
+    pub bytes: Option<u64>,
+    /// The part of the way that holds most of them, if it lags.
+    pub stage: Option<&'static str>,
+    /// Why, in words.
+    pub cause: String,
+    /// The same in fewer words, where there is no room.
+    pub label: String,
+    /// Its index in the state's links.
+    pub link: Option<usize>,
+    /// Its index in the state's nodes.
+    pub node: Option<usize>,
+    /// Indexes of what was found there, the most important first.
+    pub findings: Vec<usize>,
+}
+
+/// All rows, in the order in which the nodes were named.
+pub fn rows(state: &State) -> Vec<Row> {
+    let mut rows = Vec::new();
+    let mut keys = BTreeSet::new();
+    let of_node = |node: &NodeState| {
+        let links = state.links.iter().enumerate();
+        let owned: Vec<usize> = links
+            .filter(|(_, link)| belongs(link, node))
+            .map(|(index, _)| index)
+            .collect();
+        owned
+    };
+    for (index, node) in state.nodes.iter().enumerate() {
+        let links = of_node(node);
+        if links.is_empty() {
+            rows.push(node_row(state, index, node));
+        }
+        for link in links {
+            rows.extend(link_row(state, link, Some(index)));
+        }
+    }
+    for link in 0..state.links.len() {
+        if !rows.iter().any(|row| row.link == Some(link)) {
+            rows.extend(link_row(state, link, None));
+        }
+    }
+    for row in &mut rows {
+        if !keys.insert(row.key.clone()) {
+            row.key = format!("{} {}", row.key, keys.len());
+            keys.insert(row.key.clone());
+        }
+    }
+    adopt(state, &mut rows);
+    for row in &mut rows {
+        explain(state, row);
+    }
+    rows
+}
+
+/// A subscriber with several subscriptions has a link for each, `node (subscription)`.
+fn belongs(link: &LinkState, node: &NodeState) -> bool {
+    let rest = link.replica.strip_prefix(&node.name);
+    rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
+}
+
+fn node_row(state: &State, index: usize, node: &NodeState) -> Row {
+    Row {
+        key: node.name.clone(),
+        name: one_line(&node.name),
+        kind: node.role.to_string(),
+        status: Status::Fine,
+        is_primary: node.role == Role::Primary,
+        lag_ms: None,
+        most_ms: None,
+        bytes: None,
+        stage: None,
+        cause: String::new(),
+        label: String::new(),
+        link: None,
+        node: Some(index),
+        findings: found(state, |finding| finding.at == node.name),
+    }
+}
+
+fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<Row> {
+    let link = state.links.get(index)?;
+    let most = link.stages.iter().max_by_key(|stage| stage.bytes);
+    let name = node.and_then(|node| Some(state.nodes.get(node)?.name.as_str()));
+    Some(Row {
+        key: match name {
+            Some(_) => link.replica.clone(),
+            None => link.id.clone(),
+        },
+        name: one_line(&link.replica),
+        kind: match link.kind {
+            Kind::Physical => "physical",
+            Kind::Logical => "logical",
+        }
+        .to_owned(),
+        status: Status::Fine,
+        is_primary: false,
+        lag_ms: Some(link.lag_ms),
+        most_ms: Some(link.lag_max_ms),
+        bytes: Some(link.lag_bytes),
+        stage: most
+            .filter(|stage| link.behind && stage.bytes > 0)
+            .map(|stage| stage.name),
+        cause: String::new(),
+        label: String::new(),
+        link: Some(index),
+        node,
+        findings: found(state, |finding| {
+            finding.at == link.replica || name == Some(&finding.at) || is_of(finding, link)
+        }),
+    })
+}
+
+fn found(state: &State, here: impl Fn(&Finding) -> bool) -> Vec<usize> {
+    let findings = state.diagnosis.findings.iter().enumerate();
+    findings
+        .filter(|(_, finding)| here(finding))
+        .map(|(index, _)| index)
+        .collect()
+}
+
+/// Found at the link's slot, or at all slots of its upstream.
+fn is_of(finding: &Finding, link: &LinkState) -> bool {
+    let named = |name: &str| finding.names.get(name).map(String::as_str);
+    let all = format!("all slots of {}", link.upstream);
+    let slot = link.slot.as_deref();
+    let at_slot =
+        slot.is_some_and(|slot| finding.at == format!("slot {slot} on {}", link.upstream));
+    at_slot && named("upstream") == Some(&link.upstream)
+        || (link.kind == Kind::Logical && finding.at == all)
+}
+
+/// What was found where there is no row is shown on its upstream, else on the first row: it
+/// must not get lost.
+fn adopt(state: &State, rows: &mut [Row]) {
+    for (index, finding) in state.diagnosis.findings.iter().enumerate() {
+        if rows.iter().any(|row| row.findings.contains(&index)) {
+            continue;
+        }
+        let upstream = finding.names.get("upstream").or(finding.names.get("node"));
+        let at = rows.iter().position(|row| Some(&row.key) == upstream);
+        if let Some(row) = rows.get_mut(at.unwrap_or(0)) {
+            row.findings.push(index);
+        }
+    }
+}
+
+/// Fills in how the row is doing and why.
+fn explain(state: &State, row: &mut Row) {
+    let first = row
+        .findings
+        .first()
+        .and_then(|index| state.diagnosis.findings.get(*index));
+    let node = row.node.and_then(|index| state.nodes.get(index));
+    let behind = row
+        .link
+        .and_then(|index| state.links.get(index))
+        .is_some_and(|link| link.behind);
+    let trouble = node.and_then(|node| node.troubles.first());
+    let (status, cause, label) = match (node, first, trouble) {
+        (Some(node), _, None) if !node.usable => (Status::Asked, "asking…".to_owned(), None),
+        (Some(node), _, Some(trouble)) if !node.usable => (Status::Lost, trouble.clone(), None),
+        (_, Some(found), _) if found.severity == Severity::Lag => {
+            (Status::Lag, found.title.clone(), Some(found.cause))
+        }
+        _ if behind => (
+            Status::Lag,
+            "behind, for no reason that is known yet".to_owned(),
+            None,
+        ),
+        (_, Some(found), _) if found.severity == Severity::Risk => {
+            (Status::Warning, found.title.clone(), Some(found.cause))
+        }
+        (_, _, Some(trouble)) => (Status::Warning, trouble.clone(), None),
+        (_, Some(found), _) => (Status::Fine, found.title.clone(), Some(found.cause)),
+        _ if row.is_primary => (Status::Fine, "ok".to_owned(), None),
+        _ if row.link.is_none() => (
+            Status::Warning,
+            "nothing that answers here is its upstream".to_owned(),
+            None,
+        ),
+        _ => (Status::Fine, "keeps up".to_owned(), None),
+    };
+    row.status = status;
+    row.cause = one_line(&cause);
+    row.label = match label {
+        Some(cause) => words(cause),
+        None => brief(&row.cause),
+    };
+}
+
+/// What libpq says without what it repeats: whom it could not reach is named beside it.
+fn brief(trouble: &str) -> String {
+    let reason = trouble.rsplit_once(" failed: ").map(|(_, reason)| reason);
+    match (trouble.split_once(": "), reason) {
+        (Some((what, _)), Some(reason)) => {
+            let reason = reason.split(" Is the server").next().unwrap_or(reason);
+            format!("{what}: {reason}")
+        }
+        _ => trouble.to_owned(),
+    }
+}
+
+/// A cause's name as words.
+fn words(cause: Cause) -> String {
+    let name = serde_json::to_value(cause).unwrap_or_default();
+    name.as_str().unwrap_or_default().replace('_', " ")
+}
+
+/// Orders of rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SortBy {
+    /// What cannot be asked, then the longest lag.
+    Lag,
+    /// Names, numbers in them by value.
+    Name,
+    /// The most bytes behind.
+    Bytes,
+    /// The worst, and equal causes together.
+    Cause,
+}
+
+/// Sorts rows that are in the order of their names on the command line; equal ones stay so.
+/// The primary stays on top.
+pub fn sort(rows: &mut [Row], by: SortBy, reverse: bool) {
+    rows.sort_by(|a, b| {
+        let order = match by {
+            SortBy::Lag => late(b).cmp(&late(a)),
+            SortBy::Name => natural(&a.name).cmp(&natural(&b.name)),
+            SortBy::Bytes => b.bytes.cmp(&a.bytes),
+            SortBy::Cause => b.status.cmp(&a.status).then_with(|| a.cause.cmp(&b.cause)),
+        };
+        let order = if reverse { order.reverse() } else { order };
+        b.is_primary.cmp(&a.is_primary).then(order)
+    });
+}
+
+/// Lag in tenths of a second, of those that lag. The others would change places all the time.
+fn late(row: &Row) -> (bool, bool, u64) {
+    let lags = row.status == Status::Lag;
+    let tenths = row.lag_ms.filter(|_| lags).map_or(0.0, |ms| ms / 100.0);
+    (row.status == Status::Lost, lags, tenths as u64)
+}
+
+/// A name in pieces that compare as people would have it: `standby2` before `standby10`.
+fn natural(name: &str) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    for c in name.chars() {
+        match (pieces.last_mut(), c.to_digit(10)) {
+            (Some(Piece::Number(number)), Some(digit)) => {
+                *number = number.saturating_mul(10).saturating_add(digit.into());
+            }
+            (_, Some(digit)) => pieces.push(Piece::Number(digit.into())),
+            (Some(Piece::Text(text)), None) => text.push(c),
+            (_, None) => pieces.push(Piece::Text(c.to_string())),
+        }
+    }
+    pieces
+}
+
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Piece {
+    Number(u64),
+    Text(String),
+}
+
+/// What there is to say in one line, the worst first.
+pub fn headline(rows: &[Row], healthy: bool) -> (Status, String) {
+    let plural = |count: usize, word: &str| match count {
+        1 => word.to_owned(),
+        _ => format!("{word}s"),
+    };
+    let of = |status: Status| rows.iter().filter(move |row| row.status == status).count();
+    let replicas = rows.iter().filter(|row| !row.is_primary).count();
+    let lag = rows
+        .iter()
+        .filter(|row| !row.is_primary && row.status == Status::Lag)
+        .count();
+    let mut parts = Vec::new();
+    if lag > 0 {
+        let verb = if lag == 1 { "lags" } else { "lag" };
+        parts.push((Status::Lag, format!("{lag} of {replicas} replicas {verb}")));
+    }
+    let primary = rows.iter().find(|row| row.is_primary);
+    if let Some(primary) = primary.filter(|row| row.status == Status::Lag) {
+        parts.push((Status::Lag, format!("{}: {}", primary.name, primary.cause)));
+    }
+    let lost = of(Status::Lost);
+    if lost > 0 {
+        let words = format!("{lost} {} unusable", plural(lost, "node"));
+        parts.push((Status::Lost, words));
+    }
+    let asked = of(Status::Asked);
+    if asked > 0 {
+        parts.push((
+            Status::Asked,
+            format!("asking {asked} {}…", plural(asked, "node")),
+        ));
+    }
+    let warnings = of(Status::Warning);
+    if warnings > 0 {
+        parts.push((
+            Status::Warning,
+            format!("{warnings} {}", plural(warnings, "warning")),
+        ));
+    }
+    let worst = parts.first().map_or(Status::Fine, |(status, _)| *status);
+    if parts.iter().all(|(status, _)| *status == Status::Warning) && healthy {
+        let words = match replicas {
+            0 => "healthy; no replicas".to_owned(),
+            1 => "healthy: the replica keeps up".to_owned(),
+            _ => format!("healthy: all {replicas} replicas keep up"),
+        };
+        parts.insert(0, (Status::Fine, words));
+    }
+    let words: Vec<String> = parts.into_iter().map(|(_, words)| words).collect();
+    (worst, words.join(" · "))
+}

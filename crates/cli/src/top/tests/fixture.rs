@@ -1,0 +1,314 @@
+//! States as the monitor would publish them.
+
+use std::collections::BTreeMap;
+
+use lockstep_lag::diagnosis::{Diagnosis, Finding};
+use lockstep_lag::links::{Kind, Stage};
+use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
+use lockstep_lag::node::Role;
+use lockstep_lag::rules::{Cause, Fact, Severity};
+use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_wire::Lsn;
+
+/// 2026-11-21 20:05:12 UTC.
+pub const NOW_MS: i64 = 1_795_291_512_345;
+
+const MB: u64 = 1024 * 1024;
+
+pub fn node(name: &str, role: Role) -> NodeState {
+    NodeState {
+        name: name.to_owned(),
+        role,
+        address: format!("{name}.example:5432/app"),
+        version: 150_018,
+        usable: true,
+        troubles: Vec::new(),
+        round_trip_ms: Some(0.8),
+        end_lsn: Some(lsn(500)),
+        visible_lsn: None,
+        wal_bytes_per_s: (role != Role::Subscriber).then_some(3.4 * MB as f64),
+        active_clients: 12,
+        awaiting_sync: 0,
+        slots: Vec::new(),
+        conflicts: Conflicts::default(),
+        extension: None,
+        relay: None,
+        relay_version: None,
+        sample_age_ms: Some(200.0),
+        suspect: None,
+    }
+}
+
+pub fn lost(name: &str, role: Role, trouble: &str) -> NodeState {
+    NodeState {
+        usable: false,
+        version: 0,
+        troubles: vec![trouble.to_owned()],
+        round_trip_ms: None,
+        end_lsn: None,
+        wal_bytes_per_s: None,
+        active_clients: 0,
+        ..node(name, role)
+    }
+}
+
+fn lsn(mb: u64) -> Lsn {
+    Lsn::from(0x3_0000_0000 + mb * MB)
+}
+
+/// A link on which each stage holds so many megabytes.
+pub fn link(replica: &str, kind: Kind, lag_ms: f64, held: [u64; 4]) -> LinkState {
+    let mut stages = Stage::ALL.map(|stage| StageState {
+        name: stage.name(kind),
+        bytes: 0,
+    });
+    for (stage, held) in stages.iter_mut().zip(held) {
+        stage.bytes = held * MB;
+    }
+    let at = |stages: usize| lsn(500 - held[..stages].iter().sum::<u64>());
+    let (flush, replay) = match kind {
+        Kind::Physical => (3, 4),
+        Kind::Logical => (4, 3),
+    };
+    LinkState {
+        id: format!("primary/{replica}"),
+        upstream: "primary".to_owned(),
+        replica: replica.to_owned(),
+        kind,
+        slot: Some(format!("{replica}_slot")),
+        application_name: Some(replica.to_owned()),
+        behind: lag_ms >= 200.0,
+        lag_ms,
+        lag_max_ms: lag_ms * 1.25,
+        lag_bytes: held.iter().sum::<u64>() * MB,
+        stages,
+        end_lsn: Some(lsn(500)),
+        sent_lsn: Some(at(1)),
+        write_lsn: Some(at(2)),
+        flush_lsn: Some(at(flush)),
+        replay_lsn: Some(at(replay)),
+        visible_ms: None,
+        suspect: None,
+    }
+}
+
+pub fn finding(at: &str, cause: Cause, severity: Severity, title: &str) -> Finding {
+    Finding {
+        cause,
+        title: title.to_owned(),
+        severity,
+        at: at.to_owned(),
+        explains: 0.93,
+        lag_ms: 0.0,
+        evidence: Vec::new(),
+        names: BTreeMap::new(),
+        remedies: Vec::new(),
+    }
+}
+
+fn fact(name: &'static str, value: f64, words: &str) -> Fact {
+    Fact {
+        name,
+        value,
+        words: words.to_owned(),
+    }
+}
+
+pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> State {
+    let mut diagnosis = Diagnosis {
+        healthy: false,
+        nodes: Vec::new(),
+        links: Vec::new(),
+        findings,
+    };
+    let behind = links.iter().any(|link| link.behind);
+    diagnosis.healthy = !behind && !diagnosis.has_lag() && nodes.iter().all(|node| node.usable);
+    State {
+        number: 7,
+        at_ms: NOW_MS,
+        window_s: 30.0,
+        every_s: 1.0,
+        heartbeat: false,
+        diagnosis,
+        nodes,
+        links,
+    }
+}
+
+fn slot(name: &str, kind: &str, active: bool) -> Slot {
+    Slot {
+        slot_name: name.to_owned(),
+        slot_type: kind.to_owned(),
+        active,
+        restart_lsn: Some(lsn(498)),
+        wal_status: Some("reserved".to_owned()),
+        ..Slot::default()
+    }
+}
+
+/// Nothing is wrong; one replica was not named.
+pub fn calm() -> State {
+    state(
+        vec![
+            node("primary", Role::Primary),
+            node("standby1", Role::Standby),
+            node("standby2", Role::Standby),
+            node("subscriber", Role::Subscriber),
+        ],
+        vec![
+            link("standby1", Kind::Physical, 3.0, [0; 4]),
+            LinkState {
+                visible_ms: Some(12.0),
+                ..link("standby2", Kind::Physical, 41.0, [0, 0, 0, 1])
+            },
+            link("subscriber", Kind::Logical, 8.0, [0; 4]),
+            link("warehouse_export", Kind::Logical, 0.0, [0; 4]),
+        ],
+        Vec::new(),
+    )
+}
+
+/// Before the first answer.
+pub fn asked() -> State {
+    let mut state = calm();
+    state.number = 0;
+    state.links.clear();
+    for node in &mut state.nodes {
+        node.usable = false;
+        node.version = 0;
+        node.wal_bytes_per_s = None;
+    }
+    state
+}
+
+/// Everything at once.
+pub fn trouble() -> State {
+    let mut primary = node("primary", Role::Primary);
+    primary.slots = vec![
+        slot("standby1_slot", "physical", true),
+        slot(
+            "a_slot_with_a_very_long_name_of_some_team",
+            "logical",
+            false,
+        ),
+    ];
+    let mut standby = node("standby1", Role::Standby);
+    standby.extension = Some(Extension {
+        lag_ms: Some(12_300.0),
+        running: 4,
+        waiting: 96,
+        concurrency_limit: 4,
+        demoted: 100,
+        method: Some("autogroup".to_owned()),
+        ..Extension::default()
+    });
+    standby.conflicts = Conflicts {
+        snapshot: 1200,
+        ..Conflicts::default()
+    };
+    let mut skewed = node("second", Role::Subscriber);
+    skewed.troubles = vec![
+        "its clock is 5000 ms ahead of the primary's (± 2 ms); times below do not depend on it"
+            .to_owned(),
+    ];
+    state(
+        vec![
+            primary,
+            standby,
+            lost(
+                "standby2",
+                Role::Standby,
+                "unreachable: connection to server at \"db2.example\" (10.0.0.2), port 5432 failed: Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+            ),
+            lost(
+                "standby3",
+                Role::Standby,
+                "it is no standby: name it with --primary",
+            ),
+            node("first", Role::Subscriber),
+            skewed,
+        ],
+        vec![
+            link("standby1", Kind::Physical, 12_300.0, [0, 1, 0, 45]),
+            link("first", Kind::Logical, 350.0, [0, 0, 0, 2]),
+            link("second", Kind::Logical, 6.0, [0; 4]),
+            link(
+                "a_slot_with_a_very_long_name_of_some_team",
+                Kind::Logical,
+                71_000.0,
+                [310, 0, 0, 0],
+            ),
+        ],
+        findings(),
+    )
+}
+
+fn findings() -> Vec<Finding> {
+    let long = "a_slot_with_a_very_long_name_of_some_team";
+    vec![
+        Finding {
+            evidence: vec![
+                fact("unreplayed_bytes", 47e6, "45 MB are received and not replayed"),
+                fact("queued_share", 0.93, "the startup process was ready to run and had no core in 93 % of the samples"),
+                fact("active", 100.0, "100 queries run at once"),
+            ],
+            remedies: vec![
+                "on standby1: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue".to_owned(),
+                "fewer queries at once on standby1: a pooler with a few connections for each core".to_owned(),
+            ],
+            ..finding("standby1", Cause::ReplayStarved, Severity::Lag, "replay does not get the CPU: readers take it")
+        },
+        Finding {
+            evidence: vec![fact("flush_lag_ms", 350.0, "flushed 350 ms after it is applied")],
+            remedies: vec!["on the subscriber: ALTER SUBSCRIPTION first SET (synchronous_commit = on); each transaction is then flushed as it is applied".to_owned()],
+            ..finding("first", Cause::AsynchronousApplyCommit, Severity::Lag, "the apply worker commits asynchronously: its flush waits for the WAL writer")
+        },
+        Finding {
+            evidence: vec![fact("spill_bytes", 9e8, "858 MB were written to disk")],
+            names: BTreeMap::from([("query", "UPDATE t SET v = v || 'x'".to_owned())]),
+            ..finding(long, Cause::GiantTransaction, Severity::Lag, "a giant transaction is decoded")
+        },
+        Finding {
+            names: BTreeMap::from([("upstream", "primary".to_owned()), ("slot", "forgotten".to_owned())]),
+            remedies: vec!["start the consumer of slot forgotten".to_owned()],
+            ..finding("slot forgotten on primary", Cause::UnusedSlot, Severity::Risk, "a slot keeps WAL and nobody uses it")
+        },
+        finding("standby1", Cause::FeedbackBloat, Severity::Risk, "a replica's old snapshot keeps dead rows on its upstream"),
+    ]
+}
+
+/// More nodes than fit.
+pub fn crowd() -> State {
+    let mut nodes = vec![node("primary", Role::Primary)];
+    let mut links = Vec::new();
+    for number in 1..=40 {
+        let name = format!("standby{number}");
+        nodes.push(node(&name, Role::Standby));
+        let held = u64::from(number % 7 == 0);
+        links.push(link(
+            &name,
+            Kind::Physical,
+            held as f64 * 1000.0 * f64::from(number),
+            [0, 0, 0, held],
+        ));
+    }
+    state(nodes, links, Vec::new())
+}
+
+/// Two minutes of each link, up to its lag now.
+pub fn history(state: &State) -> Vec<LinkHistory> {
+    let moments = |link: &LinkState| {
+        let past = (0..120).map(|second| Moment {
+            at_ms: NOW_MS - (119 - second) * 1000,
+            lag_ms: link.lag_ms * (second + 1) as f64 / 120.0,
+            lag_bytes: link.lag_bytes,
+            stage_bytes: [0; 4],
+            visible_ms: None,
+        });
+        LinkHistory {
+            id: link.id.clone(),
+            moments: past.collect(),
+        }
+    };
+    state.links.iter().map(moments).collect()
+}

@@ -1,0 +1,278 @@
+//! All nodes in a table, and the selected one in a few lines below.
+
+use ratatui::Frame;
+use ratatui::layout::Rect;
+use ratatui::text::{Line, Span};
+
+use super::chart::Reach;
+use super::{Lines, Theme};
+use crate::text::wrapped;
+use crate::top::figures::{
+    bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
+};
+use crate::top::model::Model;
+use crate::top::rows::{Row, SortBy};
+
+/// Lines below the table: a rule, the node, its cause, what to do.
+const PANE: u16 = 4;
+/// From here on there is a pane, lines.
+const PANE_FROM: u16 = 17;
+/// From here on there is a line on the primary, lines.
+const PRIMARY_FROM: u16 = 11;
+/// Widest name, columns.
+const MOST_NAME: usize = 28;
+
+/// A column between name and cause.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Kind,
+    Lag,
+    Most,
+    Bytes,
+    Stage,
+    Spark,
+}
+
+impl Column {
+    /// All, in their order, with the width of the screen from which on they are shown.
+    const ALL: [(Self, usize); 6] = [
+        (Self::Kind, 92),
+        (Self::Lag, 0),
+        (Self::Most, 76),
+        (Self::Bytes, 56),
+        (Self::Stage, 66),
+        (Self::Spark, 72),
+    ];
+
+    fn head(self, minutes: i64) -> String {
+        match self {
+            Self::Kind => "KIND".to_owned(),
+            Self::Lag => "LAG".to_owned(),
+            Self::Most => "MAX".to_owned(),
+            Self::Bytes => "BEHIND".to_owned(),
+            Self::Stage => "STAGE".to_owned(),
+            Self::Spark => format!("{minutes} min"),
+        }
+    }
+
+    fn sorts(self) -> Option<SortBy> {
+        match self {
+            Self::Lag => Some(SortBy::Lag),
+            Self::Bytes => Some(SortBy::Bytes),
+            _ => None,
+        }
+    }
+
+    fn is_figure(self) -> bool {
+        matches!(self, Self::Lag | Self::Most | Self::Bytes)
+    }
+}
+
+/// Where everything goes on a screen of some width.
+struct Plan {
+    name: usize,
+    columns: Vec<(Column, usize)>,
+    cause: usize,
+}
+
+impl Plan {
+    fn new(columns: usize, rows: &[Row]) -> Self {
+        let longest = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);
+        // Only width beyond 80 columns goes to long names and sparklines, by parts.
+        let more = columns.saturating_sub(80);
+        let name = longest.clamp(11, MOST_NAME).min(12 + more / 5);
+        let wide = |column: Column| match column {
+            Column::Kind => 10,
+            Column::Stage => 7,
+            Column::Spark => 8 + (more / 5).min(22),
+            Column::Lag | Column::Most => 6,
+            Column::Bytes => 7,
+        };
+        let shown = Column::ALL.iter().filter(|(_, from)| columns >= *from);
+        let shown: Vec<(Column, usize)> =
+            shown.map(|(column, _)| (*column, wide(*column))).collect();
+        // Marks take two columns, and each column is followed by a blank.
+        let taken: usize = shown.iter().map(|(_, wide)| wide + 1).sum();
+        Self {
+            name,
+            cause: columns.saturating_sub(2 + name + 1 + taken),
+            columns: shown,
+        }
+    }
+}
+
+pub(super) fn draw(frame: &mut Frame<'_>, mut rest: Lines, model: &mut Model, theme: Theme) {
+    let height = rest.all().height;
+    let columns = usize::from(rest.all().width);
+    if height >= PRIMARY_FROM {
+        let place = rest.top(1);
+        frame.render_widget(
+            Line::styled(cut(&primary(model), columns), theme.dim()),
+            place,
+        );
+    }
+    if height >= PANE_FROM {
+        let pane = rest.bottom(PANE);
+        self::pane(frame, pane, model, theme);
+        let place = rest.bottom(1);
+        let words = format!("lag, longest in each part: {}", legend());
+        frame.render_widget(Line::styled(cut(&words, columns), theme.dim()), place);
+    }
+    let plan = Plan::new(columns, &model.rows);
+    let head = rest.top(1);
+    frame.render_widget(Line::styled(heads(model, &plan), theme.strong()), head);
+    let fits = usize::from(rest.all().height);
+    model.fit(fits, model.rows.len());
+    for (index, row) in model.rows.iter().enumerate().skip(model.offset).take(fits) {
+        let place = rest.top(1);
+        let line = line(model, row, &plan, index == model.index(), theme);
+        frame.render_widget(line, place);
+    }
+}
+
+/// Where WAL comes from, and how this is measured.
+fn primary(model: &Model) -> String {
+    let state = &model.state;
+    let row = model.rows.iter().find(|row| row.is_primary);
+    let node = row.and_then(|row| state.nodes.get(row.node?));
+    let rate = node.and_then(|node| node.wal_bytes_per_s);
+    let mut words = vec![match rate {
+        Some(rate) => format!("WAL {}/s", right(&bytes(rate), 6)),
+        None => format!("WAL {}", right("-", 8)),
+    }];
+    words.push(format!("asked every {} s", state.every_s));
+    words.push(format!("causes: last {} s", state.window_s));
+    words.extend(node.map(|node| format!("primary {}", one_line(&node.address))));
+    words.join(" · ")
+}
+
+fn heads(model: &Model, plan: &Plan) -> String {
+    let mark = |by: Option<SortBy>, text: &str| match by {
+        Some(by) if by == model.sort => {
+            format!("{text}{}", if model.reverse { '▲' } else { '▼' })
+        }
+        _ => text.to_owned(),
+    };
+    let mut text = format!("  {} ", left(&mark(Some(SortBy::Name), "NAME"), plan.name));
+    for (column, wide) in &plan.columns {
+        let head = mark(column.sorts(), &column.head(model.minutes()));
+        let cell = match column.is_figure() {
+            true => right(&head, *wide),
+            false => left(&head, *wide),
+        };
+        text.push_str(&cell);
+        text.push(' ');
+    }
+    text.push_str(&mark(Some(SortBy::Cause), "CAUSE"));
+    text
+}
+
+fn line<'a>(model: &Model, row: &Row, plan: &Plan, selected: bool, theme: Theme) -> Line<'a> {
+    let style = theme.status(row.status);
+    let marks = format!("{}{}", if selected { '>' } else { ' ' }, row.status.mark());
+    let name = left(&cut_name(&row.name, plan.name), plan.name);
+    let mut spans = vec![
+        Span::styled(marks, style.patch(theme.strong())),
+        Span::styled(format!("{name} "), style),
+    ];
+    for (column, wide) in &plan.columns {
+        let cell = cell(model, row, *column, *wide);
+        let style = match column {
+            Column::Spark => theme.bars(),
+            _ => style,
+        };
+        spans.push(Span::styled(format!("{cell} "), style));
+    }
+    spans.push(Span::styled(cause(row, plan.cause), style));
+    let line = Line::from(spans);
+    match selected {
+        true => line.patch_style(theme.selected()),
+        false => line,
+    }
+}
+
+fn cell(model: &Model, row: &Row, column: Column, wide: usize) -> String {
+    let figure = |text: Option<String>| right(&text.unwrap_or_else(|| "-".to_owned()), wide);
+    match column {
+        Column::Kind => left(&row.kind, wide),
+        Column::Lag => figure(row.lag_ms.map(time)),
+        Column::Most => figure(row.most_ms.map(time)),
+        Column::Bytes => figure(row.bytes.map(|count| bytes(count as f64))),
+        Column::Stage => left(row.stage.unwrap_or("-"), wide),
+        Column::Spark => {
+            let reach = reach(model);
+            let parts = parts(model.series(row), reach.now_ms, reach.step_ms(wide), wide);
+            left(&parts.into_iter().map(bar).collect::<String>(), wide)
+        }
+    }
+}
+
+/// The time that sparklines show.
+pub(super) fn reach(model: &Model) -> Reach {
+    Reach {
+        now_ms: model.state.at_ms,
+        minutes: model.minutes(),
+        every_ms: (model.state.every_s * 1000.0) as i64,
+    }
+}
+
+/// In words if they fit, else in fewer words.
+fn cause(row: &Row, columns: usize) -> String {
+    match width(&row.cause) > columns {
+        true => cut(&row.label, columns),
+        false => row.cause.clone(),
+    }
+}
+
+/// The selected row: what the table had to leave out, and the first thing to do.
+fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
+    let columns = usize::from(area.width);
+    let mut rest = Lines::of(area);
+    let rule = rest.top(1);
+    frame.render_widget(Line::styled("─".repeat(columns), theme.dim()), rule);
+    let Some(row) = model.row() else {
+        return;
+    };
+    let state = &model.state;
+    let link = row.link.and_then(|index| state.links.get(index));
+    let node = row.node.and_then(|index| state.nodes.get(index));
+    let mut about = vec![row.name.clone(), row.kind.clone()];
+    if let Some(link) = link {
+        about.push(format!("from {}", link.upstream));
+        if let Some(ms) = link.visible_ms {
+            about.push(format!("visible after {}", time(ms)));
+        }
+        about.extend(link.slot.as_ref().map(|slot| format!("slot {slot}")));
+    }
+    if let Some(node) = node {
+        about.push(node.address.clone());
+    }
+    let finding = row.findings.first();
+    let finding = finding.and_then(|index| state.diagnosis.findings.get(*index));
+    let remedy = finding.and_then(|finding| finding.remedies.first());
+    let more = match row.findings.len() {
+        0 | 1 => String::new(),
+        found => format!(" (and {} more: Enter)", found - 1),
+    };
+    let style = theme.status(row.status);
+    let mut lines = vec![Line::styled(
+        cut(&one_line(&about.join(" · ")), columns),
+        theme.strong(),
+    )];
+    match remedy {
+        Some(remedy) => {
+            let room = columns.saturating_sub(width(&more));
+            let why = format!("{}{more}", cut(&row.cause, room));
+            lines.push(Line::styled(why, style));
+            lines.push(Line::raw(cut(&one_line(&format!("Do: {remedy}")), columns)));
+        }
+        None => {
+            let why = wrapped("", &format!("{}{more}", row.cause), columns);
+            lines.extend(why.into_iter().map(|line| Line::styled(line, style)));
+        }
+    }
+    for line in lines {
+        let place = rest.top(1);
+        frame.render_widget(line, place);
+    }
+}
