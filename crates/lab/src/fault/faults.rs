@@ -278,7 +278,9 @@ fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     let mut injected = Injected::default();
     let startup = stage.process(Which::Standby, "startup", None)?;
     injected.hurried = Some(Hurry::process(lab, startup)?);
-    backlog(stage, strength.choose(1_500_000, 2_500_000))?;
+    // Some hundred thousand rows a second are replayed, and nobody may be looking yet in the
+    // first one.
+    backlog(stage, strength.choose(3_000_000, 4_000_000))?;
     stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
