@@ -10,7 +10,9 @@ use lockstep_lab::package::Major;
 use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
+use crate::bench::commit_levels::CommitLevelsArgs;
 use crate::bench::decode::DecodeArgs;
+use crate::bench::lag_sampling::LagSamplingArgs;
 use crate::bench::load_curve::LoadCurveArgs;
 use crate::bench::overhead::OverheadArgs;
 use crate::bench::relay_catchup::RelayCatchupArgs;
@@ -127,6 +129,19 @@ pub enum Bench {
     /// Writes decode.json into the results folder. Slots of pgoutput and of plugin lockstep decode
     /// the same WAL; pg_recvlogical throws away what it receives.
     Decode(DecodeArgs),
+    /// How long a commit waits for a replica at each level of synchronous_commit
+    ///
+    /// Writes commit-levels.json into the results folder. A physical and a logical replica in turn are
+    /// synchronous; each commit has 1,000 rows. Measured by default, with the subscription's own
+    /// synchronous_commit = on, which doctor proposes, and with wal_writer_delay = 10ms. All other
+    /// settings are PostgreSQL's own. Rows of other majors stay in the file.
+    CommitLevels(CommitLevelsArgs),
+    /// CPU that watching 20 nodes costs their primary, at one sample a second
+    ///
+    /// Writes lag-sampling.json into the results folder. A light load on a primary with standbys and
+    /// subscriptions, each in turn not watched and watched as top and serve do; CPU is that of the
+    /// primary's processes. The monitor's own sessions there are the claim.
+    LagSampling(LagSamplingArgs),
     /// What subscribers cost a primary under load, each with a slot of its own or all through a relay
     ///
     /// Writes relay-fanout.json into the results folder. pgbench writes as fast as it can on the

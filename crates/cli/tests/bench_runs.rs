@@ -249,3 +249,43 @@ fn relay_mixed_takes_small_and_large_transactions() {
         positive(row, &["rows_per_s", "seconds"]);
     }
 }
+
+#[test]
+fn commit_levels_are_timed_by_kind_pace_and_remedy() {
+    let (json, _) = bench("commit-levels", &["--rounds", "1", "--commits", "1"]);
+    assert_eq!(rows(&json).len(), 8);
+    for row in rows(&json) {
+        positive(row, &["remote_write_ms", "on_ms", "remote_apply_ms"]);
+    }
+    let variants = |kind: &str| {
+        let of_kind = rows(&json)
+            .iter()
+            .filter(|row| row["case"].as_str().unwrap().contains(kind));
+        of_kind
+            .map(|row| row["variant"].as_str().unwrap())
+            .collect()
+    };
+    let (physical, logical): (Vec<_>, Vec<_>) = (variants("physical"), variants("logical"));
+    assert_eq!(physical, ["stock"; 2]);
+    assert_eq!(logical.len(), 6);
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn lag_sampling_counts_the_monitors_own_session() {
+    let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";
+    let (json, _) = bench("lag-sampling", &small.split(' ').collect::<Vec<_>>());
+    let rows = rows(&json);
+    assert_eq!(rows.len(), 2);
+    assert!(rows[0].get("sampling_cpu_percent").is_none());
+    positive(&rows[0], &["primary_cpu_percent", "primary_tps"]);
+    positive(
+        &rows[1],
+        &["primary_cpu_percent", "sampling_cpu_percent", "diagnoses"],
+    );
+    assert_eq!(rows[1]["sessions_on_primary"], 1);
+    assert_eq!(
+        rows[1]["case"].as_str().unwrap().split(' ').nth(1),
+        Some("3")
+    );
+}

@@ -1,4 +1,6 @@
-//! `lockstep doctor` against every fault of the lab. Long: `make test-doctor-matrix`.
+//! `lockstep doctor` against every fault of the lab. Long: `make test-doctor-matrix`, which
+//! prints a line for each and a count last. With `LOCKSTEP_MATRIX_RESULTS=FILE` a run also
+//! writes a results file.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,
@@ -9,10 +11,15 @@
 
 mod doctor_support;
 
-use doctor_support::{brief, causes, doctor, examine, lab, trial};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use doctor_support::{brief, causes, examine, lab, trial};
 use lockstep_lab::fault::faults::FAULTS;
 use lockstep_lab::fault::{Fault, Stage, Strength};
-use lockstep_lab::guard;
+use lockstep_lab::{guard, machine};
+use serde_json::{Value, json};
 
 /// The reaper of the labs below; see `wal_runs.rs`.
 #[test]
@@ -35,30 +42,79 @@ const PAIRS: [(&str, &str); 6] = [
 /// Healthy runs in which nothing may be found.
 const HEALTHY_RUNS: u32 = 10;
 
+/// What has come of it so far.
 #[derive(Default)]
-struct Count {
-    right: u32,
-    wrong: u32,
+struct Matrix {
     skipped: u32,
+    rows: Vec<Value>,
 }
 
-impl Count {
-    fn line(&mut self, name: &str, result: Option<String>) {
-        match result {
-            None => {
-                self.right += 1;
-                println!("ok    {name}");
-            }
-            Some(wrong) => {
-                self.wrong += 1;
-                println!("WRONG {name}: {wrong}");
-            }
+impl Matrix {
+    fn add(&mut self, name: &str, row: Value) {
+        match row["wrong"].as_str() {
+            None => println!("ok    {name}"),
+            Some(wrong) => println!("WRONG {name}: {wrong}"),
         }
+        self.rows.push(row);
     }
 
     fn skip(&mut self, name: &str, why: &str) {
         self.skipped += 1;
         println!("SKIP  {name}: {why}");
+    }
+
+    fn count(&self, right: u32) -> usize {
+        let rows = self.rows.iter();
+        rows.filter(|row| row["right"] == right).count()
+    }
+
+    /// Causes that were named first at both strengths.
+    fn causes(&self) -> usize {
+        let mut right: BTreeMap<&str, usize> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row["right"] == 1) {
+            let strength = row["variant"].as_str().unwrap_or_default();
+            if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
+                *right.entry(cause).or_default() += 1;
+            }
+        }
+        let both = Strength::ALL.len();
+        right.values().filter(|count| **count == both).count()
+    }
+
+    /// The results file, if one is asked for.
+    fn save(&self, lab: &lockstep_lab::cluster::Lab) {
+        let Some(path) = std::env::var_os("LOCKSTEP_MATRIX_RESULTS") else {
+            return;
+        };
+        // Tests run in their package's folder.
+        let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let described = Command::new("git")
+            .args([
+                "describe",
+                "--always",
+                "--dirty",
+                "--abbrev=40",
+                "--exclude=*",
+            ])
+            .output();
+        let commit = described.map_or_else(
+            |_| "unknown".to_owned(),
+            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+        );
+        let file = json!({
+            "name": "doctor-matrix",
+            "command": "make test-doctor-matrix",
+            "commit": commit,
+            "machine": machine::describe(lab.folder(), lab.pinning()),
+            "date": machine::date(),
+            "rows": self.rows,
+            "headline": {
+                "metric": "causes that doctor named first at both strengths",
+                "ours": self.causes(),
+            },
+        });
+        let text = serde_json::to_string_pretty(&file).unwrap() + "\n";
+        std::fs::write(root.join(path), text).unwrap();
     }
 }
 
@@ -73,48 +129,42 @@ fn is_chosen(name: &str) -> bool {
 fn doctor_names_the_cause_of_every_fault() {
     let lab = lab();
     let mut stage = Stage::start(&lab).unwrap();
-    let mut count = Count::default();
+    let mut matrix = Matrix::default();
     for fault in FAULTS.iter().filter(|fault| is_chosen(fault.name)) {
         for strength in Strength::ALL {
             let name = format!("{} ({strength:?})", fault.name).to_lowercase();
             match fault.missing() {
-                Some(why) => count.skip(&name, why),
-                None => count.line(&name, trial(&lab, &mut stage, fault, strength)),
+                Some(why) => matrix.skip(&name, why),
+                None => matrix.add(&name, trial(&lab, &mut stage, fault, strength)),
             }
         }
     }
     for (one, other) in PAIRS {
         let name = format!("{one} and {other}");
         if is_chosen(&name) {
-            let result = pair(&lab, &mut stage, one, other);
-            count.line(&name, result);
+            let row = pair(&lab, &mut stage, one, other);
+            matrix.add(&name, row);
         }
     }
     for run in 1..=HEALTHY_RUNS {
         let name = format!("healthy, run {run}");
         if is_chosen(&name) {
-            let result = healthy(&mut stage, run);
-            count.line(&name, result);
+            let row = healthy(&mut stage, run);
+            matrix.add(&name, row);
         }
     }
-    if is_chosen("reference table") {
-        for (name, result) in reference_table(&stage) {
-            count.line(name, result);
-        }
-    }
+    matrix.save(&lab);
+    println!("{} causes named first at both strengths", matrix.causes());
     println!(
         "doctor matrix: {} right, {} wrong, {} skipped",
-        count.right, count.wrong, count.skipped
+        matrix.count(1),
+        matrix.count(0),
+        matrix.skipped
     );
-    assert_eq!(count.wrong, 0);
+    assert_eq!(matrix.count(0), 0);
 }
 
-fn pair(
-    lab: &lockstep_lab::cluster::Lab,
-    stage: &mut Stage,
-    one: &str,
-    other: &str,
-) -> Option<String> {
+fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
     let faults = [one, other].map(|name| Fault::named(name).unwrap());
     let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
     let (code, json) = examine(stage, 4);
@@ -122,83 +172,50 @@ fn pair(
         stage.heal_quietly(one).unwrap();
     }
     stage.calm().unwrap();
-    let found = causes(&json);
+    let found: Vec<String> = causes(&json).into_iter().take(2).collect();
     let expected = faults.map(|fault| fault.cause);
     let both = expected
         .iter()
-        .all(|cause| found.iter().take(2).any(|found| found == cause));
-    match both && code == 6 {
-        true => None,
-        false => Some(format!(
-            "expected {expected:?} first, found {found:?}: {}",
+        .all(|cause| found.iter().any(|found| found == cause));
+    let right = both && code == 6;
+    let wrong = (!right).then(|| {
+        format!(
+            "expected {expected:?} first, found {found:?}, exit code {code}: {}",
             brief(&json)
-        )),
-    }
+        )
+    });
+    json!({
+        "case": format!("{one} and {other}"),
+        "variant": "pair",
+        "round": 1,
+        "right": u32::from(right),
+        "expected": expected.join(", "),
+        "found": found.join(", "),
+        "wrong": wrong,
+    })
 }
 
 /// Every other run has a little load.
-fn healthy(stage: &mut Stage, run: u32) -> Option<String> {
+fn healthy(stage: &mut Stage, run: u32) -> Value {
     stage.calm().unwrap();
     let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
     let (code, json) = examine(stage, 3);
+    let variant = if load.is_some() { "some load" } else { "idle" };
     drop(load);
-    let lag = json["findings"]
-        .as_array()
-        .unwrap()
+    let findings = json["findings"].as_array().unwrap();
+    let lag: Vec<&Value> = findings
         .iter()
-        .any(|finding| finding["severity"] != "note");
-    (code != 0 || lag).then(|| format!("exit code {code}: {}", brief(&json)))
-}
-
-/// Where logical lag hides: by default a subscriber's flush takes at least so many times as
-/// long as its apply, and with the remedy about as long.
-const HIDDEN: f64 = 20.0;
-const REMEDIED: f64 = 1.2;
-
-fn reference_table(stage: &Stage) -> [(&'static str, Option<String>); 2] {
-    let times = || {
-        let [primary, standby, first, second] = stage.conninfos();
-        let said = doctor(&[
-            "--primary",
-            &primary,
-            "--standby",
-            &standby,
-            "--subscriber",
-            &first,
-            "--subscriber",
-            &second,
-            "--seconds",
-            "1",
-            "--probe",
-            "--commits",
-            "11",
-            "--output",
-            "json",
-        ]);
-        let json: serde_json::Value =
-            serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
-        let rows = json["probe"]["rows"].as_array().unwrap();
-        let row = rows
-            .iter()
-            .find(|row| row["replica"] == "first")
-            .unwrap_or_else(|| panic!("{json}"));
-        [1, 2].map(|cell| row["cells"][cell]["median_ms"].as_f64().unwrap())
-    };
-    let [on, apply] = times();
-    println!("logical by default: on {on:.1} ms, remote_apply {apply:.1} ms");
-    let hidden = (on < HIDDEN * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
-    let set = |value: &str| {
-        stage.first.execute(&format!(
-            "ALTER SUBSCRIPTION first SET (synchronous_commit = {value})"
-        ))
-    };
-    set("on").unwrap();
-    let [on, apply] = times();
-    println!("logical with the remedy: on {on:.1} ms, remote_apply {apply:.1} ms");
-    set("off").unwrap();
-    let remedied = (on > REMEDIED * apply).then(|| format!("on {on} ms, remote_apply {apply} ms"));
-    [
-        ("reference table, by default", hidden),
-        ("reference table, with the remedy", remedied),
-    ]
+        .filter(|finding| finding["severity"] != "note")
+        .collect();
+    let right = code == 0 && lag.is_empty();
+    let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
+    json!({
+        "case": "healthy",
+        "variant": variant,
+        "round": run,
+        "right": u32::from(right),
+        "expected": "",
+        "found": found.join(", "),
+        "wrong": (!right).then(|| format!("exit code {code}: {}", brief(&json))),
+    })
 }

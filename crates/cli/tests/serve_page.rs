@@ -70,7 +70,8 @@ impl Drop for Receiver {
 }
 
 fn pictures() -> Option<PathBuf> {
-    std::env::var_os("LOCKSTEP_PICTURES").map(PathBuf::from)
+    let folder = std::env::var_os("LOCKSTEP_PICTURES")?;
+    (!folder.is_empty()).then(|| folder.into())
 }
 
 /// Pictures at the widths of a phone and of a desk, light and dark.

@@ -176,8 +176,9 @@ fn tell_folder(child: &mut Child, folder: &Path) -> io::Result<()> {
 }
 
 fn await_ready(child: &mut Child) -> io::Result<()> {
-    // A test harness as the reaper prints lines of its own first.
-    let stdout = child.stdout.take().ok_or(io::ErrorKind::BrokenPipe)?;
+    // A test harness as the reaper prints lines of its own first, and after a minute another:
+    // it must find its output open then, or it would end.
+    let stdout = child.stdout.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
     for line in io::BufReader::new(stdout).lines() {
         if line?.ends_with(READY) {
             return Ok(());

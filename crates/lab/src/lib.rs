@@ -16,6 +16,7 @@
 
 pub mod account;
 pub mod cluster;
+pub mod commit_levels;
 pub mod crash;
 pub mod decode;
 pub mod error;
@@ -24,6 +25,7 @@ pub mod fault;
 pub mod guard;
 pub mod invariants;
 pub mod lag;
+pub mod lag_sampling;
 pub mod launch;
 pub mod machine;
 pub mod oracle;

@@ -19,6 +19,11 @@ use crate::{LagError, Result};
 /// Majors that the questions are written for.
 pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
 
+/// The session's prepared statements: the server plans them once and not each time, which
+/// takes several times as long as the answer.
+const SAMPLE: &str = "lockstep_sample";
+const GLANCE: &str = "lockstep_glance";
+
 /// How long one answer may take.
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -113,14 +118,30 @@ impl Probe {
                 .collect();
         }
         let local = facts.hosts.iter().any(|host| host.starts_with('/'));
-        Ok(Self {
+        server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
+        let mut probe = Self {
             node: node.clone(),
             server,
             facts,
             asked: Asked::Parts(parts),
             gaps,
             local,
-        })
+        };
+        probe.prepare()?;
+        Ok(probe)
+    }
+
+    /// Prepares the sample, without what is refused already when it is planned.
+    fn prepare(&mut self) -> Result<()> {
+        while let Asked::Parts(parts) = &self.asked {
+            let statement = format!("PREPARE {SAMPLE} AS {}", select(parts));
+            match self.server.query(&statement) {
+                Ok(_) => break,
+                Err(error) if error.refusal().is_some() => self.leave_out_refused(&error)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
     /// Makes sure that what answers is a relay.
@@ -167,7 +188,7 @@ impl Probe {
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         loop {
             let question = match &self.asked {
-                Asked::Parts(parts) => select(parts),
+                Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
                 Asked::Relay => relay::QUESTIONS.to_owned(),
                 Asked::Nothing => relay::VERSION.to_owned(),
             };
@@ -181,7 +202,13 @@ impl Probe {
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
                 }
-                Err(error) if error.refusal().is_some() => self.leave_out_refused(&error)?,
+                Err(error) if error.refusal().is_some() => {
+                    self.leave_out_refused(&error)?;
+                    if matches!(self.asked, Asked::Parts(_)) {
+                        self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+                        self.prepare()?;
+                    }
+                }
                 Err(error) => return Err(error.into()),
             }
         }
@@ -191,12 +218,12 @@ impl Probe {
     /// if there is none yet or it may not be read.
     pub fn glance(&mut self, began: Instant) -> Result<Vec<(Option<String>, Glance)>> {
         let question = match &self.asked {
-            Asked::Parts(_) => questions::END,
-            Asked::Relay => relay::UPSTREAM,
+            Asked::Parts(_) => format!("EXECUTE {GLANCE}"),
+            Asked::Relay => relay::UPSTREAM.to_owned(),
             Asked::Nothing => return Ok(Vec::new()),
         };
         let asked = Instant::now();
-        let answers = match self.server.tables(question) {
+        let answers = match self.server.tables(&question) {
             Ok(answers) => answers,
             Err(error) if error.refusal().is_some() => return Ok(Vec::new()),
             Err(error) => return Err(error.into()),

@@ -35,7 +35,7 @@ pub const STREAMING: &str = "streaming";
 
 /// All states of a group, of a session. Each is a series of its own, so that none vanishes
 /// between scrapes.
-const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
+pub const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
 const CLIENT_STATES: [&str; 3] = ["passed through", "streaming", "console"];
 
 /// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also

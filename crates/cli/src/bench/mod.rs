@@ -1,6 +1,8 @@
 //! Benchmarks: one module for each, and the file that their results go to.
 
+pub mod commit_levels;
 pub mod decode;
+pub mod lag_sampling;
 pub mod load_curve;
 pub mod overhead;
 pub mod priority;
@@ -28,6 +30,8 @@ pub fn run(benchmark: &Bench) -> Result<()> {
         Bench::Replay(args) => replay::run(args),
         Bench::LoadCurve(args) => load_curve::run(args),
         Bench::Decode(args) => decode::run(args),
+        Bench::CommitLevels(args) => commit_levels::run(args),
+        Bench::LagSampling(args) => lag_sampling::run(args),
         Bench::RelayFanout(args) => relay_fanout::run(args),
         Bench::RelayCatchup(args) => relay_catchup::run(args),
         Bench::RelayMixed(args) => relay_mixed::run(args),

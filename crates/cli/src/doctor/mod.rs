@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::heartbeat::Heartbeat;
-use lockstep_lag::trial::{Trial, trial};
+use lockstep_lag::trial::{Pace, Plan, Trial, trial};
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
@@ -126,7 +126,13 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
             .filter(move |node| node.role == role)
     };
     let subscribers: Vec<Node> = of_role(Role::Subscriber).cloned().collect();
-    let trial = trial(primary, &subscribers, args.commits, APPLICATION_NAME).map_err(refused)?;
+    let plan = Plan {
+        commits: args.commits,
+        pace: Pace::Apart,
+        watch: true,
+        application_name: APPLICATION_NAME,
+    };
+    let trial = trial(primary, &subscribers, plan).map_err(refused)?;
     let mut visible_ms = BTreeMap::new();
     for standby in of_role(Role::Standby) {
         visible_ms.insert(

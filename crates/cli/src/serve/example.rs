@@ -6,6 +6,7 @@ use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
+use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
 use lockstep_wire::Lsn;
@@ -46,6 +47,12 @@ pub fn state() -> State {
                 }),
                 ..node("standby", Role::Standby)
             },
+            NodeState {
+                relay: Some(relay()),
+                relay_version: Some("0.1.0".to_owned()),
+                version: 0,
+                ..node("relay", Role::Relay)
+            },
             node("app", Role::Subscriber),
         ],
         links: vec![link("standby", Kind::Physical), link("app", Kind::Logical)],
@@ -58,6 +65,7 @@ fn node(name: &str, role: Role) -> NodeState {
         role,
         address: format!("{name}:5432"),
         version: 150_020,
+        relay_version: None,
         usable: true,
         troubles: Vec::new(),
         sample_age_ms: Some(250.0),
@@ -71,8 +79,28 @@ fn node(name: &str, role: Role) -> NodeState {
         conflicts: Conflicts::default(),
         extension: None,
         relay: None,
-        relay_version: None,
         suspect: None,
+    }
+}
+
+fn relay() -> Relay {
+    Relay {
+        groups: vec![Group {
+            name: "orders".to_owned(),
+            state: "streaming".to_owned(),
+            cache_bytes: 1 << 20,
+            cache_limit_bytes: 16 << 20,
+            spool_bytes: 1 << 30,
+            ..Group::default()
+        }],
+        slots: vec![RelaySlot {
+            name: "app".to_owned(),
+            group: "orders".to_owned(),
+            behind_bytes: 100,
+            cache_hit: 1_000,
+            cache_miss: 7,
+            ..RelaySlot::default()
+        }],
     }
 }
 

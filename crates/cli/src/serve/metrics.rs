@@ -10,6 +10,7 @@ use lockstep_lag::position::bytes_between;
 use lockstep_relay::exposition::Exposition;
 use serde::Serialize;
 
+mod relay;
 #[cfg(test)]
 mod tests;
 
@@ -120,6 +121,7 @@ pub fn render(state: &State, now_ms: i64) -> String {
     causes(&mut text, state);
     slots(&mut text, state);
     conflicts(&mut text, state);
+    relay::relays(&mut text, state);
     text.into_text()
 }
 

@@ -6,7 +6,11 @@ use std::process::Command;
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::guard::ReaperProgram;
-use serde_json::Value;
+use serde_json::{Value, json};
+
+pub mod measured;
+
+use measured::{Measured, Measuring};
 
 /// A lab with stock servers, each side on a core of its own.
 pub fn lab() -> Lab {
@@ -101,6 +105,14 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
             return Some(format!("blames process {pid} instead of {culprit}"));
         }
     }
+    if let Some((name, expected)) = to_be_named(fault) {
+        if first["names"][name] != expected {
+            return Some(format!(
+                "names {name} {} instead of {expected}",
+                first["names"][name]
+            ));
+        }
+    }
     if !fault.is_false && first["remedies"].as_array().is_none_or(Vec::is_empty) {
         return Some("proposes nothing".to_owned());
     }
@@ -137,45 +149,68 @@ pub fn brief(json: &Value) -> String {
     words.join("\n    ")
 }
 
-/// The same figure as one of doctor's facts, asked from the server: its name, and the SQL. Only
-/// for faults during which it just grows.
-fn independently(fault: &Fault, stage: &Stage) -> Option<(&'static str, f64)> {
-    let (name, server, sql) = match fault.cause {
-        "replay_paused" | "recovery_conflict" | "cleanup_lock" => (
-            "unreplayed_bytes",
-            &stage.standby,
-            "SELECT (pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn())::text",
-        ),
-        "retained_wal_near_limit" => (
-            "retained_bytes",
-            &stage.primary,
-            "SELECT (pg_current_wal_flush_lsn() - restart_lsn)::text FROM pg_replication_slots \
-             WHERE slot_name = 'forgotten'",
-        ),
-        _ => return None,
-    };
-    let value = server.query_text(sql).unwrap().unwrap();
-    Some((name, value.parse().unwrap()))
+/// What the first finding has to name, beside the process that is to blame.
+fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
+    match fault.cause {
+        "retained_wal_near_limit" => Some(("slot", "forgotten")),
+        "slow_consumer" | "apply_blocked" => Some(("slot", "second")),
+        "asynchronous_apply_commit" => Some(("subscription", "first")),
+        "recovery_conflict" | "cleanup_lock" => Some(("node", "standby")),
+        _ => None,
+    }
 }
 
-/// Injects a fault, asks doctor, heals. None: as it should be.
-pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Option<String> {
+/// Injects a fault, asks doctor and measures meanwhile, heals: a row of the results. Its
+/// `wrong` is null if nothing is.
+pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
     let injected = fault.inject(lab, stage, strength).unwrap();
-    let before = independently(fault, stage);
+    let measuring = Measuring::start(fault, stage);
     let (code, json) = examine(stage, fault.seconds);
-    let after = independently(fault, stage);
+    let measured = measuring.end();
     let mut wrong = wrong(fault, &injected, code, &json);
-    if let (None, Some((name, least)), Some((_, most))) = (&wrong, before, after) {
-        let facts = json["findings"][0]["evidence"].as_array().unwrap();
-        let fact = facts.iter().find(|fact| fact["name"] == name).unwrap();
-        let value = fact["value"].as_f64().unwrap();
-        if value < least || value > most {
-            wrong = Some(format!("{name} is {value}, measured {least} to {most}"));
-        }
+    let quoted = quoted(&json, measured.fact);
+    if wrong.is_none() {
+        wrong = disagreement(quoted, &measured);
     }
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
-        println!("{}: {}", fault.name, brief(&json));
+        println!("{}: {measured:?} {}", fault.name, brief(&json));
     }
     stage.heal(injected).unwrap();
-    wrong
+    let first = &json["findings"][0];
+    json!({
+        "case": fault.name,
+        "variant": format!("{strength:?}").to_lowercase(),
+        "round": 1,
+        "right": u32::from(wrong.is_none()),
+        "expected": fault.cause,
+        "found": causes(&json).first(),
+        "explains": first["explains"],
+        "lag_ms": first["lag_ms"],
+        "figure": measured.fact,
+        "quoted": quoted,
+        "measured": measured.value,
+        "wrong": wrong,
+    })
+}
+
+/// A figure of the first finding.
+fn quoted(json: &Value, name: &str) -> Option<f64> {
+    let facts = json["findings"][0]["evidence"].as_array()?;
+    let fact = facts.iter().find(|fact| fact["name"] == name)?;
+    fact["value"].as_f64()
+}
+
+fn disagreement(quoted: Option<f64>, measured: &Measured) -> Option<String> {
+    let Measured {
+        fact, least, most, ..
+    } = measured;
+    let Some(quoted) = quoted else {
+        return Some(format!("quotes no {fact}"));
+    };
+    (quoted < *least || quoted > *most).then(|| {
+        format!(
+            "{fact} is {quoted}, measured {} ({least} to {most})",
+            measured.value
+        )
+    })
 }

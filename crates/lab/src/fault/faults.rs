@@ -278,7 +278,9 @@ fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     let mut injected = Injected::default();
     let startup = stage.process(Which::Standby, "startup", None)?;
     injected.hurried = Some(Hurry::process(lab, startup)?);
-    backlog(stage, strength.choose(1_500_000, 2_500_000))?;
+    // Some hundred thousand rows a second are replayed, and nobody may be looking yet in the
+    // first one.
+    backlog(stage, strength.choose(3_000_000, 4_000_000))?;
     stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
@@ -419,10 +421,18 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
         Which::Primary,
         "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
     ));
-    let megabytes = strength.choose(112, 124);
-    stage.primary.execute(&format!(
-        "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
-    ))?;
+    let fill = |megabytes: u32| {
+        stage.primary.execute(&format!(
+            "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
+        ))
+    };
+    // The subscribers' slots move on with a checkpoint's records, and only the one that nobody
+    // uses stays so far behind.
+    fill(70)?;
+    stage.primary.execute("CHECKPOINT")?;
+    // A slot may keep whole segments beyond the limit, and begins somewhere in one: from 3 to
+    // 20 MB more than what is left here.
+    fill(strength.choose(52, 57))?;
     stage.calm()?;
     Ok(injected)
 }

@@ -39,6 +39,14 @@ const LOOK_EVERY: Duration = Duration::from_micros(200);
 /// Most looks that are kept: some minutes.
 const MOST_LOOKS: usize = 1_000_000;
 
+/// So that one commit's flush is not another's: longer than what a subscriber's flush takes at
+/// most by default, three times 200 ms.
+const APART: Duration = Duration::from_millis(650);
+
+/// Commits that follow each other without a pause. Levels take turns after so few that what
+/// else the machine does disturbs all of them alike.
+const ROW: u32 = 6;
+
 /// What a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -63,6 +71,30 @@ impl Level {
             Self::RemoteApply => "remote_apply",
         }
     }
+}
+
+/// How commits follow each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Pace {
+    /// Levels take turns, with pauses that are longer than a flush may take: each commit finds
+    /// the replica idle, at any moment between two rounds of its WAL writer.
+    Apart,
+    /// Several commits of one level without a pause, then as many of the next. If they wait for
+    /// a flush, each but the first begins just after one, as those of a busy client do.
+    InARow,
+}
+
+/// What to measure.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan<'a> {
+    /// Commits at each level.
+    pub commits: u32,
+    /// How they follow each other.
+    pub pace: Pace,
+    /// Watch the positions of replicas that commits do not wait for, which takes some CPU.
+    pub watch: bool,
+    /// Shown by the servers.
+    pub application_name: &'a str,
 }
 
 /// Time to commit.
@@ -127,24 +159,14 @@ struct Commit {
     took: Duration,
 }
 
-/// Commits `commits` times at each level. The primary's role needs to be able to create a
-/// schema if subscribers are named, and to own the publication; theirs, the subscription.
-pub fn trial(
-    primary: &Node,
-    subscribers: &[Node],
-    commits: u32,
-    application_name: &str,
-) -> Result<Trial> {
+/// Commits as planned. The primary's role needs to be able to create a schema if subscribers
+/// are named, and to own the publication; theirs, the subscription.
+pub fn trial(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<Trial> {
+    let application_name = plan.application_name;
     let mut server = Upstream::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
     let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
-    let measured = measure(
-        &mut server,
-        &primary.conninfo,
-        table.is_some(),
-        commits,
-        application_name,
-    );
+    let measured = measure(&mut server, &primary.conninfo, table.is_some(), plan);
     // Also when measuring failed.
     let removed = table.map_or(Ok(()), |table| table.drop(&mut server));
     let (replicas, commits_made, looks) = measured?;
@@ -154,7 +176,7 @@ pub fn trial(
         &replicas,
         &commits_made,
         &looks,
-        commits,
+        plan.commits,
         with_table,
         missing,
     ))
@@ -166,15 +188,18 @@ fn measure(
     server: &mut Upstream,
     conninfo: &Conninfo,
     with_table: bool,
-    commits: u32,
-    application_name: &str,
+    plan: Plan<'_>,
 ) -> Result<Measured> {
     let replicas = replicas(server)?;
-    let mut watcher = Upstream::connect(conninfo, Purpose::Sql, application_name)?;
+    if !plan.watch {
+        let made = commit_all(server, with_table, plan)?;
+        return Ok((replicas, made, Vec::new()));
+    }
+    let mut watcher = Upstream::connect(conninfo, Purpose::Sql, plan.application_name)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let watching = scope.spawn(|| look(&mut watcher, &stop));
-        let made = commit_all(server, with_table, commits);
+        let made = commit_all(server, with_table, plan);
         stop.store(true, Ordering::Relaxed);
         let looks = watching.join().map_err(|_| LagError::Answer {
             what: "positions".to_owned(),
@@ -242,7 +267,7 @@ fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
     }
 }
 
-fn commit_all(server: &mut Upstream, with_table: bool, commits: u32) -> Result<Vec<Commit>> {
+fn commit_all(server: &mut Upstream, with_table: bool, plan: Plan<'_>) -> Result<Vec<Commit>> {
     let work = match with_table {
         true => format!(
             "INSERT INTO lockstep_probe.commits SELECT i, repeat('x', 64) FROM generate_series(1, {ROWS}) i"
@@ -253,27 +278,46 @@ fn commit_all(server: &mut Upstream, with_table: bool, commits: u32) -> Result<V
         ),
     };
     let mut made = Vec::new();
-    for _ in 0..commits {
-        for level in Level::ALL {
-            server.query(&format!(
-                "BEGIN; SET LOCAL synchronous_commit = {}; {work}",
-                level.name()
-            ))?;
-            let after = position(server.query("SELECT pg_current_wal_insert_lsn()")?)?;
-            let began = Instant::now();
-            server.query("COMMIT")?;
-            made.push(Commit {
-                level,
-                after,
-                began,
-                took: began.elapsed(),
-            });
-            // So that one commit's flush is not another's: longer than the WAL writer's
-            // longest delay by default, three times 200 ms.
-            thread::sleep(Duration::from_millis(650));
+    match plan.pace {
+        Pace::Apart => {
+            for _ in 0..plan.commits {
+                for level in Level::ALL {
+                    made.push(commit(server, &work, level)?);
+                    thread::sleep(APART);
+                }
+            }
+        }
+        Pace::InARow => {
+            let mut left = plan.commits;
+            while left > 0 {
+                let row = left.min(ROW);
+                left -= row;
+                for level in Level::ALL {
+                    thread::sleep(APART);
+                    for _ in 0..row {
+                        made.push(commit(server, &work, level)?);
+                    }
+                }
+            }
         }
     }
     Ok(made)
+}
+
+fn commit(server: &mut Upstream, work: &str, level: Level) -> Result<Commit> {
+    server.query(&format!(
+        "BEGIN; SET LOCAL synchronous_commit = {}; {work}",
+        level.name()
+    ))?;
+    let after = position(server.query("SELECT pg_current_wal_insert_lsn()")?)?;
+    let began = Instant::now();
+    server.query("COMMIT")?;
+    Ok(Commit {
+        level,
+        after,
+        began,
+        took: began.elapsed(),
+    })
 }
 
 fn read(

@@ -1,4 +1,4 @@
-// Servers, their replication slots, and what extension lockstep says.
+// Servers, their replication slots, and what extension lockstep and relays say.
 
 import { between, bytes, el, lines, mark, pairs, put, seconds, show, sync, version } from "./write.js";
 
@@ -27,12 +27,12 @@ function node(shown, node) {
   show(shown.troubles, node.troubles.length > 0);
   pairs(shown.figures, [
     ["address", node.address],
-    ["version", version(node.version)],
+    ["version", version(node.version) || (node.relay_version && `lockstep relay ${node.relay_version}`)],
     ["round trip", node.round_trip_ms === null ? null : seconds(node.round_trip_ms)],
     ["last answer", node.usable || node.sample_age_ms === null ? null : `${seconds(node.sample_age_ms)} ago`],
     ["WAL", node.wal_bytes_per_s === null ? null : `${bytes(node.wal_bytes_per_s)}/s`],
     ["end of WAL", node.end_lsn],
-    ["clients in a query", node.usable ? String(node.active_clients) : null],
+    ["clients in a query", node.usable && node.role !== "relay" ? String(node.active_clients) : null],
     ["waiting for a synchronous replica", node.awaiting_sync ? String(node.awaiting_sync) : null],
     ["queries cancelled by replay", cancelled(node.conflicts)],
   ]);
@@ -71,6 +71,38 @@ function extension(shown, node) {
   ]);
 }
 
+function readers(slots) {
+  return slots.map((slot) => {
+    const given = slot.cache_hit + slot.cache_miss;
+    const share = given ? `, ${((100 * slot.cache_hit) / given).toFixed(1)} % of ${given} blocks from memory` : "";
+    return [`slot ${slot.name}`, `${slot.active_pid === null ? "not in use" : `${bytes(slot.behind_bytes)} to send`}${share}`];
+  });
+}
+
+function limited(count, limit) {
+  return limit ? `${bytes(count)} of ${bytes(limit)}` : bytes(count);
+}
+
+function group(shown, { node, group }) {
+  const streams = group.state === "streaming";
+  put(shown.name, `${node.name}: ${group.name}`);
+  put(shown.tag, `database ${group.database}`);
+  mark(shown.root, "data-level", streams ? "ok" : "lag");
+  put(shown.status, streams ? "✓ streaming" : `▲ ${group.state}`);
+  lines(shown.troubles, group.reason ? [group.reason] : []);
+  show(shown.troubles, Boolean(group.reason));
+  pairs(shown.figures, [
+    ["in memory", group.cache_limit_bytes ? limited(group.cache_bytes, group.cache_limit_bytes) : "off"],
+    ["on disk", limited(group.spool_bytes, group.spool_limit_bytes)],
+    ["received", bytes(group.received_bytes)],
+    ["transactions", String(group.transactions)],
+    ["not durable yet", bytes(between(group.durable, group.received) ?? 0)],
+    ["slot on the primary", group.upstream_slot],
+  ]);
+  shown.readers ??= shown.root.appendChild(el("dl", { class: "positions", "aria-label": "Subscribers" }));
+  pairs(shown.readers, readers(node.relay.slots.filter((slot) => slot.group === group.name)));
+}
+
 function list(id, items, keyOf, update) {
   show(document.getElementById(`${id}s`), items.length > 0);
   sync(document.getElementById(`${id}-list`), items, keyOf, card, update);
@@ -80,5 +112,7 @@ export function servers(state) {
   list("node", state.nodes, (node) => node.name, node);
   const slots = state.nodes.flatMap((node) => node.slots.map((slot) => ({ node, slot })));
   list("slot", slots, ({ node, slot }) => `${node.name}/${slot.slot_name}`, slot);
+  const groups = state.nodes.flatMap((node) => (node.relay?.groups ?? []).map((group) => ({ node, group })));
+  list("relay", groups, ({ node, group }) => `${node.name}/${group.name}`, group);
   list("extension", state.nodes.filter((node) => node.extension), (node) => node.name, extension);
 }
