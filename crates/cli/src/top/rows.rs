@@ -8,7 +8,13 @@ use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Finding, Role};
 
-use super::figures::one_line;
+use super::figures::{one_line, time};
+
+/// A node whose newest sample is so old does not answer, milliseconds ...
+const SILENT_MS: f64 = 5_000.0;
+
+/// ... and no less than so many intervals.
+const SILENT_SAMPLES: f64 = 3.0;
 
 /// How a row is doing, the better first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -166,9 +172,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<Row> {
         lag_ms: Some(link.lag_ms),
         most_ms: Some(link.lag_max_ms),
         bytes: Some(link.lag_bytes),
-        stage: most
-            .filter(|stage| link.behind && stage.bytes > 0)
-            .map(|stage| stage.name),
+        stage: most.filter(|stage| stage.bytes > 0).map(|stage| stage.name),
         cause: String::new(),
         label: String::new(),
         link: Some(index),
@@ -225,7 +229,12 @@ fn explain(state: &State, row: &mut Row) {
         .and_then(|index| state.links.get(index))
         .is_some_and(|link| link.behind);
     let trouble = node.and_then(|node| node.troubles.first());
+    let silent = node.and_then(|node| silent_for(state, node));
     let (status, cause, label) = match (node, first, trouble) {
+        _ if silent.is_some() => {
+            let since = time(silent.unwrap_or_default());
+            (Status::Lost, format!("no answer for {since}"), None)
+        }
         (Some(node), _, None) if !node.usable => (Status::Asked, "asking…".to_owned(), None),
         (Some(node), _, Some(trouble)) if !node.usable => (Status::Lost, trouble.clone(), None),
         (_, Some(found), _) if found.severity == Severity::Lag => {
@@ -250,21 +259,33 @@ fn explain(state: &State, row: &mut Row) {
         _ => (Status::Fine, "keeps up".to_owned(), None),
     };
     row.status = status;
-    row.cause = one_line(&cause);
+    // Where the few bytes of those that keep up are changes all the time.
+    row.stage = row.stage.filter(|_| status == Status::Lag);
+    row.cause = one_line(first_line(&cause));
     row.label = match label {
         Some(cause) => words(cause),
         None => brief(&row.cause),
     };
 }
 
+/// Milliseconds that a node which is connected has not answered, if that is long.
+fn silent_for(state: &State, node: &NodeState) -> Option<f64> {
+    let long = SILENT_MS.max(SILENT_SAMPLES * state.every_s * 1000.0);
+    node.sample_age_ms.filter(|age| node.usable && *age >= long)
+}
+
+/// What libpq says without its hints, lines of their own that begin with a tab; of both the lag
+/// crate makes blanks. In detail there is room for them.
+fn first_line(trouble: &str) -> &str {
+    let first = trouble.split("  ").next();
+    first.unwrap_or(trouble)
+}
+
 /// What libpq says without what it repeats: whom it could not reach is named beside it.
 fn brief(trouble: &str) -> String {
     let reason = trouble.rsplit_once(" failed: ").map(|(_, reason)| reason);
     match (trouble.split_once(": "), reason) {
-        (Some((what, _)), Some(reason)) => {
-            let reason = reason.split(" Is the server").next().unwrap_or(reason);
-            format!("{what}: {reason}")
-        }
+        (Some((what, _)), Some(reason)) => format!("{what}: {reason}"),
         _ => trouble.to_owned(),
     }
 }

@@ -99,8 +99,9 @@ fn follow(
         if has_hung_up(&keys, TURN).context(LOST)? {
             return Ok(Ended::Signal(SIGHUP));
         }
-        changed = event::poll(Duration::ZERO).context(LOST)?;
-        if changed {
+        changed = false;
+        while event::poll(Duration::ZERO).context(LOST)? {
+            changed = true;
             if let Event::Key(key) = event::read().context(LOST)? {
                 action(key).into_iter().for_each(|action| model.act(action));
             }

@@ -19,7 +19,7 @@ use super::view::{Theme, draw};
 
 mod fixture;
 
-use fixture::{asked, calm, crowd, history, trouble};
+use fixture::{asked, calm, crowd, history, relayed, trouble};
 
 /// Compares with what is recorded.
 fn snapshot(name: &str, text: &str) {
@@ -75,6 +75,7 @@ fn tables() {
         ("trouble", trouble()),
         ("asked", asked()),
         ("crowd", crowd()),
+        ("relayed", relayed()),
     ] {
         for (columns, lines) in SIZES {
             let text = screen(&mut model(state.clone()), columns, lines);
@@ -93,6 +94,13 @@ fn details() {
             snapshot(&format!("detail-{key}-{columns}x{lines}"), &text);
         }
     }
+}
+
+#[test]
+fn details_of_a_relay() {
+    let mut model = model(relayed());
+    open(&mut model, "relay (shop)");
+    snapshot("detail-relay-80x60", &screen(&mut model, 80, 60));
 }
 
 fn open(model: &mut Model, key: &str) {
@@ -272,6 +280,27 @@ fn each_finding_is_on_a_row() {
         "odd",
     )];
     assert_eq!(at(&state, "primary"), (Status::Lag, "odd".to_owned()));
+}
+
+#[test]
+fn who_does_not_answer_for_long_is_not_believed() {
+    for (every_s, age_ms, status) in [
+        (1.0, 4_900.0, Status::Lag),
+        (1.0, 5_000.0, Status::Lost),
+        (10.0, 29_000.0, Status::Lag),
+        (10.0, 30_000.0, Status::Lost),
+    ] {
+        let mut state = trouble();
+        state.every_s = every_s;
+        state.nodes[1].sample_age_ms = Some(age_ms);
+        let rows = rows(&state);
+        let row = rows.iter().find(|row| row.name == "standby1").unwrap();
+        assert_eq!(row.status, status, "{every_s} {age_ms}");
+        assert_eq!(
+            row.cause.starts_with("no answer for"),
+            status == Status::Lost
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::{Kind, Stage};
 use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
 use lockstep_lag::node::Role;
+use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
 use lockstep_wire::Lsn;
@@ -218,7 +219,7 @@ pub fn trouble() -> State {
             lost(
                 "standby2",
                 Role::Standby,
-                "unreachable: connection to server at \"db2.example\" (10.0.0.2), port 5432 failed: Connection refused\n\tIs the server running on that host and accepting TCP/IP connections?",
+                "unreachable: connection to server at \"db2.example\" (10.0.0.2), port 5432 failed: Connection refused  Is the server running on that host and accepting TCP/IP connections?",
             ),
             lost(
                 "standby3",
@@ -275,6 +276,59 @@ fn findings() -> Vec<Finding> {
         },
         finding("standby1", Cause::FeedbackBloat, Severity::Risk, "a replica's old snapshot keeps dead rows on its upstream"),
     ]
+}
+
+/// A relay with two groups, one of which waits, and a subscriber behind it.
+pub fn relayed() -> State {
+    let group = |name: &str, state: &str, reason: Option<&str>| Group {
+        name: name.to_owned(),
+        state: state.to_owned(),
+        reason: reason.map(str::to_owned),
+        received: Some(lsn(499)),
+        durable: Some(lsn(498)),
+        cache_bytes: 9 * MB,
+        cache_limit_bytes: 16 * MB,
+        spool_bytes: 700 * MB,
+        ..Group::default()
+    };
+    let mut relay = node("relay", Role::Relay);
+    relay.version = 0;
+    relay.relay_version = Some("0.1.0".to_owned());
+    relay.relay = Some(Relay {
+        groups: vec![
+            group("app", "streaming", None),
+            group("shop", "waiting", Some("the primary has no slot shop")),
+        ],
+        slots: vec![RelaySlot {
+            name: "subscriber_slot".to_owned(),
+            group: "app".to_owned(),
+            behind_bytes: 3 * MB,
+            cache_hit: 999,
+            cache_miss: 1,
+            ..RelaySlot::default()
+        }],
+    });
+    let mut behind = link("subscriber", Kind::Logical, 900.0, [0, 0, 3, 0]);
+    behind.upstream = "relay".to_owned();
+    behind.id = "relay/subscriber".to_owned();
+    state(
+        vec![
+            node("primary", Role::Primary),
+            relay,
+            node("subscriber", Role::Subscriber),
+        ],
+        vec![
+            link("relay (app)", Kind::Logical, 4.0, [0; 4]),
+            link("relay (shop)", Kind::Logical, 20_000.0, [9, 0, 0, 0]),
+            behind,
+        ],
+        vec![finding(
+            "relay (shop)",
+            Cause::RelayNotStreaming,
+            Severity::Lag,
+            "a group of the relay does not stream",
+        )],
+    )
 }
 
 /// More nodes than fit.

@@ -3,6 +3,7 @@
 
 use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::rules::percent;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -41,7 +42,10 @@ fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'st
         theme,
     };
     let from = link.map_or(String::new(), |link| format!(" from {}", link.upstream));
-    page.title(&format!("{} · {}{from}", row.name, row.kind));
+    page.title(&match row.kind == row.name {
+        true => row.name.clone(),
+        false => format!("{} · {}{from}", row.name, row.kind),
+    });
     if let Some(link) = link {
         page.flow(&lag(state, link));
     }
@@ -184,9 +188,10 @@ impl Page {
 
     /// The node itself; `said` is there already.
     fn node(&mut self, node: &NodeState, said: &str) {
-        let version = match node.version {
-            0 => String::new(),
-            number => format!(" · PostgreSQL {}.{}", number / 10_000, number % 100),
+        let version = match (node.version, &node.relay_version) {
+            (_, Some(relay)) => format!(" · Lockstep {}", one_line(relay)),
+            (0, None) => String::new(),
+            (number, None) => format!(" · PostgreSQL {}.{}", number / 10_000, number % 100),
         };
         self.title(&format!("Node {}{version} · {}", node.name, node.address));
         let others = node.troubles.iter().map(|trouble| one_line(trouble));
@@ -200,6 +205,7 @@ impl Page {
         let cancelled =
             conflicts.snapshot + conflicts.lock + conflicts.bufferpin + conflicts.deadlock;
         let text = |lsn: Option<Lsn>| lsn.map(|lsn| lsn.to_string());
+        let of_server = |number: u64| node.relay.is_none().then(|| count(number as f64));
         let rate = node.wal_bytes_per_s;
         let answers = node.round_trip_ms;
         // A line each: figures that change do not move the others.
@@ -208,21 +214,19 @@ impl Page {
             ("visible up to", text(node.visible_lsn)),
             ("WAL", rate.map(|rate| format!("{}/s", bytes(rate)))),
             ("answers in", answers.map(|ms| format!("{ms:.1} ms"))),
-            (
-                "clients in a query",
-                Some(count(node.active_clients as f64)),
-            ),
+            ("clients in a query", of_server(node.active_clients)),
             (
                 "waiting for a synchronous replica",
-                Some(count(node.awaiting_sync as f64)),
+                of_server(node.awaiting_sync),
             ),
-            ("queries cancelled by replay", Some(count(cancelled as f64))),
+            ("queries cancelled by replay", of_server(cancelled)),
         ] {
             if let Some(value) = value {
                 self.fact(name, &value);
             }
         }
         self.extension(node);
+        self.relay(node);
         self.slots(node);
     }
 
@@ -244,6 +248,43 @@ impl Page {
         self.fact("queries that wait", &count(extension.waiting as f64));
         self.fact("sessions demoted", &count(extension.demoted as f64));
         self.fact("demoted by", method);
+    }
+
+    /// A relay's groups, with what they hold, and how its subscribers are served.
+    fn relay(&mut self, node: &NodeState) {
+        let Some(relay) = &node.relay else {
+            return;
+        };
+        for group in &relay.groups {
+            self.title(&format!("Group {}: {}", group.name, group.state));
+            if let Some(reason) = &group.reason {
+                self.text("  ~ ", reason);
+            }
+            let text = |lsn: Option<Lsn>| lsn.map_or("-".to_owned(), |lsn| lsn.to_string());
+            self.fact("received up to", &text(group.received));
+            self.fact("durable up to", &text(group.durable));
+            for (name, held, limit) in [
+                ("in memory", group.cache_bytes, group.cache_limit_bytes),
+                ("on disk", group.spool_bytes, group.spool_limit_bytes),
+            ] {
+                let limit = match (limit, name) {
+                    (0, "in memory") => "off".to_owned(),
+                    (0, _) => "no limit".to_owned(),
+                    (limit, _) => format!("at most {}", bytes(limit as f64)),
+                };
+                self.fact(name, &format!("{}, {limit}", bytes(held as f64)));
+            }
+            for slot in relay.readers(&group.name) {
+                let all = slot.cache_hit + slot.cache_miss;
+                let hits = match all {
+                    0 => "-".to_owned(),
+                    all => percent(slot.cache_hit as f64 / all as f64),
+                };
+                let behind = bytes(slot.behind_bytes as f64);
+                let words = format!("{behind} to send, {hits} from memory");
+                self.fact(&format!("slot {}", one_line(&slot.name)), &words);
+            }
+        }
     }
 
     fn slots(&mut self, node: &NodeState) {

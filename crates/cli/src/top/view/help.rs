@@ -34,7 +34,7 @@ const KEYS: &[(&str, &str)] = &[
 const COLUMNS: &[(&str, &str)] = &[
     (
         "LAG",
-        "how long there has been WAL that is not replayed or applied",
+        "how long there was WAL not replayed or applied, as far as seen here",
     ),
     ("MAX", "the longest in the time that causes look back"),
     ("BEHIND", "bytes of WAL that are not replayed or applied"),

@@ -236,7 +236,8 @@ fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let state = &model.state;
     let link = row.link.and_then(|index| state.links.get(index));
     let node = row.node.and_then(|index| state.nodes.get(index));
-    let mut about = vec![row.name.clone(), row.kind.clone()];
+    let mut about = vec![row.name.clone()];
+    about.extend((row.kind != row.name).then(|| row.kind.clone()));
     if let Some(link) = link {
         about.push(format!("from {}", link.upstream));
         if let Some(ms) = link.visible_ms {
