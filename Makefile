@@ -65,6 +65,7 @@ test-oracle: check-pg build-extension ## the page oracle: faults planted and fou
 	@scripts/cargo test --locked --release -p lockstep-lab --test oracle planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
+	@scripts/setup test
 	@scripts/cargo test --locked -p lockstep-cli --test doctor_matrix -- --ignored --nocapture
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG

@@ -407,6 +407,9 @@ fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injec
     Ok(injected)
 }
 
+/// Pieces of WAL written until a slot is near its limit; so many are more than the limit.
+const MOST_FILLS: u32 = 50;
+
 fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.set(Which::Primary, "max_slot_wal_keep_size", "128MB")?;
@@ -430,9 +433,18 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
     // uses stays so far behind.
     fill(70)?;
     stage.primary.execute("CHECKPOINT")?;
-    // A slot may keep whole segments beyond the limit, and begins somewhere in one: from 3 to
-    // 20 MB more than what is left here.
-    fill(strength.choose(52, 57))?;
+    // How much a slot may keep beyond the limit depends on where in a segment it begins.
+    let safe_mb = strength.choose(20, 10);
+    let is_near = format!(
+        "SELECT (safe_wal_size < {safe_mb} * 1024 * 1024)::text FROM pg_replication_slots \
+         WHERE slot_name = 'forgotten'"
+    );
+    for _ in 0..MOST_FILLS {
+        if stage.primary.query_text(&is_near)?.as_deref() == Some("true") {
+            break;
+        }
+        fill(2)?;
+    }
     stage.calm()?;
     Ok(injected)
 }
