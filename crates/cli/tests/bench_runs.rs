@@ -149,6 +149,7 @@ fn decode_passes_over_the_same_wal_with_every_plugin() {
     let expected: Vec<_> = ["tpcb", "insert", "giant"]
         .into_iter()
         .flat_map(|case| ["stock", "lockstep-commit", "lockstep"].map(|variant| (case, variant)))
+        .chain([("giant", "stock-256MB"), ("giant", "lockstep-64MB")])
         .collect();
     assert_eq!(seen, expected);
     for row in rows(&json) {
