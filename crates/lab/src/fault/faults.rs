@@ -180,10 +180,12 @@ fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Resu
 fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     // FIRST is a keyword there.
-    stage.set(Which::Primary, "synchronous_standby_names", "\"first\"")?;
-    injected
-        .unset
-        .push((Which::Primary, "synchronous_standby_names"));
+    injected.set(
+        stage,
+        Which::Primary,
+        "synchronous_standby_names",
+        "\"first\"",
+    )?;
     write(stage, &mut injected, PUBLISHED, strength.choose(100, 1))?;
     Ok(injected)
 }
@@ -201,10 +203,7 @@ fn paused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
 /// Mild: an old snapshot. Strong: a lock.
 fn conflict(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.set(Which::Standby, "max_standby_streaming_delay", "-1")?;
-    injected
-        .unset
-        .push((Which::Standby, "max_standby_streaming_delay"));
+    injected.set(stage, Which::Standby, "max_standby_streaming_delay", "-1")?;
     stage.primary.execute(
         "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
     )?;
@@ -227,10 +226,7 @@ fn conflict(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
 /// A cursor that has stopped on a page whose dead rows are older than its snapshot.
 fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.set(Which::Standby, "max_standby_streaming_delay", "-1")?;
-    injected
-        .unset
-        .push((Which::Standby, "max_standby_streaming_delay"));
+    injected.set(stage, Which::Standby, "max_standby_streaming_delay", "-1")?;
     stage.primary.execute(
         "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
     )?;
@@ -382,10 +378,7 @@ fn slow_decoding(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inj
 
 fn giant(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.set(Which::Primary, "logical_decoding_work_mem", "1MB")?;
-    injected
-        .unset
-        .push((Which::Primary, "logical_decoding_work_mem"));
+    injected.set(stage, Which::Primary, "logical_decoding_work_mem", "1MB")?;
     let rows = strength.choose(150_000, 300_000);
     let sql = format!(
         "BEGIN; INSERT INTO t (v) SELECT repeat(md5(i::text), 6) FROM generate_series(1, {rows}) i; \
@@ -412,10 +405,7 @@ const MOST_FILLS: u32 = 50;
 
 fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    stage.set(Which::Primary, "max_slot_wal_keep_size", "128MB")?;
-    injected
-        .unset
-        .push((Which::Primary, "max_slot_wal_keep_size"));
+    injected.set(stage, Which::Primary, "max_slot_wal_keep_size", "128MB")?;
     stage.primary.execute("CHECKPOINT")?;
     stage
         .primary

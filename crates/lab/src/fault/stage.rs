@@ -59,7 +59,22 @@ pub struct Injected {
     pub(super) slow: Vec<SlowCalls>,
     pub(super) hurried: Option<Hurry>,
     pub(super) undo: Vec<(Which, String)>,
-    pub(super) unset: Vec<(Which, &'static str)>,
+    unset: Vec<(Which, &'static str)>,
+}
+
+impl Injected {
+    /// Sets something on a server until it is healed.
+    pub(super) fn set(
+        &mut self,
+        stage: &mut Stage,
+        which: Which,
+        name: &'static str,
+        value: &str,
+    ) -> Result<()> {
+        stage.set(which, name, value)?;
+        self.unset.push((which, name));
+        Ok(())
+    }
 }
 
 fn small(logical: bool) -> Settings {

@@ -172,11 +172,6 @@ impl State {
         }
     }
 
-    /// A replica's way by its [`LinkState::id`].
-    pub fn link(&self, id: &str) -> Option<&LinkState> {
-        self.links.iter().find(|link| link.id == id)
-    }
-
     /// Findings about a node or a replica, the most important first.
     pub fn findings_at<'a>(&'a self, at: &'a str) -> impl Iterator<Item = &'a Finding> {
         let findings = self.diagnosis.findings.iter();

@@ -432,57 +432,69 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
                 all + 1,
             )
         });
-        let mut evidence = Evidence::of(link, 0.9 * share)
-            .fact(
-                "pushed_share",
-                pushed,
-                match link.is_relayed() {
-                    true => format!(
-                        "{} had something left to send to it in {} of the samples",
-                        link.upstream.name,
-                        percent(pushed)
-                    ),
-                    false => format!(
-                        "its walsender waited for it to take data in {} of the samples",
-                        percent(pushed)
-                    ),
-                },
-            )
-            .fact(
-                "other_slots_behind",
-                f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
-                format!("{late} of {all} other slots are behind"),
-            );
-        if let Some(busy) = busy {
-            evidence = evidence.fact(
-                "busy_share",
-                busy,
-                format!(
-                    "its apply worker was busy in {} of the samples{}",
-                    percent(busy),
-                    worker_waits(link)
-                ),
-            );
-        } else {
-            evidence = evidence.fact(
-                "asked",
-                0.0,
-                "the subscriber was not asked (--subscriber), so this may be the network to it",
-            );
-        }
-        let cpu = link.replica.and_then(|replica| {
-            replica.cpu(|process| process.backend_type.starts_with("logical replication"))
-        });
-        if let Some(cpu) = cpu {
-            evidence = evidence.fact(
-                "worker_cpu_share",
-                cpu.ran,
-                format!("it used {} of a core", percent(cpu.ran)),
-            );
-        }
-        found.push(evidence);
+        found.push(of_consumer(link, 0.9 * share, pushed, busy, (late, all)));
     }
     found
+}
+
+/// What a slow consumer was seen doing; `busy` if it was asked, and how many of the others
+/// are behind, of how many.
+fn of_consumer(
+    link: &Link<'_>,
+    explains: f64,
+    pushed: f64,
+    busy: Option<f64>,
+    (late, all): (usize, usize),
+) -> Evidence {
+    let mut evidence = Evidence::of(link, explains)
+        .fact(
+            "pushed_share",
+            pushed,
+            match link.is_relayed() {
+                true => format!(
+                    "{} had something left to send to it in {} of the samples",
+                    link.upstream.name,
+                    percent(pushed)
+                ),
+                false => format!(
+                    "its walsender waited for it to take data in {} of the samples",
+                    percent(pushed)
+                ),
+            },
+        )
+        .fact(
+            "other_slots_behind",
+            f64::from(u32::try_from(late).unwrap_or(u32::MAX)),
+            format!("{late} of {all} other slots are behind"),
+        );
+    if let Some(busy) = busy {
+        evidence = evidence.fact(
+            "busy_share",
+            busy,
+            format!(
+                "its apply worker was busy in {} of the samples{}",
+                percent(busy),
+                worker_waits(link)
+            ),
+        );
+    } else {
+        evidence = evidence.fact(
+            "asked",
+            0.0,
+            "the subscriber was not asked (--subscriber), so this may be the network to it",
+        );
+    }
+    let cpu = link.replica.and_then(|replica| {
+        replica.cpu(|process| process.backend_type.starts_with("logical replication"))
+    });
+    if let Some(cpu) = cpu {
+        evidence = evidence.fact(
+            "worker_cpu_share",
+            cpu.ran,
+            format!("it used {} of a core", percent(cpu.ran)),
+        );
+    }
+    evidence
 }
 
 /// What else an apply worker was seen waiting for, in words.
