@@ -4,13 +4,13 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_client::UpstreamError;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 use lockstep_lag::plain::plain;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
-use lockstep_upstream::UpstreamError;
 
 /// Anything without a code of its own.
 const FAILED: u8 = 1;

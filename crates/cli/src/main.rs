@@ -16,7 +16,6 @@ mod demo;
 mod doctor;
 mod exit;
 mod live;
-mod logs;
 mod nodes;
 mod plot;
 mod relay;

@@ -2,8 +2,8 @@
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_client::{Conninfo, UpstreamError};
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::{Conninfo, UpstreamError};
 
 /// Which servers.
 #[derive(Debug, Args)]

@@ -12,13 +12,13 @@ mod doctor_support;
 mod support;
 
 use doctor_support::{brief, causes, doctor, untroubled};
+use lockstep_client::{Conninfo, Purpose, Upstream};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings};
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::{Conninfo, Purpose, Upstream};
 use serde_json::Value;
 use std::time::Duration;
 use support::{Relay, lab, logical, publisher, until, until_same};

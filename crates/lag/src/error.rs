@@ -1,6 +1,6 @@
 //! What can go wrong when lag is looked for.
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::UpstreamError;
 
 use crate::node::Trouble;
 use crate::plain::plain;

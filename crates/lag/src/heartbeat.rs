@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_upstream::{Purpose, Upstream};
+use lockstep_client::{Purpose, Upstream};
 use lockstep_wire::Lsn;
 
 use crate::node::Node;

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use fastrand::Rng;
-use lockstep_upstream::Table;
+use lockstep_client::Table;
 use serde_json::{Value, json};
 
 use crate::diagnosis::{Diagnosis, diagnose};

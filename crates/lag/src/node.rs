@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_upstream::Conninfo;
+use lockstep_client::Conninfo;
 use serde::Serialize;
 
 /// What a server is to be.

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_upstream::{Purpose, Table, Upstream, UpstreamError};
+use lockstep_client::{Purpose, Table, Upstream, UpstreamError};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 

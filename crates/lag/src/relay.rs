@@ -4,7 +4,7 @@
 //! own list of those that it needs: so the relay itself is not linked in, a newer relay may have
 //! more columns, and whatever else answers is told from a relay.
 
-use lockstep_upstream::Table;
+use lockstep_client::Table;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
@@ -27,6 +27,9 @@ pub const VERSION_WORDS: &str = "lockstep relay ";
 
 /// A group that does what it should is in this state.
 pub const STREAMING: &str = "streaming";
+
+/// All states of a group, as a relay\'s console names them.
+pub const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
 
 /// Most groups and most slots that are read; a relay has at most 1,024 slots.
 pub const MOST_ROWS: usize = 2_048;

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::UpstreamError;
 
 use crate::log::LogError;
 

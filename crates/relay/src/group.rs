@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use lockstep_upstream::{SlotState, Upstream, UpstreamError};
+use lockstep_client::{SlotState, Upstream, UpstreamError};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};

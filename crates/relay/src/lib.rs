@@ -19,8 +19,6 @@
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`serve`] | listener, TLS, pass-through to the primary, streaming |
 //! | [`console`], [`metrics`], [`stats`] | what the relay says about itself |
-//! | [`bounded`], [`exposition`] | limits on HTTP connections; Prometheus' text format |
-//! | [`secret`] | files that others must not be able to read |
 //! | [`owner`], [`wanted`] | what becomes of replication commands; what a subscriber asks for |
 //! | [`streaming`] | a walsender's part for one subscriber |
 //! | [`service`] | listener, console and metrics around a relay |
@@ -35,11 +33,9 @@
     )
 )]
 
-pub mod bounded;
 pub mod config;
 pub mod console;
 pub mod error;
-pub mod exposition;
 pub mod group;
 pub mod ingest;
 mod lock;
@@ -48,7 +44,6 @@ pub mod metrics;
 pub mod owner;
 pub mod primary;
 pub mod relay;
-pub mod secret;
 pub mod serve;
 pub mod service;
 pub mod session;

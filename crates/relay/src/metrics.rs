@@ -20,9 +20,9 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::bounded::Limited;
-use crate::exposition::{Exposition, TEXT_FORMAT};
 use crate::stats::{ClientStat, GroupStat, SlotStat, Snapshot, Source};
+use lockstep_service::bounded::Limited;
+use lockstep_service::exposition::{Exposition, TEXT_FORMAT};
 
 /// Most connections at once; others wait.
 pub const MOST_CONNECTIONS: usize = 32;

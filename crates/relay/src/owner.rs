@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::UpstreamError;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;

@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockstep_upstream::{Conninfo, Purpose, Server, Upstream, UpstreamError};
+use lockstep_client::{Conninfo, Purpose, Server, Upstream, UpstreamError};
 
 use crate::ingest::feeder::APPLICATION_NAME;
 

@@ -2,11 +2,13 @@
 
 use std::sync::Arc;
 
-use lockstep_upstream::Server;
+use lockstep_client::Server;
+use lockstep_service::address::Listen as Place;
+use lockstep_service::tls::TlsFiles;
 use tokio::sync::watch;
 use tracing::{error, info};
 
-use crate::config::{Config, Listen as Place};
+use crate::config::Config;
 use crate::console::Console;
 use crate::error::{RelayError, Result};
 use crate::metrics;
@@ -14,7 +16,7 @@ use crate::owner::Sessions;
 use crate::relay::Relay;
 use crate::serve::{
     ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, Terms,
-    Tls, TlsFiles, TlsToPrimary, Verify, stop,
+    Tls, TlsToPrimary, Verify, stop,
 };
 use crate::stats::Source;
 

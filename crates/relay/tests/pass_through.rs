@@ -14,7 +14,8 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use lockstep_lab::server::{Server, Stop};
-use lockstep_relay::serve::{Tls, TlsFiles, TlsToPrimary, Verify};
+use lockstep_relay::serve::{Tls, TlsToPrimary, Verify};
+use lockstep_service::tls::TlsFiles;
 use serve_lab::{
     Options, Relay, certificate, complaint, lab, primary, printed, program, psql, rules, run,
 };

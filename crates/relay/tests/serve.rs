@@ -18,8 +18,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_relay::secret::FileError;
-use lockstep_relay::serve::{Limits, Listen, Listener, Terms, Tls, TlsError, TlsFiles};
+use lockstep_relay::serve::{Limits, Listen, Listener, Terms, Tls};
+use lockstep_service::secret::FileError;
+use lockstep_service::tls::{TlsError, TlsFiles};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;

@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
+use lockstep_client::Conninfo;
 use lockstep_lab::commit_levels::{Awaited, Bed, Flushing};
 use lockstep_lab::machine;
 use lockstep_lag::trial::{Pace, Plan, trial};
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::Conninfo;
 use serde::{Deserialize, Serialize};
 
 use super::results::{Headline, Measured, Results, rounded};

@@ -6,13 +6,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
+use lockstep_client::Conninfo;
 use lockstep_lab::lag_sampling::{Fleet, own_cpu_s};
 use lockstep_lab::machine;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::Conninfo;
 use serde::{Deserialize, Serialize};
 
 use super::results::{Headline, Measured, Results, rounded};

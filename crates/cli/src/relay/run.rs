@@ -7,11 +7,10 @@ use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_relay::config::{Config, Flags};
 use lockstep_relay::relay;
+use lockstep_service::logging;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
-
-use crate::logs;
 
 /// How long work that cannot be interrupted may take at the end.
 const LAST_WORK: Duration = Duration::from_secs(5);
@@ -114,7 +113,7 @@ impl RunArgs {
 /// Runs a relay until a signal ends it.
 pub fn run(args: &RunArgs) -> Result<()> {
     let config = Config::load(args.config.as_deref(), &args.flags())?;
-    logs::start(config.log_format, config.log_level)?;
+    logging::start(config.log_format, config.log_level).context("cannot start the log")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_client::{Purpose, Upstream, UpstreamError};
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_relay::metrics::STREAMING;
-use lockstep_upstream::{Purpose, Upstream, UpstreamError};
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 

@@ -10,7 +10,7 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lockstep_relay::secret::{self, FileError};
+use lockstep_service::secret::{self, FileError};
 
 /// Most logins of a file.
 const MOST_LOGINS: usize = 1000;

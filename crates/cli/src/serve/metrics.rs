@@ -7,7 +7,7 @@ use lockstep_lag::Role;
 use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
-use lockstep_relay::exposition::Exposition;
+use lockstep_service::exposition::Exposition;
 use serde::Serialize;
 
 mod relay;

@@ -22,14 +22,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Monitor, Settings};
-use lockstep_relay::config::{HostPort, LogFormat, LogLevel};
+use lockstep_service::address::HostPort;
+use lockstep_service::logging::{self, LogFormat, LogLevel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::exit::Usage;
-use crate::logs;
 use crate::nodes::NodesArgs;
 
 mod api;
@@ -110,7 +110,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
     };
     let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
-    logs::start(args.log_format, args.log_level)?;
+    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
         every: Duration::from_secs(args.interval.into()),

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_upstream::{Conninfo, Purpose, Upstream, UpstreamError};
+use lockstep_client::{Conninfo, Purpose, Upstream, UpstreamError};
 
 use super::ConsumerError;
 use crate::Result;

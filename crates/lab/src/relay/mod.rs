@@ -28,7 +28,7 @@ pub mod sink;
 pub mod subscriber;
 pub mod walsenders;
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::UpstreamError;
 use lockstep_wire::WireError;
 
 pub use endpoint::Endpoint;

@@ -7,7 +7,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
 use std::time::Duration;
 
-use lockstep_upstream::quote::{command_literal, identifier, publication_names};
+use lockstep_client::quote::{command_literal, identifier, publication_names};
 use lockstep_wire::backend::Backend;
 use lockstep_wire::frame::{self, Frame, LOGICAL_LIMIT};
 use lockstep_wire::frontend::Frontend;

@@ -198,7 +198,7 @@ pub(crate) fn shown(
     let node = |seen: &NodeWindow| Node {
         name: seen.name.clone(),
         role: seen.role,
-        conninfo: lockstep_upstream::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
+        conninfo: lockstep_client::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
     };
     let nodes: Vec<Node> = window.nodes.iter().map(node).collect();
     (

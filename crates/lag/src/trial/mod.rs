@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_upstream::{Conninfo, Purpose, Upstream};
+use lockstep_client::{Conninfo, Purpose, Upstream};
 use lockstep_wire::Lsn;
 use serde::Serialize;
 

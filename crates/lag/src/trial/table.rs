@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_upstream::{Purpose, Upstream, quote};
+use lockstep_client::{Purpose, Upstream, quote};
 use lockstep_wire::Lsn;
 
 use crate::heartbeat::position;

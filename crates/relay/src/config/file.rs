@@ -6,12 +6,12 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::error::quoted;
 use super::group::{
     GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, group_name, object_name,
 };
 use super::key::{KEYS, Key, Kind};
 use super::{Config, ConfigError, Place};
+use lockstep_service::quoted;
 
 /// Keys of a `[[group]]`.
 const GROUP_KEYS: [&str; 7] = [

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::error::quoted;
 use crate::group::SLOT_PREFIX;
+use lockstep_service::quoted;
 
 /// Most groups: each holds a slot and a connection of the primary.
 pub const MOST_GROUPS: usize = 64;

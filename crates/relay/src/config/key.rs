@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_upstream::{Conninfo, UpstreamError};
+use lockstep_client::{Conninfo, UpstreamError};
 
-use super::address::{HostPort, Listen};
-use super::error::quoted;
-use super::{Applies, Config, LogFormat, LogLevel, OnSpoolLimit, group, size};
+use super::{Applies, Config, OnSpoolLimit, group, size};
+use lockstep_service::address::{HostPort, Listen};
+use lockstep_service::logging::{LogFormat, LogLevel};
+use lockstep_service::quoted;
 
 /// Smallest cache, if there is one.
 const LEAST_CACHE: u64 = 64 << 10;

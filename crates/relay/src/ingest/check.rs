@@ -10,7 +10,7 @@
 //! | a slot that has confirmed more than the log has | refused: the difference is lost |
 //! | otherwise | goes on at the log's end |
 
-use lockstep_upstream::{Identity, SlotState, Switch};
+use lockstep_client::{Identity, SlotState, Switch};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 /// What the log knows.

@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_upstream::{Next, Stream, Upstream, UpstreamError};
+use lockstep_client::{Next, Stream, Upstream, UpstreamError};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 use tracing::{info, warn};

@@ -1,7 +1,7 @@
 //! The assembler and the check of a primary, by tables.
 
 use bytes::Bytes;
-use lockstep_upstream::{Identity, SlotState, Switch};
+use lockstep_client::{Identity, SlotState, Switch};
 use lockstep_wire::batch::{self, Entry};
 use lockstep_wire::logical::frames;
 use lockstep_wire::logical::{

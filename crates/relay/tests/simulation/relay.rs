@@ -5,10 +5,10 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
+use lockstep_client::{Identity, SlotState};
 use lockstep_relay::ingest::assembler::Assembler;
 use lockstep_relay::ingest::check::{Found, Known, continues};
 use lockstep_relay::log::{Limits, Log, LogError, Read, Reader};
-use lockstep_upstream::{Identity, SlotState};
 use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, Timestamp};
 use lockstep_wire::{Lsn, SystemId, Timeline};

@@ -2,9 +2,9 @@
 //! metrics (`crates/relay/src/metrics.rs`); label `node` tells which relay it is.
 
 use lockstep_lag::monitor::State;
+use lockstep_lag::relay::GROUP_STATES;
 use lockstep_lag::relay::{Group, RelaySlot};
-use lockstep_relay::exposition::Exposition;
-use lockstep_relay::metrics::GROUP_STATES;
+use lockstep_service::exposition::Exposition;
 
 use super::{Family, family, flag};
 

@@ -10,10 +10,10 @@ mod connecting;
 mod slots;
 mod streaming;
 
+use lockstep_client::{Conninfo, Purpose, Upstream};
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use lockstep_upstream::{Conninfo, Purpose, Upstream};
 
 /// The reaper of the labs below, which start this program under the reaper's name and
 /// with this test's. As one test among others it has nothing to do.

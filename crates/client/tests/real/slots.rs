@@ -1,7 +1,7 @@
 //! Slots, identity, history.
 
+use lockstep_client::{Step, UpstreamError, WalStatus};
 use lockstep_lab::server::{Server, Settings, Stop};
-use lockstep_upstream::{Step, UpstreamError, WalStatus};
 use lockstep_wire::{Lsn, Timeline};
 
 use super::{assert_line, lab, primary, replication, sql};

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+use lockstep_client::{Conninfo, Purpose, Result, Upstream, UpstreamError};
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_upstream::{Conninfo, Purpose, Result, Upstream, UpstreamError};
 
 use super::{assert_line, conninfo, lab, primary, replication, sql, value};
 

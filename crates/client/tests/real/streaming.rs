@@ -5,9 +5,9 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use lockstep_client::quote::publication_names;
+use lockstep_client::{Conninfo, Next, Purpose, Result, Step, Stream, Upstream, UpstreamError};
 use lockstep_lab::server::{Server, Stop};
-use lockstep_upstream::quote::publication_names;
-use lockstep_upstream::{Conninfo, Next, Purpose, Result, Step, Stream, Upstream, UpstreamError};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Status};
 
