@@ -4,7 +4,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use lockstep_client::UpstreamError;
+use lockstep_client::ClientError;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
@@ -152,9 +152,9 @@ fn code(error: &anyhow::Error) -> u8 {
 }
 
 /// Of a connection to a primary.
-fn upstream_code(error: &UpstreamError) -> u8 {
+fn upstream_code(error: &ClientError) -> u8 {
     match error {
-        UpstreamError::Conninfo(_) | UpstreamError::Name { .. } => USAGE,
+        ClientError::Conninfo(_) | ClientError::Name { .. } => USAGE,
         _ => SOURCE,
     }
 }
@@ -204,9 +204,9 @@ mod tests {
         let config = ConfigError::Missing { key: "spool" };
         assert_eq!(code(&config.into()), USAGE);
         for (upstream, expected) in [
-            (UpstreamError::Connect(words()), SOURCE),
-            (UpstreamError::Lost(words()), SOURCE),
-            (UpstreamError::Conninfo(words()), USAGE),
+            (ClientError::Connect(words()), SOURCE),
+            (ClientError::Lost(words()), SOURCE),
+            (ClientError::Conninfo(words()), USAGE),
         ] {
             assert_eq!(code(&upstream.clone().into()), expected);
             assert_eq!(code(&RelayError::from(upstream).into()), expected);

@@ -2,7 +2,7 @@
 
 use anyhow::Context;
 use clap::Args;
-use lockstep_client::{Conninfo, UpstreamError};
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_lag::{Node, Role};
 
 /// Which servers.
@@ -30,7 +30,7 @@ const CONSOLE: &str = "lockstep";
 const CONSOLE_DEFAULTS: [(&str, &str); 2] = [("host", "127.0.0.1"), ("port", "6543")];
 
 /// Where a relay's console is. A service file may say all of it.
-pub fn console(text: &str) -> Result<Conninfo, UpstreamError> {
+pub fn console(text: &str) -> Result<Conninfo, ClientError> {
     let mut conninfo = Conninfo::parse(text)?;
     if conninfo.get("service").is_none() {
         for (option, value) in CONSOLE_DEFAULTS {

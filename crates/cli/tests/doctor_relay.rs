@@ -12,7 +12,7 @@ mod doctor_support;
 mod support;
 
 use doctor_support::{brief, causes, doctor, untroubled};
-use lockstep_client::{Conninfo, Purpose, Upstream};
+use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
@@ -237,7 +237,7 @@ fn blocked(scene: &mut Scene) {
         .unwrap();
     let conninfo = scene.subscriber.conninfo("'evil\x1b[31m'");
     let conninfo = Conninfo::parse(&conninfo).unwrap();
-    let mut holder = Upstream::connect(&conninfo, Purpose::Sql, "holder").unwrap();
+    let mut holder = Connection::connect(&conninfo, Purpose::Sql, "holder").unwrap();
     holder
         .query("BEGIN; LOCK TABLE t IN ACCESS EXCLUSIVE MODE /* \x1b]0;owned\x07 */")
         .unwrap();

@@ -11,8 +11,8 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::Conninfo;
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, Connection, Kind};
-use crate::{CANCEL_PATIENCE, MOST_ANSWER, PATIENCE, Result, UpstreamError};
+use crate::libpq::{Answer, Handle, Kind};
+use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
 /// Rows of text; None is null.
 pub type Rows = Vec<Vec<Option<String>>>;
@@ -47,7 +47,7 @@ const TAKES: u32 = 1;
 const TAKES_WITH_TLS: u32 = 4;
 
 /// A connection to a server.
-pub struct Upstream {
+pub struct Connection {
     pub(crate) link: Link,
     purpose: Purpose,
     patience: Duration,
@@ -97,13 +97,13 @@ pub struct Server {
     pub ssl_min_protocol_version: Option<String>,
 }
 
-impl Upstream {
+impl Connection {
     /// Connects. Blocks until the server has let us in or all hosts have refused, at most
     /// the conninfo's `connect_timeout` for each address, [`crate::CONNECT_TIMEOUT_S`] if it
     /// has none. The name is shown by the server unless the user has chosen another.
     pub fn connect(conninfo: &Conninfo, purpose: Purpose, application_name: &str) -> Result<Self> {
         let parameters = conninfo.parameters(purpose, application_name);
-        let connection = Connection::connect(&parameters).map_err(UpstreamError::Connect)?;
+        let connection = Handle::connect(&parameters).map_err(ClientError::Connect)?;
         let link = Link {
             connection,
             broken: None,
@@ -146,7 +146,7 @@ impl Upstream {
     }
 
     /// Runs SQL and returns what each statement that has rows has answered, also where these are
-    /// none, within the same limits as [`Upstream::query`].
+    /// none, within the same limits as [`Connection::query`].
     pub fn tables(&mut self, sql: &str) -> Result<Vec<Table>> {
         self.ask(Step::Query, "run a query", sql)
     }
@@ -184,7 +184,7 @@ impl Upstream {
         let port = connection.port();
         let port = port
             .parse()
-            .map_err(|_| UpstreamError::Protocol(format!("port {port} is no port")))?;
+            .map_err(|_| ClientError::Protocol(format!("port {port} is no port")))?;
         Ok(Server {
             host: connection.host(),
             hostaddr: Some(connection.hostaddr()).filter(|address| !address.is_empty()),
@@ -244,9 +244,9 @@ impl Upstream {
     }
 }
 
-impl fmt::Debug for Upstream {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Upstream")
+        f.debug_struct("Connection")
             .field("purpose", &self.purpose)
             .field("host", &self.link.connection.host())
             .finish_non_exhaustive()
@@ -257,25 +257,25 @@ impl fmt::Debug for Upstream {
 pub(crate) fn parsed<T: std::str::FromStr>(what: &str, field: Option<String>) -> Result<T> {
     let text = field.unwrap_or_default();
     text.parse()
-        .map_err(|_| UpstreamError::Protocol(format!("\"{text}\" is no {what}")))
+        .map_err(|_| ClientError::Protocol(format!("\"{text}\" is no {what}")))
 }
 
 /// Why there is no answer.
 pub(crate) enum Failure {
     TimedOut,
-    Other(UpstreamError),
+    Other(ClientError),
 }
 
-impl From<UpstreamError> for Failure {
-    fn from(error: UpstreamError) -> Self {
+impl From<ClientError> for Failure {
+    fn from(error: ClientError) -> Self {
         Self::Other(error)
     }
 }
 
 impl Failure {
-    pub(crate) fn into_error(self, what: &str, patience: Duration) -> UpstreamError {
+    pub(crate) fn into_error(self, what: &str, patience: Duration) -> ClientError {
         match self {
-            Self::TimedOut => UpstreamError::TimedOut {
+            Self::TimedOut => ClientError::TimedOut {
                 what: what.to_owned(),
                 seconds: patience.as_secs(),
             },
@@ -286,7 +286,7 @@ impl Failure {
 
 /// A connection together with its waiting.
 pub(crate) struct Link {
-    pub connection: Connection,
+    pub connection: Handle,
     /// Why it can no longer be used.
     pub broken: Option<String>,
 }
@@ -295,14 +295,12 @@ impl Link {
     /// Sends a command, as far as it goes without waiting.
     pub fn send(&mut self, sql: &str) -> Result<()> {
         if let Some(reason) = &self.broken {
-            return Err(UpstreamError::Lost(reason.clone()));
+            return Err(ClientError::Lost(reason.clone()));
         }
         let sql = CString::new(sql).map_err(|_| {
-            UpstreamError::Protocol("a command of ours holds a NUL character".to_owned())
+            ClientError::Protocol("a command of ours holds a NUL character".to_owned())
         })?;
-        self.connection
-            .send_query(&sql)
-            .map_err(UpstreamError::Lost)
+        self.connection.send_query(&sql).map_err(ClientError::Lost)
     }
 
     /// Takes what has arrived.
@@ -312,9 +310,7 @@ impl Link {
             false => TAKES,
         };
         for _ in 0..takes {
-            self.connection
-                .consume_input()
-                .map_err(UpstreamError::Lost)?;
+            self.connection.consume_input().map_err(ClientError::Lost)?;
         }
         Ok(())
     }
@@ -322,7 +318,7 @@ impl Link {
     /// Sends the rest of what is to be sent, and waits for the next answer.
     pub fn next_answer(&mut self, deadline: Instant) -> Result<Option<Answer>, Failure> {
         loop {
-            let unsent = self.connection.flush().map_err(UpstreamError::Lost)?;
+            let unsent = self.connection.flush().map_err(ClientError::Lost)?;
             if !unsent && !self.connection.is_busy() {
                 return Ok(self.connection.next_answer());
             }
@@ -386,7 +382,7 @@ impl Link {
 
     fn unusable(&mut self, reason: String) -> Failure {
         self.broken = Some(reason.clone());
-        UpstreamError::Protocol(reason).into()
+        ClientError::Protocol(reason).into()
     }
 
     /// Waits until the socket can be read, `unsent` data can be sent, or `wake` can be read;
@@ -400,7 +396,7 @@ impl Link {
         let socket = self
             .connection
             .socket()
-            .ok_or_else(|| UpstreamError::Lost("it is closed".to_owned()))?;
+            .ok_or_else(|| ClientError::Lost("it is closed".to_owned()))?;
         let mut interest = PollFlags::POLLIN;
         interest.set(PollFlags::POLLOUT, unsent);
         let mut fds = vec![PollFd::new(socket, interest)];
@@ -408,7 +404,7 @@ impl Link {
         match poll(&mut fds, poll_timeout(timeout)) {
             Ok(_) => {}
             Err(Errno::EINTR) => return Ok(Polled::default()),
-            Err(errno) => return Err(UpstreamError::Lost(errno.desc().to_owned())),
+            Err(errno) => return Err(ClientError::Lost(errno.desc().to_owned())),
         }
         let events = |place: usize| {
             fds.get(place)
@@ -445,12 +441,12 @@ fn size(rows: &Rows) -> usize {
 }
 
 /// What an error's result says. Without a code it comes from libpq: the connection is gone.
-pub(crate) fn refusal(answer: &Answer, step: Step, what: &str) -> UpstreamError {
+pub(crate) fn refusal(answer: &Answer, step: Step, what: &str) -> ClientError {
     let report = answer.report();
     if report.sqlstate.is_empty() {
-        return UpstreamError::Lost(report.message);
+        return ClientError::Lost(report.message);
     }
-    UpstreamError::refused(Refusal {
+    ClientError::refused(Refusal {
         step,
         what: what.to_owned(),
         sqlstate: report.sqlstate,
@@ -483,7 +479,7 @@ mod tests {
     #[test]
     fn connections_move_between_threads() {
         fn is_send<T: Send>() {}
-        is_send::<Upstream>();
+        is_send::<Connection>();
         is_send::<crate::Stream>();
         is_send::<crate::CopyData>();
     }

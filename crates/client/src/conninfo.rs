@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::connection::Purpose;
 use crate::libpq::{self, Setting};
-use crate::{CONNECT_TIMEOUT_S, Result, UpstreamError};
+use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
 
 /// A value of `hostaddr` that is no address, so that nothing can be connected to.
 const NOWHERE: &str = "-";
@@ -24,10 +24,10 @@ impl Conninfo {
     /// Reads a conninfo. An empty one leaves everything to variables and defaults.
     pub fn parse(text: &str) -> Result<Self> {
         let string = CString::new(text)
-            .map_err(|_| UpstreamError::Conninfo("it holds a NUL character".to_owned()))?;
+            .map_err(|_| ClientError::Conninfo("it holds a NUL character".to_owned()))?;
         match libpq::parse(&string) {
             Ok(settings) => Ok(Self { settings }),
-            Err(words) => Err(UpstreamError::Conninfo(without_quotes(text, &words))),
+            Err(words) => Err(ClientError::Conninfo(without_quotes(text, &words))),
         }
     }
 
@@ -72,7 +72,7 @@ impl Conninfo {
     /// know, or a value with a NUL.
     pub fn with(mut self, option: &str, value: &str) -> Result<Self> {
         if value.contains('\0') {
-            return Err(UpstreamError::Conninfo(format!(
+            return Err(ClientError::Conninfo(format!(
                 "the value of {option} holds a NUL character"
             )));
         }
@@ -80,7 +80,7 @@ impl Conninfo {
             .settings
             .iter_mut()
             .find(|setting| setting.name == option)
-            .ok_or_else(|| UpstreamError::Conninfo(format!("libpq knows no option {option}")))?;
+            .ok_or_else(|| ClientError::Conninfo(format!("libpq knows no option {option}")))?;
         setting.value = Some(value.to_owned());
         Ok(self)
     }

@@ -5,11 +5,11 @@ use std::fmt;
 use crate::MOST_WORDS;
 
 /// Result of everything in this crate.
-pub type Result<T, E = UpstreamError> = std::result::Result<T, E>;
+pub type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 /// Everything that can go wrong with a connection.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum UpstreamError {
+pub enum ClientError {
     /// A conninfo that libpq does not understand; passwords are left out.
     #[error("the conninfo cannot be used: {0}")]
     Conninfo(String),
@@ -23,7 +23,7 @@ pub enum UpstreamError {
     #[error("the connection to the primary is lost: {0}")]
     Lost(String),
     /// The server did not answer in time. The connection is only usable again if the error
-    /// is a [`UpstreamError::Refused`].
+    /// is a [`ClientError::Refused`].
     #[error("the primary did not {what} within {seconds} s")]
     TimedOut {
         /// What it was asked to do.
@@ -112,7 +112,7 @@ mod sqlstate {
 /// The setting that lists the plugins which a server accepts (15.20, 16.16, 17.11, 18.6 on).
 const PLUGIN_SETTING: &str = "output_plugin_libraries";
 
-impl UpstreamError {
+impl ClientError {
     pub(crate) fn refused(refusal: Refusal) -> Self {
         Self::Refused(Box::new(refusal))
     }
@@ -222,8 +222,8 @@ pub(crate) fn one_line(text: &str) -> String {
 mod tests {
     use super::*;
 
-    fn refused(step: Step, sqlstate: &str, detail: Option<&str>) -> UpstreamError {
-        UpstreamError::refused(Refusal {
+    fn refused(step: Step, sqlstate: &str, detail: Option<&str>) -> ClientError {
+        ClientError::refused(Refusal {
             step,
             what: "start streaming from slot \"s\"".to_owned(),
             sqlstate: sqlstate.to_owned(),
@@ -235,13 +235,13 @@ mod tests {
 
     #[test]
     fn refusals_are_told_apart() {
-        type Is = fn(&UpstreamError) -> bool;
+        type Is = fn(&ClientError) -> bool;
         let kinds: [(&str, Is); 5] = [
-            ("missing slot", UpstreamError::is_missing_slot),
-            ("missing library", UpstreamError::is_missing_library),
-            ("not allowed", UpstreamError::is_library_not_allowed),
-            ("in use", UpstreamError::slot_in_use),
-            ("not permitted", UpstreamError::is_not_permitted),
+            ("missing slot", ClientError::is_missing_slot),
+            ("missing library", ClientError::is_missing_library),
+            ("not allowed", ClientError::is_library_not_allowed),
+            ("in use", ClientError::slot_in_use),
+            ("not permitted", ClientError::is_not_permitted),
         ];
         let setting = Some("The parameter \"output_plugin_libraries\" ...");
         for (step, sqlstate, detail, expected) in [
@@ -270,13 +270,13 @@ mod tests {
     #[test]
     fn what_may_pass_is_told_from_what_may_not() {
         for (error, passes) in [
-            (UpstreamError::Lost(String::new()), true),
+            (ClientError::Lost(String::new()), true),
             (refused(Step::Stream, "57P01", None), true),
             (refused(Step::Start, "53300", None), true),
             (refused(Step::Start, "55006", None), true),
             (refused(Step::Start, "55000", None), false),
             (refused(Step::Start, "42704", None), false),
-            (UpstreamError::Protocol(String::new()), false),
+            (ClientError::Protocol(String::new()), false),
         ] {
             assert_eq!(error.may_pass(), passes, "{error:?}");
         }

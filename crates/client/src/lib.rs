@@ -35,9 +35,9 @@ pub mod quote;
 pub mod slots;
 pub mod stream;
 
-pub use connection::{Identity, Purpose, Server, Table, Upstream};
+pub use connection::{Connection, Identity, Purpose, Server, Table};
 pub use conninfo::Conninfo;
-pub use error::{Refusal, Result, Step, UpstreamError};
+pub use error::{ClientError, Refusal, Result, Step};
 pub use libpq::CopyData;
 pub use slots::{SlotState, Switch, WalStatus};
 pub use stream::{Next, Ready, Stream};
@@ -45,7 +45,7 @@ pub use stream::{Next, Ready, Stream};
 /// How long libpq may try one address unless the user says otherwise, in seconds.
 pub const CONNECT_TIMEOUT_S: u32 = 10;
 
-/// How long a query may take unless [`Upstream::set_patience`] says otherwise.
+/// How long a query may take unless [`Connection::set_patience`] says otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// How long a cancelled query may take to end.

@@ -1,10 +1,10 @@
 //! Every call of libpq, in safe wrappers. Nothing else in the workspace calls C.
 //!
 //! What makes them sound, beyond each call's own comment:
-//! - A [`Connection`] owns its `PGconn`, an [`Answer`] its `PGresult`, [`CopyData`] its
+//! - A [`Handle`] owns its `PGconn`, an [`Answer`] its `PGresult`, [`CopyData`] its
 //!   buffer: made once, freed once, when dropped.
 //! - libpq is thread-safe as long as one connection is not used by two threads at a time:
-//!   the types are `Send`, and `Connection` and `Answer` are not `Sync`.
+//!   the types are `Send`, and `Handle` and `Answer` are not `Sync`.
 //! - Strings that libpq returns live as long as what they were asked of, or until its next
 //!   call: they are copied at once.
 #![allow(unsafe_code)]
@@ -128,7 +128,7 @@ pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>>
     let conn = unsafe {
         pq::PQconnectStartParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0)
     };
-    let connection = Connection(NonNull::new(conn)?);
+    let connection = Handle(NonNull::new(conn)?);
     Some(connection.settings())
 }
 
@@ -136,19 +136,19 @@ pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>>
 unsafe extern "C" fn no_notices(_: *mut c_void, _: *const c_char) {}
 
 /// A connection. Nonblocking, so only its poll callers wait.
-pub(crate) struct Connection(NonNull<pq::PGconn>);
+pub(crate) struct Handle(NonNull<pq::PGconn>);
 
 // SAFETY: libpq keeps no thread-local state about a connection.
-unsafe impl Send for Connection {}
+unsafe impl Send for Handle {}
 
-impl Drop for Connection {
+impl Drop for Handle {
     fn drop(&mut self) {
         // SAFETY: it is ours, and nothing borrows it any more.
         unsafe { pq::PQfinish(self.0.as_ptr()) }
     }
 }
 
-impl Connection {
+impl Handle {
     /// Connects, and blocks while it does. An error is libpq's words in one line.
     pub fn connect(parameters: &[(CString, CString)]) -> Result<Self, String> {
         let parameters = Parameters::new(parameters);
@@ -189,7 +189,7 @@ impl Connection {
         unsafe { settings(pq::PQconninfo(self.0.as_ptr())) }
     }
 
-    /// Hands a command over; [`Connection::flush`] sends it.
+    /// Hands a command over; [`Handle::flush`] sends it.
     pub fn send_query(&mut self, sql: &CStr) -> Result<(), String> {
         // SAFETY: a live connection and a string, which libpq copies. Rows one by one may be
         // asked for right after sending.
@@ -217,7 +217,7 @@ impl Connection {
         self.done(taken == 1)
     }
 
-    /// True if [`Connection::next_answer`] would wait.
+    /// True if [`Handle::next_answer`] would wait.
     pub fn is_busy(&mut self) -> bool {
         // SAFETY: a live connection.
         unsafe { pq::PQisBusy(self.0.as_ptr()) == 1 }

@@ -5,13 +5,13 @@
 //! as they are. SQL strings depend on `standard_conforming_strings` as soon as there is a
 //! backslash in them, hence a function of its own.
 
-use crate::{MOST_NAME, Result, UpstreamError};
+use crate::{ClientError, MOST_NAME, Result};
 
 /// A quoted identifier, for SQL and replication commands alike. `what` it names is for the
 /// error: names that are empty, longer than the server keeps, or hold a NUL are refused.
 pub fn identifier(what: &'static str, name: &str) -> Result<String> {
     let refused = |reason| {
-        Err(UpstreamError::Name {
+        Err(ClientError::Name {
             what,
             name: shortened(name),
             reason,
@@ -58,7 +58,7 @@ pub fn publication_names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> R
 fn without_nul(what: &'static str, value: &str) -> Result<()> {
     match value.contains('\0') {
         false => Ok(()),
-        true => Err(UpstreamError::Name {
+        true => Err(ClientError::Name {
             what,
             name: shortened(value),
             reason: "it holds a NUL character",

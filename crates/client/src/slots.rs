@@ -2,10 +2,10 @@
 
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::connection::{Rows, Upstream, parsed};
+use crate::connection::{Connection, Rows, parsed};
 use crate::error::Step;
 use crate::quote::{identifier, sql_literal};
-use crate::{MOST_SWITCHES, Result, UpstreamError};
+use crate::{ClientError, MOST_SWITCHES, Result};
 
 /// How much of the WAL that a slot needs is there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -57,7 +57,7 @@ pub struct Switch {
     pub at: Lsn,
 }
 
-impl Upstream {
+impl Connection {
     /// Creates a slot, which waits for the end of all transactions that are open now, and
     /// returns its consistent point: transactions that commit after it are streamed.
     /// `failover` needs a server of 17 or later. Needs [`crate::Purpose::Replication`].
@@ -182,7 +182,7 @@ fn slot_state(row: Vec<Option<String>>) -> Result<SlotState> {
             Some("unreserved") => Some(WalStatus::Unreserved),
             Some("lost") => Some(WalStatus::Lost),
             Some(other) => {
-                return Err(UpstreamError::Protocol(format!(
+                return Err(ClientError::Protocol(format!(
                     "a slot's WAL is \"{other}\""
                 )));
             }
@@ -211,7 +211,7 @@ fn history(text: &str) -> Result<Vec<Switch>> {
             .last()
             .is_none_or(|last| last.timeline < switch.timeline && last.at <= switch.at);
         if !later || switches.len() >= MOST_SWITCHES {
-            return Err(UpstreamError::Protocol(
+            return Err(ClientError::Protocol(
                 "a timeline's history makes no sense".to_owned(),
             ));
         }

@@ -7,11 +7,11 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 
-use crate::connection::{Failure, Link, Upstream, refusal};
+use crate::connection::{Connection, Failure, Link, refusal};
 use crate::error::Step;
 use crate::libpq::{Copied, CopyData, Kind};
 use crate::quote::{command_literal, identifier};
-use crate::{Result, UpstreamError};
+use crate::{ClientError, Result};
 
 /// What comes next in a stream.
 #[derive(Debug)]
@@ -48,7 +48,7 @@ pub struct Stream {
     patience: Duration,
 }
 
-impl Upstream {
+impl Connection {
     /// Starts to stream from a slot: everything that commits after `start`, or after what
     /// the slot's consumer has confirmed, whichever is later; `0/0` means the latter. The
     /// options are the plugin's. Needs [`crate::Purpose::Replication`].
@@ -71,7 +71,7 @@ impl Upstream {
                 ended: false,
             }),
             Some((answer, Kind::Error)) => Err(refusal(answer, Step::Start, &what)),
-            _ => Err(UpstreamError::Protocol(format!(
+            _ => Err(ClientError::Protocol(format!(
                 "no stream when asked to {what}"
             ))),
         }
@@ -127,7 +127,7 @@ impl Stream {
         match copied {
             Copied::Data(data) => Ok(Next::Data(data)),
             Copied::NotYet => Ok(Next::NotYet),
-            Copied::Failed(words) => Err(UpstreamError::Lost(words)),
+            Copied::Failed(words) => Err(ClientError::Lost(words)),
             Copied::Done => {
                 self.ended = true;
                 self.why_ended()
@@ -173,7 +173,7 @@ impl Stream {
 
     fn flush(&mut self) -> Result<()> {
         if self.unsent {
-            self.unsent = self.link.connection.flush().map_err(UpstreamError::Lost)?;
+            self.unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
         }
         let Some(message) = self.waiting.filter(|_| !self.unsent) else {
             return Ok(());
@@ -181,10 +181,10 @@ impl Stream {
         let mut bytes = Vec::new();
         message.encode(&mut bytes);
         let put = self.link.connection.put_copy_data(&bytes);
-        if put.map_err(UpstreamError::Lost)? {
+        if put.map_err(ClientError::Lost)? {
             self.waiting = None;
         }
-        self.unsent = self.link.connection.flush().map_err(UpstreamError::Lost)?;
+        self.unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
         Ok(())
     }
 
@@ -213,12 +213,12 @@ impl Stream {
             .link
             .connection
             .put_copy_end()
-            .map_err(UpstreamError::Lost)?
+            .map_err(ClientError::Lost)?
         {
             self.pause(deadline)?;
         }
         loop {
-            let unsent = self.link.connection.flush().map_err(UpstreamError::Lost)?;
+            let unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
             match self.link.connection.get_copy_data() {
                 Copied::Data(_) => {
                     if Instant::now() >= deadline {
@@ -230,7 +230,7 @@ impl Stream {
                     self.pause(deadline)?;
                 }
                 Copied::Done => break,
-                Copied::Failed(words) => return Err(UpstreamError::Lost(words).into()),
+                Copied::Failed(words) => return Err(ClientError::Lost(words).into()),
             }
         }
         while let Some(answer) = self.link.next_answer(deadline)? {

@@ -1,6 +1,6 @@
 //! What can go wrong when lag is looked for.
 
-use lockstep_client::UpstreamError;
+use lockstep_client::ClientError;
 
 use crate::node::Trouble;
 use crate::plain::plain;
@@ -13,7 +13,7 @@ pub type Result<T, E = LagError> = std::result::Result<T, E>;
 pub enum LagError {
     /// The connection, or a command on it.
     #[error("{}", words(.0))]
-    Server(#[from] UpstreamError),
+    Server(#[from] ClientError),
     /// A major that the questions are not written for.
     #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
     Version(u32),
@@ -49,15 +49,15 @@ impl LagError {
 }
 
 /// A connection's error without the word primary: it may be any node.
-pub fn words(error: &UpstreamError) -> String {
+pub fn words(error: &ClientError) -> String {
     match error {
-        UpstreamError::Refused(refusal) => match &refusal.hint {
+        ClientError::Refused(refusal) => match &refusal.hint {
             Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
             None => refusal.message.clone(),
         },
-        UpstreamError::Lost(reason) => format!("the connection is lost: {reason}"),
-        UpstreamError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
-        UpstreamError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
+        ClientError::Lost(reason) => format!("the connection is lost: {reason}"),
+        ClientError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
+        ClientError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
         other => other.to_string(),
     }
 }

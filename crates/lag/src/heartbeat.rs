@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use lockstep_client::{Purpose, Upstream};
+use lockstep_client::{Connection, Purpose};
 use lockstep_wire::Lsn;
 
 use crate::node::Node;
@@ -20,15 +20,15 @@ pub const PATIENCE: Duration = Duration::from_secs(10);
 /// A primary and a standby of it.
 #[derive(Debug)]
 pub struct Heartbeat {
-    primary: Upstream,
-    standby: Upstream,
+    primary: Connection,
+    standby: Connection,
 }
 
 impl Heartbeat {
     /// Connects to both.
     pub fn connect(primary: &Node, standby: &Node, application_name: &str) -> Result<Self> {
         let connect =
-            |node: &Node| Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+            |node: &Node| Connection::connect(&node.conninfo, Purpose::Sql, application_name);
         Ok(Self {
             primary: connect(primary)?,
             standby: connect(standby)?,

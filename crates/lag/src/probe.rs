@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_client::{Purpose, Table, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Purpose, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -40,7 +40,7 @@ const MOST_WORDS: usize = 200;
 #[derive(Debug)]
 pub struct Probe {
     node: Node,
-    server: Upstream,
+    server: Connection,
     facts: Facts,
     asked: Asked,
     gaps: Vec<Trouble>,
@@ -70,7 +70,7 @@ impl Probe {
     /// Connects and learns what does not change. An error is a server that does not answer
     /// or that the questions are not written for.
     pub fn connect(node: &Node, application_name: &str) -> Result<Self> {
-        let connected = Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+        let connected = Connection::connect(&node.conninfo, Purpose::Sql, application_name);
         let mut server = match node.role {
             Role::Relay => return Self::relay(node, connected.map_err(no_console)?),
             _ => connected?,
@@ -145,7 +145,7 @@ impl Probe {
     }
 
     /// Makes sure that what answers is a relay.
-    fn relay(node: &Node, mut server: Upstream) -> Result<Self> {
+    fn relay(node: &Node, mut server: Connection) -> Result<Self> {
         server.set_patience(PATIENCE);
         let Some(version) = relay_version(&mut server)? else {
             return Err(no_relay());
@@ -180,7 +180,7 @@ impl Probe {
     }
 
     /// The connection, for what else is to be asked.
-    pub fn server(&mut self) -> &mut Upstream {
+    pub fn server(&mut self) -> &mut Connection {
         &mut self.server
     }
 
@@ -245,7 +245,7 @@ impl Probe {
     }
 
     /// Asks for each part alone, and leaves out those that are refused.
-    fn leave_out_refused(&mut self, error: &UpstreamError) -> Result<()> {
+    fn leave_out_refused(&mut self, error: &ClientError) -> Result<()> {
         let parts = match &mut self.asked {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
@@ -384,7 +384,7 @@ fn gap(what: &str, reason: &str) -> Trouble {
 }
 
 /// The version of the relay whose console this is; None of a server.
-fn relay_version(server: &mut Upstream) -> Result<Option<String>> {
+fn relay_version(server: &mut Connection) -> Result<Option<String>> {
     match server.query(relay::VERSION) {
         Ok(rows) => {
             Ok(single(rows).and_then(|words| words.strip_prefix(relay::VERSION_WORDS).map(plain)))
@@ -403,9 +403,9 @@ fn no_relay() -> LagError {
 
 /// A server has no database of the console's name, and says so. In other languages than this it
 /// is shown as unreachable, with the server's own words.
-fn no_console(error: UpstreamError) -> LagError {
+fn no_console(error: ClientError) -> LagError {
     match &error {
-        UpstreamError::Connect(words) if words.contains("database \"lockstep\" does not exist") => {
+        ClientError::Connect(words) if words.contains("database \"lockstep\" does not exist") => {
             no_relay()
         }
         _ => error.into(),

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use lockstep_client::{SlotState, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
@@ -383,7 +383,7 @@ impl Group {
     }
 
     /// A new connection for its stream.
-    pub fn connect(&self) -> Result<Upstream> {
+    pub fn connect(&self) -> Result<Connection> {
         let key = &self.key;
         Ok(self
             .primary
@@ -445,7 +445,7 @@ impl Group {
 
     /// Sees to it that the slot is a failover slot, if it is to be one: copies of slots are
     /// not, nor are those from before it was configured. It must not be in use.
-    pub fn keep_for_failover(&self, upstream: &mut Upstream, slot: &SlotState) -> Result<()> {
+    pub fn keep_for_failover(&self, upstream: &mut Connection, slot: &SlotState) -> Result<()> {
         if !self.failover || slot.failover {
             return Ok(());
         }
@@ -502,9 +502,7 @@ impl Group {
             }
         }
         let phase = match why {
-            RelayError::Upstream(UpstreamError::Refused(refusal))
-                if !passing(&refusal.sqlstate) =>
-            {
+            RelayError::Upstream(ClientError::Refused(refusal)) if !passing(&refusal.sqlstate) => {
                 Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
             }
             RelayError::Gap(_) => Phase::Failed(Box::new(report("55000", &self.name, why))),
@@ -659,7 +657,7 @@ const PGOUTPUT: &str = "pgoutput";
 /// Makes the group's slot, or uses the one that an unfinished try left; its plugin and
 /// where it begins.
 fn make_slot(
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     name: &str,
     key: &GroupKey,
     plugin: Plugin,

@@ -26,7 +26,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::UpstreamError;
+use lockstep_client::ClientError;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
@@ -67,7 +67,7 @@ impl From<Report> for Refusal {
 impl From<RelayError> for Refusal {
     fn from(error: RelayError) -> Self {
         let sqlstate = match &error {
-            RelayError::Upstream(UpstreamError::Refused(refusal)) => refusal.sqlstate.as_str(),
+            RelayError::Upstream(ClientError::Refused(refusal)) => refusal.sqlstate.as_str(),
             RelayError::Upstream(_) => "08006",
             _ => "58000",
         };
@@ -77,8 +77,8 @@ impl From<RelayError> for Refusal {
     }
 }
 
-impl From<UpstreamError> for Refusal {
-    fn from(error: UpstreamError) -> Self {
+impl From<ClientError> for Refusal {
+    fn from(error: ClientError) -> Self {
         RelayError::from(error).into()
     }
 }

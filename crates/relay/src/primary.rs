@@ -3,7 +3,7 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockstep_client::{Conninfo, Purpose, Server, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
 use crate::ingest::feeder::APPLICATION_NAME;
 
@@ -35,7 +35,7 @@ impl Primary {
     }
 
     /// A new connection to a database, for SQL and replication commands.
-    pub fn connect(&self, database: &str) -> Result<Upstream, UpstreamError> {
+    pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
         self.open(self.conninfo.clone().with_database(database)?)
     }
 
@@ -45,7 +45,7 @@ impl Primary {
         &self,
         database: &str,
         encoding: &str,
-    ) -> Result<Upstream, UpstreamError> {
+    ) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
         let options = match conninfo.get("options") {
             Some(given) => format!("{given} {AS_SUBSCRIBERS}"),
@@ -64,15 +64,15 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo) -> Result<Upstream, UpstreamError> {
-        let upstream = Upstream::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
+    fn open(&self, conninfo: Conninfo) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
             .inspect_err(|_| self.forget())?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
         Ok(upstream)
     }
 
     /// Finds out where it is.
-    pub fn look(&self) -> Result<(), UpstreamError> {
+    pub fn look(&self) -> Result<(), ClientError> {
         self.connect(&self.database).map(drop)
     }
 

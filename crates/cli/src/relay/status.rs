@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
-use lockstep_client::{Purpose, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Purpose};
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
 use lockstep_relay::metrics::STREAMING;
 use lockstep_wire::backend::{Column, INT4, INT8};
@@ -38,7 +38,7 @@ pub struct StatusArgs {
 
 /// Asks, prints, and says which groups do not stream.
 pub fn run(args: &StatusArgs) -> Result<()> {
-    let mut relay = Upstream::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
+    let mut relay = Connection::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
         .map_err(unreachable)?;
     relay.set_patience(PATIENCE);
     let upstream = Listing::ask(&mut relay, "SHOW UPSTREAM", &UPSTREAM_COLUMNS)?;
@@ -89,9 +89,9 @@ pub fn run(args: &StatusArgs) -> Result<()> {
 }
 
 /// Words of a connection to a primary, for one to a relay.
-fn unreachable(error: UpstreamError) -> anyhow::Error {
+fn unreachable(error: ClientError) -> anyhow::Error {
     let words = match error {
-        UpstreamError::Refused(refusal) => {
+        ClientError::Refused(refusal) => {
             let hint = refusal.hint.map(|hint| format!(" ({hint})"));
             format!(
                 "the relay refuses: {}{}",
@@ -99,9 +99,9 @@ fn unreachable(error: UpstreamError) -> anyhow::Error {
                 hint.unwrap_or_default()
             )
         }
-        UpstreamError::Connect(words) => words,
-        UpstreamError::Lost(words) => format!("the connection to the relay is lost: {words}"),
-        UpstreamError::TimedOut { seconds, .. } => {
+        ClientError::Connect(words) => words,
+        ClientError::Lost(words) => format!("the connection to the relay is lost: {words}"),
+        ClientError::TimedOut { seconds, .. } => {
             format!("the relay does not answer within {seconds} s")
         }
         other => return other.into(),
@@ -117,7 +117,7 @@ struct Listing {
 
 impl Listing {
     fn ask(
-        relay: &mut Upstream,
+        relay: &mut Connection,
         command: &str,
         columns: &'static [Column<'static>],
     ) -> Result<Self> {

@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use lockstep_client::{Conninfo, Purpose, Result, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Result};
 use lockstep_lab::server::{SUPERUSER, Server};
 
 use super::{assert_line, conninfo, lab, primary, replication, sql, value};
 
-fn connect(text: &str) -> Result<Upstream> {
-    Upstream::connect(&Conninfo::parse(text).unwrap(), Purpose::Sql, "by name")
+fn connect(text: &str) -> Result<Connection> {
+    Connection::connect(&Conninfo::parse(text).unwrap(), Purpose::Sql, "by name")
 }
 
 /// Set in the child that [`variables_are_used`] starts.
@@ -162,7 +162,7 @@ fn permit_first(server: &Server, line: &str) {
 }
 
 /// Reloading is over some time later.
-fn until_refused(text: &str) -> UpstreamError {
+fn until_refused(text: &str) -> ClientError {
     loop {
         match connect(text) {
             Ok(_) => std::thread::sleep(Duration::from_millis(5)),
@@ -186,7 +186,7 @@ fn passwords_are_found_and_not_told() {
 
     let error = until_refused(&none);
     assert_line(&error, &["password"]);
-    assert!(matches!(error, UpstreamError::Connect(_)), "{error:?}");
+    assert!(matches!(error, ClientError::Connect(_)), "{error:?}");
     assert!(error.may_pass());
 
     let error = connect(&format!("{none} password='wrong horse'")).unwrap_err();
@@ -258,15 +258,15 @@ fn queries_are_bounded_and_errors_are_whole() {
     // What takes too long is cancelled, and the connection is good for the next.
     upstream.set_patience(Duration::from_millis(50));
     let error = upstream.query("SELECT pg_sleep(1000)").unwrap_err();
-    assert!(matches!(error, UpstreamError::TimedOut { .. }), "{error:?}");
+    assert!(matches!(error, ClientError::TimedOut { .. }), "{error:?}");
     upstream.set_patience(Duration::from_secs(60));
     assert_eq!(value(&mut upstream, "SELECT 1"), "1");
 
     let error = upstream.query("COPY t TO STDOUT").unwrap_err();
-    assert!(matches!(error, UpstreamError::Protocol(_)), "{error:?}");
+    assert!(matches!(error, ClientError::Protocol(_)), "{error:?}");
     assert!(matches!(
         upstream.query("SELECT 1"),
-        Err(UpstreamError::Lost(_))
+        Err(ClientError::Lost(_))
     ));
 
     let mut upstream = super::sql(&server);
@@ -284,7 +284,7 @@ fn queries_are_bounded_and_errors_are_whole() {
     assert!(error.may_pass(), "{error:?}");
     assert!(matches!(
         upstream.query("SELECT 1"),
-        Err(UpstreamError::Lost(_))
+        Err(ClientError::Lost(_))
     ));
 }
 
@@ -304,7 +304,7 @@ fn sessions_of_replication_are_as_a_subscriber_has_them() {
     assert_eq!(value(&mut upstream, sql), "lockstep test");
 
     let other = conninfo(&server).with_database("template1").unwrap();
-    let mut upstream = Upstream::connect(&other, Purpose::Replication, "x").unwrap();
+    let mut upstream = Connection::connect(&other, Purpose::Replication, "x").unwrap();
     assert_eq!(
         upstream.identify().unwrap().database.as_deref(),
         Some("template1")

@@ -10,7 +10,7 @@ mod connecting;
 mod slots;
 mod streaming;
 
-use lockstep_client::{Conninfo, Purpose, Upstream};
+use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
@@ -62,16 +62,16 @@ fn conninfo(server: &Server) -> Conninfo {
     Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap()
 }
 
-fn replication(server: &Server) -> Upstream {
-    Upstream::connect(&conninfo(server), Purpose::Replication, "lockstep test").unwrap()
+fn replication(server: &Server) -> Connection {
+    Connection::connect(&conninfo(server), Purpose::Replication, "lockstep test").unwrap()
 }
 
-fn sql(server: &Server) -> Upstream {
-    Upstream::connect(&conninfo(server), Purpose::Sql, "lockstep test").unwrap()
+fn sql(server: &Server) -> Connection {
+    Connection::connect(&conninfo(server), Purpose::Sql, "lockstep test").unwrap()
 }
 
 /// The first column of the first row.
-fn value(upstream: &mut Upstream, sql: &str) -> String {
+fn value(upstream: &mut Connection, sql: &str) -> String {
     upstream.query(sql).unwrap()[0][0].clone().unwrap()
 }
 

@@ -1,6 +1,6 @@
 //! Slots, identity, history.
 
-use lockstep_client::{Step, UpstreamError, WalStatus};
+use lockstep_client::{ClientError, Step, WalStatus};
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_wire::{Lsn, Timeline};
 
@@ -167,7 +167,7 @@ fn names_are_names() {
             upstream.copy_slot("a", name, "pgoutput").map(drop),
         ] {
             let error = error.unwrap_err();
-            assert!(matches!(error, UpstreamError::Name { .. }), "{error:?}");
+            assert!(matches!(error, ClientError::Name { .. }), "{error:?}");
         }
     }
     assert_eq!(upstream.slot(&"x".repeat(64)).unwrap(), None);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use lockstep_client::quote::publication_names;
-use lockstep_client::{Conninfo, Next, Purpose, Result, Step, Stream, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Conninfo, Next, Purpose, Result, Step, Stream};
 use lockstep_lab::server::{Server, Stop};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Status};
@@ -240,7 +240,7 @@ fn a_stream_ends_with_its_server() {
             break error;
         }
     };
-    assert!(matches!(error, UpstreamError::Lost(_)), "{error:?}");
+    assert!(matches!(error, ClientError::Lost(_)), "{error:?}");
     server.start().unwrap();
 
     // A stop in order: the server waits for its receivers to have everything.
@@ -285,7 +285,7 @@ fn large_messages_arrive_whole_with_tls_too() {
     );
     let connect = || {
         let conninfo = Conninfo::parse(&at).unwrap();
-        Upstream::connect(&conninfo, Purpose::Replication, "x").unwrap()
+        Connection::connect(&conninfo, Purpose::Replication, "x").unwrap()
     };
     connect()
         .create_slot("s", "pgoutput", false, false)

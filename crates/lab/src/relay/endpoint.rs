@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_client::{Conninfo, Purpose, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use super::ConsumerError;
 use crate::Result;
@@ -36,9 +36,9 @@ impl Endpoint {
     }
 
     /// Connects for commands of replication.
-    pub fn connect(&self) -> Result<Upstream> {
+    pub fn connect(&self) -> Result<Connection> {
         let connected = Conninfo::parse(&self.conninfo())
-            .and_then(|conninfo| Upstream::connect(&conninfo, Purpose::Replication, APPLICATION));
+            .and_then(|conninfo| Connection::connect(&conninfo, Purpose::Replication, APPLICATION));
         connected.map_err(|source| self.failed(source))
     }
 
@@ -57,7 +57,7 @@ impl Endpoint {
             .map_err(|source| self.failed(source))
     }
 
-    fn failed(&self, source: UpstreamError) -> crate::LabError {
+    fn failed(&self, source: ClientError) -> crate::LabError {
         ConsumerError::Upstream {
             whom: self.clone(),
             source,

@@ -28,7 +28,7 @@ pub mod sink;
 pub mod subscriber;
 pub mod walsenders;
 
-use lockstep_client::UpstreamError;
+use lockstep_client::ClientError;
 use lockstep_wire::WireError;
 
 pub use endpoint::Endpoint;
@@ -43,7 +43,7 @@ pub enum ConsumerError {
         /// Who was asked.
         whom: Endpoint,
         /// What came of it.
-        source: UpstreamError,
+        source: ClientError,
     },
     /// The stream of a sink.
     #[error("the stream of slot \"{slot}\" from {whom} failed: {reason}")]

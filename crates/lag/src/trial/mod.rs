@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{Conninfo, Purpose, Upstream};
+use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
@@ -163,7 +163,7 @@ struct Commit {
 /// are named, and to own the publication; theirs, the subscription.
 pub fn trial(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<Trial> {
     let application_name = plan.application_name;
-    let mut server = Upstream::connect(&primary.conninfo, Purpose::Sql, application_name)?;
+    let mut server = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
     let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
     let measured = measure(&mut server, &primary.conninfo, table.is_some(), plan);
@@ -185,7 +185,7 @@ pub fn trial(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<Tri
 type Measured = (Vec<Replica>, Vec<Commit>, Vec<Look>);
 
 fn measure(
-    server: &mut Upstream,
+    server: &mut Connection,
     conninfo: &Conninfo,
     with_table: bool,
     plan: Plan<'_>,
@@ -195,7 +195,7 @@ fn measure(
         let made = commit_all(server, with_table, plan)?;
         return Ok((replicas, made, Vec::new()));
     }
-    let mut watcher = Upstream::connect(conninfo, Purpose::Sql, plan.application_name)?;
+    let mut watcher = Connection::connect(conninfo, Purpose::Sql, plan.application_name)?;
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
         let watching = scope.spawn(|| look(&mut watcher, &stop));
@@ -213,7 +213,7 @@ const REPLICAS: &str = "SELECT r.pid, r.application_name, r.sync_state, s.slot_t
      FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid \
      WHERE r.state = 'streaming' ORDER BY s.slot_type DESC NULLS FIRST, r.application_name";
 
-fn replicas(server: &mut Upstream) -> Result<Vec<Replica>> {
+fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
     let rows = server.query(REPLICAS)?;
     let replica = |row: Vec<Option<String>>| {
         let mut fields = row.into_iter();
@@ -231,7 +231,7 @@ fn replicas(server: &mut Upstream) -> Result<Vec<Replica>> {
     Ok(rows.into_iter().filter_map(replica).collect())
 }
 
-fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
+fn look(watcher: &mut Connection, stop: &AtomicBool) -> Result<Vec<Look>> {
     let sql = "SELECT pid, coalesce(write_lsn, '0/0'), coalesce(flush_lsn, '0/0'), \
                coalesce(replay_lsn, '0/0') FROM pg_stat_replication";
     let mut looks: Vec<Look> = Vec::new();
@@ -267,7 +267,7 @@ fn look(watcher: &mut Upstream, stop: &AtomicBool) -> Result<Vec<Look>> {
     }
 }
 
-fn commit_all(server: &mut Upstream, with_table: bool, plan: Plan<'_>) -> Result<Vec<Commit>> {
+fn commit_all(server: &mut Connection, with_table: bool, plan: Plan<'_>) -> Result<Vec<Commit>> {
     let work = match with_table {
         true => format!(
             "INSERT INTO lockstep_probe.commits SELECT i, repeat('x', 64) FROM generate_series(1, {ROWS}) i"
@@ -304,7 +304,7 @@ fn commit_all(server: &mut Upstream, with_table: bool, plan: Plan<'_>) -> Result
     Ok(made)
 }
 
-fn commit(server: &mut Upstream, work: &str, level: Level) -> Result<Commit> {
+fn commit(server: &mut Connection, work: &str, level: Level) -> Result<Commit> {
     server.query(&format!(
         "BEGIN; SET LOCAL synchronous_commit = {}; {work}",
         level.name()

@@ -8,7 +8,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::{Purpose, Upstream, quote};
+use lockstep_client::{Connection, Purpose, quote};
 use lockstep_wire::Lsn;
 
 use crate::heartbeat::position;
@@ -38,7 +38,7 @@ pub(super) struct Table {
 }
 
 struct Subscriber {
-    server: Upstream,
+    server: Connection,
     /// Quoted.
     subscription: String,
     /// As `pg_subscription` lists them.
@@ -49,7 +49,7 @@ struct Subscriber {
 impl Table {
     /// Makes it, or says in `missing` why not.
     pub(super) fn create(
-        primary: &mut Upstream,
+        primary: &mut Connection,
         nodes: &[Node],
         application_name: &str,
         missing: &mut Vec<String>,
@@ -59,7 +59,7 @@ impl Table {
         }
         let mut subscribers = Vec::new();
         for node in nodes {
-            let server = Upstream::connect(&node.conninfo, Purpose::Sql, application_name)?;
+            let server = Connection::connect(&node.conninfo, Purpose::Sql, application_name)?;
             subscribers.extend(of_node(server, node, missing)?);
         }
         missing.extend(strangers(primary, &subscribers)?);
@@ -80,7 +80,7 @@ impl Table {
         Ok(Some(table))
     }
 
-    fn make(&mut self, primary: &mut Upstream) -> Result<()> {
+    fn make(&mut self, primary: &mut Connection) -> Result<()> {
         for subscriber in &mut self.subscribers {
             subscriber.server.query(MAKE)?;
         }
@@ -112,7 +112,7 @@ impl Table {
 
     /// Removes it everywhere, as far as that goes; the first error is told. A subscriber that
     /// has not applied everything keeps its table, or it would fail.
-    pub(super) fn drop(mut self, primary: &mut Upstream) -> Result<()> {
+    pub(super) fn drop(mut self, primary: &mut Connection) -> Result<()> {
         let mut result = primary.query(REMOVE).map(drop).map_err(Into::into);
         result = result.and(self.refresh());
         let end = position(primary.query("SELECT pg_current_wal_flush_lsn()")?)?;
@@ -135,7 +135,7 @@ impl Table {
 }
 
 /// Waits until a slot's consumer has everything up to `end`.
-fn has_confirmed(primary: &mut Upstream, slot: &str, end: Lsn) -> Result<bool> {
+fn has_confirmed(primary: &mut Connection, slot: &str, end: Lsn) -> Result<bool> {
     let literal = quote::sql_literal("slot", slot)?;
     let sql =
         format!("SELECT confirmed_flush_lsn FROM pg_replication_slots WHERE slot_name = {literal}");
@@ -151,7 +151,7 @@ fn has_confirmed(primary: &mut Upstream, slot: &str, end: Lsn) -> Result<bool> {
 
 /// The subscriptions of a node that run.
 fn of_node(
-    mut server: Upstream,
+    mut server: Connection,
     node: &Node,
     missing: &mut Vec<String>,
 ) -> Result<Option<Subscriber>> {
@@ -181,7 +181,7 @@ fn of_node(
 }
 
 /// Logical slots of the database that belong to nobody who was named.
-fn strangers(primary: &mut Upstream, subscribers: &[Subscriber]) -> Result<Option<String>> {
+fn strangers(primary: &mut Connection, subscribers: &[Subscriber]) -> Result<Option<String>> {
     let rows = primary.query(
         "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary \
          AND database = current_database()",
@@ -209,7 +209,7 @@ fn strangers(primary: &mut Upstream, subscribers: &[Subscriber]) -> Result<Optio
 }
 
 /// A subscription whose publications list other tables than it has.
-fn unrefreshed(primary: &mut Upstream, subscriber: &mut Subscriber) -> Result<Option<String>> {
+fn unrefreshed(primary: &mut Connection, subscriber: &mut Subscriber) -> Result<Option<String>> {
     let listed = quoted_list(&subscriber.publications)?;
     let names = |rows: Vec<Vec<Option<String>>>| {
         let mut names: Vec<String> = rows.into_iter().flatten().flatten().collect();

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_client::{Conninfo, UpstreamError};
+use lockstep_client::{ClientError, Conninfo};
 
 use super::{Applies, Config, OnSpoolLimit, group, size};
 use lockstep_service::address::{HostPort, Listen};
@@ -269,7 +269,7 @@ fn optional<T>(
 /// libpq reads it, and does not repeat passwords.
 pub(super) fn conninfo(text: &str) -> Result<Conninfo, String> {
     Conninfo::parse(text).map_err(|error| match error {
-        UpstreamError::Conninfo(words) => {
+        ClientError::Conninfo(words) => {
             format!(
                 "not a connection string: {words}; write it as host=db1 user=relay, or as a URI"
             )

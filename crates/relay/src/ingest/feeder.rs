@@ -8,7 +8,7 @@ use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_client::{Next, Stream, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Next, Stream};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 use tracing::{info, warn};
@@ -243,7 +243,7 @@ impl Turn {
         }
     }
 
-    fn check(&self, upstream: &mut Upstream) -> Result<()> {
+    fn check(&self, upstream: &mut Connection) -> Result<()> {
         let identity = upstream.identify()?;
         let known = self.group.known();
         let history = match identity.timeline == known.timeline {
@@ -282,7 +282,7 @@ impl Receiving<'_> {
             self.store(stream)?;
             self.tell(stream)?;
             if ended {
-                return Err(RelayError::Upstream(UpstreamError::Lost(
+                return Err(RelayError::Upstream(ClientError::Lost(
                     "the primary ended the stream".to_owned(),
                 )));
             }
