@@ -61,8 +61,8 @@ soak: check-pg ## hours: replay of 50 seeds, crashes, invariants, planted faults
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
-	@scripts/cargo test --locked --release -p lockstep-lab --test oracle -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-lab --test oracle planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test oracle -- --skip planted
+	@scripts/cargo test --locked --release -p lockstep-verify --test oracle planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/setup test

@@ -6,8 +6,8 @@ use std::process::ExitCode;
 
 use clap::error::ErrorKind;
 use clap::{Args, Parser, Subcommand, ValueEnum, value_parser};
+use lockstep_bench::trial::Variant;
 use lockstep_lab::package::Major;
-use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::Workload;
 
 use crate::bench::commit_levels::CommitLevelsArgs;

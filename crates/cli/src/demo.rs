@@ -6,10 +6,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use lockstep_bench::trial::{self, Outcome, Size, TrialSpec, Variant};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_lab::trial::{self, Outcome, Size, TrialSpec, Variant};
 use lockstep_lab::workload::APP_ROLE;
 use serde::Serialize;
 use serde_json::Value;

@@ -4,13 +4,16 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+use lockstep_bench::BenchError;
 use lockstep_client::ClientError;
-use lockstep_lab::oracle::Side;
-use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
 use lockstep_lag::plain::plain;
+use lockstep_player::PlayerError;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
+use lockstep_verify::VerifyError;
+use lockstep_verify::oracle::Side;
+use lockstep_verify::random::RandomError;
 
 /// Anything without a code of its own.
 const FAILED: u8 = 1;
@@ -129,22 +132,42 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref() {
         return upstream_code(error);
     }
-    let error = error.downcast_ref::<LabError>();
-    if let Some(LabError::Oracle(error)) = error {
-        return match error.server() {
+    if let Some(error) = error.downcast_ref::<BenchError>() {
+        return bench_code(error);
+    }
+    if let Some(error) = error.downcast_ref::<VerifyError>() {
+        return verify_code(error);
+    }
+    if let Some(error) = error.downcast_ref::<PlayerError>() {
+        return of_role(error.role());
+    }
+    of_role(error.downcast_ref::<LabError>().and_then(LabError::role))
+}
+
+fn bench_code(error: &BenchError) -> u8 {
+    match error {
+        BenchError::Verify(error) => verify_code(error),
+        other => of_role(other.role()),
+    }
+}
+
+fn verify_code(error: &VerifyError) -> u8 {
+    match error {
+        VerifyError::Oracle(error) => match error.server() {
             Some(Side::B) => TARGET,
             Some(_) => SOURCE,
             None if error.is_refusal() => USAGE,
             None => FAILED,
-        };
+        },
+        VerifyError::Random(RandomError::Unreachable(_)) => TARGET,
+        VerifyError::Random(RandomError::Database(_)) => USAGE,
+        VerifyError::Lab(error) => of_role(error.role()),
+        _ => FAILED,
     }
-    if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
-        return TARGET;
-    }
-    if let Some(LabError::Random(RandomError::Database(_))) = error {
-        return USAGE;
-    }
-    match error.and_then(LabError::role) {
+}
+
+fn of_role(role: Option<Role>) -> u8 {
+    match role {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
@@ -163,8 +186,8 @@ fn upstream_code(error: &ClientError) -> u8 {
 mod tests {
     use super::*;
     use anyhow::Context;
+    use lockstep_bench::tpcc::TpccError;
     use lockstep_lab::ServerId;
-    use lockstep_lab::tpcc::TpccError;
 
     fn failed(role: Role) -> LabError {
         LabError::Start {
@@ -181,13 +204,13 @@ mod tests {
         assert_eq!(code(&failed(Role::Primary).into()), SOURCE);
         assert_eq!(code(&failed(Role::Standby).into()), TARGET);
         assert_eq!(code(&LabError::PortInUse(1).into()), FAILED);
-        let tpcc = |error: TpccError| code(&LabError::from(error).into());
+        let tpcc = |error: TpccError| code(&BenchError::from(error).into());
         let reason = "no".to_owned();
         assert_eq!(tpcc(TpccError::Unreachable { reason }), SOURCE);
         assert_eq!(tpcc(TpccError::ReadOnly { what: "standby" }), SOURCE);
         assert_eq!(tpcc(TpccError::NotLoaded), FAILED);
         assert_eq!(code(&DataMismatch("x".to_owned()).into()), DATA);
-        let random = |error: RandomError| code(&LabError::from(error).into());
+        let random = |error: RandomError| code(&VerifyError::from(error).into());
         assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
         assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
         assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);

@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_lab::trial::{Stage, Tick, Watcher};
+use lockstep_bench::trial::{Stage, Tick, Watcher};
 
 use crate::args::Output;
 use crate::text;

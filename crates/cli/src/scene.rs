@@ -3,10 +3,10 @@
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
+use lockstep_bench::trial::{self, Outcome, Size, Variant};
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::ReaperProgram;
 use lockstep_lab::server::{Server, Settings};
-use lockstep_lab::trial::{self, Outcome, Size, Variant};
 
 use crate::args::ServerArgs;
 use crate::exit;

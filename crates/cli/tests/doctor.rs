@@ -12,7 +12,7 @@
 mod doctor_support;
 
 use doctor_support::{brief, causes, doctor, examine, lab, untroubled, wrong};
-use lockstep_lab::fault::{Fault, Stage, Strength};
+use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::guard;
 use lockstep_lab::server::{SUPERUSER, Settings};
 use serde_json::Value;

@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use doctor_support::{brief, causes, examine, lab, trial};
-use lockstep_lab::fault::faults::FAULTS;
-use lockstep_lab::fault::{Fault, Stage, Strength};
+use lockstep_bench::fault::faults::FAULTS;
+use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::{guard, machine};
 use serde_json::{Value, json};
 

@@ -12,9 +12,9 @@ mod doctor_support;
 mod support;
 
 use doctor_support::{brief, causes, doctor, untroubled};
+use lockstep_bench::fault::Writer;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings};

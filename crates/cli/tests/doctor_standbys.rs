@@ -16,9 +16,9 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use doctor_support::{brief, causes, doctor, untroubled};
+use lockstep_bench::fault::Writer;
 use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::fault::Writer;
 use lockstep_lab::guard;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
 use lockstep_lag::monitor::{LEAST_WINDOW, Monitor};

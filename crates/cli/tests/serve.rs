@@ -18,8 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use doctor_support::lab;
+use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::{Lab, LabOptions};
-use lockstep_lab::fault::{Fault, Stage, Strength};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Settings};
 use nix::sys::signal::Signal;

@@ -18,8 +18,8 @@ use std::process::{Child, Command, Stdio};
 
 use browser::Browser;
 use doctor_support::lab;
+use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::fault::{Fault, Stage, Strength};
 use lockstep_lab::guard;
 use serve_support::{Serve, until};
 

@@ -15,7 +15,7 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use doctor_support::lab;
-use lockstep_lab::fault::{Fault, Stage, Strength};
+use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::guard;
 use lockstep_lab::server::Stop;
 use nix::sys::signal::Signal;

@@ -11,8 +11,8 @@ use std::process::Command;
 
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
-use lockstep_lab::oracle;
 use lockstep_lab::server::Settings;
+use lockstep_verify::oracle;
 
 /// The reaper of the lab below, which starts this program under the reaper's name.
 #[test]

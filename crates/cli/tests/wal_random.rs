@@ -5,8 +5,8 @@ use std::process::{Command, Output};
 
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::ReaperProgram;
-use lockstep_lab::random;
 use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_verify::random;
 
 fn wal_random(args: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));

@@ -15,7 +15,7 @@ use lockstep_lab::Lsn;
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Settings, Stop};
-use lockstep_lab::wal::{Address, Recording};
+use lockstep_player::{Address, Recording};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -157,9 +157,8 @@ fn what_is_recorded_until_ctrl_c_is_played_to_a_standby() {
     let play = [&play[..], &["--port", &port, "--output", "json"]].concat();
     let child = start(&play, "waiting for a standby");
     let player = format!("host={} port={port} user=replicator", sockets.display());
-    let standby = lab
-        .standby_of(&recording, "standby", &player, &settings)
-        .unwrap();
+    let standby =
+        lockstep_player::standby_of(&lab, &recording, "standby", &player, &settings).unwrap();
     let (code, said) = end(child);
     assert_eq!(code, Some(0), "{said}");
     assert_eq!(said["done"], true);

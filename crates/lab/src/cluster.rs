@@ -93,7 +93,7 @@ impl Lab {
         self.launcher.pinning()
     }
 
-    pub(crate) fn launcher(&self) -> &Arc<Launcher> {
+    pub fn launcher(&self) -> &Arc<Launcher> {
         &self.launcher
     }
 
@@ -107,7 +107,7 @@ impl Lab {
     }
 
     /// A primary that nothing is measured on, and that may use every core.
-    pub(crate) fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
+    pub fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
         let mut server = self.server(Role::Primary, name, None)?;
         server.unpin();
         server.init()?;
@@ -123,7 +123,7 @@ impl Lab {
         self.start_standby(server, primary, settings)
     }
 
-    pub(crate) fn start_standby(
+    pub fn start_standby(
         &self,
         mut server: Server,
         primary: &Server,
@@ -136,7 +136,7 @@ impl Lab {
         Ok(server)
     }
 
-    pub(crate) fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+    pub fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
         let mut server = Server::new(
             Arc::clone(&self.launcher),
             self.package.clone(),
@@ -151,7 +151,7 @@ impl Lab {
     }
 
     /// Writes a file that the servers' account can read into the run folder.
-    pub(crate) fn write_file(&self, name: &str, text: &str) -> Result<PathBuf> {
+    pub fn write_file(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.folder().join(name);
         self.launcher
             .create_file(&path)?

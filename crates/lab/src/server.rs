@@ -103,7 +103,7 @@ impl Server {
     }
 
     /// Lets it use every core from its next start on.
-    pub(crate) fn unpin(&mut self) {
+    pub fn unpin(&mut self) {
         self.side = Side::Both;
     }
 
@@ -149,7 +149,7 @@ impl Server {
     }
 
     /// Runs initdb: C.UTF-8, and no passwords, as the sockets' folder is ours alone.
-    pub(crate) fn init(&self) -> Result<()> {
+    pub fn init(&self) -> Result<()> {
         refuse_used_folder(&self.data)?;
         let mut initdb = self.launcher.command(self.package.program("initdb"));
         initdb.arg("-D").arg(&self.data);
@@ -159,7 +159,7 @@ impl Server {
         self.include_settings()
     }
 
-    pub(crate) fn include_settings(&self) -> Result<()> {
+    pub fn include_settings(&self) -> Result<()> {
         let path = self.data.join("postgresql.conf");
         let line = format!("\ninclude_if_exists = '{SETTINGS_FILE}'\n");
         fs::OpenOptions::new()
@@ -227,7 +227,7 @@ impl Server {
         started
     }
 
-    pub(crate) fn await_connection(&mut self, log_seen: u64) -> Result<()> {
+    pub fn await_connection(&mut self, log_seen: u64) -> Result<()> {
         self.await_event("accept connections", PATIENCE, |server| {
             let ended = match server.child.as_mut().map(Child::try_wait) {
                 Some(Ok(status)) => status,
@@ -253,19 +253,19 @@ impl Server {
     }
 
     /// Bytes of its log so far, for [`Server::log_since`].
-    pub(crate) fn log_length(&self) -> u64 {
+    pub fn log_length(&self) -> u64 {
         fs::metadata(&self.log).map_or(0, |meta| meta.len())
     }
 
     /// What was logged after the first `seen` bytes.
-    pub(crate) fn log_since(&self, seen: u64) -> Option<String> {
+    pub fn log_since(&self, seen: u64) -> Option<String> {
         let bytes = fs::read(&self.log).ok()?;
         let new = bytes.get(usize::try_from(seen).ok()?..)?;
         Some(String::from_utf8_lossy(new).into_owned())
     }
 
     /// Looks for an event until it has happened or `patience` is over.
-    pub(crate) fn await_event(
+    pub fn await_event(
         &mut self,
         what: &str,
         patience: Duration,
@@ -294,7 +294,7 @@ impl Server {
     }
 
     /// How to connect, for threads that may have to do it again.
-    pub(crate) fn config(&self, user: &str, application: &str) -> Config {
+    pub fn config(&self, user: &str, application: &str) -> Config {
         let mut config = Config::new();
         config
             .host_path(self.sockets())
@@ -306,7 +306,7 @@ impl Server {
         config
     }
 
-    pub(crate) fn refused(&self, what: &str, error: &postgres::Error) -> LabError {
+    pub fn refused(&self, what: &str, error: &postgres::Error) -> LabError {
         let reason = match error.as_db_error() {
             Some(error) => match error.hint() {
                 Some(hint) => format!("{} ({hint})", error.message()),
@@ -440,11 +440,11 @@ impl Server {
     }
 
     /// Leaves the server running when this value is dropped.
-    pub(crate) fn leave_running(&mut self) {
+    pub fn leave_running(&mut self) {
         self.kept = true;
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(None)) => false,
             Some(Ok(Some(_))) => {

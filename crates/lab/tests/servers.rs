@@ -9,7 +9,6 @@ use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::package::{Major, Package, SUPPORTED};
 use lockstep_lab::pinning::Side;
-use lockstep_lab::sampler::LagWatch;
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 use lockstep_lab::{LabError, Role, sweep};
@@ -299,43 +298,6 @@ fn a_folder_that_is_too_small_is_refused() {
         ..options()
     };
     assert_line(&Lab::new(&wanted).unwrap_err(), &["MB free", "TMPDIR"]);
-}
-
-#[test]
-fn lag_is_seen_when_replay_is_paused_and_gone_when_it_goes_on() {
-    let lab = lab();
-    let primary = lab.primary("primary", None, &small()).unwrap();
-    let mut standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
-    lab.create_app_role(&primary).unwrap();
-    lab.load_data(&primary, 1).unwrap();
-    standby.catch_up(&primary).unwrap();
-
-    let watch = LagWatch::start(&primary, &mut standby, lab.pinning()).unwrap();
-    let mut load = lab
-        .start_load(&primary, Side::Primary, Workload::TpcB, 2, 1)
-        .unwrap();
-    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
-    let lag = || watch.newest().map_or(0.0, |point| point.ms);
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while lag() < 500.0 || load.newest_tps().is_none() {
-        assert!(std::time::Instant::now() < deadline, "lag {}", lag());
-        load.check().unwrap();
-        std::thread::yield_now();
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    drop(load);
-    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
-    standby.catch_up(&primary).unwrap();
-    while lag() > 0.0 {
-        assert!(std::time::Instant::now() < deadline, "lag {}", lag());
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    let (primary_samples, standby_samples) = watch.finish().unwrap();
-    assert!(primary_samples.len() > 50 && standby_samples.len() > 50);
-    assert!(primary_samples.windows(2).all(|pair| match pair {
-        [a, b] => a.at < b.at && a.lsn <= b.lsn,
-        _ => false,
-    }));
 }
 
 #[test]

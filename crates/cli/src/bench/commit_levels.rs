@@ -5,8 +5,8 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
+use lockstep_bench::commit_levels::{Awaited, Bed, Flushing};
 use lockstep_client::Conninfo;
-use lockstep_lab::commit_levels::{Awaited, Bed, Flushing};
 use lockstep_lab::machine;
 use lockstep_lag::trial::{Pace, Plan, trial};
 use lockstep_lag::{Node, Role};

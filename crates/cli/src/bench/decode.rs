@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
-use lockstep_lab::decode::{self, Changes, Pass, Plugin, RELAY_WORK_MEM, Stretch};
+use lockstep_bench::decode::{self, Changes, Pass, Plugin, RELAY_WORK_MEM, Stretch};
 use lockstep_lab::machine;
 use lockstep_lab::server::Server;
 use serde::{Deserialize, Serialize};

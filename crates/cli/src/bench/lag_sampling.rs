@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, value_parser};
+use lockstep_bench::lag_sampling::{Fleet, own_cpu_s};
 use lockstep_client::Conninfo;
-use lockstep_lab::lag_sampling::{Fleet, own_cpu_s};
 use lockstep_lab::machine;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::workload::Load;

@@ -18,7 +18,7 @@ pub mod tpcc;
 pub mod wal_player;
 
 use anyhow::Result;
-use lockstep_lab::trial::Variant;
+use lockstep_bench::trial::Variant;
 
 use crate::args::Bench;
 

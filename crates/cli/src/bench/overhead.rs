@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, value_parser};
-use lockstep_lab::lag;
+use lockstep_bench::replay_lag;
+use lockstep_bench::trial::{Size, Variant};
 use lockstep_lab::machine;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::Server;
-use lockstep_lab::trial::{Size, Variant};
 use lockstep_lab::workload::{Load, Workload};
 use serde::{Deserialize, Serialize};
 
@@ -206,7 +206,7 @@ fn headline(results: &Results<Row>) -> Option<Headline> {
             .to_owned(),
         ours: median(ON)?,
         stock: median(OFF)?,
-        ratio: lag::median(ratios(results)).map(|ratio| (ratio * 10_000.0).round() / 10_000.0),
+        ratio: replay_lag::median(ratios(results)).map(|ratio| (ratio * 10_000.0).round() / 10_000.0),
     })
 }
 

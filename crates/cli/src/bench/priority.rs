@@ -5,10 +5,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use lockstep_bench::trial::{self, Outcome, Size, TrialSpec, Variant};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use lockstep_lab::server::Server;
-use lockstep_lab::trial::{self, Outcome, Size, TrialSpec, Variant};
 use lockstep_lab::workload::Workload;
 
 use super::priority_rows::{Key, Point, Row};

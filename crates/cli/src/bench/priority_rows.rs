@@ -1,6 +1,6 @@
 //! Rows and points of the benchmark `priority`.
 
-use lockstep_lab::trial::{Outcome, SeriesPoint};
+use lockstep_bench::trial::{Outcome, SeriesPoint};
 use serde::{Deserialize, Serialize};
 
 use super::results::{Measured, megabytes, rounded};

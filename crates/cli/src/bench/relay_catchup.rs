@@ -5,10 +5,10 @@ use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_bench::relay::catch_up::{self, CatchUpOutcome, CatchUpSpec, Kind};
+use lockstep_bench::relay::publisher;
+use lockstep_bench::trial::Variant;
 use lockstep_lab::machine;
-use lockstep_lab::relay::catch_up::{self, CatchUpOutcome, CatchUpSpec, Kind};
-use lockstep_lab::relay::publisher;
-use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::MB_PER_SCALE;
 use serde::{Deserialize, Serialize};
 

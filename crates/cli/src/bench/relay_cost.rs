@@ -2,9 +2,9 @@
 //! variant, and what a round cost.
 
 use anyhow::{Context, Result};
-use lockstep_lab::relay::process::RelayOptions;
-use lockstep_lab::relay::scene::{Spent, Way};
-use lockstep_lab::trial::Variant;
+use lockstep_bench::relay::process::RelayOptions;
+use lockstep_bench::relay::scene::{Spent, Way};
+use lockstep_bench::trial::Variant;
 use serde::{Deserialize, Serialize};
 
 use super::results::rounded;

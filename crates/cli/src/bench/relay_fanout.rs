@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_bench::relay::fanout::{self, FanoutOutcome, FanoutSpec, Kind};
+use lockstep_bench::relay::publisher;
+use lockstep_bench::trial::Variant;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
-use lockstep_lab::relay::fanout::{self, FanoutOutcome, FanoutSpec, Kind};
-use lockstep_lab::relay::publisher;
 use lockstep_lab::server::Server;
-use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::MB_PER_SCALE;
 use serde::{Deserialize, Serialize};
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use anyhow::Result;
 use clap::{Args, value_parser};
+use lockstep_bench::relay::mixed::{self, MixedOutcome, MixedSpec};
+use lockstep_bench::relay::publisher;
+use lockstep_bench::trial::Variant;
 use lockstep_lab::machine;
-use lockstep_lab::relay::mixed::{self, MixedOutcome, MixedSpec};
-use lockstep_lab::relay::publisher;
-use lockstep_lab::trial::Variant;
 use lockstep_lab::workload::MB_PER_SCALE;
 use serde::{Deserialize, Serialize};
 

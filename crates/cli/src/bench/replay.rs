@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_bench::replay::round::{self, Outcome, RoundSpec, Until};
+use lockstep_bench::replay::temperature::Temperature;
+use lockstep_bench::replay::work::{self, Amount, Recorded, Work, WorkSize};
+use lockstep_bench::trial::Variant;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
-use lockstep_lab::replay::round::{self, Outcome, RoundSpec, Until};
-use lockstep_lab::replay::temperature::Temperature;
-use lockstep_lab::replay::work::{self, Amount, Recorded, Work, WorkSize};
-use lockstep_lab::trial::Variant;
-use lockstep_lab::wal::Pace;
+use lockstep_player::Pace;
 use serde::{Deserialize, Serialize};
 
 use super::results::{Headline, Measured, Results, megabytes, rounded};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
-use lockstep_lab::lag;
+use lockstep_bench::replay_lag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
@@ -138,7 +138,7 @@ impl<R: Measured, P: Measured> Results<R, P> {
 
     /// Median over the rounds of a case and variant.
     pub fn median(&self, case: &str, variant: &str, value: impl Fn(&R) -> f64) -> Option<f64> {
-        lag::median(
+        replay_lag::median(
             self.rows
                 .iter()
                 .filter(|row| row.case() == case && row.variant() == variant)

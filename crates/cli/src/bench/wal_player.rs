@@ -11,8 +11,8 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Settings;
-use lockstep_lab::wal::null_receiver::{self, Received, Wanted};
-use lockstep_lab::wal::{Address, Pace, Player, PlayerOptions, Recording};
+use lockstep_player::null_receiver::{self, Received, Wanted};
+use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use serde::{Deserialize, Serialize};
 
 use super::results::{Measured, Results, rounded};
@@ -156,15 +156,20 @@ fn record(lab: &Lab, megabytes: u64) -> Result<Recording> {
     .into();
     let source = lab.primary("source", None, &settings)?;
     source.execute(&format!("CREATE TABLE {TABLE} (id int, filler text)"))?;
-    let recording = lab.record(&source, &lab.folder().join("recording"), || {
-        let from = u64::from(source.flush_lsn()?);
-        while u64::from(source.flush_lsn()?) - from < megabytes * 1_000_000 {
-            source.execute(&format!(
+    let recording = lockstep_player::record::<lockstep_player::PlayerError>(
+        lab,
+        &source,
+        &lab.folder().join("recording"),
+        || {
+            let from = u64::from(source.flush_lsn()?);
+            while u64::from(source.flush_lsn()?) - from < megabytes * 1_000_000 {
+                source.execute(&format!(
                 "INSERT INTO {TABLE} SELECT n, repeat('x', 500) FROM generate_series(1, {ROWS}) n"
             ))?;
-        }
-        Ok(())
-    })?;
+            }
+            Ok(())
+        },
+    )?;
     Ok(recording)
 }
 

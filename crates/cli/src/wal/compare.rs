@@ -4,8 +4,8 @@ use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lockstep_lab::LabError;
-use lockstep_lab::oracle::{
+use lockstep_verify::VerifyError;
+use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,
 };
 use serde_json::{Value, json};
@@ -74,7 +74,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-fn compare(args: &CompareArgs) -> Result<Outcome, LabError> {
+fn compare(args: &CompareArgs) -> Result<Outcome, VerifyError> {
     let (a, b) = (Target::parse(&args.a), Target::parse(&args.b));
     let package = oracle::package_of(Side::A, &a)?;
     let a = Node::open(&package, Side::A, &a)?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, value_parser};
-use lockstep_lab::wal::{
+use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
 use serde_json::json;
@@ -92,7 +92,7 @@ impl PlayArgs {
 /// Plays until the standbys have everything, or until told to stop.
 pub fn run(args: &PlayArgs) -> Result<()> {
     let recording = Recording::open(&args.recording)?;
-    let stop = wal::stop_on_signals()?;
+    let stop = lockstep_player::stop_on_signals()?;
     let player = Player::start(
         &recording,
         PlayerOptions {

@@ -5,7 +5,7 @@ use std::io::Write;
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, value_parser};
 use lockstep_lab::package::{Major, Package};
-use lockstep_lab::random::{self, RandomWorkload, Size, Summary};
+use lockstep_verify::random::{self, RandomWorkload, Size, Summary};
 
 /// `lockstep wal random`
 #[derive(Debug, Args)]

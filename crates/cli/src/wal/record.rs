@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, value_parser};
-use lockstep_lab::wal::{self, Recorder, Recording};
+use lockstep_player::{self, Recorder, Recording};
 use serde_json::json;
 
 use crate::args::Output;
@@ -45,7 +45,7 @@ pub struct RecordArgs {
 
 /// Records until told to stop.
 pub fn run(args: &RecordArgs) -> Result<()> {
-    let stop = wal::stop_on_signals()?;
+    let stop = lockstep_player::stop_on_signals()?;
     progress("base backup …", false);
     let mut recorder = Recorder::of(&args.source, &args.recording, &stop)?;
     let until = match args.seconds {

@@ -6,8 +6,8 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::fault::stage::Which;
-use lockstep_lab::fault::{Fault, Stage};
+use lockstep_bench::fault::stage::Which;
+use lockstep_bench::fault::{Fault, Stage};
 use lockstep_lab::server::SUPERUSER;
 use postgres::{Client, SimpleQueryMessage};
 

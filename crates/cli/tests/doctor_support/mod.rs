@@ -3,8 +3,8 @@
 use std::path::PathBuf;
 use std::process::Command;
 
+use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::cluster::{Lab, LabOptions};
-use lockstep_lab::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::guard::ReaperProgram;
 use serde_json::{Value, json};
 
