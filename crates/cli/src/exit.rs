@@ -8,7 +8,7 @@ use lockstep_client::ClientError;
 use lockstep_lab::oracle::Side;
 use lockstep_lab::random::RandomError;
 use lockstep_lab::{LabError, Role, guard};
-use lockstep_lag::plain::plain;
+use lockstep_lag::sanitize::sanitize;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
 
@@ -104,7 +104,7 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
 /// Writes one line to standard error. Words of servers in it do nothing to a terminal.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lockstep: {}", plain(&line));
+    let _ = writeln!(std::io::stderr(), "lockstep: {}", sanitize(&line));
 }
 
 fn code(error: &anyhow::Error) -> u8 {

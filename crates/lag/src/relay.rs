@@ -8,9 +8,9 @@ use lockstep_client::Table;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
-use crate::plain::plain;
 use crate::position;
 use crate::sample::{Sample, Sender, Slot};
+use crate::sanitize::sanitize;
 use crate::{LagError, Result};
 
 /// What a relay is asked. Slots first: the ends that they are held against are then not older.
@@ -347,7 +347,7 @@ impl Row<'_> {
     }
 
     fn known(&self, at: usize) -> Option<String> {
-        let text = plain(self.value(at)?);
+        let text = sanitize(self.value(at)?);
         Some(match text.char_indices().nth(MOST_TEXT) {
             Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
             None => text,
@@ -366,7 +366,7 @@ impl Row<'_> {
             what: self.question.to_owned(),
             reason: format!(
                 "\"{}\" makes no sense there",
-                plain(text).chars().take(40).collect::<String>()
+                sanitize(text).chars().take(40).collect::<String>()
             ),
         })
     }

@@ -6,8 +6,8 @@ use std::time::Duration;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::local::Cpu;
 use crate::position;
+use crate::process_cpu::Cpu;
 use crate::relay::Relay;
 
 /// What does not change while a connection lasts.

@@ -7,8 +7,8 @@ use lockstep_wire::Lsn;
 
 use super::{Cause, RULES, Severity, fill};
 use crate::diagnosis::{Diagnosis, diagnose};
-use crate::local::Cpu;
 use crate::node::{Role, Trouble};
+use crate::process_cpu::Cpu;
 use crate::sample::{
     Clients, Decoding, Facts, Process, Receiver, Sample, Sender, Session, Slot, Subscription,
 };

@@ -99,7 +99,7 @@ pub struct Plan<'a> {
 
 /// Time to commit.
 #[derive(Debug, Clone, Serialize)]
-pub struct Cell {
+pub struct LevelTime {
     /// At which level.
     pub level: Level,
     /// In the middle of the commits, ms; None if the replica did not get there in time.
@@ -112,7 +112,7 @@ pub struct Cell {
 
 /// A replica.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ReplicaTimes {
     /// What it calls itself.
     pub replica: String,
     /// How it replicates.
@@ -120,16 +120,16 @@ pub struct Row {
     /// `sync_state` of the primary.
     pub sync_state: String,
     /// One for each level.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<LevelTime>,
 }
 
 /// What was measured.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Trial {
+pub struct CommitProbe {
     /// Commits at each level.
     pub commits: u32,
     /// A row for each replica.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReplicaTimes>,
     /// What could not be measured, and what to do.
     pub missing: Vec<String>,
 }
@@ -161,7 +161,7 @@ struct Commit {
 
 /// Commits as planned. The primary's role needs to be able to create a schema if subscribers
 /// are named, and to own the publication; theirs, the subscription.
-pub fn trial(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<Trial> {
+pub fn probe_commits(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<CommitProbe> {
     let application_name = plan.application_name;
     let mut server = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
@@ -327,7 +327,7 @@ fn read(
     commits: u32,
     with_table: bool,
     mut missing: Vec<String>,
-) -> Trial {
+) -> CommitProbe {
     let synchronous = |replica: &&Replica| matches!(replica.sync_state.as_str(), "sync" | "quorum");
     let only = replicas.iter().filter(synchronous).count() == 1;
     let mut rows = Vec::new();
@@ -340,14 +340,14 @@ fn read(
         let cells = Level::ALL
             .into_iter()
             .zip(times)
-            .map(|(level, median_ms)| Cell {
+            .map(|(level, median_ms)| LevelTime {
                 level,
                 median_ms,
                 waited,
                 explanation: explain(replica.kind, level, times),
             })
             .collect();
-        rows.push(Row {
+        rows.push(ReplicaTimes {
             replica: replica.name.clone(),
             kind: replica.kind,
             sync_state: replica.sync_state.clone(),
@@ -368,7 +368,7 @@ fn read(
             missing.push(words.to_owned());
         }
     }
-    Trial {
+    CommitProbe {
         commits,
         rows,
         missing,
@@ -479,7 +479,7 @@ mod tests {
         assert_eq!(time(&replica, Level::On, &made, &looks[..3], false), None);
         assert!(explain(Kind::Logical, Level::On, times).contains("WAL writer"));
         assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
-        let trial = read(
+        let probe = read(
             std::slice::from_ref(&replica),
             &made,
             &looks,
@@ -487,12 +487,12 @@ mod tests {
             true,
             Vec::new(),
         );
-        assert_eq!(trial.rows.len(), 1);
+        assert_eq!(probe.rows.len(), 1);
         assert_eq!(
-            trial.missing,
+            probe.missing,
             ["no physical standby streams from the primary"]
         );
-        let trial = read(&[replica], &made, &looks, 1, false, Vec::new());
-        assert!(trial.rows.is_empty());
+        let probe = read(&[replica], &made, &looks, 1, false, Vec::new());
+        assert!(probe.rows.is_empty());
     }
 }
