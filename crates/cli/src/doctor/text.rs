@@ -5,7 +5,6 @@ use std::fmt::Write;
 use lockstep_lag::Diagnosis;
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
-use lockstep_lag::links::Kind;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
 
 use super::Probed;
@@ -55,7 +54,7 @@ pub fn probed(probed: &Probed) -> String {
             .to_vec(),
     ];
     for row in &commits.rows {
-        let mut cells = vec![short(&row.replica, 14), kind(row.kind).to_owned()];
+        let mut cells = vec![short(&row.replica, 14), row.kind.name().to_owned()];
         cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
             Some(ms) => format!("{ms:.1}"),
             None => "too long".to_owned(),
@@ -93,13 +92,6 @@ pub fn probed(probed: &Probed) -> String {
     text
 }
 
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Physical => "physical",
-        Kind::Logical => "logical",
-    }
-}
-
 fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
     let version = match (node.version, &node.relay_version) {
         (_, Some(relay)) => format!("Lockstep {relay}"),
@@ -132,7 +124,7 @@ fn links(links: &[LinkReport]) -> Vec<String> {
         vec![
             short(&link.replica, 14),
             short(&link.upstream, 10),
-            kind(link.kind).to_owned(),
+            link.kind.name().to_owned(),
             seconds(link.lag_ms),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),

@@ -4,7 +4,6 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
-use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
 use lockstep_service::exposition::Exposition;
@@ -182,14 +181,10 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
 
 /// Labels of a link.
 fn of_link(link: &LinkState) -> [Label<'_>; 3] {
-    let kind = match link.kind {
-        Kind::Physical => "physical",
-        Kind::Logical => "logical",
-    };
     [
         ("upstream", &link.upstream),
         ("replica", &link.replica),
-        ("kind", kind),
+        ("kind", link.kind.name()),
     ]
 }
 

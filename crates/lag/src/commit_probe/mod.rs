@@ -18,7 +18,7 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::heartbeat::{PREFIX, position};
-use crate::links::Kind;
+use crate::links::LinkKind;
 use crate::node::Node;
 use crate::window::median;
 use crate::{LagError, Result};
@@ -116,7 +116,7 @@ pub struct ReplicaTimes {
     /// What it calls itself.
     pub replica: String,
     /// How it replicates.
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// `sync_state` of the primary.
     pub sync_state: String,
     /// One for each level.
@@ -139,7 +139,7 @@ pub struct CommitProbe {
 struct Replica {
     pid: u32,
     name: String,
-    kind: Kind,
+    kind: LinkKind,
     sync_state: String,
 }
 
@@ -223,8 +223,8 @@ fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
             name: next().unwrap_or_default(),
             sync_state: next().unwrap_or_default(),
             kind: match next().as_deref() {
-                Some("logical") => Kind::Logical,
-                _ => Kind::Physical,
+                Some("logical") => LinkKind::Logical,
+                _ => LinkKind::Physical,
             },
         })
     };
@@ -332,7 +332,7 @@ fn read(
     let only = replicas.iter().filter(synchronous).count() == 1;
     let mut rows = Vec::new();
     for replica in replicas {
-        if replica.kind == Kind::Logical && !with_table {
+        if replica.kind == LinkKind::Logical && !with_table {
             continue;
         }
         let waited = only && synchronous(&replica);
@@ -356,11 +356,11 @@ fn read(
     }
     for (kind, words) in [
         (
-            Kind::Physical,
+            LinkKind::Physical,
             "no physical standby streams from the primary",
         ),
         (
-            Kind::Logical,
+            LinkKind::Logical,
             "no subscriber was measured: name every subscriber with --subscriber",
         ),
     ] {
@@ -415,24 +415,24 @@ fn time(
 /// A flush that takes so many times as long as the apply waits for the WAL writer.
 const WAITS_FOR_WAL_WRITER: f64 = 4.0;
 
-fn explain(kind: Kind, level: Level, times: [Option<f64>; 3]) -> String {
+fn explain(kind: LinkKind, level: Level, times: [Option<f64>; 3]) -> String {
     let [_, on, apply] = times;
     let waits = match (on, apply) {
         (Some(on), Some(apply)) => on > WAITS_FOR_WAL_WRITER * apply && on - apply > 20.0,
         _ => false,
     };
     match (kind, level) {
-        (Kind::Physical, Level::RemoteWrite) => "until the walreceiver has written it",
-        (Kind::Physical, Level::On) => "and flushed it",
-        (Kind::Physical, Level::RemoteApply) => "and the startup process has replayed it",
-        (Kind::Logical, Level::RemoteWrite) => {
+        (LinkKind::Physical, Level::RemoteWrite) => "until the walreceiver has written it",
+        (LinkKind::Physical, Level::On) => "and flushed it",
+        (LinkKind::Physical, Level::RemoteApply) => "and the startup process has replayed it",
+        (LinkKind::Logical, Level::RemoteWrite) => {
             "until the apply worker has received it, which is one process: so until it has applied it"
         }
-        (Kind::Logical, Level::On) if waits => {
+        (LinkKind::Logical, Level::On) if waits => {
             "until the subscriber has flushed it: the apply worker commits asynchronously, so this waits for the WAL writer, up to three times wal_writer_delay; the subscription's synchronous_commit = on avoids it"
         }
-        (Kind::Logical, Level::On) => "until the subscriber has applied and flushed it",
-        (Kind::Logical, Level::RemoteApply) => {
+        (LinkKind::Logical, Level::On) => "until the subscriber has applied and flushed it",
+        (LinkKind::Logical, Level::RemoteApply) => {
             "until the apply worker has committed it, flushed or not: a subscriber applies first and flushes later"
         }
     }
@@ -470,15 +470,15 @@ mod tests {
         let replica = Replica {
             pid: 1,
             name: "s".to_owned(),
-            kind: Kind::Logical,
+            kind: LinkKind::Logical,
             sync_state: "async".to_owned(),
         };
         let times = Level::ALL.map(|level| time(&replica, level, &made, &looks, false));
         assert_eq!(times, [Some(2.0), Some(400.0), Some(5.0)]);
         assert_eq!(time(&replica, Level::On, &made, &looks, true), Some(7.0));
         assert_eq!(time(&replica, Level::On, &made, &looks[..3], false), None);
-        assert!(explain(Kind::Logical, Level::On, times).contains("WAL writer"));
-        assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
+        assert!(explain(LinkKind::Logical, Level::On, times).contains("WAL writer"));
+        assert!(!explain(LinkKind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
         let probe = read(
             std::slice::from_ref(&replica),
             &made,

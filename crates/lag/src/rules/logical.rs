@@ -1,7 +1,7 @@
 //! Signals of decoding and applying.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Decoding, Sender};
 use crate::window::{median, ratio};
 
@@ -24,7 +24,9 @@ const PUSHED_SHARE: f64 = 0.3;
 const GIANT_TIMES: f64 = 8.0;
 
 fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
-    view.links.iter().filter(|link| link.kind == Kind::Logical)
+    view.links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
 }
 
 /// Those of them that end at a consumer, not at a relay, which applies nothing.

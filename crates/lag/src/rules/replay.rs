@@ -1,7 +1,7 @@
 //! Signals of replay on a standby.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Extension, Process, Sample, Session};
 use crate::window::NodeWindow;
 
@@ -32,7 +32,7 @@ const STARTUP: &str = "startup";
 fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
     view.links
         .iter()
-        .filter(|link| link.kind == Kind::Physical)
+        .filter(|link| link.kind == LinkKind::Physical)
         .filter_map(|link| Some((link, link.replica?)))
 }
 
@@ -55,7 +55,7 @@ fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
 
 fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     let last = link.points.last();
-    let waiting = last.map_or(0, |point| point.stage(Kind::Physical, Stage::Replay)) as f64;
+    let waiting = last.map_or(0, |point| point.stage(LinkKind::Physical, Stage::Replay)) as f64;
     let evidence = evidence.fact(
         "unreplayed_bytes",
         waiting,

@@ -3,7 +3,7 @@
 
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, LAG_MS};
+use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Slot};
@@ -136,7 +136,11 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let age = |sample: &Sample| {
             let slot = link
                 .slot
@@ -180,7 +184,11 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Logical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
+    {
         let written = link
             .upstream
             .growth(|sample| sample.end().map(|end| u64::from(end) as f64));
@@ -220,7 +228,11 @@ pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let Some(node) = link.replica else { continue };
         let age = node
             .last()
