@@ -11,6 +11,7 @@
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`sample`] | one node at one moment |
 //! | [`relay`] | what a relay's console says |
+//! | [`states`] | what servers and relays call their states, as enums |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`questions`] | the SQL, and where PostgreSQL 15 to 18 differ |
 //! | [`node_sampler`] | one connection that takes samples |
@@ -50,6 +51,7 @@ pub mod relay;
 pub mod rules;
 pub mod sample;
 pub mod sanitize;
+pub mod states;
 pub mod watch;
 pub mod window;
 

@@ -12,6 +12,7 @@ use crate::node::Role;
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::sample::{Receiver, Sample, Sender, Subscription};
+use crate::states::{SenderState, SlotType, SyncState};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
@@ -316,8 +317,8 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
         }
         let sender = slot.active_pid.and_then(|pid| last.sender(pid));
         links.push(Link {
-            kind: match slot.slot_type.as_str() {
-                "logical" => LinkKind::Logical,
+            kind: match slot.slot_type {
+                SlotType::Logical => LinkKind::Logical,
                 _ => LinkKind::Physical,
             },
             upstream,
@@ -342,7 +343,7 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
                 && link.slot.is_none()
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        if of_slot || known || sender.state.as_deref() == Some("backup") {
+        if of_slot || known || sender.state == Some(SenderState::Backup) {
             continue;
         }
         links.push(Link {
@@ -648,8 +649,8 @@ impl<'a> Link<'a> {
             .iter()
             .rev()
             .find_map(|sample| self.sender(sample));
-        last.and_then(|sender| sender.sync_state.as_deref())
-            .is_some_and(|state| state == "sync" || state == "quorum")
+        last.and_then(|sender| sender.sync_state.as_ref())
+            .is_some_and(SyncState::is_waited_for)
     }
 }
 

@@ -9,6 +9,7 @@ use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::states::GroupState;
 use lockstep_wire::Lsn;
 
 /// When it was made, milliseconds since 1970.
@@ -90,7 +91,7 @@ fn relay() -> Relay {
     Relay {
         groups: vec![Group {
             name: "orders".to_owned(),
-            state: "streaming".to_owned(),
+            state: GroupState::Streaming,
             cache_bytes: 1 << 20,
             cache_limit_bytes: 16 << 20,
             spool_bytes: 1 << 30,

@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::heartbeat::{PREFIX, position};
 use crate::links::LinkKind;
 use crate::node::Node;
+use crate::states::SyncState;
 use crate::window::median;
 use crate::{LagError, Result};
 
@@ -118,7 +119,7 @@ pub struct ReplicaTimes {
     /// How it replicates.
     pub kind: LinkKind,
     /// `sync_state` of the primary.
-    pub sync_state: String,
+    pub sync_state: SyncState,
     /// One for each level.
     pub cells: Vec<LevelTime>,
 }
@@ -140,7 +141,7 @@ struct Replica {
     pid: u32,
     name: String,
     kind: LinkKind,
-    sync_state: String,
+    sync_state: SyncState,
 }
 
 /// Positions of one replica at a moment.
@@ -221,7 +222,7 @@ fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
         Some(Replica {
             pid: next()?.parse().ok()?,
             name: next().unwrap_or_default(),
-            sync_state: next().unwrap_or_default(),
+            sync_state: next().unwrap_or_default().into(),
             kind: match next().as_deref() {
                 Some("logical") => LinkKind::Logical,
                 _ => LinkKind::Physical,
@@ -328,7 +329,7 @@ fn read(
     with_table: bool,
     mut missing: Vec<String>,
 ) -> CommitProbe {
-    let synchronous = |replica: &&Replica| matches!(replica.sync_state.as_str(), "sync" | "quorum");
+    let synchronous = |replica: &&Replica| replica.sync_state.is_waited_for();
     let only = replicas.iter().filter(synchronous).count() == 1;
     let mut rows = Vec::new();
     for replica in replicas {
@@ -471,7 +472,7 @@ mod tests {
             pid: 1,
             name: "s".to_owned(),
             kind: LinkKind::Logical,
-            sync_state: "async".to_owned(),
+            sync_state: SyncState::Async,
         };
         let times = Level::ALL.map(|level| time(&replica, level, &made, &looks, false));
         assert_eq!(times, [Some(2.0), Some(400.0), Some(5.0)]);

@@ -4,6 +4,7 @@ use super::relay::missed_share;
 use super::{Evidence, View, bytes, percent};
 use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Process, Sample};
+use crate::states::{BackendType, ReceiverStatus, WaitType};
 use crate::window::NodeWindow;
 
 /// A walreceiver that is seen at its disk in so many samples is held up by it.
@@ -17,7 +18,7 @@ const SEND_STAGES: f64 = 0.5;
 
 /// Waits of a process that writes WAL.
 fn writes_wal(process: &Process) -> bool {
-    process.waits("IO")
+    process.waits(&WaitType::Io)
         && process
             .wait
             .as_deref()
@@ -25,7 +26,7 @@ fn writes_wal(process: &Process) -> bool {
 }
 
 fn receiver(sample: &Sample) -> Option<&Process> {
-    sample.process("walreceiver")
+    sample.process(&BackendType::Walreceiver)
 }
 
 pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
@@ -40,10 +41,10 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
             let status = sample
                 .receiver
                 .as_ref()
-                .and_then(|receiver| receiver.status.as_deref());
+                .and_then(|receiver| receiver.status.as_ref());
             // Without the right to see it, a receiver that is there is taken as good.
             match status {
-                Some(status) => status == "streaming",
+                Some(status) => *status == ReceiverStatus::Streaming,
                 None => sample.receiver.is_some() || receiver(sample).is_some(),
             }
         };
@@ -115,7 +116,7 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
                 .totals
                 .io
                 .iter()
-                .find(|io| io.backend_type == "walreceiver")?;
+                .find(|io| io.backend_type == BackendType::Walreceiver)?;
             Some((io.fsync_time_ms, io.fsyncs))
         };
         let time = node.growth(|sample| flushes(sample).map(|io| io.0));

@@ -9,6 +9,7 @@ use lockstep_lag::node::Role;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::states::WalStatus;
 use lockstep_wire::Lsn;
 
 /// 2026-11-21 20:05:12 UTC.
@@ -139,10 +140,10 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
 fn slot(name: &str, kind: &str, active: bool) -> Slot {
     Slot {
         slot_name: name.to_owned(),
-        slot_type: kind.to_owned(),
+        slot_type: kind.into(),
         active,
         restart_lsn: Some(lsn(498)),
-        wal_status: Some("reserved".to_owned()),
+        wal_status: Some(WalStatus::Reserved),
         ..Slot::default()
     }
 }
@@ -282,7 +283,7 @@ fn findings() -> Vec<Finding> {
 pub fn relayed() -> State {
     let group = |name: &str, state: &str, reason: Option<&str>| Group {
         name: name.to_owned(),
-        state: state.to_owned(),
+        state: state.into(),
         reason: reason.map(str::to_owned),
         received: Some(lsn(499)),
         durable: Some(lsn(498)),

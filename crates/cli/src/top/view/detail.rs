@@ -4,6 +4,7 @@
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::rules::percent;
+use lockstep_lag::states::WalStatus;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -313,7 +314,7 @@ impl Page {
                 if slot.active { "yes" } else { "no" },
                 right(&kept, 7),
                 right(&safe, 7),
-                slot.wal_status.as_deref().unwrap_or("-"),
+                slot.wal_status.as_ref().map_or("-", WalStatus::name),
             )));
         }
     }
