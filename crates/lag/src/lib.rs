@@ -58,5 +58,6 @@ pub mod window;
 pub use diagnosis::{Diagnosis, Finding, diagnose};
 pub use error::{LagError, Result};
 pub use node::{Node, Role, Trouble};
+pub use rules::Cause;
 pub use sample::Sample;
 pub use window::Window;

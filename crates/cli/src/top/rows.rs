@@ -288,8 +288,7 @@ fn brief(trouble: &str) -> String {
 
 /// A cause's name as words.
 fn words(cause: Cause) -> String {
-    let name = serde_json::to_value(cause).unwrap_or_default();
-    name.as_str().unwrap_or_default().replace('_', " ")
+    cause.id().replace('_', " ")
 }
 
 /// Orders of rows.
