@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use lockstep_bench::BenchError;
 use lockstep_client::ClientError;
 use lockstep_lab::{LabError, Role, guard};
-use lockstep_lag::plain::plain;
+use lockstep_lag::sanitize::sanitize;
 use lockstep_player::PlayerError;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
@@ -107,7 +107,7 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
 /// Writes one line to standard error. Words of servers in it do nothing to a terminal.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lockstep: {}", plain(&line));
+    let _ = writeln!(std::io::stderr(), "lockstep: {}", sanitize(&line));
 }
 
 fn code(error: &anyhow::Error) -> u8 {

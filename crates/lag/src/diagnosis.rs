@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{Kind, Stage};
+use crate::links::{LinkKind, Stage};
 use crate::node::{Role, Trouble};
 use crate::rules::{Cause, Fact, RULES, Severity, View};
 use crate::window::Window;
@@ -50,7 +50,7 @@ pub struct LinkReport {
     /// The replica.
     pub replica: String,
     /// How.
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// Its slot.
     pub slot: Option<String>,
     /// It lags.

@@ -3,7 +3,7 @@
 use lockstep_client::ClientError;
 
 use crate::node::Trouble;
-use crate::plain::plain;
+use crate::sanitize::sanitize;
 
 /// Result of everything in this crate.
 pub type Result<T, E = LagError> = std::result::Result<T, E>;
@@ -39,10 +39,10 @@ impl LagError {
         match self {
             Self::Version(major) => Trouble::Version { major: *major },
             Self::WrongRole(reason) => Trouble::WrongRole {
-                reason: plain(reason),
+                reason: sanitize(reason),
             },
             other => Trouble::Unreachable {
-                reason: plain(&other.to_string()),
+                reason: sanitize(&other.to_string()),
             },
         }
     }

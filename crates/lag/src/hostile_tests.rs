@@ -12,11 +12,11 @@ use serde_json::{Value, json};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::monitor;
 use crate::node::{Role, Trouble};
-use crate::plain::plain;
-use crate::probe::{MOST_ROWS, read_parts, read_relay};
+use crate::node_sampler::{MOST_ROWS, read_parts, read_relay};
 use crate::questions::Part;
 use crate::relay;
 use crate::sample::{Facts, Sample};
+use crate::sanitize::sanitize;
 use crate::watch::compare;
 use crate::window::{Glance, MOST_BYTES, NodeWindow, Window};
 use crate::{LagError, Result};
@@ -394,7 +394,7 @@ fn node(rng: &mut Rng, name: &str, role: Role) -> NodeWindow {
         settings: names
             .map(|name| {
                 let value = rng.choice(values).unwrap();
-                (name.to_owned(), plain(value))
+                (name.to_owned(), sanitize(value))
             })
             .into(),
         ..Facts::default()
@@ -424,7 +424,7 @@ fn window(rng: &mut Rng) -> Window {
 
 /// Nothing that a terminal would obey.
 fn harmless(text: &str) {
-    assert_eq!(plain(text), text);
+    assert_eq!(sanitize(text), text);
 }
 
 fn finite(number: f64) {

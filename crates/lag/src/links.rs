@@ -12,6 +12,7 @@ use crate::node::Role;
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::sample::{Receiver, Sample, Sender, Subscription};
+use crate::states::{SenderState, SlotType, SyncState};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
@@ -21,14 +22,24 @@ pub const LAG_MS: f64 = 200.0;
 /// From here on a single moment of lag counts, milliseconds.
 pub const SPIKE_MS: f64 = 1_000.0;
 
-/// How WAL gets there.
+/// How WAL gets to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum LinkKind {
     /// As it is.
     Physical,
     /// Decoded.
     Logical,
+}
+
+impl LinkKind {
+    /// As JSON, metrics and people have it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Physical => "physical",
+            Self::Logical => "logical",
+        }
+    }
 }
 
 /// Parts of the way, in order.
@@ -50,15 +61,15 @@ impl Stage {
     pub const ALL: [Self; 4] = [Self::Send, Self::Receive, Self::Flush, Self::Replay];
 
     /// What it is called on a way of this kind.
-    pub fn name(self, kind: Kind) -> &'static str {
+    pub fn name(self, kind: LinkKind) -> &'static str {
         match (kind, self) {
-            (Kind::Physical, Self::Send) => "send",
-            (Kind::Logical, Self::Send) => "decode",
+            (LinkKind::Physical, Self::Send) => "send",
+            (LinkKind::Logical, Self::Send) => "decode",
             (_, Self::Receive) => "receive",
-            (Kind::Physical, Self::Flush) => "flush",
-            (Kind::Logical, Self::Flush) => "apply",
-            (Kind::Physical, Self::Replay) => "replay",
-            (Kind::Logical, Self::Replay) => "flush",
+            (LinkKind::Physical, Self::Flush) => "flush",
+            (LinkKind::Logical, Self::Flush) => "apply",
+            (LinkKind::Physical, Self::Replay) => "replay",
+            (LinkKind::Logical, Self::Replay) => "flush",
         }
     }
 }
@@ -86,7 +97,7 @@ pub struct Point {
 #[derive(Debug)]
 pub struct Link<'a> {
     /// How.
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// Where it comes from.
     pub upstream: &'a NodeWindow,
     /// Where it goes, if that was asked.
@@ -162,7 +173,7 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
             .any(|sender| sender.application_name == *name)
     });
     Some(Link {
-        kind: Kind::Physical,
+        kind: LinkKind::Physical,
         upstream,
         replica: Some(node),
         name: node.name.clone(),
@@ -221,7 +232,7 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
         let upstream = servers.find(has_slot)?;
         Some(Link {
-            kind: Kind::Logical,
+            kind: LinkKind::Logical,
             upstream,
             replica: Some(node),
             name: group_name(node, &group.name),
@@ -267,7 +278,7 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             _ => format!("{} ({})", node.name, subscription.name),
         };
         Some(Link {
-            kind: Kind::Logical,
+            kind: LinkKind::Logical,
             upstream,
             replica: Some(node),
             name,
@@ -306,9 +317,9 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
         }
         let sender = slot.active_pid.and_then(|pid| last.sender(pid));
         links.push(Link {
-            kind: match slot.slot_type.as_str() {
-                "logical" => Kind::Logical,
-                _ => Kind::Physical,
+            kind: match slot.slot_type {
+                SlotType::Logical => LinkKind::Logical,
+                _ => LinkKind::Physical,
             },
             upstream,
             replica: None,
@@ -332,11 +343,11 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
                 && link.slot.is_none()
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        if of_slot || known || sender.state.as_deref() == Some("backup") {
+        if of_slot || known || sender.state == Some(SenderState::Backup) {
             continue;
         }
         links.push(Link {
-            kind: Kind::Physical,
+            kind: LinkKind::Physical,
             upstream,
             replica: None,
             name: sender.application_name.clone(),
@@ -352,7 +363,7 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
 fn points(link: &Link<'_>) -> Vec<Point> {
     // A subscriber does not know its applied position; its publisher is told.
     let samples = match (link.kind, link.replica) {
-        (Kind::Physical, Some(replica)) => &replica.samples,
+        (LinkKind::Physical, Some(replica)) => &replica.samples,
         _ => &link.upstream.samples,
     };
     samples
@@ -365,14 +376,14 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let above = link.upstream.sample_at(sample.at)?;
     let sender = link.sender(above);
     let own = match (link.kind, link.replica) {
-        (Kind::Physical, Some(_)) => Some(sample),
+        (LinkKind::Physical, Some(_)) => Some(sample),
         _ => None,
     };
     let confirmed = || {
         let slot = above.slot(link.slot.as_deref()?)?;
         match link.kind {
-            Kind::Logical => slot.confirmed_flush_lsn,
-            Kind::Physical => slot.restart_lsn,
+            LinkKind::Logical => slot.confirmed_flush_lsn,
+            LinkKind::Physical => slot.restart_lsn,
         }
     };
     let own_replay = own.and_then(|own| own.wal.replay);
@@ -393,8 +404,8 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         .and_then(|own| own.receiver.as_ref()?.written_lsn)
         .max(group.and_then(|group| group.received));
     let least = match link.kind {
-        Kind::Physical => flush,
-        Kind::Logical => replay,
+        LinkKind::Physical => flush,
+        LinkKind::Logical => replay,
     };
     let write = own_write
         .max(sender.and_then(|sender| sender.write_lsn))
@@ -443,14 +454,14 @@ impl Point {
     }
 
     /// Bytes between the ends of a stage.
-    pub fn stage(&self, kind: Kind, stage: Stage) -> u64 {
+    pub fn stage(&self, kind: LinkKind, stage: Stage) -> u64 {
         match (kind, stage) {
             (_, Stage::Send) => bytes_between(self.sent, self.end),
             (_, Stage::Receive) => bytes_between(self.write, self.sent),
-            (Kind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
-            (Kind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
-            (Kind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
-            (Kind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
+            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
+            (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
+            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
+            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
         }
     }
 }
@@ -638,8 +649,8 @@ impl<'a> Link<'a> {
             .iter()
             .rev()
             .find_map(|sample| self.sender(sample));
-        last.and_then(|sender| sender.sync_state.as_deref())
-            .is_some_and(|state| state == "sync" || state == "quorum")
+        last.and_then(|sender| sender.sync_state.as_ref())
+            .is_some_and(SyncState::is_waited_for)
     }
 }
 

@@ -8,9 +8,10 @@ use lockstep_client::Table;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
-use crate::plain::plain;
 use crate::position;
 use crate::sample::{Sample, Sender, Slot};
+use crate::sanitize::sanitize;
+use crate::states::{GroupState, SenderState, SlotType};
 use crate::{LagError, Result};
 
 /// What a relay is asked. Slots first: the ends that they are held against are then not older.
@@ -24,12 +25,6 @@ pub const VERSION: &str = "SHOW VERSION";
 
 /// What its answer begins with.
 pub const VERSION_WORDS: &str = "lockstep relay ";
-
-/// A group that does what it should is in this state.
-pub const STREAMING: &str = "streaming";
-
-/// All states of a group, as a relay\'s console names them.
-pub const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
 
 /// Most groups and most slots that are read; a relay has at most 1,024 slots.
 pub const MOST_ROWS: usize = 2_048;
@@ -55,8 +50,7 @@ pub struct Group {
     pub upstream_slot: String,
     /// The database that is decoded.
     pub database: String,
-    /// `streaming`, `connecting`, `waiting` or `failed`.
-    pub state: String,
+    pub state: GroupState,
     /// Why it does not stream.
     pub reason: Option<String>,
     /// Host and port of the primary that it is connected to.
@@ -178,7 +172,7 @@ impl Relay {
         for slot in &self.slots {
             sample.slots.push(Slot {
                 slot_name: slot.name.clone(),
-                slot_type: "logical".to_owned(),
+                slot_type: SlotType::Logical,
                 database: Some(slot.database.clone()),
                 active: slot.active_pid.is_some(),
                 active_pid: slot.active_pid,
@@ -188,7 +182,7 @@ impl Relay {
             });
             sample.senders.extend(slot.active_pid.map(|pid| Sender {
                 pid,
-                state: Some(STREAMING.to_owned()),
+                state: Some(SenderState::Streaming),
                 sent_lsn: slot.sent,
                 write_lsn: slot.written,
                 flush_lsn: slot.confirmed,
@@ -207,7 +201,7 @@ impl Group {
 
     /// It does what it should.
     pub fn is_streaming(&self) -> bool {
-        self.state == STREAMING
+        self.state == GroupState::Streaming
     }
 }
 
@@ -241,7 +235,7 @@ fn groups(upstream: &Table) -> Result<Vec<Group>> {
             name: row.text(name),
             upstream_slot: row.text(slot),
             database: row.text(database),
-            state: row.text(state),
+            state: row.text(state).into(),
             reason: row.known(reason),
             primary: row.known(primary),
             sent: row.position(sent)?,
@@ -347,7 +341,7 @@ impl Row<'_> {
     }
 
     fn known(&self, at: usize) -> Option<String> {
-        let text = plain(self.value(at)?);
+        let text = sanitize(self.value(at)?);
         Some(match text.char_indices().nth(MOST_TEXT) {
             Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
             None => text,
@@ -366,7 +360,7 @@ impl Row<'_> {
             what: self.question.to_owned(),
             reason: format!(
                 "\"{}\" makes no sense there",
-                plain(text).chars().take(40).collect::<String>()
+                sanitize(text).chars().take(40).collect::<String>()
             ),
         })
     }

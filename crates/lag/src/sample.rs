@@ -6,9 +6,13 @@ use std::time::Duration;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::local::Cpu;
 use crate::position;
+use crate::process_cpu::Cpu;
 use crate::relay::Relay;
+use crate::states::{
+    BackendType, ReceiverStatus, ReplayPause, SenderState, SlotType, SyncState, SynchronousCommit,
+    WaitType, WalStatus,
+};
 
 /// What does not change while a connection lasts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -105,8 +109,7 @@ pub struct Wal {
     pub replay: Option<Lsn>,
     /// Since the commit that was replayed last was made, by the standby's own clock.
     pub replayed_commit_age_ms: Option<f64>,
-    /// `not paused`, `pause requested`, `paused`.
-    pub pause: Option<String>,
+    pub pause: Option<ReplayPause>,
 }
 
 /// A row of `pg_stat_replication`.
@@ -119,10 +122,8 @@ pub struct Sender {
     pub application_name: String,
     /// The other end's address.
     pub client: Option<String>,
-    /// `streaming`, `catchup`, `backup`, ...
-    pub state: Option<String>,
-    /// `async`, `sync`, `potential`, `quorum`.
-    pub sync_state: Option<String>,
+    pub state: Option<SenderState>,
+    pub sync_state: Option<SyncState>,
     /// Handed to the network.
     #[serde(with = "position")]
     pub sent_lsn: Option<Lsn>,
@@ -151,8 +152,7 @@ pub struct Sender {
 pub struct Slot {
     /// Its name.
     pub slot_name: String,
-    /// `physical` or `logical`.
-    pub slot_type: String,
+    pub slot_type: SlotType,
     /// The database of a logical slot.
     pub database: Option<String>,
     /// Goes away with its session.
@@ -169,8 +169,7 @@ pub struct Slot {
     /// Confirmed by the consumer of a logical slot.
     #[serde(with = "position")]
     pub confirmed_flush_lsn: Option<Lsn>,
-    /// `reserved`, `extended`, `unreserved`, `lost`.
-    pub wal_status: Option<String>,
+    pub wal_status: Option<WalStatus>,
     /// Bytes that may still be written before it is in danger.
     pub safe_wal_size: Option<i64>,
     /// A standby's copy of the primary's slot, which nobody can use yet.
@@ -205,8 +204,7 @@ pub struct Decoding {
 pub struct Receiver {
     /// The walreceiver.
     pub pid: u32,
-    /// `streaming`, `waiting`, ...
-    pub status: Option<String>,
+    pub status: Option<ReceiverStatus>,
     /// Given to the operating system.
     #[serde(with = "position")]
     pub written_lsn: Option<Lsn>,
@@ -239,7 +237,7 @@ pub struct Subscription {
     /// Its slot on the publisher.
     pub slot_name: Option<String>,
     /// `synchronous_commit` of its worker.
-    pub synchronous_commit: String,
+    pub synchronous_commit: SynchronousCommit,
     /// The apply worker, while it runs.
     pub pid: Option<u32>,
     /// Last position received.
@@ -262,10 +260,9 @@ pub struct Subscription {
 pub struct Process {
     /// Its process id.
     pub pid: u32,
-    /// `startup`, `walsender`, ...
-    pub backend_type: String,
+    pub backend_type: BackendType,
     /// What kind of event it waits for; None while it runs.
-    pub wait_type: Option<String>,
+    pub wait_type: Option<WaitType>,
     /// What it waits for.
     pub wait: Option<String>,
     /// Who holds the lock that it waits for.
@@ -277,8 +274,8 @@ pub struct Process {
 
 impl Process {
     /// It waits for this kind of event.
-    pub fn waits(&self, kind: &str) -> bool {
-        self.wait_type.as_deref() == Some(kind)
+    pub fn waits(&self, kind: &WaitType) -> bool {
+        self.wait_type.as_ref() == Some(kind)
     }
 
     /// It waits for this event.
@@ -355,8 +352,7 @@ pub struct Totals {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Io {
-    /// `startup`, `walreceiver`.
-    pub backend_type: String,
+    pub backend_type: BackendType,
     /// Reads.
     pub reads: f64,
     /// Time in them, ms; 0 unless `track_io_timing` is on.
@@ -412,10 +408,10 @@ impl Sample {
     }
 
     /// The only process of a kind.
-    pub fn process(&self, backend_type: &str) -> Option<&Process> {
+    pub fn process(&self, backend_type: &BackendType) -> Option<&Process> {
         self.processes
             .iter()
-            .find(|process| process.backend_type == backend_type)
+            .find(|process| process.backend_type == *backend_type)
     }
 
     /// A process by its id.

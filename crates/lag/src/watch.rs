@@ -5,9 +5,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
-use crate::plain::plain;
-use crate::probe::Probe;
+use crate::node_sampler::NodeSampler;
 use crate::sample::{Sample, Slot};
+use crate::sanitize::sanitize;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
 
@@ -72,7 +72,7 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
         match follow(node, watch, began, &mut seen) {
             Ok(()) => {
                 seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
-                    reason: plain(&error.to_string()),
+                    reason: sanitize(&error.to_string()),
                 }));
                 return seen;
             }
@@ -93,15 +93,15 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
 
 /// One connection, until the time is over or it is lost.
 fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) -> Result<()> {
-    let mut probe = Probe::connect(node, watch.application_name)?;
-    seen.facts = probe.facts().clone();
+    let mut sampler = NodeSampler::connect(node, watch.application_name)?;
+    seen.facts = sampler.facts().clone();
     loop {
         let asked = Instant::now();
-        let sample = probe.sample(began)?;
+        let sample = sampler.sample(began)?;
         seen.troubles
             .retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
-        seen.troubles.extend(probe.gaps().iter().cloned());
-        seen.troubles.extend(probe.mismatch(&sample));
+        seen.troubles.extend(sampler.gaps().iter().cloned());
+        seen.troubles.extend(sampler.mismatch(&sample));
         seen.keep(sample);
         let next = asked + watch.every;
         if next > began + watch.length {

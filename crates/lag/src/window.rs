@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use lockstep_wire::Lsn;
 
-use crate::local::Cpu;
 use crate::node::{Role, Trouble};
+use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Process, Sample};
 
 /// Most samples of a node in one window; the oldest go first.

@@ -8,7 +8,7 @@ use clap::{Args, value_parser};
 use lockstep_bench::commit_levels::{Awaited, Bed, Flushing};
 use lockstep_client::Conninfo;
 use lockstep_lab::machine;
-use lockstep_lag::trial::{Pace, Plan, trial};
+use lockstep_lag::commit_probe::{Pace, Plan, probe_commits};
 use lockstep_lag::{Node, Role};
 use serde::{Deserialize, Serialize};
 
@@ -188,7 +188,7 @@ fn measure(bed: &Bed, awaited: Awaited, pace: Pace, commits: u32) -> Result<[f64
         watch: false,
         application_name: "lockstep bench",
     };
-    let measured = trial(&primary, &subscribers, plan)?;
+    let measured = probe_commits(&primary, &subscribers, plan)?;
     let row = measured
         .rows
         .iter()

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::heartbeat::Heartbeat;
-use lockstep_lag::trial::{Pace, Plan, Trial, trial};
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
@@ -95,7 +95,7 @@ struct Whole<'a> {
 pub struct Probed {
     /// Time to commit.
     #[serde(flatten)]
-    trial: Trial,
+    commits: CommitProbe,
     /// From commit until visible on each standby, in the middle of some; None if it took too
     /// long.
     visible_ms: BTreeMap<String, Option<f64>>,
@@ -132,7 +132,7 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
         watch: true,
         application_name: APPLICATION_NAME,
     };
-    let trial = trial(primary, &subscribers, plan).map_err(refused)?;
+    let commits = probe_commits(primary, &subscribers, plan).map_err(refused)?;
     let mut visible_ms = BTreeMap::new();
     for standby in of_role(Role::Standby) {
         visible_ms.insert(
@@ -140,7 +140,10 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
             beats(primary, standby).map_err(refused)?,
         );
     }
-    Ok(Probed { trial, visible_ms })
+    Ok(Probed {
+        commits,
+        visible_ms,
+    })
 }
 
 fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {

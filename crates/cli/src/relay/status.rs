@@ -5,8 +5,8 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::{ClientError, Connection, Purpose};
+use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
-use lockstep_relay::metrics::STREAMING;
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
@@ -173,7 +173,10 @@ impl Listing {
     fn not_streaming(&self) -> Vec<String> {
         self.rows
             .iter()
-            .filter(|row| self.value(row, "state") != Some(STREAMING))
+            .filter(|row| {
+                let state = self.value(row, "state").map(GroupState::from);
+                state != Some(GroupState::Streaming)
+            })
             .map(|row| {
                 let value = |name| self.value(row, name);
                 let reason = value("reason").map(|reason| format!(": {reason}"));
@@ -185,5 +188,18 @@ impl Listing {
                 )
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lockstep_relay::metrics::GROUP_STATES;
+
+    /// Crate lag reads consoles without linking the relay in, so it has its own list.
+    #[test]
+    fn lag_knows_the_states_of_the_relay() {
+        let known: Vec<&str> = GroupState::KNOWN.iter().map(GroupState::name).collect();
+        assert_eq!(known, GROUP_STATES);
     }
 }

@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::links::Kind;
+use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::states::GroupState;
 use lockstep_wire::Lsn;
 
 /// When it was made, milliseconds since 1970.
@@ -55,7 +56,10 @@ pub fn state() -> State {
             },
             node("app", Role::Subscriber),
         ],
-        links: vec![link("standby", Kind::Physical), link("app", Kind::Logical)],
+        links: vec![
+            link("standby", LinkKind::Physical),
+            link("app", LinkKind::Logical),
+        ],
     }
 }
 
@@ -87,7 +91,7 @@ fn relay() -> Relay {
     Relay {
         groups: vec![Group {
             name: "orders".to_owned(),
-            state: "streaming".to_owned(),
+            state: GroupState::Streaming,
             cache_bytes: 1 << 20,
             cache_limit_bytes: 16 << 20,
             spool_bytes: 1 << 30,
@@ -114,10 +118,10 @@ fn slot() -> Slot {
     }
 }
 
-fn link(replica: &str, kind: Kind) -> LinkState {
+fn link(replica: &str, kind: LinkKind) -> LinkState {
     let names = match kind {
-        Kind::Physical => ["send", "receive", "flush", "replay"],
-        Kind::Logical => ["decode", "receive", "apply", "flush"],
+        LinkKind::Physical => ["send", "receive", "flush", "replay"],
+        LinkKind::Logical => ["decode", "receive", "apply", "flush"],
     };
     LinkState {
         id: format!("primary/{replica}"),
@@ -139,7 +143,7 @@ fn link(replica: &str, kind: Kind) -> LinkState {
         write_lsn: None,
         flush_lsn: None,
         replay_lsn: None,
-        visible_ms: (kind == Kind::Physical).then_some(3.0),
+        visible_ms: (kind == LinkKind::Physical).then_some(3.0),
         suspect: None,
     }
 }

@@ -4,11 +4,9 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
-use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
 use lockstep_service::exposition::Exposition;
-use serde::Serialize;
 
 mod relay;
 #[cfg(test)]
@@ -133,14 +131,6 @@ fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
 }
 
-/// A name as JSON has it.
-fn name_of(value: impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
-    }
-}
-
 fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
     let up = Family(
         "up",
@@ -182,14 +172,10 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
 
 /// Labels of a link.
 fn of_link(link: &LinkState) -> [Label<'_>; 3] {
-    let kind = match link.kind {
-        Kind::Physical => "physical",
-        Kind::Logical => "logical",
-    };
     [
         ("upstream", &link.upstream),
         ("replica", &link.replica),
-        ("kind", kind),
+        ("kind", link.kind.name()),
     ]
 }
 
@@ -241,14 +227,15 @@ fn causes(text: &mut Exposition, state: &State) {
         "1 for each cause that is found now; none is there otherwise.",
     );
     family(text, &about);
-    let found = state.diagnosis.findings.iter().map(|found| {
-        let (cause, severity) = (name_of(found.cause), name_of(found.severity));
-        (found.at.as_str(), cause, severity)
-    });
+    let found = state
+        .diagnosis
+        .findings
+        .iter()
+        .map(|found| (found.at.as_str(), found.cause.id(), found.severity.name()));
     // Two sessions may be to blame for the same.
     let found: std::collections::BTreeSet<_> = found.collect();
     for (at, cause, severity) in &found {
-        let labels = [("at", *at), ("cause", cause), ("severity", severity)];
+        let labels = [("at", *at), ("cause", *cause), ("severity", *severity)];
         text.sample("cause", &labels, "1");
     }
 }

@@ -15,9 +15,9 @@ use crate::node::{Node, Role};
 use crate::watch::compare;
 use crate::window::{NodeWindow, Window};
 
-mod beats;
+mod heartbeats;
 mod history;
-mod keep;
+mod node_thread;
 mod state;
 
 pub use history::{LinkHistory, Moment};
@@ -88,10 +88,10 @@ impl Monitor {
         });
         for index in 0..shared.nodes.len() {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || keep::keep(&shared, index));
+            thread::spawn(move || node_thread::run(&shared, index));
         }
         if shared.settings.heartbeat {
-            beats::start(&shared);
+            heartbeats::start(&shared);
         }
         let diagnoser = Arc::clone(&shared);
         thread::spawn(move || {

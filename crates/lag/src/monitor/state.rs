@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
-use crate::links::{Kind, Link, Point, Stage, links as find_links};
+use crate::links::{Link, LinkKind, Point, Stage, links as find_links};
 use crate::node::{Node, Role};
 use crate::position;
 use crate::relay::Relay;
@@ -113,7 +113,7 @@ pub struct LinkState {
     /// The replica.
     pub replica: String,
     /// How.
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// Its slot.
     pub slot: Option<String>,
     /// What it calls itself on its upstream.
@@ -291,7 +291,7 @@ impl LinkState {
             id: id.to_owned(),
             upstream: "primary".to_owned(),
             replica: id.to_owned(),
-            kind: Kind::Physical,
+            kind: LinkKind::Physical,
             slot: None,
             application_name: None,
             behind: false,
@@ -299,7 +299,7 @@ impl LinkState {
             lag_max_ms: 1.0,
             lag_bytes: 1,
             stages: Stage::ALL.map(|stage| StageState {
-                name: stage.name(Kind::Physical),
+                name: stage.name(LinkKind::Physical),
                 bytes: 0,
             }),
             end_lsn: None,

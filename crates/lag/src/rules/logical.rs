@@ -1,8 +1,9 @@
 //! Signals of decoding and applying.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Decoding, Sender};
+use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::window::{median, ratio};
 
 /// A flush that comes so much later than the apply is one that waits, milliseconds.
@@ -24,7 +25,9 @@ const PUSHED_SHARE: f64 = 0.3;
 const GIANT_TIMES: f64 = 8.0;
 
 fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
-    view.links.iter().filter(|link| link.kind == Kind::Logical)
+    view.links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
 }
 
 /// Those of them that end at a consumer, not at a relay, which applies nothing.
@@ -101,10 +104,10 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
         let commit = link
             .replica
             .and_then(|replica| link.subscribed(replica.last()?))
-            .map(|subscription| subscription.synchronous_commit.as_str());
+            .map(|subscription| &subscription.synchronous_commit);
         let late_ms = flush_ms - replay_ms;
         let waits = late_ms >= LATE_FLUSH_MS && flush_ms >= LATE_FLUSH_TIMES * replay_ms;
-        if !waits || !matches!(commit, None | Some("off")) {
+        if !waits || !matches!(commit, None | Some(SynchronousCommit::Off)) {
             continue;
         }
         let awaiting = link
@@ -146,7 +149,7 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
             );
         evidence.lag_ms = flush_ms;
         if let Some(commit) = commit {
-            evidence = evidence.name("synchronous_commit", commit);
+            evidence = evidence.name("synchronous_commit", commit.name());
         }
         if let Some(replica) = link.replica {
             evidence = evidence.setting(replica, "wal_writer_delay");
@@ -203,7 +206,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in behind(view) {
-        let Some(share) = link.worker_share(|process| process.waits("Lock")) else {
+        let Some(share) = link.worker_share(|process| process.waits(&WaitType::Lock)) else {
             continue;
         };
         if share < BLOCKED_SHARE {
@@ -242,7 +245,8 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
 /// cannot get rid of data.
 fn sender_shares(link: &Link<'_>) -> (f64, f64) {
     let pushed = link.pushed_share();
-    let runs = link.walsender_share(|process| process.wait.is_none() || process.waits("IO"));
+    let runs =
+        link.walsender_share(|process| process.wait.is_none() || process.waits(&WaitType::Io));
     (runs, pushed)
 }
 
@@ -276,7 +280,7 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             .fold(0.0, f64::max);
         let cpu = link
             .upstream
-            .cpu(|process| process.backend_type == "walsender");
+            .cpu(|process| process.backend_type == BackendType::Walsender);
         let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
             .fact(
                 "slots_behind",
@@ -484,9 +488,9 @@ fn of_consumer(
             "the subscriber was not asked (--subscriber), so this may be the network to it",
         );
     }
-    let cpu = link.replica.and_then(|replica| {
-        replica.cpu(|process| process.backend_type.starts_with("logical replication"))
-    });
+    let cpu = link
+        .replica
+        .and_then(|replica| replica.cpu(|process| process.backend_type.is_logical_worker()));
     if let Some(cpu) = cpu {
         evidence = evidence.fact(
             "worker_cpu_share",
@@ -500,7 +504,7 @@ fn of_consumer(
 /// What else an apply worker was seen waiting for, in words.
 fn worker_waits(link: &Link<'_>) -> String {
     let io = link
-        .worker_share(|process| process.waits("IO"))
+        .worker_share(|process| process.waits(&WaitType::Io))
         .unwrap_or(0.0);
     match io >= 0.1 {
         true => format!(", at its storage in {}", percent(io)),

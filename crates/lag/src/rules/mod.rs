@@ -13,6 +13,7 @@ use crate::links::{Link, links};
 use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
+mod cause;
 mod logical;
 mod receive;
 mod relay;
@@ -24,65 +25,8 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use cause::Cause;
 pub use table::RULES;
-
-/// What can be found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// Replay was paused by somebody.
-    ReplayPaused,
-    /// `recovery_min_apply_delay` holds replay back.
-    ReplayDelayed,
-    /// Replay waits for a query that needs old rows or holds a lock.
-    RecoveryConflict,
-    /// Replay waits for a page that a query pins.
-    CleanupLock,
-    /// Replay does not get the CPU.
-    ReplayStarved,
-    /// Replay uses a whole core.
-    ReplayAtCoreLimit,
-    /// Replay waits for storage.
-    ReplayWaitsForStorage,
-    /// Transactions with many savepoints.
-    ManySavepoints,
-    /// A standby does not stream.
-    NotStreaming,
-    /// The walreceiver writes and flushes slowly.
-    SlowWalFlush,
-    /// The network.
-    SlowNetwork,
-    /// An apply worker commits asynchronously, and its flush comes late.
-    AsynchronousApplyCommit,
-    /// A subscription is disabled or its worker fails.
-    ApplyStopped,
-    /// An apply worker waits for a lock.
-    ApplyBlocked,
-    /// One consumer is slower than the others.
-    SlowConsumer,
-    /// Decoding is slow for all.
-    SlowDecoding,
-    /// A transaction larger than decoding keeps in memory.
-    GiantTransaction,
-    /// Decoding writes transactions to disk.
-    SpillToDisk,
-    /// A slot keeps nearly as much WAL as it may.
-    RetainedWalNearLimit,
-    /// A slot keeps WAL for nobody.
-    UnusedSlot,
-    /// A group of a relay does not stream.
-    RelayNotStreaming,
-    /// A relay's spool is nearly as large as it may be.
-    RelaySpoolNearLimit,
-    /// A subscriber at a relay is so far behind that it is served from disk.
-    RelayReadsFromDisk,
-    /// A standby's queries keep dead rows on the primary.
-    FeedbackBloat,
-    /// Nothing is written, so the time since the last commit says nothing.
-    IdlePrimary,
-    /// WAL that is not for this replica.
-    OtherDatabases,
-}
 
 /// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -94,6 +38,17 @@ pub enum Severity {
     Risk,
     /// Lag.
     Lag,
+}
+
+impl Severity {
+    /// As in JSON and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Risk => "risk",
+            Self::Lag => "lag",
+        }
+    }
 }
 
 /// A figure that was measured.

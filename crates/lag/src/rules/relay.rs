@@ -4,6 +4,7 @@
 use super::{Evidence, Severity, View, bytes, percent};
 use crate::links::{Link, group_name};
 use crate::relay::{Group, Relay, RelaySlot};
+use crate::states::GroupState;
 use crate::window::{NodeWindow, ratio};
 
 /// A group that does not stream in so many samples has stopped, if it does not now either.
@@ -20,9 +21,6 @@ const IDLE_SHARE: f64 = 0.3;
 
 /// What is taken of an apply worker that cannot be asked: it may be idle or not.
 const UNKNOWN_IDLE: f64 = 0.5;
-
-/// State of a group that cannot store what it receives.
-const WAITING: &str = "waiting";
 
 /// Every relay that answers, as it is now, with its groups.
 fn groups<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'v Relay, &'v Group)> {
@@ -73,7 +71,7 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
             group.is_some_and(|group| !group.is_streaming())
         });
         // Of a full spool the next rule knows more.
-        let is_full = group.state == WAITING && is_near(group);
+        let is_full = group.state == GroupState::Waiting && is_near(group);
         if group.is_streaming() || share < AWAY_SHARE || is_full {
             continue;
         }
@@ -102,11 +100,12 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
         if link.is_some_and(|link| link.last_bytes() == 0) {
             evidence = evidence.severity(Severity::Risk);
         }
-        let state = match group.state.as_str() {
-            "connecting" => Some("connecting"),
-            "failed" => Some("failed"),
-            WAITING => Some(WAITING),
-            _ => None,
+        // Names of gaps in the remedies: each remedy is for one state.
+        let state = match group.state {
+            GroupState::Connecting => Some("connecting"),
+            GroupState::Failed => Some("failed"),
+            GroupState::Waiting => Some("waiting"),
+            GroupState::Streaming | GroupState::Other(_) => None,
         };
         if let Some(state) = state {
             evidence = evidence.name(state, &group.name);

@@ -47,7 +47,7 @@ fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
             name: format!("sub_{name}"),
             enabled: true,
             slot_name: Some(format!("slot_{name}")),
-            synchronous_commit: "off".to_owned(),
+            synchronous_commit: "off".into(),
             pid: Some(worker),
             received_lsn: lsn(end),
             ..Subscription::default()
@@ -86,7 +86,7 @@ impl Scene {
                     name: "orders".to_owned(),
                     upstream_slot: "lockstep_orders".to_owned(),
                     database: "app".to_owned(),
-                    state: "streaming".to_owned(),
+                    state: "streaming".into(),
                     primary: Some("db1:5432".to_owned()),
                     received: lsn(end),
                     durable: lsn(end),
@@ -150,7 +150,7 @@ impl Scene {
     /// The group's state, and nothing comes any more.
     fn stopped(&mut self, state: &str, reason: &str) {
         self.groups(|group| {
-            state.clone_into(&mut group.state);
+            group.state = state.into();
             group.reason = Some(reason.to_owned());
             (group.received, group.durable, group.committed) = (lsn(START), lsn(START), lsn(START));
         });

@@ -1,8 +1,9 @@
 //! Signals of replay on a standby.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Extension, Process, Sample, Session};
+use crate::states::{BackendType, ReplayPause, WaitType};
 use crate::window::NodeWindow;
 
 /// A wait that was seen in so many samples slows replay down.
@@ -26,13 +27,11 @@ const MANY_LOOKUPS: f64 = 1_000.0;
 /// The part of the lag that replay has to answer for.
 const REPLAY_STAGE: f64 = 0.3;
 
-const STARTUP: &str = "startup";
-
 /// Physical links to standbys that were asked.
 fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
     view.links
         .iter()
-        .filter(|link| link.kind == Kind::Physical)
+        .filter(|link| link.kind == LinkKind::Physical)
         .filter_map(|link| Some((link, link.replica?)))
 }
 
@@ -50,12 +49,12 @@ fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeW
 }
 
 fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
-    node.share(|sample| sample.process(STARTUP).is_some_and(&does))
+    node.share(|sample| sample.process(&BackendType::Startup).is_some_and(&does))
 }
 
 fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     let last = link.points.last();
-    let waiting = last.map_or(0, |point| point.stage(Kind::Physical, Stage::Replay)) as f64;
+    let waiting = last.map_or(0, |point| point.stage(LinkKind::Physical, Stage::Replay)) as f64;
     let evidence = evidence.fact(
         "unreplayed_bytes",
         waiting,
@@ -116,11 +115,11 @@ fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence
 pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node) in standbys(view) {
-        let state = node.last().and_then(|sample| sample.wal.pause.as_deref());
-        if !matches!(state, Some("paused" | "pause requested")) {
+        let state = node.last().and_then(|sample| sample.wal.pause.as_ref());
+        let Some(state @ (ReplayPause::Paused | ReplayPause::Requested)) = state else {
             continue;
-        }
-        let share = node.share(|sample| sample.wal.pause.as_deref() != Some("not paused"));
+        };
+        let share = node.share(|sample| sample.wal.pause != Some(ReplayPause::NotPaused));
         let severity = match link.last_bytes() {
             0 => Severity::Risk,
             _ => Severity::Lag,
@@ -128,10 +127,7 @@ pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
         let evidence = Evidence::of(link, share).severity(severity).fact(
             "paused_share",
             share,
-            format!(
-                "pg_get_wal_replay_pause_state() is \"{}\"",
-                state.unwrap_or_default()
-            ),
+            format!("pg_get_wal_replay_pause_state() is \"{state}\""),
         );
         found.push(unreplayed(evidence, link));
     }
@@ -163,7 +159,7 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
 
 /// The startup process waits for a query: for its snapshot, or for a lock of it.
 fn in_conflict(process: &Process) -> bool {
-    process.waits("Lock")
+    process.waits(&WaitType::Lock)
         || ["RecoveryConflictSnapshot", "RecoveryConflictTablespace"]
             .iter()
             .any(|event| process.waits_for(event))
@@ -177,14 +173,14 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         // The newest sample that shows it also shows who is to blame.
-        let moment = node
-            .samples
-            .iter()
-            .rev()
-            .find(|sample| sample.process(STARTUP).is_some_and(in_conflict));
+        let moment = node.samples.iter().rev().find(|sample| {
+            sample
+                .process(&BackendType::Startup)
+                .is_some_and(in_conflict)
+        });
         let Some(sample) = moment else { continue };
         let event = sample
-            .process(STARTUP)
+            .process(&BackendType::Startup)
             .and_then(|process| process.wait.clone());
         let mut evidence = Evidence::of(link, share).fact(
             "conflict_share",
@@ -213,7 +209,7 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
 
 /// The holder of the lock that replay waits for, else the oldest snapshot.
 fn culprit(sample: &Sample) -> Option<&Session> {
-    let startup = sample.process(STARTUP)?;
+    let startup = sample.process(&BackendType::Startup)?;
     let sessions = &sample.clients.oldest;
     sessions
         .iter()
@@ -227,8 +223,9 @@ fn culprit(sample: &Sample) -> Option<&Session> {
 
 pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
     // Named Buffer from 19 on.
-    let waits =
-        |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
+    let waits = |process: &Process| {
+        process.waits(&WaitType::BufferPin) || process.waits_for("BufferCleanup")
+    };
     let mut found = Vec::new();
     for (link, node) in late(view) {
         let share = startup_share(&node, waits);
@@ -247,7 +244,7 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
             .samples
             .iter()
             .rev()
-            .find(|sample| sample.process(STARTUP).is_some_and(waits));
+            .find(|sample| sample.process(&BackendType::Startup).is_some_and(waits));
         if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
             evidence = evidence.session(session);
         }
@@ -278,7 +275,7 @@ fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
         readers,
         format!("{readers:.1} queries ran at once"),
     );
-    if let Some(cpu) = node.cpu(|process| process.backend_type == STARTUP) {
+    if let Some(cpu) = node.cpu(|process| process.backend_type == BackendType::Startup) {
         let words = format!(
             "the startup process was ready and had no core for {} of the time, and ran for {}",
             percent(cpu.queued),
@@ -312,7 +309,7 @@ pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let evidence = match node.cpu(|process| process.backend_type == STARTUP) {
+        let evidence = match node.cpu(|process| process.backend_type == BackendType::Startup) {
             Some(cpu) if cpu.ran >= CORE_SHARE => Evidence::of(link, stage * cpu.ran).fact(
                 "startup_cpu_share",
                 cpu.ran,
@@ -349,7 +346,7 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let share = startup_share(&node, |process| process.waits("IO"));
+        let share = startup_share(&node, |process| process.waits(&WaitType::Io));
         if share < STORAGE_SHARE {
             continue;
         }
@@ -367,7 +364,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
                 .totals
                 .io
                 .iter()
-                .find(|io| io.backend_type == STARTUP)?;
+                .find(|io| io.backend_type == BackendType::Startup)?;
             Some((io.read_time_ms, io.reads))
         };
         let time = node.growth(|sample| of_startup(sample).map(|io| io.0));
@@ -392,8 +389,8 @@ fn most_seen(node: &NodeWindow) -> Option<&str> {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &node.samples {
         let process = sample
-            .process(STARTUP)
-            .filter(|process| process.waits("IO"));
+            .process(&BackendType::Startup)
+            .filter(|process| process.waits(&WaitType::Io));
         if let Some(event) = process.and_then(|process| process.wait.as_deref()) {
             *counts.entry(event).or_insert(0_u32) += 1;
         }

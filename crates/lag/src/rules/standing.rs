@@ -3,10 +3,11 @@
 
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, LAG_MS};
+use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Slot};
+use crate::states::WalStatus;
 use crate::window::NodeWindow;
 
 /// A slot is near its limit when less than this part of it is left.
@@ -55,8 +56,10 @@ fn left(node: &NodeWindow, slot: &Slot) -> Option<f64> {
 }
 
 fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
-    matches!(slot.wal_status.as_deref(), Some("unreserved" | "lost"))
-        || left(node, slot).is_some_and(|left| left < NEAR)
+    matches!(
+        slot.wal_status,
+        Some(WalStatus::Unreserved | WalStatus::Lost)
+    ) || left(node, slot).is_some_and(|left| left < NEAR)
 }
 
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
@@ -64,7 +67,7 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     for (node, sample) in upstreams(view) {
         for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
             let kept = kept(sample, slot);
-            let status = slot.wal_status.as_deref().unwrap_or("?");
+            let status = slot.wal_status.as_ref().map_or("?", WalStatus::name);
             let mut evidence = Evidence::on(node, Severity::Lag)
                 .fact(
                     "retained_bytes",
@@ -136,7 +139,11 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let age = |sample: &Sample| {
             let slot = link
                 .slot
@@ -180,7 +187,11 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Logical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
+    {
         let written = link
             .upstream
             .growth(|sample| sample.end().map(|end| u64::from(end) as f64));
@@ -220,7 +231,11 @@ pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let Some(node) = link.replica else { continue };
         let age = node
             .last()

@@ -2,8 +2,8 @@
 //! metrics (`crates/relay/src/metrics.rs`); label `node` tells which relay it is.
 
 use lockstep_lag::monitor::State;
-use lockstep_lag::relay::GROUP_STATES;
 use lockstep_lag::relay::{Group, RelaySlot};
+use lockstep_lag::states::GroupState;
 use lockstep_service::exposition::Exposition;
 
 use super::{Family, family, flag};
@@ -90,9 +90,13 @@ pub fn relays(text: &mut Exposition, state: &State) {
     family(text, &about);
     for (node, relay) in relays() {
         for group in &relay.groups {
-            for state in GROUP_STATES {
-                let labels = [("node", node), ("group", &group.name), ("state", state)];
-                text.sample(about.0, &labels, &flag(group.state == state).to_string());
+            for state in GroupState::KNOWN {
+                let labels = [
+                    ("node", node),
+                    ("group", &group.name),
+                    ("state", state.name()),
+                ];
+                text.sample(about.0, &labels, &flag(group.state == *state).to_string());
             }
         }
     }

@@ -7,12 +7,12 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::error::words;
-use crate::local;
 use crate::node::{Node, Role, Trouble};
-use crate::plain::{plain, plain_json};
+use crate::process_cpu;
 use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::sample::{Facts, Sample};
+use crate::sanitize::{sanitize, sanitize_json};
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -38,7 +38,7 @@ const MOST_WORDS: usize = 200;
 
 /// A node that answers.
 #[derive(Debug)]
-pub struct Probe {
+pub struct NodeSampler {
     node: Node,
     server: Connection,
     facts: Facts,
@@ -66,7 +66,7 @@ struct Moment {
     clock_us: i64,
 }
 
-impl Probe {
+impl NodeSampler {
     /// Connects and learns what does not change. An error is a server that does not answer
     /// or that the questions are not written for.
     pub fn connect(node: &Node, application_name: &str) -> Result<Self> {
@@ -119,7 +119,7 @@ impl Probe {
         }
         let local = facts.hosts.iter().any(|host| host.starts_with('/'));
         server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
-        let mut probe = Self {
+        let mut sampler = Self {
             node: node.clone(),
             server,
             facts,
@@ -127,8 +127,8 @@ impl Probe {
             gaps,
             local,
         };
-        probe.prepare()?;
-        Ok(probe)
+        sampler.prepare()?;
+        Ok(sampler)
     }
 
     /// Prepares the sample, without what is refused already when it is planned.
@@ -293,7 +293,7 @@ impl Probe {
         };
         if self.local {
             for process in &mut sample.processes {
-                process.cpu = local::cpu(process.pid, &process.backend_type);
+                process.cpu = process_cpu::cpu(process.pid, &process.backend_type);
             }
         }
         Ok(sample)
@@ -307,7 +307,7 @@ fn select(parts: &[(Part, String)]) -> String {
 }
 
 /// A sample from the answers to a server's parts, each in its column. Whatever the server sends,
-/// the sample is bounded, and its texts are [`plain`].
+/// the sample is bounded, and its texts are [`sanitize`].
 pub fn read_parts(
     parts: impl Iterator<Item = Part>,
     columns: Vec<Option<String>>,
@@ -379,7 +379,7 @@ fn within_limit(size: usize) -> Result<()> {
 fn gap(what: &str, reason: &str) -> Trouble {
     Trouble::Gap {
         what: what.to_owned(),
-        reason: plain(reason),
+        reason: sanitize(reason),
     }
 }
 
@@ -387,7 +387,8 @@ fn gap(what: &str, reason: &str) -> Trouble {
 fn relay_version(server: &mut Connection) -> Result<Option<String>> {
     match server.query(relay::VERSION) {
         Ok(rows) => {
-            Ok(single(rows).and_then(|words| words.strip_prefix(relay::VERSION_WORDS).map(plain)))
+            Ok(single(rows)
+                .and_then(|words| words.strip_prefix(relay::VERSION_WORDS).map(sanitize)))
         }
         Err(error) if error.refusal().is_some() => Ok(None),
         Err(error) => Err(error.into()),
@@ -442,11 +443,14 @@ fn list<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<Vec<T>>
 }
 
 fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
-    let text = plain_json(&text.unwrap_or_default());
+    let text = sanitize_json(&text.unwrap_or_default());
     serde_json::from_str(&text).map_err(|error| LagError::Answer {
         what: what.to_owned(),
         // It may quote what it did not understand.
-        reason: plain(&error.to_string()).chars().take(MOST_WORDS).collect(),
+        reason: sanitize(&error.to_string())
+            .chars()
+            .take(MOST_WORDS)
+            .collect(),
     })
 }
 

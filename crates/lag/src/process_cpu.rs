@@ -4,6 +4,8 @@
 use std::fs;
 use std::time::Duration;
 
+use crate::states::BackendType;
+
 /// CPU of one process since it began.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cpu {
@@ -15,12 +17,12 @@ pub struct Cpu {
 
 /// CPU of a process, if it is what the server calls it. Process ids of another machine or
 /// container mean somebody else here, who hardly has the same title.
-pub fn cpu(pid: u32, backend_type: &str) -> Option<Cpu> {
+pub fn cpu(pid: u32, backend_type: &BackendType) -> Option<Cpu> {
     let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let title = String::from_utf8_lossy(&title);
     let words = match backend_type {
-        "logical replication apply worker" | "logical replication worker" => "logical replication",
-        other => other,
+        BackendType::LogicalApply | BackendType::LogicalWorker => "logical replication",
+        other => other.name(),
     };
     if !title.starts_with("postgres") || !title.contains(words) {
         return None;
@@ -54,7 +56,7 @@ mod tests {
 
     #[test]
     fn a_process_that_is_no_server_s_is_left_out() {
-        assert_eq!(cpu(std::process::id(), "startup"), None);
-        assert_eq!(cpu(u32::MAX, "startup"), None);
+        assert_eq!(cpu(std::process::id(), &BackendType::Startup), None);
+        assert_eq!(cpu(u32::MAX, &BackendType::Startup), None);
     }
 }

@@ -13,7 +13,7 @@ fn acts(c: char) -> bool {
 
 /// The same text with blanks for white space, and with [`char::REPLACEMENT_CHARACTER`] for what
 /// would act.
-pub fn plain(text: &str) -> String {
+pub fn sanitize(text: &str) -> String {
     text.chars().map(seen).collect()
 }
 
@@ -27,7 +27,7 @@ fn seen(c: char) -> char {
 
 /// The same for the strings of a JSON text, in which control characters may be escaped. What is
 /// no JSON stays none.
-pub fn plain_json(text: &str) -> String {
+pub fn sanitize_json(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
@@ -71,7 +71,7 @@ mod tests {
             ("\u{9b}31m\u{7f}", "\u{fffd}31m\u{fffd}"),
             ("abc\u{202e}cba", "abc\u{fffd}cba"),
         ] {
-            assert_eq!(plain(text), expected);
+            assert_eq!(sanitize(text), expected);
         }
     }
 
@@ -98,11 +98,11 @@ mod tests {
                         .collect::<String>()
                 ),
             ] {
-                let parsed: String = serde_json::from_str(&plain_json(&json)).unwrap();
-                assert_eq!(parsed, plain(text), "{json}");
+                let parsed: String = serde_json::from_str(&sanitize_json(&json)).unwrap();
+                assert_eq!(parsed, sanitize(text), "{json}");
             }
         }
-        assert!(serde_json::from_str::<String>(&plain_json("\"\\u00")).is_err());
-        assert_eq!(plain_json("{\n \"a\": 1}"), "{\n \"a\": 1}");
+        assert!(serde_json::from_str::<String>(&sanitize_json("\"\\u00")).is_err());
+        assert_eq!(sanitize_json("{\n \"a\": 1}"), "{\n \"a\": 1}");
     }
 }

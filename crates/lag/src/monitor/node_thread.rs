@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::{Shared, lock};
 use crate::node::{Role, Trouble};
-use crate::probe::Probe;
+use crate::node_sampler::NodeSampler;
 use crate::sample::Sample;
 use crate::watch::EVERY;
 use crate::window::{Glance, NodeWindow};
@@ -20,7 +20,7 @@ const REMEMBERED: Duration = Duration::from_secs(3600);
 const APART: Duration = Duration::from_secs(1);
 
 /// Asks a node until the monitor ends.
-pub(super) fn keep(shared: &Shared, index: usize) {
+pub(super) fn run(shared: &Shared, index: usize) {
     let mut lost_at = None;
     loop {
         match follow(shared, index, lost_at) {
@@ -55,17 +55,17 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
         return Ok(());
     };
     let settings = &shared.settings;
-    let mut probe = Probe::connect(node, &settings.application_name)?;
+    let mut sampler = NodeSampler::connect(node, &settings.application_name)?;
     with(shared, index, |window| {
-        window.facts = probe.facts().clone();
+        window.facts = sampler.facts().clone();
         // Before the connection was lost the server may have been another.
         window.samples.clear();
     });
     loop {
         let asked = Instant::now();
-        let sample = probe.sample(shared.began)?;
-        let mut troubles = probe.gaps().to_vec();
-        troubles.extend(probe.mismatch(&sample));
+        let sample = sampler.sample(shared.began)?;
+        let mut troubles = sampler.gaps().to_vec();
+        troubles.extend(sampler.mismatch(&sample));
         if let Some(lost_at) = lost_at.filter(|at| at.elapsed() < settings.window) {
             troubles.push(Trouble::Interrupted {
                 reason: format!("{} s ago", lost_at.elapsed().as_secs()),
@@ -84,7 +84,7 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
                 return Ok(());
             }
             if is_upstream && Instant::now() + EVERY / 2 < next {
-                let glances = probe.glance(shared.began)?;
+                let glances = sampler.glance(shared.began)?;
                 with(shared, index, |window| {
                     for (group, glance) in glances {
                         window.glanced(group, glance);

@@ -18,8 +18,9 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::heartbeat::{PREFIX, position};
-use crate::links::Kind;
+use crate::links::LinkKind;
 use crate::node::Node;
+use crate::states::SyncState;
 use crate::window::median;
 use crate::{LagError, Result};
 
@@ -99,7 +100,7 @@ pub struct Plan<'a> {
 
 /// Time to commit.
 #[derive(Debug, Clone, Serialize)]
-pub struct Cell {
+pub struct LevelTime {
     /// At which level.
     pub level: Level,
     /// In the middle of the commits, ms; None if the replica did not get there in time.
@@ -112,24 +113,24 @@ pub struct Cell {
 
 /// A replica.
 #[derive(Debug, Clone, Serialize)]
-pub struct Row {
+pub struct ReplicaTimes {
     /// What it calls itself.
     pub replica: String,
     /// How it replicates.
-    pub kind: Kind,
+    pub kind: LinkKind,
     /// `sync_state` of the primary.
-    pub sync_state: String,
+    pub sync_state: SyncState,
     /// One for each level.
-    pub cells: Vec<Cell>,
+    pub cells: Vec<LevelTime>,
 }
 
 /// What was measured.
 #[derive(Debug, Clone, Default, Serialize)]
-pub struct Trial {
+pub struct CommitProbe {
     /// Commits at each level.
     pub commits: u32,
     /// A row for each replica.
-    pub rows: Vec<Row>,
+    pub rows: Vec<ReplicaTimes>,
     /// What could not be measured, and what to do.
     pub missing: Vec<String>,
 }
@@ -139,8 +140,8 @@ pub struct Trial {
 struct Replica {
     pid: u32,
     name: String,
-    kind: Kind,
-    sync_state: String,
+    kind: LinkKind,
+    sync_state: SyncState,
 }
 
 /// Positions of one replica at a moment.
@@ -161,7 +162,7 @@ struct Commit {
 
 /// Commits as planned. The primary's role needs to be able to create a schema if subscribers
 /// are named, and to own the publication; theirs, the subscription.
-pub fn trial(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<Trial> {
+pub fn probe_commits(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<CommitProbe> {
     let application_name = plan.application_name;
     let mut server = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
@@ -221,10 +222,10 @@ fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
         Some(Replica {
             pid: next()?.parse().ok()?,
             name: next().unwrap_or_default(),
-            sync_state: next().unwrap_or_default(),
+            sync_state: next().unwrap_or_default().into(),
             kind: match next().as_deref() {
-                Some("logical") => Kind::Logical,
-                _ => Kind::Physical,
+                Some("logical") => LinkKind::Logical,
+                _ => LinkKind::Physical,
             },
         })
     };
@@ -327,12 +328,12 @@ fn read(
     commits: u32,
     with_table: bool,
     mut missing: Vec<String>,
-) -> Trial {
-    let synchronous = |replica: &&Replica| matches!(replica.sync_state.as_str(), "sync" | "quorum");
+) -> CommitProbe {
+    let synchronous = |replica: &&Replica| replica.sync_state.is_waited_for();
     let only = replicas.iter().filter(synchronous).count() == 1;
     let mut rows = Vec::new();
     for replica in replicas {
-        if replica.kind == Kind::Logical && !with_table {
+        if replica.kind == LinkKind::Logical && !with_table {
             continue;
         }
         let waited = only && synchronous(&replica);
@@ -340,14 +341,14 @@ fn read(
         let cells = Level::ALL
             .into_iter()
             .zip(times)
-            .map(|(level, median_ms)| Cell {
+            .map(|(level, median_ms)| LevelTime {
                 level,
                 median_ms,
                 waited,
                 explanation: explain(replica.kind, level, times),
             })
             .collect();
-        rows.push(Row {
+        rows.push(ReplicaTimes {
             replica: replica.name.clone(),
             kind: replica.kind,
             sync_state: replica.sync_state.clone(),
@@ -356,11 +357,11 @@ fn read(
     }
     for (kind, words) in [
         (
-            Kind::Physical,
+            LinkKind::Physical,
             "no physical standby streams from the primary",
         ),
         (
-            Kind::Logical,
+            LinkKind::Logical,
             "no subscriber was measured: name every subscriber with --subscriber",
         ),
     ] {
@@ -368,7 +369,7 @@ fn read(
             missing.push(words.to_owned());
         }
     }
-    Trial {
+    CommitProbe {
         commits,
         rows,
         missing,
@@ -415,24 +416,24 @@ fn time(
 /// A flush that takes so many times as long as the apply waits for the WAL writer.
 const WAITS_FOR_WAL_WRITER: f64 = 4.0;
 
-fn explain(kind: Kind, level: Level, times: [Option<f64>; 3]) -> String {
+fn explain(kind: LinkKind, level: Level, times: [Option<f64>; 3]) -> String {
     let [_, on, apply] = times;
     let waits = match (on, apply) {
         (Some(on), Some(apply)) => on > WAITS_FOR_WAL_WRITER * apply && on - apply > 20.0,
         _ => false,
     };
     match (kind, level) {
-        (Kind::Physical, Level::RemoteWrite) => "until the walreceiver has written it",
-        (Kind::Physical, Level::On) => "and flushed it",
-        (Kind::Physical, Level::RemoteApply) => "and the startup process has replayed it",
-        (Kind::Logical, Level::RemoteWrite) => {
+        (LinkKind::Physical, Level::RemoteWrite) => "until the walreceiver has written it",
+        (LinkKind::Physical, Level::On) => "and flushed it",
+        (LinkKind::Physical, Level::RemoteApply) => "and the startup process has replayed it",
+        (LinkKind::Logical, Level::RemoteWrite) => {
             "until the apply worker has received it, which is one process: so until it has applied it"
         }
-        (Kind::Logical, Level::On) if waits => {
+        (LinkKind::Logical, Level::On) if waits => {
             "until the subscriber has flushed it: the apply worker commits asynchronously, so this waits for the WAL writer, up to three times wal_writer_delay; the subscription's synchronous_commit = on avoids it"
         }
-        (Kind::Logical, Level::On) => "until the subscriber has applied and flushed it",
-        (Kind::Logical, Level::RemoteApply) => {
+        (LinkKind::Logical, Level::On) => "until the subscriber has applied and flushed it",
+        (LinkKind::Logical, Level::RemoteApply) => {
             "until the apply worker has committed it, flushed or not: a subscriber applies first and flushes later"
         }
     }
@@ -470,16 +471,16 @@ mod tests {
         let replica = Replica {
             pid: 1,
             name: "s".to_owned(),
-            kind: Kind::Logical,
-            sync_state: "async".to_owned(),
+            kind: LinkKind::Logical,
+            sync_state: SyncState::Async,
         };
         let times = Level::ALL.map(|level| time(&replica, level, &made, &looks, false));
         assert_eq!(times, [Some(2.0), Some(400.0), Some(5.0)]);
         assert_eq!(time(&replica, Level::On, &made, &looks, true), Some(7.0));
         assert_eq!(time(&replica, Level::On, &made, &looks[..3], false), None);
-        assert!(explain(Kind::Logical, Level::On, times).contains("WAL writer"));
-        assert!(!explain(Kind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
-        let trial = read(
+        assert!(explain(LinkKind::Logical, Level::On, times).contains("WAL writer"));
+        assert!(!explain(LinkKind::Logical, Level::On, [Some(5.0); 3]).contains("WAL writer"));
+        let probe = read(
             std::slice::from_ref(&replica),
             &made,
             &looks,
@@ -487,12 +488,12 @@ mod tests {
             true,
             Vec::new(),
         );
-        assert_eq!(trial.rows.len(), 1);
+        assert_eq!(probe.rows.len(), 1);
         assert_eq!(
-            trial.missing,
+            probe.missing,
             ["no physical standby streams from the primary"]
         );
-        let trial = read(&[replica], &made, &looks, 1, false, Vec::new());
-        assert!(trial.rows.is_empty());
+        let probe = read(&[replica], &made, &looks, 1, false, Vec::new());
+        assert!(probe.rows.is_empty());
     }
 }
