@@ -11,10 +11,19 @@
  * ls_nesting tells what the client sent from what that runs inside: functions,
  * their cursors, and also what the start of the executor evaluates.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/xlog.h"
+#include "executor/executor.h"
 #include "tcop/utility.h"
+
+#include "compat.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "priority/priority.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "wait/wait_lsn.h"
 
 /* Executor calls and utility commands around the present point. */
 int			ls_nesting = 0;

@@ -15,7 +15,7 @@
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,11 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+
+#include "priority/cgroup_linux.h"
+#include "priority/sched_linux.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
 
 #ifndef __linux__
 #error "lockstep needs Linux"
@@ -115,7 +120,7 @@ autogroup_counts(char *why)
 {
 	char		path[MAXPGPATH];
 	char		buf[64];
-	char		group[LS_TEXT_SIZE / 2];
+	char		group[LS_CGROUP_NAME_SIZE];
 
 	snprintf(path, sizeof(path), "%s/self/autogroup", ls_proc_root);
 	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
@@ -224,4 +229,21 @@ ls_sched_cpu_ns(int pid)
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
 		return -1;
 	return (int64) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The kernel's letter for a process's state: R, S, D ...; 0 if unknown. */
+char
+ls_sched_state(int pid)
+{
+	char		path[MAXPGPATH];
+	char		buf[512];
+	char	   *paren;
+
+	snprintf(path, sizeof(path), "%s/%d/stat", ls_proc_root, pid);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+		return 0;
+	paren = strrchr(buf, ')');
+	if (paren == NULL || paren[1] != ' ')
+		return 0;
+	return paren[2];
 }

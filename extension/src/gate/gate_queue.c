@@ -19,7 +19,11 @@
  * takes the next. If that session queues again meanwhile the old entry serves
  * it, somewhat early.
  */
-#include "lockstep.h"
+#include "postgres.h"
+
+#include "port/pg_bitutils.h"
+
+#include "gate/gate_queue.h"
 
 Size
 ls_queue_size(int nsessions)

@@ -29,16 +29,29 @@
  * Crash: shared memory is made anew. Promotion: the controller opens the gate.
  * No controller: nobody waits.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "controller.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "gate/held_locks.h"
+#include "replay/replay_lag.h"
+#include "state/clock.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
 
 /* How often a waiter looks by itself, whoever may wake it. */
 #define RECHECK_MS 1000
@@ -46,18 +59,38 @@
 #define RECHECK_LOCKS_MS 100
 #define LOG_EVERY_US INT64CONST(1000000)
 
+LsGateShared *ls_gate = NULL;
+
 /* this process's place */
 static bool inside = false;
 static const QueryDesc *inside_query = NULL;
 
+void
+ls_gate_init_shared(LsQueue *queue)
+{
+	pg_atomic_init_u32(&ls_gate->limit, 0);
+	/* until the controller has measured anything, every query passes */
+	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
+	pg_atomic_init_u32(&ls_gate->running, 0);
+	pg_atomic_init_u32(&ls_gate->waiting, 0);
+	pg_atomic_init_u64(&ls_gate->waits, 0);
+	pg_atomic_init_u64(&ls_gate->wait_us, 0);
+	pg_atomic_init_u64(&ls_gate->would_wait, 0);
+	pg_atomic_init_u64(&ls_gate->timeouts, 0);
+	pg_atomic_init_u64(&ls_gate->logged_at, 0);
+	pg_atomic_init_u64(&ls_gate->reset_at, (uint64) GetCurrentTimestamp());
+	ls_gate->queue = queue;
+	ls_queue_init(queue, ls_nsessions);
+}
+
 static bool
 try_take_place(void)
 {
-	uint32		running = pg_atomic_read_u32(&ls_shared->gate_running);
+	uint32		running = pg_atomic_read_u32(&ls_gate->running);
 
-	while (running < pg_atomic_read_u32(&ls_shared->gate_capacity))
+	while (running < pg_atomic_read_u32(&ls_gate->capacity))
 	{
-		if (pg_atomic_compare_exchange_u32(&ls_shared->gate_running,
+		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
 										   &running, running + 1))
 			return true;
 	}
@@ -77,7 +110,7 @@ hold_place(const QueryDesc *queryDesc)
 static void
 take_place_anyway(const QueryDesc *queryDesc)
 {
-	pg_atomic_fetch_add_u32(&ls_shared->gate_running, 1);
+	pg_atomic_fetch_add_u32(&ls_gate->running, 1);
 	hold_place(queryDesc);
 }
 
@@ -90,9 +123,9 @@ next_in_line(void)
 {
 	int			procno;
 
-	while ((procno = ls_queue_pop(ls_shared->gate_queue)) != LS_NO_PROCNO)
+	while ((procno = ls_queue_pop(ls_gate->queue)) != LS_NO_PROCNO)
 	{
-		LsSession  *s = &ls_shared->sessions[procno];
+		LsSession  *s = &ls_sessions[procno];
 		uint32		queued = LS_GATE_QUEUED;
 
 		/* first, or a session lining up again here would be lost */
@@ -114,18 +147,18 @@ next_in_line(void)
 void
 ls_gate_drain(void)
 {
-	while (pg_atomic_read_u32(&ls_shared->gate_waiting) > 0 && try_take_place())
+	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
 	{
 		int			procno = next_in_line();
 
 		if (procno == LS_NO_PROCNO)
 		{
-			pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
-			if (ls_queue_is_empty(ls_shared->gate_queue))
+			pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
+			if (ls_queue_is_empty(ls_gate->queue))
 				return;
 			continue;
 		}
-		pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+		pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 	}
 }
@@ -181,7 +214,7 @@ withdraw(LsSession *s)
 
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
 		return true;
-	pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
 	return false;
 }
 
@@ -193,9 +226,9 @@ static bool
 line_up(LsSession *s)
 {
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
-	pg_atomic_fetch_add_u32(&ls_shared->gate_waiting, 1);
+	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
 	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
-		!ls_queue_push(ls_shared->gate_queue, LS_MY_PROCNO))
+		!ls_queue_push(ls_gate->queue, LS_MY_PROCNO))
 	{
 		pg_atomic_write_u32(&s->in_ring, 0);
 		return withdraw(s);
@@ -208,14 +241,14 @@ line_up(LsSession *s)
 static void
 report_timeout(void)
 {
-	pg_atomic_fetch_add_u64(&ls_shared->gate_timeouts, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->timeouts, 1);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
 					ls_read_throttle_timeout),
 			 errdetail("%u read queries execute on this standby, %u wait.",
-					   pg_atomic_read_u32(&ls_shared->gate_running),
-					   pg_atomic_read_u32(&ls_shared->gate_waiting)),
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->waiting)),
 			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
 }
 
@@ -251,7 +284,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 static void
 count_wait(int64 began)
 {
-	pg_atomic_fetch_add_u64(&ls_shared->gate_wait_us, ls_now_us() - began);
+	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
 }
 
 static void
@@ -270,7 +303,7 @@ wait_for_place(QueryDesc *queryDesc)
 
 	began = ls_now_us();
 	ls_resolve_wait_events();
-	pg_atomic_fetch_add_u64(&ls_shared->gate_waits, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
 
 	PG_TRY();
 	{
@@ -298,18 +331,18 @@ static void
 say_would_wait(void)
 {
 	uint64		now = (uint64) ls_now_us();
-	uint64		last = pg_atomic_read_u64(&ls_shared->gate_logged_at);
+	uint64		last = pg_atomic_read_u64(&ls_gate->logged_at);
 
-	pg_atomic_fetch_add_u64(&ls_shared->gate_would_wait, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->would_wait, 1);
 	if (now - last < LOG_EVERY_US ||
-		!pg_atomic_compare_exchange_u64(&ls_shared->gate_logged_at, &last, now))
+		!pg_atomic_compare_exchange_u64(&ls_gate->logged_at, &last, now))
 		return;
 	ereport(LOG,
 			(errmsg("lockstep.read_throttle would have held back a read query"),
 			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
-					   pg_atomic_read_u32(&ls_shared->gate_running),
-					   pg_atomic_read_u32(&ls_shared->gate_limit),
-					   pg_atomic_read_u64(&ls_shared->lag_us) / 1000),
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->limit),
+					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
 			 errhidestmt(true)));
 }
 
@@ -318,7 +351,7 @@ say_would_wait(void)
 static bool
 gate_applies(void)
 {
-	if (ls_read_throttle == LS_THROTTLE_OFF || ls_shared == NULL)
+	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
 		return false;
 	/* a protocol-level query just being started; no cursor, no nested call */
 	if (ls_nesting > 0 || ActivePortal == NULL ||
@@ -344,9 +377,9 @@ end_exception(LsSession *s)
 	if (pg_atomic_read_u32(&s->excepted) == 0 ||
 		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
 		return;
-	capacity = pg_atomic_read_u32(&ls_shared->gate_capacity);
+	capacity = pg_atomic_read_u32(&ls_gate->capacity);
 	while (capacity > 1 && capacity < LS_GATE_OPEN &&
-		   !pg_atomic_compare_exchange_u32(&ls_shared->gate_capacity,
+		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
 										   &capacity, capacity - 1))
 		;
 }
@@ -360,7 +393,7 @@ give_back(LsSession *s, LsGateState from)
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
 	end_exception(s);
-	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
+	pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
 	ls_gate_drain();
 	return true;
 }
@@ -369,8 +402,8 @@ static bool
 turn_is_over(LsSession *s, int64 now)
 {
 	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
-		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 ||
-		pg_atomic_read_u32(&ls_shared->gate_capacity) >= LS_GATE_OPEN;
+		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
+		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
 }
 
 /* Goes on with a turn; false if there is none, or it is over. */
@@ -434,7 +467,7 @@ ls_gate_enter(QueryDesc *queryDesc)
 
 	if (resume_turn(ls_my_session, queryDesc))
 		return true;
-	if (pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 && try_take_place())
+	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && try_take_place())
 		hold_place(queryDesc);
 	else if (ls_read_throttle == LS_THROTTLE_LOG)
 	{
@@ -450,9 +483,9 @@ ls_gate_enter(QueryDesc *queryDesc)
 void
 ls_gate_end_turns(int64 now)
 {
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		LsSession  *s = &ls_shared->sessions[i];
+		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
 			(void) give_back(s, LS_GATE_KEPT);

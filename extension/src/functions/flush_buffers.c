@@ -12,7 +12,7 @@
  * would. Nothing is lost on a crash or promotion. Changes made while it runs
  * may or may not be written: callers pause replay first. For superusers.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"

@@ -5,12 +5,14 @@
  * extension a kernel that refuses. docs/operations.md says when to change
  * which.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <limits.h>
 
 #include "utils/guc.h"
-#include "utils/pg_lsn.h"
+
+#include "state/settings.h"
+#include "wait/wait_lsn.h"
 
 bool		ls_enabled = true;
 bool		ls_replay_priority = true;

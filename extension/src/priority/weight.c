@@ -14,10 +14,13 @@
  *
  * Limits: CPU time of the whole process, so planning counts as well.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
-#include "storage/proc.h"
 #include "utils/memutils.h"
+
+#include "priority/sched_linux.h"
+#include "priority/weight.h"
+#include "state/session.h"
 
 #define WEIGH_EVERY_US INT64CONST(200000)
 /* CPU time of a statement from which a session becomes heavy, light again. */
@@ -79,11 +82,11 @@ ls_weigh_sessions(int64 now)
 	weighed_at = now;
 	if (readings == NULL)
 		readings = MemoryContextAllocZero(TopMemoryContext,
-										  sizeof(Reading) * ls_shared->nsessions);
+										  sizeof(Reading) * ls_nsessions);
 
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		LsSession  *s = &ls_shared->sessions[i];
+		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->pid) != 0 &&
 			pg_atomic_read_u32(&s->wants_low) != 0)

@@ -25,7 +25,7 @@
  * such as a full disk, ends the worker with its message in the log; it is
  * started again after a minute.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <unistd.h>
 
@@ -38,6 +38,11 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
+#include "utils/wait_event.h"
+
+#include "state/settings.h"
+
+extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 
 /* While WAL comes in, and while none does. */
 #define LOOK_MS 50

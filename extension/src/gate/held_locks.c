@@ -4,10 +4,12 @@
  * Runs in backends that are about to wait for the gate or for an LSN. Reads
  * only this process's own entries, each partition under its lock.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "storage/lock.h"
-#include "storage/proc.h"
+
+#include "compat.h"
+#include "gate/held_locks.h"
 
 /* Called with a partition's lock held; true ends the walk. */
 typedef bool (*ProcLockTest) (const PROCLOCK *proclock);
