@@ -115,6 +115,7 @@ count_exceptions(int64 now, bool lagging)
 	for (int i = 0; i < ls_nsessions; i++)
 	{
 		LsSession  *s = &ls_sessions[i];
+		uint32		event;
 		uint32		class;
 		uint32		gate = pg_atomic_read_u32(&s->gate);
 
@@ -122,10 +123,11 @@ count_exceptions(int64 now, bool lagging)
 			pg_atomic_exchange_u32(&s->excepted, 0);
 		if (gate != LS_GATE_INSIDE && gate != LS_GATE_KEPT)
 			continue;
-		class = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info & 0xFF000000U;
+		event = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info;
+		class = event & 0xFF000000U;
 		if (class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
 			class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
-			class == LS_WAIT_BUFFER_PIN || (class == PG_WAIT_IO && !lagging) ||
+			ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lagging) ||
 			(!lagging && gate == LS_GATE_INSIDE && is_long(s, now)))
 		{
 			pg_atomic_exchange_u32(&s->excepted, 1);

@@ -117,7 +117,7 @@ is_conflict(uint32 event)
 {
 	uint32		class = event & 0xFF000000U;
 
-	return class == PG_WAIT_LOCK || class == LS_WAIT_BUFFER_PIN ||
+	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
 		event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
 		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
 }

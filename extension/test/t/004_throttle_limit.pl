@@ -75,6 +75,21 @@ $admin->value('SELECT lockstep_stat_replay_reset()');
 is_deeply($admin->query('SELECT conflicts, last_conflict, last_conflict_at, last_conflict_ms FROM lockstep_stat_replay')->{rows}[0],
 	[ 0, undef, undef, undef ], 'the reset forgets conflicts');
 
+# What an aborted insert has left is in no snapshot, but may only be removed
+# while no query has its page pinned.
+$on_primary->value($_) for 'CREATE TABLE pinned AS SELECT i FROM generate_series(1, 2) i',
+  'BEGIN', 'INSERT INTO pinned VALUES (3)', 'ROLLBACK';
+catch_up($on_primary, $admin);
+$old->value($_) for 'BEGIN', 'DECLARE c CURSOR FOR SELECT i FROM pinned', 'FETCH c';
+$on_primary->value($_) for 'VACUUM pinned', 'INSERT INTO t VALUES (2)';
+wait_until($admin, 'SELECT conflicts = 1 FROM lockstep_stat_replay', 'a pinned page is a conflict');
+is(replay('last_conflict'), $admin->value('SHOW server_version_num') >= 190000 ? 'Buffer:BufferCleanup' : 'BufferPin:BufferPin',
+	'it is named');
+$old->value('COMMIT');
+catch_up($on_primary, $admin);
+wait_until($admin, 'SELECT lag_ms = 0 FROM lockstep_stat_replay', 'no lag afterwards');
+$admin->value('SELECT lockstep_stat_replay_reset()');
+
 # ---- Lag ----
 
 my $startup = $admin->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'});
