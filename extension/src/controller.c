@@ -1,13 +1,13 @@
 /*
  * controller.c - the standby's background worker.
  *
- * Purpose: every round it measures replay lag, changes the priorities that
- * should be different, moves the gate's capacity, and wakes those whose WAL
- * position has been replayed. Sessions never do any of that for each other.
+ * Purpose: in each round it measures replay lag, changes the priorities that
+ * should be different, moves the gate's capacity, and wakes the sessions whose
+ * WAL position has been replayed. Sessions do none of that for each other.
  *
  * Starts when the standby is consistent. On promotion it opens the gate, wakes
- * everybody, gives open sessions their priority back and exits; on a primary
- * it exits at once. After a crash the postmaster starts it again.
+ * all waiting sessions, gives open sessions their priority back and exits; on a
+ * primary it exits at once. After a crash the postmaster starts it again.
  */
 #include "postgres.h"
 
@@ -33,18 +33,18 @@
 #include "priority/weight.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
-#include "state/session.h"
 #include "state/shared_state.h"
 #include "wait/wait_lsn.h"
 
 extern PGDLLEXPORT void lockstep_controller_main(Datum arg);
 
+/* Time between rounds. */
 #define ROUND_MS 10
-/* While somebody waits for an LSN and replay moves; only wake-ups, no round. */
+/* While a session waits for an LSN and replay moves: time between wake-ups. */
 #define WAKING_MS 1
-/* Replay that has stood still for so long is looked at each round only. */
+/* Once replay has stood still for this long, wake-ups come with rounds only. */
 #define STANDSTILL_US INT64CONST(1000000)
-/* While nothing has happened for IDLE_ROUNDS. */
+/* Time between rounds once IDLE_ROUNDS in a row had nothing to do. */
 #define ROUND_IDLE_MS 100
 #define IDLE_ROUNDS 100
 
@@ -66,7 +66,7 @@ ls_nudge_controller(void)
 {
 	uint32		procno = pg_atomic_read_u32(&ls_controller->procno);
 
-	/* a process that took over the slot since then only wakes once for nothing */
+	/* a process that has taken the slot since then wakes once in vain */
 	if (procno != PG_UINT32_MAX)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
@@ -112,9 +112,9 @@ doze(long ms)
 	return (events & WL_LATCH_SET) != 0;
 }
 
-/* Is it worth looking each millisecond for those who wait for an LSN? */
+/* Is it worth looking each millisecond for sessions that wait for an LSN? */
 static bool
-somebody_waits_for_moving_replay(void)
+sessions_wait_for_moving_replay(void)
 {
 	static XLogRecPtr last_replayed = InvalidXLogRecPtr;
 	static uint32 last_waiters = 0;
@@ -138,7 +138,7 @@ somebody_waits_for_moving_replay(void)
 static void
 sleep_until_next_round(int quiet_rounds)
 {
-	if (somebody_waits_for_moving_replay())
+	if (sessions_wait_for_moving_replay())
 	{
 		for (int slept = 0; slept < ROUND_MS; slept += WAKING_MS)
 		{
@@ -157,7 +157,7 @@ sleep_until_next_round(int quiet_rounds)
 	}
 }
 
-/* Promoted: everybody goes on, and open sessions become normal again. */
+/* Promoted: waiting sessions go on, and demoted ones become normal again. */
 static void
 retire(void)
 {
@@ -208,9 +208,9 @@ lockstep_controller_main(Datum arg)
 		retire();
 
 	/*
-	 * 0: not to be started again before the next server start. Somebody's
-	 * SIGTERM is not that: the next one takes over. (In a shutdown the
-	 * postmaster starts none.)
+	 * 0: not to be started again before the next server start. After a
+	 * SIGTERM of an administrator the next controller takes over. (In a
+	 * shutdown the postmaster starts none.)
 	 */
 	proc_exit(ShutdownRequestPending ? 1 : 0);
 }

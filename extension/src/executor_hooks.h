@@ -4,7 +4,7 @@
 #ifndef LOCKSTEP_EXECUTOR_HOOKS_H
 #define LOCKSTEP_EXECUTOR_HOOKS_H
 
-/* Executor calls and utility commands around the present point. */
+/* Number of executor calls and utility commands around the present point. */
 extern int	ls_nesting;
 
 extern void ls_install_hooks(void);

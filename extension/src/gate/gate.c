@@ -1,23 +1,26 @@
 /*
  * gate.c - the admission gate in front of the executor.
  *
- * Purpose: of the read queries of a standby only so many execute at once; the
- * rest queue in order of arrival. That bounds how many demoted readers can sit
- * on buffer locks that replay needs, and what is left when lag grows.
+ * Purpose: of the read queries of a standby only as many execute at once as the
+ * capacity allows (gate_limit.c); the others queue in order of arrival. That
+ * bounds how many demoted readers can hold buffer locks that replay needs, and
+ * how much CPU and I/O readers take when lag grows.
  *
- * Runs in backends; the controller sets gate_capacity and hands out places
- * that became free by that. A place is counted in gate_running by whoever
- * gives it: the session itself on the fast path, or the process that takes the
- * session's entry from the queue.
+ * Runs in backends. The controller sets the capacity, and gives the places
+ * that become free by that to sessions in the queue. A place is counted in
+ * LsGateShared.running by the process that gives it: the session itself on the
+ * fast path, or the process that takes the session's entry from the queue.
  *
  * A turn: while others wait, a session that got in keeps its place for
  * lockstep.read_throttle_turn and so executes several queries in a row.
- * Changing the session for each query costs a wake-up and cold caches each
- * time. With W sessions waiting for P places the last one waits W / P turns.
+ * Letting in another session for each query would cost a wake-up and cold
+ * caches each time. With W sessions waiting for P places the last of them waits
+ * W / P turns.
  *
- * Who passes without waiting: exempt sessions, utility commands, parallel
- * workers, cursors, nested and later calls, anything above READ COMMITTED,
- * a transaction that keeps a snapshot, one that holds a lock others wait for.
+ * What passes without waiting: exempt sessions, utility commands, parallel
+ * workers, cursors, nested and later calls, transactions above READ COMMITTED,
+ * those that keep a snapshot, and those that hold a lock another process waits
+ * for.
  *
  * Limit: portals that are bound before the first of them executes share one
  * place.
@@ -27,7 +30,7 @@
  * its relations; the controller opens the gate while replay waits for a lock.
  *
  * Crash: shared memory is made anew. Promotion: the controller opens the gate.
- * No controller: nobody waits.
+ * No controller: no query waits.
  */
 #include "postgres.h"
 
@@ -53,9 +56,9 @@
 #include "state/settings.h"
 #include "state/shared_state.h"
 
-/* How often a waiter looks by itself, whoever may wake it. */
+/* How often a waiter looks by itself, in ms, even if no process wakes it. */
 #define RECHECK_MS 1000
-/* The same for one with locks that somebody may come to wait for. */
+/* The same for a waiter with locks that others may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 #define LOG_EVERY_US INT64CONST(1000000)
 
@@ -106,7 +109,7 @@ hold_place(const QueryDesc *queryDesc)
 	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
 }
 
-/* For those who may not wait: over the capacity if need be. */
+/* For a query that may not wait: over the capacity if need be. */
 static void
 take_place_anyway(const QueryDesc *queryDesc)
 {
@@ -128,7 +131,7 @@ next_in_line(void)
 		LsSession  *s = &ls_sessions[procno];
 		uint32		queued = LS_GATE_QUEUED;
 
-		/* first, or a session lining up again here would be lost */
+		/* before the grant, or a session that queues again here is lost */
 		pg_atomic_exchange_u32(&s->in_ring, 0);
 		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
 		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
@@ -138,11 +141,13 @@ next_in_line(void)
 }
 
 /*
- * Lets in whoever there is room for. Any process but the startup process.
+ * Lets in as many waiting sessions as there are places. Any process but the
+ * startup process.
  *
- * A place is taken before the entry is, so one can be in hand when the queue
- * turns out empty; it is given back and the queue looked at again, or a
- * session that queued in between, and found no place, would not be let in.
+ * A place is taken before an entry is, so the queue can turn out to be empty
+ * with a place in hand. Then the place is given back and the queue looked at
+ * again, or a session that queued in between, and found no place, would not be
+ * let in.
  */
 void
 ls_gate_drain(void)
@@ -206,7 +211,7 @@ let_go_of_snapshot(QueryDesc *queryDesc)
 
 /* ---- waiting ---- */
 
-/* Stops waiting; true if a place had been granted by then. */
+/* Stops waiting; true if the session had been granted a place by then. */
 static bool
 withdraw(LsSession *s)
 {
@@ -219,8 +224,9 @@ withdraw(LsSession *s)
 }
 
 /*
- * Gets in line. An entry left from an earlier wait serves again, so the ring
- * has room for all; false all the same if it had not.
+ * Puts the session into the queue. An entry left from an earlier wait serves
+ * again, so the ring has room for every session. Should it have none all the
+ * same, false: the session does not wait.
  */
 static bool
 line_up(LsSession *s)
@@ -233,7 +239,7 @@ line_up(LsSession *s)
 		pg_atomic_write_u32(&s->in_ring, 0);
 		return withdraw(s);
 	}
-	/* a place may have become free since we looked */
+	/* a place may have become free since this session looked */
 	ls_gate_drain();
 	return true;
 }
@@ -252,7 +258,7 @@ report_timeout(void)
 			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
 }
 
-/* Returns with a place granted, or without one if it must not wait longer. */
+/* Waits for a place; false if it must go on without one. */
 static bool
 wait_in_queue(LsSession *s, bool has_shared_locks)
 {
@@ -365,9 +371,9 @@ gate_applies(void)
 }
 
 /*
- * The session counts again, or is gone: the place that the controller added for
- * it goes as well. Left to the controller's next round, that place would let in
- * one query too many, and a long one stays.
+ * The session counts again, or has left: the place that the controller added
+ * for it goes as well. Left until the controller's next round, that place would
+ * let in one query too many, which may be a long one.
  */
 static void
 end_exception(LsSession *s)
@@ -384,7 +390,7 @@ end_exception(LsSession *s)
 		;
 }
 
-/* Takes a session's place away, if it is in the state named. */
+/* Takes a session's place away, if the session is in that state. */
 static bool
 give_back(LsSession *s, LsGateState from)
 {
@@ -406,7 +412,7 @@ turn_is_over(LsSession *s, int64 now)
 		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
 }
 
-/* Goes on with a turn; false if there is none, or it is over. */
+/* Goes on with the session's turn; false if it has none, or it is over. */
 static bool
 resume_turn(LsSession *s, const QueryDesc *queryDesc)
 {
@@ -442,7 +448,7 @@ ls_gate_leave(void)
 		(void) give_back(s, LS_GATE_INSIDE);
 		return;
 	}
-	/* looked at again, or a gate just opened for good would leave it kept */
+	/* again, or the place stays kept if the gate was opened in between */
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
 	if (turn_is_over(s, ls_now_us()))
 		(void) give_back(s, LS_GATE_KEPT);
@@ -460,7 +466,7 @@ ls_gate_enter(QueryDesc *queryDesc)
 
 	if (inside)
 	{
-		/* bound earlier and never executed: its place serves this query */
+		/* a query bound earlier never executed: its place serves this one */
 		inside_query = queryDesc;
 		return true;
 	}
@@ -479,7 +485,7 @@ ls_gate_enter(QueryDesc *queryDesc)
 	return true;
 }
 
-/* Controller, each round: clients that did not come back within their turn. */
+/* Controller, each round: ends turns of clients that did not come back. */
 void
 ls_gate_end_turns(int64 now)
 {
@@ -499,9 +505,9 @@ ls_gate_is_mine(const QueryDesc *queryDesc)
 }
 
 /*
- * Gives up whatever this process has at the gate: a place, one in line, or a
- * place granted a moment ago. For errors while waiting, and for exit: FATAL
- * goes there without passing any PG_CATCH.
+ * Gives up what this process has at the gate: a place, an entry in the queue,
+ * or a place granted a moment ago. For errors while waiting, and for exit:
+ * FATAL exits without passing any PG_CATCH.
  */
 void
 ls_gate_forget(void)
@@ -518,7 +524,7 @@ ls_gate_forget(void)
 		(void) give_back(s, LS_GATE_GRANTED);
 }
 
-/* A query that was started and never run leaves with its transaction. */
+/* A query that was started and never run gives its place back here. */
 static void
 at_xact_end(XactEvent event, void *arg)
 {

@@ -7,7 +7,6 @@
 #include "executor/execdesc.h"
 #include "gate/gate_queue.h"
 #include "port/atomics.h"
-#include "state/session.h"
 
 /* What a session holds at the gate (LsSession.gate). */
 typedef enum LsGateState
@@ -27,9 +26,9 @@ typedef struct LsGateShared
 	pg_atomic_uint32 limit;		/* what the controller aims at; controller */
 	pg_atomic_uint32 capacity;	/* limit and exceptions from it; controller,
 								 * and the process that ends an exception */
-	pg_atomic_uint32 running;	/* places given; counted up by the process that
-								 * gives one, down by the one that takes it
-								 * back */
+	pg_atomic_uint32 running;	/* places given; counted up by the process
+								 * that gives one, down by the one that takes
+								 * it back */
 	pg_atomic_uint32 waiting;	/* sessions in QUEUED; counted up by the
 								 * session, down by itself or by the process
 								 * that grants */
@@ -40,8 +39,8 @@ typedef struct LsGateShared
 	pg_atomic_uint64 wait_us;
 	pg_atomic_uint64 would_wait;
 	pg_atomic_uint64 timeouts;
-	pg_atomic_uint64 logged_at; /* ls_now_us() of log mode's last message;
-								 * the session that wrote it */
+	pg_atomic_uint64 logged_at; /* ls_now_us() of log mode's last message; the
+								 * session that wrote it */
 	pg_atomic_uint64 reset_at;	/* TimestampTz; resetting session */
 } LsGateShared;
 

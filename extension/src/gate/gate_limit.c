@@ -3,18 +3,21 @@
  *
  * Runs in the controller, which alone writes the limit.
  *
- * The limit's ceiling is one query for each core; with
- * those that do not count, below, a few for each core are inside.
- * While lag is over lockstep.read_throttle_lag the limit is halved, down to
- * lockstep.read_throttle_min, and else it grows by one, each at most once in
- * LIMIT_EVERY_US. Sessions inside that use no CPU, because they wait for
- * their client, a lock, a sleep, or (unless replay lags) I/O, do not count, nor,
- * unless replay lags, those inside for lockstep.read_throttle_long_query: the
- * capacity is the limit plus those, or a few sleeping or very long queries
- * would keep everybody else out.
+ * The limit: its ceiling is lockstep.read_throttle_max, or one query for each
+ * core. While lag is over lockstep.read_throttle_lag the limit is halved, down
+ * to lockstep.read_throttle_min; otherwise it grows by one. Each happens at
+ * most once in LIMIT_EVERY_US.
  *
- * Lag that fewer reads cannot cure moves nothing: replay waiting for a query to
- * end, held back on purpose, or busy on a core of its own without a break.
+ * The capacity is the limit plus the exceptions: sessions inside that use no
+ * CPU, because they wait for their client, a lock, a sleep or I/O, and those
+ * inside for longer than lockstep.read_throttle_long_query. Without exceptions
+ * a few sleeping or very long queries would keep all other sessions out. With
+ * them a few queries for each core are inside. While replay lags, neither
+ * waiting for I/O nor a long query is an exception.
+ *
+ * Lag that fewer reads cannot cure does not lower the limit: replay that waits
+ * for a query to end, is held back on purpose, or is busy on a core of its own
+ * without a break.
  */
 #include "postgres.h"
 
@@ -93,7 +96,7 @@ move_limit(int64 now, bool lagging)
 	pg_atomic_write_u32(&ls_gate->limit, (uint32) limit);
 }
 
-/* Has it executed so long that others must not wait for it any more? */
+/* Has it been inside for longer than lockstep.read_throttle_long_query? */
 static bool
 is_long(LsSession *s, int64 now)
 {
@@ -104,8 +107,9 @@ is_long(LsSession *s, int64 now)
 }
 
 /*
- * Sessions inside the gate that do not count at this moment. Marked, so that the
- * place goes when they do (end_exception() in gate.c).
+ * Number of sessions inside the gate that are exceptions at this moment. They
+ * are marked, so that end_exception() in gate.c takes the added place away when
+ * they count again.
  */
 static int
 count_exceptions(int64 now, bool lagging)
@@ -161,9 +165,10 @@ ls_gate_step(int64 now)
 		ls_gate_open();
 		return;
 	}
+
 	/*
 	 * Replay waits for a lock that a query, perhaps one in the queue, holds;
-	 * or the mode has left "on", and who waits has not read the new one.
+	 * or the mode has left "on", and sessions that wait have not read that.
 	 */
 	if (startup_waits_for == PG_WAIT_LOCK ||
 		(ls_read_throttle != LS_THROTTLE_ON &&

@@ -9,7 +9,7 @@
  *
  * Limits: expects the hierarchies where systemd and container runtimes mount
  * them, under /sys/fs/cgroup. A group that cannot be looked up counts as root;
- * then demotion may be void although reported as in force.
+ * demotion may then have no effect although it is reported as in force.
  */
 #include "postgres.h"
 

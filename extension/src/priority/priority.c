@@ -2,15 +2,15 @@
  * priority.c - which sessions run at low priority, and making it so.
  *
  * A session says once whether it may be demoted (ls_priority_note), weight.c
- * whether it is worth it. The controller compares what each session should be
- * with what it is and changes the difference, so promotion, a reload and the
- * kill switch need no help from sessions, idle ones included. It is the only
- * process that changes priorities.
+ * whether demoting it is worth it. The controller compares the priority that
+ * each session should have with the one it has and changes those that differ,
+ * so promotion, a reload and the kill switch need no help from sessions, idle
+ * ones included. Only the controller changes priorities.
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.
- * Nobody waits for that. In recovery restores and demotions take turns, or
- * sessions that go to and fro would keep others from being demoted.
+ * No query waits for that. In recovery restores and demotions take turns, or
+ * sessions that keep changing would prevent the demotion of others.
  */
 #include "postgres.h"
 
@@ -27,9 +27,9 @@
 #include "state/settings.h"
 #include "state/shared_state.h"
 
-/* The kernel's own limit (HZ / 10), and a little. */
+/* The kernel's own limit, 100 ms (HZ / 10), and 1 ms more. */
 #define AUTOGROUP_PACE_US INT64CONST(101000)
-/* How many stuck processes a message names. */
+/* Number of stuck processes that a message names. */
 #define STUCK_NAMED 10
 
 LsPriorityShared *ls_priority = NULL;
@@ -79,7 +79,7 @@ ls_priority_init(void)
 	pg_atomic_write_u32(&ls_priority->method, method);
 	ls_set_text(ls_priority->method_detail, detail);
 
-	/* what was refused before may be allowed now */
+	/* the kernel may allow now what it refused before */
 	for (int i = 0; i < ls_nsessions; i++)
 	{
 		uint32		refused = LS_SCHED_REFUSED;
@@ -130,7 +130,7 @@ set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
 	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
 		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
 		return;
-	/* replaced in between: the newcomer is as it was */
+	/* a new process took the slot in between: undo */
 	expected = to;
 	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
 		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
@@ -192,8 +192,9 @@ restore(LsSession *s, int pid, LsSchedState was)
 }
 
 /*
- * One change of the wanted kind (restores, or demotions), starting where the
- * last one left off. True if it used up the kernel's rate.
+ * Changes sessions, all of them restores or all demotions, starting after the
+ * one that was changed last. Stops, and is true, once it has used up the
+ * kernel's rate of autogroup changes.
  */
 static bool
 change_sessions(bool low_allowed, bool restoring, int64 now)
@@ -250,7 +251,7 @@ ls_priority_step(int64 now, bool in_recovery)
 		demote_first = !demote_first;
 }
 
-/* Sessions that are still demoted. */
+/* Number of sessions that are still demoted. */
 int
 ls_priority_left(void)
 {
@@ -265,7 +266,7 @@ ls_priority_left(void)
 	return left;
 }
 
-/* After promotion: says which sessions stay slow. */
+/* After promotion: logs which sessions stay at low priority. */
 void
 ls_priority_report_stuck(void)
 {
@@ -293,7 +294,7 @@ ls_priority_report_stuck(void)
 	pfree(pids.data);
 }
 
-/* For the view; any process. */
+/* For view lockstep_stat_priority; any process. */
 void
 ls_priority_count(int *demoted, int *pending, int *stuck)
 {

@@ -14,7 +14,8 @@ typedef enum LsSchedState
 	LS_SCHED_AUTOGROUP,			/* its scheduling group has nice 19 */
 	LS_SCHED_IDLE,				/* it runs under SCHED_IDLE */
 	LS_SCHED_REFUSED,			/* the kernel said no; not tried again */
-	LS_SCHED_STUCK				/* demoted, and the kernel refuses the way back */
+	LS_SCHED_STUCK				/* demoted, and the kernel refuses the way
+								 * back */
 } LsSchedState;
 
 /*

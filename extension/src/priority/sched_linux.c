@@ -9,8 +9,8 @@
  * SCHED_IDLE: where autogroup is off, or void because a cgroup schedules the
  * server, the policy counts; going back from it needs RLIMIT_NICE.
  *
- * All of it is called by the controller only. No function here raises an
- * error: a kernel that says no is reported, never felt by a query.
+ * Only the controller calls these functions. None raises an error: a refusal of
+ * the kernel is reported, and no query fails by it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -114,7 +114,7 @@ ls_sched_policy(int pid, bool idle, const pg_atomic_uint32 *still_pid)
 	return kernel_error(pid);
 }
 
-/* True if the group's nice value would count; else why not. */
+/* True if the group's nice value would count; else why says why not. */
 static bool
 autogroup_counts(char *why)
 {
@@ -157,8 +157,8 @@ idle_policy_can_be_undone(long *limit, long *needed)
 }
 
 /*
- * Which of the ways works here. detail (LS_TEXT_SIZE bytes) says what was
- * found, in words for lockstep_stat_priority.
+ * Which of the two methods works here. detail (LS_TEXT_SIZE bytes) says why, in
+ * words for lockstep_stat_priority.
  */
 LsPriorityMethod
 ls_sched_detect(bool allow_irreversible, char *detail)

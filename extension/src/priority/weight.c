@@ -23,15 +23,16 @@
 #include "state/session.h"
 
 #define WEIGH_EVERY_US INT64CONST(200000)
-/* CPU time of a statement from which a session becomes heavy, light again. */
+/* CPU time of each statement from which a session becomes heavy. */
 #define HEAVY_NS INT64CONST(250000)
+/* CPU time of each statement below which a session becomes light again. */
 #define LIGHT_NS INT64CONST(125000)
 /*
- * CPU time within one statement that is still running. More than a session
- * needs for its first look-ups in empty caches.
+ * CPU time from which a statement that still runs makes its session heavy. More
+ * than a session needs for its first look-ups in empty caches.
  */
 #define LONG_RUNNING_NS INT64CONST(20000000)
-/* From this statement on a session is judged; the first fills its caches. */
+/* A session is judged from its second statement on: the first fills caches. */
 #define FIRST_JUDGED 2
 
 /* controller only: what was read last, by slot */

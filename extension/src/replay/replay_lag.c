@@ -27,11 +27,11 @@
 #include "replay/replay_lag.h"
 #include "replay/startup_process.h"
 
-/* Stretches remembered; when full, every second one is forgotten. */
+/* Stretches of WAL remembered; when full, every second one is forgotten. */
 #define ARRIVALS 4096
-/* How long startup must have slept for lack of WAL to count as done. */
+/* How long startup must have slept for lack of WAL: then it is no lag. */
 #define ASLEEP_US INT64CONST(20000)
-/* startup sleeps in short stretches: so long without is the end of a conflict */
+/* startup waits in short stretches; with none for this long a conflict ended */
 #define CONFLICT_OVER_US INT64CONST(50000)
 
 LsLagShared *ls_lag = NULL;
@@ -99,7 +99,7 @@ startup_wants_more(bool moved, int64 now)
 {
 	uint32		event = ls_startup_wait_event();
 
-	/* one that is runnable has been woken, and waits for a CPU */
+	/* if it is runnable it has been woken, whatever its wait event says */
 	if (moved || ls_startup_is_runnable() ||
 		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
 		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))

@@ -2,7 +2,7 @@
  * session.c - this process's slot in shared memory, and whether it is exempt.
  *
  * Runs in backends and parallel workers. The slot is taken at the first query
- * and given back as the process exits, whatever the way out.
+ * and given back as the process exits, also after FATAL.
  */
 #include "postgres.h"
 
@@ -116,7 +116,7 @@ ls_session_is_exempt(void)
 
 /*
  * Counts what the client sent, for weight.c: a query as its portal starts, or
- * a utility command; not what those run inside.
+ * a utility command; not the queries that those run inside.
  */
 void
 ls_session_count_statement(void)
@@ -128,6 +128,6 @@ ls_session_count_statement(void)
 		 ActivePortal->strategy != PORTAL_MULTI_QUERY &&
 		 ActivePortal->strategy != PORTAL_UTIL_SELECT))
 		return;
-	/* only the owner writes: no need for an atomic addition */
+	/* only this process writes it: no need for an atomic addition */
 	pg_atomic_write_u32(&s->statements, pg_atomic_read_u32(&s->statements) + 1);
 }

@@ -109,7 +109,7 @@ ls_attach_shared_memory(void)
 	LWLockRelease(AddinShmemInitLock);
 }
 
-/* Once in each process that waits: 17's registry needs a lock for the look-up. */
+/* Once in each process that waits: since 17 the look-up takes a lock. */
 void
 ls_resolve_wait_events(void)
 {

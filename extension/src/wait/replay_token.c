@@ -15,7 +15,7 @@ PG_FUNCTION_INFO_V1(lockstep_replay_token);
 
 /*
  * The end of the last record inserted. The server's own function gives the
- * start of the next one, which on a fresh page lies behind the page's header.
+ * start of the next record, which on a new page lies behind the page's header.
  */
 static XLogRecPtr
 end_of_inserted_wal(void)
@@ -33,10 +33,10 @@ end_of_inserted_wal(void)
 
 /*
  * The value to give to lockstep.wait_for_lsn on a standby: it covers every
- * commit of this session, and every commit of others that was acknowledged as
- * durable. It is always the end of a record that is flushed, or a standby
- * might not get there before the primary writes again: the WAL writer flushes
- * whole pages, so a position on a page boundary can be amid a record.
+ * commit of this session, and every commit of other sessions that was
+ * acknowledged as durable. It is always the end of a record that is flushed.
+ * Otherwise a standby might not get there before the primary writes again: the
+ * WAL writer flushes whole pages, so the end of a page can be amid a record.
  */
 Datum
 lockstep_replay_token(PG_FUNCTION_ARGS)

@@ -9,9 +9,9 @@
  *
  * The waiter holds no snapshot and no lock that replay could want, or it could
  * wait for itself. The controller looks at the replay position each
- * millisecond while anybody waits: the position moves after a record's redo
- * returned, and for the very last record nothing else happens afterwards. A
- * waiter also looks by itself, should the controller be gone.
+ * millisecond while a session waits: the position moves after a record's redo
+ * returned, and after the very last record nothing else happens. Each waiter
+ * also looks by itself, every RECHECK_MS, in case there is no controller.
  */
 #include "postgres.h"
 
@@ -33,7 +33,7 @@
 #include "state/shared_state.h"
 #include "wait/wait_lsn.h"
 
-/* How often a waiter looks by itself. */
+/* How often a waiter looks by itself, in ms. */
 #define RECHECK_MS 100
 /* Eight hexadecimal digits fit 32 bits. */
 #define LSN_HALF_DIGITS 8
@@ -63,7 +63,7 @@ parse_half(const char **at, uint32 *half)
 	return digits > 0;
 }
 
-/* The form of type pg_lsn; false leaves *lsn undefined. */
+/* Reads a position in the form of type pg_lsn; false leaves *lsn undefined. */
 bool
 ls_parse_lsn(const char *text, XLogRecPtr *lsn)
 {
@@ -190,7 +190,7 @@ wait_registered(XLogRecPtr target)
 	PG_END_TRY();
 }
 
-/* The position that the statement names; false if it is not one. */
+/* The position that the statement names; false if it names none. */
 static bool
 statement_target(VariableSetStmt *stmt, XLogRecPtr *target)
 {
@@ -224,7 +224,7 @@ ls_wait_for_lsn_statement(Node *stmt, bool top_level)
 		wait_registered(target);
 }
 
-/* Controller: wakes those whose position has been replayed. */
+/* Controller: wakes sessions whose position has been replayed. */
 void
 ls_wait_lsn_step(void)
 {

@@ -1,6 +1,6 @@
 # How the limit of the read throttle moves with replay lag, which lag does not
-# move it, and that the gate opens when replay waits for a lock of who waits
-# there.
+# move it, and that the gate opens when replay waits for a lock of a query that
+# waits there.
 #
 # Lag is made without any timing. Replay is paused; while it is, the startup
 # process is stopped by a signal and the pause is lifted, so that replay is held
@@ -118,7 +118,7 @@ my $third = app();
 $third->send('SELECT 3');
 waits_at_gate($admin, $third, 'a third one waits');
 
-# the two uses of the gate are apart: without this one lag does not count
+# lag is one of the two uses of the gate: without it lag does not count
 set_and_reload($standby, 'lockstep.read_throttle_lag' => 0);
 limit_is(8, 'with read_throttle_lag = 0 the limit is back, whatever the lag');
 is($third->result->{rows}[0][0], 3, 'and who waited goes on');
@@ -126,8 +126,8 @@ cmp_ok(replay('lag_ms'), '>', 100, 'while the lag is still there');
 set_and_reload($standby, 'lockstep.read_throttle_lag' => 100);
 limit_is(2, 'with read_throttle_lag = 100 it falls again');
 
-# Another floor; and that queries of some length do not count is for better
-# times. The limit shows that the controller has both settings.
+# Another lowest limit; and while replay lags, long queries count like others.
+# The limit shows that the controller has both settings.
 set_and_reload($standby,
 	'lockstep.read_throttle_min'        => 3,
 	'lockstep.read_throttle_long_query' => 1);
@@ -147,8 +147,8 @@ for (@inside) { $_->cancel; $_->result; $_->close; }
 
 # ---- Replay that waits for a lock ----
 
-# Whoever waits at the gate has its table locked. If replay needs that table
-# for itself, it would wait for a query that waits for its turn.
+# A query that waits at the gate has its table locked. If replay needs that
+# table for itself, it would wait for a query that waits for its turn.
 set_and_reload($standby,
 	'lockstep.read_throttle_min'        => 1,
 	'lockstep.read_throttle_max'        => 1,
@@ -173,7 +173,7 @@ ok($holder->busy, 'all the while the place was occupied');
 is(replay('last_conflict'), 'Lock:relation', 'the conflict is named');
 $elsewhere->result;
 
-# when it is over the gate is a gate again
+# once the conflict is over the gate holds queries back again
 comes_to_wait($admin, $waiters[0], 'SELECT count(*) FROM t', 'queries wait again');
 $holder->cancel;
 $holder->result;
