@@ -102,9 +102,9 @@ setup: check-pg
 
 # Objects of another minor release, or of another compiler, are not reused.
 build-extension: setup
-	@mkdir -p $(EXT_BUILD)/src
+	@mkdir -p $(EXT_BUILD)
 	@{ $(PG_CONFIG) --version; gcc --version | head -n 1; } >$(EXT_BUILD)/made-with.new; \
-	cd $(EXT_BUILD) && { cmp -s made-with made-with.new || { rm -rf src/*.o .deps *.so; mv made-with.new made-with; }; }; \
+	cd $(EXT_BUILD) && { cmp -s made-with made-with.new || { rm -rf src *.so; mv made-with.new made-with; }; }; \
 	rm -f made-with.new
 	$(PGXS) all
 	@rm -rf $(STAGE)

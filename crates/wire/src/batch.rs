@@ -7,7 +7,7 @@
 //!     int64 lsn  int64 time  int32 length  the message
 //! ```
 //!
-//! Numbers are big-endian. `extension/src/output_plugin.c` says more.
+//! Numbers are big-endian. `extension/src/logical/output_plugin.c` says more.
 
 use crate::cursor::{Cursor, put_counted_bytes};
 use crate::stream::Timestamp;

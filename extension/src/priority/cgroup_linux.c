@@ -9,11 +9,15 @@
  *
  * Limits: expects the hierarchies where systemd and container runtimes mount
  * them, under /sys/fs/cgroup. A group that cannot be looked up counts as root;
- * then demotion may be void although reported as in force.
+ * demotion may then have no effect although it is reported as in force.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <unistd.h>
+
+#include "priority/cgroup_linux.h"
+#include "priority/sched_linux.h"
+#include "state/settings.h"
 
 static const char *const v1_mounts[] = {
 	"/sys/fs/cgroup/cpu", "/sys/fs/cgroup/cpu,cpuacct", "/sys/fs/cgroup/cpuacct,cpu"
@@ -126,13 +130,13 @@ v1_owns_cpu(const char *group)
 	return false;
 }
 
-/* True if a cgroup below the root schedules us; group is LS_TEXT_SIZE / 2. */
+/* True if a cgroup below the root schedules us; group has LS_CGROUP_NAME_SIZE bytes. */
 bool
 ls_cgroup_owns_cpu(char *group)
 {
 	int			version;
 
-	if (!own_group(&version, group, LS_TEXT_SIZE / 2))
+	if (!own_group(&version, group, LS_CGROUP_NAME_SIZE))
 		return false;
 	return version == 1 ? v1_owns_cpu(group) : v2_owns_cpu(group);
 }

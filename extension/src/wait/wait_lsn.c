@@ -9,25 +9,42 @@
  *
  * The waiter holds no snapshot and no lock that replay could want, or it could
  * wait for itself. The controller looks at the replay position each
- * millisecond while anybody waits: the position moves after a record's redo
- * returned, and for the very last record nothing else happens afterwards. A
- * waiter also looks by itself, should the controller be gone.
+ * millisecond while a session waits: the position moves after a record's redo
+ * returned, and after the very last record nothing else happens. Each waiter
+ * also looks by itself, every RECHECK_MS, in case there is no controller.
  */
-#include "lockstep.h"
+#include "postgres.h"
+
+#include <ctype.h>
 
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
-#include "catalog/pg_type.h"
 #include "miscadmin.h"
 #include "nodes/parsenodes.h"
+#include "storage/latch.h"
 #include "storage/proc.h"
-#include "utils/guc.h"
 #include "utils/snapmgr.h"
 
-/* How often a waiter looks by itself. */
+#include "controller.h"
+#include "gate/held_locks.h"
+#include "state/clock.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+#include "wait/wait_lsn.h"
+
+/* How often a waiter looks by itself, in ms. */
 #define RECHECK_MS 100
 /* Eight hexadecimal digits fit 32 bits. */
 #define LSN_HALF_DIGITS 8
+
+LsLsnWaitShared *ls_lsn_wait = NULL;
+
+void
+ls_wait_lsn_init_shared(void)
+{
+	pg_atomic_init_u32(&ls_lsn_wait->waiters, 0);
+}
 
 static bool
 parse_half(const char **at, uint32 *half)
@@ -46,7 +63,7 @@ parse_half(const char **at, uint32 *half)
 	return digits > 0;
 }
 
-/* The form of type pg_lsn; false leaves *lsn undefined. */
+/* Reads a position in the form of type pg_lsn; false leaves *lsn undefined. */
 bool
 ls_parse_lsn(const char *text, XLogRecPtr *lsn)
 {
@@ -147,7 +164,7 @@ static void
 stop_waiting(LsSession *s)
 {
 	pg_atomic_write_u64(&s->wait_lsn, InvalidXLogRecPtr);
-	pg_atomic_fetch_sub_u32(&ls_shared->lsn_waiters, 1);
+	pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
 }
 
 static void
@@ -159,7 +176,7 @@ wait_registered(XLogRecPtr target)
 		return;
 	ls_resolve_wait_events();
 	pg_atomic_write_u64(&s->wait_lsn, target);
-	pg_atomic_fetch_add_u32(&ls_shared->lsn_waiters, 1);
+	pg_atomic_fetch_add_u32(&ls_lsn_wait->waiters, 1);
 	ls_nudge_controller();
 
 	PG_TRY();
@@ -173,7 +190,7 @@ wait_registered(XLogRecPtr target)
 	PG_END_TRY();
 }
 
-/* The position that the statement names; false if it is not one. */
+/* The position that the statement names; false if it names none. */
 static bool
 statement_target(VariableSetStmt *stmt, XLogRecPtr *target)
 {
@@ -207,20 +224,20 @@ ls_wait_for_lsn_statement(Node *stmt, bool top_level)
 		wait_registered(target);
 }
 
-/* Controller: wakes those whose position has been replayed. */
+/* Controller: wakes sessions whose position has been replayed. */
 void
 ls_wait_lsn_step(void)
 {
 	XLogRecPtr	replayed;
 	bool		ended;
 
-	if (pg_atomic_read_u32(&ls_shared->lsn_waiters) == 0)
+	if (pg_atomic_read_u32(&ls_lsn_wait->waiters) == 0)
 		return;
 	ended = !RecoveryInProgress();
 	replayed = GetXLogReplayRecPtr(NULL);
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		XLogRecPtr	target = pg_atomic_read_u64(&ls_shared->sessions[i].wait_lsn);
+		XLogRecPtr	target = pg_atomic_read_u64(&ls_sessions[i].wait_lsn);
 
 		if (target != InvalidXLogRecPtr && (ended || target <= replayed))
 			SetLatch(&GetPGProcByNumber(i)->procLatch);

@@ -3,16 +3,16 @@
  *
  * For comparing a paused standby's files with another's: a CHECKPOINT there
  * does nothing unless a checkpoint was replayed since the last, and then only
- * what it must. This writes the shared buffers of all databases and of the
- * relations they share, without syncing: whoever reads the files on this
- * machine sees it.
+ * what it must. This function writes the shared buffers of all databases and of
+ * the relations they share, without syncing: programs that read the files on
+ * this machine see the pages.
  *
  * Runs in the calling backend, needs no preload and no shared state of ours.
  * Writing a page in recovery moves the minimum recovery point, as evicting it
  * would. Nothing is lost on a crash or promotion. Changes made while it runs
  * may or may not be written: callers pause replay first. For superusers.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/genam.h"
 #include "access/htup_details.h"
@@ -22,7 +22,6 @@
 #include "miscadmin.h"
 #include "storage/bufmgr.h"
 #include "utils/rel.h"
-#include "utils/snapmgr.h"
 
 PG_FUNCTION_INFO_V1(lockstep_flush_buffers);
 
@@ -42,7 +41,7 @@ database_oids(void)
 	return oids;
 }
 
-/* Gives the number of databases. */
+/* Returns the number of databases. */
 Datum
 lockstep_flush_buffers(PG_FUNCTION_ARGS)
 {

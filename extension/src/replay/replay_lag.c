@@ -9,27 +9,32 @@
  * WAL can be flushed up to the middle of a record, and on an idle primary the
  * rest may come much later. So WAL that is received but not replayed is not
  * lag while the startup process sleeps waiting for more, from the walreceiver
- * or until it tries again to start one. Its wait event alone does not tell: a starved one has been woken and still shows it. The kernel's
- * state of the process does.
+ * or until it tries again to start one. Its wait event alone does not tell: a
+ * starved startup process has been woken but still reports that wait. The
+ * kernel's state of the process tells.
  *
- * The startup process makes itself known through the rm_startup callback of a
- * resource manager that has none; no redo function is touched.
+ * Runs in the controller. Shared state: LsLagShared, read by views and by the
+ * gate. Crash: measured anew. Promotion: the controller sets the lag to zero.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
-#include "access/rmgr.h"
-#include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "replication/walreceiver.h"
-#include "storage/proc.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
-/* Stretches remembered; when full, every second one is forgotten. */
+#include "compat.h"
+#include "replay/replay_lag.h"
+#include "replay/startup_process.h"
+
+/* Stretches of WAL remembered; when full, every second one is forgotten. */
 #define ARRIVALS 4096
-/* How long startup must have slept for lack of WAL to count as done. */
+/* How long startup must have slept for lack of WAL: then it is no lag. */
 #define ASLEEP_US INT64CONST(20000)
-/* startup sleeps in short stretches: so long without is the end of a conflict */
+/* startup waits in short stretches; with none for this long a conflict ended */
 #define CONFLICT_OVER_US INT64CONST(50000)
+
+LsLagShared *ls_lag = NULL;
 
 typedef struct Arrival
 {
@@ -49,66 +54,15 @@ static uint32 conflict_now = 0;
 static int64 conflict_began = 0;
 static int64 conflict_seen = 0;
 
-static void
-startup_is_here(void)
-{
-	if (ls_shared != NULL && MyProc != NULL)
-		pg_atomic_write_u32(&ls_shared->startup_procno, (uint32) LS_MY_PROCNO);
-}
-
-/* Postmaster, at load. */
 void
-ls_watch_startup(void)
+ls_lag_init_shared(void)
 {
-	if (RmgrTable[RM_STANDBY_ID].rm_startup != NULL)
-		elog(ERROR, "resource manager Standby has a startup callback already");
-	RmgrTable[RM_STANDBY_ID].rm_startup = startup_is_here;
-}
-
-static PGPROC *
-startup_proc(void)
-{
-	uint32		procno = pg_atomic_read_u32(&ls_shared->startup_procno);
-
-	return procno == PG_UINT32_MAX ? NULL : GetPGProcByNumber(procno);
-}
-
-/* What the startup process waits for, 0: nothing, or not known. */
-uint32
-ls_startup_wait_event(void)
-{
-	PGPROC	   *proc = startup_proc();
-
-	return proc == NULL ? 0 : *(volatile uint32 *) &proc->wait_event_info;
-}
-
-/* 0: not known. */
-int
-ls_startup_pid(void)
-{
-	PGPROC	   *proc = startup_proc();
-
-	return proc == NULL ? 0 : proc->pid;
-}
-
-/* The kernel's letter for the startup process: R, S, D ...; 0 if unknown. */
-static char
-startup_kernel_state(void)
-{
-	PGPROC	   *proc = startup_proc();
-	char		path[MAXPGPATH];
-	char		buf[512];
-	char	   *paren;
-
-	if (proc == NULL)
-		return 0;
-	snprintf(path, sizeof(path), "%s/%d/stat", ls_proc_root, proc->pid);
-	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
-		return 0;
-	paren = strrchr(buf, ')');
-	if (paren == NULL || paren[1] != ' ')
-		return 0;
-	return paren[2];
+	pg_atomic_init_u64(&ls_lag->lag_us, 0);
+	pg_atomic_init_u64(&ls_lag->conflicts, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_event, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_at, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_us, 0);
+	pg_atomic_init_u64(&ls_lag->reset_at, (uint64) GetCurrentTimestamp());
 }
 
 static void
@@ -145,8 +99,8 @@ startup_wants_more(bool moved, int64 now)
 {
 	uint32		event = ls_startup_wait_event();
 
-	/* a runnable one has been woken, and is starved */
-	if (moved || startup_kernel_state() == 'R' ||
+	/* if it is runnable it has been woken, whatever its wait event says */
+	if (moved || ls_startup_is_runnable() ||
 		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
 		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))
 	{
@@ -163,7 +117,7 @@ is_conflict(uint32 event)
 {
 	uint32		class = event & 0xFF000000U;
 
-	return class == PG_WAIT_LOCK || class == LS_WAIT_BUFFER_PIN ||
+	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
 		event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
 		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
 }
@@ -184,11 +138,11 @@ watch_conflicts(int64 now)
 	{
 		conflict_now = event;
 		conflict_began = now;
-		pg_atomic_fetch_add_u64(&ls_shared->conflicts, 1);
-		pg_atomic_write_u64(&ls_shared->conflict_event, event);
-		pg_atomic_write_u64(&ls_shared->conflict_at, (uint64) GetCurrentTimestamp());
+		pg_atomic_fetch_add_u64(&ls_lag->conflicts, 1);
+		pg_atomic_write_u64(&ls_lag->conflict_event, event);
+		pg_atomic_write_u64(&ls_lag->conflict_at, (uint64) GetCurrentTimestamp());
 	}
-	pg_atomic_write_u64(&ls_shared->conflict_us, (uint64) Max(now - conflict_began, 0));
+	pg_atomic_write_u64(&ls_lag->conflict_us, (uint64) Max(now - conflict_began, 0));
 }
 
 /* Controller: does replay wait for a query, now or a moment ago? */
@@ -216,7 +170,7 @@ ls_lag_step(int64 now)
 	forget_replayed(replayed);
 	if (narrivals > 0 && startup_wants_more(moved, now))
 		narrivals = 0;
-	pg_atomic_write_u64(&ls_shared->lag_us,
+	pg_atomic_write_u64(&ls_lag->lag_us,
 						narrivals == 0 ? 0 : (uint64) Max(now - arrivals[0].at, 0));
 	watch_conflicts(now);
 }

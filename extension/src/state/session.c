@@ -2,11 +2,12 @@
  * session.c - this process's slot in shared memory, and whether it is exempt.
  *
  * Runs in backends and parallel workers. The slot is taken at the first query
- * and given back as the process exits, whatever the way out.
+ * and given back as the process exits, also after FATAL.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/parallel.h"
+#include "access/xlogdefs.h"
 #include "catalog/pg_authid.h"
 #include "miscadmin.h"
 #include "replication/walsender.h"
@@ -16,10 +17,41 @@
 #include "utils/acl.h"
 #include "utils/portal.h"
 
+#include "compat.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "priority/priority.h"
+#include "state/session.h"
+#include "wait/wait_lsn.h"
+
+LsSession  *ls_sessions = NULL;
+int			ls_nsessions = 0;
 LsSession  *ls_my_session = NULL;
 
 static Oid	exempt_decided_for = InvalidOid;
 static bool exempt = false;
+
+static void
+init_session(LsSession *s)
+{
+	pg_atomic_init_u32(&s->pid, 0);
+	pg_atomic_init_u32(&s->wants_low, 0);
+	pg_atomic_init_u32(&s->heavy, 0);
+	pg_atomic_init_u32(&s->statements, 0);
+	pg_atomic_init_u32(&s->sched, LS_SCHED_NORMAL);
+	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
+	pg_atomic_init_u32(&s->in_ring, 0);
+	pg_atomic_init_u32(&s->excepted, 0);
+	pg_atomic_init_u64(&s->inside_since, 0);
+	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
+}
+
+void
+ls_sessions_init_shared(void)
+{
+	for (int i = 0; i < ls_nsessions; i++)
+		init_session(&ls_sessions[i]);
+}
 
 static void
 session_exit(int code, Datum arg)
@@ -29,7 +61,7 @@ session_exit(int code, Datum arg)
 	ls_gate_forget();
 	ls_my_session = NULL;
 	if (pg_atomic_exchange_u64(&s->wait_lsn, InvalidXLogRecPtr) != InvalidXLogRecPtr)
-		pg_atomic_fetch_sub_u32(&ls_shared->lsn_waiters, 1);
+		pg_atomic_fetch_sub_u32(&ls_lsn_wait->waiters, 1);
 	pg_atomic_write_u32(&s->wants_low, 0);
 	pg_atomic_write_u32(&s->pid, 0);
 	pg_atomic_write_u32(&s->sched, LS_SCHED_NORMAL);
@@ -43,10 +75,10 @@ ls_session_attach(void)
 
 	if (ls_my_session != NULL)
 		return ls_my_session;
-	if (ls_shared == NULL || LS_MY_PROCNO >= ls_shared->nsessions)
+	if (ls_sessions == NULL || LS_MY_PROCNO >= ls_nsessions)
 		return NULL;
 
-	s = &ls_shared->sessions[LS_MY_PROCNO];
+	s = &ls_sessions[LS_MY_PROCNO];
 	pg_atomic_write_u32(&s->wants_low, 0);
 	pg_atomic_write_u32(&s->heavy, IsParallelWorker() ? 1 : 0);
 	pg_atomic_write_u32(&s->statements, 0);
@@ -84,7 +116,7 @@ ls_session_is_exempt(void)
 
 /*
  * Counts what the client sent, for weight.c: a query as its portal starts, or
- * a utility command; not what those run inside.
+ * a utility command; not the queries that those run inside.
  */
 void
 ls_session_count_statement(void)
@@ -96,6 +128,6 @@ ls_session_count_statement(void)
 		 ActivePortal->strategy != PORTAL_MULTI_QUERY &&
 		 ActivePortal->strategy != PORTAL_UTIL_SELECT))
 		return;
-	/* only the owner writes: no need for an atomic addition */
+	/* only this process writes it: no need for an atomic addition */
 	pg_atomic_write_u32(&s->statements, pg_atomic_read_u32(&s->statements) + 1);
 }

@@ -11,8 +11,9 @@
  *
  * It uses the server's own XLogFileInit(), which writes a temporary file and
  * renames it under ControlFileLock, as the walreceiver and the checkpointer do.
- * Two that create one segment at a time are allowed by it: the second becomes
- * the next free one. During promotion it installs nothing.
+ * It allows two processes to create the same segment at a time: the second
+ * file becomes the next segment that is missing. During promotion it installs
+ * none.
  *
  * Rules:
  * - Only while WAL streams, only on the timeline that is being received, and
@@ -25,7 +26,7 @@
  * such as a full disk, ends the worker with its message in the log; it is
  * started again after a minute.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <unistd.h>
 
@@ -38,8 +39,13 @@
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
+#include "utils/wait_event.h"
 
-/* While WAL comes in, and while none does. */
+#include "state/settings.h"
+
+extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
+
+/* How often the worker looks, in ms: while WAL comes in, while none does. */
 #define LOOK_MS 50
 #define LOOK_IDLE_MS 1000
 #define AHEAD_BYTES (256 * 1024 * 1024)
@@ -111,6 +117,6 @@ lockstep_wal_segments_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 	}
-	/* 0: done for good; somebody's SIGTERM is not that */
+	/* 0 ends it for good; after a SIGTERM it is started again */
 	proc_exit(ShutdownRequestPending ? 1 : 0);
 }

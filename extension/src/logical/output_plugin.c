@@ -17,25 +17,25 @@
  *   commit  a batch ends at every boundary: commit, end of a streamed block,
  *           abort, prepare and what becomes of it, message outside of a
  *           transaction
- *   hold    it may go on past boundaries while there is WAL to decode. A
+ *   hold    a batch may go on past boundaries while there is WAL to decode. A
  *           walsender's keepalives then cover commits that were not sent yet,
  *           so the first commit that is held is announced with a marker, and
  *           the receiver must not confirm any keepalive's position between
  *           that marker and the next batch. SQL functions, which have no
- *           keepalives and end without a warning, treat it as commit.
+ *           keepalives and end without a warning, treat "hold" as "commit".
  *
  * Messages sent, each in one CopyData or one row:
  *   'O'                               marker: a commit is held from here on
  *   'B' int32 n, then n entries       batch; ends what a marker began
  *      entry: int64 lsn, int64 time, int32 length, the message
  * Numbers are big-endian. lsn is what the message's own header would say (0
- * for all but the last message of a change, as pgoutput has it), time is when
- * it was made, in microseconds since 2000-01-01, to within 16 messages. The
- * outer header says the last entry's lsn.
+ * for all but the last message of a change, as pgoutput has it). time is when
+ * the message was made, in microseconds since 2000-01-01; up to 16 messages in
+ * a row have the same. The outer header has the last entry's lsn.
  *
  * Limits: a batch ends at BATCH_BYTES, and at half of wal_sender_timeout. A
- * message larger than that is sent in a batch of its own; it can be 25 bytes
- * shorter than the 1 GB less one byte that PostgreSQL allows.
+ * message larger than BATCH_BYTES is sent in a batch of its own; its largest
+ * size is 25 bytes below the 1 GB less one byte that PostgreSQL allows.
  */
 #include "postgres.h"
 
@@ -66,10 +66,10 @@ typedef struct EntryHeader
 	uint32		length;
 } EntryHeader;
 
-/* Its bytes as sent; the structure may be longer. */
+/* Bytes of a header as sent; the structure may be longer. */
 #define ENTRY_HEADER (offsetof(EntryHeader, length) + sizeof(uint32))
 
-/* The clock is read once for so many entries of a batch. */
+/* Number of entries of a batch for which the clock is read once. */
 #define ENTRIES_A_TIME 16
 
 /* Kinds of messages. */
@@ -86,13 +86,13 @@ typedef enum BatchMode
 	BATCH_HOLD
 } BatchMode;
 
-/* One decoding context's batch; this process's only one. */
+/* The batch of one decoding context; a process has at most one. */
 typedef struct Batch
 {
 	BatchMode	mode;
 	LogicalDecodingContext *ctx;
 
-	/* what the context had before us */
+	/* what the context had before we replaced it */
 	LogicalOutputPluginWriterPrepareWrite prepare_write;
 	LogicalOutputPluginWriterWrite write;
 	StringInfo	out;
@@ -103,11 +103,11 @@ typedef struct Batch
 	/* finished entries */
 	StringInfo	entries;
 	int			count;
-	/* of the last entry */
+	/* positions and transaction of the last entry */
 	XLogRecPtr	lsn;
 	XLogRecPtr	location;
 	TransactionId xid;
-	/* when the first entry was made, and the last for which the clock was read */
+	/* time of the first entry, and time that the clock said last */
 	TimestampTz since;
 	TimestampTz now;
 	/* a marker was sent: a commit is held */
@@ -223,13 +223,13 @@ write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
 	else
 		appendBinaryStringInfo(batch->entries, message->data, message->len);
 
-	/* the walsender looks for these at every message; so do we */
+	/* as often as the walsender itself: at every message */
 	CHECK_FOR_INTERRUPTS();
 
 	if (batch->entries->len >= BATCH_BYTES ||
 		(wal_sender_timeout > 0 &&
 		 TimestampDifferenceExceeds(batch->since, batch->now,
-									 wal_sender_timeout / 2)))
+									wal_sender_timeout / 2)))
 		flush_batch();
 }
 
@@ -337,8 +337,8 @@ plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool i
 
 	/*
 	 * Only streaming has progress to tell, and waits for WAL in the page
-	 * reader. An SQL function moves the slot at its end whatever was held, also
-	 * when a walsender runs it (replication=database).
+	 * reader. An SQL function moves the slot at its end whatever was held,
+	 * also when a walsender runs it (replication=database).
 	 */
 	if (mode == BATCH_HOLD && ctx->update_progress == NULL)
 		mode = BATCH_COMMIT;
@@ -382,7 +382,7 @@ plugin_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogR
 
 static void
 plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
-				  XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
+						 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
 {
 	pgoutput.rollback_prepared_cb(ctx, txn, prepare_end_lsn, prepare_time);
 	boundary();
@@ -390,7 +390,7 @@ plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
 
 static void
 plugin_message(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn,
-		bool transactional, const char *prefix, Size size, const char *content)
+			   bool transactional, const char *prefix, Size size, const char *content)
 {
 	pgoutput.message_cb(ctx, txn, lsn, transactional, prefix, size, content);
 	if (!transactional)

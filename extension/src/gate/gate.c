@@ -1,23 +1,26 @@
 /*
  * gate.c - the admission gate in front of the executor.
  *
- * Purpose: of the read queries of a standby only so many execute at once; the
- * rest queue in order of arrival. That bounds how many demoted readers can sit
- * on buffer locks that replay needs, and what is left when lag grows.
+ * Purpose: of the read queries of a standby only as many execute at once as the
+ * capacity allows (gate_limit.c); the others queue in order of arrival. That
+ * bounds how many demoted readers can hold buffer locks that replay needs, and
+ * how much CPU and I/O readers take when lag grows.
  *
- * Runs in backends; the controller sets gate_capacity and hands out places
- * that became free by that. A place is counted in gate_running by whoever
- * gives it: the session itself on the fast path, or the process that takes the
- * session's entry from the queue.
+ * Runs in backends. The controller sets the capacity, and gives the places
+ * that become free by that to sessions in the queue. A place is counted in
+ * LsGateShared.running by the process that gives it: the session itself on the
+ * fast path, or the process that takes the session's entry from the queue.
  *
  * A turn: while others wait, a session that got in keeps its place for
  * lockstep.read_throttle_turn and so executes several queries in a row.
- * Changing the session for each query costs a wake-up and cold caches each
- * time. With W sessions waiting for P places the last one waits W / P turns.
+ * Letting in another session for each query would cost a wake-up and cold
+ * caches each time. With W sessions waiting for P places the last of them waits
+ * W / P turns.
  *
- * Who passes without waiting: exempt sessions, utility commands, parallel
- * workers, cursors, nested and later calls, anything above READ COMMITTED,
- * a transaction that keeps a snapshot, one that holds a lock others wait for.
+ * What passes without waiting: exempt sessions, utility commands, parallel
+ * workers, cursors, nested and later calls, transactions above READ COMMITTED,
+ * those that keep a snapshot, and those that hold a lock another process waits
+ * for.
  *
  * Limit: portals that are bound before the first of them executes share one
  * place.
@@ -27,37 +30,70 @@
  * its relations; the controller opens the gate while replay waits for a lock.
  *
  * Crash: shared memory is made anew. Promotion: the controller opens the gate.
- * No controller: nobody waits.
+ * No controller: no query waits.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/parallel.h"
 #include "access/xact.h"
 #include "access/xlog.h"
 #include "miscadmin.h"
+#include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/timestamp.h"
 
-/* How often a waiter looks by itself, whoever may wake it. */
+#include "compat.h"
+#include "controller.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "gate/held_locks.h"
+#include "replay/replay_lag.h"
+#include "state/clock.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+
+/* How often a waiter looks by itself, in ms, even if no process wakes it. */
 #define RECHECK_MS 1000
-/* The same for one with locks that somebody may come to wait for. */
+/* The same for a waiter with locks that others may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 #define LOG_EVERY_US INT64CONST(1000000)
+
+LsGateShared *ls_gate = NULL;
 
 /* this process's place */
 static bool inside = false;
 static const QueryDesc *inside_query = NULL;
 
+void
+ls_gate_init_shared(LsQueue *queue)
+{
+	pg_atomic_init_u32(&ls_gate->limit, 0);
+	/* until the controller has measured anything, every query passes */
+	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
+	pg_atomic_init_u32(&ls_gate->running, 0);
+	pg_atomic_init_u32(&ls_gate->waiting, 0);
+	pg_atomic_init_u64(&ls_gate->waits, 0);
+	pg_atomic_init_u64(&ls_gate->wait_us, 0);
+	pg_atomic_init_u64(&ls_gate->would_wait, 0);
+	pg_atomic_init_u64(&ls_gate->timeouts, 0);
+	pg_atomic_init_u64(&ls_gate->logged_at, 0);
+	pg_atomic_init_u64(&ls_gate->reset_at, (uint64) GetCurrentTimestamp());
+	ls_gate->queue = queue;
+	ls_queue_init(queue, ls_nsessions);
+}
+
 static bool
 try_take_place(void)
 {
-	uint32		running = pg_atomic_read_u32(&ls_shared->gate_running);
+	uint32		running = pg_atomic_read_u32(&ls_gate->running);
 
-	while (running < pg_atomic_read_u32(&ls_shared->gate_capacity))
+	while (running < pg_atomic_read_u32(&ls_gate->capacity))
 	{
-		if (pg_atomic_compare_exchange_u32(&ls_shared->gate_running,
+		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
 										   &running, running + 1))
 			return true;
 	}
@@ -73,11 +109,11 @@ hold_place(const QueryDesc *queryDesc)
 	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
 }
 
-/* For those who may not wait: over the capacity if need be. */
+/* For a query that may not wait: over the capacity if need be. */
 static void
 take_place_anyway(const QueryDesc *queryDesc)
 {
-	pg_atomic_fetch_add_u32(&ls_shared->gate_running, 1);
+	pg_atomic_fetch_add_u32(&ls_gate->running, 1);
 	hold_place(queryDesc);
 }
 
@@ -90,12 +126,12 @@ next_in_line(void)
 {
 	int			procno;
 
-	while ((procno = ls_queue_pop(ls_shared->gate_queue)) != LS_NO_PROCNO)
+	while ((procno = ls_queue_pop(ls_gate->queue)) != LS_NO_PROCNO)
 	{
-		LsSession  *s = &ls_shared->sessions[procno];
+		LsSession  *s = &ls_sessions[procno];
 		uint32		queued = LS_GATE_QUEUED;
 
-		/* first, or a session lining up again here would be lost */
+		/* before the grant, or a session that queues again here is lost */
 		pg_atomic_exchange_u32(&s->in_ring, 0);
 		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
 		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
@@ -105,27 +141,29 @@ next_in_line(void)
 }
 
 /*
- * Lets in whoever there is room for. Any process but the startup process.
+ * Lets in as many waiting sessions as there are places. Any process but the
+ * startup process.
  *
- * A place is taken before the entry is, so one can be in hand when the queue
- * turns out empty; it is given back and the queue looked at again, or a
- * session that queued in between, and found no place, would not be let in.
+ * A place is taken before an entry is, so the queue can turn out to be empty
+ * with a place in hand. Then the place is given back and the queue looked at
+ * again, or a session that queued in between, and found no place, would not be
+ * let in.
  */
 void
 ls_gate_drain(void)
 {
-	while (pg_atomic_read_u32(&ls_shared->gate_waiting) > 0 && try_take_place())
+	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
 	{
 		int			procno = next_in_line();
 
 		if (procno == LS_NO_PROCNO)
 		{
-			pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
-			if (ls_queue_is_empty(ls_shared->gate_queue))
+			pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
+			if (ls_queue_is_empty(ls_gate->queue))
 				return;
 			continue;
 		}
-		pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+		pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 	}
 }
@@ -173,7 +211,7 @@ let_go_of_snapshot(QueryDesc *queryDesc)
 
 /* ---- waiting ---- */
 
-/* Stops waiting; true if a place had been granted by then. */
+/* Stops waiting; true if the session had been granted a place by then. */
 static bool
 withdraw(LsSession *s)
 {
@@ -181,26 +219,27 @@ withdraw(LsSession *s)
 
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
 		return true;
-	pg_atomic_fetch_sub_u32(&ls_shared->gate_waiting, 1);
+	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
 	return false;
 }
 
 /*
- * Gets in line. An entry left from an earlier wait serves again, so the ring
- * has room for all; false all the same if it had not.
+ * Puts the session into the queue. An entry left from an earlier wait serves
+ * again, so the ring has room for every session. Should it have none all the
+ * same, false: the session does not wait.
  */
 static bool
 line_up(LsSession *s)
 {
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
-	pg_atomic_fetch_add_u32(&ls_shared->gate_waiting, 1);
+	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
 	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
-		!ls_queue_push(ls_shared->gate_queue, LS_MY_PROCNO))
+		!ls_queue_push(ls_gate->queue, LS_MY_PROCNO))
 	{
 		pg_atomic_write_u32(&s->in_ring, 0);
 		return withdraw(s);
 	}
-	/* a place may have become free since we looked */
+	/* a place may have become free since this session looked */
 	ls_gate_drain();
 	return true;
 }
@@ -208,18 +247,18 @@ line_up(LsSession *s)
 static void
 report_timeout(void)
 {
-	pg_atomic_fetch_add_u64(&ls_shared->gate_timeouts, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->timeouts, 1);
 	ereport(ERROR,
 			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
 			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
 					ls_read_throttle_timeout),
 			 errdetail("%u read queries execute on this standby, %u wait.",
-					   pg_atomic_read_u32(&ls_shared->gate_running),
-					   pg_atomic_read_u32(&ls_shared->gate_waiting)),
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->waiting)),
 			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
 }
 
-/* Returns with a place granted, or without one if it must not wait longer. */
+/* Waits for a place; false if it must go on without one. */
 static bool
 wait_in_queue(LsSession *s, bool has_shared_locks)
 {
@@ -251,7 +290,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 static void
 count_wait(int64 began)
 {
-	pg_atomic_fetch_add_u64(&ls_shared->gate_wait_us, ls_now_us() - began);
+	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
 }
 
 static void
@@ -270,7 +309,7 @@ wait_for_place(QueryDesc *queryDesc)
 
 	began = ls_now_us();
 	ls_resolve_wait_events();
-	pg_atomic_fetch_add_u64(&ls_shared->gate_waits, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
 
 	PG_TRY();
 	{
@@ -298,18 +337,18 @@ static void
 say_would_wait(void)
 {
 	uint64		now = (uint64) ls_now_us();
-	uint64		last = pg_atomic_read_u64(&ls_shared->gate_logged_at);
+	uint64		last = pg_atomic_read_u64(&ls_gate->logged_at);
 
-	pg_atomic_fetch_add_u64(&ls_shared->gate_would_wait, 1);
+	pg_atomic_fetch_add_u64(&ls_gate->would_wait, 1);
 	if (now - last < LOG_EVERY_US ||
-		!pg_atomic_compare_exchange_u64(&ls_shared->gate_logged_at, &last, now))
+		!pg_atomic_compare_exchange_u64(&ls_gate->logged_at, &last, now))
 		return;
 	ereport(LOG,
 			(errmsg("lockstep.read_throttle would have held back a read query"),
 			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
-					   pg_atomic_read_u32(&ls_shared->gate_running),
-					   pg_atomic_read_u32(&ls_shared->gate_limit),
-					   pg_atomic_read_u64(&ls_shared->lag_us) / 1000),
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->limit),
+					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
 			 errhidestmt(true)));
 }
 
@@ -318,7 +357,7 @@ say_would_wait(void)
 static bool
 gate_applies(void)
 {
-	if (ls_read_throttle == LS_THROTTLE_OFF || ls_shared == NULL)
+	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
 		return false;
 	/* a protocol-level query just being started; no cursor, no nested call */
 	if (ls_nesting > 0 || ActivePortal == NULL ||
@@ -332,9 +371,9 @@ gate_applies(void)
 }
 
 /*
- * The session counts again, or is gone: the place that the controller added for
- * it goes as well. Left to the controller's next round, that place would let in
- * one query too many, and a long one stays.
+ * The session counts again, or has left: the place that the controller added
+ * for it goes as well. Left until the controller's next round, that place would
+ * let in one query too many, which may be a long one.
  */
 static void
 end_exception(LsSession *s)
@@ -344,14 +383,14 @@ end_exception(LsSession *s)
 	if (pg_atomic_read_u32(&s->excepted) == 0 ||
 		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
 		return;
-	capacity = pg_atomic_read_u32(&ls_shared->gate_capacity);
+	capacity = pg_atomic_read_u32(&ls_gate->capacity);
 	while (capacity > 1 && capacity < LS_GATE_OPEN &&
-		   !pg_atomic_compare_exchange_u32(&ls_shared->gate_capacity,
+		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
 										   &capacity, capacity - 1))
 		;
 }
 
-/* Takes a session's place away, if it is in the state named. */
+/* Takes a session's place away, if the session is in that state. */
 static bool
 give_back(LsSession *s, LsGateState from)
 {
@@ -360,7 +399,7 @@ give_back(LsSession *s, LsGateState from)
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
 	end_exception(s);
-	pg_atomic_fetch_sub_u32(&ls_shared->gate_running, 1);
+	pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
 	ls_gate_drain();
 	return true;
 }
@@ -369,11 +408,11 @@ static bool
 turn_is_over(LsSession *s, int64 now)
 {
 	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
-		pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 ||
-		pg_atomic_read_u32(&ls_shared->gate_capacity) >= LS_GATE_OPEN;
+		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
+		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
 }
 
-/* Goes on with a turn; false if there is none, or it is over. */
+/* Goes on with the session's turn; false if it has none, or it is over. */
 static bool
 resume_turn(LsSession *s, const QueryDesc *queryDesc)
 {
@@ -409,7 +448,7 @@ ls_gate_leave(void)
 		(void) give_back(s, LS_GATE_INSIDE);
 		return;
 	}
-	/* looked at again, or a gate just opened for good would leave it kept */
+	/* again, or the place stays kept if the gate was opened in between */
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
 	if (turn_is_over(s, ls_now_us()))
 		(void) give_back(s, LS_GATE_KEPT);
@@ -427,14 +466,14 @@ ls_gate_enter(QueryDesc *queryDesc)
 
 	if (inside)
 	{
-		/* bound earlier and never executed: its place serves this query */
+		/* a query bound earlier never executed: its place serves this one */
 		inside_query = queryDesc;
 		return true;
 	}
 
 	if (resume_turn(ls_my_session, queryDesc))
 		return true;
-	if (pg_atomic_read_u32(&ls_shared->gate_waiting) == 0 && try_take_place())
+	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && try_take_place())
 		hold_place(queryDesc);
 	else if (ls_read_throttle == LS_THROTTLE_LOG)
 	{
@@ -446,13 +485,13 @@ ls_gate_enter(QueryDesc *queryDesc)
 	return true;
 }
 
-/* Controller, each round: clients that did not come back within their turn. */
+/* Controller, each round: ends turns of clients that did not come back. */
 void
 ls_gate_end_turns(int64 now)
 {
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		LsSession  *s = &ls_shared->sessions[i];
+		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
 			(void) give_back(s, LS_GATE_KEPT);
@@ -466,9 +505,9 @@ ls_gate_is_mine(const QueryDesc *queryDesc)
 }
 
 /*
- * Gives up whatever this process has at the gate: a place, one in line, or a
- * place granted a moment ago. For errors while waiting, and for exit: FATAL
- * goes there without passing any PG_CATCH.
+ * Gives up what this process has at the gate: a place, an entry in the queue,
+ * or a place granted a moment ago. For errors while waiting, and for exit:
+ * FATAL exits without passing any PG_CATCH.
  */
 void
 ls_gate_forget(void)
@@ -485,7 +524,7 @@ ls_gate_forget(void)
 		(void) give_back(s, LS_GATE_GRANTED);
 }
 
-/* A query that was started and never run leaves with its transaction. */
+/* A query that was started and never run gives its place back here. */
 static void
 at_xact_end(XactEvent event, void *arg)
 {

@@ -2,24 +2,28 @@
  * gate_queue.c - the gate's queue: first come, first served, without a lock.
  *
  * A lock would be wrong here. The sessions at the gate are the ones that the
- * kernel runs last, so the holder of a lock can be off the CPU for long, and
- * then all others, with their snapshots, stand in line for the lock instead of
- * the gate (seen: 118 of 128).
+ * kernel runs last, so the holder of a lock can be off the CPU for long. All
+ * other sessions, with their snapshots, then wait for the lock instead of the
+ * gate (seen: 118 of 128).
  *
  * It is a bounded ring for many producers and consumers. Each cell carries a
  * turn number: turn == position means free for the producer of that position,
  * turn == position + 1 means filled for its consumer. A producer claims a
  * position by moving the tail, fills the cell, then publishes it by the turn;
- * a consumer the same with the head. Somebody stopped between claim and
- * publication makes others see "empty" for that time, never a wrong entry.
+ * a consumer the same with the head. While a process is stopped between claim
+ * and publication, others see an empty queue, never a wrong entry.
  *
- * An entry names a session, no more, and a session has at most one
- * (LsSession.in_ring), so the ring cannot fill up. One that gave up waiting
- * leaves its entry behind; whoever takes it finds the session not queued and
- * takes the next. If that session queues again meanwhile the old entry serves
- * it, somewhat early.
+ * An entry is the number of a session, and a session has at most one entry
+ * (LsSession.in_ring), so the ring cannot fill up. A session that gives up
+ * waiting leaves its entry behind; the process that takes the entry finds the
+ * session not queued and takes the next. If that session queues again in
+ * between, its old entry serves, so it gets its place somewhat early.
  */
-#include "lockstep.h"
+#include "postgres.h"
+
+#include "port/pg_bitutils.h"
+
+#include "gate/gate_queue.h"
 
 Size
 ls_queue_size(int nsessions)
@@ -98,7 +102,7 @@ ls_queue_pop(LsQueue *q)
 	return procno;
 }
 
-/* True if there is nothing to pop right now. */
+/* True if there is no entry to pop at this moment. */
 bool
 ls_queue_is_empty(LsQueue *q)
 {

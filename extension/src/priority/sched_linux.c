@@ -9,13 +9,13 @@
  * SCHED_IDLE: where autogroup is off, or void because a cgroup schedules the
  * server, the policy counts; going back from it needs RLIMIT_NICE.
  *
- * All of it is called by the controller only. No function here raises an
- * error: a kernel that says no is reported, never felt by a query.
+ * Only the controller calls these functions. None raises an error: a refusal of
+ * the kernel is reported, and no query fails by it.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,6 +26,11 @@
 #include <unistd.h>
 
 #include "miscadmin.h"
+
+#include "priority/cgroup_linux.h"
+#include "priority/sched_linux.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
 
 #ifndef __linux__
 #error "lockstep needs Linux"
@@ -109,13 +114,13 @@ ls_sched_policy(int pid, bool idle, const pg_atomic_uint32 *still_pid)
 	return kernel_error(pid);
 }
 
-/* True if the group's nice value would count; else why not. */
+/* True if the group's nice value would count; else why says why not. */
 static bool
 autogroup_counts(char *why)
 {
 	char		path[MAXPGPATH];
 	char		buf[64];
-	char		group[LS_TEXT_SIZE / 2];
+	char		group[LS_CGROUP_NAME_SIZE];
 
 	snprintf(path, sizeof(path), "%s/self/autogroup", ls_proc_root);
 	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
@@ -152,8 +157,8 @@ idle_policy_can_be_undone(long *limit, long *needed)
 }
 
 /*
- * Which of the ways works here. detail (LS_TEXT_SIZE bytes) says what was
- * found, in words for lockstep_stat_priority.
+ * Which of the two methods works here. detail (LS_TEXT_SIZE bytes) says why, in
+ * words for lockstep_stat_priority.
  */
 LsPriorityMethod
 ls_sched_detect(bool allow_irreversible, char *detail)
@@ -224,4 +229,21 @@ ls_sched_cpu_ns(int pid)
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
 		return -1;
 	return (int64) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The kernel's letter for a process's state: R, S, D ...; 0 if unknown. */
+char
+ls_sched_state(int pid)
+{
+	char		path[MAXPGPATH];
+	char		buf[512];
+	char	   *paren;
+
+	snprintf(path, sizeof(path), "%s/%d/stat", ls_proc_root, pid);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+		return 0;
+	paren = strrchr(buf, ')');
+	if (paren == NULL || paren[1] != ' ')
+		return 0;
+	return paren[2];
 }

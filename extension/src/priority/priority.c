@@ -2,33 +2,55 @@
  * priority.c - which sessions run at low priority, and making it so.
  *
  * A session says once whether it may be demoted (ls_priority_note), weight.c
- * whether it is worth it. The controller compares what each session should be
- * with what it is and changes the difference, so promotion, a reload and the
- * kill switch need no help from sessions, idle ones included. It is the only
- * process that changes priorities.
+ * whether demoting it is worth it. The controller compares the priority that
+ * each session should have with the one it has and changes those that differ,
+ * so promotion, a reload and the kill switch need no help from sessions, idle
+ * ones included. Only the controller changes priorities.
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.
- * Nobody waits for that. In recovery restores and demotions take turns, or
- * sessions that go to and fro would keep others from being demoted.
+ * No query waits for that. In recovery restores and demotions take turns, or
+ * sessions that keep changing would prevent the demotion of others.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <errno.h>
 
 #include "access/xlog.h"
 #include "lib/stringinfo.h"
+#include "utils/timestamp.h"
 
-/* The kernel's own limit (HZ / 10), and a little. */
+#include "controller.h"
+#include "priority/priority.h"
+#include "priority/sched_linux.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+
+/* The kernel's own limit, 100 ms (HZ / 10), and 1 ms more. */
 #define AUTOGROUP_PACE_US INT64CONST(101000)
-/* How many stuck processes a message names. */
+/* Number of stuck processes that a message names. */
 #define STUCK_NAMED 10
+
+LsPriorityShared *ls_priority = NULL;
 
 /* controller only */
 static int64 next_autogroup = 0;
 static bool refusal_logged = false;
 static int	cursor = 0;
 static bool demote_first = false;
+
+void
+ls_priority_init_shared(void)
+{
+	pg_atomic_init_u32(&ls_priority->method, LS_METHOD_NONE);
+	strlcpy(ls_priority->method_detail,
+			"the controller has not run since this server started", LS_TEXT_SIZE);
+	pg_atomic_init_u64(&ls_priority->demotions, 0);
+	pg_atomic_init_u64(&ls_priority->restores, 0);
+	pg_atomic_init_u64(&ls_priority->refusals, 0);
+	pg_atomic_init_u64(&ls_priority->reset_at, (uint64) GetCurrentTimestamp());
+}
 
 /* In a backend or parallel worker, at each start of a query in recovery. */
 void
@@ -54,15 +76,15 @@ ls_priority_init(void)
 	LsPriorityMethod method;
 
 	method = ls_sched_detect(ls_priority_irreversible, detail);
-	pg_atomic_write_u32(&ls_shared->method, method);
-	ls_set_text(ls_shared->method_detail, detail);
+	pg_atomic_write_u32(&ls_priority->method, method);
+	ls_set_text(ls_priority->method_detail, detail);
 
-	/* what was refused before may be allowed now */
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	/* the kernel may allow now what it refused before */
+	for (int i = 0; i < ls_nsessions; i++)
 	{
 		uint32		refused = LS_SCHED_REFUSED;
 
-		pg_atomic_compare_exchange_u32(&ls_shared->sessions[i].sched,
+		pg_atomic_compare_exchange_u32(&ls_sessions[i].sched,
 									   &refused, LS_SCHED_NORMAL);
 	}
 }
@@ -75,8 +97,8 @@ note_refusal(int pid, const char *what)
 
 	snprintf(text, sizeof(text), "%s of process %d: %s", what, pid,
 			 strerror(save_errno));
-	ls_set_text(ls_shared->last_refusal, text);
-	pg_atomic_fetch_add_u64(&ls_shared->refusals, 1);
+	ls_set_text(ls_priority->last_refusal, text);
+	pg_atomic_fetch_add_u64(&ls_priority->refusals, 1);
 	if (refusal_logged)
 		return;
 	refusal_logged = true;
@@ -108,7 +130,7 @@ set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
 	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
 		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
 		return;
-	/* replaced in between: the newcomer is as it was */
+	/* a new process took the slot in between: undo */
 	expected = to;
 	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
 		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
@@ -127,7 +149,7 @@ demote(LsSession *s, int pid, LsPriorityMethod method)
 	switch (answer)
 	{
 		case LS_KERNEL_DONE:
-			pg_atomic_fetch_add_u64(&ls_shared->demotions, 1);
+			pg_atomic_fetch_add_u64(&ls_priority->demotions, 1);
 			set_sched(s, pid, LS_SCHED_NORMAL,
 					  method == LS_METHOD_AUTOGROUP ? LS_SCHED_AUTOGROUP : LS_SCHED_IDLE);
 			break;
@@ -155,7 +177,7 @@ restore(LsSession *s, int pid, LsSchedState was)
 	switch (answer)
 	{
 		case LS_KERNEL_DONE:
-			pg_atomic_fetch_add_u64(&ls_shared->restores, 1);
+			pg_atomic_fetch_add_u64(&ls_priority->restores, 1);
 			set_sched(s, pid, was, LS_SCHED_NORMAL);
 			break;
 		case LS_KERNEL_REFUSED:
@@ -170,20 +192,21 @@ restore(LsSession *s, int pid, LsSchedState was)
 }
 
 /*
- * One change of the wanted kind (restores, or demotions), starting where the
- * last one left off. True if it used up the kernel's rate.
+ * Changes sessions, all of them restores or all demotions, starting after the
+ * one that was changed last. Stops, and is true, once it has used up the
+ * kernel's rate of autogroup changes.
  */
 static bool
 change_sessions(bool low_allowed, bool restoring, int64 now)
 {
-	LsPriorityMethod method = pg_atomic_read_u32(&ls_shared->method);
+	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
 
 	low_allowed = low_allowed && method != LS_METHOD_NONE;
 
-	for (int n = 0; n < ls_shared->nsessions; n++)
+	for (int n = 0; n < ls_nsessions; n++)
 	{
-		int			i = (cursor + n) % ls_shared->nsessions;
-		LsSession  *s = &ls_shared->sessions[i];
+		int			i = (cursor + n) % ls_nsessions;
+		LsSession  *s = &ls_sessions[i];
 		int			pid = (int) pg_atomic_read_u32(&s->pid);
 		uint32		sched = pg_atomic_read_u32(&s->sched);
 		bool		low = low_allowed && should_be_low(s);
@@ -228,22 +251,22 @@ ls_priority_step(int64 now, bool in_recovery)
 		demote_first = !demote_first;
 }
 
-/* Sessions that are still demoted. */
+/* Number of sessions that are still demoted. */
 int
 ls_priority_left(void)
 {
 	int			left = 0;
 
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		if (pg_atomic_read_u32(&ls_shared->sessions[i].pid) != 0 &&
-			is_demoted(pg_atomic_read_u32(&ls_shared->sessions[i].sched)))
+		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
+			is_demoted(pg_atomic_read_u32(&ls_sessions[i].sched)))
 			left++;
 	}
 	return left;
 }
 
-/* After promotion: says which sessions stay slow. */
+/* After promotion: logs which sessions stay at low priority. */
 void
 ls_priority_report_stuck(void)
 {
@@ -251,12 +274,12 @@ ls_priority_report_stuck(void)
 	int			stuck = 0;
 
 	initStringInfo(&pids);
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		int			pid = (int) pg_atomic_read_u32(&ls_shared->sessions[i].pid);
+		int			pid = (int) pg_atomic_read_u32(&ls_sessions[i].pid);
 
 		if (pid == 0 ||
-			pg_atomic_read_u32(&ls_shared->sessions[i].sched) != LS_SCHED_STUCK)
+			pg_atomic_read_u32(&ls_sessions[i].sched) != LS_SCHED_STUCK)
 			continue;
 		if (stuck < STUCK_NAMED)
 			appendStringInfo(&pids, "%s%d", stuck ? ", " : "", pid);
@@ -271,17 +294,17 @@ ls_priority_report_stuck(void)
 	pfree(pids.data);
 }
 
-/* For the view; any process. */
+/* For view lockstep_stat_priority; any process. */
 void
 ls_priority_count(int *demoted, int *pending, int *stuck)
 {
 	bool		low_allowed = RecoveryInProgress() && ls_enabled && ls_replay_priority &&
-		pg_atomic_read_u32(&ls_shared->method) != LS_METHOD_NONE;
+		pg_atomic_read_u32(&ls_priority->method) != LS_METHOD_NONE;
 
 	*demoted = *pending = *stuck = 0;
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		LsSession  *s = &ls_shared->sessions[i];
+		LsSession  *s = &ls_sessions[i];
 		uint32		sched = pg_atomic_read_u32(&s->sched);
 
 		if (pg_atomic_read_u32(&s->pid) == 0)

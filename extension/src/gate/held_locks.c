@@ -4,10 +4,12 @@
  * Runs in backends that are about to wait for the gate or for an LSN. Reads
  * only this process's own entries, each partition under its lock.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "storage/lock.h"
-#include "storage/proc.h"
+
+#include "compat.h"
+#include "gate/held_locks.h"
 
 /* Called with a partition's lock held; true ends the walk. */
 typedef bool (*ProcLockTest) (const PROCLOCK *proclock);
@@ -64,8 +66,9 @@ replay_may_want(const PROCLOCK *proclock)
 }
 
 /*
- * True if somebody waits for a lock of ours. Relation locks on the fast path
- * have no entry in the shared table, and nobody can be waiting for those.
+ * True if another process waits for a lock of this transaction. Relation locks
+ * on the fast path have no entry in the shared table, and no process can be
+ * waiting for those.
  */
 bool
 ls_others_wait_for_us(void)
@@ -73,7 +76,7 @@ ls_others_wait_for_us(void)
 	return any_proclock(is_waited_for);
 }
 
-/* True if a lock of ours is in the shared table, where others may wait. */
+/* True if it has a lock in the shared table, where others may wait for it. */
 bool
 ls_holds_shared_locks(void)
 {

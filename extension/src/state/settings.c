@@ -1,16 +1,18 @@
 /*
  * settings.c - the lockstep.* settings.
  *
- * All are reloadable but lockstep.proc_root, which the tests use to show the
+ * All are reloadable but lockstep.proc_root, with which the tests show the
  * extension a kernel that refuses. docs/operations.md says when to change
- * which.
+ * which setting.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include <limits.h>
 
 #include "utils/guc.h"
-#include "utils/pg_lsn.h"
+
+#include "state/settings.h"
+#include "wait/wait_lsn.h"
 
 bool		ls_enabled = true;
 bool		ls_replay_priority = true;
@@ -34,7 +36,11 @@ static const struct config_enum_entry throttle_modes[] = {
 	{NULL, 0, false}
 };
 
-/* Only the form: SET waits in the utility hook, never here (see wait_lsn.c). */
+/*
+ * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
+ * configuration file has the setting, every process that reads the file calls
+ * this, the startup process included: ARCHITECTURE.md, first invariant.
+ */
 static bool
 check_wait_for_lsn(char **newval, void **extra, GucSource source)
 {

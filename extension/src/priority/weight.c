@@ -14,21 +14,25 @@
  *
  * Limits: CPU time of the whole process, so planning counts as well.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
-#include "storage/proc.h"
 #include "utils/memutils.h"
 
+#include "priority/sched_linux.h"
+#include "priority/weight.h"
+#include "state/session.h"
+
 #define WEIGH_EVERY_US INT64CONST(200000)
-/* CPU time of a statement from which a session becomes heavy, light again. */
+/* CPU time of each statement from which a session becomes heavy. */
 #define HEAVY_NS INT64CONST(250000)
+/* CPU time of each statement below which a session becomes light again. */
 #define LIGHT_NS INT64CONST(125000)
 /*
- * CPU time within one statement that is still running. More than a session
- * needs for its first look-ups in empty caches.
+ * CPU time from which a statement that still runs makes its session heavy. More
+ * than a session needs for its first look-ups in empty caches.
  */
 #define LONG_RUNNING_NS INT64CONST(20000000)
-/* From this statement on a session is judged; the first fills its caches. */
+/* A session is judged from its second statement on: the first fills caches. */
 #define FIRST_JUDGED 2
 
 /* controller only: what was read last, by slot */
@@ -79,11 +83,11 @@ ls_weigh_sessions(int64 now)
 	weighed_at = now;
 	if (readings == NULL)
 		readings = MemoryContextAllocZero(TopMemoryContext,
-										  sizeof(Reading) * ls_shared->nsessions);
+										  sizeof(Reading) * ls_nsessions);
 
-	for (int i = 0; i < ls_shared->nsessions; i++)
+	for (int i = 0; i < ls_nsessions; i++)
 	{
-		LsSession  *s = &ls_shared->sessions[i];
+		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->pid) != 0 &&
 			pg_atomic_read_u32(&s->wants_low) != 0)

@@ -1,24 +1,28 @@
 /*
- * stat_views.c - the SQL functions: statistics, resets, the replay token.
+ * stat_views.c - the SQL functions behind the statistics views, and resets.
  *
  * Each works on any server that has the extension created: one that did not
  * preload the library gets an error that says so, a primary gets a row whose
  * standby columns are null or zero.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/xlog.h"
-#include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
 #include "fmgr.h"
 #include "funcapi.h"
-#include "miscadmin.h"
 #include "replication/walreceiver.h"
 #include "utils/builtins.h"
+#include "utils/guc.h"
 #include "utils/pg_lsn.h"
 #include "utils/timestamp.h"
+#include "utils/wait_event.h"
 
-PG_FUNCTION_INFO_V1(lockstep_replay_token);
+#include "gate/gate.h"
+#include "priority/priority.h"
+#include "replay/replay_lag.h"
+#include "state/shared_state.h"
+
 PG_FUNCTION_INFO_V1(lockstep_stat_replay);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle);
@@ -106,57 +110,12 @@ finish(FunctionCallInfo fcinfo, Row *row)
 											 row->values, row->nulls));
 }
 
-/*
- * The end of the last record inserted. The server's own function gives the
- * start of the next one, which on a fresh page lies behind the page's header.
- */
-static XLogRecPtr
-end_of_inserted_wal(void)
-{
-	XLogRecPtr	insert = GetXLogInsertRecPtr();
-	uint64		in_page = insert % XLOG_BLCKSZ;
-	uint64		in_segment = XLogSegmentOffset(insert, wal_segment_size);
-
-	if (in_segment == SizeOfXLogLongPHD)
-		return insert - SizeOfXLogLongPHD;
-	if (in_page == SizeOfXLogShortPHD && in_segment != in_page)
-		return insert - SizeOfXLogShortPHD;
-	return insert;
-}
-
-/*
- * The value to give to lockstep.wait_for_lsn on a standby: it covers every
- * commit of this session, and every commit of others that was acknowledged as
- * durable. It is always the end of a record that is flushed, or a standby
- * might not get there before the primary writes again: the WAL writer flushes
- * whole pages, so a position on a page boundary can be amid a record.
- */
-Datum
-lockstep_replay_token(PG_FUNCTION_ARGS)
-{
-	XLogRecPtr	token;
-
-	if (RecoveryInProgress())
-		ereport(ERROR,
-				(errcode(ERRCODE_OBJECT_NOT_IN_PREREQUISITE_STATE),
-				 errmsg("recovery is in progress"),
-				 errhint("Call lockstep_replay_token() on the primary, after the commit to wait for.")));
-
-	token = Max(XactLastCommitEnd, GetFlushRecPtr(NULL));
-	if (token % XLOG_BLCKSZ == 0)
-	{
-		token = end_of_inserted_wal();
-		XLogFlush(token);
-	}
-	PG_RETURN_LSN(token);
-}
-
 static void
 put_last_conflict(Row *row)
 {
-	uint32		event = (uint32) pg_atomic_read_u64(&ls_shared->conflict_event);
+	uint32		event = (uint32) pg_atomic_read_u64(&ls_lag->conflict_event);
 
-	put_counter(row, &ls_shared->conflicts);
+	put_counter(row, &ls_lag->conflicts);
 	if (event == 0)
 	{
 		put_null(row);
@@ -167,8 +126,8 @@ put_last_conflict(Row *row)
 	put(row, PointerGetDatum(cstring_to_text(psprintf("%s:%s",
 													  pgstat_get_wait_event_type(event),
 													  pgstat_get_wait_event(event)))));
-	put(row, TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&ls_shared->conflict_at)));
-	put_ms(row, pg_atomic_read_u64(&ls_shared->conflict_us));
+	put(row, TimestampTzGetDatum((TimestampTz) pg_atomic_read_u64(&ls_lag->conflict_at)));
+	put_ms(row, pg_atomic_read_u64(&ls_lag->conflict_us));
 }
 
 Datum
@@ -195,10 +154,10 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 	else
 	{
 		put(&row, Int64GetDatum((int64) (received - replayed)));
-		put_ms(&row, received > replayed ? pg_atomic_read_u64(&ls_shared->lag_us) : 0);
+		put_ms(&row, received > replayed ? pg_atomic_read_u64(&ls_lag->lag_us) : 0);
 	}
 	put_last_conflict(&row);
-	put_counter(&row, &ls_shared->replay_reset_at);
+	put_counter(&row, &ls_lag->reset_at);
 	return finish(fcinfo, &row);
 }
 
@@ -213,16 +172,16 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 
 	require_preload();
 	ls_priority_count(&demoted, &pending, &stuck);
-	put(&row, CStringGetTextDatum(names[pg_atomic_read_u32(&ls_shared->method)]));
-	put_text(&row, ls_shared->method_detail);
+	put(&row, CStringGetTextDatum(names[pg_atomic_read_u32(&ls_priority->method)]));
+	put_text(&row, ls_priority->method_detail);
 	put(&row, Int32GetDatum(demoted));
 	put(&row, Int32GetDatum(pending));
 	put(&row, Int32GetDatum(stuck));
-	put_counter(&row, &ls_shared->demotions);
-	put_counter(&row, &ls_shared->restores);
-	put_counter(&row, &ls_shared->refusals);
-	put_text(&row, ls_shared->last_refusal);
-	put_counter(&row, &ls_shared->priority_reset_at);
+	put_counter(&row, &ls_priority->demotions);
+	put_counter(&row, &ls_priority->restores);
+	put_counter(&row, &ls_priority->refusals);
+	put_text(&row, ls_priority->last_refusal);
+	put_counter(&row, &ls_priority->reset_at);
 	return finish(fcinfo, &row);
 }
 
@@ -233,19 +192,19 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	uint32		limit;
 
 	require_preload();
-	limit = pg_atomic_read_u32(&ls_shared->gate_limit);
+	limit = pg_atomic_read_u32(&ls_gate->limit);
 	put(&row, CStringGetTextDatum(GetConfigOption("lockstep.read_throttle", false, false)));
 	if (limit == 0 || !RecoveryInProgress())
 		put_null(&row);
 	else
 		put(&row, Int32GetDatum((int32) limit));
-	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_shared->gate_running)));
-	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_shared->gate_waiting)));
-	put_counter(&row, &ls_shared->gate_waits);
-	put_ms(&row, pg_atomic_read_u64(&ls_shared->gate_wait_us));
-	put_counter(&row, &ls_shared->gate_would_wait);
-	put_counter(&row, &ls_shared->gate_timeouts);
-	put_counter(&row, &ls_shared->throttle_reset_at);
+	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->running)));
+	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->waiting)));
+	put_counter(&row, &ls_gate->waits);
+	put_ms(&row, pg_atomic_read_u64(&ls_gate->wait_us));
+	put_counter(&row, &ls_gate->would_wait);
+	put_counter(&row, &ls_gate->timeouts);
+	put_counter(&row, &ls_gate->reset_at);
 	return finish(fcinfo, &row);
 }
 
@@ -265,10 +224,10 @@ Datum
 lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 {
 	require_preload();
-	zero(&ls_shared->conflicts);
-	zero(&ls_shared->conflict_event);
-	zero(&ls_shared->conflict_us);
-	stamp(&ls_shared->replay_reset_at);
+	zero(&ls_lag->conflicts);
+	zero(&ls_lag->conflict_event);
+	zero(&ls_lag->conflict_us);
+	stamp(&ls_lag->reset_at);
 	PG_RETURN_VOID();
 }
 
@@ -276,11 +235,11 @@ Datum
 lockstep_stat_priority_reset(PG_FUNCTION_ARGS)
 {
 	require_preload();
-	zero(&ls_shared->demotions);
-	zero(&ls_shared->restores);
-	zero(&ls_shared->refusals);
-	ls_set_text(ls_shared->last_refusal, "");
-	stamp(&ls_shared->priority_reset_at);
+	zero(&ls_priority->demotions);
+	zero(&ls_priority->restores);
+	zero(&ls_priority->refusals);
+	ls_set_text(ls_priority->last_refusal, "");
+	stamp(&ls_priority->reset_at);
 	PG_RETURN_VOID();
 }
 
@@ -288,10 +247,10 @@ Datum
 lockstep_stat_throttle_reset(PG_FUNCTION_ARGS)
 {
 	require_preload();
-	zero(&ls_shared->gate_waits);
-	zero(&ls_shared->gate_wait_us);
-	zero(&ls_shared->gate_would_wait);
-	zero(&ls_shared->gate_timeouts);
-	stamp(&ls_shared->throttle_reset_at);
+	zero(&ls_gate->waits);
+	zero(&ls_gate->wait_us);
+	zero(&ls_gate->would_wait);
+	zero(&ls_gate->timeouts);
+	stamp(&ls_gate->reset_at);
 	PG_RETURN_VOID();
 }
