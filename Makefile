@@ -71,8 +71,8 @@ test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, inje
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
 
-test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
-	@scripts/test-fresh
+test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
+	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
 	@$(BINARY) bench $* $(ARGS)
