@@ -95,7 +95,7 @@ clean: ## remove what was built; cached Debian roots stay (build/roots)
 # ---- Steps behind the verbs ------------------------------------------------
 
 check-pg:
-	@$(if $(filter $(PG),15 16 17 18),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17 or 18" >&2; exit 1)
+	@$(if $(filter $(PG),15 16 17 18 19),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17, 18 or 19" >&2; exit 1)
 
 setup: check-pg
 	@scripts/setup $(or $(SETUP),build)
