@@ -71,8 +71,8 @@ test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, inje
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
 
-test-fresh: ## make demo and make test in a new minimal Debian 12 (root; a quarter of an hour)
-	@scripts/test-fresh
+test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
+	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
 	@$(BINARY) bench $* $(ARGS)
@@ -95,7 +95,7 @@ clean: ## remove what was built; cached Debian roots stay (build/roots)
 # ---- Steps behind the verbs ------------------------------------------------
 
 check-pg:
-	@$(if $(filter $(PG),15 16 17 18),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17 or 18" >&2; exit 1)
+	@$(if $(filter $(PG),15 16 17 18 19),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17, 18 or 19" >&2; exit 1)
 
 setup: check-pg
 	@scripts/setup $(or $(SETUP),build)

@@ -1,13 +1,22 @@
 # shellcheck shell=bash
-# Sourced. `native` is true where tests of PostgreSQL $PG run on this system
+# Sourced. `suite_of MAJOR` prints the Debian release that packages it, and
+# nothing where none does.
+suite_of() {
+    case $1 in
+        15) echo bookworm ;;
+        17) echo trixie ;;
+        18) echo sid ;;
+        19) echo experimental ;;
+    esac
+}
+
+# `native` is true where tests of PostgreSQL $PG run on this system
 # itself: inside a Debian root made for them, where it is installed, or where
 # scripts/setup can install it.
 native() {
     [ -z "${LOCKSTEP_IN_ROOT:-}" ] || return 0
     # shellcheck disable=SC1091
-    case $PG-$(. /etc/os-release && echo "${VERSION_CODENAME:-}") in
-        15-bookworm | 17-trixie) return 0 ;;
-    esac
+    [ "$(suite_of "$PG")" != "$(. /etc/os-release && echo "${VERSION_CODENAME:-none}")" ] || return 0
     [ -x "/usr/lib/postgresql/$PG/bin/postgres" ] && return 0
     LC_ALL=C apt-cache policy "postgresql-server-dev-$PG" 2>/dev/null | grep -q 'Candidate: [^(]'
 }

@@ -19,7 +19,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
 /// How long cleaning up may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 fn stage() -> PathBuf {
     let stage = std::env::var_os("LOCKSTEP_EXTENSION_STAGE").expect(

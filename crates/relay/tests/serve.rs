@@ -234,7 +234,8 @@ fn who_does_not_begin_in_time_is_left() {
     ] {
         let mut stream = connect(&relay);
         stream.write_all(begun).unwrap();
-        let answer = rest(&mut stream);
+        // It may be left before it has written.
+        let answer = rest_or_reset(&mut stream);
         assert!(answer.is_empty() || answer == b"N");
     }
 }
@@ -323,7 +324,7 @@ fn sockets_are_named_as_libpq_names_them() {
 #[test]
 fn stopping_is_told_and_waits_for_sessions_only_so_long() {
     let (mut relay, _folder) = relay(|options| {
-        options.limits.stop = Duration::from_millis(300);
+        options.limits.stop = Duration::from_secs(2);
     });
     let mut idle = connect(&relay);
     idle.write_all(&start()).unwrap();

@@ -16,7 +16,7 @@ use crate::Result;
 const STRACE: &str = "/usr/bin/strace";
 
 /// How long strace may take to let go of a process.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A process whose calls are slow. Dropping this lets it go.
 #[derive(Debug)]

@@ -19,7 +19,7 @@ use crate::BenchError;
 use crate::Result;
 
 /// How long a relay may take to accept connections, and to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How often to look whether it does.
 const LOOK_EVERY: Duration = Duration::from_millis(10);

@@ -37,9 +37,7 @@ pub fn load(
 ) -> Result<()> {
     let probe = Probe::of(tools, conninfo)?;
     probe.refuse_read_only()?;
-    if let Some(table) = probe.table
-        && !options.replace
-    {
+    if let (Some(table), false) = (probe.table, options.replace) {
         let table = format!("{SCHEMA}.{table}");
         return Err(TpccError::AlreadyLoaded { table }.into());
     }

@@ -147,13 +147,19 @@ fn names_are_names() {
         "A",
         "é",
     ] {
-        // The server's own rule for slots: [a-z0-9_].
+        // The server's own rule for slots: [a-z0-9_]. Some minor releases take no doubled
+        // quote in a replication command, which is then a syntax error.
+        let refused = |error: &UpstreamError, step, sqlstate| {
+            let refusal = error.refusal().unwrap();
+            assert_eq!(refusal.step, step);
+            let syntax_error = name.contains('"') && refusal.sqlstate == "42601";
+            assert!(refusal.sqlstate == sqlstate || syntax_error, "{error:?}");
+        };
         let error = upstream.create_slot(name, "pgoutput", false, false);
-        let error = error.unwrap_err();
-        assert_eq!(error.refusal().unwrap().step, Step::CreateSlot);
-        assert_eq!(error.refusal().unwrap().sqlstate, "42602", "{error:?}");
+        refused(&error.unwrap_err(), Step::CreateSlot, "42602");
         assert_eq!(upstream.slot(name).unwrap(), None);
-        assert!(upstream.drop_slot(name).unwrap_err().is_missing_slot());
+        let error = upstream.drop_slot(name).unwrap_err();
+        refused(&error, Step::DropSlot, "42704");
         let error = upstream.copy_slot(name, "b", "pgoutput").unwrap_err();
         assert!(error.is_missing_slot(), "{error:?}");
     }

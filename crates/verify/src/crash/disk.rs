@@ -41,7 +41,7 @@ const CUT: &str = "open(my $d, '<', $ARGV[0]) or die \"open: $!\\n\"; \
      my $flag = pack('L', 2); ioctl($d, 0x8004587D, $flag) or die \"shutdown: $!\\n\";";
 
 /// How long a killed server may keep the file system busy.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// How long the loop device of a file system that is unmounted may take to go.
 const RELEASE: Duration = Duration::from_secs(2);
