@@ -149,7 +149,7 @@ fn names_are_names() {
     ] {
         // The server's own rule for slots: [a-z0-9_]. Some minor releases take no doubled
         // quote in a replication command, which is then a syntax error.
-        let refused = |error: &UpstreamError, step, sqlstate| {
+        let refused = |error: &ClientError, step, sqlstate| {
             let refusal = error.refusal().unwrap();
             assert_eq!(refusal.step, step);
             let syntax_error = name.contains('"') && refusal.sqlstate == "42601";
