@@ -11,6 +11,7 @@
 //! | [`relay`] | consumers of logical replication, direct or behind a relay |
 //! | [`commit_levels`] | servers on which commits are timed |
 //! | [`lag_sampling`] | many replicas, and what watching them costs |
+//! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
     test,
     allow(
@@ -26,6 +27,7 @@ pub mod decode;
 mod error;
 pub mod fault;
 pub mod lag_sampling;
+pub mod measurements;
 pub mod relay;
 pub mod replay;
 pub mod replay_lag;
