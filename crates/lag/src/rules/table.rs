@@ -1,8 +1,8 @@
-//! The table: every cause, its signal, its remedies.
+//! Every cause, with its signal and its remedies.
 
 use super::{Cause, Rule, logical, receive, relay, replay, standing};
 
-/// Every rule. The order decides between causes that explain equally much.
+/// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
     Rule {
         cause: Cause::ReplayPaused,
