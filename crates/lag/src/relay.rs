@@ -197,7 +197,10 @@ impl Group {
 /// The end of each group, by its name: reads the answer to [`UPSTREAM`].
 pub fn ends(answers: &[Table]) -> Result<Vec<(String, Lsn)>> {
     let [upstream] = answers else {
-        return Err(LagError::WrongRole("it gave no one answer".to_owned()));
+        return Err(LagError::WrongRole(format!(
+            "it gave {} answers to one question",
+            answers.len()
+        )));
     };
     let groups = groups(upstream)?;
     Ok(groups
@@ -347,7 +350,7 @@ impl Row<'_> {
         text.parse().map(Some).map_err(|_| LagError::Answer {
             what: self.question.to_owned(),
             reason: format!(
-                "\"{}\" makes no sense there",
+                "\"{}\" is not of the form that is expected there",
                 sanitize(text).chars().take(40).collect::<String>()
             ),
         })
