@@ -14,7 +14,7 @@ macro_rules! causes {
         impl Cause {
             pub const ALL: &'static [Self] = &[$(Self::$cause),*];
 
-            /// Its name in JSON and metrics, which users' alerts rely on: it never changes.
+            /// Its name in JSON and metrics. Alerts of users rely on it, so it never changes.
             pub fn id(self) -> &'static str {
                 match self {
                     $(Self::$cause => $id,)*
@@ -53,7 +53,7 @@ causes! {
     ApplyStopped = "apply_stopped",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
-    /// One consumer is slower than the others.
+    /// The consumer is slower than what it is sent.
     SlowConsumer = "slow_consumer",
     /// Decoding is slow for all.
     SlowDecoding = "slow_decoding",
