@@ -363,7 +363,14 @@ impl Link {
         let mut table: Option<Table> = None;
         let mut bytes = 0;
         let mut refused = None;
-        while let Some(answer) = self.next_answer(deadline)? {
+        loop {
+            let answer = match self.next_answer(deadline) {
+                Ok(Some(answer)) => answer,
+                Ok(None) => break,
+                // The server has said why it ends the connection, which says more.
+                Err(Failure::Other(ClientError::Lost(_))) if refused.is_some() => break,
+                Err(failure) => return Err(failure),
+            };
             let mut ended = false;
             match answer.kind() {
                 kind @ (Kind::Row | Kind::Rows) => {
@@ -400,6 +407,9 @@ impl Link {
             }
         }
         match refused {
+            Some(ClientError::Refused(refusal)) if self.connection.is_closed() => {
+                Err(ClientError::Ended(refusal).into())
+            }
             Some(error) => Err(error.into()),
             None => Ok(tables),
         }

@@ -247,6 +247,8 @@ fn an_ended_connection_is_noticed() {
     end(&client);
     let error = client.query_prepared("one", &[&1]).unwrap_err();
     assert!(error.may_pass(), "{error:?}");
+    // What was said before is read, although nothing can be sent any more.
+    assert_eq!(error.report().unwrap().sqlstate, "57P01", "{error:?}");
     assert!(client.is_closed());
     let error = client.query_with("SELECT $1::int", &[&1]).unwrap_err();
     assert!(matches!(error, ClientError::Lost(_)), "{error:?}");
@@ -255,6 +257,8 @@ fn an_ended_connection_is_noticed() {
     let mut client = sql(&server);
     let own = "SELECT pg_terminate_backend(pg_backend_pid()), pg_sleep($1)";
     let error = client.query_with(own, &[&1000]).unwrap_err();
-    assert_eq!(error.refusal().unwrap().sqlstate, "57P01", "{error:?}");
+    assert_eq!(error.refusal(), None);
+    assert_eq!(error.report().unwrap().sqlstate, "57P01", "{error:?}");
+    assert_line(&error, &["is lost: terminating connection"]);
     assert!(client.is_closed());
 }
