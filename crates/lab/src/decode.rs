@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use crate::cluster::Lab;
 use crate::pinning::Side;
 use crate::server::{SUPERUSER, Server, Settings};
 use crate::usage::Usage;
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// The publication that slots decode.
 const PUBLICATION: &str = "everything";

@@ -17,7 +17,8 @@
 //!   replay position sampled by then: a silence of 300 ms counts as such, not as one
 //!   sample.
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::progress::Micros;
 
 /// Nominal distance of the primary's samples, and distance of the grid, in microseconds.

@@ -15,6 +15,7 @@
 )]
 
 pub mod account;
+pub mod address;
 pub mod cluster;
 pub mod commit_levels;
 pub mod crash;
@@ -49,6 +50,3 @@ pub mod wal;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};
-
-/// A position in the WAL.
-pub type Lsn = postgres::types::PgLsn;

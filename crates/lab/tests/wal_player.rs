@@ -15,6 +15,7 @@ use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::lag::Sample;
@@ -23,7 +24,7 @@ use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::wal::null_receiver::{self, Wanted};
 use lockstep_lab::wal::{Address, Pace, Player, PlayerOptions, Recording, State};
 use lockstep_lab::workload::Workload;
-use lockstep_lab::{LabError, Lsn};
+use lockstep_wire::Lsn;
 use lockstep_wire::startup::{Session, Startup};
 
 /// The reaper of the labs below: see `servers.rs`.

@@ -13,6 +13,8 @@ mod victim;
 use std::io;
 use std::path::PathBuf;
 
+use lockstep_wire::Lsn;
+
 pub use disk::PowerDisk;
 pub(crate) use disk::UMOUNT;
 pub use moment::{Moment, QUIET};
@@ -20,8 +22,8 @@ pub use plan::Plan;
 pub use process::{Process, process_of};
 pub use victim::Victim;
 
+use crate::Result;
 use crate::server::Server;
-use crate::{Lsn, Result};
 
 /// Why a crash could not be brought about.
 #[derive(Debug, thiserror::Error)]

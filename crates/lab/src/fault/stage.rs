@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postgres::Client;
+use lockstep_client::Connection;
 
 use crate::cluster::Lab;
 use crate::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
@@ -51,7 +51,7 @@ pub enum Which {
 #[derive(Default)]
 pub struct Injected {
     /// Sessions that hold something.
-    pub held: Vec<Client>,
+    pub held: Vec<Connection>,
     /// The process id of the session that is to blame, if one is.
     pub culprit: Option<u32>,
     pub(super) writers: Vec<Writer>,
@@ -257,9 +257,9 @@ impl Stage {
 fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
     server
         .config(SUPERUSER, "lockstep lab")
-        .dbname(database)
-        .connect(postgres::NoTls)
-        .and_then(|mut client| client.batch_execute(sql))
+        .database(database)
+        .connect()
+        .and_then(|mut client| client.execute(sql))
         .map_err(|error| server.refused("refused a statement", &error))
 }
 

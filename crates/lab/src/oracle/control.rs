@@ -7,7 +7,8 @@ use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::error::one_line;
 use crate::oracle::error::{OracleError, Result};
 use crate::package::Package;

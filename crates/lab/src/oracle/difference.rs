@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::oracle::files::RelationFork;
 use crate::oracle::page::{Kind, Place};
 

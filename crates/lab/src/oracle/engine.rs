@@ -6,7 +6,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::oracle::difference::{Difference, Side, What};
 use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Fork, RelationFork};

@@ -3,7 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::oracle::{Side, Timeline};
 
 /// Result of everything in the oracle.

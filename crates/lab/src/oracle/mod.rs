@@ -28,8 +28,10 @@ mod wal;
 
 use std::path::Path;
 
+use lockstep_wire::Lsn;
+
+use crate::Result;
 use crate::package::Package;
-use crate::{Lsn, Result};
 
 pub use amcheck::{Amcheck, amcheck};
 pub use control::{ClusterState, Control, SystemIdentifier, Timeline};

@@ -7,11 +7,11 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_wire::Lsn;
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;
 
-use crate::Lsn;
 use crate::oracle::Side;
 use crate::oracle::control::{ClusterState, Control};
 use crate::oracle::error::{OracleError, Result};

@@ -6,7 +6,8 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::oracle::Fork;
 
 /// Bytes in a page.

@@ -1,7 +1,9 @@
 //! Bringing a primary's standbys to one position with every page on disk.
 
+use lockstep_wire::Lsn;
+
+use crate::Result;
 use crate::server::{Server, Stop};
-use crate::{Lsn, Result};
 
 /// On a primary that nobody writes to: CHECKPOINT there, wait until every standby has
 /// replayed it, CHECKPOINT on each, and stop each (fast). Gives the position.

@@ -9,7 +9,8 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::error::one_line;
 use crate::oracle::control::{Control, Timeline};
 use crate::oracle::error::{OracleError, Result};

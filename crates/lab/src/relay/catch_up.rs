@@ -2,13 +2,15 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use super::publisher;
 use super::scene::{Scene, Spent, Way};
 use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::cluster::Lab;
 use crate::server::Server;
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 pub use super::fanout::Kind;
 

@@ -3,11 +3,13 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use super::{ConsumerError, Endpoint};
 use crate::cluster::Lab;
 use crate::pinning::Side;
 use crate::server::{SUPERUSER, Server, Settings};
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// The publication.
 pub const PUBLICATION: &str = "everything";

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
+use lockstep_wire::Lsn;
+
 use super::process::{Relay, RelayOptions};
 use super::publisher;
 use super::walsenders::{Cost, Walsenders};
 use super::{Endpoint, Sink};
+use crate::Result;
 use crate::cluster::Lab;
 use crate::server::Server;
-use crate::{Lsn, Result};
 
 /// How consumers reach the primary.
 #[derive(Debug, Clone)]

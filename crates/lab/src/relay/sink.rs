@@ -6,6 +6,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
 use lockstep_wire::frame::Frame;
 use lockstep_wire::logical::{Context, Message};
 use lockstep_wire::stream::{FromServer, Status, Timestamp};
@@ -13,9 +14,9 @@ use lockstep_wire::stream::{FromServer, Status, Timestamp};
 use super::delays::Delays;
 use super::session::{Refused, Session};
 use super::{ConsumerError, Endpoint};
+use crate::Result;
 use crate::pinning::{Pinning, Side};
 use crate::progress::Micros;
-use crate::{Lsn, Result};
 
 /// How often a sink says how far it is.
 const STATUS_EVERY: Duration = Duration::from_millis(100);

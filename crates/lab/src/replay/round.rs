@@ -3,6 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use crate::cluster::Lab;
 use crate::lag::{self, LagSummary, Sample};
 use crate::pinning::Side;
@@ -13,7 +15,7 @@ use crate::server::{PATIENCE, Server, Settings};
 use crate::usage::Usage;
 use crate::wal::{Address, Pace, Player, PlayerOptions, Recording};
 use crate::workload::{Load, Workload};
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// How often a round looks at its standby.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

@@ -4,13 +4,15 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use crate::cluster::Lab;
 use crate::pinning::Side;
 use crate::replay::horizon::Horizon;
 use crate::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
 use crate::wal::Recording;
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// Rows that one COPY of [`Work::Bulk`] adds, in one transaction.
 const BULK_ROWS: u32 = 100_000;

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use lockstep_wire::Lsn;
+
 use super::recording::PacePoint;
 use super::{Recording, WalError};
-use crate::{Lsn, Result};
+use crate::Result;
 
 /// How fast a recording is played.
 #[derive(Debug, Clone, Copy, PartialEq)]

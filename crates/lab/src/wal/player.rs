@@ -11,6 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
 use nix::unistd::gettid;
 
 use super::listener::{Listener, Stream};
@@ -21,7 +22,7 @@ use super::slots::Slots;
 use super::{Address, Pace, PlayerStatus, Recording, SessionStatus, WalError};
 use crate::lag::Sample;
 use crate::pinning::{Pinning, Side};
-use crate::{Lsn, Result, sampler};
+use crate::{Result, sampler};
 
 /// Most connections at once.
 pub(crate) const MOST_SESSIONS: usize = 64;

@@ -9,10 +9,11 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_wire::Lsn;
+
 use super::pace::Schedule;
 use super::segment::{PAGE, SegmentReader};
 use super::{Pace, Recording};
-use crate::Lsn;
 use crate::lag::Sample;
 use crate::progress::Micros;
 

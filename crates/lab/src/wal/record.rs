@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;
@@ -28,7 +28,7 @@ use super::{WalError, segment};
 use crate::cluster::Lab;
 use crate::package::{Package, SUPPORTED};
 use crate::server::{SUPERUSER, Server};
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// How often programs are looked at.
 const POLL: Duration = Duration::from_millis(20);

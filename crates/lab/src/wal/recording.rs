@@ -18,12 +18,12 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use lockstep_wire::{SystemId, Timeline};
+use lockstep_wire::{Lsn, SystemId, Timeline};
 use serde::{Deserialize, Serialize};
 
 use super::WalError;
 use super::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
-use crate::{LabError, Lsn, Result};
+use crate::{LabError, Result};
 
 /// The form of `recording.json` that this program writes and reads.
 const FORMAT: u32 = 1;

@@ -5,9 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lockstep_wire::Timeline;
-
-use crate::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 /// Bytes of a WAL page. Packaged servers have no other.
 pub const PAGE: u64 = 8192;

@@ -6,9 +6,8 @@
 
 use std::collections::BTreeMap;
 
+use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
-
-use crate::Lsn;
 
 /// Most slots.
 const MOST: usize = 64;

@@ -6,13 +6,13 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 
 use super::WalError;
 use super::client_programs::ClientPrograms;
 use super::recording::SETTINGS;
 use super::segment::SegmentSize;
-use crate::{Lsn, Result};
+use crate::Result;
 
 /// How long the slot may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
+
 use crate::progress::Micros;
 
 /// What a session is about.
