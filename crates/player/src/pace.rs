@@ -3,11 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockstep_lab::Lsn;
-
 use super::recording::PacePoint;
 use super::{PlayerError, Recording};
 use crate::Result;
+use lockstep_wire::Lsn;
 
 /// How fast a recording is played.
 #[derive(Debug, Clone, Copy, PartialEq)]

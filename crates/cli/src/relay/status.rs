@@ -99,6 +99,9 @@ fn unreachable(error: ClientError) -> anyhow::Error {
             )
         }
         ClientError::Connect(words) => words,
+        ClientError::Ended(report) => {
+            format!("the connection to the relay is lost: {}", report.message)
+        }
         ClientError::Lost(words) => format!("the connection to the relay is lost: {words}"),
         ClientError::TimedOut { seconds, .. } => {
             format!("the relay does not answer within {seconds} s")

@@ -7,11 +7,10 @@ use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use lockstep_lab::Lsn;
+use crate::oracle::error::{OracleError, Result};
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
-
-use crate::oracle::error::{OracleError, Result};
+use lockstep_wire::Lsn;
 
 const PROGRAM: &str = "pg_controldata";
 

@@ -28,10 +28,9 @@ mod wal;
 
 use std::path::Path;
 
-use lockstep_lab::Lsn;
-use lockstep_lab::package::Package;
-
 use crate::Result;
+use lockstep_lab::package::Package;
+use lockstep_wire::Lsn;
 
 pub use amcheck::{Amcheck, amcheck};
 pub use control::{ClusterState, Control, SystemIdentifier, Timeline};

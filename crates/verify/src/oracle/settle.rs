@@ -1,9 +1,8 @@
 //! Bringing a primary's standbys to one position with every page on disk.
 
-use lockstep_lab::Lsn;
-use lockstep_lab::server::{Server, Stop};
-
 use crate::Result;
+use lockstep_lab::server::{Server, Stop};
+use lockstep_wire::Lsn;
 
 /// On a primary that nobody writes to: CHECKPOINT there, wait until every standby has
 /// replayed it, CHECKPOINT on each, and stop each (fast). Gives the position.
