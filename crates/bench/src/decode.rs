@@ -3,13 +3,14 @@
 
 use std::time::{Duration, Instant};
 
-use crate::Result;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_wire::Lsn;
+
+use crate::Result;
 
 /// The publication that slots decode.
 const PUBLICATION: &str = "everything";

@@ -7,13 +7,14 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use crate::Result;
 use lockstep_client::ClientError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_lab::{LabError, Role, usage};
+
+use crate::Result;
 
 /// pgbench's scale of the data on the primary.
 const SCALE: u32 = 1;

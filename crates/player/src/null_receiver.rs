@@ -16,7 +16,6 @@ use lockstep_wire::{Lsn, Timeline, WireError};
 use super::connection::{Incoming, invalid};
 use super::listener::Stream;
 use super::player::connection_failed;
-
 use super::{Address, PlayerError};
 use crate::Result;
 

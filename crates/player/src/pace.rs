@@ -3,10 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use lockstep_wire::Lsn;
+
 use super::recording::PacePoint;
 use super::{PlayerError, Recording};
 use crate::Result;
-use lockstep_wire::Lsn;
 
 /// How fast a recording is played.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -3,13 +3,14 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use super::{ConsumerError, Endpoint};
-use crate::Result;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_wire::Lsn;
+
+use super::{ConsumerError, Endpoint};
+use crate::Result;
 
 /// The publication.
 pub const PUBLICATION: &str = "everything";

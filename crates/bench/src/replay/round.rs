@@ -3,10 +3,6 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::Result;
-use crate::replay::temperature::Temperature;
-use crate::replay_lag::{self, LagSummary};
-use crate::sampler::StandbyWatch;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -16,6 +12,11 @@ use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use lockstep_wire::Lsn;
+
+use crate::Result;
+use crate::replay::temperature::Temperature;
+use crate::replay_lag::{self, LagSummary};
+use crate::sampler::StandbyWatch;
 
 /// How often a round looks at its standby.
 const LOOK_EVERY: Duration = Duration::from_millis(20);

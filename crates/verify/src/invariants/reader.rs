@@ -5,13 +5,14 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_lab::address::Address;
+use lockstep_wire::Lsn;
+
 use crate::invariants::check::{Scan, Seen, What, judge};
 use crate::invariants::tables::{TABLES, Table};
 use crate::invariants::writers::DEADLOCK;
 use crate::invariants::{MOST_KEPT, Report, Violation, locked};
-use lockstep_client::{ClientError, Connection, field};
-use lockstep_lab::address::Address;
-use lockstep_wire::Lsn;
 
 /// How long to wait before connecting again.
 const AGAIN: Duration = Duration::from_millis(50);

@@ -7,10 +7,11 @@ use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::oracle::error::{OracleError, Result};
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
+
+use crate::oracle::error::{OracleError, Result};
 
 const PROGRAM: &str = "pg_controldata";
 

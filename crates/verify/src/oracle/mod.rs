@@ -28,9 +28,10 @@ mod wal;
 
 use std::path::Path;
 
-use crate::Result;
 use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
+
+use crate::Result;
 
 pub use amcheck::{Amcheck, amcheck};
 pub use control::{ClusterState, Control, SystemIdentifier, Timeline};

@@ -1,8 +1,9 @@
 //! Bringing a primary's standbys to one position with every page on disk.
 
-use crate::Result;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_wire::Lsn;
+
+use crate::Result;
 
 /// On a primary that nobody writes to: CHECKPOINT there, wait until every standby has
 /// replayed it, CHECKPOINT on each, and stop each (fast). Gives the position.

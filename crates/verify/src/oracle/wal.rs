@@ -9,12 +9,13 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use crate::oracle::control::{Control, Timeline};
-use crate::oracle::error::{OracleError, Result};
-use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
+
+use crate::oracle::control::{Control, Timeline};
+use crate::oracle::error::{OracleError, Result};
+use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
 const PROGRAM: &str = "pg_waldump";
 
