@@ -197,7 +197,6 @@ pub struct ServerArgs {
 }
 
 impl ServerArgs {
-    /// The staged extension's folder.
     pub fn stage(&self) -> PathBuf {
         self.extension_stage
             .clone()
@@ -285,7 +284,6 @@ pub enum ReadQuery {
 }
 
 impl ReadQuery {
-    /// The lab's name for it.
     pub fn workload(self) -> Workload {
         match self {
             Self::Select => Workload::Select,
@@ -293,7 +291,6 @@ impl ReadQuery {
         }
     }
 
-    /// For people.
     pub fn describe(self) -> &'static str {
         match self {
             Self::Select => "one row by primary key",
@@ -326,7 +323,7 @@ pub enum Case {
 }
 
 impl Case {
-    /// All, in the order in which they run.
+    /// In the order in which they run.
     pub const ALL: [Self; 4] = [
         Self::Aggregate,
         Self::Select,
@@ -355,7 +352,6 @@ pub enum VariantName {
 }
 
 impl VariantName {
-    /// The lab's name for it.
     pub fn variant(self) -> Variant {
         match self {
             Self::Stock => Variant::Stock,
@@ -364,7 +360,6 @@ impl VariantName {
     }
 }
 
-/// Reads NAME=VALUE.
 pub fn setting(text: &str) -> Result<(String, String), String> {
     let valid = |name: &str| {
         !name.is_empty()
@@ -378,7 +373,7 @@ pub fn setting(text: &str) -> Result<(String, String), String> {
     }
 }
 
-/// Parses the command line. Help and version are printed here, errors in one line.
+/// Parses the command line. Prints help and version, or one line about an error.
 pub fn parse() -> Result<Command, ExitCode> {
     Cli::try_parse().map(|cli| cli.command).map_err(|error| {
         if matches!(
@@ -393,7 +388,7 @@ pub fn parse() -> Result<Command, ExitCode> {
     })
 }
 
-/// The parser's first paragraph: what is wrong, and with which argument.
+/// The first paragraph of the parser's message: what is wrong, and with which argument.
 fn usage_line(error: &clap::Error) -> String {
     let text = error.render().to_string();
     let wrong = match error.kind() {

@@ -15,20 +15,20 @@ use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::Side;
 use lockstep_verify::random::RandomError;
 
-/// Anything without a code of its own.
+/// Failures without a code of their own.
 const FAILED: u8 = 1;
-/// Arguments that make no sense.
+/// Arguments that cannot be used.
 pub const USAGE: u8 = 2;
-/// The source (primary) could not be reached or refused.
+/// The source (primary) could not be reached, or it refused.
 const SOURCE: u8 = 3;
-/// The target (standby) could not be reached or refused.
+/// The target (standby) could not be reached, or it refused.
 const TARGET: u8 = 4;
 /// Data is not as it must be.
 const DATA: u8 = 5;
-/// Something lags, or stands still.
+/// Something lags or stands still.
 const LAG: u8 = 6;
 
-/// Arguments, or files that they name, that cannot be used, in words.
+/// Arguments, or files that they name, cannot be used. In words.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A source that could not be reached or refused, in words.
+/// The source could not be reached, or it refused. In words.
 #[derive(Debug)]
 pub struct Unreachable(pub String);
 
@@ -52,7 +52,7 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// A target that could not be reached or is none, in words.
+/// The target could not be reached, or it is none. In words.
 #[derive(Debug)]
 pub struct NoTarget(pub String);
 
@@ -64,7 +64,7 @@ impl fmt::Display for NoTarget {
 
 impl std::error::Error for NoTarget {}
 
-/// Something that lags or stands still, in words.
+/// Something lags or stands still. In words.
 #[derive(Debug)]
 pub struct Behind(pub String);
 
@@ -76,7 +76,7 @@ impl fmt::Display for Behind {
 
 impl std::error::Error for Behind {}
 
-/// A check that found what must not be. What it found is printed already.
+/// A check found something wrong. The details are printed already.
 #[derive(Debug)]
 pub struct DataMismatch(pub String);
 
@@ -94,8 +94,8 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if guard::asked_to_end().is_some() {
-        // The error is only what ending looks like from here. The thread that handles
-        // the signal exits the process once everything is cleaned up.
+        // The failure is only a consequence of the signal. The thread that handles the signal
+        // exits the process once everything is cleaned up.
         loop {
             std::thread::park();
         }
@@ -104,7 +104,7 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
     ExitCode::from(code(&error))
 }
 
-/// Writes one line to standard error. Words of servers in it do nothing to a terminal.
+/// Writes one line to standard error. Text of servers in it is sanitized.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(std::io::stderr(), "lockstep: {}", sanitize(&line));
@@ -174,7 +174,7 @@ fn of_role(role: Option<Role>) -> u8 {
     }
 }
 
-/// Of a connection to a primary.
+/// The code for a failed connection to a primary.
 fn upstream_code(error: &ClientError) -> u8 {
     match error {
         ClientError::Conninfo(_) | ClientError::Name { .. } => USAGE,

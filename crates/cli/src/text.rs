@@ -1,4 +1,4 @@
-//! Figures and tables as people read them.
+//! Figures and tables for people.
 
 /// Milliseconds, in the unit that suits.
 pub fn ms(value: f64) -> String {
@@ -10,7 +10,7 @@ pub fn ms(value: f64) -> String {
     }
 }
 
-/// A count or a rate, with thousands separated.
+/// A count or a rate, with separators for thousands.
 pub fn count(value: f64) -> String {
     let digits = format!("{:.0}", value.abs());
     let mut text = String::new();
@@ -27,16 +27,15 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// Slope of lag: how much it grows in a second.
+/// How much lag grows in a second.
 pub fn slope(ms_per_s: f64) -> String {
-    // Minus zero is zero.
+    // Minus zero is shown as zero.
     format!(
         "{:+.1} ms/s",
         if ms_per_s.abs() < 0.05 { 0.0 } else { ms_per_s }
     )
 }
 
-/// A length of time, for people.
 pub fn duration(seconds: u64) -> String {
     match (seconds / 60, seconds % 60) {
         (0, s) => format!("{s} s"),
@@ -45,7 +44,7 @@ pub fn duration(seconds: u64) -> String {
     }
 }
 
-/// Lines of a table: the first column to the left, the others to the right.
+/// Lines of a table: the first column is aligned left, the others right.
 pub fn table(rows: &[Vec<String>]) -> Vec<String> {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<usize> = (0..columns)
@@ -73,8 +72,8 @@ pub fn table(rows: &[Vec<String>]) -> Vec<String> {
         .collect()
 }
 
-/// Words in lines of at most `columns`, with `lead` before the first and blanks of its length
-/// before the others. A word that is longer is not broken.
+/// Breaks words into lines of at most `columns`. The first line begins with `lead`, the others
+/// with as many blanks. A word that is longer than a line is not broken.
 pub fn wrapped(lead: &str, words: &str, columns: usize) -> Vec<String> {
     let indent = " ".repeat(lead.chars().count());
     let mut lines = Vec::new();

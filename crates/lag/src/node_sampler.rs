@@ -1,4 +1,4 @@
-//! One connection that takes samples. Reads only.
+//! One connection to a node that takes samples. It only reads.
 
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -6,7 +6,6 @@ use lockstep_client::{ClientError, Connection, Purpose, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::words;
 use crate::node::{Node, Role, Trouble};
 use crate::process_cpu;
 use crate::questions::{self, Part};
@@ -19,8 +18,8 @@ use crate::{LagError, Result};
 /// Majors that the questions are written for.
 pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
 
-/// The session's prepared statements: the server plans them once and not each time, which
-/// takes several times as long as the answer.
+/// The session's prepared statements. Planning takes the server several times as long as the
+/// answer, so it is done once.
 const SAMPLE: &str = "lockstep_sample";
 const GLANCE: &str = "lockstep_glance";
 
@@ -36,7 +35,7 @@ pub const MOST_ROWS: usize = 10_000;
 /// Longest reason why an answer is not understood, in characters.
 const MOST_WORDS: usize = 200;
 
-/// A node that answers.
+/// A connection to a node that answers.
 #[derive(Debug)]
 pub struct NodeSampler {
     node: Node,
@@ -44,18 +43,18 @@ pub struct NodeSampler {
     facts: Facts,
     asked: Asked,
     gaps: Vec<Trouble>,
-    /// The server runs on this machine, as it seems.
+    /// The server seems to run on this machine.
     local: bool,
 }
 
-/// What is asked for.
+/// What each sample asks.
 #[derive(Debug)]
 enum Asked {
-    /// Of a server; what it has refused is left out.
+    /// Of a server: these parts. Parts that it refused are left out.
     Parts(Vec<(Part, String)>),
-    /// Of a relay, what it has.
+    /// Of a relay: its groups and slots.
     Relay,
-    /// Of a relay that refuses to tell, whether it is still there.
+    /// Of a relay that refuses to show those: only whether it still answers.
     Nothing,
 }
 
@@ -67,8 +66,8 @@ struct Moment {
 }
 
 impl NodeSampler {
-    /// Connects and learns what does not change. An error is a server that does not answer
-    /// or that the questions are not written for.
+    /// Connects, and asks for what does not change. An error means that the server does not
+    /// answer, or that the questions are not written for it.
     pub fn connect(node: &Node, application_name: &str) -> Result<Self> {
         let connected = Connection::connect(&node.conninfo, Purpose::Sql, application_name);
         let mut server = match node.role {
@@ -94,7 +93,7 @@ impl NodeSampler {
         match server.query(questions::SYSTEM) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
-                gaps.push(gap("the system identifier", &words(&error)));
+                gaps.push(gap("the system identifier", &error.words()));
             }
             Err(error) => return Err(error.into()),
         }
@@ -131,7 +130,7 @@ impl NodeSampler {
         Ok(sampler)
     }
 
-    /// Prepares the sample, without what is refused already when it is planned.
+    /// Prepares the sample's statement, without parts that the server refuses to plan.
     fn prepare(&mut self) -> Result<()> {
         while let Asked::Parts(parts) = &self.asked {
             let statement = format!("PREPARE {SAMPLE} AS {}", select(parts));
@@ -144,7 +143,7 @@ impl NodeSampler {
         Ok(())
     }
 
-    /// Makes sure that what answers is a relay.
+    /// Makes sure that it is a relay that answers.
     fn relay(node: &Node, mut server: Connection) -> Result<Self> {
         server.set_patience(PATIENCE);
         let Some(version) = relay_version(&mut server)? else {
@@ -164,27 +163,26 @@ impl NodeSampler {
         })
     }
 
-    /// What does not change while the connection lasts.
     pub fn facts(&self) -> &Facts {
         &self.facts
     }
 
-    /// What cannot be seen. Grows as parts are refused.
+    /// What cannot be read. Grows as parts are refused.
     pub fn gaps(&self) -> &[Trouble] {
         &self.gaps
     }
 
-    /// What makes the node something else than was said, by what it says about itself.
+    /// Whether the node says that it is something else than it was said to be.
     pub fn mismatch(&self, sample: &Sample) -> Option<Trouble> {
         role_mismatch(self.node.role, sample)
     }
 
-    /// The connection, for what else is to be asked.
+    /// The connection, for other questions.
     pub fn server(&mut self) -> &mut Connection {
         &mut self.server
     }
 
-    /// Takes a sample; `began` is when the window did.
+    /// Takes a sample; `began` is the time at which the window began.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         loop {
             let question = match &self.asked {
@@ -214,8 +212,8 @@ impl NodeSampler {
         }
     }
 
-    /// Asks only where WAL ends, a relay for each of its groups, which is then named; nothing
-    /// if there is none yet or it may not be read.
+    /// Asks only where WAL ends; a relay is asked for the end of each of its groups, with their
+    /// names. Empty if there is no end yet, or if it may not be read.
     pub fn glance(&mut self, began: Instant) -> Result<Vec<(Option<String>, Glance)>> {
         let question = match &self.asked {
             Asked::Parts(_) => format!("EXECUTE {GLANCE}"),
@@ -250,7 +248,7 @@ impl NodeSampler {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
                 self.facts.monitor = false;
-                self.gaps.push(gap("groups and slots", &words(error)));
+                self.gaps.push(gap("groups and slots", &error.words()));
                 self.asked = Asked::Nothing;
                 return Ok(());
             }
@@ -262,7 +260,7 @@ impl NodeSampler {
             match self.server.query(&format!("SELECT {sql}")) {
                 Ok(_) => kept.push((part, sql)),
                 Err(error) => match error.refusal() {
-                    // Nothing is left without these.
+                    // Without clock and role a sample is worth nothing.
                     Some(_) if part == Part::Moment => return Err(error.into()),
                     Some(refusal) => self.gaps.push(gap(part.words(), &refusal.message)),
                     None => return Err(error.into()),
@@ -273,7 +271,8 @@ impl NodeSampler {
         self.asked = Asked::Parts(kept);
         match fewer {
             true => Ok(()),
-            // Each alone is answered: the refusal has passed, or all together are too much.
+            // The server answers each part alone: the refusal has passed, or all parts together
+            // are too much.
             false => Err(LagError::Answer {
                 what: "everything".to_owned(),
                 reason: "it was refused once, and may be asked again".to_owned(),
@@ -300,14 +299,13 @@ impl NodeSampler {
     }
 }
 
-/// One statement for all parts.
 fn select(parts: &[(Part, String)]) -> String {
     let list: Vec<&str> = parts.iter().map(|(_, sql)| sql.as_str()).collect();
     format!("SELECT {}", list.join(", "))
 }
 
-/// A sample from the answers to a server's parts, each in its column. Whatever the server sends,
-/// the sample is bounded, and its texts are [`sanitize`].
+/// Makes a sample from the answers to a server's parts, each in its column. Whatever the server
+/// sends, the size of the sample is bounded, and its texts have passed [`sanitize`].
 pub fn read_parts(
     parts: impl Iterator<Item = Part>,
     columns: Vec<Option<String>>,
@@ -350,7 +348,7 @@ pub fn read_parts(
     Ok(sample)
 }
 
-/// A sample from what a relay's console has answered to [`relay::QUESTIONS`].
+/// Makes a sample from a relay's answers to [`relay::QUESTIONS`].
 pub fn read_relay(answers: &[Table]) -> Result<Sample> {
     let values = answers
         .iter()
@@ -383,7 +381,7 @@ fn gap(what: &str, reason: &str) -> Trouble {
     }
 }
 
-/// The version of the relay whose console this is; None of a server.
+/// The version of the relay whose console this is; None if it is a server.
 fn relay_version(server: &mut Connection) -> Result<Option<String>> {
     match server.query(relay::VERSION) {
         Ok(rows) => {
@@ -402,8 +400,8 @@ fn no_relay() -> LagError {
     )
 }
 
-/// A server has no database of the console's name, and says so. In other languages than this it
-/// is shown as unreachable, with the server's own words.
+/// A server has no database of the console's name, and says so. If it says so in another
+/// language, the node is shown as unreachable, with the server's own words.
 fn no_console(error: ClientError) -> LagError {
     match &error {
         ClientError::Connect(words) if words.contains("database \"lockstep\" does not exist") => {
@@ -413,7 +411,7 @@ fn no_console(error: ClientError) -> LagError {
     }
 }
 
-/// What makes a node something else than `role`, by what it says about itself.
+/// What a node says about itself that contradicts its `role`.
 pub fn role_mismatch(role: Role, sample: &Sample) -> Option<Trouble> {
     let reason = match (role, sample.in_recovery) {
         (Role::Primary, true) => "it is a standby, not a primary: name it with --standby",
@@ -435,7 +433,7 @@ fn single(rows: Vec<Vec<Option<String>>>) -> Option<String> {
     rows.into_iter().next()?.into_iter().next()?
 }
 
-/// A list, of which only so much is kept.
+/// Reads a list, of which at most [`MOST_ROWS`] rows are kept.
 fn list<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<Vec<T>> {
     let mut list: Vec<T> = json(what, text)?;
     list.truncate(MOST_ROWS);
@@ -446,7 +444,7 @@ fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
     let text = sanitize_json(&text.unwrap_or_default());
     serde_json::from_str(&text).map_err(|error| LagError::Answer {
         what: what.to_owned(),
-        // It may quote what it did not understand.
+        // The message may quote the text that it did not understand.
         reason: sanitize(&error.to_string())
             .chars()
             .take(MOST_WORDS)
@@ -454,7 +452,7 @@ fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
     })
 }
 
-/// Our wall clock, in microseconds since 1970.
+/// Microseconds since 1970, by the clock of this machine.
 fn wall_clock_us() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -1,22 +1,22 @@
-//! CPU of a server's processes, when they run on this machine and are the server's own: what
-//! no view of PostgreSQL tells. Linux only; elsewhere there is just nothing.
+//! CPU of a server's processes, which no view of PostgreSQL tells. Works only for a server on
+//! this machine, and only on Linux; elsewhere the answer is None.
 
 use std::fs;
 use std::time::Duration;
 
 use crate::states::BackendType;
 
-/// CPU of one process since it began.
+/// CPU of one process since it started.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cpu {
-    /// On a core.
+    /// Time on a core.
     pub ran: Duration,
-    /// Ready to run, and waiting for a core.
+    /// Time in which it was ready to run and waited for a core.
     pub queued: Duration,
 }
 
-/// CPU of a process, if it is what the server calls it. Process ids of another machine or
-/// container mean somebody else here, who hardly has the same title.
+/// CPU of a process whose title fits its backend type. If the server runs on another machine or
+/// in a container, the process with that id here is another one and hardly has the same title.
 pub fn cpu(pid: u32, backend_type: &BackendType) -> Option<Cpu> {
     let title = fs::read(format!("/proc/{pid}/cmdline")).ok()?;
     let title = String::from_utf8_lossy(&title);
@@ -30,7 +30,7 @@ pub fn cpu(pid: u32, backend_type: &BackendType) -> Option<Cpu> {
     parse(&fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?)
 }
 
-/// `schedstat`: nanoseconds on a core, nanoseconds queued, number of turns.
+/// Reads `schedstat`: nanoseconds on a core, nanoseconds queued, number of turns.
 fn parse(text: &str) -> Option<Cpu> {
     let mut numbers = text.split_whitespace().map(|word| word.parse().ok());
     let mut next = || numbers.next().flatten().map(Duration::from_nanos);

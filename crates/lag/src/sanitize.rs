@@ -1,18 +1,18 @@
-//! Text of servers without what a terminal or a log would obey: names, queries and messages are
-//! chosen by whoever uses the servers.
+//! Makes text of servers safe to show: names, queries and messages are chosen by whoever uses
+//! the servers, and a terminal or a log would obey control characters in them.
 
-/// Stands for a character that was left out.
+/// Stands for a character that was taken out.
 const LEFT_OUT: char = '\u{fffd}';
 
-/// A character that does something instead of being seen: control characters, and those that
-/// change the direction of what follows.
+/// Characters that a terminal obeys rather than shows: control characters, and those that
+/// change the direction of text.
 fn acts(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}' | '\u{feff}')
 }
 
-/// The same text with blanks for white space, and with [`char::REPLACEMENT_CHARACTER`] for what
-/// would act.
+/// Replaces white space with blanks, and control characters with
+/// [`char::REPLACEMENT_CHARACTER`].
 pub fn sanitize(text: &str) -> String {
     text.chars().map(seen).collect()
 }
@@ -25,14 +25,14 @@ fn seen(c: char) -> char {
     }
 }
 
-/// The same for the strings of a JSON text, in which control characters may be escaped. What is
-/// no JSON stays none.
+/// The same for the strings of a JSON text, in which control characters may be escaped. Text
+/// that is no JSON stays so.
 pub fn sanitize_json(text: &str) -> String {
     let mut plain = String::with_capacity(text.len());
     let mut rest = text.chars();
     while let Some(c) = rest.next() {
         if c != '\\' {
-            // White space between values is JSON's own, and no strings have any unescaped.
+            // White space between values belongs to JSON, and strings hold none unescaped.
             plain.push(if c.is_ascii_whitespace() { c } else { seen(c) });
             continue;
         }
@@ -47,7 +47,8 @@ pub fn sanitize_json(text: &str) -> String {
                         plain.push(seen(c));
                         rest = rest.as_str().get(4..).unwrap_or_default().chars();
                     }
-                    // As it is, surrogates and nonsense too: the parser says what is wrong.
+                    // Other escapes stay as they are, surrogates and invalid ones too: the
+                    // parser reports them.
                     None => plain.push_str("\\u"),
                 }
             }
@@ -90,7 +91,7 @@ mod tests {
         for text in texts {
             for json in [
                 serde_json::to_string(text).unwrap(),
-                // All escaped, as some servers do.
+                // With every character escaped, as some servers do.
                 format!(
                     "\"{}\"",
                     text.encode_utf16()

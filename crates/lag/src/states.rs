@@ -1,8 +1,8 @@
-//! What servers and relays call their states and kinds, as enums.
+//! The states and kinds that servers and relays report, as enums.
 //!
-//! A newer server may report a word that this version does not know. It is kept as text, so
-//! that it is shown as it came. Wait events are no enum: there are hundreds, and their names
-//! differ from major to major.
+//! A newer server may report a word that this version does not know. Such a word is kept as
+//! text, so that it is shown as it came. Wait events are not an enum: there are hundreds, and
+//! their names differ from major to major.
 
 use std::fmt;
 

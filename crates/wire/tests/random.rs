@@ -1,4 +1,4 @@
-//! Values come back as they were, and no bytes whatever make a parser panic.
+//! Values come back as they were, and no bytes make a parser panic.
 //!
 //! Random, from a seed: `SEED=n` repeats a run.
 #![allow(
@@ -22,7 +22,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 const ROUNDS: usize = 20_000;
 
-/// The generator of this run; its seed is printed when a test fails.
+/// The generator of this run. Its seed is printed when a test fails.
 fn rng() -> Rng {
     let seed = match std::env::var("SEED") {
         Ok(text) => text.parse().unwrap(),
@@ -37,7 +37,7 @@ fn bytes(rng: &mut Rng, most: usize) -> Vec<u8> {
     (0..length).map(|_| rng.u8(..)).collect()
 }
 
-/// Text without a zero byte, as messages end text with one.
+/// Text without zero bytes, because a zero byte ends text in messages.
 fn text(rng: &mut Rng) -> String {
     let length = rng.usize(..12);
     (0..length).map(|_| rng.char('\u{1}'..'\u{3000}')).collect()
@@ -235,7 +235,7 @@ fn likely(rng: &mut Rng) -> Vec<u8> {
     if let Some(first) = bytes.first_mut() {
         *first = tags[rng.usize(..tags.len())];
     }
-    // Small numbers where lengths and counts stand.
+    // Lengths and counts are in these places, so small numbers get further.
     for byte in bytes.iter_mut().skip(1) {
         if rng.u8(..3) == 0 {
             *byte = rng.u8(..4);
@@ -259,7 +259,7 @@ fn no_bytes_make_a_parser_panic() {
         };
         let frame = Frame { tag, body };
         let _ = Frontend::parse(frame);
-        // What was parsed is never larger than what it was parsed from.
+        // A parsed value is never larger than the bytes that it was parsed from.
         match Backend::parse(frame) {
             Ok(Backend::DataRow(values)) => assert!(values.len() * 4 <= body.len()),
             Ok(Backend::RowDescription(columns)) => assert!(columns.len() * 19 <= body.len()),

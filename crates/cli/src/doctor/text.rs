@@ -1,4 +1,4 @@
-//! A diagnosis as people read it, 80 columns wide.
+//! A diagnosis as text of 80 columns.
 
 use std::fmt::Write;
 
@@ -13,7 +13,6 @@ use crate::text::{table, wrapped};
 /// Columns of the output.
 const WIDTH: usize = 80;
 
-/// The whole report.
 pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -41,7 +40,7 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
     text
 }
 
-/// What `--probe` has measured.
+/// The measurements of `--probe`.
 pub fn probed(probed: &Probed) -> String {
     let commits = &probed.commits;
     let mut text = format!(
@@ -134,7 +133,7 @@ fn links(links: &[LinkReport]) -> Vec<String> {
     table(&rows)
 }
 
-/// Names that are too long for a column.
+/// Cuts a name that is too long for its column.
 fn short(name: &str, most: usize) -> String {
     match name.chars().count() > most {
         true => name.chars().take(most - 1).chain(['…']).collect(),

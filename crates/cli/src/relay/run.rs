@@ -1,4 +1,4 @@
-//! Running a relay: flags, logs, signals.
+//! Runs a relay: flags, log, signals.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -15,7 +15,7 @@ use tokio::sync::{mpsc, watch};
 /// How long work that cannot be interrupted may take at the end.
 const LAST_WORK: Duration = Duration::from_secs(5);
 
-/// Reloads that may wait: while one does, another would read the same file.
+/// Most reloads that wait. While one waits, another would read the same file.
 const MOST_RELOADS: usize = 1;
 
 /// Flags: each key of the configuration file but for groups.
@@ -82,7 +82,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// What is given, by key.
+    /// The flags that were given, by the key of the configuration.
     fn flags(&self) -> Flags {
         [
             ("listen", &self.listen),
@@ -123,13 +123,15 @@ pub fn run(args: &RunArgs) -> Result<()> {
     result
 }
 
-/// SIGTERM and SIGINT end it, the second one at once; SIGHUP reads the configuration again.
+/// SIGTERM and SIGINT end the relay; a second signal ends it at once. SIGHUP reloads the
+/// configuration.
 async fn until_signal(config: Config) -> Result<()> {
     let signals = "cannot handle signals";
     let mut terminate = signal(SignalKind::terminate()).context(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
     let mut hangup = signal(SignalKind::hangup()).context(signals)?;
-    // Not to be killed by it: a file that may not grow is an error as any other.
+    // Without this, a file that may not grow would kill the relay. With it, that is an error
+    // like any other.
     let _too_large = signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).context(signals)?;
     let (stop, stopping) = watch::channel(false);
     let (reload, reloads) = mpsc::channel(MOST_RELOADS);
@@ -138,7 +140,7 @@ async fn until_signal(config: Config) -> Result<()> {
         tokio::select! {
             result = &mut running => return Ok(result?),
             _ = hangup.recv() => {
-                // If one waits already, it will read what is in the file now.
+                // A reload that waits already will read the file as it is now.
                 let _ = reload.try_send(());
                 continue;
             }
@@ -166,7 +168,7 @@ mod tests {
         run: RunArgs,
     }
 
-    /// Every key of the configuration has a flag, and every flag is handed on.
+    /// Every key of the configuration has a flag, and every flag is passed on.
     #[test]
     fn flags_are_the_keys_of_the_configuration() {
         let empty = vec![("primary", String::new()), ("spool", "/nowhere".to_owned())];
@@ -185,7 +187,7 @@ mod tests {
         let flags = Relay::from_arg_matches(&matches).unwrap().run.flags();
         let handed_on: Vec<&str> = flags.iter().map(|(key, _)| *key).collect();
         assert_eq!(handed_on, keys);
-        // Besides them there is only the file.
+        // The only other flag names the file.
         assert_eq!(Relay::command().get_arguments().count(), keys.len() + 1);
     }
 

@@ -1,4 +1,4 @@
-//! `lockstep relay status`: what a relay's console says, as tables or JSON.
+//! `lockstep relay status`: the answers of a relay's console, as tables or JSON.
 
 use std::time::Duration;
 
@@ -36,7 +36,6 @@ pub struct StatusArgs {
     output: Output,
 }
 
-/// Asks, prints, and says which groups do not stream.
 pub fn run(args: &StatusArgs) -> Result<()> {
     let mut relay = Connection::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
         .map_err(unreachable)?;
@@ -88,7 +87,7 @@ pub fn run(args: &StatusArgs) -> Result<()> {
     }
 }
 
-/// Words of a connection to a primary, for one to a relay.
+/// Words for a connection to a relay: the client's own speak of a primary.
 fn unreachable(error: ClientError) -> anyhow::Error {
     let words = match error {
         ClientError::Refused(refusal) => {
@@ -100,6 +99,9 @@ fn unreachable(error: ClientError) -> anyhow::Error {
             )
         }
         ClientError::Connect(words) => words,
+        ClientError::Ended(report) => {
+            format!("the connection to the relay is lost: {}", report.message)
+        }
         ClientError::Lost(words) => format!("the connection to the relay is lost: {words}"),
         ClientError::TimedOut { seconds, .. } => {
             format!("the relay does not answer within {seconds} s")
@@ -109,7 +111,7 @@ fn unreachable(error: ClientError) -> anyhow::Error {
     Unreachable(words).into()
 }
 
-/// What one command of the console has answered.
+/// The answer to one command of the console.
 struct Listing {
     columns: &'static [Column<'static>],
     rows: Vec<Vec<Option<String>>>,
@@ -122,7 +124,7 @@ impl Listing {
         columns: &'static [Column<'static>],
     ) -> Result<Self> {
         let rows = relay.query(command).map_err(unreachable)?;
-        // Columns are known by their place only.
+        // The answer has no names of columns here: each is known by its place.
         if rows.iter().any(|row| row.len() != columns.len()) {
             let reason = "the relay answers with other columns: it is of another version than \
                           this lockstep, or no relay";
@@ -131,7 +133,7 @@ impl Listing {
         Ok(Self { columns, rows })
     }
 
-    /// A row's value in a column.
+    /// The value of a row in a column.
     fn value<'a>(&self, row: &'a [Option<String>], name: &str) -> Option<&'a str> {
         let at = self.columns.iter().position(|column| column.name == name)?;
         row.get(at)?.as_deref()
@@ -157,7 +159,7 @@ impl Listing {
         self.rows.iter().map(object).map(Value::Object).collect()
     }
 
-    /// A table of some of the columns, with its heads.
+    /// A table of some columns, with its heads.
     fn table(&self, names: &[&str]) -> Vec<Vec<String>> {
         let heads = names.iter().map(|name| name.replace('_', " ")).collect();
         let rows = self.rows.iter().map(|row| {
@@ -169,7 +171,7 @@ impl Listing {
         std::iter::once(heads).chain(rows).collect()
     }
 
-    /// Groups that do not stream, and why.
+    /// The groups that do not stream, and why.
     fn not_streaming(&self) -> Vec<String> {
         self.rows
             .iter()

@@ -1,4 +1,4 @@
-//! A state for tests: a primary, a standby, a subscriber, all well.
+//! A state for tests: a primary, a standby, a relay and a subscriber, all well.
 
 use std::collections::BTreeMap;
 
@@ -12,10 +12,10 @@ use lockstep_lag::sample::{Conflicts, Extension, Slot};
 use lockstep_lag::states::GroupState;
 use lockstep_wire::Lsn;
 
-/// When it was made, milliseconds since 1970.
+/// Time of the state, in milliseconds since 1970.
 pub const AT_MS: i64 = 1_800_000_000_000;
 
-/// All is well.
+/// The state.
 pub fn state() -> State {
     State {
         number: 7,
@@ -148,7 +148,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
     }
 }
 
-/// A node does not answer any more.
+/// Marks a node as lost.
 pub fn lose(state: &mut State, name: &str) {
     for node in state.nodes.iter_mut().filter(|node| node.name == name) {
         node.usable = false;
@@ -156,7 +156,7 @@ pub fn lose(state: &mut State, name: &str) {
     }
 }
 
-/// A replica lags.
+/// Makes a replica lag.
 pub fn lag(state: &mut State, index: usize, ms: f64) {
     let link = &mut state.links[index];
     link.behind = true;
@@ -164,7 +164,7 @@ pub fn lag(state: &mut State, index: usize, ms: f64) {
     link.lag_max_ms = ms;
 }
 
-/// A cause.
+/// A finding with one fact and one remedy.
 pub fn finding(cause: Cause, severity: Severity, at: &str) -> Finding {
     Finding {
         cause,

@@ -1,5 +1,5 @@
-//! A state as Prometheus reads it. `docs/serve.md` lists every family; alert rules and
-//! dashboards are written on these names.
+//! A state in Prometheus' text format. `docs/serve.md` lists every family; alert rules and
+//! dashboards rely on the names.
 
 use std::collections::BTreeMap;
 
@@ -12,13 +12,13 @@ mod relay;
 #[cfg(test)]
 mod tests;
 
-/// What is known of one family: its name, kind and help.
+/// Name, kind and help of a family.
 struct Family(&'static str, &'static str, &'static str);
 
-/// A label and its value.
+/// Name and value of a label.
 type Label<'a> = (&'static str, &'a str);
 
-/// A value of one node, if it has one.
+/// A value of one node, if the node has one.
 type OfNode = fn(&NodeState) -> Option<f64>;
 
 const NODE_FAMILIES: &[(Family, OfNode)] = &[
@@ -72,7 +72,6 @@ const NODE_FAMILIES: &[(Family, OfNode)] = &[
     ),
 ];
 
-/// A value of one link.
 type OfLink = fn(&LinkState) -> f64;
 
 const LINK_FAMILIES: &[(Family, OfLink)] = &[
@@ -102,7 +101,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
     ),
 ];
 
-/// Everything. `now_ms` is milliseconds since 1970.
+/// All metrics. `now_ms` is in milliseconds since 1970.
 pub fn render(state: &State, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
     family(
@@ -170,7 +169,6 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
     }
 }
 
-/// Labels of a link.
 fn of_link(link: &LinkState) -> [Label<'_>; 3] {
     [
         ("upstream", &link.upstream),
@@ -180,7 +178,8 @@ fn of_link(link: &LinkState) -> [Label<'_>; 3] {
 }
 
 fn links(text: &mut Exposition, state: &State) {
-    // Replicas that were not named may call themselves alike: the worst counts.
+    // Replicas that were not named on the command line may have equal names: the one with the
+    // longest lag counts.
     let mut links: BTreeMap<_, &LinkState> = BTreeMap::new();
     for link in &state.links {
         let kept = links.entry(of_link(link)).or_insert(link);
@@ -232,7 +231,7 @@ fn causes(text: &mut Exposition, state: &State) {
         .findings
         .iter()
         .map(|found| (found.at.as_str(), found.cause.id(), found.severity.name()));
-    // Two sessions may be to blame for the same.
+    // Two sessions may be to blame for one cause.
     let found: std::collections::BTreeSet<_> = found.collect();
     for (at, cause, severity) in &found {
         let labels = [("at", *at), ("cause", *cause), ("severity", *severity)];

@@ -2,17 +2,18 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`feed`] | each new state, once as JSON for all who ask |
+//! | [`feed`] | turns each new state into JSON once, for all who ask |
 //! | [`http`] | which address answers what, to whom; limits on connections |
 //! | [`auth`] | names and passwords |
-//! | [`door`] | files that can be read again: passwords, certificate and key |
+//! | [`door`] | passwords, certificate and key, from files that can be reloaded |
 //! | [`metrics`] | Prometheus' text format |
-//! | [`health`] | whether this watches at all |
+//! | [`health`] | whether this server still watches the nodes |
 //! | [`api`] | states, history and events as JSON |
 //! | [`verdict`] | a state in one sentence |
-//! | [`page`] | the page's files, as they are built in |
+//! | [`page`] | the page's files, which are compiled in |
 //!
-//! It reads only, but for `--heartbeat`. Nothing is kept on disk: the history begins with it.
+//! The server only reads, unless `--heartbeat` is given. Nothing is kept on disk: the history
+//! begins when the server starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -47,13 +48,12 @@ mod verdict;
 use door::{Doors, Keys};
 use http::Hosts;
 
-/// Shown by the servers.
 const APPLICATION_NAME: &str = "lockstep serve";
 
 /// How long threads may take to end.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// Fewest samples of a node that a diagnosis is worth.
+/// Fewest samples of a node in a diagnosis.
 const LEAST_SAMPLES: u32 = 3;
 
 /// `lockstep serve`
@@ -129,7 +129,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     result
 }
 
-/// SIGTERM and SIGINT end it; SIGHUP reads passwords, certificate and key again.
+/// SIGTERM and SIGINT end the server; SIGHUP reloads passwords, certificate and key.
 async fn until_signal(
     args: &ServeArgs,
     doors: Doors,
@@ -179,7 +179,7 @@ async fn until_signal(
     serving.await.context("serving has failed")
 }
 
-/// What an operator should know about who can get in.
+/// Warns about a server that is open to others without a login or without TLS.
 fn warn_about(address: SocketAddr, doors: &Doors) {
     if address.ip().is_loopback() {
         return;
@@ -198,7 +198,7 @@ fn warn_about(address: SocketAddr, doors: &Doors) {
                  --tls-cert and --tls-key"
             ),
             false => warn!(
-                "there is no TLS: anybody between can read and change what is shown; give \
+                "there is no TLS: anybody on the network between can read and change what is shown; give \
                  --tls-cert and --tls-key"
             ),
         }

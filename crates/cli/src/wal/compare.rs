@@ -1,4 +1,4 @@
-//! `lockstep wal compare`: the lab's page oracle on data folders of the user's.
+//! `lockstep wal compare`: compares data folders of the user with the page oracle.
 
 use std::io::Write;
 
@@ -59,7 +59,6 @@ struct Outcome {
     amcheck: Vec<(Side, Amcheck)>,
 }
 
-/// Compares, prints, and judges.
 pub fn run(args: &CompareArgs) -> Result<()> {
     let outcome = compare(args)?;
     let mut out = std::io::stdout().lock();
@@ -86,7 +85,7 @@ fn compare(args: &CompareArgs) -> Result<Outcome, VerifyError> {
         },
         limit: args.limit,
     };
-    // What is refused is refused before the long work.
+    // Whatever may be refused comes before the long work.
     let rows = args
         .rows
         .then(|| oracle::compare_rows(&a, &b))

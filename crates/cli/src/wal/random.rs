@@ -1,4 +1,4 @@
-//! `lockstep wal random`: the lab's random workload against a server of the user's.
+//! `lockstep wal random`: runs the random workload against a server of the user.
 
 use std::io::Write;
 
@@ -40,7 +40,6 @@ pub struct RandomArgs {
     pub pg: Major,
 }
 
-/// Prints or runs the workload.
 pub fn run(args: &RandomArgs) -> Result<()> {
     let size = Size {
         sessions: args.sessions,

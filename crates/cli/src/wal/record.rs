@@ -1,4 +1,5 @@
-//! `lockstep wal record`: the WAL of a running primary, with the base backup it starts from.
+//! `lockstep wal record`: records the WAL of a running primary, with a base backup to start
+//! from.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -15,10 +16,10 @@ use crate::args::Output;
 use crate::live;
 use crate::{scene, text};
 
-/// How often the source and the clock are looked at.
+/// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often progress is shown: on a terminal in place, elsewhere as lines.
+/// How often progress is shown: in place on a terminal, as lines elsewhere.
 const SHOW_IN_PLACE: Duration = Duration::from_secs(1);
 const SHOW_LINES: Duration = Duration::from_secs(10);
 
@@ -43,7 +44,7 @@ pub struct RecordArgs {
     pub output: Output,
 }
 
-/// Records until told to stop.
+/// Records until the time is over, or until a signal.
 pub fn run(args: &RecordArgs) -> Result<()> {
     let stop = lockstep_player::stop_on_signals()?;
     progress("base backup …", false);
@@ -85,7 +86,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// Progress never mixes with the result.
+/// Shows progress on standard error, so that standard output has only the result.
 fn progress(line: &str, in_place: bool) {
     let mut stderr = std::io::stderr();
     let _ = match in_place {

@@ -1,13 +1,13 @@
-//! Controlled commits: how long one would wait for each replica at each level of
+//! Controlled commits: how long a commit would wait for each replica at each level of
 //! `synchronous_commit`.
 //!
 //! Every commit inserts 1,000 rows. A second connection watches the positions that replicas
-//! report to the primary, which are those that a synchronous commit waits for: so each
-//! replica can be measured, synchronous or not, and no server's configuration is touched.
-//! For a replica that is synchronous, and the only one, the commit's own time is taken.
+//! report to the primary. A synchronous commit waits for the same positions, so each replica
+//! can be measured, synchronous or not, and no server's configuration is touched. If there is
+//! one synchronous replica and no other, the commit's own time is taken for it.
 //!
-//! Physical standbys alone need no table: the WAL is that of logical messages, and nothing is
-//! created. With subscribers, [`table`] makes a table on all of them and removes it again.
+//! Physical standbys alone need no table: the commits write logical messages, and nothing is
+//! created. With subscribers, [`table`] creates a table on all servers and drops it again.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -34,37 +34,35 @@ pub const ROWS: u32 = 1_000;
 /// How long a replica may take for one commit.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// How often the watching connection asks at most.
+/// Shortest time between two looks of the watching connection.
 const LOOK_EVERY: Duration = Duration::from_micros(200);
 
-/// Most looks that are kept: some minutes.
+/// Most looks that are kept; enough for some minutes.
 const MOST_LOOKS: usize = 1_000_000;
 
-/// So that one commit's flush is not another's: longer than what a subscriber's flush takes at
-/// most by default, three times 200 ms.
+/// Pause between commits, so that no commit profits from another's flush. It is longer than a
+/// subscriber's flush takes by default, which is at most three times 200 ms.
 const APART: Duration = Duration::from_millis(650);
 
-/// Commits that follow each other without a pause. Levels take turns after so few that what
-/// else the machine does disturbs all of them alike.
+/// Commits of one level without a pause between them. Levels take turns after this many, so
+/// that whatever else the machine does disturbs all levels alike.
 const ROW: u32 = 6;
 
-/// What a commit waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Level {
-    /// The replica's operating system has it; a subscriber has received it.
+    /// The replica's operating system has the commit; a subscriber has received it.
     RemoteWrite,
-    /// It is durable there.
+    /// The commit is durable on the replica.
     On,
-    /// It is visible there.
+    /// The commit is visible on the replica.
     RemoteApply,
 }
 
 impl Level {
-    /// All.
     pub const ALL: [Self; 3] = [Self::RemoteWrite, Self::On, Self::RemoteApply];
 
-    /// As in `synchronous_commit`.
+    /// Its value of `synchronous_commit`.
     pub fn name(self) -> &'static str {
         match self {
             Self::RemoteWrite => "remote_write",
@@ -77,65 +75,58 @@ impl Level {
 /// How commits follow each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Pace {
-    /// Levels take turns, with pauses that are longer than a flush may take: each commit finds
-    /// the replica idle, at any moment between two rounds of its WAL writer.
+    /// Levels take turns. Pauses are longer than a flush may take, so each commit finds the
+    /// replica idle, at any moment between two rounds of its WAL writer.
     Apart,
     /// Several commits of one level without a pause, then as many of the next. If they wait for
-    /// a flush, each but the first begins just after one, as those of a busy client do.
+    /// a flush, each but the first begins just after a flush, as commits of a busy client do.
     InARow,
 }
 
-/// What to measure.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan<'a> {
     /// Commits at each level.
     pub commits: u32,
-    /// How they follow each other.
     pub pace: Pace,
-    /// Watch the positions of replicas that commits do not wait for, which takes some CPU.
+    /// Also watch replicas that commits do not wait for, which takes some CPU.
     pub watch: bool,
-    /// Shown by the servers.
     pub application_name: &'a str,
 }
 
-/// Time to commit.
+/// How long commits of one level take on one replica.
 #[derive(Debug, Clone, Serialize)]
 pub struct LevelTime {
-    /// At which level.
     pub level: Level,
-    /// In the middle of the commits, ms; None if the replica did not get there in time.
+    /// The median of the commits; None if the replica did not get there in time.
     pub median_ms: Option<f64>,
-    /// The commits themselves waited for it; else its positions were watched.
+    /// True if the commits themselves waited for this replica; otherwise its positions were
+    /// watched.
     pub waited: bool,
-    /// Why it takes so long.
+    /// What the time consists of.
     pub explanation: String,
 }
 
-/// A replica.
+/// How long commits take on one replica.
 #[derive(Debug, Clone, Serialize)]
 pub struct ReplicaTimes {
-    /// What it calls itself.
+    /// Its `application_name`.
     pub replica: String,
-    /// How it replicates.
     pub kind: LinkKind,
-    /// `sync_state` of the primary.
     pub sync_state: SyncState,
     /// One for each level.
     pub cells: Vec<LevelTime>,
 }
 
-/// What was measured.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct CommitProbe {
     /// Commits at each level.
     pub commits: u32,
-    /// A row for each replica.
+    /// One for each replica.
     pub rows: Vec<ReplicaTimes>,
-    /// What could not be measured, and what to do.
+    /// What could not be measured, and what to do about it.
     pub missing: Vec<String>,
 }
 
-/// A replica as the primary sees it.
 #[derive(Debug, Clone)]
 struct Replica {
     pid: u32,
@@ -144,31 +135,31 @@ struct Replica {
     sync_state: SyncState,
 }
 
-/// Positions of one replica at a moment.
+/// Positions of one replica at a moment: written, flushed, replayed.
 struct Look {
     at: Instant,
     pid: u32,
     positions: [Lsn; 3],
 }
 
-/// A commit.
 struct Commit {
     level: Level,
-    /// The commit record begins here or later.
+    /// The commit record begins at this position or later.
     after: Lsn,
     began: Instant,
     took: Duration,
 }
 
-/// Commits as planned. The primary's role needs to be able to create a schema if subscribers
-/// are named, and to own the publication; theirs, the subscription.
+/// Makes the commits of `plan`. If subscribers are named, the role on the primary must be able
+/// to create a schema and own the publication, and the role on each subscriber must own the
+/// subscription.
 pub fn probe_commits(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Result<CommitProbe> {
     let application_name = plan.application_name;
     let mut server = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
     let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
     let measured = measure(&mut server, &primary.conninfo, table.is_some(), plan);
-    // Also when measuring failed.
+    // The table is dropped even if measuring failed.
     let removed = table.map_or(Ok(()), |table| table.drop(&mut server));
     let (replicas, commits_made, looks) = measured?;
     removed?;
@@ -238,7 +229,7 @@ fn look(watcher: &mut Connection, stop: &AtomicBool) -> Result<Vec<Look>> {
     let mut looks: Vec<Look> = Vec::new();
     let mut stopping: Option<Instant> = None;
     loop {
-        // A while longer, for those who are still behind.
+        // Goes on for a while, for replicas that are still behind.
         if stop.load(Ordering::Relaxed)
             && stopping.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(2)
         {
@@ -376,7 +367,7 @@ fn read(
     }
 }
 
-/// The time in the middle; None if it was not seen for most.
+/// The median; None if the replica was not seen to get there for more than half of the commits.
 fn time(
     replica: &Replica,
     level: Level,
@@ -413,7 +404,7 @@ fn time(
     (times.len() * 2 > at_level.len()).then(|| median(times))
 }
 
-/// A flush that takes so many times as long as the apply waits for the WAL writer.
+/// If a flush takes this many times as long as the apply, it waits for the WAL writer.
 const WAITS_FOR_WAL_WRITER: f64 = 4.0;
 
 fn explain(kind: LinkKind, level: Level, times: [Option<f64>; 3]) -> String {

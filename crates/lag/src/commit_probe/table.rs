@@ -1,9 +1,9 @@
 //! The table that commits insert into, on the primary and on every subscriber of its database.
 //!
-//! A subscriber that gets changes of a table it does not have fails, and goes on failing. So
-//! every logical slot of the database must belong to a subscriber that was named; the table
-//! is there on all of them before it is published; and subscriptions with tables that are yet
-//! to be refreshed are left alone, since refreshing for ours would take those as copied.
+//! A subscriber that gets changes of a table that it does not have fails, and fails again. So
+//! every logical slot of the database must belong to a subscriber that was named, and the table
+//! exists on all of them before it is published. A subscription that has tables to be refreshed
+//! is left alone: refreshing it for our table would take those as copied.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,25 +15,22 @@ use crate::heartbeat::position;
 use crate::node::Node;
 use crate::{LagError, Result};
 
-/// How long a subscriber may take to apply the last commits.
 const CATCH_UP: Duration = Duration::from_secs(60);
 
-/// Made and dropped again; what a run that was killed has left is replaced.
+/// Creates the table, in place of one that a killed run has left.
 const MAKE: &str = "DROP SCHEMA IF EXISTS lockstep_probe CASCADE; CREATE SCHEMA lockstep_probe; \
      CREATE TABLE lockstep_probe.commits (id bigint, filler text)";
 
 const REMOVE: &str = "DROP SCHEMA IF EXISTS lockstep_probe CASCADE";
 
-/// The table's name as publications list it.
 const NAME: &str = "lockstep_probe.commits";
 
-/// Slots of relays' groups begin so.
+/// Names of the slots of a relay's groups begin like this.
 const RELAY_PREFIX: &str = "lockstep_";
 
-/// The table, on all servers.
 pub(super) struct Table {
     subscribers: Vec<Subscriber>,
-    /// Publications that it was added to, quoted.
+    /// Publications that the table was added to, quoted.
     added: Vec<String>,
 }
 
@@ -47,7 +44,7 @@ struct Subscriber {
 }
 
 impl Table {
-    /// Makes it, or says in `missing` why not.
+    /// Creates the table, or says in `missing` why it cannot.
     pub(super) fn create(
         primary: &mut Connection,
         nodes: &[Node],
@@ -110,8 +107,9 @@ impl Table {
         Ok(())
     }
 
-    /// Removes it everywhere, as far as that goes; the first error is told. A subscriber that
-    /// has not applied everything keeps its table, or it would fail.
+    /// Drops the table on all servers, as far as that is possible, and returns the first error.
+    /// A subscriber that has not applied everything keeps its table, because it would fail
+    /// without it.
     pub(super) fn drop(mut self, primary: &mut Connection) -> Result<()> {
         let mut result = primary.query(REMOVE).map(drop).map_err(Into::into);
         result = result.and(self.refresh());
@@ -134,7 +132,6 @@ impl Table {
     }
 }
 
-/// Waits until a slot's consumer has everything up to `end`.
 fn has_confirmed(primary: &mut Connection, slot: &str, end: Lsn) -> Result<bool> {
     let literal = quote::sql_literal("slot", slot)?;
     let sql =
@@ -149,7 +146,7 @@ fn has_confirmed(primary: &mut Connection, slot: &str, end: Lsn) -> Result<bool>
     Ok(false)
 }
 
-/// The subscriptions of a node that run.
+/// The enabled subscription of a node, if it has exactly one.
 fn of_node(
     mut server: Connection,
     node: &Node,
@@ -180,7 +177,7 @@ fn of_node(
     }
 }
 
-/// Logical slots of the database that belong to nobody who was named.
+/// Logical slots of the database that belong to no subscriber that was named.
 fn strangers(primary: &mut Connection, subscribers: &[Subscriber]) -> Result<Option<String>> {
     let rows = primary.query(
         "SELECT slot_name FROM pg_replication_slots WHERE slot_type = 'logical' AND NOT temporary \

@@ -1,4 +1,4 @@
-//! Commit-to-visible latency of each standby, once a sample.
+//! Commit-to-visible latency of each standby, measured as often as samples are taken.
 
 use std::sync::Arc;
 use std::thread;
@@ -8,10 +8,10 @@ use super::{Shared, lock};
 use crate::heartbeat::Heartbeat;
 use crate::node::{Node, Role};
 
-/// How long to wait before another try to connect.
+/// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// A thread for each standby.
+/// Starts a thread for each standby.
 pub(super) fn start(shared: &Arc<Shared>) {
     let Some(primary) = shared.of_role(Role::Primary).next() else {
         return;
@@ -30,7 +30,7 @@ pub(super) fn start(shared: &Arc<Shared>) {
     }
 }
 
-/// Until a connection is lost or the monitor ends.
+/// Measures until a connection is lost or the monitor ends.
 fn beat(shared: &Shared, primary: &Node, standby: &Node) {
     let name = &shared.settings.application_name;
     let Ok(mut heart) = Heartbeat::connect(primary, standby, name) else {

@@ -1,4 +1,5 @@
-//! One node's thread: samples of the last seconds, and ends of WAL from longer ago.
+//! The thread of one node: it keeps samples of the last seconds, and ends of WAL from longer
+//! ago.
 
 use std::time::{Duration, Instant};
 
@@ -10,16 +11,16 @@ use crate::watch::EVERY;
 use crate::window::{Glance, NodeWindow};
 use crate::{LagError, Result};
 
-/// How long to wait before another try to connect.
+/// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// From how long ago ends of WAL are kept: no lag is shown as longer.
+/// How long ends of WAL are kept. No lag is shown as longer than this.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Ends of WAL that are older than the window are kept this far apart.
 const APART: Duration = Duration::from_secs(1);
 
-/// Asks a node until the monitor ends.
+/// Asks the node until the monitor ends.
 pub(super) fn run(shared: &Shared, index: usize) {
     let mut lost_at = None;
     loop {
@@ -36,7 +37,8 @@ pub(super) fn run(shared: &Shared, index: usize) {
     }
 }
 
-/// What is known of a node that does not answer is no longer true.
+/// Replaces the node's troubles: what was known of a node that does not answer is no longer
+/// true.
 fn refused(shared: &Shared, index: usize, error: &LagError) {
     with(shared, index, |window| {
         window.troubles = vec![error.trouble()]
@@ -49,7 +51,7 @@ fn with(shared: &Shared, index: usize, change: impl FnOnce(&mut NodeWindow)) {
     }
 }
 
-/// One connection, until the end or until it is lost.
+/// One connection, until it is lost or the monitor ends.
 fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()> {
     let Some(node) = shared.nodes.get(index) else {
         return Ok(());
@@ -58,7 +60,7 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
     let mut sampler = NodeSampler::connect(node, &settings.application_name)?;
     with(shared, index, |window| {
         window.facts = sampler.facts().clone();
-        // Before the connection was lost the server may have been another.
+        // The server may be another one than before the connection was lost.
         window.samples.clear();
     });
     loop {
@@ -95,7 +97,7 @@ fn follow(shared: &Shared, index: usize, lost_at: Option<Instant>) -> Result<()>
     }
 }
 
-/// Adds a sample and forgets what is too old.
+/// Adds a sample and drops what is too old.
 fn add(window: &mut NodeWindow, sample: Sample, length: Duration) {
     let now = sample.at;
     let groups = sample.relay.iter().flat_map(|relay| &relay.groups);
@@ -117,8 +119,8 @@ fn add(window: &mut NodeWindow, sample: Sample, length: Duration) {
     });
 }
 
-/// Forgets ends before `forgotten`, and of those before `sparse` all that follow too soon.
-/// The first of each time stays, and with it the longest age.
+/// Drops ends older than `forgotten`, and of those older than `sparse` each that follows
+/// another within [`APART`]. The first of several stays, because it gives the longest age.
 fn thin(glances: &mut Vec<Glance>, sparse: Duration, forgotten: Duration) {
     let mut last: Option<Duration> = None;
     glances.retain(|glance| {
@@ -187,7 +189,7 @@ mod tests {
         }
         let now = Duration::from_secs(19);
         assert_eq!(window.samples.len(), 4);
-        // From before the samples.
+        // Ends from before the samples.
         for (group, position, seconds) in [("a", 104, 14), ("a", 119, 0), ("b", 6, 19), ("b", 7, 0)]
         {
             let age = window.age_beyond(Some(group), Lsn::from(position), now);

@@ -14,7 +14,7 @@ macro_rules! causes {
         impl Cause {
             pub const ALL: &'static [Self] = &[$(Self::$cause),*];
 
-            /// Its name in JSON and metrics, which users' alerts rely on: it never changes.
+            /// Its name in JSON and metrics. Alerts of users rely on it, so it never changes.
             pub fn id(self) -> &'static str {
                 match self {
                     $(Self::$cause => $id,)*
@@ -53,7 +53,7 @@ causes! {
     ApplyStopped = "apply_stopped",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
-    /// One consumer is slower than the others.
+    /// The consumer is slower than what it is sent.
     SlowConsumer = "slow_consumer",
     /// Decoding is slow for all.
     SlowDecoding = "slow_decoding",
@@ -82,5 +82,22 @@ causes! {
 impl Serialize for Cause {
     fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
         to.serialize_str(self.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rules::Severity;
+
+    #[test]
+    fn ids_are_unique_and_names_are_those_of_json() {
+        let ids: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.id()).collect();
+        assert_eq!(ids.len(), Cause::ALL.len());
+        for severity in [Severity::Note, Severity::Risk, Severity::Lag] {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+        }
     }
 }

@@ -7,16 +7,17 @@ use crate::sample::{Process, Sample};
 use crate::states::{BackendType, ReceiverStatus, WaitType};
 use crate::window::NodeWindow;
 
-/// A walreceiver that is seen at its disk in so many samples is held up by it.
+/// Share of samples from which a walreceiver at its disk counts as held up by it.
 const FLUSH_SHARE: f64 = 0.4;
 
-/// A receiver that waits for data in so many samples is not what holds it up.
+/// Share of samples from which a receiver that waits for data counts as held up by nothing of
+/// its own.
 const IDLE_SHARE: f64 = 0.5;
 
-/// The part of the lag that the stages before the receiver have to hold.
+/// The part of the lag that the stages before the receiver must hold.
 const SEND_STAGES: f64 = 0.5;
 
-/// Waits of a process that writes WAL.
+/// The process waits for storage to write WAL.
 fn writes_wal(process: &Process) -> bool {
     process.waits(&WaitType::Io)
         && process
@@ -42,7 +43,8 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
                 .receiver
                 .as_ref()
                 .and_then(|receiver| receiver.status.as_ref());
-            // Without the right to see it, a receiver that is there is taken as good.
+            // The role may not see the status; then a walreceiver that exists counts as
+            // streaming.
             match status {
                 Some(status) => *status == ReceiverStatus::Streaming,
                 None => sample.receiver.is_some() || receiver(sample).is_some(),
@@ -89,7 +91,7 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
         if share < FLUSH_SHARE {
             continue;
         }
-        // While it flushes it receives nothing, so all before it counts.
+        // While the walreceiver flushes it receives nothing, so all stages before count.
         let stages = link.stage_share(Stage::Send)
             + link.stage_share(Stage::Receive)
             + link.stage_share(Stage::Flush);
@@ -182,7 +184,7 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// How much of the time the receiving end waited for data; None if it was not asked.
+/// Share of samples in which the receiving end waited for data; None if it was not asked.
 fn idle_share(link: &Link<'_>) -> Option<f64> {
     match link.kind {
         LinkKind::Physical => {
@@ -196,8 +198,8 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
     }
 }
 
-/// The sender has something and cannot get rid of it. A physical walsender does not say so,
-/// but its position stays behind; a logical one may just decode.
+/// The sender has something to send and cannot. A physical walsender does not show this, but
+/// its position stays behind. A logical one may just decode, so its wait event decides.
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
         LinkKind::Physical => true,

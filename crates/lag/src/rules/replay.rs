@@ -6,25 +6,25 @@ use crate::sample::{Extension, Process, Sample, Session};
 use crate::states::{BackendType, ReplayPause, WaitType};
 use crate::window::NodeWindow;
 
-/// A wait that was seen in so many samples slows replay down.
+/// Share of samples from which a wait counts as slowing replay.
 const WAIT_SHARE: f64 = 0.2;
 
-/// The same for storage, which is seen briefly now and then on every busy standby.
+/// The same for storage, which every busy standby waits for now and then.
 const STORAGE_SHARE: f64 = 0.4;
 
-/// Replay at its core's limit ran for so much of the time.
+/// Share of the time from which a startup process that runs is at its core's limit.
 const CORE_SHARE: f64 = 0.75;
 
-/// Starved replay was ready and had no core for so much of the time.
+/// Share of the time from which a startup process that waits for a core is starved.
 const QUEUED_SHARE: f64 = 0.25;
 
-/// Where the CPU cannot be seen: so many queries that run at once take it from replay.
+/// Number of queries running at once that starve replay, where CPU cannot be measured.
 const MANY_READERS: f64 = 6.0;
 
-/// Look-ups of subtransactions in a second that show.
+/// Look-ups of subtransactions a second from which they slow replay.
 const MANY_LOOKUPS: f64 = 1_000.0;
 
-/// The part of the lag that replay has to answer for.
+/// The part of the lag that the replay stage must hold.
 const REPLAY_STAGE: f64 = 0.3;
 
 /// Physical links to standbys that were asked.
@@ -35,8 +35,8 @@ fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &
         .filter_map(|link| Some((link, link.replica?)))
 }
 
-/// Those of them that are behind, while they have something to replay: what replay does when
-/// it has nothing to do says nothing.
+/// Standbys that are behind, with the samples in which there was something to replay. What the
+/// startup process does without anything to replay says nothing.
 fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
     standbys(view)
         .filter(|(link, _)| link.is_behind())
@@ -71,12 +71,12 @@ fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     }
 }
 
-/// What extension lockstep says on a standby, if it runs there.
+/// What extension lockstep says on the link's standby, if it is loaded there.
 fn extension<'a>(link: &Link<'a>) -> Option<&'a Extension> {
     link.replica?.last()?.extension.as_ref()
 }
 
-/// How the extension keeps readers from taking replay's CPU; or that it is not there.
+/// Adds how the extension keeps readers from replay's CPU, or that it is not loaded.
 fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence {
     let preloaded = node
         .facts
@@ -157,7 +157,7 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The startup process waits for a query: for its snapshot, or for a lock of it.
+/// The startup process waits for a query: for the end of its snapshot, or for its lock.
 fn in_conflict(process: &Process) -> bool {
     process.waits(&WaitType::Lock)
         || ["RecoveryConflictSnapshot", "RecoveryConflictTablespace"]
@@ -172,7 +172,7 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
         if share < WAIT_SHARE {
             continue;
         }
-        // The newest sample that shows it also shows who is to blame.
+        // The newest sample that shows the wait also shows who is to blame.
         let moment = node.samples.iter().rev().find(|sample| {
             sample
                 .process(&BackendType::Startup)
@@ -207,7 +207,8 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The holder of the lock that replay waits for, else the oldest snapshot.
+/// The session that holds the lock that replay waits for, else the one with the oldest
+/// snapshot.
 fn culprit(sample: &Sample) -> Option<&Session> {
     let startup = sample.process(&BackendType::Startup)?;
     let sessions = &sample.clients.oldest;
@@ -222,7 +223,7 @@ fn culprit(sample: &Sample) -> Option<&Session> {
 }
 
 pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
-    // Named Buffer from 19 on.
+    // The type is called Buffer from 19 on.
     let waits = |process: &Process| {
         process.waits(&WaitType::BufferPin) || process.waits_for("BufferCleanup")
     };
@@ -253,7 +254,7 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Standbys whose replay itself is behind.
+/// Standbys that are late because of replay.
 fn slow_replay<'v, 'a>(
     view: &'v View<'a>,
 ) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
@@ -267,7 +268,7 @@ fn runs(process: &Process) -> bool {
     process.wait.is_none()
 }
 
-/// How much of the time replay was kept from a core, and how that is known.
+/// The share of the time in which replay was kept from a core, and the evidence for it.
 fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
     let readers = node.mean(|sample| sample.clients.running as f64);
     let evidence = Evidence::on(node, Severity::Lag).fact(
@@ -384,7 +385,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The event of storage that the startup process was seen at most.
+/// The storage event that the startup process waited for most often.
 fn most_seen(node: &NodeWindow) -> Option<&str> {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &node.samples {
@@ -461,7 +462,8 @@ mod tests {
             method: Some("autogroup".to_owned()),
             ..Extension::default()
         };
-        // Preloaded, and its views are there; which name its remedy needs.
+        // Whether the extension is preloaded, what its views say, and the name that its remedy
+        // needs.
         for (preloaded, extension, expected) in [
             (false, None, Some("stock_node")),
             (true, None, None),

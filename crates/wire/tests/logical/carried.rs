@@ -57,7 +57,7 @@ fn a_batch_cut_short_or_too_long_is_an_error() {
     for length in 0..BATCH.len() {
         assert!(entries(&BATCH[..length]).is_err(), "{length}");
     }
-    // The entries before the end of what is there can be read all the same.
+    // Entries before the missing part can be read all the same.
     let Ok(Payload::Batch(mut cut)) = Payload::parse(&BATCH[..BATCH.len() - 1], true) else {
         panic!();
     };
@@ -67,7 +67,7 @@ fn a_batch_cut_short_or_too_long_is_an_error() {
 
     let more = [BATCH, b"\0"].concat();
     assert!(entries(&more).is_err());
-    // A number that cannot be is refused before the first entry.
+    // An impossible number of entries is refused before the first entry.
     let many = [b"B\0\0\0\x03", &BATCH[5..]].concat();
     assert!(Payload::parse(&many, true).is_err());
     for data in [
@@ -141,7 +141,7 @@ fn frames_are_found_one_after_the_other() {
         }
         assert_eq!(again, bytes);
 
-        // Cut short, whole frames are found, then there is one error or none.
+        // Of bytes that are cut short, the whole frames are found, then one error or none.
         for length in 0..bytes.len() {
             let mut scan = scan(&bytes[..length]);
             let whole = scan.by_ref().take_while(Result::is_ok).count();
@@ -177,13 +177,13 @@ fn what_is_no_frame_is_refused() {
     for (at, byte) in [(1, 0x80), (1, 0x40), (4, 0x20), (4, 0x1C), (4, 3)] {
         assert!(with(at, byte).is_err(), "{at} {byte}");
     }
-    // The shortest there is.
+    // The shortest length.
     assert_eq!(with(4, 0x1D), Ok(FRAME_HEADER));
 }
 
 #[test]
 fn a_message_that_no_server_can_send_is_not_framed() {
-    // Never touched, so it takes no memory.
+    // The memory is never touched, so none is used.
     let message = vec![0; MOST_MESSAGE + 1];
     let mut out = Vec::new();
     let result = put_frame(&mut out, Lsn::INVALID, Timestamp(0), &message);

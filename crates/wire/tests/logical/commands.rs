@@ -36,13 +36,13 @@ fn owned(options: &[(&str, Option<&str>)]) -> Vec<(String, Option<String>)> {
 fn slots_are_made_as_clients_of_15_to_18_ask() {
     use SnapshotAction::{Export, Nothing, Use};
     for (rest, command) in [
-        // Before 15.
+        // As clients before 15 write it.
         ("", create(Export, false, false)),
         (" EXPORT_SNAPSHOT", create(Export, false, false)),
         (" NOEXPORT_SNAPSHOT", create(Nothing, false, false)),
         (" USE_SNAPSHOT", create(Use, false, false)),
         (" TWO_PHASE NOEXPORT_SNAPSHOT", create(Nothing, true, false)),
-        // 15 and later.
+        // As clients of 15 and later write it.
         (" (SNAPSHOT 'nothing')", create(Nothing, false, false)),
         (" (TWO_PHASE, SNAPSHOT 'use')", create(Use, true, false)),
         (
@@ -98,13 +98,13 @@ fn streams_begin_as_clients_of_15_to_18_ask() {
                 ],
             ),
         ),
-        // pg_recvlogical.
+        // As pg_recvlogical writes it.
         (
             "START_REPLICATION SLOT \"s\" LOGICAL 0/0 (\"include-xids\", \"skip\" '')",
             start("s", 0, &[("include-xids", None), ("skip", Some(""))]),
         ),
         ("START_REPLICATION SLOT S LOGICAL 0/1", start("s", 1, &[])),
-        // Given twice: for the plugin to refuse.
+        // Given twice; refusing it is left to the plugin.
         (
             "START_REPLICATION SLOT s LOGICAL 0/1 (A, a 'x')",
             start("s", 1, &[("a", None), ("a", Some("x"))]),
@@ -342,7 +342,7 @@ fn random_words_are_errors_or_commands() {
         let line: Vec<&str> = (0..rng.usize(1..10))
             .map(|_| rng.choice(words).unwrap())
             .collect();
-        // Most random lines are nonsense: begin half of them well.
+        // Most random lines are refused early, so half of them begin well.
         let line = match rng.u8(..4) {
             0 => format!("START_REPLICATION SLOT s LOGICAL 0/1 ({}", line.join(" ")),
             1 => format!("CREATE_REPLICATION_SLOT s LOGICAL {}", line.join(" ")),
@@ -373,7 +373,7 @@ fn lists_of_publications_are_read_as_servers_do() {
         ("\"a\"\"b\",\"a,b\",\" \"", &["a\"b", "a,b", " "]),
         ("\"\"", &[""]),
         ("\"\"\"\"", &["\""]),
-        // Only a quote in front means anything.
+        // A quote has a meaning only at the start of a name.
         ("a\"b,é", &["a\"b", "é"]),
     ] {
         let names: Vec<String> = names.iter().map(|&name| name.to_owned()).collect();
@@ -402,7 +402,7 @@ fn lists_of_publications_come_back() {
         let names: Vec<String> = (0..rng.usize(..4)).map(|_| hostile(&mut rng)).collect();
         let list = publication_names::write(&names);
         assert_eq!(publication_names::parse(&list), Ok(names.clone()), "{list}");
-        // Through a command, as one option's value.
+        // The list as the value of an option in a command.
         let command = Command::StartLogical {
             slot: "s".to_owned(),
             start: 0.into(),

@@ -1,4 +1,4 @@
-//! No bytes whatever make a parser panic, or take more memory than they are.
+//! No bytes make a parser panic, or take more memory than the bytes themselves.
 
 use std::time::{Duration, Instant};
 
@@ -16,7 +16,7 @@ use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
 
 use crate::random::{Pieces, boundary_of, message, rng};
 
-/// How long to go on.
+/// When a fuzz test ends.
 enum Until {
     Rounds(u32),
     Then(Instant),
@@ -41,7 +41,7 @@ impl Until {
     }
 }
 
-/// Bytes that begin like something: a message, a batch of some or frames of some.
+/// Bytes that begin like a message, a batch or frames.
 fn valid(rng: &mut Rng) -> Vec<u8> {
     let messages: Vec<Vec<u8>> = (0..rng.usize(1..4))
         .map(|_| {
@@ -75,7 +75,7 @@ fn valid(rng: &mut Rng) -> Vec<u8> {
     out
 }
 
-/// Changes bytes here and there.
+/// Changes random bytes.
 fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
     for _ in 0..rng.usize(..4) {
         if bytes.is_empty() {
@@ -85,7 +85,7 @@ fn mutate(rng: &mut Rng, bytes: &mut Vec<u8>) {
         match rng.u8(..7) {
             0 => bytes[at] = rng.u8(..),
             1 => bytes[at] ^= 1 << rng.u8(..8),
-            // Where numbers stand, the largest and the smallest.
+            // The largest and the smallest values of numbers.
             2 => bytes[at] = *rng.choice(&[0, 1, 0x7F, 0x80, 0xFF]).unwrap(),
             3 => bytes.truncate(at),
             4 => bytes.insert(at, rng.u8(..)),
@@ -100,7 +100,7 @@ fn random(rng: &mut Rng) -> Vec<u8> {
     if let Some(first) = bytes.first_mut() {
         *first = *rng.choice(b"BCORYIUDTMbPKrSEcApdwkh").unwrap();
     }
-    // Small numbers where lengths and counts stand.
+    // Lengths and counts are in these places, so small numbers get further.
     for byte in bytes.iter_mut().skip(1) {
         if rng.bool() {
             *byte = rng.u8(..4);
@@ -127,7 +127,7 @@ fn check_message(bytes: &[u8]) {
                 assert!(relation.columns.len() * 10 <= bytes.len());
             }
             Message::Truncate { relations, .. } => {
-                // A vector grows by doubling, from a few.
+                // A vector starts with a few elements and grows by doubling.
                 assert!(relations.capacity() * 4 <= (bytes.len() * 2).max(16));
             }
             Message::Insert { new, .. } => check_tuple(*new),

@@ -1,8 +1,8 @@
-//! Messages of logical replication, the batches and frames they travel in, and the
-//! commands that ask for them.
+//! Messages of logical replication, the batches and frames that carry them, and the commands
+//! that ask for them.
 //!
-//! Random ones come from a seed: `SEED=n` repeats a run. `LOCKSTEP_FUZZ_SECONDS=n` makes
-//! the fuzz tests go on for so long instead of a fixed number of rounds.
+//! Random ones come from a seed: `SEED=n` repeats a run. With `LOCKSTEP_FUZZ_SECONDS=n` each
+//! fuzz test goes on for n seconds instead of a fixed number of rounds.
 #![allow(
     clippy::expect_used,
     clippy::indexing_slicing,

@@ -1,4 +1,4 @@
-//! Each message from bytes written by hand.
+//! Each message, decoded from bytes that were written by hand.
 
 use lockstep_wire::logical::{
     Aborted, Boundary, Column, Commit, Context, Message, Old, Prepared, Relation, ReplicaIdentity,
@@ -28,13 +28,13 @@ fn lsn(position: u64) -> Lsn {
     position.into()
 }
 
-/// One message: its bytes, where it stands, its transaction there, and what it is.
+/// A message: its bytes, its context, its transaction there, and the value to expect.
 struct Case {
     bytes: &'static [u8],
     context: Context,
     xid: Option<Xid>,
     message: Message<'static>,
-    /// None where it is an error.
+    /// None if it is an error.
     boundary: Option<Boundary>,
 }
 
@@ -48,7 +48,7 @@ fn case(bytes: &'static [u8], message: Message<'static>, boundary: Boundary) -> 
     }
 }
 
-/// A message that only streams of transactions in progress have.
+/// A message that exists only in streams of transactions in progress.
 fn streamed(bytes: &'static [u8], context: Context, message: Message<'static>) -> Case {
     Case {
         bytes,
@@ -59,7 +59,7 @@ fn streamed(bytes: &'static [u8], context: Context, message: Message<'static>) -
     }
 }
 
-/// A row that lives as long as the tests do.
+/// A row that lives as long as the tests run.
 fn row(values: &[Value<'_>]) -> Tuple<'static> {
     let buffer = Box::leak(Box::default());
     Tuple::new(values, buffer).unwrap()
@@ -341,8 +341,8 @@ fn streams() -> Vec<Case> {
     ]
 }
 
-/// Everything that begins with a transaction where it stands in a stream, made from what
-/// it is elsewhere.
+/// The messages that begin with a transaction inside a stream, made from their form outside of
+/// one.
 fn in_stream() -> Vec<Case> {
     transactions()
         .into_iter()
@@ -405,7 +405,7 @@ fn a_message_cut_short_or_too_long_is_an_error() {
         for length in 0..case.bytes.len() {
             let cut = &case.bytes[..length];
             assert!(Message::parse(cut, case.context).is_err(), "{cut:?}");
-            // Where a boundary reads no further, less is enough; it is the same one then.
+            // A boundary may be known from a part of the message; then it must be the same one.
             if case.xid.is_none() && boundary(cut).is_ok() {
                 assert_eq!(boundary(cut).ok(), case.boundary, "{cut:?}");
                 assert!(!b"BCbPKr".contains(&cut[0]), "{cut:?}");

@@ -1,4 +1,4 @@
-//! Messages at random, and that they come back as they were.
+//! Random messages come back as they were.
 
 use fastrand::Rng;
 use lockstep_wire::Lsn;
@@ -8,7 +8,7 @@ use lockstep_wire::logical::{
 };
 use lockstep_wire::stream::Timestamp;
 
-/// The generator of this run; its seed is printed when a test fails.
+/// The generator of this run. Its seed is printed when a test fails.
 pub fn rng() -> Rng {
     let seed = match std::env::var("SEED") {
         Ok(text) => text.parse().unwrap(),
@@ -18,7 +18,7 @@ pub fn rng() -> Rng {
     Rng::with_seed(seed)
 }
 
-/// Where the pieces of messages live.
+/// Owns the pieces that messages borrow.
 pub struct Pieces {
     names: [Vec<u8>; 4],
     rows: [Vec<u8>; 2],
@@ -80,7 +80,7 @@ fn relation<'a>(rng: &mut Rng, names: &'a [Vec<u8>; 4]) -> Relation<'a> {
     }
 }
 
-/// A message, and what is needed to read it.
+/// A message, and the context that is needed to read it.
 pub fn message<'a>(rng: &mut Rng, pieces: &'a mut Pieces) -> (Context, Option<Xid>, Message<'a>) {
     let context = Context {
         in_stream: rng.bool(),
@@ -94,7 +94,7 @@ pub fn message<'a>(rng: &mut Rng, pieces: &'a mut Pieces) -> (Context, Option<Xi
     (context, streamed, change(rng, pieces, kind))
 }
 
-/// So many kinds of messages begin with a transaction in a stream.
+/// Number of kinds of messages that begin with a transaction inside a stream.
 const CHANGES: u8 = 7;
 
 fn change<'a>(rng: &mut Rng, pieces: &'a mut Pieces, kind: u8) -> Message<'a> {
@@ -200,7 +200,7 @@ fn step<'a>(rng: &mut Rng, names: &'a [Vec<u8>; 4], context: Context, kind: u8) 
     }
 }
 
-/// What a message is to [`boundary`]; None for those that it refuses.
+/// The boundary of a message; None if [`boundary`] refuses it.
 pub fn boundary_of(message: &Message<'_>) -> Option<Boundary> {
     Some(match message {
         Message::Begin { final_lsn: key, .. }

@@ -1,5 +1,5 @@
-//! What relays say in their consoles. Names, meaning and units are those of a relay's own
-//! metrics (`crates/relay/src/metrics.rs`); label `node` tells which relay it is.
+//! Metrics of relays, from their consoles. Names, meanings and units are those of a relay's own
+//! metrics (`crates/relay/src/metrics.rs`). Label `node` tells which relay it is.
 
 use lockstep_lag::monitor::State;
 use lockstep_lag::relay::{Group, RelaySlot};
@@ -8,7 +8,6 @@ use lockstep_service::exposition::Exposition;
 
 use super::{Family, family, flag};
 
-/// A value of a group.
 type OfGroup = fn(&Group) -> u64;
 
 const GROUP_FAMILIES: &[(Family, OfGroup)] = &[
@@ -46,7 +45,6 @@ const GROUP_FAMILIES: &[(Family, OfGroup)] = &[
     ),
 ];
 
-/// A value of a subscriber's slot.
 type OfSlot = fn(&RelaySlot) -> u64;
 
 const SLOT_FAMILIES: &[(Family, OfSlot)] = &[
@@ -76,7 +74,6 @@ const SLOT_FAMILIES: &[(Family, OfSlot)] = &[
     ),
 ];
 
-/// Groups and slots of every relay.
 pub fn relays(text: &mut Exposition, state: &State) {
     let relays = || {
         let nodes = state.nodes.iter();
