@@ -14,7 +14,7 @@ use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-use crate::address::Address;
+use crate::address::ServerAddress;
 use crate::error::one_line;
 use crate::launch::Launcher;
 use crate::package::Package;
@@ -296,8 +296,8 @@ impl Server {
     }
 
     /// How to connect, for threads that may have to do it again.
-    pub fn config(&self, user: &str, application: &str) -> Address {
-        Address {
+    pub fn config(&self, user: &str, application: &str) -> ServerAddress {
+        ServerAddress {
             sockets: self.sockets().to_path_buf(),
             port: self.port,
             database: DATABASE.to_owned(),
