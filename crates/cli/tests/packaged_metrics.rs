@@ -10,7 +10,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use lockstep_relay::stats::{ClientStat, GroupStat, SlotStat, Snapshot};
+use lockstep_relay::stats::{ClientStat, GroupStat, GroupState, SlotStat, Snapshot};
 use serde_json::Value;
 
 /// Labels that Prometheus adds.
@@ -151,4 +151,10 @@ fn every_alert_has_a_runbook() {
     for key in ["for: ", "severity: ", "summary: ", "description: "] {
         assert_eq!(rules.matches(&format!(" {key}")).count(), alerts, "{key}");
     }
+}
+
+#[test]
+fn lag_knows_all_states_of_a_relays_groups() {
+    let names = GroupState::ALL.map(GroupState::name);
+    assert_eq!(lockstep_lag::relay::GROUP_STATES, names);
 }

@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::{ClientError, Connection, Purpose};
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
-use lockstep_relay::metrics::STREAMING;
+use lockstep_relay::stats::GroupState;
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
@@ -173,7 +173,7 @@ impl Listing {
     fn not_streaming(&self) -> Vec<String> {
         self.rows
             .iter()
-            .filter(|row| self.value(row, "state") != Some(STREAMING))
+            .filter(|row| self.value(row, "state") != Some(GroupState::Streaming.name()))
             .map(|row| {
                 let value = |name| self.value(row, name);
                 let reason = value("reason").map(|reason| format!(": {reason}"));

@@ -48,7 +48,7 @@ pub use storage::{FileStorage, SpoolFile, Storage};
 
 use crate::lock::lock;
 use segment::file_name;
-use state::Shared;
+use state::LogState;
 use write::Writer;
 
 /// Sizes of a log.
@@ -99,7 +99,7 @@ pub struct Log<S: Storage> {
     writer: Mutex<Writer<S::File>>,
     removing: Mutex<()>,
     syncing: Mutex<()>,
-    shared: Mutex<Shared<S::File>>,
+    shared: Mutex<LogState<S::File>>,
     ends: watch::Sender<End>,
 }
 

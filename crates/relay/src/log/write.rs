@@ -15,7 +15,7 @@ use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::SCHEMA_LIMIT;
 use super::segment::{
-    CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
+    CHUNK_BYTES, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, RecordKind, SEGMENT_HEADER,
     SegmentHeader, file_name, unfinished_name,
 };
 use super::state::{Boundary, TailSegment};
@@ -53,7 +53,7 @@ impl<F: SpoolFile> Writer<F> {
     }
 
     /// Adds a record to the buffer.
-    fn put(&mut self, kind: Kind, marks: Marks, position: LogPosition, payload: &[u8]) {
+    fn put(&mut self, kind: RecordKind, marks: Marks, position: LogPosition, payload: &[u8]) {
         let header = RecordHeader::new(kind, marks, position, payload, self.sequence);
         self.buffer.extend_from_slice(&header.encode(self.sequence));
         self.buffer.extend_from_slice(payload);
@@ -165,7 +165,7 @@ impl<S: Storage> Log<S> {
             ..Marks::default()
         };
         writer.buffer.clear();
-        writer.put(Kind::Cover, marks, position, &[]);
+        writer.put(RecordKind::Cover, marks, position, &[]);
         let offset = writer.offset;
         match writer.flush(offset) {
             Ok(end) => writer.offset = end,

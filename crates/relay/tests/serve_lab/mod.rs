@@ -16,7 +16,7 @@ use lockstep_relay::serve::{
     ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service,
     Stopper, Terms, Tls, stop,
 };
-use lockstep_relay::session::{After, Client, Decision, Facts, Owner, Stream};
+use lockstep_relay::session::{After, Client, Decision, Facts, SlotCommands, Stream};
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -91,7 +91,7 @@ impl Mock {
 /// Sends a few messages, then ends the copy with the client.
 pub struct MockStream;
 
-impl Owner for Mock {
+impl SlotCommands for Mock {
     type Stream = MockStream;
 
     async fn decide(
@@ -244,7 +244,7 @@ impl Relay {
             tls_required: options.tls_required,
         }));
         let service = Arc::new(Service {
-            owner: Arc::clone(&mock),
+            commands: Arc::clone(&mock),
             console: Arc::new(Echo),
             terms: terms.subscribe(),
             primary: Box::new(move || Ok(address.clone())),

@@ -2,7 +2,7 @@
 //! does depends on its seed alone.
 //!
 //! The log, the assembler and the check of the primary are the real ones, over a disk in
-//! memory; what drives them is modelled after `ingest/feeder.rs`, `streaming.rs` and
+//! memory; what drives them is modelled after `receive/thread.rs`, `send.rs` and
 //! `slots.rs`. Whatever stops, is lost or is refused: subscribers get each transaction in
 //! order, byte for byte, once but for what they had not made durable; the primary is told
 //! of nothing that a crash of the machine could take back.

@@ -1,14 +1,14 @@
 //! The relay: its real log, assembler and check, and a model of what drives them:
-//! `ingest/feeder.rs`, `streaming.rs`, `slots.rs` and `Group::retain`.
+//! `receive/thread.rs`, `send.rs`, `slots.rs` and `Group::retain`.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use lockstep_client::{Identity, SlotState};
-use lockstep_relay::ingest::assembler::Assembler;
-use lockstep_relay::ingest::check::{Found, Known, continues};
+use lockstep_relay::continuity::{Found, Known, continues};
 use lockstep_relay::log::{Limits, Log, LogError, Read, Reader};
+use lockstep_relay::receive::assembler::Assembler;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, Timestamp};
 use lockstep_wire::{Lsn, SystemId, Timeline};

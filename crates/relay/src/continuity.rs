@@ -118,3 +118,123 @@ fn forked_after(known: &Known, found: &Found) -> Result<(), String> {
         )),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use lockstep_client::Switch;
+
+    use super::*;
+
+    fn timeline(number: u32) -> Timeline {
+        Timeline::new(number).unwrap()
+    }
+
+    fn known() -> Known {
+        Known {
+            slot: "lockstep_g".to_owned(),
+            plugin: "lockstep".to_owned(),
+            database: "app".to_owned(),
+            system: SystemId::from(1),
+            timeline: timeline(2),
+            received: 100.into(),
+        }
+    }
+
+    fn found() -> Found {
+        Found {
+            identity: Identity {
+                system: SystemId::from(1),
+                timeline: timeline(2),
+                end: 500.into(),
+                database: Some("app".to_owned()),
+            },
+            history: Vec::new(),
+            slot: Some(SlotState {
+                plugin: Some("lockstep".to_owned()),
+                database: Some("app".to_owned()),
+                temporary: false,
+                active_pid: None,
+                confirmed: 100.into(),
+                restart: 50.into(),
+                wal_status: None,
+                invalidation: None,
+                two_phase: false,
+                failover: false,
+                synced: false,
+            }),
+        }
+    }
+
+    #[test]
+    fn a_primary_that_continues_the_log_is_followed() {
+        assert_eq!(continues(&known(), &found()), Ok(()));
+        let mut promoted = found();
+        promoted.identity.timeline = timeline(3);
+        promoted.history = vec![
+            Switch {
+                timeline: timeline(1),
+                at: 40.into(),
+            },
+            Switch {
+                timeline: timeline(2),
+                at: 100.into(),
+            },
+        ];
+        promoted.slot.as_mut().unwrap().confirmed = 90.into();
+        assert_eq!(continues(&known(), &promoted), Ok(()));
+    }
+
+    #[test]
+    fn a_primary_that_does_not_is_refused_in_words() {
+        let changed = |change: fn(&mut Found)| {
+            let mut found = found();
+            change(&mut found);
+            continues(&known(), &found).unwrap_err()
+        };
+        let slot = |change: fn(&mut SlotState)| {
+            let mut found = found();
+            change(found.slot.as_mut().unwrap());
+            continues(&known(), &found).unwrap_err()
+        };
+        for (said, word) in [
+            (
+                changed(|f| f.identity.system = SystemId::from(2)),
+                "another cluster",
+            ),
+            (
+                changed(|f| f.identity.timeline = timeline(1)),
+                "left behind",
+            ),
+            (
+                changed(|f| f.identity.timeline = timeline(3)),
+                "does not come from",
+            ),
+            (
+                changed(|f| {
+                    f.identity.timeline = timeline(3);
+                    f.history = vec![Switch {
+                        timeline: timeline(2),
+                        at: 99.into(),
+                    }];
+                }),
+                "never had them",
+            ),
+            (changed(|f| f.slot = None), "does not exist"),
+            (
+                slot(|s| s.plugin = Some("pgoutput".to_owned())),
+                "not the relay's",
+            ),
+            (slot(|s| s.database = None), "not the relay's"),
+            (
+                slot(|s| s.invalidation = Some("wal_removed".to_owned())),
+                "invalidated",
+            ),
+            (
+                slot(|s| s.confirmed = 101.into()),
+                "between the two are lost",
+            ),
+        ] {
+            assert!(said.contains(word), "{said}");
+        }
+    }
+}

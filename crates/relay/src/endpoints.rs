@@ -1,10 +1,9 @@
-//! The relay's front: listener, console and metrics around a [`Relay`].
+//! Where a [`Relay`] is reached: listener, console and metrics.
 
 use std::sync::Arc;
 
 use lockstep_client::Server;
 use lockstep_service::address::Listen as Place;
-use lockstep_service::tls::TlsFiles;
 use tokio::sync::watch;
 use tracing::{error, info};
 
@@ -12,43 +11,18 @@ use crate::config::Config;
 use crate::console::Console;
 use crate::error::{RelayError, Result};
 use crate::metrics;
-use crate::owner::Sessions;
 use crate::relay::Relay;
 use crate::serve::{
-    ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, Terms,
-    Tls, TlsToPrimary, Verify, stop,
+    ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, TlsToPrimary,
+    Verify, stop,
 };
+use crate::slot_commands::Sessions;
 use crate::stats::Source;
 
 impl ConsoleService for Console {
     fn answer(&self, rights: &Rights, query: &str) -> Vec<u8> {
         Console::answer(self, rights, query)
     }
-}
-
-/// What sessions have to keep to. Certificate and key are read.
-pub fn terms(config: &Config) -> Result<Terms> {
-    Ok(Terms {
-        console_login: ConsoleLogin {
-            database: config.console_database.clone(),
-            admin_role: config.admin_role.clone(),
-        },
-        tls: tls(config)?,
-        tls_required: config.tls_required,
-    })
-}
-
-/// TLS towards clients, if it is configured.
-fn tls(config: &Config) -> Result<Option<Arc<Tls>>> {
-    let (Some(certificate), Some(key)) = (&config.tls_certificate, &config.tls_key) else {
-        return Ok(None);
-    };
-    let files = TlsFiles {
-        certificate: certificate.clone(),
-        key: key.clone(),
-    };
-    let tls = Tls::load(files).map_err(|error| RelayError::Tls(error.to_string()))?;
-    Ok(Some(Arc::new(tls)))
 }
 
 /// Serves until `shutdown` turns true, and all sessions have ended.
@@ -117,7 +91,7 @@ async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut
 fn service(relay: &Arc<Relay>, config: &Config) -> Service<Sessions, Console> {
     let primary = relay.clone();
     Service {
-        owner: Arc::new(Sessions(relay.clone())),
+        commands: Arc::new(Sessions(relay.clone())),
         console: Arc::new(Console::new(relay.clone())),
         terms: relay.terms(),
         primary: Box::new(move || {

@@ -1,17 +1,15 @@
-//! The assembler and the check of a primary, by tables.
+//! The assembler, by tables.
 
 use bytes::Bytes;
-use lockstep_client::{Identity, SlotState, Switch};
+use lockstep_wire::Lsn;
 use lockstep_wire::batch::{self, Entry};
 use lockstep_wire::logical::frames;
 use lockstep_wire::logical::{
     Commit, Message, Prepared, Relation, ReplicaIdentity, Tuple, Value, Xid,
 };
 use lockstep_wire::stream::{FromServer, Timestamp};
-use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use super::assembler::{Assembler, StreamError};
-use super::check::{Found, Known, continues};
 
 const AT: Timestamp = Timestamp(77);
 
@@ -212,118 +210,5 @@ fn messages_out_of_order_are_refused() {
     ] {
         let mut assembler = Assembler::new(10.into(), false);
         assert!(taken(&mut assembler, &sent).is_err(), "{sent:?}");
-    }
-}
-
-fn timeline(number: u32) -> Timeline {
-    Timeline::new(number).unwrap()
-}
-
-fn known() -> Known {
-    Known {
-        slot: "lockstep_g".to_owned(),
-        plugin: "lockstep".to_owned(),
-        database: "app".to_owned(),
-        system: SystemId::from(1),
-        timeline: timeline(2),
-        received: 100.into(),
-    }
-}
-
-fn found() -> Found {
-    Found {
-        identity: Identity {
-            system: SystemId::from(1),
-            timeline: timeline(2),
-            end: 500.into(),
-            database: Some("app".to_owned()),
-        },
-        history: Vec::new(),
-        slot: Some(SlotState {
-            plugin: Some("lockstep".to_owned()),
-            database: Some("app".to_owned()),
-            temporary: false,
-            active_pid: None,
-            confirmed: 100.into(),
-            restart: 50.into(),
-            wal_status: None,
-            invalidation: None,
-            two_phase: false,
-            failover: false,
-            synced: false,
-        }),
-    }
-}
-
-#[test]
-fn a_primary_that_continues_the_log_is_followed() {
-    assert_eq!(continues(&known(), &found()), Ok(()));
-    let mut promoted = found();
-    promoted.identity.timeline = timeline(3);
-    promoted.history = vec![
-        Switch {
-            timeline: timeline(1),
-            at: 40.into(),
-        },
-        Switch {
-            timeline: timeline(2),
-            at: 100.into(),
-        },
-    ];
-    promoted.slot.as_mut().unwrap().confirmed = 90.into();
-    assert_eq!(continues(&known(), &promoted), Ok(()));
-}
-
-#[test]
-fn a_primary_that_does_not_is_refused_in_words() {
-    let changed = |change: fn(&mut Found)| {
-        let mut found = found();
-        change(&mut found);
-        continues(&known(), &found).unwrap_err()
-    };
-    let slot = |change: fn(&mut SlotState)| {
-        let mut found = found();
-        change(found.slot.as_mut().unwrap());
-        continues(&known(), &found).unwrap_err()
-    };
-    for (said, word) in [
-        (
-            changed(|f| f.identity.system = SystemId::from(2)),
-            "another cluster",
-        ),
-        (
-            changed(|f| f.identity.timeline = timeline(1)),
-            "left behind",
-        ),
-        (
-            changed(|f| f.identity.timeline = timeline(3)),
-            "does not come from",
-        ),
-        (
-            changed(|f| {
-                f.identity.timeline = timeline(3);
-                f.history = vec![Switch {
-                    timeline: timeline(2),
-                    at: 99.into(),
-                }];
-            }),
-            "never had them",
-        ),
-        (changed(|f| f.slot = None), "does not exist"),
-        (
-            slot(|s| s.plugin = Some("pgoutput".to_owned())),
-            "not the relay's",
-        ),
-        (slot(|s| s.database = None), "not the relay's"),
-        (
-            slot(|s| s.invalidation = Some("wal_removed".to_owned())),
-            "invalidated",
-        ),
-        (
-            slot(|s| s.confirmed = 101.into()),
-            "between the two are lost",
-        ),
-    ] {
-        assert!(said.contains(word), "{said}");
     }
 }

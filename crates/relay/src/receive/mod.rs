@@ -3,13 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | [`assembler`] | messages in, frames out; no I/O |
-//! | [`feeder`] | the thread that connects, receives, appends and confirms |
-//! | [`check`] | whether a primary's slot continues what the log has |
+//! | [`thread`] | the threads that connect, receive, append, make durable and confirm |
 //! | [`waker`] | wakes a thread that waits for a socket |
 
 pub mod assembler;
-pub mod check;
-pub mod feeder;
 #[cfg(test)]
 mod tests;
+pub mod thread;
 pub mod waker;

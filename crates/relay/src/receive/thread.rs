@@ -6,16 +6,17 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
 use lockstep_wire::Lsn;
-use lockstep_wire::stream::{FromStandby, Status, Timestamp};
+use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
 
 use super::assembler::{Assembler, GATHER};
-use super::check::{Found, continues};
 use super::waker::{self, Sleeper, Waker};
+use crate::clock;
+use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
 use crate::log::LogError;
@@ -35,12 +36,9 @@ const RETRY_FULL: Duration = Duration::from_millis(200);
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);
 
-/// `application_name` of connections to the primary.
-pub const APPLICATION_NAME: &str = "lockstep relay";
-
 /// The threads of one group; ended and joined when dropped.
 #[derive(Debug)]
-pub struct Feeder {
+pub struct Receiving {
     stop: Arc<AtomicBool>,
     waker: Waker,
     sync: Arc<SyncRequest>,
@@ -71,7 +69,7 @@ impl SyncRequest {
     }
 }
 
-impl Feeder {
+impl Receiving {
     /// Starts the threads.
     pub fn start(group: Arc<Group>) -> Result<Self> {
         let failed = |source| RelayError::File {
@@ -87,7 +85,7 @@ impl Feeder {
                 (group.clone(), stop.clone(), waker.clone(), sync.clone());
             move || keep_durable(&group, &stop, &waker, &sync)
         };
-        let feeder = {
+        let receiver = {
             let (group, stop, sync) = (group.clone(), stop.clone(), sync.clone());
             let turn = Turn {
                 group,
@@ -106,7 +104,7 @@ impl Feeder {
         Ok(Self {
             threads: vec![
                 spawn("relay-sync", Box::new(syncer))?,
-                spawn("relay-feed", Box::new(feeder))?,
+                spawn("relay-receive", Box::new(receiver))?,
             ],
             stop,
             waker,
@@ -115,7 +113,7 @@ impl Feeder {
     }
 }
 
-impl Drop for Feeder {
+impl Drop for Receiving {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Release);
         self.waker.wake();
@@ -132,7 +130,7 @@ fn keep_durable(group: &Group, stop: &AtomicBool, waker: &Waker, sync: &SyncRequ
         sync.wait();
         match group.log().sync() {
             Ok(_) => reported = false,
-            // The feeder meets the same error at its next append.
+            // The receiver meets the same error at its next append.
             Err(error) if !reported => {
                 reported = true;
                 group.check_log(&error);
@@ -231,7 +229,7 @@ impl Turn {
             "receiving"
         );
         self.group.enter(Phase::Streaming);
-        let mut receiving = Receiving {
+        let mut receiving = Connected {
             turn: self,
             assembler: Assembler::new(self.group.log().received(), self.group.batched()),
             told: Lsn::INVALID,
@@ -266,14 +264,14 @@ impl Turn {
 }
 
 /// A stream while it lasts.
-struct Receiving<'a> {
+struct Connected<'a> {
     turn: &'a Turn,
     assembler: Assembler,
     told: Lsn,
     told_at: Instant,
 }
 
-impl Receiving<'_> {
+impl Connected<'_> {
     /// Receives until the relay stops (Ok) or the connection is lost.
     fn run(&mut self, stream: &mut Stream) -> Result<()> {
         let group = self.turn.group.clone();
@@ -403,7 +401,7 @@ impl Receiving<'_> {
             flushed: durable,
             // What is durable here is all that the primary needs to know.
             applied: durable,
-            sent_at: now(),
+            sent_at: clock::now(),
             reply: false,
         }))?;
         self.told = durable;
@@ -417,15 +415,4 @@ fn log_error(group: &Group, source: LogError) -> RelayError {
         group: group.name().to_owned(),
         source,
     }
-}
-
-/// The clock as messages have it.
-pub(crate) fn now() -> Timestamp {
-    Timestamp::from_unix_micros(unix_micros())
-}
-
-/// Microseconds since 1970.
-pub(crate) fn unix_micros() -> i64 {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH);
-    since.map_or(0, |since| since.as_micros().try_into().unwrap_or(i64::MAX))
 }

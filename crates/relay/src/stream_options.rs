@@ -17,7 +17,7 @@ const MOST_PUBLICATIONS: usize = 1024;
 
 /// What a subscriber asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Wanted {
+pub enum StreamOptions {
     /// A stream that others may share.
     Shared(GroupKey),
     /// One of its own, and why.
@@ -29,11 +29,11 @@ pub enum Wanted {
 ///
 /// `streaming` only allows the server to send transactions before they commit; the relay
 /// never does, so it does not matter for the group.
-pub fn wanted(
+pub fn parse(
     database: &str,
     encoding: &str,
     options: &[(String, Option<String>)],
-) -> Result<Wanted, Report> {
+) -> Result<StreamOptions, Report> {
     let mut key = GroupKey::new(database, Vec::new());
     encoding.clone_into(&mut key.encoding);
     let mut two_phase = false;
@@ -71,10 +71,10 @@ pub fn wanted(
                 ),
             ));
         }
-        Some(_) if two_phase => return Ok(Wanted::Own("two-phase commit is not shared")),
+        Some(_) if two_phase => return Ok(StreamOptions::Own("two-phase commit is not shared")),
         Some(_) => {}
     }
-    Ok(Wanted::Shared(GroupKey {
+    Ok(StreamOptions::Shared(GroupKey {
         publications: GroupKey::new(database, key.publications).publications,
         ..key
     }))
@@ -148,8 +148,8 @@ mod tests {
 
     #[test]
     fn subscribers_that_agree_share_a_group() {
-        let of = |list: &[(&str, &str)]| match wanted("app", "UTF8", &options(list)) {
-            Ok(Wanted::Shared(key)) => key,
+        let of = |list: &[(&str, &str)]| match parse("app", "UTF8", &options(list)) {
+            Ok(StreamOptions::Shared(key)) => key,
             other => panic!("{other:?}"),
         };
         let plain = of(&[("proto_version", "3"), ("publication_names", "\"b\",\"a\"")]);
@@ -180,8 +180,8 @@ mod tests {
             ("two_phase", "on"),
         ];
         assert!(matches!(
-            wanted("app", "UTF8", &options(&list)),
-            Ok(Wanted::Own(_))
+            parse("app", "UTF8", &options(&list)),
+            Ok(StreamOptions::Own(_))
         ));
     }
 
@@ -201,11 +201,11 @@ mod tests {
             (("streaming", "sideways"), "22023"),
         ] {
             let list = options(&[good[0], good[1], bad]);
-            let error = wanted("app", "UTF8", &list).unwrap_err();
+            let error = parse("app", "UTF8", &list).unwrap_err();
             assert_eq!(error.sqlstate, sqlstate, "{bad:?}");
         }
-        assert!(wanted("app", "UTF8", &options(&good[..1])).is_err());
-        assert!(wanted("app", "UTF8", &options(&good[1..])).is_err());
-        assert!(wanted("app", "UTF8", &options(&good)).is_ok());
+        assert!(parse("app", "UTF8", &options(&good[..1])).is_err());
+        assert!(parse("app", "UTF8", &options(&good[1..])).is_err());
+        assert!(parse("app", "UTF8", &options(&good)).is_ok());
     }
 }

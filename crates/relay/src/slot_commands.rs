@@ -32,15 +32,15 @@ use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
 use tracing::{info, warn};
 
+use crate::clock;
 use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
-use crate::ingest::feeder;
 use crate::relay::Relay;
-use crate::session::{Decision, Facts, Owner};
+use crate::send::{Next, Sending};
+use crate::session::{Decision, Facts, SlotCommands};
 use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
-use crate::streaming::{Next, Streaming};
-use crate::wanted::{Wanted, wanted};
+use crate::stream_options::{self, StreamOptions};
 
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -83,10 +83,10 @@ impl From<ClientError> for Refusal {
     }
 }
 
-impl Owner for Sessions {
-    type Stream = Streaming;
+impl SlotCommands for Sessions {
+    type Stream = Sending;
 
-    async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Streaming> {
+    async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Sending> {
         let setting = |name: &str| facts.settings.get(name).map_or("", String::as_str);
         match command {
             Command::StartLogical {
@@ -98,7 +98,11 @@ impl Owner for Sessions {
                     facts: facts.clone(),
                     slot: slot.clone(),
                     start: *start,
-                    wanted: wanted(&facts.database, setting("client_encoding"), options),
+                    options: stream_options::parse(
+                        &facts.database,
+                        setting("client_encoding"),
+                        options,
+                    ),
                 };
                 self.start(request).await
             }
@@ -131,7 +135,7 @@ struct Request {
     facts: Facts,
     slot: String,
     start: Lsn,
-    wanted: Result<Wanted, Report>,
+    options: Result<StreamOptions, Report>,
 }
 
 /// Whether a session would get values written as the relay's streams have them.
@@ -143,11 +147,11 @@ fn writes_alike(facts: &Facts) -> bool {
     is("DateStyle", "ISO") && is("IntervalStyle", "postgres")
 }
 
-fn error(report: Report) -> Decision<Streaming> {
+fn error(report: Report) -> Decision<Sending> {
     reply(&[Backend::ErrorResponse(report)])
 }
 
-fn reply(messages: &[Backend<'_>]) -> Decision<Streaming> {
+fn reply(messages: &[Backend<'_>]) -> Decision<Sending> {
     let mut out = Vec::new();
     for message in messages {
         message.encode(&mut out);
@@ -157,7 +161,7 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Streaming> {
 }
 
 /// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Streaming> {
+fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Sending> {
     for (name, value) in options {
         let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
         // START_REPLICATION says again whether two-phase commit is wanted.
@@ -193,7 +197,7 @@ fn synchronises_a_table(slot: &str) -> bool {
 }
 
 impl Sessions {
-    async fn start(&self, request: Request) -> Decision<Streaming> {
+    async fn start(&self, request: Request) -> Decision<Sending> {
         let relay = self.0.clone();
         if let Some(begun) = relay.as_it_is(&request) {
             return begun.map_or_else(error, Decision::Stream);
@@ -225,7 +229,7 @@ impl Sessions {
         }
     }
 
-    async fn drop_slot(&self, name: &str, wait: bool) -> Decision<Streaming> {
+    async fn drop_slot(&self, name: &str, wait: bool) -> Decision<Sending> {
         let relay = &self.0;
         let Some(slot) = relay.slots().get(name) else {
             return Decision::Pass;
@@ -262,11 +266,11 @@ impl Relay {
     /// Serves a slot that is the relay's and whose subscriber asks for what it did before:
     /// nothing has to be made, and the primary need not be there. None if it is not so
     /// simple.
-    fn as_it_is(&self, request: &Request) -> Option<Result<Streaming, Report>> {
+    fn as_it_is(&self, request: &Request) -> Option<Result<Sending, Report>> {
         let slot = self.slots().get(&request.slot)?;
         let route = slot.route();
         let group = self.group(&route.group)?;
-        let Ok(Wanted::Shared(key)) = &request.wanted else {
+        let Ok(StreamOptions::Shared(key)) = &request.options else {
             return None;
         };
         let simple = route.next.is_none()
@@ -285,7 +289,7 @@ impl Relay {
     }
 
     /// Serves a slot that is the relay's.
-    fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Streaming, Refusal> {
+    fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Sending, Refusal> {
         let facts = &request.facts;
         if slot.database != facts.database {
             return Err(Report::error(
@@ -297,13 +301,13 @@ impl Relay {
             )
             .into());
         }
-        let wanted = request.wanted?;
+        let options = request.options?;
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(&slot.name, active.pid))?;
         let leaves = slot.route().next.is_some_and(|next| next.group == PRIMARY);
-        let route = match &wanted {
-            Wanted::Shared(key) if !leaves && writes_alike(facts) && self.may_serve(key) => {
+        let route = match &options {
+            StreamOptions::Shared(key) if !leaves && writes_alike(facts) && self.may_serve(key) => {
                 self.route(slot, key)?
             }
             _ => self.way_back(slot)?,
@@ -335,8 +339,8 @@ impl Relay {
         group: Arc<Group>,
         next: Option<Next>,
         start: Lsn,
-    ) -> Streaming {
-        Streaming {
+    ) -> Sending {
+        Sending {
             from: in_use.slot().confirmed().max(start),
             in_use,
             group,
@@ -425,15 +429,15 @@ impl Relay {
     }
 
     /// Takes a slot over from the primary.
-    fn adopt(&self, request: Request) -> Result<Streaming, Refusal> {
+    fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
         let (facts, name) = (&request.facts, &request.slot);
         if synchronises_a_table(name) {
             return pass("initial synchronisation of a table");
         }
-        let key = match request.wanted {
-            Ok(Wanted::Shared(key)) => key,
-            Ok(Wanted::Own(why)) => return pass(why),
+        let key = match request.options {
+            Ok(StreamOptions::Shared(key)) => key,
+            Ok(StreamOptions::Own(why)) => return pass(why),
             Err(_) => return pass("options that pgoutput refuses"),
         };
         if !writes_alike(facts) {
@@ -474,7 +478,7 @@ impl Relay {
             group: group.name().to_owned(),
             next: None,
         };
-        let now = feeder::unix_micros();
+        let now = clock::unix_micros();
         let added = self
             .slots()
             .add(name, &facts.database, route, found.confirmed, now)?;

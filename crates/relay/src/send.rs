@@ -19,8 +19,8 @@ use tokio::sync::{Notify, watch};
 use tokio::time::Instant;
 use tracing::{info, warn};
 
+use crate::clock;
 use crate::group::{Group, Phase, Reading};
-use crate::ingest::feeder;
 use crate::log::{FileStorage, LogError, Read, Reader};
 use crate::session::{After, Client, Stream};
 use crate::slots::{InUse, Slot};
@@ -48,7 +48,7 @@ const ASK_AFTER: Duration = Duration::from_secs(30);
 
 /// A stream that is about to begin.
 #[derive(Debug)]
-pub struct Streaming {
+pub struct Sending {
     /// The slot, taken for this session.
     pub in_use: InUse,
     /// Where it reads.
@@ -80,7 +80,7 @@ impl Next {
 
 /// What the two halves tell each other.
 #[derive(Debug, Default)]
-struct Shared {
+struct Halves {
     /// The client has ended its side.
     done: AtomicBool,
     /// The client wants an answer at once.
@@ -108,11 +108,11 @@ enum Sent {
     Failed(Report),
 }
 
-impl Stream for Streaming {
+impl Stream for Sending {
     async fn run(self, mut client: Client) -> io::Result<(Client, After)> {
         let slot = self.in_use.slot().clone();
         info!(slot = slot.name, group = self.group.name(), from = %self.from, "streaming begins");
-        let shared = Shared::default();
+        let shared = Halves::default();
         shared.offered.store(self.from.into(), Ordering::Relaxed);
         let mut sender = Sender::new(&self, &shared);
         put(&mut client, &Backend::CopyBothResponse).await?;
@@ -170,7 +170,7 @@ async fn put(client: &mut Client, message: &Backend<'_>) -> io::Result<()> {
 /// Reads what the client sends until it ends the copy or leaves.
 async fn receive(
     reader: &mut (impl tokio::io::AsyncRead + Unpin),
-    shared: &Shared,
+    shared: &Halves,
     slot: &Slot,
 ) -> io::Result<Received> {
     let violation = |error: WireError| {
@@ -221,7 +221,7 @@ async fn receive(
     }
 }
 
-fn heed(feedback: FromStandby, shared: &Shared, slot: &Slot) {
+fn heed(feedback: FromStandby, shared: &Halves, slot: &Slot) {
     shared.heard.fetch_add(1, Ordering::Relaxed);
     let FromStandby::Status(status) = feedback else {
         return;
@@ -243,7 +243,7 @@ struct Sender<'a> {
     next: Option<Next>,
     from: Lsn,
     stop: watch::Receiver<bool>,
-    shared: &'a Shared,
+    shared: &'a Halves,
     /// Last position that a keepalive told, and when.
     told: Lsn,
     told_at: Instant,
@@ -264,7 +264,7 @@ struct Source {
 }
 
 impl<'a> Sender<'a> {
-    fn new(streaming: &Streaming, shared: &'a Shared) -> Self {
+    fn new(streaming: &Sending, shared: &'a Halves) -> Self {
         let now = Instant::now();
         Self {
             slot: streaming.in_use.slot().clone(),
@@ -451,7 +451,7 @@ impl<'a> Sender<'a> {
         let mut data = Vec::new();
         FromServer::Keepalive {
             end,
-            sent_at: feeder::now(),
+            sent_at: clock::now(),
             reply,
         }
         .encode(&mut data);
