@@ -10,7 +10,7 @@ use lockstep_relay::log::{FileStorage, Limits, Log, LogError, Read};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 
-use crate::stream::{Unit, transaction};
+use super::stream::{Unit, transaction};
 
 const UNITS: u64 = 3_000;
 const READERS: u64 = 4;

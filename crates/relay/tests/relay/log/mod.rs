@@ -1,23 +1,15 @@
 //! The relay's log against a model: what readers get, what survives a crash, what damage
 //! does. `SEED=N` runs one seed, `LOCKSTEP_SEEDS=N` more of them than usual.
-#![allow(
-    missing_docs,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
 
 mod cases;
 mod damage;
-mod disk;
 mod harness;
 mod stream;
 mod threads;
 
-use harness::Harness;
+use self::harness::Harness;
+use self::stream::Sizes;
 use lockstep_relay::log::Limits;
-use stream::Sizes;
 
 /// Runs `test` for some seeds, or for the one that the environment names.
 fn seeds(usual: u64, test: impl Fn(fastrand::Rng)) {

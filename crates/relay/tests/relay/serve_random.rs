@@ -1,22 +1,14 @@
 //! Random and mutated bytes to the front, from many connections at a time: the relay goes
 //! on serving, and nothing else than an answer of the protocol comes back.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
-
-mod serve_lab;
 
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::serve_lab::{Options, Relay};
 use fastrand::Rng;
 use lockstep_relay::serve::Listen;
 use lockstep_wire::frame;
 use lockstep_wire::startup::{Session, Startup};
-use serve_lab::{Options, Relay};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{UnixListener, UnixStream};
 use tokio::runtime::Runtime;

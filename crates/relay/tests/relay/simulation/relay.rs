@@ -13,10 +13,10 @@ use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, Timestamp};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
-use crate::counts::Counts;
+use super::counts::Counts;
+use super::primary::{Primary, START, Walsender};
+use super::subscriber::{Link, Subscriber};
 use crate::disk::Disk;
-use crate::primary::{Primary, START, Walsender};
-use crate::subscriber::{Link, Subscriber};
 
 /// What a subscriber has confirmed, and what of that is in the book's file.
 #[derive(Debug, Clone, Copy)]

@@ -8,8 +8,8 @@ use lockstep_relay::log::{
 };
 use lockstep_wire::Lsn;
 
+use super::stream::{Sizes, Unit, relation, transaction, unit};
 use crate::disk::Disk;
-use crate::stream::{Sizes, Unit, relation, transaction, unit};
 
 const LIMITS: Limits = Limits {
     cache_bytes: 20_000,
@@ -543,7 +543,7 @@ fn what_makes_no_sense_is_refused_and_changes_nothing() {
         ),
         (
             "a part of a transaction in progress",
-            crate::stream::frame(0, b"S\0\0\0\x01\x01"),
+            super::stream::frame(0, b"S\0\0\0\x01\x01"),
         ),
     ];
     for (what, bytes) in refused {

@@ -7,7 +7,7 @@ use lockstep_wire::logical::frames::scan;
 use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 use lockstep_wire::stream::FromServer;
 
-use crate::primary::{Primary, Unit, type_of, version};
+use super::primary::{Primary, Unit, type_of, version};
 
 /// Its end of a connection.
 #[derive(Debug, Default)]

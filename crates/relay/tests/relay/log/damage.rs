@@ -7,9 +7,9 @@ use bytes::Bytes;
 use lockstep_relay::log::{Limits, Log, LogError, Read};
 use lockstep_wire::Lsn;
 
+use super::harness::{Harness, START};
+use super::stream::{Model, Sizes, unit};
 use crate::disk::Disk;
-use crate::harness::{Harness, START};
-use crate::stream::{Model, Sizes, unit};
 
 const SIZES: Sizes = Sizes {
     most_changes: 5,
@@ -135,7 +135,7 @@ fn damage(harness: &mut Harness) -> (usize, String) {
 
 #[test]
 fn damage_is_told_and_never_served() {
-    crate::seeds(1000, |random| {
+    super::seeds(1000, |random| {
         let mut harness = written(random);
         let received = harness.received();
         let oldest = u64::from(harness.log.oldest());

@@ -9,18 +9,8 @@
 //!
 //! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N;
 //! `SHOW=1` says each step.
-#![allow(
-    missing_docs,
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
 
 mod counts;
-#[allow(dead_code)]
-#[path = "../log/disk.rs"]
-mod disk;
 mod primary;
 mod relay;
 mod subscriber;
@@ -62,7 +52,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
             Err(panic) => {
                 eprintln!(
                     "simulation: failed, again with: SEED={seed} SHOW=1 scripts/cargo test -p \
-                     lockstep-relay --test simulation"
+                     lockstep-relay --test relay simulation::"
                 );
                 resume_unwind(panic);
             }

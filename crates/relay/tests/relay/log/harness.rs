@@ -6,8 +6,8 @@ use bytes::Bytes;
 use lockstep_relay::log::{Limits, Log, LogError, Read, Reader, Recovered};
 use lockstep_wire::Lsn;
 
+use super::stream::{Expected, Model, Sizes, Unit, unit};
 use crate::disk::Disk;
-use crate::stream::{Expected, Model, Sizes, Unit, unit};
 
 /// Where the log begins.
 pub const START: u64 = 1000;

@@ -2,10 +2,10 @@
 
 use lockstep_relay::log::Limits;
 
-use crate::counts::Counts;
-use crate::primary::{Primary, START, Sizes};
-use crate::relay::{Relay, part};
-use crate::subscriber::Subscriber;
+use super::counts::Counts;
+use super::primary::{Primary, START, Sizes};
+use super::relay::{Relay, part};
+use super::subscriber::Subscriber;
 
 /// Most subscribers.
 const SUBSCRIBERS: usize = 5;

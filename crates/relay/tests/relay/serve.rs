@@ -1,13 +1,5 @@
 //! The listener: what comes before a session, limits, TLS, and stopping. The primary is
 //! scripted.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
-
-mod serve_lab;
 
 use std::fs::{self, Permissions};
 use std::io::{ErrorKind, Read, Write};
@@ -18,6 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use crate::serve_lab::{Options, Relay, certificate};
 use lockstep_relay::serve::{Limits, Listen, Listener, Terms, Tls};
 use lockstep_service::secret::FileError;
 use lockstep_service::tls::{TlsError, TlsFiles};
@@ -25,7 +18,6 @@ use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
-use serve_lab::{Options, Relay, certificate};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;

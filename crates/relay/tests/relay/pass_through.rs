@@ -1,30 +1,16 @@
 //! Clients of a real server through the relay: what they see must be what the server says.
-#![allow(
-    clippy::expect_used,
-    clippy::indexing_slicing,
-    clippy::panic,
-    clippy::unwrap_used
-)]
-
-mod serve_lab;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::fs::{MetadataExt, chown};
 use std::process::Stdio;
 use std::sync::Arc;
 
+use crate::serve_lab::{
+    Options, Relay, certificate, complaint, lab, primary, printed, program, psql, rules, run,
+};
 use lockstep_lab::server::{Server, Stop};
 use lockstep_relay::serve::{Tls, TlsToPrimary, Verify};
 use lockstep_service::tls::TlsFiles;
-use serve_lab::{
-    Options, Relay, certificate, complaint, lab, primary, printed, program, psql, rules, run,
-};
-
-/// See [`serve_lab::reaper`].
-#[test]
-fn reaper_entry() {
-    serve_lab::reaper();
-}
 
 /// Roles that log in with passwords.
 fn roles(server: &Server) {
