@@ -15,6 +15,7 @@
 //! | `lock` | locks that outlive a panic |
 //! | `clock` | the wall clock, for what is sent and shown |
 //! | [`stats`] | what the relay counts |
+//! | [`fault`] | what only tests make: faults to be found |
 //! | [`config`] | the configuration file and what it may say |
 //! | [`log`] | the stream: cache in memory, spool on disk, readers |
 //! | [`error`] | what can go wrong in a relay as a whole |
@@ -50,6 +51,7 @@ pub mod console;
 pub mod continuity;
 pub mod endpoints;
 pub mod error;
+pub mod fault;
 pub mod group;
 #[cfg(test)]
 mod layers;

@@ -37,7 +37,7 @@ use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::Relay;
-use crate::send::{Next, Sending};
+use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, SlotCommands};
 use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
 use crate::stream_options::{self, StreamOptions};

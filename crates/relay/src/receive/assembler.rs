@@ -209,6 +209,11 @@ impl Assembler {
         self.sent
     }
 
+    /// Whether the primary has asked for an answer that it did not get.
+    pub fn is_asked(&self) -> bool {
+        self.reply
+    }
+
     /// Whether the primary has asked for an answer since the last call.
     pub fn take_reply(&mut self) -> bool {
         mem::take(&mut self.reply)

@@ -1,7 +1,5 @@
-//! The thread that keeps one group's log fed: connects, receives, appends, confirms.
-//!
-//! Beside it runs a thread that makes what was appended durable, a group of appends at a
-//! time. Only what it reports as durable is confirmed to the primary.
+//! The threads of one group: one drives its [`Receiver`], the other makes what was appended
+//! durable, a group of appends at a time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -13,7 +11,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
 
-use super::assembler::{Assembler, GATHER};
+use super::receiver::{Action, Event, Receiver};
 use super::waker::{self, Sleeper, Waker};
 use crate::clock;
 use crate::continuity::{Found, continues};
@@ -21,20 +19,11 @@ use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
 use crate::log::LogError;
 
-/// The primary hears from us at least this often.
-const STATUS_EVERY: Duration = Duration::from_secs(1);
-
-/// Between two tries to connect: at first and at most.
-const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-
-/// Between two looks at a slot that must not be continued: an operator may mend it.
-const RETRY_REFUSED: Duration = Duration::from_secs(5);
-
-/// Between two looks at a spool that is full.
-const RETRY_FULL: Duration = Duration::from_millis(200);
-
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);
+
+/// A thread that rests looks this often whether the relay stops.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// The threads of one group; ended and joined when dropped.
 #[derive(Debug)]
@@ -87,13 +76,16 @@ impl Receiving {
         };
         let receiver = {
             let (group, stop, sync) = (group.clone(), stop.clone(), sync.clone());
-            let turn = Turn {
+            let driver = Driver {
                 group,
                 stop,
                 sleeper,
                 sync,
+                stream: None,
+                error: None,
+                full: String::new(),
             };
-            move || turn.run()
+            move || driver.run()
         };
         let spawn = |name: &str, body: Box<dyn FnOnce() + Send>| {
             thread::Builder::new()
@@ -146,99 +138,132 @@ fn keep_durable(group: &Group, stop: &AtomicBool, waker: &Waker, sync: &SyncRequ
     }
 }
 
-/// Why a connection was left.
-enum End {
-    /// The relay stops.
-    Stopped,
-    /// Try again, with what went wrong.
-    Lost(RelayError),
-}
-
-struct Turn {
+/// Does what the receiver of a group decides.
+struct Driver {
     group: Arc<Group>,
     stop: Arc<AtomicBool>,
     sleeper: Sleeper,
     sync: Arc<SyncRequest>,
+    /// While connected.
+    stream: Option<Stream>,
+    /// What went wrong last.
+    error: Option<RelayError>,
+    /// Why the log had no room for the last write that found none.
+    full: String,
 }
 
-impl Turn {
+impl Driver {
+    fn run(mut self) {
+        let mut receiver = Receiver::new(self.group.batched(), Instant::now());
+        loop {
+            if self.stopped() {
+                receiver.handle(Event::Stop, self.group.log().standing(), Instant::now());
+            }
+            let action = receiver.poll(self.group.log().standing(), Instant::now());
+            if action == Action::Stop {
+                return;
+            }
+            let event = self.perform(action, &mut receiver);
+            let event = event.unwrap_or_else(|error| {
+                let refused = matches!(error, RelayError::Gap(_));
+                self.error = Some(error);
+                Event::Lost { refused }
+            });
+            receiver.handle(event, self.group.log().standing(), Instant::now());
+        }
+    }
+
     fn stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
+    fn perform(&mut self, action: Action, receiver: &mut Receiver) -> Result<Event> {
+        let group = &self.group;
+        match action {
+            Action::Connect => {
+                self.stream = Some(self.connect()?);
+                return Ok(Event::Connected);
+            }
+            Action::Receive => return self.receive(receiver),
+            Action::Append(frames) => {
+                let written = group.log().append(frames);
+                return self.written(written);
+            }
+            Action::Cover(lsn) => {
+                let written = group.log().cover(lsn);
+                return self.written(written);
+            }
+            Action::MakeRoom => return Ok(Event::Freed(group.make_room()?)),
+            Action::Stored { units, bytes } => {
+                group.count(units, bytes);
+                if units > 0 {
+                    // Nothing but transactions has moved it: what is covered comes after.
+                    group.note_committed(group.log().received());
+                }
+            }
+            Action::Sync => self.sync.ask(),
+            Action::Block => {
+                warn!(
+                    group = group.name(),
+                    error = self.full,
+                    "the primary waits for room in the spool"
+                );
+                group.enter(Phase::Waiting(self.full.clone()));
+            }
+            Action::Unblock => {
+                group.enter(Phase::Streaming);
+                info!(group = group.name(), "there is room in the spool again");
+            }
+            Action::Confirm { written, flushed } => self.confirm(written, flushed)?,
+            Action::Wait(most) => {
+                group.note_sent(receiver.sent());
+                let wake = self.sleeper.fd();
+                if connected(&mut self.stream)?.wait(Some(wake), most)?.woken {
+                    self.sleeper.drain();
+                }
+            }
+            Action::Cut => {
+                self.stream = None;
+                return Ok(self.cut());
+            }
+            Action::Fail => {
+                self.stream = None;
+                if let Some(error) = self.error.take() {
+                    self.group.fail(&error);
+                }
+            }
+            Action::Rest(time) => self.rest(time),
+            Action::Stop => {}
+        }
+        Ok(Event::Done)
+    }
+
     /// Sleeps, or less if the relay stops.
-    fn pause(&self, time: Duration) {
+    fn rest(&self, time: Duration) {
         let until = Instant::now() + time;
         while !self.stopped() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
             }
-            thread::sleep(left.min(RETRY_FULL));
+            thread::sleep(left.min(LOOK_EVERY));
         }
     }
 
-    fn run(self) {
-        let [first, most] = RETRY;
-        let mut pause = first;
-        while !self.stopped() {
-            let began = Instant::now();
-            let error = match self.connection() {
-                End::Stopped => break,
-                End::Lost(error) => error,
-            };
-            if self.group.log().open_unit() {
-                // The walsender sends the whole transaction again.
-                if let Err(error) = self.group.log().cut() {
-                    self.group.check_log(&error);
-                    warn!(group = self.group.name(), %error, "cannot drop an unfinished transaction");
-                }
-            }
-            let refused = matches!(&error, RelayError::Gap(_));
-            self.group.fail(&error);
-            if began.elapsed() > most {
-                pause = first;
-            }
-            self.pause(if refused { RETRY_REFUSED } else { pause });
-            pause = (pause * 2).min(most);
-        }
-        if self.group.log().open_unit() {
-            let _ = self.group.log().cut();
-        }
-    }
-
-    /// One connection, from its start to its end.
-    fn connection(&self) -> End {
-        let connect = || -> Result<Stream> {
-            self.group.enter(Phase::Connecting);
-            let mut upstream = self.group.connect()?;
-            self.check(&mut upstream)?;
-            let start = self.group.log().received();
-            let options = self.group.stream_options(upstream.server_version());
-            let begun = self.group.log().begin_session();
-            begun.map_err(|error| log_error(&self.group, error))?;
-            Ok(upstream.start(self.group.upstream_slot(), start, &options)?)
-        };
-        let mut stream = match connect() {
-            Ok(stream) => stream,
-            Err(error) => return End::Lost(error),
-        };
-        info!(
-            group = self.group.name(),
-            from = %self.group.log().received(),
-            "receiving"
-        );
-        self.group.enter(Phase::Streaming);
-        let mut receiving = Connected {
-            turn: self,
-            assembler: Assembler::new(self.group.log().received(), self.group.batched()),
-            told: Lsn::INVALID,
-            told_at: Instant::now(),
-        };
-        match receiving.run(&mut stream) {
-            Ok(()) => End::Stopped,
-            Err(error) => End::Lost(error),
-        }
+    /// A connection that streams from the end of the log.
+    fn connect(&self) -> Result<Stream> {
+        let group = &self.group;
+        group.enter(Phase::Connecting);
+        let mut upstream = group.connect()?;
+        self.check(&mut upstream)?;
+        let start = group.log().received();
+        let options = group.stream_options(upstream.server_version());
+        let begun = group.log().begin_session();
+        begun.map_err(|error| log_error(group, error))?;
+        let stream = upstream.start(group.upstream_slot(), start, &options)?;
+        info!(group = group.name(), from = %start, "receiving");
+        group.enter(Phase::Streaming);
+        Ok(stream)
     }
 
     fn check(&self, upstream: &mut Connection) -> Result<()> {
@@ -261,153 +286,70 @@ impl Turn {
             None => Ok(()),
         }
     }
-}
 
-/// A stream while it lasts.
-struct Connected<'a> {
-    turn: &'a Turn,
-    assembler: Assembler,
-    told: Lsn,
-    told_at: Instant,
-}
-
-impl Connected<'_> {
-    /// Receives until the relay stops (Ok) or the connection is lost.
-    fn run(&mut self, stream: &mut Stream) -> Result<()> {
-        let group = self.turn.group.clone();
-        while !self.turn.stopped() {
-            let ended = self.drain(stream)?;
-            self.store(stream)?;
-            self.tell(stream)?;
-            if ended {
-                return Err(RelayError::Upstream(ClientError::Lost(
-                    "the primary ended the stream".to_owned(),
-                )));
-            }
-            group.note_sent(self.assembler.sent());
-            let wait = STATUS_EVERY.saturating_sub(self.told_at.elapsed());
-            let ready = stream.wait(Some(self.turn.sleeper.fd()), wait)?;
-            if ready.woken {
-                self.turn.sleeper.drain();
-            }
-        }
-        Ok(())
-    }
-
-    /// Takes in what has come, up to what is gathered at once; true at the stream's end.
-    fn drain(&mut self, stream: &mut Stream) -> Result<bool> {
+    /// Takes in what has come, up to what is gathered at once.
+    fn receive(&mut self, receiver: &mut Receiver) -> Result<Event> {
+        let stream = connected(&mut self.stream)?;
         loop {
             match stream.next()? {
                 Next::Data(data) => {
-                    self.assembler
-                        .take_in(&data)
-                        .map_err(|error| RelayError::Stream {
-                            group: self.turn.group.name().to_owned(),
-                            why: error.to_string(),
-                        })?;
-                    if self.assembler.gathered() >= GATHER {
-                        self.store(stream)?;
-                        self.tell(stream)?;
+                    let taken = receiver.take_in(&data);
+                    let more = taken.map_err(|error| RelayError::Stream {
+                        group: self.group.name().to_owned(),
+                        why: error.to_string(),
+                    })?;
+                    if !more {
+                        return Ok(Event::Done);
                     }
                 }
-                Next::NotYet => return Ok(false),
-                Next::Ended => return Ok(true),
-            }
-        }
-    }
-
-    /// Hands what was gathered to the log, and what the keepalives said.
-    fn store(&mut self, stream: &mut Stream) -> Result<()> {
-        let group = &self.turn.group;
-        let frames = self.assembler.take_frames();
-        let units = self.assembler.take_units();
-        let mut changed = false;
-        if !frames.is_empty() {
-            group.count(units, frames.len() as u64);
-            for part in group.log().parts(frames) {
-                self.with_room(stream, || group.log().append(part.clone()))?;
-            }
-            if units > 0 {
-                // Nothing but transactions has moved it: what is covered comes below.
-                group.note_committed(group.log().received());
-            }
-            changed = true;
-        }
-        let covered = self.assembler.covered();
-        if self.assembler.between_units() && covered > group.log().received() {
-            self.with_room(stream, || group.log().cover(covered))?;
-            changed = true;
-        }
-        if changed {
-            self.turn.sync.ask();
-        }
-        Ok(())
-    }
-
-    /// Writes to the log, waiting while the spool is full; the primary hears from us
-    /// meanwhile, and nothing is taken from it.
-    fn with_room(
-        &mut self,
-        stream: &mut Stream,
-        mut write: impl FnMut() -> Result<(), LogError>,
-    ) -> Result<()> {
-        let group = &self.turn.group;
-        let mut waiting = false;
-        loop {
-            match write() {
-                Ok(()) => break,
-                Err(error) if error.is_retryable() => {
-                    if !waiting {
-                        waiting = true;
-                        group.enter(Phase::Waiting(error.to_string()));
-                        warn!(group = group.name(), %error, "the primary waits for room in the spool");
-                    }
-                    if !group.make_room()? {
-                        self.turn.pause(RETRY_FULL);
-                    }
-                    if self.told_at.elapsed() >= STATUS_EVERY {
-                        self.status(stream)?;
-                    }
-                    if self.turn.stopped() {
-                        return Err(log_error(group, error));
-                    }
+                Next::NotYet => return Ok(Event::Nothing),
+                Next::Ended => {
+                    let why = "the primary ended the stream".to_owned();
+                    self.error = Some(ClientError::Lost(why).into());
+                    return Ok(Event::Ended);
                 }
-                Err(error) => return Err(log_error(group, error)),
             }
         }
-        if waiting {
-            group.enter(Phase::Streaming);
-            info!(group = group.name(), "there is room in the spool again");
-        }
-        Ok(())
     }
 
-    /// Confirms what is durable, when that has moved, was asked for, or it is time.
-    fn tell(&mut self, stream: &mut Stream) -> Result<()> {
-        let due = self.assembler.take_reply()
-            || self.turn.group.log().durable() > self.told
-            || self.told_at.elapsed() >= STATUS_EVERY;
-        match due {
-            true => self.status(stream),
-            false => Ok(()),
+    /// What became of a write to the log.
+    fn written(&mut self, written: Result<(), LogError>) -> Result<Event> {
+        match written {
+            Ok(()) => Ok(Event::Done),
+            Err(error) if error.is_retryable() => {
+                self.full = error.to_string();
+                Ok(Event::Full)
+            }
+            Err(error) => Err(log_error(&self.group, error)),
         }
     }
 
-    fn status(&mut self, stream: &mut Stream) -> Result<()> {
-        let log = self.turn.group.log();
-        let durable = log.durable();
-        stream.send(&FromStandby::Status(Status {
-            written: log.received().max(durable),
-            flushed: durable,
+    fn confirm(&mut self, written: Lsn, flushed: Lsn) -> Result<()> {
+        let status = FromStandby::Status(Status {
+            written,
+            flushed,
             // What is durable here is all that the primary needs to know.
-            applied: durable,
+            applied: flushed,
             sent_at: clock::now(),
             reply: false,
-        }))?;
-        self.told = durable;
-        self.told_at = Instant::now();
-        Ok(())
+        });
+        Ok(connected(&mut self.stream)?.send(&status)?)
     }
+
+    /// Drops the unit that is open: the walsender sends the whole transaction again.
+    fn cut(&self) -> Event {
+        let Err(error) = self.group.log().cut() else {
+            return Event::Done;
+        };
+        self.group.check_log(&error);
+        warn!(group = self.group.name(), %error, "cannot drop an unfinished transaction");
+        Event::Lost { refused: false }
+    }
+}
+
+fn connected(stream: &mut Option<Stream>) -> Result<&mut Stream> {
+    let lost = || ClientError::Lost("there is no connection to the primary".to_owned());
+    Ok(stream.as_mut().ok_or_else(lost)?)
 }
 
 fn log_error(group: &Group, source: LogError) -> RelayError {

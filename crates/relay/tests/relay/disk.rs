@@ -6,6 +6,7 @@ use std::fmt;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use lockstep_relay::fault::Fault;
 use lockstep_relay::log::{SpoolFile, Storage};
 
 /// What a disk writes at once.
@@ -38,6 +39,8 @@ struct State {
     stopped: bool,
     /// It stops before one more change than this.
     changes_left: Option<u64>,
+    /// Something wrong in the log over it.
+    fault: Option<Fault>,
     /// What happens right after the next read, and after a file is made durable.
     after_read: Option<Hook>,
     after_sync: Option<Hook>,
@@ -61,6 +64,13 @@ impl fmt::Debug for Disk {
 }
 
 impl Disk {
+    /// A new folder, for a log with something wrong in it.
+    pub fn with_fault(fault: Option<Fault>) -> Self {
+        let disk = Self::default();
+        disk.state().fault = fault;
+        disk
+    }
+
     /// What another thread does right after the next read of a file.
     pub fn after_read(&self, hook: impl FnOnce() + Send + 'static) {
         self.state().after_read = Some(Box::new(hook));
@@ -130,6 +140,7 @@ impl Disk {
             });
         }
         new.durable_names = new.names.clone();
+        new.fault = old.fault;
         Self(Arc::new(Mutex::new(new)))
     }
 
@@ -283,6 +294,10 @@ impl Storage for Disk {
         let mut state = self.changing()?;
         state.durable_names = state.names.clone();
         Ok(())
+    }
+
+    fn fault(&self) -> Option<Fault> {
+        self.state().fault
     }
 }
 

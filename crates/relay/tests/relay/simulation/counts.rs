@@ -27,12 +27,16 @@ pub struct Counts {
     pub hits: u64,
     pub misses: u64,
     pub injected: u64,
+    /// Sessions that ended within a message.
+    pub silent: u64,
+    /// Copies that both sides have ended.
+    pub finished: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 13] {
+    fn rows(&self) -> [(&'static str, u64); 15] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -46,6 +50,8 @@ impl Counts {
             ("bytes from memory", self.hits),
             ("bytes from the spool", self.misses),
             ("bytes of descriptions", self.injected),
+            ("ends within a message", self.silent),
+            ("ended copies", self.finished),
             ("subscribers set back", self.undone),
         ]
     }
@@ -63,6 +69,8 @@ impl Counts {
         self.hits += other.hits;
         self.misses += other.misses;
         self.injected += other.injected;
+        self.silent += other.silent;
+        self.finished += other.finished;
         self.undone += other.undone;
     }
 

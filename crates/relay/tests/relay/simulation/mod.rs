@@ -20,6 +20,7 @@ use std::ops::RangeInclusive;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use counts::Counts;
+use lockstep_relay::fault::Fault;
 use world::World;
 
 /// Seeds of an ordinary run.
@@ -47,7 +48,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
     let mut counts = Counts::default();
     let seeds = seeds();
     for seed in seeds.clone() {
-        match catch_unwind(AssertUnwindSafe(|| World::new(seed).run())) {
+        match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
             Ok(run) => counts.add(&run),
             Err(panic) => {
                 eprintln!(
@@ -65,8 +66,36 @@ fn nothing_is_lost_and_nothing_comes_twice() {
     }
 }
 
+/// Each planted fault, and what is said where it is found.
+const FAULTS: [(Fault, &str); 3] = [
+    (Fault::HeadersNotCounted, "the spool has"),
+    (Fault::ConfirmsReceived, "was confirmed to the primary"),
+    (Fault::ErrorWithinMessage, "an error within a message"),
+];
+
+/// A planted fault is found within this many seeds.
+const FOUND_WITHIN: u64 = 300;
+
+#[test]
+fn planted_faults_are_found() {
+    for (fault, words) in FAULTS {
+        let said = (1..=FOUND_WITHIN).find_map(|seed| {
+            let run = || World::new(seed, Some(fault)).run();
+            let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Some((seed, said.unwrap_or_default()))
+        });
+        let Some((seed, said)) = said else {
+            panic!("{fault:?} is not found in {FOUND_WITHIN} seeds");
+        };
+        println!("simulation: {fault:?} is found with seed {seed}: {said}");
+        assert!(said.contains(words), "{fault:?}: {said}");
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
-    let run = || World::new(7).run().to_string();
+    let run = || World::new(7, None).run().to_string();
     assert_eq!(run(), run());
 }

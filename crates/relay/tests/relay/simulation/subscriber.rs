@@ -21,6 +21,21 @@ pub struct Link {
     parts: usize,
     /// Positions on the way to the relay.
     pub feedback: Vec<u64>,
+    /// Its side of the copy is ended.
+    pub done: bool,
+    /// The relay has said that it is over.
+    over: bool,
+}
+
+impl Link {
+    /// Whether what was sent ends between two messages.
+    pub fn is_between_messages(&self) -> bool {
+        let mut left = self.pipe.as_slice();
+        while let Some((_, length)) = frame::first(left, LOGICAL_LIMIT).unwrap() {
+            left = &left[length..];
+        }
+        left.is_empty()
+    }
 }
 
 /// See the module. Units are counted as the primary has them.
@@ -97,9 +112,15 @@ impl Subscriber {
         let pipe = std::mem::take(&mut link.pipe);
         let take = link.arrived.saturating_add(most).min(pipe.len());
         while let Some((found, length)) = frame::first(&pipe[used..take], LOGICAL_LIMIT).unwrap() {
-            assert_eq!(found.tag, b'd');
             let whole = &pipe[used..used + length];
             used += length;
+            let link = self.link.as_mut().unwrap();
+            assert!(!link.over, "something comes after the end");
+            link.over = matches!(found.tag, b'E' | b'c');
+            if link.over {
+                continue;
+            }
+            assert_eq!(found.tag, b'd');
             match FromServer::parse(found.body).unwrap() {
                 FromServer::XLogData { .. } => self.message(whole, primary),
                 FromServer::Keepalive { end, .. } => {

@@ -1,6 +1,9 @@
 //! All of it together, driven by chance, and what goes wrong.
 
+use lockstep_relay::fault::Fault;
 use lockstep_relay::log::Limits;
+use lockstep_relay::send::sender::Event;
+use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
 use super::primary::{Primary, START, Sizes};
@@ -46,7 +49,8 @@ fn caches(large: bool) -> [u64; 4] {
 }
 
 impl World {
-    pub fn new(seed: u64) -> Self {
+    /// With something wrong in the relay, if that is to be found.
+    pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let large = random.u8(..25) == 0;
         let (segment, spool) = match large {
@@ -60,7 +64,7 @@ impl World {
         };
         let primary = Primary::new(if large { LARGE } else { SMALL });
         let batched = random.bool();
-        let mut relay = Relay::new(limits, batched, random.fork());
+        let mut relay = Relay::new(limits, batched, fault, random.fork());
         let mut subscribers = Vec::new();
         for _ in 0..random.usize(1..SUBSCRIBERS) {
             relay.adopt(START);
@@ -120,24 +124,16 @@ impl World {
                     self.primary.commit(&mut self.random);
                 }
             }
-            14..34 => match self.relay.connection.is_some() {
-                true => {
-                    let messages = self.random.usize(1..40);
-                    self.relay.feed(messages, &self.primary);
-                }
-                false if !self.relay.log.open_unit() => self.relay.connect(&self.primary),
-                // The cut failed.
-                false => {}
-            },
+            14..34 => {
+                let actions = self.random.usize(1..20);
+                self.relay.receive(actions, &self.primary);
+            }
             34..54 => self.serve(number),
             54..64 => self.deliver(number),
             64..70 => self.flush(number),
             70..78 => self.feedback(number),
             78..84 => self.relay.sync(),
-            84..90 => {
-                self.relay.tell();
-                self.relay.confirm(&mut self.primary);
-            }
+            84..90 => self.relay.deliver(&mut self.primary),
             90..93 => {
                 self.relay.save(self.full.is_some());
                 self.relay.retain();
@@ -169,10 +165,16 @@ impl World {
     fn restart(&mut self, crash: bool) {
         self.say(if crash { "crash" } else { "restart" });
         self.relay.counts.crashes += u64::from(crash);
+        let orderly = !crash && self.random.u8(..3) == 0;
         for (number, subscriber) in self.subscribers.iter_mut().enumerate() {
+            if let Some(link) = subscriber.link.as_mut().filter(|_| orderly) {
+                self.relay.tell(number, Event::Stop);
+                self.relay.serve(number, 100, 2_000, link);
+                subscriber.receive(self.random.usize(..10_000), &self.primary);
+            }
             part(&mut self.relay, number, subscriber, &self.primary);
         }
-        self.relay.restart(crash);
+        self.relay.restart(crash, orderly);
         if crash {
             self.full = None;
         }
@@ -187,25 +189,21 @@ impl World {
         }
         if subscriber.link.is_none() {
             let start = subscriber.start(&self.primary);
-            subscriber.link = self.relay.start(number, start);
+            subscriber.link = Some(self.relay.start(number, start));
         }
-        for _ in 0..self.random.usize(1..6) {
-            let most = match self.random.bool() {
-                true => self.random.usize(1..2_000),
-                false => 256 * 1024,
-            };
-            let Some(link) = &mut subscriber.link else {
-                return;
-            };
-            match self.relay.serve(number, most, link) {
-                Ok(true) => {}
-                Ok(false) => return,
-                Err(_) => {
-                    // What is on the way may still be applied.
-                    subscriber.receive(self.random.usize(..10_000), &self.primary);
-                    return part(&mut self.relay, number, subscriber, &self.primary);
-                }
-            }
+        let Some(link) = &mut subscriber.link else {
+            return;
+        };
+        let most = match self.random.bool() {
+            true => self.random.usize(1..2_000),
+            false => 256 * 1024,
+        };
+        let actions = self.random.usize(1..16);
+        self.relay.serve(number, actions, most, link);
+        if self.relay.sessions[number].is_none() {
+            // What is on the way may still be applied.
+            subscriber.receive(self.random.usize(..10_000), &self.primary);
+            part(&mut self.relay, number, subscriber, &self.primary);
         }
     }
 
@@ -227,20 +225,37 @@ impl World {
     fn feedback(&mut self, number: usize) {
         let subscriber = &mut self.subscribers[number];
         let flushed = subscriber.flushed(&self.primary);
-        let Some(link) = &mut subscriber.link else {
+        let Some(link) = subscriber.link.as_mut().filter(|link| !link.done) else {
             return;
         };
         link.feedback.push(flushed);
         while !link.feedback.is_empty() && self.random.u8(..3) > 0 {
             let chosen = self.random.usize(..link.feedback.len());
             let flushed = link.feedback.swap_remove(chosen);
-            self.relay.heed(number, flushed);
+            let reply = self.random.u8(..4) == 0;
+            self.relay.heed(number, flushed, reply);
         }
     }
 
-    /// A subscriber's connection is lost, or it stops; perhaps for long.
+    /// A subscriber ends the copy, sends nonsense, loses its connection or stops; perhaps
+    /// for long.
     fn leave(&mut self, number: usize) {
         let subscriber = &mut self.subscribers[number];
+        if let Some(link) = &mut subscriber.link {
+            match self.random.u8(..6) {
+                0 => {
+                    link.done = true;
+                    return self.relay.tell(number, Event::ClientDone);
+                }
+                1 => {
+                    let why = Report::fatal("08P01", "nonsense");
+                    self.relay.tell(number, Event::ClientGone(Some(why)));
+                    self.relay.serve(number, 1, 1, link);
+                    subscriber.receive(self.random.usize(..10_000), &self.primary);
+                }
+                _ => {}
+            }
+        }
         part(&mut self.relay, number, subscriber, &self.primary);
         if self.random.bool() {
             self.relay.counts.undone += u64::from(subscriber.durable < subscriber.applied);
@@ -314,13 +329,9 @@ impl World {
             if self.relay.log.poisoned() {
                 self.restart(false);
             }
-            match self.relay.connection.is_some() {
-                true => self.relay.feed(50, &self.primary),
-                false => self.relay.connect(&self.primary),
-            }
+            self.relay.receive(100, &self.primary);
             self.relay.sync();
-            self.relay.tell();
-            self.relay.confirm(&mut self.primary);
+            self.relay.deliver(&mut self.primary);
             for number in 0..self.subscribers.len() {
                 self.serve(number);
                 self.subscribers[number].receive(usize::MAX, &self.primary);

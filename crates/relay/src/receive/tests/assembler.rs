@@ -9,7 +9,7 @@ use lockstep_wire::logical::{
 };
 use lockstep_wire::stream::{FromServer, Timestamp};
 
-use super::assembler::{Assembler, StreamError};
+use crate::receive::assembler::{Assembler, StreamError};
 
 const AT: Timestamp = Timestamp(77);
 
