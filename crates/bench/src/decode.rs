@@ -4,11 +4,12 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
-use lockstep_lab::{LabError, Lsn};
+use lockstep_wire::Lsn;
 
 use crate::Result;
 

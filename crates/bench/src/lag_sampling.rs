@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use lockstep_client::Conninfo;
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
@@ -191,19 +191,18 @@ fn subscriber(lab: &Lab, primary: &Server, subscriptions: u32) -> Result<Server>
     for number in 1..=subscriptions {
         let name = database(number);
         server.execute(&format!("CREATE DATABASE {name}"))?;
-        let mut config = server.config(SUPERUSER, "lockstep lab");
-        config.dbname(&name);
-        let refused = |error: postgres::Error| server.refused("refused a statement", &error);
-        let mut client = config.connect(postgres::NoTls).map_err(refused)?;
+        let config = server.config(SUPERUSER, "lockstep lab").database(&name);
+        let refused = |error: ClientError| server.refused("refused a statement", &error);
+        let mut client = config.connect().map_err(refused)?;
         client
-            .batch_execute(
+            .execute(
                 "CREATE TABLE pgbench_history (tid int, bid int, aid int, delta int, \
                  mtime timestamp, filler character(22))",
             )
             .map_err(refused)?;
         // Alone, as a slot is made for it.
         client
-            .batch_execute(&format!(
+            .execute(&format!(
                 "CREATE SUBSCRIPTION {name} CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \
                  PUBLICATION p WITH (copy_data = false)",
                 primary.sockets().display(),

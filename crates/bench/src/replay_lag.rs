@@ -17,8 +17,8 @@
 //!   replay position sampled by then: a silence of 300 ms counts as such, not as one
 //!   sample.
 
-use lockstep_lab::Lsn;
 use lockstep_lab::progress::{Micros, Sample};
+use lockstep_wire::Lsn;
 
 /// Nominal distance of the primary's samples, and distance of the grid, in microseconds.
 pub const STEP_US: i64 = 2_000;

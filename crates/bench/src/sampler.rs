@@ -8,14 +8,14 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::{Duration, Instant, SystemTime};
+use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::progress::{Micros, Sample};
 use lockstep_lab::server::{PATIENCE, SUPERUSER, Server};
-use lockstep_lab::{LabError, Lsn, Role};
+use lockstep_lab::{LabError, Role};
 use nix::unistd::{Pid, gettid};
-use postgres::Client;
 
 use crate::Result;
 use crate::replay_lag::{self, LagPoint, STEP_US};
@@ -30,10 +30,15 @@ const PRIMARY_STEP: Duration = Duration::from_micros(STEP_US.unsigned_abs());
 const STANDBY_STEP: Duration = Duration::from_millis(5);
 
 /// Clock before position: see [`crate::replay_lag`].
-const PRIMARY_SQL: &str = "SELECT clock_timestamp(), pg_current_wal_flush_lsn()";
+const PRIMARY_SQL: &str =
+    "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, pg_current_wal_flush_lsn()";
 
 /// Position before clock: see [`crate::replay_lag`].
-const STANDBY_SQL: &str = "SELECT pg_last_wal_replay_lsn(), clock_timestamp()";
+const STANDBY_SQL: &str =
+    "SELECT pg_last_wal_replay_lsn(), (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// The prepared statement of a sampling session.
+const SAMPLE: &str = "sample";
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -66,7 +71,7 @@ impl Sampler {
                 *locked(&theirs.failure) = Some(LabError::Refused {
                     server: id,
                     what: "stopped answering while it was measured".to_owned(),
-                    reason: error.to_string(),
+                    reason: error.words(),
                 });
             }
         });
@@ -95,29 +100,28 @@ impl Drop for Sampler {
 }
 
 fn sample_until_stopped(
-    client: &mut Client,
+    client: &mut Connection,
     role: Role,
     shared: &Shared,
-) -> std::result::Result<(), postgres::Error> {
+) -> std::result::Result<(), ClientError> {
     let (sql, lsn_column, clock_column, step) = match role {
         Role::Primary => (PRIMARY_SQL, 1, 0, PRIMARY_STEP),
         Role::Standby => (STANDBY_SQL, 0, 1, STANDBY_STEP),
     };
-    let session: i32 = client
-        .query_one("SELECT pg_backend_pid()", &[])?
-        .try_get(0)?;
-    lockstep_lab::pinning::run_promptly(Pid::from_raw(session));
-    let statement = client.prepare(sql)?;
+    if let Ok(session) = i32::try_from(client.backend_pid()) {
+        lockstep_lab::pinning::run_promptly(Pid::from_raw(session));
+    }
+    client.prepare(SAMPLE, sql)?;
     let mut next = Instant::now();
     while !shared.stop.load(Ordering::Relaxed) {
-        let row = client.query_one(&statement, &[])?;
-        let clock: SystemTime = row.try_get(clock_column)?;
-        let lsn: Lsn = row.try_get(lsn_column)?;
+        let rows = client.query_prepared(SAMPLE, &[])?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let (clock, lsn) = (field(row, clock_column)?, field(row, lsn_column)?);
         {
             let mut samples = locked(&shared.samples);
             if samples.len() < MOST_SAMPLES {
                 samples.push(Sample {
-                    at: clock.into(),
+                    at: Micros(clock),
                     lsn,
                 });
             }

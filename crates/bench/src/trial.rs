@@ -4,6 +4,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
+use lockstep_client::{Connection, field};
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -11,7 +12,6 @@ use lockstep_lab::progress::{self, Micros, Progress};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
-use postgres::Client;
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -448,16 +448,15 @@ impl Running<'_> {
     }
 }
 
-fn read_bloat(client: &mut Client, primary: &Server) -> Result<Bloat> {
+fn read_bloat(client: &mut Connection, primary: &Server) -> Result<Bloat> {
     let sql = "SELECT coalesce(sum(n_dead_tup), 0)::bigint, \
                       coalesce(sum(pg_total_relation_size(relid)), 0)::bigint \
                FROM pg_stat_user_tables WHERE relname LIKE 'pgbench%'";
     let row = client
-        .query_one(sql, &[])
+        .query_one(sql)
         .map_err(|error| primary.refused("refused a query", &error))?;
     let column = |index: usize| {
-        row.try_get(index)
-            .map_err(|error| primary.refused("answered unexpectedly", &error))
+        field(&row, index).map_err(|error| primary.refused("answered unexpectedly", &error))
     };
     Ok(Bloat {
         dead_rows: column(0)?,

@@ -178,7 +178,7 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
 fn names_are_text(browser: &Browser, lab: &Lab, stage: &mut Stage) {
     let fault = Fault::named("recovery conflict").unwrap();
     let mut injected = fault.inject(lab, stage, Strength::Strong).unwrap();
-    injected.held[0].batch_execute(HOSTILE_QUERY).unwrap();
+    injected.held[0].execute(HOSTILE_QUERY).unwrap();
     let words = verdict_with(browser, "replay waits for a query");
     let culprit = injected.culprit.unwrap();
     assert!(words.contains(&format!("(pid {culprit})")), "{words}");

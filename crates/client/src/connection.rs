@@ -11,7 +11,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::conninfo::Conninfo;
 use crate::error::{Refusal, Step};
-use crate::libpq::{Answer, Handle, Kind};
+use crate::libpq::{Answer, Canceller, Handle, Kind, Request};
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, PATIENCE, Result};
 
 /// Rows of text; None is null.
@@ -148,7 +148,18 @@ impl Connection {
     /// Runs SQL and returns what each statement that has rows has answered, also where these are
     /// none, within the same limits as [`Connection::query`].
     pub fn tables(&mut self, sql: &str) -> Result<Vec<Table>> {
-        self.ask(Step::Query, "run a query", sql)
+        self.ask(Step::Query, "run a query", &simple(sql)?)
+    }
+
+    /// What cancels this connection's statements while another thread waits for them.
+    pub fn canceller(&self) -> Result<Canceller> {
+        self.link.connection.canceller().map_err(ClientError::Lost)
+    }
+
+    /// No further command will succeed. A connection that the server has ended is noticed by
+    /// the next command.
+    pub fn is_closed(&self) -> bool {
+        self.link.broken.is_some() || self.link.connection.is_closed()
     }
 
     /// The server's version, as in `server_version_num`: 150020.
@@ -220,18 +231,24 @@ impl Connection {
 
     /// Runs one command within the patience.
     pub(crate) fn command(&mut self, step: Step, what: &str, sql: &str) -> Result<Rows> {
-        let tables = self.ask(step, what, sql)?;
+        self.rows(step, what, &simple(sql)?)
+    }
+
+    /// The rows of all answers to a request.
+    pub(crate) fn rows(&mut self, step: Step, what: &str, request: &Request) -> Result<Rows> {
+        let tables = self.ask(step, what, request)?;
         Ok(tables.into_iter().flat_map(|table| table.rows).collect())
     }
 
-    fn ask(&mut self, step: Step, what: &str, sql: &str) -> Result<Vec<Table>> {
-        self.link.send(sql)?;
+    fn ask(&mut self, step: Step, what: &str, request: &Request) -> Result<Vec<Table>> {
+        self.link.send(request)?;
         let answered = self.link.tables(step, what, Instant::now() + self.patience);
         if !matches!(answered, Err(Failure::TimedOut)) {
             return answered.map_err(|failure| failure.into_error(what, self.patience));
         }
         // The server must not do it later, behind our back.
-        let ended = self.link.connection.cancel().is_ok()
+        let cancelled = self.canceller().and_then(|canceller| canceller.cancel());
+        let ended = cancelled.is_ok()
             && !matches!(
                 self.link
                     .tables(step, what, Instant::now() + CANCEL_PATIENCE),
@@ -258,6 +275,17 @@ pub(crate) fn parsed<T: std::str::FromStr>(what: &str, field: Option<String>) ->
     let text = field.unwrap_or_default();
     text.parse()
         .map_err(|_| ClientError::Protocol(format!("\"{text}\" is no {what}")))
+}
+
+/// SQL, or a command of replication, without parameters.
+pub(crate) fn simple(sql: &str) -> Result<Request> {
+    Ok(Request::Simple(c_string(sql)?))
+}
+
+/// A command of ours, for libpq.
+pub(crate) fn c_string(text: &str) -> Result<CString> {
+    CString::new(text)
+        .map_err(|_| ClientError::Protocol("a command of ours holds a NUL character".to_owned()))
 }
 
 /// Why there is no answer.
@@ -292,15 +320,12 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Sends a command, as far as it goes without waiting.
-    pub fn send(&mut self, sql: &str) -> Result<()> {
+    /// Sends a request, as far as it goes without waiting.
+    pub fn send(&mut self, request: &Request) -> Result<()> {
         if let Some(reason) = &self.broken {
             return Err(ClientError::Lost(reason.clone()));
         }
-        let sql = CString::new(sql).map_err(|_| {
-            ClientError::Protocol("a command of ours holds a NUL character".to_owned())
-        })?;
-        self.connection.send_query(&sql).map_err(ClientError::Lost)
+        self.connection.send(request).map_err(ClientError::Lost)
     }
 
     /// Takes what has arrived.
@@ -338,7 +363,14 @@ impl Link {
         let mut table: Option<Table> = None;
         let mut bytes = 0;
         let mut refused = None;
-        while let Some(answer) = self.next_answer(deadline)? {
+        loop {
+            let answer = match self.next_answer(deadline) {
+                Ok(Some(answer)) => answer,
+                Ok(None) => break,
+                // The server has said why it ends the connection, which says more.
+                Err(Failure::Other(ClientError::Lost(_))) if refused.is_some() => break,
+                Err(failure) => return Err(failure),
+            };
             let mut ended = false;
             match answer.kind() {
                 kind @ (Kind::Row | Kind::Rows) => {
@@ -375,6 +407,9 @@ impl Link {
             }
         }
         match refused {
+            Some(ClientError::Refused(refusal)) if self.connection.is_closed() => {
+                Err(ClientError::Ended(refusal).into())
+            }
             Some(error) => Err(error.into()),
             None => Ok(tables),
         }

@@ -19,6 +19,9 @@ pub enum ClientError {
     /// The server refused a command.
     #[error(transparent)]
     Refused(Box<Refusal>),
+    /// The server ended the connection, with this error.
+    #[error("the connection to the primary is lost: {}", .0.message)]
+    Ended(Box<Refusal>),
     /// The connection broke.
     #[error("the connection to the primary is lost: {0}")]
     Lost(String),
@@ -125,6 +128,29 @@ impl ClientError {
         }
     }
 
+    /// The server's own error, also if it ended the connection with it.
+    pub fn report(&self) -> Option<&Refusal> {
+        match self {
+            Self::Refused(report) | Self::Ended(report) => Some(report),
+            _ => None,
+        }
+    }
+
+    /// The error without the word primary: the server may be any.
+    pub fn words(&self) -> String {
+        match self {
+            Self::Refused(refusal) => match &refusal.hint {
+                Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
+                None => refusal.message.clone(),
+            },
+            Self::Ended(report) => format!("the connection is lost: {}", report.message),
+            Self::Lost(reason) => format!("the connection is lost: {reason}"),
+            Self::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
+            Self::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
+            other => other.to_string(),
+        }
+    }
+
     fn is_refusal(&self, sqlstate: &str, steps: &[Step]) -> bool {
         self.refusal()
             .is_some_and(|refusal| refusal.sqlstate == sqlstate && steps.contains(&refusal.step))
@@ -187,7 +213,7 @@ impl ClientError {
     /// busy or shuts down.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Connect(_) | Self::Lost(_) | Self::TimedOut { .. } => true,
+            Self::Connect(_) | Self::Ended(_) | Self::Lost(_) | Self::TimedOut { .. } => true,
             Self::Refused(refusal) => {
                 self.slot_in_use()
                     || sqlstate::PASSING

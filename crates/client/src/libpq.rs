@@ -16,6 +16,7 @@ use std::ptr::{self, NonNull};
 
 use pq_sys as pq;
 
+use crate::ClientError;
 use crate::error::one_line;
 
 /// An option of a connection.
@@ -189,15 +190,75 @@ impl Handle {
         unsafe { settings(pq::PQconninfo(self.0.as_ptr())) }
     }
 
-    /// Hands a command over; [`Handle::flush`] sends it.
-    pub fn send_query(&mut self, sql: &CStr) -> Result<(), String> {
-        // SAFETY: a live connection and a string, which libpq copies. Rows one by one may be
-        // asked for right after sending.
-        let sent = unsafe {
-            pq::PQsendQuery(self.0.as_ptr(), sql.as_ptr()) == 1
-                && pq::PQsetSingleRowMode(self.0.as_ptr()) == 1
+    /// Hands a request over; [`Handle::flush`] sends it.
+    pub fn send(&mut self, request: &Request) -> Result<(), String> {
+        let sent = match request {
+            Request::Simple(sql) => {
+                // SAFETY: a live connection and a string, which libpq copies.
+                unsafe { pq::PQsendQuery(self.0.as_ptr(), sql.as_ptr()) == 1 }
+            }
+            Request::Prepare { name, sql } => {
+                // SAFETY: a live connection and strings, which libpq copies; no types are
+                // given, so none are read.
+                let sent = unsafe {
+                    pq::PQsendPrepare(self.0.as_ptr(), name.as_ptr(), sql.as_ptr(), 0, ptr::null())
+                };
+                // No rows will come: libpq refuses to give them one by one.
+                return self.done(sent == 1);
+            }
+            Request::Parameters { sql, values } => {
+                self.send_values(values, |conn, count, values| {
+                    // SAFETY: a live connection, a string, and an array of `count` strings or
+                    // nulls, all of which libpq copies; without types, lengths and formats all
+                    // are text.
+                    unsafe {
+                        pq::PQsendQueryParams(
+                            conn,
+                            sql.as_ptr(),
+                            count,
+                            ptr::null(),
+                            values,
+                            ptr::null(),
+                            ptr::null(),
+                            0,
+                        )
+                    }
+                })?
+            }
+            Request::Prepared { name, values } => {
+                self.send_values(values, |conn, count, values| {
+                    // SAFETY: the same.
+                    unsafe {
+                        pq::PQsendQueryPrepared(
+                            conn,
+                            name.as_ptr(),
+                            count,
+                            values,
+                            ptr::null(),
+                            ptr::null(),
+                            0,
+                        )
+                    }
+                })?
+            }
         };
+        // SAFETY: a live connection. Rows one by one may be asked for right after sending.
+        let sent = sent && unsafe { pq::PQsetSingleRowMode(self.0.as_ptr()) == 1 };
         self.done(sent)
+    }
+
+    /// Calls `send` with the values as libpq wants them: a null pointer is a null value.
+    fn send_values(
+        &mut self,
+        values: &[Option<CString>],
+        send: impl FnOnce(*mut pq::PGconn, c_int, *const *const c_char) -> c_int,
+    ) -> Result<bool, String> {
+        let count = c_int::try_from(values.len()).map_err(|_| "too many parameters".to_owned())?;
+        let pointers: Vec<_> = values
+            .iter()
+            .map(|value| value.as_ref().map_or(ptr::null(), |value| value.as_ptr()))
+            .collect();
+        Ok(send(self.0.as_ptr(), count, pointers.as_ptr()) == 1)
     }
 
     /// Sends what can be sent at once; true if something is left.
@@ -261,24 +322,20 @@ impl Handle {
         self.room(put)
     }
 
-    /// Asks the server to end what it does for us, over a connection of its own.
-    pub fn cancel(&mut self) -> Result<(), String> {
-        const MOST: usize = 256;
-        let mut words: [c_char; MOST] = [0; MOST];
-        // SAFETY: a live connection; the cancel object is used and freed once; the buffer has
-        // the length that is stated, and libpq ends what it writes there with a NUL.
-        unsafe {
-            let cancel = pq::PQgetCancel(self.0.as_ptr());
-            if cancel.is_null() {
-                return Err("out of memory".to_owned());
-            }
-            let done = pq::PQcancel(cancel, words.as_mut_ptr(), MOST as c_int);
-            pq::PQfreeCancel(cancel);
-            match done {
-                1 => Ok(()),
-                _ => Err(one_line(&text(words.as_ptr()).unwrap_or_default())),
-            }
-        }
+    /// What can cancel a request while it runs.
+    pub fn canceller(&self) -> Result<Canceller, String> {
+        // SAFETY: a live connection, which libpq only reads; the object is freed once, by the
+        // value that owns it.
+        let cancel = unsafe { pq::PQgetCancel(self.0.as_ptr()) };
+        NonNull::new(cancel)
+            .map(Canceller)
+            .ok_or_else(|| "it is closed".to_owned())
+    }
+
+    /// The connection is broken, as far as libpq has noticed.
+    pub fn is_closed(&self) -> bool {
+        // SAFETY: a live connection.
+        unsafe { pq::PQstatus(self.0.as_ptr()) != pq::ConnStatusType::CONNECTION_OK }
     }
 
     /// The socket; None once the connection is closed.
@@ -358,6 +415,65 @@ impl Handle {
             1 => Ok(true),
             0 => Ok(false),
             _ => Err(self.message()),
+        }
+    }
+}
+
+/// What a server is asked.
+pub(crate) enum Request {
+    /// Statements, without parameters.
+    Simple(CString),
+    /// One statement and the values of its parameters.
+    Parameters {
+        sql: CString,
+        values: Vec<Option<CString>>,
+    },
+    /// One statement that is kept under a name.
+    Prepare { name: CString, sql: CString },
+    /// A statement that is kept, and the values of its parameters.
+    Prepared {
+        name: CString,
+        values: Vec<Option<CString>>,
+    },
+}
+
+/// Cancels what a connection's server is doing, from any thread and also after the
+/// connection has ended.
+pub struct Canceller(NonNull<pq::PGcancel>);
+
+// SAFETY: libpq only reads it, and documents that any thread may use it.
+unsafe impl Send for Canceller {}
+// SAFETY: the same.
+unsafe impl Sync for Canceller {}
+
+impl Drop for Canceller {
+    fn drop(&mut self) {
+        // SAFETY: it is ours; freed once.
+        unsafe { pq::PQfreeCancel(self.0.as_ptr()) }
+    }
+}
+
+impl std::fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Canceller").finish_non_exhaustive()
+    }
+}
+
+impl Canceller {
+    /// Asks the server, over a connection of its own, to cancel the statement that runs. If
+    /// none does, nothing is cancelled. Returns before the statement has ended.
+    pub fn cancel(&self) -> crate::Result<()> {
+        const MOST: usize = 256;
+        let mut words: [c_char; MOST] = [0; MOST];
+        // SAFETY: a live cancel object; the buffer has the length that is stated, and libpq
+        // ends what it writes there with a NUL.
+        let (done, words) = unsafe {
+            let done = pq::PQcancel(self.0.as_ptr(), words.as_mut_ptr(), MOST as c_int);
+            (done, text(words.as_ptr()))
+        };
+        match done {
+            1 => Ok(()),
+            _ => Err(ClientError::Connect(one_line(&words.unwrap_or_default()))),
         }
     }
 }

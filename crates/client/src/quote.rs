@@ -55,7 +55,7 @@ pub fn publication_names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> R
     Ok(names?.join(","))
 }
 
-fn without_nul(what: &'static str, value: &str) -> Result<()> {
+pub(crate) fn without_nul(what: &'static str, value: &str) -> Result<()> {
     match value.contains('\0') {
         false => Ok(()),
         true => Err(ClientError::Name {

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 
-use crate::connection::{Connection, Failure, Link, refusal};
+use crate::connection::{Connection, Failure, Link, refusal, simple};
 use crate::error::Step;
 use crate::libpq::{Copied, CopyData, Kind};
 use crate::quote::{command_literal, identifier};
@@ -55,7 +55,7 @@ impl Connection {
     pub fn start(mut self, slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<Stream> {
         let command = start_command(slot, start, options)?;
         let what = format!("start streaming from slot \"{slot}\"");
-        self.link.send(&command)?;
+        self.link.send(&simple(&command)?)?;
         let deadline = Instant::now() + self.patience();
         let answer = self
             .link

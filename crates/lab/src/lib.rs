@@ -14,6 +14,7 @@
 )]
 
 pub mod account;
+pub mod address;
 pub mod cluster;
 pub mod error;
 pub mod extension;
@@ -33,6 +34,3 @@ pub mod usage;
 pub mod workload;
 
 pub use error::{LabError, Result, Role, ServerId};
-
-/// A position in the WAL.
-pub type Lsn = postgres::types::PgLsn;

@@ -1,6 +1,6 @@
 //! What pgbench says while it runs, and throughput from it.
 
-use crate::Lsn;
+use lockstep_wire::Lsn;
 
 /// Microseconds since 1970, by the machine's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

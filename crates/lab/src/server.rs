@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
-use postgres::{Client, Config, NoTls};
 
+use crate::address::ServerAddress;
 use crate::error::one_line;
 use crate::launch::Launcher;
 use crate::package::Package;
 use crate::pinning::Side;
 use crate::usage::{self, Usage};
-use crate::{LabError, Lsn, Result, Role, ServerId, port, server_log, sweep};
+use crate::{LabError, Result, Role, ServerId, port, server_log, sweep};
 
 /// The superuser of every private server.
 pub const SUPERUSER: &str = "postgres";
@@ -287,47 +289,36 @@ impl Server {
     }
 
     /// Connects over the socket.
-    pub fn connect(&self, user: &str, application: &str) -> Result<Client> {
+    pub fn connect(&self, user: &str, application: &str) -> Result<Connection> {
         self.config(user, application)
-            .connect(NoTls)
+            .connect()
             .map_err(|error| self.refused("refused a connection", &error))
     }
 
     /// How to connect, for threads that may have to do it again.
-    pub fn config(&self, user: &str, application: &str) -> Config {
-        let mut config = Config::new();
-        config
-            .host_path(self.sockets())
-            .port(self.port)
-            .user(user)
-            .dbname(DATABASE)
-            .application_name(application)
-            .connect_timeout(PATIENCE);
-        config
+    pub fn config(&self, user: &str, application: &str) -> ServerAddress {
+        ServerAddress {
+            sockets: self.sockets().to_path_buf(),
+            port: self.port,
+            database: DATABASE.to_owned(),
+            user: user.to_owned(),
+            application: application.to_owned(),
+        }
     }
 
-    pub fn refused(&self, what: &str, error: &postgres::Error) -> LabError {
-        let reason = match error.as_db_error() {
-            Some(error) => match error.hint() {
-                Some(hint) => format!("{} ({hint})", error.message()),
-                None => error.message().to_owned(),
-            },
-            None => match std::error::Error::source(error) {
-                Some(source) => format!("{error}: {source}"),
-                None => error.to_string(),
-            },
-        };
+    /// What the server did, and why.
+    pub fn refused(&self, what: &str, error: &ClientError) -> LabError {
         LabError::Refused {
             server: self.id.clone(),
             what: what.to_owned(),
-            reason: one_line(&reason),
+            reason: one_line(&error.words()),
         }
     }
 
     /// Runs SQL as superuser, without results.
     pub fn execute(&self, sql: &str) -> Result<()> {
         self.connect(SUPERUSER, "lockstep lab")?
-            .batch_execute(sql)
+            .execute(sql)
             .map_err(|error| self.refused("refused a statement", &error))
     }
 
@@ -336,12 +327,12 @@ impl Server {
     pub fn query_text(&self, sql: &str) -> Result<Option<String>> {
         let mut client = self.connect(SUPERUSER, "lockstep lab")?;
         let row = client
-            .query_opt(sql, &[])
+            .query_opt(sql)
             .map_err(|error| self.refused("refused a query", &error))?;
         match row {
-            Some(row) => row
-                .try_get(0)
-                .map_err(|error| self.refused("answered unexpectedly", &error)),
+            Some(row) => {
+                field(&row, 0).map_err(|error| self.refused("answered unexpectedly", &error))
+            }
             None => Ok(None),
         }
     }
@@ -358,8 +349,8 @@ impl Server {
 
     fn lsn(&self, sql: &str) -> Result<Lsn> {
         self.connect(SUPERUSER, "lockstep lab")?
-            .query_one(sql, &[])
-            .and_then(|row| row.try_get(0))
+            .query_one(sql)
+            .and_then(|row| field(&row, 0))
             .map_err(|error| self.refused("refused a query", &error))
     }
 
@@ -401,15 +392,23 @@ impl Server {
         let Some(postmaster) = self.pid() else {
             return Ok(());
         };
+        let send = |pid, signal| {
+            let _ = signal::kill(Pid::from_raw(pid), signal);
+        };
+        if children {
+            // It starts no more of them, and none sees it gone and ends in good order.
+            send(postmaster, Signal::SIGSTOP);
+        }
         let mut family = usage::children(postmaster);
-        family.insert(0, postmaster);
+        family.push(postmaster);
         let segments: Vec<_> = family
             .iter()
             .flat_map(|&pid| sweep::shared_segments(pid))
             .collect();
-        let victims = if children { family.len() } else { 1 };
-        for pid in family.into_iter().take(victims) {
-            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for pid in family {
+            if children || pid == postmaster {
+                send(pid, Signal::SIGKILL);
+            }
         }
         self.end_at_once();
         let data = self.data.clone();

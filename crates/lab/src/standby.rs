@@ -3,8 +3,10 @@
 use std::fs;
 use std::time::Duration;
 
+use lockstep_wire::Lsn;
+
 use crate::server::{PATIENCE, SUPERUSER, Server, Stop};
-use crate::{LabError, Lsn, Result, Role};
+use crate::{LabError, Result, Role};
 
 impl Server {
     /// Copies the running primary into this server's data folder and makes it a standby

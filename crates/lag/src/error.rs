@@ -11,7 +11,7 @@ pub type Result<T, E = LagError> = std::result::Result<T, E>;
 /// no error.
 #[derive(Debug, thiserror::Error)]
 pub enum LagError {
-    #[error("{}", words(.0))]
+    #[error("{}", .0.words())]
     Server(#[from] ClientError),
     /// A major that the questions are not written for.
     #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
@@ -42,19 +42,5 @@ impl LagError {
                 reason: sanitize(&other.to_string()),
             },
         }
-    }
-}
-
-/// The words of a connection's error without "primary": it may be any node.
-pub fn words(error: &ClientError) -> String {
-    match error {
-        ClientError::Refused(refusal) => match &refusal.hint {
-            Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
-            None => refusal.message.clone(),
-        },
-        ClientError::Lost(reason) => format!("the connection is lost: {reason}"),
-        ClientError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
-        ClientError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
-        other => other.to_string(),
     }
 }

@@ -6,7 +6,6 @@ use lockstep_client::{ClientError, Connection, Purpose, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
-use crate::error::words;
 use crate::node::{Node, Role, Trouble};
 use crate::process_cpu;
 use crate::questions::{self, Part};
@@ -94,7 +93,7 @@ impl NodeSampler {
         match server.query(questions::SYSTEM) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
-                gaps.push(gap("the system identifier", &words(&error)));
+                gaps.push(gap("the system identifier", &error.words()));
             }
             Err(error) => return Err(error.into()),
         }
@@ -249,7 +248,7 @@ impl NodeSampler {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
                 self.facts.monitor = false;
-                self.gaps.push(gap("groups and slots", &words(error)));
+                self.gaps.push(gap("groups and slots", &error.words()));
                 self.asked = Asked::Nothing;
                 return Ok(());
             }

@@ -4,14 +4,12 @@ use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
-use lockstep_lab::Lsn;
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 
 use super::client_programs::ClientPrograms;
 use super::recording::PacePoint;
 use super::segment::{SegmentSize, record_end};
-use crate::PlayerError;
-use crate::Result;
+use crate::{PlayerError, Result};
 
 /// Most points of a pace. Beyond, every other one is left out, again and again: positions
 /// between two points are interpolated.

@@ -4,7 +4,6 @@
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::progress::Micros;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::command::Command;
@@ -12,12 +11,11 @@ use lockstep_wire::frame::BACKEND_LIMIT;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
-use lockstep_wire::{Timeline, WireError};
+use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::connection::{Incoming, invalid};
 use super::listener::Stream;
 use super::player::connection_failed;
-use super::session::{lsn, wire};
 use super::{Address, PlayerError};
 use crate::Result;
 
@@ -122,7 +120,7 @@ impl Receiver {
         while !matches!(self.hear()?, Said::Ready) {}
         let command = Command::StartReplication {
             slot: None,
-            start: wire(wanted.start),
+            start: wanted.start,
             timeline: wanted.timeline,
         };
         bytes.clear();
@@ -168,9 +166,9 @@ impl Receiver {
     fn status(&mut self, position: Lsn) -> Result<()> {
         let mut data = Vec::new();
         FromStandby::Status(Status {
-            written: wire(position),
-            flushed: wire(position),
-            applied: wire(position),
+            written: position,
+            flushed: position,
+            applied: position,
             sent_at: Timestamp::from_unix_micros(Micros::now().0),
             reply: false,
         })
@@ -199,7 +197,7 @@ impl Receiver {
         }
         Ok(match FromServer::parse(frame.body).map_err(bad)? {
             FromServer::XLogData { start, wal, .. } => Said::Wal {
-                end: Lsn::from(u64::from(lsn(start)).saturating_add(wal.len() as u64)),
+                end: Lsn::from(u64::from(start).saturating_add(wal.len() as u64)),
                 bytes: wal.len() as u64,
             },
             FromServer::Keepalive { reply: true, .. } => Said::Asks,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
-use lockstep_lab::Lsn;
+use lockstep_wire::Lsn;
 
 use super::recording::PacePoint;
 use super::{PlayerError, Recording};

@@ -11,10 +11,9 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
-use lockstep_lab::pinning::run_promptly;
-use lockstep_lab::pinning::{Pinning, Side};
+use lockstep_lab::pinning::{Pinning, Side, run_promptly};
 use lockstep_lab::progress::Sample;
+use lockstep_wire::Lsn;
 use nix::unistd::gettid;
 
 use super::listener::{Listener, Stream};

@@ -9,9 +9,8 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
-use lockstep_lab::progress::Micros;
-use lockstep_lab::progress::Sample;
+use lockstep_lab::progress::{Micros, Sample};
+use lockstep_wire::Lsn;
 
 use super::pace::Schedule;
 use super::segment::{PAGE, SegmentReader};

@@ -13,11 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::package::{Package, SUPPORTED};
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde::Deserialize;

@@ -18,8 +18,8 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-use lockstep_lab::{LabError, Lsn};
-use lockstep_wire::{SystemId, Timeline};
+use lockstep_lab::LabError;
+use lockstep_wire::{Lsn, SystemId, Timeline};
 use serde::{Deserialize, Serialize};
 
 use super::PlayerError;

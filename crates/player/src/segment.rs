@@ -5,8 +5,7 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use lockstep_lab::Lsn;
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 
 /// Bytes of a WAL page. Packaged servers have no other.
 pub const PAGE: u64 = 8192;

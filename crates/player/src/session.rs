@@ -5,7 +5,6 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::time::Duration;
 
-use lockstep_lab::Lsn;
 use lockstep_lab::progress::Micros;
 use lockstep_wire::backend::{Backend, Column, INT4, INT8, Report, TEXT};
 use lockstep_wire::command::Command;
@@ -13,7 +12,7 @@ use lockstep_wire::frame::FRONTEND_LIMIT;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{self, Startup};
 use lockstep_wire::stream::Status;
-use lockstep_wire::{Timeline, WireError};
+use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
@@ -104,9 +103,9 @@ impl Session {
             state: about.state,
             start: about.start?,
             sent: Lsn::from(self.sent.load(Ordering::Relaxed)),
-            written: lsn(about.said.written),
-            flushed: lsn(about.said.flushed),
-            applied: lsn(about.said.applied),
+            written: about.said.written,
+            flushed: about.said.flushed,
+            applied: about.said.applied,
             bytes: self.bytes.load(Ordering::Relaxed),
             began: about.began,
             reached_end: about.reached_end,
@@ -128,7 +127,7 @@ impl Session {
                 true => said.applied,
                 false => said.written,
             };
-            about.reached_end = (lsn(position) >= end).then(Micros::now);
+            about.reached_end = (position >= end).then(Micros::now);
         }
     }
 
@@ -169,16 +168,6 @@ impl Session {
         let about = locked(&self.about);
         about.asked > 0 && about.start.is_none() && !about.refused
     }
-}
-
-/// From the wire's position to the lab's.
-pub(crate) fn lsn(position: lockstep_wire::Lsn) -> Lsn {
-    Lsn::from(u64::from(position))
-}
-
-/// And back.
-pub(crate) fn wire(position: Lsn) -> lockstep_wire::Lsn {
-    lockstep_wire::Lsn::from(u64::from(position))
 }
 
 /// Serves a connection until it ends. With `full` there is no place for it.
@@ -368,7 +357,7 @@ impl<'a> Talk<'a> {
                 slot,
                 start,
                 timeline,
-            } => self.start_replication(slot.as_deref(), lsn(start), timeline),
+            } => self.start_replication(slot.as_deref(), start, timeline),
             Command::Other("BASE_BACKUP") => Err(Report::error(
                 "0A000",
                 "the WAL player serves no base backups",

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_lab::Lsn;
+use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 
 /// Most slots.

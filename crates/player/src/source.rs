@@ -6,8 +6,7 @@ use std::process::{Child, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
-use lockstep_wire::Timeline;
+use lockstep_wire::{Lsn, Timeline};
 
 use super::PlayerError;
 use super::client_programs::ClientPrograms;

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_lab::Lsn;
 use lockstep_lab::progress::Micros;
+use lockstep_wire::Lsn;
 
 /// What a session is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

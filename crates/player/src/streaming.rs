@@ -8,8 +8,8 @@ use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::progress::Micros;
+use lockstep_wire::Lsn;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::frame;
 use lockstep_wire::frontend::Frontend;
@@ -20,7 +20,7 @@ use lockstep_wire::stream::{
 use super::connection::{Incoming, Outgoing, invalid};
 use super::player::Shared;
 use super::segment::{PAGE, SegmentReader};
-use super::session::{Session, TIMEOUT, wire};
+use super::session::{Session, TIMEOUT};
 
 /// Bytes of a message before its WAL.
 const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;
@@ -163,7 +163,7 @@ impl<'a> Sender<'a> {
         let (head, wal) = self.message.split_at_mut(HEAD);
         let wal = wal.get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?;
         self.reader.read(self.sent, wal)?;
-        let data = xlog_data_header(wire(self.sent), wire(published), clock());
+        let data = xlog_data_header(self.sent, published, clock());
         put_head(head, length, data);
         let message = self.message.get(..HEAD + length);
         self.outgoing
@@ -203,7 +203,7 @@ impl<'a> Sender<'a> {
     fn keepalive(&mut self, reply: bool) -> io::Result<()> {
         let mut data = Vec::new();
         FromServer::Keepalive {
-            end: wire(self.shared.publisher.published()),
+            end: self.shared.publisher.published(),
             sent_at: clock(),
             reply,
         }

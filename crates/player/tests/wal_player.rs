@@ -21,9 +21,10 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Sample;
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_lab::workload::Workload;
-use lockstep_lab::{LabError, Lsn, Role};
+use lockstep_lab::{LabError, Role};
 use lockstep_player::null_receiver::{self, Wanted};
 use lockstep_player::{Address, Pace, Player, PlayerError, PlayerOptions, Recording, State};
+use lockstep_wire::Lsn;
 use lockstep_wire::startup::{Session, Startup};
 
 /// The reaper of the labs below: see `servers.rs`.

@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use lockstep_lab::cluster::{Lab, LabOptions};
 use lockstep_lab::guard::{self, ReaperProgram};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use lockstep_lab::{Lsn, sweep};
+use lockstep_lab::sweep;
 use lockstep_verify::VerifyError;
 use lockstep_verify::crash::{
     Crash, CrashError, Moment, PowerDisk, Process, Victim, process_of, standby_on_disk,
 };
+use lockstep_wire::Lsn;
 
 /// The reaper of the labs below.
 #[test]
@@ -101,7 +102,7 @@ fn a_standby_comes_back_from_the_end_of_any_process() {
             .run(&primary, &mut standby, None)
             .unwrap_or_else(|error| panic!("{victim}: {error}"));
         assert!(
-            session.batch_execute("SELECT 1").is_err(),
+            session.execute("SELECT 1").is_err(),
             "{victim}: the server has not crashed"
         );
         assert_ne!(process_of(&standby, Process::Checkpointer), Some(old));
@@ -124,7 +125,7 @@ fn a_primary_loses_any_process_as_well() {
     ] {
         let mut session = primary.connect(SUPERUSER, "bystander").unwrap();
         victim.strike(&mut primary, None).unwrap();
-        assert!(session.batch_execute("SELECT 1").is_err(), "{victim}");
+        assert!(session.execute("SELECT 1").is_err(), "{victim}");
         insert(&primary);
         caught_up(&primary, &mut standby);
     }
@@ -186,7 +187,7 @@ fn named_moments_are_met() {
     thread::scope(|scope| {
         // Until the crash ends its session.
         scope.spawn(move || {
-            while client.batch_execute("SELECT pg_reload_conf()").is_ok() {
+            while client.execute("SELECT pg_reload_conf()").is_ok() {
                 thread::sleep(Duration::from_millis(20));
             }
         });

@@ -232,7 +232,6 @@ fn a_session_that_ends_early_is_reported() {
                     .query(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
                          WHERE application_name = 'psql' AND query LIKE 'UPDATE heap%'",
-                        &[],
                     )
                     .unwrap();
                 ended = !rows.is_empty();
@@ -241,7 +240,6 @@ fn a_session_that_ends_early_is_reported() {
             while !client
                 .query(
                     "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'psql'",
-                    &[],
                 )
                 .unwrap()
                 .is_empty()

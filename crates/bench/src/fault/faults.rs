@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
+use lockstep_client::ClientError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER};
 use lockstep_lab::workload::Workload;
 use lockstep_lag::Cause;
-use postgres::Client;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
@@ -177,14 +177,10 @@ fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Re
 /// A session that has run something and stays.
 fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
     let server = stage.server(which);
-    let refused = |error: postgres::Error| server.refused("refused a statement", &error);
-    let mut client: Client = server.connect(SUPERUSER, "lockstep holder")?;
-    let pid: i32 = client
-        .query_one("SELECT pg_backend_pid()", &[])
-        .and_then(|row| row.try_get(0))
-        .map_err(refused)?;
-    client.batch_execute(sql).map_err(refused)?;
-    injected.culprit = u32::try_from(pid).ok();
+    let refused = |error: ClientError| server.refused("refused a statement", &error);
+    let mut client = server.connect(SUPERUSER, "lockstep holder")?;
+    client.execute(sql).map_err(refused)?;
+    injected.culprit = Some(client.backend_pid());
     injected.held.push(client);
     Ok(())
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
+use lockstep_client::Connection;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
-use postgres::Client;
 
 use super::{Hurry, SlowCalls, SlowLink, Writer};
 use crate::Result;
@@ -51,7 +51,7 @@ pub enum Which {
 #[derive(Default)]
 pub struct Injected {
     /// Sessions that hold something.
-    pub held: Vec<Client>,
+    pub held: Vec<Connection>,
     /// The process id of the session that is to blame, if one is.
     pub culprit: Option<u32>,
     pub(super) writers: Vec<Writer>,
@@ -260,9 +260,9 @@ impl Stage {
 fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
     Ok(server
         .config(SUPERUSER, "lockstep lab")
-        .dbname(database)
-        .connect(postgres::NoTls)
-        .and_then(|mut client| client.batch_execute(sql))
+        .database(database)
+        .connect()
+        .and_then(|mut client| client.execute(sql))
         .map_err(|error| server.refused("refused a statement", &error))?)
 }
 

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_client::Canceller;
 use lockstep_lab::server::{SUPERUSER, Server};
 
 use crate::Result;
@@ -13,7 +14,7 @@ use crate::Result;
 /// A thread that runs one statement again and again. Dropping it ends it.
 pub struct Writer {
     stop: Arc<AtomicBool>,
-    cancel: postgres::CancelToken,
+    canceller: Canceller,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -28,21 +29,23 @@ impl Writer {
     pub fn start(server: &Server, database: &str, sql: &str, pause: Duration) -> Result<Self> {
         let mut client = server
             .config(SUPERUSER, "lockstep writer")
-            .dbname(database)
-            .connect(postgres::NoTls)
+            .database(database)
+            .connect()
             .map_err(|error| server.refused("refused a connection", &error))?;
-        let cancel = client.cancel_token();
+        let canceller = client
+            .canceller()
+            .map_err(|error| server.refused("refused a connection", &error))?;
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let sql = sql.to_owned();
         let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) && client.batch_execute(&sql).is_ok() {
+            while !stopped.load(Ordering::Relaxed) && client.execute(&sql).is_ok() {
                 thread::sleep(pause);
             }
         });
         Ok(Self {
             stop,
-            cancel,
+            canceller,
             thread: Some(thread),
         })
     }
@@ -62,7 +65,7 @@ impl Drop for Writer {
         // A commit may wait for a synchronous replica that a fault holds up. A cancel that
         // comes between two statements cancels nothing, but then the flag is seen.
         while !thread.is_finished() {
-            let _ = self.cancel.cancel_query(postgres::NoTls);
+            let _ = self.canceller.cancel();
             thread::sleep(Duration::from_millis(50));
         }
         let _ = thread.join();

@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use lockstep_client::{ClientError, field};
 use lockstep_lab::LabError;
 use lockstep_lab::error::one_line;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::{SUPERUSER, Server};
-use postgres::NoTls;
 
 use super::delays::Delays;
 use crate::Result;
@@ -44,13 +44,13 @@ impl Beat {
         let pinning = pinning.clone();
         let thread = thread::spawn(move || {
             pinning.pin_current_thread(Side::Primary);
-            let said = |error: postgres::Error| one_line(&error.to_string());
-            let mut client = config.connect(NoTls).map_err(said)?;
+            let said = |error: ClientError| one_line(&error.words());
+            let mut client = config.connect().map_err(said)?;
             let sql =
                 "INSERT INTO beat SELECT coalesce(max(id), 0) + 1, clock_timestamp() FROM beat";
-            let insert = client.prepare(sql).map_err(said)?;
+            client.prepare("beat", sql).map_err(said)?;
             while !theirs.load(Ordering::Relaxed) {
-                client.execute(&insert, &[]).map_err(said)?;
+                client.query_prepared("beat", &[]).map_err(said)?;
                 thread::sleep(EVERY);
             }
             Ok(())
@@ -89,20 +89,16 @@ impl Drop for Beat {
 
 /// Rows sent in a window: number, and when in microseconds since 1970.
 pub(super) fn sent(primary: &Server, from: Micros, to: Micros) -> Result<Vec<(i64, i64)>> {
-    let sql = format!(
-        "SELECT id, (extract(epoch FROM sent) * 1000000)::bigint FROM beat \
-         WHERE sent BETWEEN to_timestamp({}) AND to_timestamp({}) ORDER BY id",
-        seconds(from),
-        seconds(to)
-    );
+    let sql = "SELECT id, (extract(epoch FROM sent) * 1000000)::bigint FROM beat \
+               WHERE sent BETWEEN to_timestamp($1) AND to_timestamp($2) ORDER BY id";
     let mut client = primary.connect(SUPERUSER, "lockstep lab")?;
     let rows = client
-        .query(&sql, &[])
+        .query_with(sql, &[&seconds(from), &seconds(to)])
         .map_err(|error| primary.refused("refused a query", &error))?;
     Ok(rows
         .iter()
-        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
-        .collect::<std::result::Result<_, postgres::Error>>()
+        .map(|row| Ok((field(row, 0)?, field(row, 1)?)))
+        .collect::<std::result::Result<_, ClientError>>()
         .map_err(|error| primary.refused("answered unexpectedly", &error))?)
 }
 

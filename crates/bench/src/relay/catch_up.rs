@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_lab::{LabError, Lsn};
+use lockstep_wire::Lsn;
 
 use super::fanout::SubscriberKind;
 use super::publisher;

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_client::ClientError;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::error::one_line;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::Workload;
-use postgres::NoTls;
 
 use super::delays::Delays;
 use super::publisher;
@@ -156,15 +156,15 @@ impl LargeWriter {
         let (rows, every) = (spec.large_rows, spec.large_every);
         let thread = thread::spawn(move || {
             pinning.pin_current_thread(Side::Primary);
-            let said = |error: postgres::Error| one_line(&error.to_string());
-            let mut client = config.connect(NoTls).map_err(said)?;
+            let said = |error: ClientError| one_line(&error.words());
+            let mut client = config.connect().map_err(said)?;
             let sql = format!(
                 "INSERT INTO large SELECT coalesce((SELECT max(id) FROM large), 0) + n, 1, \
                  'a row of the usual length' FROM generate_series(1, {rows}) AS n"
             );
             let mut written = 0;
             while !theirs.load(Ordering::Relaxed) {
-                client.batch_execute(&sql).map_err(said)?;
+                client.execute(&sql).map_err(said)?;
                 written += 1;
                 let ended = Instant::now();
                 while ended.elapsed() < every && !theirs.load(Ordering::Relaxed) {

@@ -3,10 +3,11 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use lockstep_lab::{LabError, Lsn};
+use lockstep_wire::Lsn;
 
 use super::{ConsumerError, Endpoint};
 use crate::Result;

@@ -2,9 +2,9 @@
 
 use std::time::Instant;
 
-use lockstep_lab::Lsn;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
+use lockstep_wire::Lsn;
 
 use super::process::{Relay, RelayOptions};
 use super::publisher;

@@ -6,9 +6,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::progress::Micros;
+use lockstep_wire::Lsn;
 use lockstep_wire::frame::Frame;
 use lockstep_wire::logical::{Context, Message};
 use lockstep_wire::stream::{FromServer, Status, Timestamp};

@@ -2,12 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use lockstep_lab::Role;
+use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
-use lockstep_lab::usage;
-use postgres::{Client, NoTls};
+use lockstep_lab::{Role, usage};
 
 use super::delays::Delays;
 use super::publisher::{PUBLICATION, TABLES, until};
@@ -19,6 +18,9 @@ const TEMPLATE: &str = "subscriber_template";
 
 /// Worker processes beside those of subscriptions.
 const SPARE_WORKERS: u32 = 10;
+
+/// The SQLSTATE where a session is in a database that is to be copied.
+const IN_USE: &str = "55006";
 
 /// Where a subscriber's server runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,36 +97,37 @@ impl Subscriber {
         let mut client = self.connect(TEMPLATE)?;
         // Sessions of the lab that have just ended may still be there.
         until("that a database can be copied", || {
-            match client.batch_execute(&sql) {
+            match client.execute(&sql) {
                 Ok(()) => Ok(true),
-                Err(error) if error.code().is_some_and(|code| code.code() == "55006") => Ok(false),
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == IN_USE) => Ok(false),
                 Err(error) => Err(self.server.refused("refused a statement", &error).into()),
             }
         })
     }
 
-    fn connect(&self, database: &str) -> Result<Client> {
-        let mut config = self.server.config(SUPERUSER, "lockstep lab");
-        config.dbname(database);
-        Ok(config
-            .connect(NoTls)
+    fn connect(&self, database: &str) -> Result<Connection> {
+        Ok(self
+            .server
+            .config(SUPERUSER, "lockstep lab")
+            .database(database)
+            .connect()
             .map_err(|error| self.server.refused("refused a connection", &error))?)
     }
 
     fn execute(&self, number: u32, sql: &str) -> Result<()> {
         Ok(self
             .connect(&database(number))?
-            .batch_execute(sql)
+            .execute(sql)
             .map_err(|error| self.server.refused("refused a statement", &error))?)
     }
 
     fn query_text(&self, number: u32, sql: &str) -> Result<Option<String>> {
         let mut client = self.connect(&database(number))?;
         let row = client
-            .query_opt(sql, &[])
+            .query_opt(sql)
             .map_err(|error| self.server.refused("refused a query", &error))?;
         Ok(row
-            .map_or(Ok(None), |row| row.try_get(0))
+            .map_or(Ok(None), |row| field(&row, 0))
             .map_err(|error| self.server.refused("answered unexpectedly", &error))?)
     }
 
@@ -179,12 +182,11 @@ impl Subscriber {
         let wanted = wanted.unwrap_or_default();
         for number in 1..=self.subscriptions {
             let mut client = self.connect(&database(number))?;
-            let sql = format!("SELECT true FROM beat WHERE id = '{wanted}'");
             until("that a subscription has everything", || {
-                let row = client
-                    .query_opt(&sql, &[])
+                let rows = client
+                    .query_with("SELECT true FROM beat WHERE id = $1", &[&wanted])
                     .map_err(|error| self.server.refused("refused a query", &error))?;
-                Ok(row.is_some())
+                Ok(!rows.is_empty())
             })?;
         }
         Ok(())
@@ -206,10 +208,10 @@ impl Subscriber {
             let now = Micros::now();
             let sql = "SELECT id, (extract(epoch FROM received) * 1000000)::bigint FROM beat \
                        WHERE received IS NOT NULL";
-            let received: std::result::Result<BTreeMap<i64, i64>, postgres::Error> =
-                client.query(sql, &[]).and_then(|rows| {
+            let received: std::result::Result<BTreeMap<i64, i64>, ClientError> =
+                client.query(sql).and_then(|rows| {
                     rows.iter()
-                        .map(|row| Ok((row.try_get(0)?, row.try_get(1)?)))
+                        .map(|row| Ok((field(row, 0)?, field(row, 1)?)))
                         .collect()
                 });
             let received =

@@ -11,8 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection};
 use lockstep_lab::server::{SUPERUSER, Server};
-use postgres::Client;
 
 use crate::Result;
 
@@ -43,7 +43,7 @@ impl Horizon {
                 wait(first, &theirs);
                 // An error ends the turns: the server is gone, which others report.
                 while !theirs.load(Ordering::Relaxed)
-                    && client.batch_execute("COMMIT").is_ok()
+                    && client.execute("COMMIT").is_ok()
                     && begin(&mut client).is_ok()
                 {
                     wait(KEPT, &theirs);
@@ -54,8 +54,8 @@ impl Horizon {
     }
 }
 
-fn begin(client: &mut Client) -> std::result::Result<(), postgres::Error> {
-    client.batch_execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
+fn begin(client: &mut Connection) -> std::result::Result<(), ClientError> {
+    client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1")
 }
 
 fn wait(length: Duration, stop: &AtomicBool) {

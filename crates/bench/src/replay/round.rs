@@ -3,14 +3,15 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::{Micros, Sample};
 use lockstep_lab::server::{PATIENCE, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, Workload};
-use lockstep_lab::{LabError, Lsn};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
+use lockstep_wire::Lsn;
 
 use crate::Result;
 use crate::replay::temperature::Temperature;

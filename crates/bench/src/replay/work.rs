@@ -5,16 +5,16 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
-use lockstep_lab::{LabError, Lsn};
 use lockstep_player::Recording;
+use lockstep_wire::Lsn;
 
-use crate::BenchError;
-use crate::Result;
 use crate::replay::horizon::Horizon;
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
+use crate::{BenchError, Result};
 
 /// Rows that one COPY of [`Work::Bulk`] adds, in one transaction.
 const BULK_ROWS: u32 = 100_000;

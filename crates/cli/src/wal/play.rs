@@ -194,7 +194,7 @@ impl View {
         });
         self.before = Some((at, published));
         let behind =
-            |lsn: lockstep_lab::Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
+            |lsn: lockstep_wire::Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
         let sessions: Vec<String> = status
             .sessions
             .iter()

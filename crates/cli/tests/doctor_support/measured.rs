@@ -8,9 +8,9 @@ use std::time::{Duration, Instant};
 
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
+use lockstep_client::Connection;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_lag::Cause;
-use postgres::{Client, SimpleQueryMessage};
 
 /// How often to look; doctor does it ten times a second.
 const EVERY: Duration = Duration::from_millis(60);
@@ -224,14 +224,13 @@ impl Measuring {
     }
 }
 
-fn ask(client: &mut Client, sql: &str) -> Answer {
+fn ask(client: &mut Connection, sql: &str) -> Answer {
     let asked = Instant::now();
-    let messages = client.simple_query(sql).unwrap();
+    let rows = client.query(sql).unwrap();
     let took = asked.elapsed();
-    let text = messages.into_iter().find_map(|message| match message {
-        SimpleQueryMessage::Row(row) => row.get(0).map(str::to_owned),
-        _ => None,
-    });
+    let text = rows
+        .into_iter()
+        .find_map(|row| row.into_iter().next().flatten());
     let cpu = text.as_deref().and_then(schedstat);
     Answer {
         at: Instant::now(),

@@ -2,22 +2,31 @@
 //! the terminal's modes before and after. What is drawn is kept as a grid of characters: only
 //! what changes is sent, so words need not come in one piece.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io::{Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
+use rustix::io::ioctl_fionread;
+use rustix::termios::{Action, tcflow};
 
-/// Longest that anything may take to appear.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Longest that anything may take, on a machine that is busy with other things.
+pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// `$0` is lockstep, `$1` the folder, the rest top's arguments.
+/// Between looks at what cannot be waited for.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// `$0` is lockstep, `$1` the folder, the rest top's arguments. The shell outlives its terminal,
+/// to say how top ended.
 const SHELL: &str = r#"
+trap : HUP
 cd "$1"; shift
 stty rows 24 cols 80
 tty > tty
@@ -29,7 +38,8 @@ stty -a > after
 
 /// A screen that is shown.
 pub struct Terminal {
-    script: Script,
+    /// None once it is waited for.
+    script: Option<Script>,
     keys: ChildStdin,
     shown: Arc<(Mutex<Shown>, Condvar)>,
     reader: JoinHandle<()>,
@@ -176,7 +186,7 @@ impl Terminal {
         });
         Self {
             keys: script.stdin.take().unwrap(),
-            script: Script(script),
+            script: Some(Script(script)),
             shown,
             reader,
             folder,
@@ -184,7 +194,7 @@ impl Terminal {
     }
 
     /// Waits until this is on the screen, in one line.
-    pub fn wait_for(&mut self, words: &str) {
+    pub fn wait_for(&self, words: &str) {
         let shown = self.shown.0.lock().unwrap();
         let is_missing = |shown: &mut Shown| !shown.lines().iter().any(|line| line.contains(words));
         let (shown, waited) = self
@@ -192,14 +202,14 @@ impl Terminal {
             .1
             .wait_timeout_while(shown, PATIENCE, is_missing)
             .unwrap();
-        let picture = shown.lines().join("\n");
         drop(shown);
+        let picture = self.picture();
         if std::env::var_os("LOCKSTEP_SHOW").is_some() {
             println!("{picture}");
         }
         assert!(
             !waited.timed_out(),
-            "{words:?} is not on the screen:\n{picture}"
+            "waited for {words:?}; on the screen:\n{picture}"
         );
     }
 
@@ -225,34 +235,124 @@ impl Terminal {
         kill(Pid::from_raw(pid), signal).unwrap();
     }
 
-    /// Takes the terminal away, as a connection that breaks does; waits until top has ended.
-    pub fn take_away(mut self) {
-        let pid = self.file("pid").trim().to_owned();
-        self.script.0.kill().unwrap();
-        self.script.0.wait().unwrap();
-        let process = PathBuf::from(format!("/proc/{pid}/stat"));
-        let began = Instant::now();
-        // One that has ended may not have been waited for by anybody.
-        while fs::read_to_string(&process).is_ok_and(|stat| !stat.contains(") Z ")) {
-            assert!(began.elapsed() < PATIENCE, "top goes on without a terminal");
-            std::thread::sleep(Duration::from_millis(20));
+    /// From here on top waits as soon as it draws, until [`Self::let_out`].
+    pub fn hold(&self) {
+        tcflow(self.device(), Action::OOff).unwrap();
+    }
+
+    /// Waits until top waits, since what it draws is held.
+    pub fn wait_until_held(&self) {
+        let path = format!("/proc/{}/syscall", self.file("pid").trim());
+        self.wait_until("top to write to its terminal", || {
+            let found = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+            // The number of the call, then its arguments. Only a write has standard output as
+            // the first.
+            match found.split_whitespace().nth(1) {
+                Some("0x1") => Ok(()),
+                _ => Err(format!("it is in system call {}", found.trim())),
+            }
+        });
+    }
+
+    /// What top draws comes out again.
+    pub fn let_out(&self) {
+        tcflow(self.device(), Action::OOn).unwrap();
+    }
+
+    /// Waits until the terminal has this number of bytes that were typed and not read by top.
+    pub fn wait_for_unread(&self, bytes: u64) {
+        let device = self.device();
+        self.wait_until(&format!("{bytes} bytes unread"), || {
+            match ioctl_fionread(&device).unwrap() {
+                unread if unread == bytes => Ok(()),
+                unread => Err(format!("{unread} bytes unread")),
+            }
+        });
+    }
+
+    /// Does with the terminal what a shell does while top is stopped.
+    pub fn set_line_by_line(&self) {
+        let done = Command::new("stty")
+            .args(["-F", self.file("tty").trim(), "sane"])
+            .status()
+            .unwrap();
+        assert!(done.success());
+    }
+
+    /// Takes the terminal away, as a connection that breaks does; top's exit code.
+    pub fn take_away(mut self) -> i32 {
+        drop(self.script.take());
+        let code = self.folder.path().join("code");
+        let mut said = String::new();
+        self.wait_until("top to end without a terminal", || {
+            said = fs::read_to_string(&code).unwrap_or_default();
+            match said.ends_with('\n') {
+                true => Ok(()),
+                false => Err("it goes on".to_owned()),
+            }
+        });
+        said.trim().parse().unwrap()
+    }
+
+    /// Waits until it has ended.
+    pub fn end(mut self) -> End {
+        let mut script = self.script.take().unwrap();
+        self.wait_until("top to end", || match script.0.try_wait().unwrap() {
+            Some(_) => Ok(()),
+            None => Err("it goes on".to_owned()),
+        });
+        self.wait_until("all that top wrote", || match self.reader.is_finished() {
+            true => Ok(()),
+            false => Err("the terminal is open".to_owned()),
+        });
+        let text = self.shown.0.lock().unwrap().text();
+        End {
+            code: self.file("code").trim().parse().unwrap(),
+            text,
+            before: self.file("before"),
+            after: self.file("after"),
         }
+    }
+
+    /// Waits for what can only be looked at.
+    fn wait_until(&self, what: &str, mut look: impl FnMut() -> Result<(), String>) {
+        let began = Instant::now();
+        while let Err(found) = look() {
+            let picture = self.picture();
+            assert!(
+                began.elapsed() < PATIENCE,
+                "waited for {what}, but {found}; on the screen:\n{picture}"
+            );
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    fn picture(&self) -> String {
+        self.shown.0.lock().unwrap().lines().join("\n")
+    }
+
+    /// The terminal that top has.
+    fn device(&self) -> File {
+        let mut options = File::options();
+        // It must not become the terminal of the test.
+        options.read(true).custom_flags(OFlag::O_NOCTTY.bits());
+        let path = self.file("tty");
+        let file = options.open(path.trim());
+        file.unwrap_or_else(|error| panic!("{path}: {error}"))
     }
 
     fn file(&self, name: &str) -> String {
         read(&self.folder.path().join(name))
     }
+}
 
-    /// Waits until it has ended.
-    pub fn end(mut self) -> End {
-        self.script.0.wait().unwrap();
-        self.reader.join().unwrap();
-        let file = |name: &str| read(&self.folder.path().join(name));
-        End {
-            code: file("code").trim().parse().unwrap(),
-            text: self.shown.0.lock().unwrap().text(),
-            before: file("before"),
-            after: file("after"),
+impl Drop for Terminal {
+    /// A top that hangs need not notice that its terminal is gone.
+    fn drop(&mut self) {
+        let path = |name| self.folder.path().join(name);
+        let pid = fs::read_to_string(path("pid")).unwrap_or_default();
+        if let (Ok(pid), false) = (pid.trim().parse(), path("code").exists()) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGKILL);
         }
     }
 }

@@ -8,6 +8,7 @@
 
 mod connecting;
 mod slots;
+mod statements;
 mod streaming;
 
 use lockstep_client::{Connection, Conninfo, Purpose};

@@ -84,3 +84,20 @@ impl Serialize for Cause {
         to.serialize_str(self.id())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rules::Severity;
+
+    #[test]
+    fn ids_are_unique_and_names_are_those_of_json() {
+        let ids: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.id()).collect();
+        assert_eq!(ids.len(), Cause::ALL.len());
+        for severity in [Severity::Note, Severity::Risk, Severity::Lag] {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+        }
+    }
+}

@@ -677,11 +677,6 @@ fn every_cause_has_one_rule_and_a_case() {
     let cases: BTreeSet<Cause> = cases.chain(super::relay_tests::CAUSES).collect();
     assert_eq!(rules, cases);
     assert!(rules.iter().eq(Cause::ALL));
-    let ids: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.id()).collect();
-    assert_eq!(ids.len(), Cause::ALL.len());
-    for severity in [Severity::Note, Severity::Risk, Severity::Lag] {
-        assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
-    }
 }
 
 #[test]

@@ -20,8 +20,8 @@ pub use process::{Process, process_of};
 pub use victim::Victim;
 
 use crate::Result;
-use lockstep_lab::Lsn;
 use lockstep_lab::server::Server;
+use lockstep_wire::Lsn;
 
 /// Why a crash could not be brought about.
 #[derive(Debug, thiserror::Error)]

@@ -4,10 +4,10 @@ use std::fmt;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_client::{Connection, field};
+use lockstep_lab::Result;
 use lockstep_lab::server::{PATIENCE, SUPERUSER, Server};
-use lockstep_lab::{Lsn, Result};
-use postgres::Client;
-
+use lockstep_wire::Lsn;
 /// How long replay stands still before [`Moment::Further`] gives up on more WAL.
 pub const QUIET: Duration = Duration::from_secs(3);
 
@@ -92,10 +92,10 @@ fn await_further(standby: &mut Server, bytes: u64) -> Result<()> {
 
 /// One session for all looks: connecting each time would take longer than what is looked
 /// for.
-fn replayed(client: &mut Client, standby: &Server) -> Result<Lsn> {
+fn replayed(client: &mut Connection, standby: &Server) -> Result<Lsn> {
     client
-        .query_one("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')", &[])
-        .and_then(|row| row.try_get(0))
+        .query_one("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')")
+        .and_then(|row| field(&row, 0))
         .map_err(|error| standby.refused("refused a query", &error))
 }
 
@@ -114,7 +114,7 @@ fn await_restartpoint(primary: &Server, standby: &mut Server) -> Result<()> {
     let mut client = standby.connect(SUPERUSER, "lockstep lab moment")?;
     let seen = standby.log_length();
     // Ends in an error when the server crashes under it.
-    thread::spawn(move || client.batch_execute("CHECKPOINT"));
+    thread::spawn(move || client.execute("CHECKPOINT"));
     await_logged(standby, seen, "restartpoint starting")
 }
 

@@ -5,16 +5,23 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use lockstep_lab::Lsn;
-use postgres::error::SqlState;
-use postgres::{Client, Config, NoTls, Transaction};
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_lab::address::ServerAddress;
+use lockstep_wire::Lsn;
 
 use crate::invariants::check::{Scan, Seen, What, judge};
 use crate::invariants::tables::{TABLES, Table};
+use crate::invariants::writers::DEADLOCK;
 use crate::invariants::{MOST_KEPT, Report, Violation, locked};
 
 /// How long to wait before connecting again.
 const AGAIN: Duration = Duration::from_millis(50);
+
+/// SQLSTATEs that say why a check has failed.
+const ADMIN_SHUTDOWN: &str = "57P01";
+const CRASH_SHUTDOWN: &str = "57P02";
+const CANNOT_CONNECT_NOW: &str = "57P03";
+const DATABASE_DROPPED: &str = "57P04";
 
 /// What readers share with their owner.
 #[derive(Debug, Default)]
@@ -24,8 +31,8 @@ pub(super) struct Shared {
 }
 
 pub(super) struct Reader {
-    config: Config,
-    client: Option<Client>,
+    config: ServerAddress,
+    client: Option<Connection>,
     shared: Arc<Shared>,
     rounds: u32,
 }
@@ -38,7 +45,12 @@ struct Place {
 }
 
 impl Reader {
-    pub(super) fn new(config: Config, client: Client, shared: Arc<Shared>, rounds: u32) -> Self {
+    pub(super) fn new(
+        config: ServerAddress,
+        client: Connection,
+        shared: Arc<Shared>,
+        rounds: u32,
+    ) -> Self {
         Self {
             config,
             client: Some(client),
@@ -60,6 +72,8 @@ impl Reader {
             };
             if let Err(error) = self.snapshot(&mut client, &mut place) {
                 self.failed(&error, &place);
+                // An error here is one of the connection, which the next line looks at.
+                let _ = client.execute("ROLLBACK");
             }
             if !client.is_closed() {
                 self.client = Some(client);
@@ -67,24 +81,20 @@ impl Reader {
         }
     }
 
-    fn connect(&self) -> Option<Client> {
-        self.config.connect(NoTls).ok()
+    fn connect(&self) -> Option<Connection> {
+        self.config.connect().ok()
     }
 
-    fn snapshot(&self, client: &mut Client, place: &mut Place) -> Result<(), postgres::Error> {
-        let mut transaction = client
-            .build_transaction()
-            .isolation_level(postgres::IsolationLevel::RepeatableRead)
-            .read_only(true)
-            .start()?;
-        let before = replayed(&mut transaction)?;
+    fn snapshot(&self, client: &mut Connection, place: &mut Place) -> Result<(), ClientError> {
+        client.execute("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY")?;
+        let before = replayed(client)?;
         let mut first: [Option<Seen>; TABLES.len()] = [None; TABLES.len()];
         for round in 1..=self.rounds {
             place.round = round;
             for (table, first) in TABLES.iter().zip(&mut first) {
                 for scan in Scan::ALL {
                     (place.table, place.scan) = (table, scan);
-                    let Some(seen) = self.read(&mut transaction, table, scan)? else {
+                    let Some(seen) = self.read(client, table, scan)? else {
                         continue;
                     };
                     self.judge(seen, *first, place);
@@ -92,11 +102,11 @@ impl Reader {
                 }
             }
             if self.shared.stop.load(Ordering::SeqCst) && round < self.rounds {
-                return Ok(());
+                return client.execute("ROLLBACK");
             }
         }
-        let after = replayed(&mut transaction)?;
-        transaction.commit()?;
+        let after = replayed(client)?;
+        client.execute("COMMIT")?;
         let mut report = locked(&self.shared.report);
         report.snapshots += 1;
         if self.rounds > 1 {
@@ -109,32 +119,32 @@ impl Reader {
     /// Reads the table; None if the plan is another, so that the check says nothing.
     fn read(
         &self,
-        transaction: &mut Transaction<'_>,
+        client: &mut Connection,
         table: &Table,
         scan: Scan,
-    ) -> Result<Option<Seen>, postgres::Error> {
-        transaction.batch_execute(&scan.settings())?;
+    ) -> Result<Option<Seen>, ClientError> {
+        client.execute(&scan.settings())?;
         let query = scan.query(table);
         // Only running it tells how often the visibility map was of use.
         let how = match scan {
             Scan::IndexOnly => "ANALYZE, COSTS off, TIMING off, SUMMARY off",
             _ => "COSTS off",
         };
-        let plan: Vec<String> = transaction
-            .query(&format!("EXPLAIN ({how}) {query}"), &[])?
+        let plan: Vec<String> = client
+            .query(&format!("EXPLAIN ({how}) {query}"))?
             .iter()
-            .map(|row| row.try_get(0))
+            .map(|row| field(row, 0))
             .collect::<Result<_, _>>()?;
         if !scan.is_in(&plan, table) {
             locked(&self.shared.report).void += 1;
             return Ok(None);
         }
-        let row = transaction.query_one(&query, &[])?;
+        let row = client.query_one(&query)?;
         let seen = Seen {
-            count: row.try_get(0)?,
-            keys: row.try_get(1)?,
-            values: row.try_get(2)?,
-            wrong: row.try_get(3)?,
+            count: field(&row, 0)?,
+            keys: field(&row, 1)?,
+            values: field(&row, 2)?,
+            wrong: field(&row, 3)?,
         };
         let mut report = locked(&self.shared.report);
         *report.checks.entry(scan).or_default() += 1;
@@ -164,16 +174,16 @@ impl Reader {
         }
     }
 
-    fn failed(&self, error: &postgres::Error, place: &Place) {
-        let Some(db) = error.as_db_error() else {
+    fn failed(&self, error: &ClientError, place: &Place) {
+        let Some(report) = error.report() else {
             locked(&self.shared.report).lost += 1;
             return;
         };
-        match cause(db.code(), db.message()) {
+        match cause(&report.sqlstate, &report.message) {
             Cause::Conflict => locked(&self.shared.report).conflicts += 1,
             Cause::Lost => locked(&self.shared.report).lost += 1,
             Cause::Failure => {
-                let text = format!("{}: {}", db.code().code(), db.message());
+                let text = format!("{}: {}", report.sqlstate, report.message);
                 self.violation(What::Error(text), place);
             }
         }
@@ -188,28 +198,20 @@ enum Cause {
 }
 
 /// Why a check failed: replay came first, the server went away, or something is wrong.
-fn cause(code: &SqlState, message: &str) -> Cause {
+fn cause(sqlstate: &str, message: &str) -> Cause {
     let conflict = message.contains("conflict with recovery")
-        || *code == SqlState::T_R_DEADLOCK_DETECTED
-        || *code == SqlState::DATABASE_DROPPED;
-    let lost = [
-        SqlState::ADMIN_SHUTDOWN,
-        SqlState::CRASH_SHUTDOWN,
-        SqlState::CANNOT_CONNECT_NOW,
-    ];
+        || [DEADLOCK, DATABASE_DROPPED].contains(&sqlstate);
     if conflict {
         Cause::Conflict
-    } else if lost.contains(code) {
+    } else if [ADMIN_SHUTDOWN, CRASH_SHUTDOWN, CANNOT_CONNECT_NOW].contains(&sqlstate) {
         Cause::Lost
     } else {
         Cause::Failure
     }
 }
 
-fn replayed(transaction: &mut Transaction<'_>) -> Result<Option<Lsn>, postgres::Error> {
-    transaction
-        .query_one("SELECT pg_last_wal_replay_lsn()", &[])?
-        .try_get(0)
+fn replayed(client: &mut Connection) -> Result<Option<Lsn>, ClientError> {
+    field(&client.query_one("SELECT pg_last_wal_replay_lsn()")?, 0)
 }
 
 /// Rows for which an index-only scan had to look at the table.
@@ -224,37 +226,25 @@ mod tests {
 
     #[test]
     fn only_conflicts_and_crashes_are_forgiven() {
-        let serialization = SqlState::T_R_SERIALIZATION_FAILURE;
+        let serialization = "40001";
         for (code, message, expected) in [
             (
-                serialization.clone(),
+                serialization,
                 "canceling statement due to conflict with recovery",
                 Cause::Conflict,
             ),
             (
-                serialization.clone(),
+                serialization,
                 "terminating connection due to conflict with recovery",
                 Cause::Conflict,
             ),
             (serialization, "could not serialize access", Cause::Failure),
-            (
-                SqlState::CRASH_SHUTDOWN,
-                "terminating connection",
-                Cause::Lost,
-            ),
-            (SqlState::CANNOT_CONNECT_NOW, "starting up", Cause::Lost),
-            (
-                SqlState::DATA_CORRUPTED,
-                "could not read block 1",
-                Cause::Failure,
-            ),
-            (
-                SqlState::INTERNAL_ERROR,
-                "attempted to delete",
-                Cause::Failure,
-            ),
+            (CRASH_SHUTDOWN, "terminating connection", Cause::Lost),
+            (CANNOT_CONNECT_NOW, "starting up", Cause::Lost),
+            ("XX001", "could not read block 1", Cause::Failure),
+            ("XX000", "attempted to delete", Cause::Failure),
         ] {
-            assert_eq!(cause(&code, message), expected, "{message}");
+            assert_eq!(cause(code, message), expected, "{message}");
         }
     }
 }

@@ -6,9 +6,9 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use fastrand::Rng;
+use lockstep_client::{ClientError, Connection};
 use lockstep_lab::LabError;
 use lockstep_lab::server::{SUPERUSER, Server};
-use postgres::{Client, error::SqlState};
 
 use crate::Result;
 use crate::invariants::locked;
@@ -19,6 +19,9 @@ const DOZEN: u32 = 24;
 
 /// Pause between two rounds of vacuum.
 const VACUUM_PAUSE: Duration = Duration::from_millis(30);
+
+/// The SQLSTATE of a session that others wait for and that waits for them.
+pub(super) const DEADLOCK: &str = "40P01";
 
 #[derive(Debug, Default)]
 struct Shared {
@@ -65,7 +68,7 @@ impl Writers {
         writers.spawn(primary, |client, shared| {
             while !shared.stop.load(Ordering::SeqCst) {
                 for table in TABLES {
-                    client.batch_execute(&format!(
+                    client.execute(&format!(
                         "VACUUM (INDEX_CLEANUP on, TRUNCATE off) {SCHEMA}.{}",
                         table.name
                     ))?;
@@ -81,7 +84,7 @@ impl Writers {
     fn spawn(
         &mut self,
         primary: &Server,
-        mut work: impl FnMut(&mut Client, &Shared) -> std::result::Result<(), postgres::Error>
+        mut work: impl FnMut(&mut Connection, &Shared) -> std::result::Result<(), ClientError>
         + Send
         + 'static,
     ) -> Result<()> {
@@ -92,9 +95,7 @@ impl Writers {
                 locked(&shared.failure).get_or_insert(LabError::Refused {
                     server: id,
                     what: "failed a writer".to_owned(),
-                    reason: error
-                        .as_db_error()
-                        .map_or_else(|| error.to_string(), ToString::to_string),
+                    reason: error.words(),
                 });
             }
         }));
@@ -129,7 +130,7 @@ impl Drop for Writers {
 
 /// One transaction. Sessions that lock the same rows may end in a deadlock; that one
 /// changes nothing then.
-fn write(client: &mut Client, rng: &mut Rng) -> std::result::Result<(), postgres::Error> {
+fn write(client: &mut Connection, rng: &mut Rng) -> std::result::Result<(), ClientError> {
     let key = rng.u32(..KEYS);
     let sql = match rng.u32(..4) {
         0 => {
@@ -153,10 +154,14 @@ fn write(client: &mut Client, rng: &mut Rng) -> std::result::Result<(), postgres
         ),
         _ => recycle(rng, key),
     };
-    let done = client.batch_execute(&sql);
+    let done = client.execute(&sql);
     match done {
-        Err(error) if error.code() == Some(&SqlState::T_R_DEADLOCK_DETECTED) => {
-            client.batch_execute("ROLLBACK")
+        Err(error)
+            if error
+                .refusal()
+                .is_some_and(|refusal| refusal.sqlstate == DEADLOCK) =>
+        {
+            client.execute("ROLLBACK")
         }
         done => done,
     }

@@ -7,9 +7,9 @@ use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
+use lockstep_wire::Lsn;
 
 use crate::oracle::error::{OracleError, Result};
 
@@ -114,7 +114,9 @@ impl Control {
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        if let Some(warning) = text.lines().find(|line| line.contains("WARNING")) {
+        // From 17 on as every program warns, before with a line of its own.
+        let warns = |line: &&str| line.contains("WARNING") || line.contains("warning: ");
+        if let Some(warning) = text.lines().find(warns) {
             return Err(one_line(warning));
         }
         let fields = Fields(text);
@@ -221,6 +223,10 @@ Data page checksum version:           1
             (
                 "Database system",
                 "WARNING: Calculated CRC checksum does not match\nDatabase system",
+            ),
+            (
+                "Database system",
+                "pg_controldata: warning: calculated CRC checksum does not match\nDatabase system",
             ),
         ] {
             assert!(Control::parse(&TEXT.replacen(from, to, 1)).is_err(), "{to}");

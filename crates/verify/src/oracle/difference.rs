@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use lockstep_lab::Lsn;
+use lockstep_wire::Lsn;
 
 use crate::oracle::files::RelationFork;
 use crate::oracle::page::{Kind, Place};

@@ -6,8 +6,8 @@ use std::fs::{self, File};
 use std::io::Read;
 use std::path::PathBuf;
 
-use lockstep_lab::Lsn;
 use lockstep_lab::package::Package;
+use lockstep_wire::Lsn;
 
 use crate::oracle::difference::{Difference, Side, What};
 use crate::oracle::error::{OracleError, Result};

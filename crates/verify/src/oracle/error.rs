@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_lab::Lsn;
+use lockstep_wire::Lsn;
 
 use crate::oracle::{Side, Timeline};
 

@@ -28,8 +28,8 @@ mod wal;
 
 use std::path::Path;
 
-use lockstep_lab::Lsn;
 use lockstep_lab::package::Package;
+use lockstep_wire::Lsn;
 
 use crate::Result;
 

@@ -7,8 +7,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::package::{Package, SUPPORTED};
+use lockstep_wire::Lsn;
 use nix::errno::Errno;
 use nix::sys::signal;
 use nix::unistd::Pid;

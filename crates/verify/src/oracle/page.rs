@@ -6,7 +6,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use lockstep_lab::Lsn;
+use lockstep_wire::Lsn;
 
 use crate::oracle::Fork;
 

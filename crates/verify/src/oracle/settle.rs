@@ -1,7 +1,7 @@
 //! Bringing a primary's standbys to one position with every page on disk.
 
-use lockstep_lab::Lsn;
 use lockstep_lab::server::{Server, Stop};
+use lockstep_wire::Lsn;
 
 use crate::Result;
 

@@ -9,9 +9,9 @@ use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use lockstep_lab::Lsn;
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
+use lockstep_wire::Lsn;
 
 use crate::oracle::control::{Control, Timeline};
 use crate::oracle::error::{OracleError, Result};

@@ -68,7 +68,7 @@ fn play(server: &Server, script: &str) {
     let mut client = server.connect(SUPERUSER, "test").unwrap();
     for statement in script.split_inclusive(";\n") {
         client
-            .batch_execute(statement)
+            .execute(statement)
             .unwrap_or_else(|error| panic!("{statement}: {error:?}"));
     }
 }

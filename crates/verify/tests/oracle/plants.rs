@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use lockstep_client::field;
 use lockstep_lab::server::{SUPERUSER, Server};
 
 pub const PAGE: usize = 8192;
@@ -82,14 +83,13 @@ pub fn candidates(server: &Server) -> BTreeMap<String, Vec<Candidate>> {
                     c.relpersistence = 'u'
              FROM pg_class c LEFT JOIN pg_am a ON a.oid = c.relam
              WHERE pg_relation_filepath(c.oid) LIKE 'base/%' AND c.relpersistence <> 't'",
-            &[],
         )
         .unwrap();
     let mut found: BTreeMap<String, Vec<Candidate>> = BTreeMap::new();
     for row in rows {
-        let path: String = row.get(0);
-        let method: String = row.get(1);
-        let unlogged: bool = row.get(2);
+        let path: String = field(&row, 0).unwrap();
+        let method: String = field(&row, 1).unwrap();
+        let unlogged: bool = field(&row, 2).unwrap();
         let forks = if unlogged {
             vec!["init"]
         } else {
