@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -28,17 +29,20 @@ const SETTLED_AFTER: Duration = Duration::from_millis(50);
 const MOST_LOOKS: u32 = 100;
 
 /// What writes the WAL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Changes {
     /// pgbench's TPC-B-like transactions.
+    #[value(name = "tpcb")]
     TpcB,
-    /// One row inserted in each transaction.
+    /// One row in each transaction.
     Insert,
-    /// One transaction that inserts all rows.
+    /// One transaction with all rows.
     Giant,
 }
 
 impl Changes {
+    pub const ALL: [Self; 3] = [Self::TpcB, Self::Insert, Self::Giant];
+
     /// Its name in cases.
     pub fn name(self) -> &'static str {
         match self {

@@ -7,12 +7,13 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use lockstep_client::ClientError;
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_lab::{LabError, Role, usage};
+use lockstep_lag::{LagError, Node, Role as NodeRole};
 
 use crate::Result;
 
@@ -162,6 +163,15 @@ fn ran(pid: i32) -> Option<u64> {
 pub fn own_cpu_s() -> f64 {
     let own = i32::try_from(std::process::id()).ok();
     own.and_then(usage::cpu_s).unwrap_or(0.0)
+}
+
+/// A server of the lab as one of the nodes that are watched.
+pub fn node(name: String, role: NodeRole, conninfo: &str) -> Result<Node> {
+    Ok(Node {
+        name,
+        role,
+        conninfo: Conninfo::parse(conninfo).map_err(LagError::from)?,
+    })
 }
 
 fn database(number: u32) -> String {

@@ -100,8 +100,21 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
             std::thread::park();
         }
     }
-    complain(&format!("{error:#}"));
+    complain(&words(&error));
     ExitCode::from(code(&error))
+}
+
+/// An error and its sources, each of them once: some name theirs already.
+fn words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if words.is_empty() {
+            words = cause;
+        } else if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+    }
+    words
 }
 
 /// Writes one line to standard error. Text of servers in it is sanitized.
@@ -197,6 +210,14 @@ mod tests {
             },
             reason: "no".to_owned(),
         }
+    }
+
+    #[test]
+    fn sources_are_named_once() {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let failed = LabError::io("create", std::path::Path::new("/x"))(missing);
+        let error = anyhow::Error::from(BenchError::from(failed)).context("demo");
+        assert_eq!(words(&error), "demo: cannot create /x: entity not found");
     }
 
     #[test]

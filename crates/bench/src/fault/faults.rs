@@ -7,6 +7,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER};
 use lockstep_lab::workload::Workload;
+use lockstep_lag::Cause;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
@@ -38,8 +39,7 @@ impl Strength {
 pub struct Fault {
     /// Its name, for people and arguments.
     pub name: &'static str,
-    /// The cause to be found, as `lockstep doctor --output json` calls it.
-    pub cause: &'static str,
+    cause: Cause,
     /// Only looks like lag: healthy must be said all the same.
     pub is_false: bool,
     /// Seconds to watch it.
@@ -50,7 +50,7 @@ pub struct Fault {
 
 const fn fault(
     name: &'static str,
-    cause: &'static str,
+    cause: Cause,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
 ) -> Fault {
     Fault {
@@ -88,42 +88,50 @@ const fn only_looks(mut fault: Fault) -> Fault {
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
-        "asynchronous_apply_commit",
+        Cause::AsynchronousApplyCommit,
         asynchronous_commit,
     ),
-    fault("paused replay", "replay_paused", paused),
-    fault("recovery conflict", "recovery_conflict", conflict),
-    fault("cleanup lock", "cleanup_lock", cleanup_lock),
-    fault("starved startup", "replay_starved", starved),
+    fault("paused replay", Cause::ReplayPaused, paused),
+    fault("recovery conflict", Cause::RecoveryConflict, conflict),
+    fault("cleanup lock", Cause::CleanupLock, cleanup_lock),
+    fault("starved startup", Cause::ReplayStarved, starved),
     hurried(fault(
         "replay at one core's limit",
-        "replay_at_core_limit",
+        Cause::ReplayAtCoreLimit,
         core_limit,
     )),
     traced(fault(
         "slow storage",
-        "replay_waits_for_storage",
+        Cause::ReplayWaitsForStorage,
         slow_storage,
     )),
     traced(fault(
         "slow walreceiver fsync",
-        "slow_wal_flush",
+        Cause::SlowWalFlush,
         slow_flush,
     )),
-    fault("slow network", "slow_network", slow_network),
-    fault("one slow slot", "slow_consumer", slow_consumer),
-    traced(fault("all slots slow", "slow_decoding", slow_decoding)),
-    late(fault("giant transaction spill", "giant_transaction", giant)),
-    fault("apply blocked by a lock", "apply_blocked", apply_blocked),
+    fault("slow network", Cause::SlowNetwork, slow_network),
+    fault("one slow slot", Cause::SlowConsumer, slow_consumer),
+    traced(fault("all slots slow", Cause::SlowDecoding, slow_decoding)),
+    late(fault(
+        "giant transaction spill",
+        Cause::GiantTransaction,
+        giant,
+    )),
+    fault(
+        "apply blocked by a lock",
+        Cause::ApplyBlocked,
+        apply_blocked,
+    ),
     fault(
         "retained WAL near its limit",
-        "retained_wal_near_limit",
+        Cause::RetainedWalNearLimit,
         retained,
     ),
-    only_looks(fault("idle primary", "idle_primary", idle)),
+    only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
     only_looks(fault(
         "other database's WAL",
-        "other_databases",
+        Cause::OtherDatabases,
         other_database,
     )),
 ];
@@ -132,6 +140,11 @@ impl Fault {
     /// The fault of a name.
     pub fn named(name: &str) -> Option<&'static Self> {
         FAULTS.iter().find(|fault| fault.name == name)
+    }
+
+    /// The cause that must be found for it.
+    pub fn cause(&self) -> Cause {
+        self.cause
     }
 
     /// Why it cannot be injected here, if it cannot.
@@ -457,4 +470,34 @@ fn other_database(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inje
         .writers
         .push(Writer::start(&stage.primary, OTHER_DATABASE, sql, pause)?);
     Ok(injected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Causes that no fault injects. A new cause needs a fault, or a place here.
+    const WITHOUT_FAULT: &[Cause] = &[
+        Cause::ReplayDelayed,
+        Cause::ManySavepoints,
+        Cause::NotStreaming,
+        Cause::ApplyStopped,
+        Cause::SpillToDisk,
+        Cause::UnusedSlot,
+        Cause::RelayNotStreaming,
+        Cause::RelaySpoolNearLimit,
+        Cause::RelayReadsFromDisk,
+        Cause::FeedbackBloat,
+    ];
+
+    #[test]
+    fn every_cause_has_a_fault_or_is_known_to_have_none() {
+        let has_fault = |cause: &Cause| FAULTS.iter().any(|fault| fault.cause() == *cause);
+        let without: Vec<Cause> = Cause::ALL
+            .iter()
+            .filter(|cause| !has_fault(cause))
+            .copied()
+            .collect();
+        assert_eq!(without, WITHOUT_FAULT);
+    }
 }

@@ -7,13 +7,12 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_wire::Lsn;
 
+use super::fanout::SubscriberKind;
 use super::publisher;
 use super::scene::{Scene, Spent, Way};
 use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::Result;
-
-pub use super::fanout::Kind;
 
 /// How long catching up may take.
 const LONGEST: Duration = Duration::from_secs(3_600);
@@ -28,7 +27,7 @@ const ROWS_OF_TPC_B: u64 = 4;
 #[derive(Debug, Clone)]
 pub struct CatchUpSpec {
     /// What the consumer is.
-    pub kind: Kind,
+    pub kind: SubscriberKind,
     /// How it reaches the primary.
     pub way: Way,
     /// pgbench scale.
@@ -114,7 +113,7 @@ fn begin_and_stop(
     spec: &CatchUpSpec,
 ) -> Result<Consumer> {
     match spec.kind {
-        Kind::Null => {
+        SubscriberKind::Null => {
             scene.endpoint().create_slot(SLOT)?;
             let sink = scene.sink(lab, SLOT, None)?;
             sink.set_goal(publisher::mark(primary)?);
@@ -122,7 +121,7 @@ fn begin_and_stop(
             sink.stop()?;
             Ok(Consumer::Null)
         }
-        Kind::Real => {
+        SubscriberKind::Real => {
             let subscriber = Subscriber::start(lab, 1, spec.scale, Cores::Every)?;
             subscriber.subscribe(scene.endpoint())?;
             publisher::mark(primary)?;

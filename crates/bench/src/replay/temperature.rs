@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::server::Server;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -27,14 +28,17 @@ const LEAST_BUFFERS_MB: u64 = 16;
 const PART_CACHED: f64 = 0.3;
 
 /// How warm the data is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Temperature {
     /// All of it in shared buffers.
     Cached,
-    /// Shared buffers of 30 per cent of the data, full at the start. The kernel's cache of
-    /// the data files is dropped five times a second, so the rest comes from storage.
+    // They are full at the start. The cache of the data files is dropped five times a second,
+    // so the rest comes from storage.
+    /// Shared buffers of 30 per cent of it; the kernel's cache of the rest is dropped all the time.
+    #[value(name = "30pct")]
     Part,
-    /// Room for all of it in shared buffers, nothing in there nor in the kernel's cache.
+    // Room in shared buffers; nothing in the kernel's cache either.
+    /// Nothing of it, with room for all.
     Cold,
 }
 

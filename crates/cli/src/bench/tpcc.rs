@@ -11,10 +11,10 @@ use lockstep_bench::tpcc::{
 use lockstep_lab::package::{Major, Package};
 use serde::Serialize;
 
+use super::SIGNAL_BASE;
 use crate::args::Output;
 use crate::exit::{self, DataMismatch};
 use crate::live;
-use crate::scene::SIGNAL_BASE;
 use crate::text;
 
 /// What to do with TPC-C.
