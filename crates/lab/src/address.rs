@@ -16,7 +16,7 @@ const ALONE: &str = "options='' channel_binding=disable target_session_attrs=any
 
 /// Where a server listens, and as whom to connect: for threads that may have to do it again.
 #[derive(Debug, Clone)]
-pub struct Address {
+pub struct ServerAddress {
     /// The folder of its socket.
     pub sockets: PathBuf,
     /// The number in its socket's name.
@@ -29,7 +29,7 @@ pub struct Address {
     pub application: String,
 }
 
-impl Address {
+impl ServerAddress {
     /// The same for another database.
     pub fn database(mut self, name: &str) -> Self {
         name.clone_into(&mut self.database);

@@ -14,7 +14,7 @@ use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
-use crate::address::Address;
+use crate::address::ServerAddress;
 use crate::data_folder::Origin;
 use crate::error::one_line;
 use crate::launch::Launcher;
@@ -297,8 +297,8 @@ impl Server {
     }
 
     /// How to connect, for threads that may have to do it again.
-    pub fn config(&self, user: &str, application: &str) -> Address {
-        Address {
+    pub fn config(&self, user: &str, application: &str) -> ServerAddress {
+        ServerAddress {
             sockets: self.sockets().to_path_buf(),
             port: self.port,
             database: DATABASE.to_owned(),
@@ -393,15 +393,23 @@ impl Server {
         let Some(postmaster) = self.pid() else {
             return Ok(());
         };
+        let send = |pid, signal| {
+            let _ = signal::kill(Pid::from_raw(pid), signal);
+        };
+        if children {
+            // It starts no more of them, and none sees it gone and ends in good order.
+            send(postmaster, Signal::SIGSTOP);
+        }
         let mut family = usage::children(postmaster);
-        family.insert(0, postmaster);
+        family.push(postmaster);
         let segments: Vec<_> = family
             .iter()
             .flat_map(|&pid| sweep::shared_segments(pid))
             .collect();
-        let victims = if children { family.len() } else { 1 };
-        for pid in family.into_iter().take(victims) {
-            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGKILL);
+        for pid in family {
+            if children || pid == postmaster {
+                send(pid, Signal::SIGKILL);
+            }
         }
         self.end_at_once();
         let data = self.data.clone();

@@ -18,17 +18,14 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{OnSpoolLimit, Plugin};
+use crate::config::{OnSpoolLimit, Plugin, SLOT_PREFIX};
+use crate::continuity::Known;
 use crate::error::{RelayError, Result};
-use crate::ingest::check::Known;
 use crate::lock::lock;
 use crate::log::{FileStorage, Limits, Log, LogError};
 use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
-use crate::stats::GroupStat;
-
-/// What slots on the primary begin with; the group's name follows.
-pub const SLOT_PREFIX: &str = "lockstep_";
+use crate::stats::{GroupStat, GroupState};
 
 /// What a group's file is called.
 const FILE: &str = "group.json";
@@ -96,7 +93,7 @@ struct Kept {
 /// What a group does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// The feeder looks for the primary; entered at the start and when a connection is
+    /// The receiver looks for the primary; entered at the start and when a connection is
     /// lost, left for `Streaming` or `Failed`.
     Connecting,
     /// Entered once the primary streams.
@@ -336,7 +333,7 @@ impl Group {
         })
     }
 
-    /// Removes the group: its slot on the primary, then its folder. Its feeder must have
+    /// Removes the group: its slot on the primary, then its folder. Its receiver must have
     /// ended, and no subscriber may use it.
     pub fn remove(&self) -> Result<()> {
         let mut upstream = self.primary.connect(&self.key.database)?;
@@ -609,12 +606,11 @@ impl Group {
             publications: self.key.publications.clone(),
             plugin: self.plugin.clone(),
             state: match phase {
-                Phase::Connecting => "connecting",
-                Phase::Streaming => "streaming",
-                Phase::Waiting(_) => "waiting",
-                Phase::Failed(_) => "failed",
-            }
-            .to_owned(),
+                Phase::Connecting => GroupState::Connecting,
+                Phase::Streaming => GroupState::Streaming,
+                Phase::Waiting(_) => GroupState::Waiting,
+                Phase::Failed(_) => GroupState::Failed,
+            },
             reason: lock(&self.reason).clone(),
             primary: match phase {
                 Phase::Streaming | Phase::Waiting(_) => self.primary.name(),

@@ -5,10 +5,11 @@ use std::sync::{Mutex, PoisonError};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
-use crate::ingest::feeder::APPLICATION_NAME;
+/// `application_name` of connections to the primary.
+const APPLICATION_NAME: &str = "lockstep relay";
 
-/// What subscribers set, so that values do not depend on the server's settings. Those that
-/// servers report are [`crate::owner`]'s condition for sharing a stream.
+/// What subscribers set, so that values do not depend on the server's settings. A stream is
+/// shared only with sessions whose reported settings are the same.
 const AS_SUBSCRIBERS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3";
 
 /// The primary.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_relay::config::{Config, Flags};
-use lockstep_relay::relay;
+use lockstep_relay::run;
 use lockstep_service::logging;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
@@ -135,7 +135,7 @@ async fn until_signal(config: Config) -> Result<()> {
     let _too_large = signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).context(signals)?;
     let (stop, stopping) = watch::channel(false);
     let (reload, reloads) = mpsc::channel(MOST_RELOADS);
-    let mut running = std::pin::pin!(relay::run(config, stopping, reloads));
+    let mut running = std::pin::pin!(run::run(config, stopping, reloads));
     loop {
         tokio::select! {
             result = &mut running => return Ok(result?),

@@ -6,7 +6,7 @@ use std::process::{Command, Output};
 use std::sync::Arc;
 
 use lockstep_relay::console::{Console, Rights};
-use lockstep_relay::stats::{GroupStat, Reset, SlotStat, Snapshot, Source};
+use lockstep_relay::stats::{GroupStat, GroupState, Reset, SlotStat, Snapshot, Source};
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::frame;
 use lockstep_wire::frontend::Frontend;
@@ -36,12 +36,12 @@ impl Source for Relay {
     }
 }
 
-fn snapshot(state: &str) -> Snapshot {
-    let group = |name: &str, state: &str, reason: &str| GroupStat {
+fn snapshot(state: GroupState) -> Snapshot {
+    let group = |name: &str, state, reason: &str| GroupStat {
         name: name.to_owned(),
         upstream_slot: format!("lockstep_{name}"),
         database: "app".to_owned(),
-        state: state.to_owned(),
+        state,
         reason: reason.to_owned(),
         primary: "db1:5432".to_owned(),
         received: 0x40.into(),
@@ -65,7 +65,7 @@ fn snapshot(state: &str) -> Snapshot {
     };
     Snapshot {
         groups: vec![
-            group("orders", "streaming", ""),
+            group("orders", GroupState::Streaming, ""),
             group("other", state, "the spool is full"),
         ],
         slots: vec![
@@ -163,7 +163,7 @@ fn text(bytes: &[u8]) -> &str {
 
 #[test]
 fn tables_show_groups_slots_and_hit_rates() {
-    let output = status(console(snapshot("streaming"), true), &[]);
+    let output = status(console(snapshot(GroupState::Streaming), true), &[]);
     assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
     assert_eq!(
         text(&output.stdout),
@@ -181,7 +181,10 @@ idle   orders            -       0/38            0/28             99           0
 
 #[test]
 fn json_has_everything_with_numbers_as_numbers() {
-    let output = status(console(snapshot("streaming"), true), &["--output", "json"]);
+    let output = status(
+        console(snapshot(GroupState::Streaming), true),
+        &["--output", "json"],
+    );
     assert_eq!(output.status.code(), Some(0));
     let found: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(found["upstream"][0]["transactions"], 12);
@@ -209,7 +212,7 @@ fn json_has_everything_with_numbers_as_numbers() {
 #[test]
 fn a_group_that_does_not_stream_is_exit_code_6() {
     for more in [&[][..], &["--output", "json"]] {
-        let output = status(console(snapshot("waiting"), true), more);
+        let output = status(console(snapshot(GroupState::Waiting), true), more);
         assert_eq!(output.status.code(), Some(6));
         // What was found is shown all the same.
         assert!(text(&output.stdout).contains("lockstep_other"));
@@ -222,7 +225,7 @@ fn a_group_that_does_not_stream_is_exit_code_6() {
 
 #[test]
 fn refusals_and_strangers_are_exit_code_3() {
-    let refused = status(console(snapshot("streaming"), false), &[]);
+    let refused = status(console(snapshot(GroupState::Streaming), false), &[]);
     let stranger = status(
         Box::new(|_| {
             let mut out = Vec::new();

@@ -27,6 +27,7 @@ pub use change::{Applies, Change};
 pub use error::{ConfigError, Place};
 pub use group::{
     GroupConfig, LONGEST_GROUP_NAME, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin,
+    SLOT_PREFIX,
 };
 
 use key::{KEYS, Key};

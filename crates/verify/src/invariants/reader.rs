@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, field};
-use lockstep_lab::address::Address;
+use lockstep_lab::address::ServerAddress;
 use lockstep_wire::Lsn;
 
 use crate::invariants::check::{Scan, Seen, What, judge};
@@ -31,7 +31,7 @@ pub(super) struct Shared {
 }
 
 pub(super) struct Reader {
-    config: Address,
+    config: ServerAddress,
     client: Option<Connection>,
     shared: Arc<Shared>,
     rounds: u32,
@@ -46,7 +46,7 @@ struct Place {
 
 impl Reader {
     pub(super) fn new(
-        config: Address,
+        config: ServerAddress,
         client: Connection,
         shared: Arc<Shared>,
         rounds: u32,
