@@ -61,12 +61,12 @@ soak: check-pg ## hours: replay of 50 seeds, crashes, invariants, planted faults
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
-	@scripts/cargo test --locked --release -p lockstep-verify --test oracle -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-verify --test oracle planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle:: -- --skip planted
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/setup test
-	@scripts/cargo test --locked -p lockstep-cli --test doctor_matrix -- --ignored --nocapture
+	@scripts/cargo test --locked -p lockstep-cli --test cli doctor_matrix:: -- --ignored --nocapture
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers

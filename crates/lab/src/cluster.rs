@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::account::Account;
+use crate::data_folder::Origin;
 use crate::extension::StagedExtension;
 use crate::guard::{self, Guard, ReaperProgram};
 use crate::launch::Launcher;
@@ -37,6 +38,9 @@ pub struct Lab {
     launcher: Arc<Launcher>,
     package: Package,
     extension: Option<StagedExtension>,
+    /// Settings of every server that has no others.
+    pub(crate) settings: Settings,
+    pub(crate) origin: Arc<Origin>,
 }
 
 impl Lab {
@@ -63,6 +67,8 @@ impl Lab {
             launcher,
             package,
             extension,
+            settings: Settings::new(),
+            origin: Arc::new(Origin::Initdb),
         })
     }
 
@@ -129,7 +135,10 @@ impl Lab {
         primary: &Server,
         settings: &Settings,
     ) -> Result<Server> {
-        server.back_up(primary)?;
+        let fsync = settings
+            .get("fsync")
+            .or_else(|| primary.settings.get("fsync"));
+        server.back_up(primary, fsync.is_none_or(|fsync| fsync != "off"))?;
         server.set(primary.settings.clone())?;
         server.set(settings.clone())?;
         server.start()?;
@@ -140,10 +149,12 @@ impl Lab {
         let mut server = Server::new(
             Arc::clone(&self.launcher),
             self.package.clone(),
+            Arc::clone(&self.origin),
             role,
             name,
             port,
         )?;
+        server.settings.extend(self.settings.clone());
         if let Some(extension) = &self.extension {
             server.settings.extend(extension.paths());
         }

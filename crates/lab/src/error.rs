@@ -53,6 +53,11 @@ pub enum LabError {
     /// The staged extension is not there.
     #[error("the extension is not built: {0} does not exist; run `make build`")]
     MissingStage(PathBuf),
+    /// A test needs the staged extension, and nobody says where it is.
+    #[error(
+        "LOCKSTEP_EXTENSION_STAGE is not set; run the tests with `make test`, which builds the extension and sets it"
+    )]
+    NoStage,
     /// Root, and no account to run servers as.
     #[error(
         "PostgreSQL refuses to run as root, and there is neither an account postgres nor nobody; create one or run as another user"

@@ -16,8 +16,10 @@
 pub mod account;
 pub mod address;
 pub mod cluster;
+mod data_folder;
 pub mod error;
 pub mod extension;
+pub mod for_tests;
 pub mod guard;
 pub mod launch;
 pub mod machine;

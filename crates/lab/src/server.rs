@@ -15,6 +15,7 @@ use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 
 use crate::address::ServerAddress;
+use crate::data_folder::Origin;
 use crate::error::one_line;
 use crate::launch::Launcher;
 use crate::package::Package;
@@ -55,6 +56,7 @@ pub struct Server {
     pub(crate) id: ServerId,
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) package: Package,
+    origin: Arc<Origin>,
     pub(crate) data: PathBuf,
     log: PathBuf,
     port: u16,
@@ -70,6 +72,7 @@ impl Server {
     pub(crate) fn new(
         launcher: Arc<Launcher>,
         package: Package,
+        origin: Arc<Origin>,
         role: Role,
         name: &str,
         chosen_port: Option<u16>,
@@ -92,6 +95,7 @@ impl Server {
             log: folder.join(format!("{name}.log")),
             launcher,
             package,
+            origin,
             data,
             port,
             side: match role {
@@ -150,14 +154,11 @@ impl Server {
         )
     }
 
-    /// Runs initdb: C.UTF-8, and no passwords, as the sockets' folder is ours alone.
+    /// Makes its data folder, of a cluster of its own.
     pub fn init(&self) -> Result<()> {
         refuse_used_folder(&self.data)?;
-        let mut initdb = self.launcher.command(self.package.program("initdb"));
-        initdb.arg("-D").arg(&self.data);
-        initdb.args(["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8"]);
-        initdb.args(["--locale=C.UTF-8", "--no-sync", "--no-instructions"]);
-        self.launcher.run(initdb)?;
+        self.origin
+            .make(&self.launcher, &self.package, &self.data)?;
         self.include_settings()
     }
 

@@ -79,6 +79,8 @@ impl Injected {
 
 fn small(logical: bool) -> Settings {
     let mut settings: Settings = [
+        // One of the faults is that this is slow.
+        ("fsync", "on"),
         ("shared_buffers", if logical { "256MB" } else { "32MB" }),
         ("max_connections", "100"),
         ("max_wal_senders", "20"),

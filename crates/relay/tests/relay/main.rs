@@ -4,8 +4,7 @@
     clippy::expect_used,
     clippy::indexing_slicing,
     clippy::panic,
-    clippy::unwrap_used,
-    missing_docs
+    clippy::unwrap_used
 )]
 
 mod disk;
@@ -16,8 +15,4 @@ mod serve_lab;
 mod serve_random;
 mod simulation;
 
-/// See [`serve_lab::reaper`].
-#[test]
-fn reaper_entry() {
-    serve_lab::reaper();
-}
+lockstep_lab::reaper_entry!();

@@ -6,8 +6,9 @@ use std::process::Stdio;
 use std::sync::Arc;
 
 use crate::serve_lab::{
-    Options, Relay, certificate, complaint, lab, primary, printed, program, psql, rules, run,
+    Options, Relay, certificate, complaint, primary, printed, program, psql, rules, run,
 };
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{Server, Stop};
 use lockstep_relay::serve::{Tls, TlsToPrimary, Verify};
 use lockstep_service::tls::TlsFiles;
@@ -31,7 +32,7 @@ fn roles(server: &Server) {
 
 #[test]
 fn sessions_are_those_of_the_primary() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     roles(&server);
     server.execute("CREATE TABLE t (a int, v text)").unwrap();
@@ -86,7 +87,7 @@ fn sessions_are_those_of_the_primary() {
 
 #[test]
 fn both_kinds_of_passwords_pass() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     roles(&server);
     let relay = Relay::start(Options::of(&server));
@@ -100,7 +101,7 @@ fn both_kinds_of_passwords_pass() {
 
 #[test]
 fn a_cancel_request_reaches_the_primary() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     let us = relay.conninfo("postgres", "");
@@ -143,7 +144,7 @@ fn a_cancel_request_reaches_the_primary() {
 
 #[test]
 fn replication_sessions_are_shared_between_primary_and_owner() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     let us = relay.conninfo("postgres", "replication=database");
@@ -187,7 +188,7 @@ fn replication_sessions_are_shared_between_primary_and_owner() {
 
 #[test]
 fn slots_of_the_primary_and_of_the_relay_are_streamed() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     // A slot of the primary passes through.
@@ -240,7 +241,7 @@ fn slots_of_the_primary_and_of_the_relay_are_streamed() {
 
 #[test]
 fn physical_replication_passes() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     let folder = tempfile::tempdir().unwrap();
@@ -263,7 +264,7 @@ fn physical_replication_passes() {
 
 #[test]
 fn the_console_asks_the_primary_who_it_is() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let server = primary(&lab, &[]);
     server
         .execute(
@@ -320,7 +321,7 @@ fn the_console_asks_the_primary_who_it_is() {
 
 #[test]
 fn a_primary_that_goes_away_is_missed_as_it_would_be() {
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let mut server = primary(&lab, &[]);
     let relay = Relay::start(Options::of(&server));
     let us = relay.conninfo("postgres", "");
@@ -362,7 +363,7 @@ fn tls_on_either_leg_and_on_both() {
     let Some((certificate_file, key)) = certificate(folder.path(), true) else {
         return;
     };
-    let lab = lab();
+    let lab = Lab::for_tests().unwrap();
     let mut server = primary(&lab, &[]);
     let owner = std::fs::metadata(server.data()).unwrap();
     for (from, name) in [(&certificate_file, "server.crt"), (&key, "server.key")] {

@@ -172,7 +172,7 @@ fn is_mounted(folder: &Path) -> bool {
         .any(|mount| mount == folder)
 }
 
-/// As [`Lab::standby`], with its data on a disk that can lose power.
+/// As [`Lab::standby`], with its data on a disk that can lose power, and fsync on.
 pub fn standby_on_disk(
     lab: &Lab,
     primary: &Server,
@@ -182,6 +182,8 @@ pub fn standby_on_disk(
 ) -> Result<(Server, PowerDisk)> {
     let server = lab.server(Role::Standby, name, None)?;
     let disk = PowerDisk::create(lab, name, megabytes)?;
-    let server = lab.start_standby(server, primary, settings)?;
+    let mut settings = settings.clone();
+    settings.insert("fsync".to_owned(), "on".to_owned());
+    let server = lab.start_standby(server, primary, &settings)?;
     Ok((server, disk))
 }

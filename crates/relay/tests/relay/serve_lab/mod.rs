@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Arc, Mutex};
 
-use lockstep_lab::cluster::{Lab, LabOptions};
-use lockstep_lab::guard::{self, ReaperProgram};
-use lockstep_lab::package::{Major, Package};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests;
+use lockstep_lab::package::Package;
 use lockstep_lab::server::{Server, Settings};
 use lockstep_relay::serve::{
     ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service,
@@ -23,35 +23,6 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
-
-/// The reaper of the labs, if this program was started under its name.
-pub fn reaper() {
-    if std::env::args().next().as_deref() == Some(guard::REAPER_NAME) {
-        guard::run_reaper().unwrap();
-    }
-}
-
-fn major() -> Major {
-    let major = std::env::var("PG").unwrap_or_else(|_| "15".to_owned());
-    major.parse().unwrap()
-}
-
-/// A lab without our extension.
-pub fn lab() -> Lab {
-    Lab::new(&LabOptions {
-        major: major(),
-        stage: None,
-        reaper: ReaperProgram {
-            program: std::env::current_exe().unwrap(),
-            args: ["--exact", "reaper_entry", "--nocapture"]
-                .map(str::to_owned)
-                .to_vec(),
-        },
-        space_mb: 500,
-        pinned: false,
-    })
-    .unwrap()
-}
 
 /// A primary with room for replication.
 pub fn primary(lab: &Lab, more: &[(&str, &str)]) -> Server {
@@ -296,7 +267,9 @@ const PATIENCE: &str = "120";
 
 /// A client program of the package, without anything inherited.
 pub fn program(name: &str) -> Command {
-    let path: PathBuf = Package::find(major()).unwrap().program(name);
+    let path: PathBuf = Package::find(for_tests::major().unwrap())
+        .unwrap()
+        .program(name);
     let mut command = Command::new("/usr/bin/timeout");
     command.arg(PATIENCE).arg(path);
     command.env_clear();
