@@ -28,7 +28,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak measurements lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -76,6 +76,9 @@ test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIA
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
 	@$(BINARY) bench $* $(ARGS)
+
+measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
+	@$(BINARY) bench measurements
 
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint

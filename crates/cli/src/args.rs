@@ -1,6 +1,7 @@
 //! Arguments of every command. `--help` is the reference; a test compares it with
 //! `tests/help.txt`.
 
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
@@ -98,6 +99,12 @@ pub enum Bench {
         /// What to do.
         #[command(subcommand)]
         command: TpccCommand,
+    },
+    /// Write docs/measurements.md and the README's table of claims from bench/results
+    Measurements {
+        /// The source tree to read and write
+        #[arg(value_name = "FOLDER", default_value = ".")]
+        tree: PathBuf,
     },
 }
 

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 use super::figures::{ratio, shown};
-use super::results::{Row, median, text};
+use super::results::{JsonRow, median, text};
 use super::{LOCKSTEP, MeasurementsError, Result, STOCK};
 
 /// Which way a figure is better; decides how its ratio is built.
@@ -48,7 +48,7 @@ impl Column {
     }
 
     /// The cell for the rows of one variant.
-    pub fn cell(&self, rows: &[&Row]) -> String {
+    pub fn cell(&self, rows: &[&JsonRow]) -> String {
         match self.kind {
             Kind::Median(_) => {
                 median(rows, self.key).map_or_else(String::new, |value| shown(self.key, value))
@@ -58,7 +58,7 @@ impl Column {
                 .map_or("", |row| text(row, self.key))
                 .to_owned(),
             Kind::Count => {
-                let yes = |row: &&&Row| match row.get(self.key) {
+                let yes = |row: &&&JsonRow| match row.get(self.key) {
                     Some(Value::Bool(yes)) => *yes,
                     other => other.and_then(Value::as_f64) == Some(1.0),
                 };
@@ -72,7 +72,7 @@ impl Column {
     }
 
     /// How many times better ours is, where both have the figure.
-    pub fn ratio(&self, ours: &[&Row], theirs: &[&Row]) -> Option<String> {
+    pub fn ratio(&self, ours: &[&JsonRow], theirs: &[&JsonRow]) -> Option<String> {
         let Kind::Median(better) = self.kind else {
             return None;
         };

@@ -9,7 +9,7 @@ use super::{MeasurementsError, Result, read};
 use crate::replay_lag;
 
 /// One row: flat, with units in the keys.
-pub type Row = Map<String, Value>;
+pub type JsonRow = Map<String, Value>;
 
 #[derive(Deserialize)]
 pub struct Results {
@@ -18,7 +18,7 @@ pub struct Results {
     pub commit: String,
     pub machine: String,
     pub date: String,
-    rows: Vec<Row>,
+    rows: Vec<JsonRow>,
     pub headline: Option<Headline>,
 }
 
@@ -86,9 +86,9 @@ impl Results {
     }
 
     /// Rows of a case and variant over all rounds; with a step, each round's row of that step.
-    pub fn rows(&self, case: &str, variant: &str, step: Option<usize>) -> Vec<&Row> {
-        let named = |row: &&Row| text(row, "case") == case && text(row, "variant") == variant;
-        let rows: Vec<&Row> = self.rows.iter().filter(named).collect();
+    pub fn rows(&self, case: &str, variant: &str, step: Option<usize>) -> Vec<&JsonRow> {
+        let named = |row: &&JsonRow| text(row, "case") == case && text(row, "variant") == variant;
+        let rows: Vec<&JsonRow> = self.rows.iter().filter(named).collect();
         let Some(step) = step else {
             return rows;
         };
@@ -119,12 +119,12 @@ impl Results {
 }
 
 /// Median over rows of what they have under a key; None if none has a number there.
-pub fn median(rows: &[&Row], key: &str) -> Option<f64> {
+pub fn median(rows: &[&JsonRow], key: &str) -> Option<f64> {
     replay_lag::median(rows.iter().filter_map(|row| row.get(key)?.as_f64()))
 }
 
 /// A row's text under a key; empty if there is none.
-pub fn text<'a>(row: &'a Row, key: &str) -> &'a str {
+pub fn text<'a>(row: &'a JsonRow, key: &str) -> &'a str {
     row.get(key).and_then(Value::as_str).unwrap_or_default()
 }
 

@@ -6,6 +6,7 @@ pub mod tpcc;
 use anyhow::{Context, Result};
 use lockstep_bench::demo::{self, DemoArgs};
 use lockstep_bench::host::Host;
+use lockstep_bench::measurements;
 
 use crate::args::{Bench, Output};
 use crate::exit;
@@ -19,6 +20,12 @@ pub fn run(benchmark: &Bench) -> Result<()> {
     match benchmark {
         Bench::Measure(command) => Ok(command.run(&host()?, &mut Terminal::new(Output::Text))?),
         Bench::Tpcc { command } => tpcc::run(command),
+        Bench::Measurements { tree } => {
+            for path in measurements::write(tree)? {
+                println!("written: {}", path.display());
+            }
+            Ok(())
+        }
     }
 }
 

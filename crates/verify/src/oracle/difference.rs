@@ -5,7 +5,7 @@ use std::fmt;
 use lockstep_wire::Lsn;
 
 use crate::oracle::files::RelationFork;
-use crate::oracle::page::{Kind, Place};
+use crate::oracle::page::{PageKind, Place};
 
 /// One of the two sides, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,11 +55,11 @@ pub enum What {
         place: Place,
     },
     /// The pages are of different access methods, or one is new.
-    Kind {
+    PageKind {
         /// A's.
-        a: Kind,
+        a: PageKind,
         /// B's.
-        b: Kind,
+        b: PageKind,
     },
     /// The page lacks the effect of a record that its side has replayed.
     Behind {
@@ -119,7 +119,7 @@ impl fmt::Display for What {
             } => {
                 write!(f, "byte {offset} ({place}) is {a:02x} in A, {b:02x} in B")
             }
-            Self::Kind { a, b } => write!(f, "a page of kind {a} in A, {b} in B"),
+            Self::PageKind { a, b } => write!(f, "a page of kind {a} in A, {b} in B"),
             Self::Behind { side, record } => {
                 write!(
                     f,

@@ -15,7 +15,7 @@ use crate::oracle::files::{Fork, RelationFork};
 use crate::oracle::folder::Found;
 use crate::oracle::mask;
 use crate::oracle::node::Node;
-use crate::oracle::page::{self, Kind, PAGE_SIZE, Place};
+use crate::oracle::page::{self, PAGE_SIZE, PageKind, Place};
 use crate::oracle::wal::Required;
 use crate::oracle::{CompareOptions, Comparison, FreeSpace};
 
@@ -414,8 +414,8 @@ fn page_at(buffer: &[u8], read: usize, index: usize) -> Option<&Page> {
 /// extended without WAL, and an empty fork's file need not exist.
 fn lack(lacking: &mut Option<Lacking>, side: Side, fork: &RelationFork, block: u32, page: &Page) {
     let (kind, masked) = mask::masked(page, fork.fork, block);
-    let map = matches!(kind, Kind::FreeSpaceMap | Kind::VisibilityMap);
-    if kind == Kind::New || map && mask::is_empty_map(&masked) {
+    let map = matches!(kind, PageKind::FreeSpaceMap | PageKind::VisibilityMap);
+    if kind == PageKind::New || map && mask::is_empty_map(&masked) {
         return;
     }
     let lacking = lacking.get_or_insert(Lacking {
@@ -436,7 +436,7 @@ fn content(fork: Fork, block: u32, a: &Page, b: &Page) -> Option<What> {
         return None;
     }
     if kind_a != kind_b {
-        return Some(What::Kind {
+        return Some(What::PageKind {
             a: kind_a,
             b: kind_b,
         });

@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use crate::oracle::Fork;
 use crate::oracle::page::{
-    self, HEADER_SIZE, Kind, Layout, LinePointer, PAGE_SIZE, header, i64_at, u16_at, u32_at,
+    self, HEADER_SIZE, Layout, LinePointer, PAGE_SIZE, PageKind, header, i64_at, u16_at, u32_at,
 };
 
 /// `pd_flags`: free line pointers, page full. Both are hints.
@@ -37,7 +37,7 @@ mod tuple {
 }
 
 /// A copy of a page with what may differ taken away.
-pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (Kind, [u8; PAGE_SIZE]) {
+pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (PageKind, [u8; PAGE_SIZE]) {
     let kind = page::kind(page, fork, block);
     let mut copy = Masked {
         bytes: *page,
@@ -54,12 +54,20 @@ pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (Kind, [u8; PAG
 }
 
 /// Makes two masked pages equal where they are in ways that only both together show.
-pub(crate) fn reconcile(kind: (Kind, Kind), a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
+pub(crate) fn reconcile(
+    kind: (PageKind, PageKind),
+    a: &mut [u8; PAGE_SIZE],
+    b: &mut [u8; PAGE_SIZE],
+) {
     match kind {
-        (Kind::Sequence, Kind::Sequence) => sequences(a, b),
+        (PageKind::Sequence, PageKind::Sequence) => sequences(a, b),
         // Pages of the maps are initialised when first read, without being written for it.
-        (Kind::New, Kind::FreeSpaceMap | Kind::VisibilityMap) if is_empty_map(b) => b.fill(0),
-        (Kind::FreeSpaceMap | Kind::VisibilityMap, Kind::New) if is_empty_map(a) => a.fill(0),
+        (PageKind::New, PageKind::FreeSpaceMap | PageKind::VisibilityMap) if is_empty_map(b) => {
+            b.fill(0)
+        }
+        (PageKind::FreeSpaceMap | PageKind::VisibilityMap, PageKind::New) if is_empty_map(a) => {
+            a.fill(0)
+        }
         _ => {}
     }
 }
@@ -112,15 +120,15 @@ struct Masked {
 }
 
 impl Masked {
-    fn apply(&mut self, kind: Kind) {
-        if kind == Kind::New {
+    fn apply(&mut self, kind: PageKind) {
+        if kind == PageKind::New {
             self.bytes.fill(0);
             return;
         }
         self.zero(header::CHECKSUM..header::FLAGS);
         match kind {
-            Kind::New | Kind::Invalid | Kind::VisibilityMap => return,
-            Kind::FreeSpaceMap => {
+            PageKind::New | PageKind::Invalid | PageKind::VisibilityMap => return,
+            PageKind::FreeSpaceMap => {
                 // fp_next_slot: where the next search begins.
                 self.zero(HEADER_SIZE..HEADER_SIZE + 4);
                 return;
@@ -130,13 +138,13 @@ impl Masked {
         self.clear(header::FLAGS, HEADER_HINTS);
         self.zero(header::PRUNE_XID..HEADER_SIZE);
         match kind {
-            Kind::Heap | Kind::Sequence => self.heap(),
-            Kind::Btree => self.btree(),
-            Kind::Hash => self.hash(),
-            Kind::Gist => self.gist(),
-            Kind::Spgist => self.spgist(),
-            Kind::Gin => self.gin(),
-            Kind::Brin => self.brin(),
+            PageKind::Heap | PageKind::Sequence => self.heap(),
+            PageKind::Btree => self.btree(),
+            PageKind::Hash => self.hash(),
+            PageKind::Gist => self.gist(),
+            PageKind::Spgist => self.spgist(),
+            PageKind::Gin => self.gin(),
+            PageKind::Brin => self.brin(),
             _ => self.hole_if_lower_is_set(),
         }
     }
@@ -345,7 +353,7 @@ mod tests {
         let equal = |a: (i64, i64), b: (i64, i64)| {
             let (kind_a, mut a) = masked(&sequence(a.0, a.1), Fork::Main, 0);
             let (kind_b, mut b) = masked(&sequence(b.0, b.1), Fork::Main, 0);
-            assert_eq!((kind_a, kind_b), (Kind::Sequence, Kind::Sequence));
+            assert_eq!((kind_a, kind_b), (PageKind::Sequence, PageKind::Sequence));
             reconcile((kind_a, kind_b), &mut a, &mut b);
             a == b
         };

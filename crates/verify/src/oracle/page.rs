@@ -1,7 +1,7 @@
 //! Pages as bytes: header, line pointers, and which access method a page belongs to.
 //!
 //! Nothing on a page is trusted: every access is checked, and a header that contradicts
-//! itself makes the page [`Kind::Invalid`], which is compared as it is.
+//! itself makes the page [`PageKind::Invalid`], which is compared as it is.
 
 use std::fmt;
 use std::ops::Range;
@@ -32,7 +32,7 @@ const SEQUENCE_MAGIC: u32 = 0x1717;
 
 /// Which access method a page belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum PageKind {
     /// Zero, or initialised and never used.
     New,
     /// A table's, TOAST included.
@@ -61,7 +61,7 @@ pub enum Kind {
     Invalid,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::New => "new",
@@ -185,34 +185,36 @@ impl LinePointer {
 
 /// Which access method the page belongs to, from what the methods write into their special
 /// areas.
-pub fn kind(page: &[u8], fork: Fork, block: u32) -> Kind {
+pub fn kind(page: &[u8], fork: Fork, block: u32) -> PageKind {
     if is_zero(page) {
-        return Kind::New;
+        return PageKind::New;
     }
     let Some(layout) = Layout::of(page) else {
-        return Kind::Invalid;
+        return PageKind::Invalid;
     };
     match fork {
-        Fork::FreeSpace => return Kind::FreeSpaceMap,
-        Fork::Visibility => return Kind::VisibilityMap,
+        Fork::FreeSpace => return PageKind::FreeSpaceMap,
+        Fork::Visibility => return PageKind::VisibilityMap,
         Fork::Main | Fork::Init => {}
     }
     let body = page.get(HEADER_SIZE..layout.special).unwrap_or_default();
     if lsn(page) == Lsn::from(0) && layout.lower == HEADER_SIZE && is_zero(body) {
-        return Kind::New;
+        return PageKind::New;
     }
     let mark = u16_at(page, page.len() - 2);
     match (page.len() - layout.special, mark) {
-        (0, _) => Kind::Heap,
-        (16, 0xff80) => Kind::Hash,
-        (16, 0xff81) => Kind::Gist,
-        (16, 0..=0xff7f) => Kind::Btree,
-        (8, 0xff82) => Kind::Spgist,
-        (8, 0xf091..=0xf093) => Kind::Brin,
+        (0, _) => PageKind::Heap,
+        (16, 0xff80) => PageKind::Hash,
+        (16, 0xff81) => PageKind::Gist,
+        (16, 0..=0xff7f) => PageKind::Btree,
+        (8, 0xff82) => PageKind::Spgist,
+        (8, 0xf091..=0xf093) => PageKind::Brin,
         // GIN's block 0 is its metapage, which has flags: no confusion.
-        (8, 0) if block == 0 && u32_at(page, layout.special) == SEQUENCE_MAGIC => Kind::Sequence,
-        (8, 0..=0x1ff) => Kind::Gin,
-        _ => Kind::Other,
+        (8, 0) if block == 0 && u32_at(page, layout.special) == SEQUENCE_MAGIC => {
+            PageKind::Sequence
+        }
+        (8, 0..=0x1ff) => PageKind::Gin,
+        _ => PageKind::Other,
     }
 }
 
@@ -248,7 +250,7 @@ impl fmt::Display for Place {
 
 impl Place {
     /// What lies at `offset` of this page.
-    pub fn of(page: &[u8], kind: Kind, offset: usize) -> Self {
+    pub fn of(page: &[u8], kind: PageKind, offset: usize) -> Self {
         const FIELDS: [(usize, &str); 8] = [
             (8, "pd_lsn"),
             (10, "pd_checksum"),
@@ -267,7 +269,7 @@ impl Place {
         };
         let items = !matches!(
             kind,
-            Kind::FreeSpaceMap | Kind::VisibilityMap | Kind::New | Kind::Invalid
+            PageKind::FreeSpaceMap | PageKind::VisibilityMap | PageKind::New | PageKind::Invalid
         );
         if offset >= layout.special {
             return Self::Special;
