@@ -1,4 +1,3 @@
-//! Standbys: base backup, catching up, promotion, and removal.
 
 use std::fs;
 use std::time::Duration;
@@ -9,8 +8,8 @@ use crate::server::{PATIENCE, SUPERUSER, Server, Stop};
 use crate::{LabError, Result, Role};
 
 impl Server {
-    /// Copies the running primary into this server's data folder and makes it a standby
-    /// that streams through a slot of its own, so that no WAL it needs goes away.
+    /// Copies the running primary into this server's data folder and makes this server a standby
+    /// that streams through a slot of its own, so that the primary keeps the WAL that it needs.
     pub(crate) fn back_up(&self, primary: &Server) -> Result<()> {
         let mut backup = self.launcher.command(self.package.program("pg_basebackup"));
         backup.arg("-D").arg(&self.data);
@@ -51,7 +50,7 @@ impl Server {
         })
     }
 
-    /// Waits until the standby has replayed all that the primary has flushed by now.
+    /// Waits until the standby has replayed all that the primary had flushed at the call.
     pub fn catch_up(&mut self, primary: &Server) -> Result<()> {
         let lsn = primary.flush_lsn()?;
         self.await_replay(lsn, PATIENCE)
@@ -71,7 +70,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the standby, drops its slot and removes its data, log and all.
+    /// Stops the standby, drops its slot and removes its data folder and its log.
     pub fn discard(mut self, primary: &Server) -> Result<()> {
         self.stop(Stop::Immediate)?;
         let slot = self.slot();
@@ -88,7 +87,7 @@ impl Server {
         self.remove()
     }
 
-    /// Stops the server, whatever its role, and removes its data and log.
+    /// Stops the server, primary or standby, and removes its data folder and its log.
     pub fn remove(mut self) -> Result<()> {
         self.stop(Stop::Immediate)?;
         fs::remove_dir_all(&self.data).map_err(LabError::io("remove", &self.data))?;
