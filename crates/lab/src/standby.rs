@@ -1,3 +1,4 @@
+//! Copying a primary, and what its standby can do: catch up, be promoted, be removed.
 
 use std::fs;
 use std::time::Duration;
