@@ -1,4 +1,4 @@
-//! What people see while something long runs: bars on a terminal, plain lines elsewhere.
+//! Progress of a long run: bars on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -9,18 +9,17 @@ use lockstep_bench::trial::{Stage, Tick, Watcher};
 use crate::args::Output;
 use crate::text;
 
-/// Distance of plain lines under load.
+/// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
-/// One phase of a run: a trial with its preparation.
+/// One phase of a run: a trial and its preparation.
 #[derive(Debug, Clone)]
 pub struct Phase {
-    /// What it is called.
     pub name: String,
-    /// How long its load runs, measured or not.
+    /// How long the phase's load runs, including the part that is not measured.
     pub load: Duration,
 }
 
@@ -31,9 +30,9 @@ pub struct Live {
     current: usize,
     started: Instant,
     phase_started: Instant,
-    /// How long a phase is prepared before its load: a guess, then what it last took.
+    /// How long the preparation of a phase takes: a guess at first, then the time of the last one.
     preparation: Duration,
-    /// Load of the current phase that is over.
+    /// How long the current phase's load has run.
     load_done: Duration,
     warmup: Duration,
     measured: Duration,
@@ -53,8 +52,8 @@ enum View {
 }
 
 impl Live {
-    /// Progress over `phases`. `preparation` is a first guess of what each takes before
-    /// its load; `warmup` is the part of each load that is not measured.
+    /// Progress over `phases`. `preparation` is a first guess of how long the preparation of
+    /// each takes; `warmup` is the part of each load that is not measured.
     pub fn new(
         output: Output,
         phases: Vec<Phase>,
@@ -108,9 +107,9 @@ impl Live {
         View::Bars { all, total, lines }
     }
 
-    /// Says one line that stays.
+    /// Prints one line that stays on the screen.
     pub fn say(&self, line: &str) {
-        // A reader that went away is no reason to stop the run.
+        // Ignore errors: the run goes on even if nobody reads its output any more.
         match &self.view {
             View::Bars { all, .. } => {
                 let _ = all.println(line);
@@ -124,7 +123,6 @@ impl Live {
         }
     }
 
-    /// A phase begins.
     pub fn begin(&mut self, index: usize) {
         self.current = index;
         self.phase_started = Instant::now();
@@ -132,7 +130,7 @@ impl Live {
         self.loading = false;
     }
 
-    /// A phase is over, with one line about what came of it.
+    /// Ends the current phase with one line about its result.
     pub fn end(&mut self, result: &str) {
         self.load_done = self.phase().load;
         match &self.view {
@@ -145,7 +143,7 @@ impl Live {
         }
     }
 
-    /// The run is over; bars go away, lines stay.
+    /// Ends the run. The bar of the whole run is removed; printed lines stay.
     pub fn finish(&self) {
         if let View::Bars { total, .. } = &self.view {
             total.finish_and_clear();
@@ -159,7 +157,7 @@ impl Live {
         })
     }
 
-    /// Time left, by the plan.
+    /// Expected time until the end of the run.
     fn left(&self) -> Duration {
         let later = self
             .phases
@@ -236,7 +234,7 @@ impl Watcher for Live {
     }
 }
 
-/// Prints one line of a result. A reader that went away is no failure of ours.
+/// Prints one line of a result. It is no error if nobody reads the output any more.
 pub fn print(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

@@ -1,6 +1,6 @@
 //! Figures and tables for people.
 
-/// Milliseconds, in the unit that suits.
+/// A time in milliseconds, displayed in ms or s.
 pub fn ms(value: f64) -> String {
     match value {
         v if v < 0.05 => "0 ms".to_owned(),
@@ -27,7 +27,7 @@ pub fn count(value: f64) -> String {
     }
 }
 
-/// How much lag grows in a second.
+/// The growth of lag in a second.
 pub fn slope(ms_per_s: f64) -> String {
     // Minus zero is shown as zero.
     format!(
