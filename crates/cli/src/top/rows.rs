@@ -1,6 +1,6 @@
 //! The monitor's state as rows: one for each link of a replica with its upstream, and one for
-//! each node without a link. Those are the primary, and nodes that do not answer or have no
-//! upstream among the named nodes.
+//! each node without a link: the primary, nodes that do not answer, and nodes that are not what
+//! the command line says.
 
 use std::collections::BTreeSet;
 
