@@ -1,4 +1,4 @@
-//! What people see while something long runs: bars on a terminal, plain lines elsewhere.
+//! Progress of a long run: bars on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use lockstep_bench::trial::{Stage, Tick};
 use crate::args::Output;
 use crate::text;
 
-/// Distance of plain lines under load.
+/// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
 
 /// Progress of a run made of phases.
@@ -24,9 +24,9 @@ pub struct Live {
     begun: usize,
     started: Instant,
     phase_started: Instant,
-    /// How long a phase is prepared before its load: a guess, then what it last took.
+    /// How long the preparation of a phase takes: a guess at first, then the time of the last one.
     preparation: Duration,
-    /// Load of the current phase that is over.
+    /// How long the current phase's load has run.
     load_done: Duration,
     warmup: Duration,
     measured: Duration,
@@ -100,9 +100,9 @@ impl Live {
         View::Bars { all, total, lines }
     }
 
-    /// Says one line that stays.
+    /// Prints one line that stays on the screen.
     pub fn say(&self, line: &str) {
-        // A reader that went away is no reason to stop the run.
+        // Ignore errors: the run goes on even if nobody reads its output any more.
         match &self.view {
             View::Bars { all, .. } => {
                 let _ = all.println(line);
@@ -124,7 +124,7 @@ impl Live {
         self.loading = false;
     }
 
-    /// A phase is over, with one line about what came of it.
+    /// Ends the current phase with one line about its result.
     pub fn end(&mut self, result: &str) {
         self.load_done = self.phase().load;
         match &self.view {
@@ -137,7 +137,7 @@ impl Live {
         }
     }
 
-    /// The run is over; bars go away, lines stay.
+    /// Ends the run. The bar of the whole run is removed; printed lines stay.
     pub fn finish(&self) {
         if let View::Bars { total, .. } = &self.view {
             total.finish_and_clear();
@@ -156,7 +156,7 @@ impl Live {
         })
     }
 
-    /// Time left, by the plan.
+    /// Expected time until the end of the run.
     fn left(&self) -> Duration {
         let later = self
             .phases
@@ -233,7 +233,7 @@ impl Live {
     }
 }
 
-/// Prints one line of a result. A reader that went away is no failure of ours.
+/// Prints one line of a result. It is no error if nobody reads the output any more.
 pub fn print(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

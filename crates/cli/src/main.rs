@@ -1,4 +1,4 @@
-//! The `lockstep` command: arguments in, text or JSON out, an exit code.
+//! The `lockstep` command: reads arguments, prints text or JSON, and returns an exit code.
 #![cfg_attr(
     test,
     allow(

@@ -8,17 +8,16 @@ use crate::text;
 const HEIGHT: f64 = 320.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 86.0;
-/// Part of a group's width that its bars fill.
+/// Share of a group's width that its bars fill.
 const FILLED: f64 = 0.7;
 
-/// One series: a name, a colour, and a value for each group, if there is one.
+/// One series of bars.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its colour.
     pub color: &'static str,
-    /// One for each group.
+    /// One value for each group; None draws no bar.
     pub values: Vec<Option<f64>>,
 }
 

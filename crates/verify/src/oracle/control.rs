@@ -1,7 +1,7 @@
-//! What a control file says, as the package's own `pg_controldata` reads it.
+//! Reads a control file with the package's own `pg_controldata`.
 //!
-//! Its text under `LC_ALL=C` is the same from 15 to 18 for the lines used here, and it
-//! checks the file's version and CRC. Every warning of it is a refusal.
+//! With `LC_ALL=C` the lines used here are the same from 15 to 18. pg_controldata checks the
+//! file's version and CRC; any warning from it is an error here.
 
 use std::fmt;
 use std::path::Path;
@@ -15,10 +15,10 @@ use crate::oracle::error::{OracleError, Result};
 
 const PROGRAM: &str = "pg_controldata";
 
-/// Pages of 8 kB are what the distributions build.
+/// Packaged servers have pages of 8 kB.
 const PAGE_SIZE: u32 = 8192;
 
-/// Names a cluster and all its copies.
+/// The same for a cluster and all its copies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SystemIdentifier(u64);
 
@@ -28,17 +28,14 @@ impl fmt::Display for SystemIdentifier {
     }
 }
 
-/// A timeline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Timeline(u32);
 
 impl Timeline {
-    /// Timeline `number`.
     pub(crate) fn new(number: u32) -> Self {
         Self(number)
     }
 
-    /// The number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -50,43 +47,40 @@ impl fmt::Display for Timeline {
     }
 }
 
-/// How a cluster was left, or what it does.
+/// State of a cluster in its control file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterState {
     /// A primary after a clean shutdown.
     ShutDown,
     /// A standby after a clean shutdown.
     ShutDownInRecovery,
-    /// Running, or it crashed; with the control file's own words.
+    /// A running or crashed server, with the control file's words.
     Other(String),
 }
 
 /// The part of a control file that the oracle needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// The cluster.
     pub system: SystemIdentifier,
-    /// How it was left.
     pub state: ClusterState,
     /// Start of the last checkpoint record.
     pub checkpoint: Lsn,
-    /// Where recovery from it begins.
+    /// The last checkpoint's redo position, where recovery begins.
     pub redo: Lsn,
-    /// Its timeline.
+    /// The last checkpoint's timeline.
     pub timeline: Timeline,
-    /// Minimum recovery point: no page on disk is newer (standby).
+    /// Minimum recovery point of a standby: no page on disk is newer.
     pub minimum: Lsn,
-    /// Its timeline; 0 where there is none.
+    /// The minimum recovery point's timeline; 0 if there is none.
     pub minimum_timeline: Timeline,
-    /// Bytes in a page.
     pub page_size: u32,
-    /// Pages in a relation's file.
+    /// Pages in one segment of a relation's file.
     pub segment_pages: u32,
     /// Bytes in a page of the WAL.
     pub wal_page_size: u32,
     /// Bytes in a segment of the WAL.
     pub wal_segment_size: u32,
-    /// Pages carry checksums.
+    /// Pages have checksums.
     pub checksums: bool,
 }
 
@@ -114,7 +108,8 @@ impl Control {
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        // From 17 on as every program warns, before with a line of its own.
+        // From 17 on the warning has the usual form `warning: `, before it is a line of its own
+        // with `WARNING`.
         let warns = |line: &&str| line.contains("WARNING") || line.contains("warning: ");
         if let Some(warning) = text.lines().find(warns) {
             return Err(one_line(warning));
@@ -141,7 +136,7 @@ impl Control {
         control.check()
     }
 
-    /// What arithmetic relies on.
+    /// Checks the sizes that calculations rely on.
     fn check(self) -> std::result::Result<Self, String> {
         let wal_ok = self.wal_page_size.is_power_of_two()
             && self.wal_segment_size.is_power_of_two()
