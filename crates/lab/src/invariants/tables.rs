@@ -70,11 +70,7 @@ impl Table {
 
 /// Makes the tables anew on a primary.
 pub fn prepare(primary: &Server) -> Result<()> {
-    // What is not flushed yet, a standby is not waited for to have.
-    let mut sql = format!(
-        "SET synchronous_commit = on; DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; \
-         CREATE SCHEMA {SCHEMA};"
-    );
+    let mut sql = format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA};");
     for Table { name, .. } in TABLES {
         sql.push_str(&format!(
             "CREATE TABLE {SCHEMA}.{name} (id bigserial PRIMARY KEY, k int NOT NULL, \
