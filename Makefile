@@ -61,12 +61,12 @@ soak: check-pg ## hours: replay of 50 seeds, crashes, invariants, planted faults
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
-	@scripts/cargo test --locked --release -p lockstep-lab --test oracle -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-lab --test oracle planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle:: -- --skip planted
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/setup test
-	@scripts/cargo test --locked -p lockstep-cli --test doctor_matrix -- --ignored --nocapture
+	@scripts/cargo test --locked -p lockstep-cli --test cli doctor_matrix:: -- --ignored --nocapture
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
@@ -102,9 +102,9 @@ setup: check-pg
 
 # Objects of another minor release, or of another compiler, are not reused.
 build-extension: setup
-	@mkdir -p $(EXT_BUILD)/src
+	@mkdir -p $(EXT_BUILD)
 	@{ $(PG_CONFIG) --version; gcc --version | head -n 1; } >$(EXT_BUILD)/made-with.new; \
-	cd $(EXT_BUILD) && { cmp -s made-with made-with.new || { rm -rf src/*.o .deps *.so; mv made-with.new made-with; }; }; \
+	cd $(EXT_BUILD) && { cmp -s made-with made-with.new || { rm -rf src *.so; mv made-with.new made-with; }; }; \
 	rm -f made-with.new
 	$(PGXS) all
 	@rm -rf $(STAGE)

@@ -3,11 +3,11 @@
 -- complain if the script is sourced in psql rather than via CREATE EXTENSION
 \echo Use "CREATE EXTENSION lockstep" to load this file. \quit
 
--- On the primary: what to pass to SET lockstep.wait_for_lsn on a standby.
+-- On the primary: the value to pass to SET lockstep.wait_for_lsn on a standby.
 CREATE FUNCTION lockstep_replay_token() RETURNS pg_lsn
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
--- Writes every changed page of every database to its file; the number of databases.
+-- Writes every changed page of every database to its file; returns the number of databases.
 CREATE FUNCTION lockstep_flush_buffers() RETURNS integer
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL UNSAFE;
 

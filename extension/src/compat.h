@@ -13,8 +13,8 @@
 #include "storage/proc.h"
 #include "utils/wait_event.h"
 
-#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 190000
-#error "lockstep supports PostgreSQL 15 to 18"
+#if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
+#error "lockstep supports PostgreSQL 15 to 19"
 #endif
 
 /*
@@ -58,12 +58,23 @@ ls_named_wait_event(const char *name)
 /*
  * 17, commit fa88928470 "Generate automatically code and documentation
  * related to wait events": the class of buffer pins changed its spelling.
+ * 19, commits 6c5c393b740 "Rename BUFFERPIN wait event class to BUFFER" and
+ * fcb9c977aa5 "bufmgr: Implement buffer content locks independently of
+ * lwlocks": the class also has waits for the lock of a buffer's content, so the
+ * event counts. True for an event that waits until no other process pins a
+ * buffer.
  */
-#if PG_VERSION_NUM >= 170000
-#define LS_WAIT_BUFFER_PIN PG_WAIT_BUFFERPIN
+static inline bool
+ls_waits_for_buffer_pin(uint32 event)
+{
+#if PG_VERSION_NUM >= 190000
+	return event == WAIT_EVENT_BUFFER_CLEANUP;
+#elif PG_VERSION_NUM >= 170000
+	return (event & 0xFF000000U) == PG_WAIT_BUFFERPIN;
 #else
-#define LS_WAIT_BUFFER_PIN PG_WAIT_BUFFER_PIN
+	return (event & 0xFF000000U) == PG_WAIT_BUFFER_PIN;
 #endif
+}
 
 /*
  * 18, commit 3eea7a0c97 "Simplify executor's determination of whether to use

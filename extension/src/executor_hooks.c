@@ -3,20 +3,30 @@
  *
  * Chained hooks in backends and parallel workers. They do nothing on a server
  * that is not in recovery, and nothing with lockstep.enabled=off, except that
- * SET lockstep.wait_for_lsn always does what it says.
+ * SET lockstep.wait_for_lsn always waits.
  *
  * A place at the gate is taken before the executor starts and given back when
  * ExecutorRun returns or fails, so that a suspended portal holds none.
  *
- * ls_nesting tells what the client sent from what that runs inside: functions,
- * their cursors, and also what the start of the executor evaluates.
+ * ls_nesting tells the query that the client sent from those that run inside
+ * it: of functions, of their cursors, and of what the start of the executor
+ * evaluates.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "access/xlog.h"
+#include "executor/executor.h"
 #include "tcop/utility.h"
 
-/* Executor calls and utility commands around the present point. */
+#include "compat.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "priority/priority.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "wait/wait_lsn.h"
+
+/* Number of executor calls and utility commands around the present point. */
 int			ls_nesting = 0;
 
 static ExecutorStart_hook_type prev_executor_start = NULL;

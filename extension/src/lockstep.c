@@ -5,12 +5,18 @@
  * Loaded later, by a call of one of our functions, it runs in that session
  * and installs nothing; the functions then say that preloading is missing.
  */
-#include "lockstep.h"
+#include "postgres.h"
 
 #include "fmgr.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
+
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "replay/rmgr_table.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
 
 PG_MODULE_MAGIC;
 
@@ -35,7 +41,7 @@ shmem_startup(void)
 	ls_attach_shared_memory();
 }
 
-/* restart_s: seconds until it is started again after an error. */
+/* restart_s: seconds until the postmaster starts it again after an error. */
 static void
 register_worker(const char *name, const char *function, int restart_s)
 {
@@ -64,10 +70,10 @@ _PG_init(void)
 	prev_shmem_startup = shmem_startup_hook;
 	shmem_startup_hook = shmem_startup;
 
-	ls_watch_startup();
+	ls_install_rmgr_callbacks();
 	ls_install_hooks();
 	ls_gate_register_callbacks();
 	register_worker("lockstep controller", "lockstep_controller_main", 1);
-	/* not sooner: an error here is one of the disk */
+	/* not sooner: its errors come from the disk, a full one for example */
 	register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);
 }

@@ -4,28 +4,31 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-use lockstep_lab::oracle::Side;
-use lockstep_lab::random::RandomError;
+use lockstep_bench::BenchError;
+use lockstep_client::ClientError;
 use lockstep_lab::{LabError, Role, guard};
-use lockstep_lag::plain::plain;
+use lockstep_lag::sanitize::sanitize;
+use lockstep_player::PlayerError;
 use lockstep_relay::config::ConfigError;
 use lockstep_relay::error::RelayError;
-use lockstep_upstream::UpstreamError;
+use lockstep_verify::VerifyError;
+use lockstep_verify::oracle::Side;
+use lockstep_verify::random::RandomError;
 
-/// Anything without a code of its own.
+/// Failures without a code of their own.
 const FAILED: u8 = 1;
-/// Arguments that make no sense.
+/// Arguments that cannot be used.
 pub const USAGE: u8 = 2;
-/// The source (primary) could not be reached or refused.
+/// The source (primary) could not be reached, or it refused.
 const SOURCE: u8 = 3;
-/// The target (standby) could not be reached or refused.
+/// The target (standby) could not be reached, or it refused.
 const TARGET: u8 = 4;
 /// Data is not as it must be.
 const DATA: u8 = 5;
-/// Something lags, or stands still.
+/// Something lags or stands still.
 const LAG: u8 = 6;
 
-/// Arguments, or files that they name, that cannot be used, in words.
+/// Arguments, or files that they name, cannot be used. In words.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -37,7 +40,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// A source that could not be reached or refused, in words.
+/// The source could not be reached, or it refused. In words.
 #[derive(Debug)]
 pub struct Unreachable(pub String);
 
@@ -49,7 +52,7 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// A target that could not be reached or is none, in words.
+/// The target could not be reached, or it is none. In words.
 #[derive(Debug)]
 pub struct NoTarget(pub String);
 
@@ -61,7 +64,7 @@ impl fmt::Display for NoTarget {
 
 impl std::error::Error for NoTarget {}
 
-/// Something that lags or stands still, in words.
+/// Something lags or stands still. In words.
 #[derive(Debug)]
 pub struct Behind(pub String);
 
@@ -73,7 +76,7 @@ impl fmt::Display for Behind {
 
 impl std::error::Error for Behind {}
 
-/// A check that found what must not be. What it found is printed already.
+/// A check found something wrong. The details are printed already.
 #[derive(Debug)]
 pub struct DataMismatch(pub String);
 
@@ -91,20 +94,33 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
         return ExitCode::SUCCESS;
     };
     if guard::asked_to_end().is_some() {
-        // The error is only what ending looks like from here. The thread that handles
-        // the signal exits the process once everything is cleaned up.
+        // The failure is only a consequence of the signal. The thread that handles the signal
+        // exits the process once everything is cleaned up.
         loop {
             std::thread::park();
         }
     }
-    complain(&format!("{error:#}"));
+    complain(&words(&error));
     ExitCode::from(code(&error))
 }
 
-/// Writes one line to standard error. Words of servers in it do nothing to a terminal.
+/// An error and its sources, each of them once: some name theirs already.
+fn words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if words.is_empty() {
+            words = cause;
+        } else if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+    }
+    words
+}
+
+/// Writes one line to standard error. Text of servers in it is sanitized.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
-    let _ = writeln!(std::io::stderr(), "lockstep: {}", plain(&line));
+    let _ = writeln!(std::io::stderr(), "lockstep: {}", sanitize(&line));
 }
 
 fn code(error: &anyhow::Error) -> u8 {
@@ -129,32 +145,52 @@ fn code(error: &anyhow::Error) -> u8 {
     if let Some(error) = error.downcast_ref() {
         return upstream_code(error);
     }
-    let error = error.downcast_ref::<LabError>();
-    if let Some(LabError::Oracle(error)) = error {
-        return match error.server() {
+    if let Some(error) = error.downcast_ref::<BenchError>() {
+        return bench_code(error);
+    }
+    if let Some(error) = error.downcast_ref::<VerifyError>() {
+        return verify_code(error);
+    }
+    if let Some(error) = error.downcast_ref::<PlayerError>() {
+        return of_role(error.role());
+    }
+    of_role(error.downcast_ref::<LabError>().and_then(LabError::role))
+}
+
+fn bench_code(error: &BenchError) -> u8 {
+    match error {
+        BenchError::Verify(error) => verify_code(error),
+        other => of_role(other.role()),
+    }
+}
+
+fn verify_code(error: &VerifyError) -> u8 {
+    match error {
+        VerifyError::Oracle(error) => match error.server() {
             Some(Side::B) => TARGET,
             Some(_) => SOURCE,
             None if error.is_refusal() => USAGE,
             None => FAILED,
-        };
+        },
+        VerifyError::Random(RandomError::Unreachable(_)) => TARGET,
+        VerifyError::Random(RandomError::Database(_)) => USAGE,
+        VerifyError::Lab(error) => of_role(error.role()),
+        _ => FAILED,
     }
-    if let Some(LabError::Random(RandomError::Unreachable(_))) = error {
-        return TARGET;
-    }
-    if let Some(LabError::Random(RandomError::Database(_))) = error {
-        return USAGE;
-    }
-    match error.and_then(LabError::role) {
+}
+
+fn of_role(role: Option<Role>) -> u8 {
+    match role {
         Some(Role::Primary) => SOURCE,
         Some(Role::Standby) => TARGET,
         None => FAILED,
     }
 }
 
-/// Of a connection to a primary.
-fn upstream_code(error: &UpstreamError) -> u8 {
+/// The code for a failed connection to a primary.
+fn upstream_code(error: &ClientError) -> u8 {
     match error {
-        UpstreamError::Conninfo(_) | UpstreamError::Name { .. } => USAGE,
+        ClientError::Conninfo(_) | ClientError::Name { .. } => USAGE,
         _ => SOURCE,
     }
 }
@@ -163,8 +199,8 @@ fn upstream_code(error: &UpstreamError) -> u8 {
 mod tests {
     use super::*;
     use anyhow::Context;
+    use lockstep_bench::tpcc::TpccError;
     use lockstep_lab::ServerId;
-    use lockstep_lab::tpcc::TpccError;
 
     fn failed(role: Role) -> LabError {
         LabError::Start {
@@ -177,17 +213,25 @@ mod tests {
     }
 
     #[test]
+    fn sources_are_named_once() {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let failed = LabError::io("create", std::path::Path::new("/x"))(missing);
+        let error = anyhow::Error::from(BenchError::from(failed)).context("demo");
+        assert_eq!(words(&error), "demo: cannot create /x: entity not found");
+    }
+
+    #[test]
     fn codes_follow_the_end_that_failed() {
         assert_eq!(code(&failed(Role::Primary).into()), SOURCE);
         assert_eq!(code(&failed(Role::Standby).into()), TARGET);
         assert_eq!(code(&LabError::PortInUse(1).into()), FAILED);
-        let tpcc = |error: TpccError| code(&LabError::from(error).into());
+        let tpcc = |error: TpccError| code(&BenchError::from(error).into());
         let reason = "no".to_owned();
         assert_eq!(tpcc(TpccError::Unreachable { reason }), SOURCE);
         assert_eq!(tpcc(TpccError::ReadOnly { what: "standby" }), SOURCE);
         assert_eq!(tpcc(TpccError::NotLoaded), FAILED);
         assert_eq!(code(&DataMismatch("x".to_owned()).into()), DATA);
-        let random = |error: RandomError| code(&LabError::from(error).into());
+        let random = |error: RandomError| code(&VerifyError::from(error).into());
         assert_eq!(random(RandomError::Unreachable("no".to_owned())), TARGET);
         assert_eq!(random(RandomError::Database("mine".to_owned())), USAGE);
         assert_eq!(random(RandomError::Psql("no".to_owned())), FAILED);
@@ -204,9 +248,9 @@ mod tests {
         let config = ConfigError::Missing { key: "spool" };
         assert_eq!(code(&config.into()), USAGE);
         for (upstream, expected) in [
-            (UpstreamError::Connect(words()), SOURCE),
-            (UpstreamError::Lost(words()), SOURCE),
-            (UpstreamError::Conninfo(words()), USAGE),
+            (ClientError::Connect(words()), SOURCE),
+            (ClientError::Lost(words()), SOURCE),
+            (ClientError::Conninfo(words()), USAGE),
         ] {
             assert_eq!(code(&upstream.clone().into()), expected);
             assert_eq!(code(&RelayError::from(upstream).into()), expected);

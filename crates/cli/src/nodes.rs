@@ -1,9 +1,9 @@
-//! The servers that `doctor`, `top` and `serve` look at, as they are named on the command line.
+//! The nodes that `doctor`, `top` and `serve` watch, as the command line names them.
 
 use anyhow::Context;
 use clap::Args;
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_lag::{Node, Role};
-use lockstep_upstream::{Conninfo, UpstreamError};
 
 /// Which servers.
 #[derive(Debug, Args)]
@@ -23,14 +23,13 @@ pub struct NodesArgs {
     pub relay: Vec<String>,
 }
 
-/// The database of a relay's console.
 const CONSOLE: &str = "lockstep";
 
-/// What the conninfo of a console leaves out.
+/// Defaults of a console's conninfo.
 const CONSOLE_DEFAULTS: [(&str, &str); 2] = [("host", "127.0.0.1"), ("port", "6543")];
 
-/// Where a relay's console is. A service file may say all of it.
-pub fn console(text: &str) -> Result<Conninfo, UpstreamError> {
+/// The conninfo of a relay's console. A service file may give all of it.
+pub fn console(text: &str) -> Result<Conninfo, ClientError> {
     let mut conninfo = Conninfo::parse(text)?;
     if conninfo.get("service").is_none() {
         for (option, value) in CONSOLE_DEFAULTS {
@@ -45,8 +44,9 @@ pub fn console(text: &str) -> Result<Conninfo, UpstreamError> {
 }
 
 impl NodesArgs {
-    /// Nodes by their role, numbered where there are several. Conninfos are read here and not
-    /// by the parser of arguments, which would print one that is wrong, password and all.
+    /// Nodes by their role, numbered if there are several of a role. Conninfos are parsed here
+    /// and not by the parser of arguments, because that would print an invalid one with its
+    /// password.
     pub fn nodes(&self) -> anyhow::Result<Vec<Node>> {
         let mut nodes = Vec::new();
         for (role, conninfos) in [

@@ -69,7 +69,7 @@ impl Account {
     }
 
     /// Gives one file or folder to the account.
-    pub(crate) fn own(&self, path: &Path) -> Result<()> {
+    pub fn own(&self, path: &Path) -> Result<()> {
         if self.switch {
             chown(path, Some(self.uid.as_raw()), Some(self.gid.as_raw()))
                 .map_err(LabError::io("change the owner of", path))?;

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::account::Account;
+use crate::data_folder::Origin;
 use crate::extension::StagedExtension;
 use crate::guard::{self, Guard, ReaperProgram};
 use crate::launch::Launcher;
@@ -37,6 +38,9 @@ pub struct Lab {
     launcher: Arc<Launcher>,
     package: Package,
     extension: Option<StagedExtension>,
+    /// Settings of every server that has no others.
+    pub(crate) settings: Settings,
+    pub(crate) origin: Arc<Origin>,
 }
 
 impl Lab {
@@ -63,6 +67,8 @@ impl Lab {
             launcher,
             package,
             extension,
+            settings: Settings::new(),
+            origin: Arc::new(Origin::Initdb),
         })
     }
 
@@ -93,7 +99,7 @@ impl Lab {
         self.launcher.pinning()
     }
 
-    pub(crate) fn launcher(&self) -> &Arc<Launcher> {
+    pub fn launcher(&self) -> &Arc<Launcher> {
         &self.launcher
     }
 
@@ -107,7 +113,7 @@ impl Lab {
     }
 
     /// A primary that nothing is measured on, and that may use every core.
-    pub(crate) fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
+    pub fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
         let mut server = self.server(Role::Primary, name, None)?;
         server.unpin();
         server.init()?;
@@ -123,27 +129,32 @@ impl Lab {
         self.start_standby(server, primary, settings)
     }
 
-    pub(crate) fn start_standby(
+    pub fn start_standby(
         &self,
         mut server: Server,
         primary: &Server,
         settings: &Settings,
     ) -> Result<Server> {
-        server.back_up(primary)?;
+        let fsync = settings
+            .get("fsync")
+            .or_else(|| primary.settings.get("fsync"));
+        server.back_up(primary, fsync.is_none_or(|fsync| fsync != "off"))?;
         server.set(primary.settings.clone())?;
         server.set(settings.clone())?;
         server.start()?;
         Ok(server)
     }
 
-    pub(crate) fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+    pub fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
         let mut server = Server::new(
             Arc::clone(&self.launcher),
             self.package.clone(),
+            Arc::clone(&self.origin),
             role,
             name,
             port,
         )?;
+        server.settings.extend(self.settings.clone());
         if let Some(extension) = &self.extension {
             server.settings.extend(extension.paths());
         }
@@ -151,7 +162,7 @@ impl Lab {
     }
 
     /// Writes a file that the servers' account can read into the run folder.
-    pub(crate) fn write_file(&self, name: &str, text: &str) -> Result<PathBuf> {
+    pub fn write_file(&self, name: &str, text: &str) -> Result<PathBuf> {
         let path = self.folder().join(name);
         self.launcher
             .create_file(&path)?

@@ -53,6 +53,11 @@ pub enum LabError {
     /// The staged extension is not there.
     #[error("the extension is not built: {0} does not exist; run `make build`")]
     MissingStage(PathBuf),
+    /// A test needs the staged extension, and nobody says where it is.
+    #[error(
+        "LOCKSTEP_EXTENSION_STAGE is not set; run the tests with `make test`, which builds the extension and sets it"
+    )]
+    NoStage,
     /// Root, and no account to run servers as.
     #[error(
         "PostgreSQL refuses to run as root, and there is neither an account postgres nor nobody; create one or run as another user"
@@ -118,27 +123,9 @@ pub enum LabError {
     /// The measurement is not usable.
     #[error("the measurement is not usable: {0}; repeat it on a quieter machine or for longer")]
     Measurement(String),
-    /// The TPC-C workload.
-    #[error(transparent)]
-    Tpcc(#[from] crate::tpcc::TpccError),
-    /// Something about recorded WAL or its player.
-    #[error(transparent)]
-    Wal(#[from] crate::wal::WalError),
     /// The lab is being torn down, nothing more may start.
     #[error("interrupted")]
     Closing,
-    /// Something about consumers of logical replication.
-    #[error(transparent)]
-    Relay(#[from] crate::relay::ConsumerError),
-    /// A random workload did not run.
-    #[error(transparent)]
-    Random(#[from] crate::random::RandomError),
-    /// A crash could not be brought about.
-    #[error(transparent)]
-    Crash(#[from] crate::crash::CrashError),
-    /// Two sides could not be compared.
-    #[error(transparent)]
-    Oracle(#[from] crate::oracle::OracleError),
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
@@ -159,20 +146,17 @@ impl LabError {
             | Self::Refused { server, .. }
             | Self::Timeout { server, .. }
             | Self::Load { server, .. } => Some(server.role),
-            // Whichever server was named is what the command works on: its source.
-            Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
-            Self::Wal(error) if error.is_about_source() => Some(Role::Primary),
             _ => None,
         }
     }
 
-    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+    pub fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_path_buf();
         move |source| Self::Io { what, path, source }
     }
 }
 
 /// One line out of possibly several: messages are one line each.
-pub(crate) fn one_line(text: &str) -> String {
+pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

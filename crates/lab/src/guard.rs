@@ -118,7 +118,7 @@ pub(crate) fn end_on_signals(
 
 /// On SIGINT, SIGTERM or SIGHUP calls `finish`, then `exit` with the signal's number.
 /// A signal that is ignored already (nohup) stays ignored.
-pub(crate) fn on_end_signals(
+pub fn on_end_signals(
     finish: impl FnOnce() + Send + 'static,
     exit: impl FnOnce(i32) + Send + 'static,
 ) -> Result<()> {

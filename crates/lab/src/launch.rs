@@ -34,7 +34,7 @@ impl Launcher {
         }
     }
 
-    pub(crate) fn account(&self) -> &Account {
+    pub fn account(&self) -> &Account {
         &self.account
     }
 
@@ -59,7 +59,7 @@ impl Launcher {
     /// It runs in a session of its own. So Ctrl-C reaches only us, and with the
     /// kernel's autogroups (one scheduling group a session) servers and clients compete
     /// as they would when started by hand, rather than share one group with us.
-    pub(crate) fn command(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.plain_command(program);
         self.account.run_as(&mut command);
         command
@@ -80,14 +80,14 @@ impl Launcher {
     }
 
     /// As [`Launcher::command`], with our own rights: for what only root may do.
-    pub(crate) fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
+    pub fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.plain_command(program);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
         command
     }
 
     /// Starts `command` on the cores of `side`.
-    pub(crate) fn spawn(&self, mut command: Command, side: Side) -> Result<Child> {
+    pub fn spawn(&self, mut command: Command, side: Side) -> Result<Child> {
         let closing = self.closing.read().unwrap_or_else(PoisonError::into_inner);
         if *closing {
             return Err(LabError::Closing);
@@ -113,12 +113,12 @@ impl Launcher {
     }
 
     /// Runs `command` on every core and waits for it.
-    pub(crate) fn run(&self, command: Command) -> Result<()> {
+    pub fn run(&self, command: Command) -> Result<()> {
         self.finish(command, Stdio::null()).map(drop)
     }
 
     /// The same, and returns what it printed.
-    pub(crate) fn output(&self, command: Command) -> Result<String> {
+    pub fn output(&self, command: Command) -> Result<String> {
         self.finish(command, Stdio::piped())
     }
 
@@ -140,7 +140,7 @@ impl Launcher {
     }
 
     /// A file in the run folder that belongs to the account.
-    pub(crate) fn create_file(&self, path: &Path) -> Result<File> {
+    pub fn create_file(&self, path: &Path) -> Result<File> {
         let file = File::create(path).map_err(LabError::io("create", path))?;
         self.account.own(path)?;
         Ok(file)
@@ -162,7 +162,7 @@ fn program_name(command: &Command) -> String {
 
 /// The line of a client program's output that says what went wrong: the last error, as
 /// later lines often only say that something was given up.
-pub(crate) fn failure_line(output: &str) -> Option<String> {
+pub fn failure_line(output: &str) -> Option<String> {
     let lines = || output.lines().filter(|line| !line.trim().is_empty());
     lines()
         .rev()

@@ -10,7 +10,7 @@ use crate::{LabError, Result};
 pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
 
 /// Where the distribution keeps the majors.
-pub(crate) const SERVERS: &str = "/usr/lib/postgresql";
+pub const SERVERS: &str = "/usr/lib/postgresql";
 
 /// Programs that the lab runs.
 const NEEDED: [&str; 4] = ["postgres", "initdb", "pg_basebackup", "pgbench"];

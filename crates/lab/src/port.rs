@@ -15,7 +15,7 @@ const RESERVED: u16 = 5432;
 const ATTEMPTS: usize = 64;
 
 /// A port that is free for TCP and as a socket file in `sockets`.
-pub(crate) fn free(sockets: &Path) -> Result<u16> {
+pub fn free(sockets: &Path) -> Result<u16> {
     let mut last = RESERVED;
     for _ in 0..ATTEMPTS {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
@@ -32,7 +32,7 @@ pub(crate) fn free(sockets: &Path) -> Result<u16> {
 }
 
 /// Refuses a port that somebody uses.
-pub(crate) fn check(sockets: &Path, port: u16) -> Result<()> {
+pub fn check(sockets: &Path, port: u16) -> Result<()> {
     let taken = port == RESERVED
         || socket_exists(sockets, port)
         || TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_err();

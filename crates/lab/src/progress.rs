@@ -1,5 +1,7 @@
 //! What pgbench says while it runs, and throughput from it.
 
+use lockstep_wire::Lsn;
+
 /// Microseconds since 1970, by the machine's clock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Micros(pub i64);
@@ -33,6 +35,15 @@ impl From<std::time::SystemTime> for Micros {
             .unwrap_or_default();
         Micros(i64::try_from(since.as_micros()).unwrap_or(i64::MAX))
     }
+}
+
+/// A position of one server at one time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sample {
+    /// When, by the server's clock.
+    pub at: Micros,
+    /// Flushed (primary) or replayed (standby) up to here.
+    pub lsn: Lsn,
 }
 
 /// One progress line of pgbench: transactions a second since the line before.

@@ -9,16 +9,19 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::Lsn;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
-use postgres::{Client, Config, NoTls};
 
+use crate::address::ServerAddress;
+use crate::data_folder::Origin;
 use crate::error::one_line;
 use crate::launch::Launcher;
 use crate::package::Package;
 use crate::pinning::Side;
 use crate::usage::{self, Usage};
-use crate::{LabError, Lsn, Result, Role, ServerId, port, server_log, sweep};
+use crate::{LabError, Result, Role, ServerId, port, server_log, sweep};
 
 /// The superuser of every private server.
 pub const SUPERUSER: &str = "postgres";
@@ -53,6 +56,7 @@ pub struct Server {
     pub(crate) id: ServerId,
     pub(crate) launcher: Arc<Launcher>,
     pub(crate) package: Package,
+    origin: Arc<Origin>,
     pub(crate) data: PathBuf,
     log: PathBuf,
     port: u16,
@@ -68,6 +72,7 @@ impl Server {
     pub(crate) fn new(
         launcher: Arc<Launcher>,
         package: Package,
+        origin: Arc<Origin>,
         role: Role,
         name: &str,
         chosen_port: Option<u16>,
@@ -90,6 +95,7 @@ impl Server {
             log: folder.join(format!("{name}.log")),
             launcher,
             package,
+            origin,
             data,
             port,
             side: match role {
@@ -103,7 +109,7 @@ impl Server {
     }
 
     /// Lets it use every core from its next start on.
-    pub(crate) fn unpin(&mut self) {
+    pub fn unpin(&mut self) {
         self.side = Side::Both;
     }
 
@@ -148,18 +154,15 @@ impl Server {
         )
     }
 
-    /// Runs initdb: C.UTF-8, and no passwords, as the sockets' folder is ours alone.
-    pub(crate) fn init(&self) -> Result<()> {
+    /// Makes its data folder, of a cluster of its own.
+    pub fn init(&self) -> Result<()> {
         refuse_used_folder(&self.data)?;
-        let mut initdb = self.launcher.command(self.package.program("initdb"));
-        initdb.arg("-D").arg(&self.data);
-        initdb.args(["-U", SUPERUSER, "--auth=trust", "--encoding=UTF8"]);
-        initdb.args(["--locale=C.UTF-8", "--no-sync", "--no-instructions"]);
-        self.launcher.run(initdb)?;
+        self.origin
+            .make(&self.launcher, &self.package, &self.data)?;
         self.include_settings()
     }
 
-    pub(crate) fn include_settings(&self) -> Result<()> {
+    pub fn include_settings(&self) -> Result<()> {
         let path = self.data.join("postgresql.conf");
         let line = format!("\ninclude_if_exists = '{SETTINGS_FILE}'\n");
         fs::OpenOptions::new()
@@ -227,7 +230,7 @@ impl Server {
         started
     }
 
-    pub(crate) fn await_connection(&mut self, log_seen: u64) -> Result<()> {
+    pub fn await_connection(&mut self, log_seen: u64) -> Result<()> {
         self.await_event("accept connections", PATIENCE, |server| {
             let ended = match server.child.as_mut().map(Child::try_wait) {
                 Some(Ok(status)) => status,
@@ -253,19 +256,19 @@ impl Server {
     }
 
     /// Bytes of its log so far, for [`Server::log_since`].
-    pub(crate) fn log_length(&self) -> u64 {
+    pub fn log_length(&self) -> u64 {
         fs::metadata(&self.log).map_or(0, |meta| meta.len())
     }
 
     /// What was logged after the first `seen` bytes.
-    pub(crate) fn log_since(&self, seen: u64) -> Option<String> {
+    pub fn log_since(&self, seen: u64) -> Option<String> {
         let bytes = fs::read(&self.log).ok()?;
         let new = bytes.get(usize::try_from(seen).ok()?..)?;
         Some(String::from_utf8_lossy(new).into_owned())
     }
 
     /// Looks for an event until it has happened or `patience` is over.
-    pub(crate) fn await_event(
+    pub fn await_event(
         &mut self,
         what: &str,
         patience: Duration,
@@ -287,47 +290,36 @@ impl Server {
     }
 
     /// Connects over the socket.
-    pub fn connect(&self, user: &str, application: &str) -> Result<Client> {
+    pub fn connect(&self, user: &str, application: &str) -> Result<Connection> {
         self.config(user, application)
-            .connect(NoTls)
+            .connect()
             .map_err(|error| self.refused("refused a connection", &error))
     }
 
     /// How to connect, for threads that may have to do it again.
-    pub(crate) fn config(&self, user: &str, application: &str) -> Config {
-        let mut config = Config::new();
-        config
-            .host_path(self.sockets())
-            .port(self.port)
-            .user(user)
-            .dbname(DATABASE)
-            .application_name(application)
-            .connect_timeout(PATIENCE);
-        config
+    pub fn config(&self, user: &str, application: &str) -> ServerAddress {
+        ServerAddress {
+            sockets: self.sockets().to_path_buf(),
+            port: self.port,
+            database: DATABASE.to_owned(),
+            user: user.to_owned(),
+            application: application.to_owned(),
+        }
     }
 
-    pub(crate) fn refused(&self, what: &str, error: &postgres::Error) -> LabError {
-        let reason = match error.as_db_error() {
-            Some(error) => match error.hint() {
-                Some(hint) => format!("{} ({hint})", error.message()),
-                None => error.message().to_owned(),
-            },
-            None => match std::error::Error::source(error) {
-                Some(source) => format!("{error}: {source}"),
-                None => error.to_string(),
-            },
-        };
+    /// What the server did, and why.
+    pub fn refused(&self, what: &str, error: &ClientError) -> LabError {
         LabError::Refused {
             server: self.id.clone(),
             what: what.to_owned(),
-            reason: one_line(&reason),
+            reason: one_line(&error.words()),
         }
     }
 
     /// Runs SQL as superuser, without results.
     pub fn execute(&self, sql: &str) -> Result<()> {
         self.connect(SUPERUSER, "lockstep lab")?
-            .batch_execute(sql)
+            .execute(sql)
             .map_err(|error| self.refused("refused a statement", &error))
     }
 
@@ -336,12 +328,12 @@ impl Server {
     pub fn query_text(&self, sql: &str) -> Result<Option<String>> {
         let mut client = self.connect(SUPERUSER, "lockstep lab")?;
         let row = client
-            .query_opt(sql, &[])
+            .query_opt(sql)
             .map_err(|error| self.refused("refused a query", &error))?;
         match row {
-            Some(row) => row
-                .try_get(0)
-                .map_err(|error| self.refused("answered unexpectedly", &error)),
+            Some(row) => {
+                field(&row, 0).map_err(|error| self.refused("answered unexpectedly", &error))
+            }
             None => Ok(None),
         }
     }
@@ -358,8 +350,8 @@ impl Server {
 
     fn lsn(&self, sql: &str) -> Result<Lsn> {
         self.connect(SUPERUSER, "lockstep lab")?
-            .query_one(sql, &[])
-            .and_then(|row| row.try_get(0))
+            .query_one(sql)
+            .and_then(|row| field(&row, 0))
             .map_err(|error| self.refused("refused a query", &error))
     }
 
@@ -448,11 +440,11 @@ impl Server {
     }
 
     /// Leaves the server running when this value is dropped.
-    pub(crate) fn leave_running(&mut self) {
+    pub fn leave_running(&mut self) {
         self.kept = true;
     }
 
-    pub(crate) fn has_ended(&mut self) -> bool {
+    pub fn has_ended(&mut self) -> bool {
         match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(None)) => false,
             Some(Ok(Some(_))) => {

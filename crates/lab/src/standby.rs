@@ -3,13 +3,16 @@
 use std::fs;
 use std::time::Duration;
 
+use lockstep_wire::Lsn;
+
 use crate::server::{PATIENCE, SUPERUSER, Server, Stop};
-use crate::{LabError, Lsn, Result, Role};
+use crate::{LabError, Result, Role};
 
 impl Server {
     /// Copies the running primary into this server's data folder and makes it a standby
-    /// that streams through a slot of its own, so that no WAL it needs goes away.
-    pub(crate) fn back_up(&self, primary: &Server) -> Result<()> {
+    /// that streams through a slot of its own, so that no WAL it needs goes away. The copy is
+    /// written to disk if the server is to write to disk what it does.
+    pub(crate) fn back_up(&self, primary: &Server, durable: bool) -> Result<()> {
         let mut backup = self.launcher.command(self.package.program("pg_basebackup"));
         backup.arg("-D").arg(&self.data);
         backup.arg("-d").arg(format!(
@@ -23,6 +26,9 @@ impl Server {
             "--wal-method=stream",
         ]);
         backup.args(["--create-slot", "--slot", &self.slot()]);
+        if !durable {
+            backup.arg("--no-sync");
+        }
         self.launcher.run(backup)
     }
 

@@ -15,8 +15,10 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::crash::UMOUNT;
 use crate::package::SERVERS;
+
+/// What takes file systems off.
+pub const UMOUNT: &str = "/usr/bin/umount";
 
 /// How long servers may take for an immediate shutdown before they are killed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -76,7 +78,7 @@ fn end_processes(folder: &Path) {
 }
 
 /// POSIX shared memory that a process has mapped: killed servers leave it in /dev/shm.
-pub(crate) fn shared_segments(pid: i32) -> Vec<PathBuf> {
+pub fn shared_segments(pid: i32) -> Vec<PathBuf> {
     fs::read_to_string(format!("/proc/{pid}/maps"))
         .unwrap_or_default()
         .lines()
@@ -112,7 +114,7 @@ fn belongs(pid: i32, folder: &Path) -> bool {
 }
 
 /// The parent of a process, if it still exists.
-pub(crate) fn parent(pid: i32) -> Option<i32> {
+pub fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The name in parentheses may hold anything, so count from its end.
     stat.rsplit(')')
@@ -175,7 +177,7 @@ fn remove_shared_memory(folder: &Path) {
 }
 
 /// Mount points in the folder, innermost first.
-pub(crate) fn mounts(folder: &Path) -> Vec<PathBuf> {
+pub fn mounts(folder: &Path) -> Vec<PathBuf> {
     let mut found: Vec<_> = fs::read_to_string("/proc/self/mountinfo")
         .unwrap_or_default()
         .lines()
@@ -211,7 +213,7 @@ fn unmount(folder: &Path) {
 }
 
 /// Loop devices and the files behind them.
-pub(crate) fn loop_devices() -> Vec<(String, PathBuf)> {
+pub fn loop_devices() -> Vec<(String, PathBuf)> {
     let listed = Command::new(LOSETUP)
         .args([
             "--list",

@@ -29,13 +29,13 @@ impl Usage {
 }
 
 /// CPU seconds of one process, its threads included; None if there is no such process.
-pub(crate) fn cpu_s(pid: i32) -> Option<f64> {
+pub fn cpu_s(pid: i32) -> Option<f64> {
     let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
     cpu_ticks(pid).map(|times| times.own / tick)
 }
 
 /// Children of a process.
-pub(crate) fn children(of: i32) -> Vec<i32> {
+pub fn children(of: i32) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else {
         return Vec::new();
     };
@@ -47,7 +47,7 @@ pub(crate) fn children(of: i32) -> Vec<i32> {
 }
 
 /// Adds up the postmaster and its children, which have no children of their own.
-pub(crate) fn of_server(postmaster: i32) -> Usage {
+pub fn of_server(postmaster: i32) -> Usage {
     let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
     let mut usage = Usage::default();
     let mut shared_kb = 0.0_f64;

@@ -1,5 +1,6 @@
 //! Load: pgbench processes and what they report while they run.
 
+use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStderr, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,6 @@ use crate::launch::failure_line;
 use crate::pinning::Side;
 use crate::progress::{self, Micros, Progress};
 use crate::server::{DATABASE, SUPERUSER, Server};
-use crate::tpcc::{self, Script, Tools};
 use crate::{LabError, Result};
 
 /// The role that readers and writers log in as: neither superuser, replication nor
@@ -42,15 +42,12 @@ pub enum Workload {
     Select,
     /// Sum over 3,000 consecutive rows of pgbench_accounts, from a random row on.
     Aggregate,
-    /// The five transactions of TPC-C on data that [`crate::tpcc::load`] made; `scale` is
-    /// its number of warehouses.
-    TpcC,
 }
 
 impl Workload {
     fn name(self) -> &'static str {
         match self {
-            Self::TpcB | Self::TpcC => "write load",
+            Self::TpcB => "write load",
             Self::Select | Self::Aggregate => "read load",
         }
     }
@@ -59,13 +56,11 @@ impl Workload {
 /// A running pgbench. Dropping it ends it.
 #[derive(Debug)]
 pub struct Load {
-    workload: Workload,
+    name: &'static str,
     server: ServerId,
     child: Child,
     said: Arc<Said>,
     listener: Option<JoinHandle<()>>,
-    /// What pgbench reads.
-    _scripts: Vec<Script>,
 }
 
 /// What pgbench has said so far.
@@ -120,29 +115,38 @@ impl Lab {
         scale: u32,
         rate: Option<f64>,
     ) -> Result<Load> {
-        let mut scripts = Vec::new();
+        let mut options: Vec<OsString> = Vec::new();
+        if let Some(rate) = rate {
+            options.push(format!("--rate={rate}").into());
+        }
+        match workload {
+            Workload::TpcB => {}
+            Workload::Select => options.push("--select-only".into()),
+            Workload::Aggregate => {
+                options.push("--file".into());
+                options.push(self.aggregate_script(scale)?.into());
+            }
+        }
+        self.start_pgbench(server, side, workload.name(), clients, &options)
+    }
+
+    /// Starts `clients` clients of pgbench with `options` beside those of every load: scripts
+    /// of the caller's own. `name` is for messages.
+    pub fn start_pgbench(
+        &self,
+        server: &Server,
+        side: Side,
+        name: &'static str,
+        clients: u32,
+        options: &[OsString],
+    ) -> Result<Load> {
         let mut pgbench = self.pgbench(server, APP_ROLE);
         pgbench.arg("--no-vacuum");
         pgbench.args(["--client", &clients.to_string()]);
         // Each side has one core, which more threads would only have to share.
         pgbench.args(["--jobs", "1", "--time", SECONDS, "--progress-timestamp"]);
         pgbench.args(["--progress", &progress::INTERVAL.to_string()]);
-        if let Some(rate) = rate {
-            pgbench.arg(format!("--rate={rate}"));
-        }
-        match workload {
-            Workload::TpcB => {}
-            Workload::TpcC => {
-                let tools = Tools::of_lab(self, side);
-                scripts = tpcc::add_scripts(&tools, &mut pgbench, scale)?;
-            }
-            Workload::Select => {
-                pgbench.arg("--select-only");
-            }
-            Workload::Aggregate => {
-                pgbench.arg("--file").arg(self.aggregate_script(scale)?);
-            }
-        }
+        pgbench.args(options);
         pgbench.stdout(Stdio::null()).stderr(Stdio::piped());
         let mut child = self.launcher().spawn(pgbench, side)?;
         let said = Arc::new(Said::default());
@@ -151,16 +155,15 @@ impl Lab {
             thread::spawn(move || listen(stderr, &said))
         });
         Ok(Load {
-            workload,
+            name,
             server: server.id().clone(),
             child,
             said,
             listener,
-            _scripts: scripts,
         })
     }
 
-    pub(crate) fn pgbench(&self, server: &Server, user: &str) -> Command {
+    pub fn pgbench(&self, server: &Server, user: &str) -> Command {
         let mut pgbench = self.launcher().command(self.package().program("pgbench"));
         pgbench.arg("--host").arg(server.sockets());
         pgbench.args(["--port", &server.port().to_string()]);
@@ -237,7 +240,7 @@ impl Load {
 
     fn failure(&self, otherwise: String) -> LabError {
         LabError::Load {
-            load: self.workload.name().to_owned(),
+            load: self.name.to_owned(),
             server: self.server.clone(),
             reason: failure_line(&locked(&self.said.other).join("\n")).unwrap_or(otherwise),
         }

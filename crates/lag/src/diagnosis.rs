@@ -1,95 +1,80 @@
-//! What is wrong, ranked. Nothing else than the rules' evidence, in order.
+//! What is wrong, ranked: the evidence of the rules, in order, and nothing else.
 
 use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{Kind, Stage};
+use crate::links::{LinkKind, Stage};
 use crate::node::{Role, Trouble};
 use crate::rules::{Cause, Fact, RULES, Severity, View};
 use crate::window::Window;
 
-/// What was found out in a window.
 #[derive(Debug, Clone, Serialize)]
 pub struct Diagnosis {
     /// No lag and no risk, and every node answered.
     pub healthy: bool,
-    /// Each node, and what is wrong with it.
     pub nodes: Vec<NodeReport>,
-    /// Each replica, and how far behind it is.
     pub links: Vec<LinkReport>,
     /// Causes, the most important first; notes last.
     pub findings: Vec<Finding>,
 }
 
-/// A node.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeReport {
-    /// Its name.
     pub name: String,
-    /// Its role.
     pub role: Role,
-    /// It answered and is what it was said to be.
+    /// The node answered and is what it was said to be.
     pub usable: bool,
     /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
-    /// The version of a relay.
+    /// Of a relay, its own version.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub relay_version: Option<String>,
-    /// Samples taken.
     pub samples: usize,
-    /// What is wrong with it.
     pub troubles: Vec<Trouble>,
 }
 
-/// A replica's way.
+/// How WAL gets to a replica, and how far behind the replica is.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkReport {
-    /// Where from.
     pub upstream: String,
-    /// The replica.
     pub replica: String,
-    /// How.
-    pub kind: Kind,
-    /// Its slot.
+    pub kind: LinkKind,
     pub slot: Option<String>,
-    /// It lags.
     pub behind: bool,
-    /// Milliseconds behind in the middle of the samples, at least.
+    /// Milliseconds behind, at least: the median of the samples.
     pub lag_ms: f64,
-    /// The longest, milliseconds.
+    /// The longest time behind, in milliseconds.
     pub lag_max_ms: f64,
-    /// Bytes behind in the middle of the samples.
+    /// The median of the samples.
     pub lag_bytes: f64,
-    /// Bytes that each part of the way holds, on average.
+    /// Bytes between the positions that begin and end each stage, on average.
     pub stage_bytes: BTreeMap<&'static str, f64>,
 }
 
-/// A cause and where.
+/// A cause, and the node or link that it was found at.
 #[derive(Debug, Clone, Serialize)]
 pub struct Finding {
-    /// What.
     pub cause: Cause,
-    /// In words.
+    /// The cause in words.
     pub title: String,
-    /// How bad.
     pub severity: Severity,
-    /// Where.
+    /// The node, link or slot, by name.
     pub at: String,
-    /// The part of the lag there that it accounts for.
+    /// The part of the lag at `at` that the cause accounts for, from 0 to 1.
     pub explains: f64,
-    /// Milliseconds behind there.
+    /// How far behind `at` is, in milliseconds.
     pub lag_ms: f64,
-    /// What was measured.
+    /// The figures that were measured.
     pub evidence: Vec<Fact>,
-    /// Who and what is concerned.
+    /// Processes, queries, slots and settings that the remedies name.
     pub names: BTreeMap<&'static str, String>,
-    /// What to do, the better first.
+    /// What to do, the best first.
     pub remedies: Vec<String>,
 }
 
 impl Diagnosis {
-    /// Lag, or what will become lag.
+    /// Something lags, or soon will.
     pub fn has_lag(&self) -> bool {
         self.findings
             .iter()
@@ -97,7 +82,6 @@ impl Diagnosis {
             || self.links.iter().any(|link| link.behind)
     }
 
-    /// The most important cause.
     pub fn first(&self) -> Option<Cause> {
         self.findings.first().map(|finding| finding.cause)
     }
@@ -122,7 +106,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             })
         })
         .collect();
-    // Stable: equal ones stay in the table's order.
+    // The sort is stable: findings that are equal stay in the order of the table.
     findings.sort_by(|a, b| {
         b.severity
             .cmp(&a.severity)
@@ -166,7 +150,7 @@ fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
     title
 }
 
-/// A giant transaction spills: the second says nothing more.
+/// A giant transaction always spills, so that finding says nothing more.
 fn hide_implied(findings: &mut Vec<Finding>) {
     let giant: Vec<String> = findings
         .iter()

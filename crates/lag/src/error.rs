@@ -1,63 +1,46 @@
-//! What can go wrong when lag is looked for.
+//! What can go wrong while lag is measured.
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::ClientError;
 
 use crate::node::Trouble;
-use crate::plain::plain;
+use crate::sanitize::sanitize;
 
-/// Result of everything in this crate.
 pub type Result<T, E = LagError> = std::result::Result<T, E>;
 
-/// Everything that stops a probe. What one node cannot tell is a gap in its sample instead.
+/// Errors that stop a sampler or a probe. What one node cannot tell is a gap in its sample, and
+/// no error.
 #[derive(Debug, thiserror::Error)]
 pub enum LagError {
-    /// The connection, or a command on it.
-    #[error("{}", words(.0))]
-    Server(#[from] UpstreamError),
+    #[error("{}", .0.words())]
+    Server(#[from] ClientError),
     /// A major that the questions are not written for.
     #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
     Version(u32),
-    /// Something else than what it was said to be.
+    /// A node that is something else than it was said to be, in words.
     #[error("{0}")]
     WrongRole(String),
-    /// An answer that is not what was asked for.
     #[error("the server's answer about {what} is not understood: {reason}")]
     Answer {
-        /// Which part.
+        /// Which part of the answer.
         what: String,
-        /// Why not.
         reason: String,
     },
-    /// Something that must be changed before what was asked for can be done.
+    /// Something that must be changed first, in words.
     #[error("{0}")]
     Unfit(String),
 }
 
 impl LagError {
-    /// What this says about a node that cannot be asked any more.
+    /// What the error says about a node that can no longer be asked.
     pub fn trouble(&self) -> Trouble {
         match self {
             Self::Version(major) => Trouble::Version { major: *major },
             Self::WrongRole(reason) => Trouble::WrongRole {
-                reason: plain(reason),
+                reason: sanitize(reason),
             },
             other => Trouble::Unreachable {
-                reason: plain(&other.to_string()),
+                reason: sanitize(&other.to_string()),
             },
         }
-    }
-}
-
-/// A connection's error without the word primary: it may be any node.
-pub fn words(error: &UpstreamError) -> String {
-    match error {
-        UpstreamError::Refused(refusal) => match &refusal.hint {
-            Some(hint) => format!("{} ({})", refusal.message, hint.trim_end_matches('.')),
-            None => refusal.message.clone(),
-        },
-        UpstreamError::Lost(reason) => format!("the connection is lost: {reason}"),
-        UpstreamError::TimedOut { seconds, .. } => format!("no answer within {seconds} s"),
-        UpstreamError::Protocol(reason) => format!("it answered unexpectedly: {reason}"),
-        other => other.to_string(),
     }
 }

@@ -1,42 +1,41 @@
-//! Commit-to-visible latency of a physical standby: a transaction with nothing but a small
-//! logical message commits on the primary, and the standby is asked until it has replayed it.
-//! Nothing is created, so nothing is left to clean up. Clocks do not matter: both times are
-//! ours.
+//! Commit-to-visible latency of a physical standby.
+//!
+//! A transaction that holds nothing but a small logical message commits on the primary, and the
+//! standby is asked until it has replayed it. Nothing is created, so nothing is left to clean
+//! up. Clocks of servers do not matter: both times are taken here.
 
 use std::time::{Duration, Instant};
 
-use lockstep_upstream::{Purpose, Upstream};
+use lockstep_client::{Connection, Purpose};
 use lockstep_wire::Lsn;
 
 use crate::node::Node;
 use crate::{LagError, Result};
 
-/// The message's prefix.
+/// Prefix of the logical message.
 pub const PREFIX: &str = "lockstep_probe";
 
-/// How long a beat may take.
+/// How long one beat may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A primary and a standby of it.
 #[derive(Debug)]
 pub struct Heartbeat {
-    primary: Upstream,
-    standby: Upstream,
+    primary: Connection,
+    standby: Connection,
 }
 
 impl Heartbeat {
-    /// Connects to both.
     pub fn connect(primary: &Node, standby: &Node, application_name: &str) -> Result<Self> {
         let connect =
-            |node: &Node| Upstream::connect(&node.conninfo, Purpose::Sql, application_name);
+            |node: &Node| Connection::connect(&node.conninfo, Purpose::Sql, application_name);
         Ok(Self {
             primary: connect(primary)?,
             standby: connect(standby)?,
         })
     }
 
-    /// From the commit's return, which does not wait for replicas, until a new query on the
-    /// standby sees it. None if that takes longer than [`PATIENCE`].
+    /// The time from the commit's return, which does not wait for replicas, until a new query
+    /// on the standby sees the transaction. None if that takes longer than [`PATIENCE`].
     pub fn beat(&mut self) -> Result<Option<Duration>> {
         self.primary.query(&format!(
             "BEGIN; SET LOCAL synchronous_commit = local; \
@@ -54,7 +53,6 @@ impl Heartbeat {
     }
 }
 
-/// The position in the last row of an answer.
 pub(crate) fn position(rows: Vec<Vec<Option<String>>>) -> Result<Lsn> {
     let text = rows
         .into_iter()

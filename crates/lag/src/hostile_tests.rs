@@ -1,27 +1,29 @@
-//! Servers that answer anything: whatever they say, nothing panics, what is kept is bounded, what
-//! is shown is a number or text that does nothing, and `explains` is a part of one.
+//! Servers that answer anything. Whatever they say: nothing panics, the size of what is kept is
+//! bounded, shown values are finite numbers or sanitized text, and `explains` is between 0 and
+//! 1.
 //!
-//! Random, from a seed: `SEED=n` repeats a failure, `LOCKSTEP_ROUNDS` runs for longer.
+//! Random, from a seed: `SEED=n` repeats a failure, `LOCKSTEP_ROUNDS` sets the number of
+//! rounds.
 
 use std::time::Duration;
 
 use fastrand::Rng;
-use lockstep_upstream::Table;
+use lockstep_client::Table;
 use serde_json::{Value, json};
 
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::monitor;
 use crate::node::{Role, Trouble};
-use crate::plain::plain;
-use crate::probe::{MOST_ROWS, read_parts, read_relay};
+use crate::node_sampler::{MOST_ROWS, read_parts, read_relay};
 use crate::questions::Part;
 use crate::relay;
 use crate::sample::{Facts, Sample};
+use crate::sanitize::sanitize;
 use crate::watch::compare;
 use crate::window::{Glance, MOST_BYTES, NodeWindow, Window};
 use crate::{LagError, Result};
 
-/// Runs a test with one random generator after the other, and says which one failed.
+/// Runs a test with one seed after the other, and says which one failed.
 fn rounds(most: u64, test: impl Fn(&mut Rng)) {
     let number = |name: &str| std::env::var(name).ok()?.parse().ok();
     let seeds = match number("SEED") {
@@ -107,7 +109,7 @@ fn position(rng: &mut Rng) -> Value {
         0 => Value::Null,
         1 => json!("0/0"),
         2 => json!("FFFFFFFF/FFFFFFFF"),
-        // Backwards and forwards.
+        // Positions that go backwards and forwards.
         _ => json!(format!("{:X}/{:X}", rng.u8(..3), rng.u32(..))),
     }
 }
@@ -148,7 +150,7 @@ fn list(rng: &mut Rng, row: impl Fn(&mut Rng) -> Value) -> Value {
     (0..rng.usize(..5)).map(|_| row(rng)).collect()
 }
 
-/// What a server could answer, in form at least.
+/// A random answer that has the right form.
 fn answer(rng: &mut Rng, part: Part) -> Value {
     match part {
         Part::Moment => json!({
@@ -276,7 +278,7 @@ fn server_sample(rng: &mut Rng, before: &mut [Option<String>]) -> Sample {
         .unwrap_or_else(|error| panic!("{error}: {before:?}"))
 }
 
-/// The same of a relay.
+/// The next sample of a relay that mostly stays as it was.
 fn relay_sample(rng: &mut Rng, before: &mut [Table]) -> Sample {
     for (before, table) in before.iter_mut().zip(tables(rng)) {
         if rng.u8(..4) == 0 {
@@ -286,7 +288,7 @@ fn relay_sample(rng: &mut Rng, before: &mut [Table]) -> Sample {
     read_relay(before).unwrap_or_else(|error| panic!("{error}: {before:?}"))
 }
 
-/// What a relay could answer.
+/// Random answers of a relay.
 fn tables(rng: &mut Rng) -> Vec<Table> {
     let table = |rng: &mut Rng, columns: &[&str]| {
         let rows = (0..rng.usize(..4))
@@ -394,7 +396,7 @@ fn node(rng: &mut Rng, name: &str, role: Role) -> NodeWindow {
         settings: names
             .map(|name| {
                 let value = rng.choice(values).unwrap();
-                (name.to_owned(), plain(value))
+                (name.to_owned(), sanitize(value))
             })
             .into(),
         ..Facts::default()
@@ -415,16 +417,16 @@ fn window(rng: &mut Rng) -> Window {
             nodes.push(node(rng, &format!("{role}{index}"), role));
         }
     }
-    // Which would make them unusable.
+    // Comparison may make nodes unusable.
     if rng.bool() {
         compare(&mut nodes);
     }
     Window::new(nodes)
 }
 
-/// Nothing that a terminal would obey.
+/// The text holds nothing that a terminal would obey.
 fn harmless(text: &str) {
-    assert_eq!(plain(text), text);
+    assert_eq!(sanitize(text), text);
 }
 
 fn finite(number: f64) {
@@ -475,7 +477,7 @@ fn any_window_is_diagnosed() {
     });
 }
 
-/// Of an error: short, harmless words.
+/// An error's text is short and harmless.
 fn told<T>(result: &Result<T>) {
     let Err(error) = result else { return };
     let words = error.to_string();
@@ -524,14 +526,14 @@ fn damaged_answers_are_errors_or_harmless() {
 
 #[test]
 fn floods_are_cut_off() {
-    // More rows than anybody has.
+    // More rows than any server has.
     let senders: Value = (0..MOST_ROWS + 7).map(|pid| json!({"pid": pid})).collect();
     let columns = vec![Some("{}".to_owned()), Some(senders.to_string())];
     let parts = [Part::Moment, Part::Senders];
     let sample = read_parts(parts.into_iter(), columns, 0).unwrap();
     assert_eq!(sample.senders.len(), MOST_ROWS);
 
-    // A long one.
+    // A long answer.
     let long = Some("x".repeat(9 * 1024 * 1024));
     let read = read_parts([Part::Moment].into_iter(), vec![long.clone()], 0);
     assert!(matches!(&read, Err(LagError::Answer { .. })));
@@ -552,7 +554,7 @@ fn floods_are_cut_off() {
     let groups = read_relay(&answers).unwrap().relay.unwrap().groups;
     assert_eq!(groups[0].name.len(), 1_000);
 
-    // Many large ones.
+    // Many large samples.
     let mut seen = NodeWindow::empty("n", Role::Primary);
     for _ in 0..100 {
         seen.keep(Sample {

@@ -1,7 +1,8 @@
-//! Each arrow from a server to a replica of it: positions along it, over time.
+//! Each link from a server to a replica of it: positions along the way, over time.
 //!
-//! A replica is found by its slot, else by what it calls itself. Where the replica itself was
-//! asked, its own positions count: what it last told its upstream may be seconds old.
+//! A replica is found by its slot, else by its `application_name`. Where the replica itself was
+//! asked, its own positions count: those that it last reported to its upstream may be seconds
+//! old.
 
 use std::time::Duration;
 
@@ -12,100 +13,100 @@ use crate::node::Role;
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::sample::{Receiver, Sample, Sender, Subscription};
+use crate::states::{SenderState, SlotType, SyncState};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
-/// From here on a replica lags, milliseconds, in the middle of the samples.
+/// A replica lags if the median of its samples is this many milliseconds behind, or more.
 pub const LAG_MS: f64 = 200.0;
 
-/// From here on a single moment of lag counts, milliseconds.
+/// A single sample this many milliseconds behind counts as lag.
 pub const SPIKE_MS: f64 = 1_000.0;
 
-/// How WAL gets there.
+/// How WAL gets to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum Kind {
+pub enum LinkKind {
     /// As it is.
     Physical,
     /// Decoded.
     Logical,
 }
 
-/// Parts of the way, in order.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Stage {
-    /// From the upstream's flush to sent; decoding if logical.
-    Send,
-    /// From sent to received.
-    Receive,
-    /// From received to flushed. Logical: from received to applied.
-    Flush,
-    /// From flushed to replayed. Logical: from applied to flushed.
-    Replay,
-}
-
-impl Stage {
-    /// All, in order.
-    pub const ALL: [Self; 4] = [Self::Send, Self::Receive, Self::Flush, Self::Replay];
-
-    /// What it is called on a way of this kind.
-    pub fn name(self, kind: Kind) -> &'static str {
-        match (kind, self) {
-            (Kind::Physical, Self::Send) => "send",
-            (Kind::Logical, Self::Send) => "decode",
-            (_, Self::Receive) => "receive",
-            (Kind::Physical, Self::Flush) => "flush",
-            (Kind::Logical, Self::Flush) => "apply",
-            (Kind::Physical, Self::Replay) => "replay",
-            (Kind::Logical, Self::Replay) => "flush",
+impl LinkKind {
+    /// Its name in JSON, metrics and text.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Physical => "physical",
+            Self::Logical => "logical",
         }
     }
 }
 
-/// Positions at one moment.
+/// The parts of the way from the upstream's end to the replica, in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Stage {
+    /// From flushed on the upstream to sent. Of a logical link: decoding.
+    Send,
+    Receive,
+    /// From received to flushed. Of a logical link: from received to applied.
+    Flush,
+    /// From flushed to replayed. Of a logical link: from applied to flushed.
+    Replay,
+}
+
+impl Stage {
+    pub const ALL: [Self; 4] = [Self::Send, Self::Receive, Self::Flush, Self::Replay];
+
+    /// The stage's name on a link of this kind.
+    pub fn name(self, kind: LinkKind) -> &'static str {
+        match (kind, self) {
+            (LinkKind::Physical, Self::Send) => "send",
+            (LinkKind::Logical, Self::Send) => "decode",
+            (_, Self::Receive) => "receive",
+            (LinkKind::Physical, Self::Flush) => "flush",
+            (LinkKind::Logical, Self::Flush) => "apply",
+            (LinkKind::Physical, Self::Replay) => "replay",
+            (LinkKind::Logical, Self::Replay) => "flush",
+        }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Point {
-    /// Since the window began.
+    /// Time since the window began.
     pub at: Duration,
-    /// The upstream's end.
+    /// End of the upstream's WAL.
     pub end: Lsn,
-    /// Sent.
     pub sent: Lsn,
-    /// Received.
+    /// Received by the replica.
     pub write: Lsn,
-    /// Flushed.
     pub flush: Lsn,
-    /// Replayed or applied.
+    /// Replayed, or applied by a subscriber.
     pub replay: Lsn,
-    /// How long there has been something beyond that on the upstream, at least.
+    /// How long the upstream has had WAL beyond `replay`, at least.
     pub age: Duration,
 }
 
-/// From a server to a replica of it.
+/// A server, a replica of it, and the positions between them.
 #[derive(Debug)]
 pub struct Link<'a> {
-    /// How.
-    pub kind: Kind,
-    /// Where it comes from.
+    pub kind: LinkKind,
     pub upstream: &'a NodeWindow,
-    /// Where it goes, if that was asked.
+    /// The replica, if it was asked.
     pub replica: Option<&'a NodeWindow>,
-    /// The replica in words: its node's name, else what it calls itself or its slot.
+    /// The replica in words: its node's name, else its `application_name` or its slot.
     pub name: String,
-    /// What it calls itself.
     pub application_name: Option<String>,
-    /// Its slot.
     pub slot: Option<String>,
-    /// Its subscription.
     pub subscription: Option<String>,
-    /// The relay's group, where it goes to a relay or comes from one.
+    /// The relay's group, on a link to a relay or from one.
     pub group: Option<String>,
     /// Oldest first.
     pub points: Vec<Point>,
 }
 
-/// All links of a window.
 pub fn links(window: &Window) -> Vec<Link<'_>> {
     let mut links = Vec::new();
     for node in window.usable() {
@@ -148,11 +149,11 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         .filter(|other| matches!(other.role, Role::Primary | Role::Standby))
         .map(|other| (likeness(other, receiver, &names), other))
         .filter(|(likeness, _)| *likeness > 0)
-        // Of equal ones the first that was named.
+        // Of equally likely servers, the first that was named.
         .rev()
         .max_by_key(|(likeness, _)| *likeness)
         .map(|(_, other)| other)
-        // Without any sign it can only be the primary.
+        // Without any sign of another, it can only be the primary.
         .or_else(|| window.primary())?;
     let application_name = names.into_iter().find(|name| {
         upstream
@@ -162,7 +163,7 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
             .any(|sender| sender.application_name == *name)
     });
     Some(Link {
-        kind: Kind::Physical,
+        kind: LinkKind::Physical,
         upstream,
         replica: Some(node),
         name: node.name.clone(),
@@ -174,9 +175,9 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
     })
 }
 
-/// How much there is for a server being the one that a walreceiver is connected to. A slot in
-/// use says most. Hosts and ports may look different from here, and names may be the same
-/// everywhere, such as the default `walreceiver`.
+/// How likely it is that a walreceiver is connected to this server. A slot in use says most.
+/// Hosts and ports may look different from here, and names may be the same everywhere, such as
+/// the default `walreceiver`.
 fn likeness(other: &NodeWindow, receiver: Option<&Receiver>, names: &[&str]) -> u32 {
     let slot = receiver
         .and_then(|receiver| receiver.slot_name.as_deref())
@@ -197,7 +198,7 @@ fn likeness(other: &NodeWindow, receiver: Option<&Receiver>, names: &[&str]) -> 
     let port = port.is_some() && other.facts.setting("port") == port.as_deref();
     let place = match (host, port) {
         (true, true) => 8,
-        // Everybody has the usual port.
+        // Most servers have the default port, so the port alone says nothing.
         (false, true) if slot > 0 || name => 2,
         (true, false) if slot > 0 || name => 1,
         _ => 0,
@@ -205,7 +206,7 @@ fn likeness(other: &NodeWindow, receiver: Option<&Receiver>, names: &[&str]) -> 
     slot + place + 4 * u32::from(name)
 }
 
-/// From the primary to each group of a relay.
+/// Links from the primary to each group of a relay.
 fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     let Some(relay) = node.last().and_then(|last| last.relay.as_ref()) else {
         return Vec::new();
@@ -221,7 +222,7 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             .filter(|other| matches!(other.role, Role::Primary | Role::Standby));
         let upstream = servers.find(has_slot)?;
         Some(Link {
-            kind: Kind::Logical,
+            kind: LinkKind::Logical,
             upstream,
             replica: Some(node),
             name: group_name(node, &group.name),
@@ -238,7 +239,7 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     relay.groups.iter().filter_map(link).collect()
 }
 
-/// A relay's group in words.
+/// The name of a link to a relay's group.
 pub fn group_name(relay: &NodeWindow, group: &str) -> String {
     format!("{} ({group})", relay.name)
 }
@@ -258,7 +259,7 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             let slot = other.last()?.slot(slot?)?;
             (!slot.synced).then_some(slot.active)
         };
-        // A relay takes slots over from the primary, which has them for a moment longer.
+        // A relay takes slots over from the primary, which keeps them for a moment longer.
         let upstream = others()
             .find(|other| has_slot(other) == Some(true))
             .or_else(|| others().find(|other| has_slot(other).is_some()))?;
@@ -267,7 +268,7 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
             _ => format!("{} ({})", node.name, subscription.name),
         };
         Some(Link {
-            kind: Kind::Logical,
+            kind: LinkKind::Logical,
             upstream,
             replica: Some(node),
             name,
@@ -281,18 +282,17 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     subscriptions.iter().filter_map(link).collect()
 }
 
-/// The group that a slot of a relay reads.
 fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {
     let relay = upstream.last()?.relay.as_ref()?;
     relay.slot(slot).map(|slot| slot.group.clone())
 }
 
-/// Replicas that were not named but that an upstream knows.
+/// Adds links to replicas that were not named but that an upstream knows.
 fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
     let Some(last) = upstream.last() else {
         return;
     };
-    // What nobody uses is a matter of the slot, not of a replica.
+    // A slot that nobody uses has no replica; a rule looks at such slots.
     let used = |name: &str| {
         upstream.share(|sample| sample.slot(name).is_some_and(|slot| slot.active)) > 0.0
     };
@@ -306,9 +306,9 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
         }
         let sender = slot.active_pid.and_then(|pid| last.sender(pid));
         links.push(Link {
-            kind: match slot.slot_type.as_str() {
-                "logical" => Kind::Logical,
-                _ => Kind::Physical,
+            kind: match slot.slot_type {
+                SlotType::Logical => LinkKind::Logical,
+                _ => LinkKind::Physical,
             },
             upstream,
             replica: None,
@@ -332,11 +332,11 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
                 && link.slot.is_none()
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        if of_slot || known || sender.state.as_deref() == Some("backup") {
+        if of_slot || known || sender.state == Some(SenderState::Backup) {
             continue;
         }
         links.push(Link {
-            kind: Kind::Physical,
+            kind: LinkKind::Physical,
             upstream,
             replica: None,
             name: sender.application_name.clone(),
@@ -352,7 +352,7 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
 fn points(link: &Link<'_>) -> Vec<Point> {
     // A subscriber does not know its applied position; its publisher is told.
     let samples = match (link.kind, link.replica) {
-        (Kind::Physical, Some(replica)) => &replica.samples,
+        (LinkKind::Physical, Some(replica)) => &replica.samples,
         _ => &link.upstream.samples,
     };
     samples
@@ -365,14 +365,14 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let above = link.upstream.sample_at(sample.at)?;
     let sender = link.sender(above);
     let own = match (link.kind, link.replica) {
-        (Kind::Physical, Some(_)) => Some(sample),
+        (LinkKind::Physical, Some(_)) => Some(sample),
         _ => None,
     };
     let confirmed = || {
         let slot = above.slot(link.slot.as_deref()?)?;
         match link.kind {
-            Kind::Logical => slot.confirmed_flush_lsn,
-            Kind::Physical => slot.restart_lsn,
+            LinkKind::Logical => slot.confirmed_flush_lsn,
+            LinkKind::Physical => slot.restart_lsn,
         }
     };
     let own_replay = own.and_then(|own| own.wal.replay);
@@ -393,8 +393,8 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         .and_then(|own| own.receiver.as_ref()?.written_lsn)
         .max(group.and_then(|group| group.received));
     let least = match link.kind {
-        Kind::Physical => flush,
-        Kind::Logical => replay,
+        LinkKind::Physical => flush,
+        LinkKind::Logical => replay,
     };
     let write = own_write
         .max(sender.and_then(|sender| sender.write_lsn))
@@ -405,13 +405,13 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let from = link.upstream_group();
     let end = link.upstream.end_at(from, sample.at)?;
     let (end, most) = match from {
-        // Beyond its last transaction a relay has sent positions, and nothing else.
+        // After its last transaction a relay sends positions, and nothing else.
         Some(_) => (end.max(replay), end.max(replay)),
         None => (end.max(sent), Lsn::from(u64::MAX)),
     };
     let [sent, write, flush] = [sent, write, flush].map(|position| position.min(most));
     let age = link.upstream.age_beyond(from, replay, sample.at);
-    // What the replica told is finer than our answers are apart, but may be old.
+    // What the replica reported is finer than the time between our samples, but may be old.
     let most_told = match own_replay {
         Some(_) => EVERY.as_secs_f64() * 1000.0,
         None => f64::MAX,
@@ -431,26 +431,25 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     })
 }
 
-/// A time that a server told; none of what makes no sense.
+/// A time that a server reported; zero if it makes no sense.
 fn milliseconds(ms: f64) -> Duration {
     Duration::try_from_secs_f64(ms.max(0.0) / 1000.0).unwrap_or_default()
 }
 
 impl Point {
-    /// Bytes that are not visible yet.
+    /// Bytes that are not visible on the replica yet.
     pub fn bytes(&self) -> u64 {
         bytes_between(self.replay, self.end)
     }
 
-    /// Bytes between the ends of a stage.
-    pub fn stage(&self, kind: Kind, stage: Stage) -> u64 {
+    pub fn stage(&self, kind: LinkKind, stage: Stage) -> u64 {
         match (kind, stage) {
             (_, Stage::Send) => bytes_between(self.sent, self.end),
             (_, Stage::Receive) => bytes_between(self.write, self.sent),
-            (Kind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
-            (Kind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
-            (Kind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
-            (Kind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
+            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
+            (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
+            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
+            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
         }
     }
 }
@@ -466,24 +465,24 @@ impl<'a> Link<'a> {
         self.replica.is_some_and(|node| node.role == Role::Relay)
     }
 
-    /// The group that it comes from, if it comes from a relay.
+    /// The group that the link comes from, if it comes from a relay.
     pub fn upstream_group(&self) -> Option<&str> {
         self.group.as_deref().filter(|_| self.is_relayed())
     }
 
-    /// The group that it goes to, at a moment, if it goes to a relay.
+    /// The group that the link goes to, at a moment, if it goes to a relay.
     fn received_by(&self, at: Duration) -> Option<&'a Group> {
         let relay = self.replica.filter(|_| self.is_to_relay())?;
         let sample = relay.sample_at(at)?;
         sample.relay.as_ref()?.group(self.group.as_deref()?)
     }
 
-    /// Its row among the slots of the relay that it comes from.
+    /// The link's row among the slots of the relay that it comes from.
     pub fn relay_slot<'s>(&self, above: &'s Sample) -> Option<&'s RelaySlot> {
         above.relay.as_ref()?.slot(self.slot.as_deref()?)
     }
 
-    /// The part of the upstream's samples in which somebody takes what is sent.
+    /// The part of the upstream's samples in which the replica is connected.
     pub fn connected_share(&self) -> f64 {
         match self.is_relayed() {
             true => self.upstream.share(|sample| {
@@ -494,8 +493,9 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// The part of the upstream's samples in which there was something to send that the other
-    /// end did not take yet: what a walsender says, or a relay by what is left to send.
+    /// The part of the upstream's samples in which there was something to send that the replica
+    /// did not take. A walsender shows it by its wait event, a relay by the bytes that are left
+    /// to send.
     pub fn pushed_share(&self) -> f64 {
         match self.is_relayed() {
             true => self.upstream.share(|sample| {
@@ -506,7 +506,7 @@ impl<'a> Link<'a> {
         }
     }
 
-    /// Its row among the upstream's senders.
+    /// The link's row among the upstream's walsenders.
     pub fn sender<'s>(&self, above: &'s Sample) -> Option<&'s Sender> {
         if let Some(slot) = self.slot.as_deref().and_then(|slot| above.slot(slot)) {
             return above.sender(slot.active_pid?);
@@ -518,12 +518,12 @@ impl<'a> Link<'a> {
             .find(|sender| sender.application_name == name)
     }
 
-    /// Its subscription, if the subscriber was asked.
+    /// The link's subscription, if the subscriber was asked.
     pub fn subscribed<'s>(&self, below: &'s Sample) -> Option<&'s Subscription> {
         below.subscription(self.subscription.as_deref()?)
     }
 
-    /// The part of the upstream's samples in which its walsender does something.
+    /// The part of the upstream's samples in which `does` holds for the link's walsender.
     pub fn walsender_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> f64 {
         self.upstream.share(|sample| {
             self.sender(sample)
@@ -532,10 +532,10 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// The part of the subscriber's samples in which the apply worker does something; None
-    /// if the subscriber was not asked.
+    /// The part of the subscriber's samples in which `does` holds for the apply worker. None if
+    /// the subscriber was not asked.
     pub fn worker_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> Option<f64> {
-        // A relay has none.
+        // A relay has no apply worker.
         let replica = self.replica.filter(|_| self.subscription.is_some())?;
         Some(replica.share(|sample| {
             self.subscribed(sample)
@@ -544,12 +544,12 @@ impl<'a> Link<'a> {
         }))
     }
 
-    /// Milliseconds that the replica is behind, at least, in the middle of the samples.
+    /// Milliseconds that the replica is behind, at least: the median of the samples.
     pub fn age_ms(&self) -> f64 {
         median(self.ages().collect())
     }
 
-    /// The longest time behind, milliseconds.
+    /// The longest time behind, in milliseconds.
     pub fn most_age_ms(&self) -> f64 {
         self.ages().fold(0.0, f64::max)
     }
@@ -561,7 +561,7 @@ impl<'a> Link<'a> {
         })
     }
 
-    /// Bytes behind in the middle of the samples.
+    /// Bytes behind: the median of the samples.
     pub fn bytes(&self) -> f64 {
         median(
             self.points
@@ -571,24 +571,25 @@ impl<'a> Link<'a> {
         )
     }
 
-    /// Bytes behind at the end.
+    /// Bytes behind in the last sample.
     pub fn last_bytes(&self) -> u64 {
         self.points.last().map_or(0, Point::bytes)
     }
 
-    /// It lags, or did in this window: most of the time, or much for a moment. Positions alone
-    /// say so: [`crate::rules`] knows when that is no lag.
+    /// The replica lags, or did so in this window: most of the time, or much for a moment. This
+    /// looks at positions only; [`crate::rules`] knows when such a difference is no lag.
     pub fn is_behind(&self) -> bool {
         self.age_ms() >= LAG_MS || self.is_spiky()
     }
 
-    /// It lagged much, but not most of the time.
+    /// The replica was far behind for a moment, but not most of the time.
     pub fn is_spiky(&self) -> bool {
         self.age_ms() < LAG_MS && self.most_age_ms() >= SPIKE_MS
     }
 
-    /// The part of the lag, in bytes, that a stage holds; over all samples. For a logical
-    /// link the last stage comes after visibility, and counts besides.
+    /// The part of the lag, in bytes, that a stage holds over all samples. The last stage of a
+    /// logical link comes after visibility, so its bytes are not part of the lag: they are
+    /// counted besides.
     pub fn stage_share(&self, stage: Stage) -> f64 {
         let all: f64 = self.points.iter().map(|point| point.bytes() as f64).sum();
         ratio(self.stage_sum(stage), all).min(1.0)
@@ -606,9 +607,9 @@ impl<'a> Link<'a> {
             .sum()
     }
 
-    /// Milliseconds that something applied by a subscriber was seen unflushed, at least: in
-    /// the middle of the positions that its flush stood at. Where it still stands at the end it
-    /// may do so for other reasons, such as a worker that does not get on.
+    /// Milliseconds that a subscriber leaves applied changes unflushed, at least: the median
+    /// over the positions at which its flush stood still. The last position is left out: the
+    /// flush may stand there for another reason, such as a worker that makes no progress.
     pub fn unflushed_ms(&self) -> f64 {
         let mut waits: Vec<(Lsn, f64)> = Vec::new();
         for point in self
@@ -630,7 +631,7 @@ impl<'a> Link<'a> {
         median(over.map(|(_, wait)| wait).collect())
     }
 
-    /// A synchronous replica, or one that may become it.
+    /// Commits wait for this replica, alone or with others.
     pub fn is_synchronous(&self) -> bool {
         let last = self
             .upstream
@@ -638,8 +639,8 @@ impl<'a> Link<'a> {
             .iter()
             .rev()
             .find_map(|sample| self.sender(sample));
-        last.and_then(|sender| sender.sync_state.as_deref())
-            .is_some_and(|state| state == "sync" || state == "quorum")
+        last.and_then(|sender| sender.sync_state.as_ref())
+            .is_some_and(SyncState::is_waited_for)
     }
 }
 
@@ -681,7 +682,7 @@ mod tests {
             ..Receiver::default()
         };
         let of = |node: &NodeWindow| likeness(node, Some(&receiver), &["second", "walreceiver"]);
-        // Each is likelier than the next.
+        // Each server is likelier than the next.
         let order = [
             node("5432", "db2", "second", Some(true)),
             node("5433", "elsewhere", "other", Some(true)),
@@ -689,7 +690,7 @@ mod tests {
             node("5432", "db2", "other", None),
             node("5432", "db1", "walreceiver", None),
             node("5433", "db1", "walreceiver", None),
-            // The usual port alone says nothing.
+            // The default port alone says nothing.
             node("5432", "db1", "other", None),
         ];
         let found: Vec<u32> = order.iter().map(of).collect();

@@ -2,10 +2,9 @@
 
 use std::fmt;
 
-use lockstep_upstream::Conninfo;
+use lockstep_client::Conninfo;
 use serde::Serialize;
 
-/// What a server is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -30,19 +29,16 @@ impl fmt::Display for Role {
     }
 }
 
-/// A server to ask.
 #[derive(Debug, Clone)]
 pub struct Node {
-    /// Its name in everything that is said about it; unique.
+    /// Its name in all output; unique.
     pub name: String,
-    /// What it is to be.
     pub role: Role,
-    /// How to connect.
     pub conninfo: Conninfo,
 }
 
 impl Node {
-    /// Where it is, without anything secret: `host:port/database`.
+    /// Host, port and database, without anything secret: `host:port/database`.
     pub fn address(&self) -> String {
         let part = |option| self.conninfo.effective(option).unwrap_or_default();
         let (host, port, database) = (part("host"), part("port"), part("dbname"));
@@ -53,47 +49,45 @@ impl Node {
     }
 }
 
-/// What is wrong with a node itself. The others are looked at all the same.
+/// What is wrong with one node. The other nodes are examined all the same.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "trouble", rename_all = "snake_case")]
 pub enum Trouble {
-    /// No connection at the end of the window.
+    /// There was no connection at the end of the window.
     Unreachable {
-        /// libpq's words.
+        /// The words of libpq.
         reason: String,
     },
-    /// A connection was lost, and is there again.
+    /// The connection was lost, and there is a new one.
     Interrupted {
-        /// The last reason.
+        /// Why it was lost most recently.
         reason: String,
     },
-    /// It is not what it was said to be.
+    /// The node is something else than it was said to be.
     WrongRole {
         /// What it is, and what to do.
         reason: String,
     },
-    /// A standby of another cluster, by its system identifier.
+    /// A standby of another cluster.
     OtherSystem {
-        /// Its system identifier.
+        /// System identifier of the standby.
         found: String,
-        /// The primary's.
+        /// System identifier of the primary.
         expected: String,
     },
-    /// A major that is not supported.
     Version {
-        /// The major.
         major: u32,
     },
-    /// Its clock differs from the primary's.
+    /// The node's clock differs from the primary's.
     ClockSkew {
-        /// Milliseconds that its clock is ahead; negative if behind.
+        /// Milliseconds that its clock is ahead; negative if it is behind.
         ahead_ms: f64,
-        /// How far this may be off, in milliseconds.
+        /// Largest error of `ahead_ms`, in milliseconds.
         uncertain_ms: f64,
     },
-    /// Something that cannot be seen.
+    /// A part of the node's state that cannot be read.
     Gap {
-        /// What.
+        /// Which part.
         what: String,
         /// Why, and what to do.
         reason: String,
@@ -101,7 +95,7 @@ pub enum Trouble {
 }
 
 impl Trouble {
-    /// Nothing can be said about the node.
+    /// The trouble is such that nothing can be said about the node.
     pub fn is_blind(&self) -> bool {
         matches!(
             self,

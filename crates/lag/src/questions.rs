@@ -1,9 +1,9 @@
-//! The SQL that nodes are asked. The one place where PostgreSQL 15 to 18 differ.
+//! The SQL that nodes are asked. PostgreSQL 15 to 18 differ here and nowhere else in this
+//! crate.
 //!
-//! Each part is an expression that gives JSON; one statement asks all of them. A part that is
+//! Each part is an expression that gives JSON, and one statement asks all parts. A part that is
 //! refused is left out from then on, so that the others are still answered.
 
-/// One part of a sample.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Clock and role.
@@ -33,7 +33,7 @@ pub enum Part {
 }
 
 impl Part {
-    /// All, in the order in which they are asked: positions close to the clock.
+    /// In the order in which they are asked: positions are close to the clock.
     pub const ALL: [Self; 12] = [
         Self::Moment,
         Self::Wal,
@@ -49,7 +49,7 @@ impl Part {
         Self::Extension,
     ];
 
-    /// In words, for gaps.
+    /// In words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
         match self {
             Self::Moment => "clock and role",
@@ -68,8 +68,8 @@ impl Part {
     }
 }
 
-/// What every session begins with. Nothing here is to write, to wait or to be led astray by
-/// somebody's own functions.
+/// Every session begins with this, so that nothing here writes, waits for long, or calls
+/// functions that somebody else created.
 pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction_read_only = on; \
      SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'";
 
@@ -101,8 +101,8 @@ const SETTINGS: &[&str] = &[
     "lockstep.read_throttle",
 ];
 
-/// The statement that gives [`crate::sample::Facts`]. The extension is also created where it is
-/// not loaded: on the primaries of standbys that load it.
+/// The statement for [`crate::sample::Facts`]. The extension may be created on a server that
+/// does not load it: on the primary of a standby that does.
 pub fn facts() -> String {
     let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
     format!(
@@ -118,16 +118,16 @@ pub fn facts() -> String {
     )
 }
 
-/// The statement that gives the system identifier: some services refuse it.
+/// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
-/// The statement that gives [`crate::sample::Sample::end`] alone, for little.
+/// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
      ELSE pg_current_wal_flush_lsn() END";
 
-/// The expression for a part on a server of this major. `extension` is the schema of ours;
-/// None if the server has no such part.
+/// The expression for a part on a server of this major; None if the server has no such part.
+/// `extension` is the schema of extension lockstep.
 pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {
     let from_16 = |text: &'static str| if major >= 16 { text } else { "" };
     let text = match part {
@@ -205,7 +205,8 @@ fn subscriptions(no_leader: &str) -> String {
     )
 }
 
-/// pg_blocking_pids does not know the startup process, so its locks are looked up.
+/// pg_blocking_pids does not know what the startup process waits for, so its locks are looked
+/// up.
 const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait_type, \
        a.wait_event AS wait, \
        CASE WHEN a.wait_event_type <> 'Lock' OR a.wait_event_type IS NULL THEN '[]'::json \
@@ -221,7 +222,7 @@ const PROCESSES: &str = "SELECT a.pid, a.backend_type, a.wait_event_type AS wait
        'walwriter', 'logical replication worker', 'logical replication apply worker', \
        'logical replication parallel worker', 'logical replication tablesync worker')";
 
-/// Sessions shown, oldest transactions first.
+/// Sessions of clients; those with the oldest transactions come first.
 const CLIENTS: &str = "(SELECT json_build_object(\
        'active', count(*) FILTER (WHERE state = 'active'), \
        'running', count(*) FILTER (WHERE state = 'active' AND wait_event IS NULL), \
@@ -238,7 +239,7 @@ fn totals(major: u32) -> String {
     let io = match major {
         ..=15 => "'[]'::json".to_owned(),
         _ => list(
-            // WAL is an object of its own from 18 on, and not counted before.
+            // WAL is an object of its own from 18 on; before that it is not counted.
             "SELECT backend_type, \
                coalesce(sum(reads) FILTER (WHERE object = 'relation'), 0) AS reads, \
                coalesce(sum(read_time) FILTER (WHERE object = 'relation'), 0) AS read_time_ms, \
@@ -248,7 +249,7 @@ fn totals(major: u32) -> String {
              WHERE backend_type IN ('startup', 'walreceiver') GROUP BY backend_type",
         ),
     };
-    // Called Subtrans before 17.
+    // The SLRU is called Subtrans before 17.
     format!(
         "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \

@@ -1,127 +1,114 @@
-//! What a relay says about itself in its console, and what of it stands for a server's views.
+//! What a relay says about itself in its console, and the rows of a server's views that this
+//! replaces.
 //!
-//! Columns are known by their names in the answer, not by their places, and this crate has its
-//! own list of those that it needs: so the relay itself is not linked in, a newer relay may have
-//! more columns, and whatever else answers is told from a relay.
+//! Columns are found by name, from this crate's own list of those that it needs. So the relay
+//! is not linked in, a newer relay may have more columns, and a server that is no relay is
+//! recognised.
 
-use lockstep_upstream::Table;
+use lockstep_client::Table;
 use lockstep_wire::Lsn;
 use serde::Serialize;
 
-use crate::plain::plain;
 use crate::position;
 use crate::sample::{Sample, Sender, Slot};
+use crate::sanitize::sanitize;
+use crate::states::{GroupState, SenderState, SlotType};
 use crate::{LagError, Result};
 
-/// What a relay is asked. Slots first: the ends that they are held against are then not older.
+/// What a relay is asked for a sample. Slots come first, so that the ends that they are
+/// compared with are not older.
 pub const QUESTIONS: &str = "SHOW SLOTS; SHOW UPSTREAM; SHOW SPOOL";
 
-/// The question for [`ends`] alone.
+/// The question that [`ends`] reads the answer of.
 pub const UPSTREAM: &str = "SHOW UPSTREAM";
 
-/// The question for the relay's version.
 pub const VERSION: &str = "SHOW VERSION";
 
-/// What its answer begins with.
+/// The answer to [`VERSION`] begins with this.
 pub const VERSION_WORDS: &str = "lockstep relay ";
 
-/// A group that does what it should is in this state.
-pub const STREAMING: &str = "streaming";
-
-/// Most groups and most slots that are read; a relay has at most 1,024 slots.
+/// Most groups and most slots that are read. A relay has at most 1,024 slots.
 pub const MOST_ROWS: usize = 2_048;
 
-/// Longest text that is kept, in characters: a group's reason.
+/// Longest text that is kept, in characters. The longest is a group's reason.
 const MOST_TEXT: usize = 1_000;
 
-/// A relay at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Relay {
-    /// Its groups, by name.
+    /// Ordered by name.
     pub groups: Vec<Group>,
-    /// Its subscribers' slots, by name.
+    /// Slots of subscribers, ordered by name.
     pub slots: Vec<RelaySlot>,
 }
 
-/// One slot on the primary and the log that it fills.
+/// A slot on the primary and the log that the relay fills from it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct Group {
-    /// Its name.
     pub name: String,
-    /// Its slot on the primary.
     pub upstream_slot: String,
     /// The database that is decoded.
     pub database: String,
-    /// `streaming`, `connecting`, `waiting` or `failed`.
-    pub state: String,
-    /// Why it does not stream.
+    pub state: GroupState,
+    /// Why the group does not stream.
     pub reason: Option<String>,
-    /// Host and port of the primary that it is connected to.
+    /// Host and port of the primary that the group is connected to.
     pub primary: Option<String>,
-    /// Where the primary's WAL ended when it was last heard.
+    /// End of the primary's WAL in the last message from it.
     #[serde(with = "position")]
     pub sent: Option<Lsn>,
-    /// How far the stream was received.
+    /// End of what was received.
     #[serde(with = "position")]
     pub received: Option<Lsn>,
-    /// What of that is durable, and confirmed to the primary.
+    /// End of what is durable, which is confirmed to the primary.
     #[serde(with = "position")]
     pub durable: Option<Lsn>,
-    /// End of the last transaction received: nothing after it is missing at any subscriber.
+    /// End of the last transaction received. A subscriber that has got this far misses nothing.
     #[serde(with = "position")]
     pub committed: Option<Lsn>,
     /// Transactions received since the relay started.
     pub transactions: u64,
     /// Bytes of the stream received since the relay started.
     pub received_bytes: u64,
-    /// Bytes of the stream in memory.
     pub cache_bytes: u64,
-    /// Most of them; 0 if the cache is off.
+    /// 0 if the cache is off.
     pub cache_limit_bytes: u64,
-    /// Bytes of the stream on disk.
     pub spool_bytes: u64,
-    /// Most of them; 0 if there is no limit.
+    /// 0 if there is no limit.
     pub spool_limit_bytes: u64,
 }
 
-/// One subscriber's slot.
+/// A subscriber's slot.
 #[derive(Debug, Clone, Default, PartialEq, Serialize)]
 pub struct RelaySlot {
-    /// Its name.
     pub name: String,
-    /// Its database.
     pub database: String,
-    /// Its group.
     pub group: String,
-    /// Process number of the session that uses it, as its client knows it.
+    /// Process number of the session that uses the slot, as its client knows it.
     pub active_pid: Option<u32>,
-    /// Sent to the subscriber.
     #[serde(with = "position")]
     pub sent: Option<Lsn>,
-    /// Received by it.
+    /// Received by the subscriber.
     #[serde(with = "position")]
     pub written: Option<Lsn>,
-    /// Applied by it.
+    /// Applied by the subscriber.
     #[serde(with = "position")]
     pub applied: Option<Lsn>,
-    /// Durable there.
+    /// Durable at the subscriber.
     #[serde(with = "position")]
     pub confirmed: Option<Lsn>,
-    /// Bytes of the stream that are still to be sent, while it is in use.
+    /// Bytes of the stream that are still to be sent, while the slot is in use.
     pub behind_bytes: u64,
-    /// Blocks of 8 kB that it was given from memory.
+    /// Blocks of 8 kB that were served from memory.
     pub cache_hit: u64,
-    /// Blocks of 8 kB that it was given from the spool.
+    /// Blocks of 8 kB that were served from the spool.
     pub cache_miss: u64,
 }
 
 impl Relay {
-    /// A group by name.
     pub fn group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
 
-    /// A slot by name.
     pub fn slot(&self, name: &str) -> Option<&RelaySlot> {
         self.slots.iter().find(|slot| slot.name == name)
     }
@@ -133,12 +120,12 @@ impl Relay {
         slots
     }
 
-    /// The furthest end of any group.
+    /// The latest end of all groups.
     pub fn end(&self) -> Option<Lsn> {
         self.groups.iter().filter_map(Group::end).max()
     }
 
-    /// The answers to [`QUESTIONS`].
+    /// Reads the answers to [`QUESTIONS`].
     pub fn read(answers: &[Table]) -> Result<Self> {
         let [slots, upstream, spool] = answers else {
             return Err(LagError::WrongRole(format!(
@@ -170,12 +157,12 @@ impl Relay {
         })
     }
 
-    /// The views of a server that say the same about the relay's slots.
+    /// Adds the rows that a server's views would have about the relay's slots.
     pub fn stand_in(&self, sample: &mut Sample) {
         for slot in &self.slots {
             sample.slots.push(Slot {
                 slot_name: slot.name.clone(),
-                slot_type: "logical".to_owned(),
+                slot_type: SlotType::Logical,
                 database: Some(slot.database.clone()),
                 active: slot.active_pid.is_some(),
                 active_pid: slot.active_pid,
@@ -185,7 +172,7 @@ impl Relay {
             });
             sample.senders.extend(slot.active_pid.map(|pid| Sender {
                 pid,
-                state: Some(STREAMING.to_owned()),
+                state: Some(SenderState::Streaming),
                 sent_lsn: slot.sent,
                 write_lsn: slot.written,
                 flush_lsn: slot.confirmed,
@@ -197,21 +184,23 @@ impl Relay {
 }
 
 impl Group {
-    /// What its subscribers have to get.
+    /// The position up to which subscribers have something to get.
     pub fn end(&self) -> Option<Lsn> {
         self.committed.or(self.received)
     }
 
-    /// It does what it should.
     pub fn is_streaming(&self) -> bool {
-        self.state == STREAMING
+        self.state == GroupState::Streaming
     }
 }
 
-/// Ends of groups by name: the answer to [`UPSTREAM`].
+/// The end of each group, by its name: reads the answer to [`UPSTREAM`].
 pub fn ends(answers: &[Table]) -> Result<Vec<(String, Lsn)>> {
     let [upstream] = answers else {
-        return Err(LagError::WrongRole("it gave no one answer".to_owned()));
+        return Err(LagError::WrongRole(format!(
+            "it gave {} answers to one question",
+            answers.len()
+        )));
     };
     let groups = groups(upstream)?;
     Ok(groups
@@ -238,7 +227,7 @@ fn groups(upstream: &Table) -> Result<Vec<Group>> {
             name: row.text(name),
             upstream_slot: row.text(slot),
             database: row.text(database),
-            state: row.text(state),
+            state: row.text(state).into(),
             reason: row.known(reason),
             primary: row.known(primary),
             sent: row.position(sent)?,
@@ -267,7 +256,7 @@ fn slots(slots: &Table) -> Result<Vec<RelaySlot>> {
         "confirmed_lsn",
     ])?;
     let [behind, hit, miss] = listing.columns(["behind_bytes", "cache_hit", "cache_miss"])?;
-    // A relay without these does not know more than what was confirmed.
+    // A relay that lacks these columns knows only what was confirmed.
     let written = listing.column("written_lsn").unwrap_or(confirmed);
     let applied = listing.column("applied_lsn").unwrap_or(confirmed);
     let slot = |row: Row<'_>| {
@@ -294,7 +283,6 @@ struct Listing<'a> {
     table: &'a Table,
 }
 
-/// One row of it.
 struct Row<'a> {
     question: &'static str,
     values: &'a [Option<String>],
@@ -344,7 +332,7 @@ impl Row<'_> {
     }
 
     fn known(&self, at: usize) -> Option<String> {
-        let text = plain(self.value(at)?);
+        let text = sanitize(self.value(at)?);
         Some(match text.char_indices().nth(MOST_TEXT) {
             Some((end, _)) => text.get(..end).unwrap_or_default().to_owned(),
             None => text,
@@ -362,8 +350,8 @@ impl Row<'_> {
         text.parse().map(Some).map_err(|_| LagError::Answer {
             what: self.question.to_owned(),
             reason: format!(
-                "\"{}\" makes no sense there",
-                plain(text).chars().take(40).collect::<String>()
+                "\"{}\" is not of the form that is expected there",
+                sanitize(text).chars().take(40).collect::<String>()
             ),
         })
     }
@@ -376,7 +364,7 @@ impl Row<'_> {
         self.parsed(at)
     }
 
-    /// A process number, which is shown with a sign.
+    /// Reads a process number, which the relay shows with a sign.
     fn process(&self, at: usize) -> Result<Option<u32>> {
         Ok(self.parsed::<i32>(at)?.map(|number| number as u32))
     }

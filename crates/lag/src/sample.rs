@@ -1,4 +1,4 @@
-//! One node at one moment. What a version or the role's rights do not show is empty.
+//! One node at one moment. A value that the version or the role's rights do not show is empty.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -6,46 +6,49 @@ use std::time::Duration;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::local::Cpu;
 use crate::position;
+use crate::process_cpu::Cpu;
 use crate::relay::Relay;
+use crate::states::{
+    BackendType, ReceiverStatus, ReplayPause, SenderState, SlotType, SyncState, SynchronousCommit,
+    WaitType, WalStatus,
+};
 
 /// What does not change while a connection lasts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Facts {
-    /// `server_version_num`: 150020.
+    /// `server_version_num`, such as 150020.
     pub version: u32,
-    /// The cluster's identifier; empty if it may not be read.
+    /// The cluster's system identifier; empty if it may not be read.
     pub system: String,
     /// The connection's database.
     pub database: String,
-    /// The version of a relay; None of a server.
+    /// The version of a relay; None if the node is a server.
     pub relay: Option<String>,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
-    /// Settings by name, in their own units as in `pg_settings.setting`.
+    /// Settings by name, with the values of `pg_settings.setting`, which have that view's
+    /// units.
     pub settings: BTreeMap<String, String>,
-    /// Host and address that we are connected to; those of a Unix socket begin with `/`.
+    /// Host and address of the connection; those of a Unix socket begin with `/`.
     #[serde(skip)]
     pub hosts: Vec<String>,
-    /// The schema of extension lockstep, quoted, where it is created.
+    /// The schema of extension lockstep, quoted, if it is created.
     pub extension: Option<String>,
 }
 
 impl Facts {
-    /// The major version.
     pub fn major(&self) -> u32 {
         self.version / 10_000
     }
 
-    /// A setting's number, in its unit; None of what no setting can be.
+    /// A setting's number, in its unit; None if the value is no number that a setting can have.
     pub fn number(&self, setting: &str) -> Option<f64> {
         let number: f64 = self.settings.get(setting)?.parse().ok()?;
         (number.abs() < 1e18).then_some(number)
     }
 
-    /// A setting's value.
     pub fn setting(&self, name: &str) -> Option<&str> {
         self.settings.get(name).map(String::as_str)
     }
@@ -54,43 +57,33 @@ impl Facts {
 /// A node's answers to one round of questions.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Sample {
-    /// The middle of the round trip, since the window began, by our clock.
+    /// The middle of the round trip, as time since the window began, by our clock.
     pub at: Duration,
-    /// From the question to the answer.
     pub round_trip: Duration,
-    /// The server's clock less ours in the middle of the round trip, microseconds.
+    /// The server's clock less ours in the middle of the round trip, in microseconds.
     pub clock_offset_us: i64,
-    /// It replays WAL.
     pub in_recovery: bool,
-    /// Ends of its WAL.
     pub wal: Wal,
-    /// Who takes WAL from it.
+    /// Its walsenders.
     pub senders: Vec<Sender>,
-    /// Its replication slots.
     pub slots: Vec<Slot>,
-    /// What decoding has done for each logical slot.
+    /// One for each logical slot.
     pub decoding: Vec<Decoding>,
-    /// Its walreceiver.
     pub receiver: Option<Receiver>,
     /// Subscriptions of the connection's database.
     pub subscriptions: Vec<Subscription>,
     /// The processes that replication depends on.
     pub processes: Vec<Process>,
-    /// Sessions of clients.
     pub clients: Clients,
-    /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
-    /// Totals since the statistics began.
     pub totals: Totals,
-    /// What extension lockstep says.
     pub extension: Option<Extension>,
-    /// What a relay says of itself. Its slots are among [`Sample::slots`] as well.
+    /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
     pub size: usize,
 }
 
-/// Ends of a server's WAL.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Wal {
@@ -103,10 +96,9 @@ pub struct Wal {
     /// Replayed on a standby.
     #[serde(with = "position")]
     pub replay: Option<Lsn>,
-    /// Since the commit that was replayed last was made, by the standby's own clock.
+    /// Age of the newest replayed commit, by the standby's own clock.
     pub replayed_commit_age_ms: Option<f64>,
-    /// `not paused`, `pause requested`, `paused`.
-    pub pause: Option<String>,
+    pub pause: Option<ReplayPause>,
 }
 
 /// A row of `pg_stat_replication`.
@@ -115,33 +107,31 @@ pub struct Wal {
 pub struct Sender {
     /// The walsender.
     pub pid: u32,
-    /// What the other end calls itself.
     pub application_name: String,
-    /// The other end's address.
+    /// The client's address.
     pub client: Option<String>,
-    /// `streaming`, `catchup`, `backup`, ...
-    pub state: Option<String>,
-    /// `async`, `sync`, `potential`, `quorum`.
-    pub sync_state: Option<String>,
+    pub state: Option<SenderState>,
+    pub sync_state: Option<SyncState>,
     /// Handed to the network.
     #[serde(with = "position")]
     pub sent_lsn: Option<Lsn>,
-    /// Taken by the other end's operating system; by a subscriber: received.
+    /// Written to the operating system of the standby; by a subscriber: received.
     #[serde(with = "position")]
     pub write_lsn: Option<Lsn>,
-    /// Durable there.
+    /// Durable on the standby.
     #[serde(with = "position")]
     pub flush_lsn: Option<Lsn>,
-    /// Replayed or applied there.
+    /// Replayed by the standby, applied by the subscriber.
     #[serde(with = "position")]
     pub replay_lsn: Option<Lsn>,
-    /// From flush here to write there, recently.
+    /// Recent time from flush on this server to write on the other.
     pub write_lag_ms: Option<f64>,
-    /// The same to flush there.
+    /// Recent time from flush on this server to flush on the other.
     pub flush_lag_ms: Option<f64>,
-    /// The same to replay there.
+    /// Recent time from flush on this server to replay on the other.
     pub replay_lag_ms: Option<f64>,
-    /// Transactions since the oldest snapshot that the standby asks to be respected.
+    /// Age, in transactions, of the oldest snapshot that the standby reports through
+    /// hot_standby_feedback.
     pub xmin_age: Option<i64>,
 }
 
@@ -149,31 +139,26 @@ pub struct Sender {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Slot {
-    /// Its name.
     pub slot_name: String,
-    /// `physical` or `logical`.
-    pub slot_type: String,
+    pub slot_type: SlotType,
     /// The database of a logical slot.
     pub database: Option<String>,
-    /// Goes away with its session.
     pub temporary: bool,
-    /// Somebody uses it.
     pub active: bool,
-    /// The walsender that does.
+    /// The walsender that uses the slot.
     pub active_pid: Option<u32>,
-    /// Transactions since the oldest one that it keeps rows of.
+    /// Age, in transactions, of the oldest transaction that the slot keeps rows of.
     pub xmin_age: Option<i64>,
-    /// The oldest WAL that it keeps.
+    /// The oldest WAL that the slot keeps.
     #[serde(with = "position")]
     pub restart_lsn: Option<Lsn>,
     /// Confirmed by the consumer of a logical slot.
     #[serde(with = "position")]
     pub confirmed_flush_lsn: Option<Lsn>,
-    /// `reserved`, `extended`, `unreserved`, `lost`.
-    pub wal_status: Option<String>,
-    /// Bytes that may still be written before it is in danger.
+    pub wal_status: Option<WalStatus>,
+    /// Bytes that may still be written before the slot is in danger.
     pub safe_wal_size: Option<i64>,
-    /// A standby's copy of the primary's slot, which nobody can use yet.
+    /// A standby's copy of the primary's slot, which nobody can use before a promotion.
     pub synced: bool,
 }
 
@@ -181,21 +166,20 @@ pub struct Slot {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Decoding {
-    /// The slot.
     pub slot_name: String,
     /// Transactions that did not fit into `logical_decoding_work_mem`.
     pub spill_txns: u64,
-    /// How often some were written to disk.
+    /// Number of times that a part of a transaction was written to disk.
     pub spill_count: u64,
-    /// Bytes written so.
+    /// Bytes written to disk.
     pub spill_bytes: u64,
     /// Transactions sent before their end.
     pub stream_txns: u64,
-    /// Bytes sent so.
+    /// Bytes of transactions sent before their end.
     pub stream_bytes: u64,
-    /// Transactions decoded and handed to the plugin.
+    /// Transactions decoded and handed to the output plugin.
     pub total_txns: u64,
-    /// Bytes of changes in those.
+    /// Bytes of changes in those transactions.
     pub total_bytes: u64,
 }
 
@@ -205,50 +189,43 @@ pub struct Decoding {
 pub struct Receiver {
     /// The walreceiver.
     pub pid: u32,
-    /// `streaming`, `waiting`, ...
-    pub status: Option<String>,
-    /// Given to the operating system.
+    pub status: Option<ReceiverStatus>,
+    /// Written to the operating system.
     #[serde(with = "position")]
     pub written_lsn: Option<Lsn>,
-    /// Durable.
     #[serde(with = "position")]
     pub flushed_lsn: Option<Lsn>,
-    /// The upstream's end when it last said so.
+    /// The upstream's end in the last message that told it.
     #[serde(with = "position")]
     pub latest_end_lsn: Option<Lsn>,
-    /// Since the last message came, by this server's clock.
+    /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
     /// Its slot on the upstream.
     pub slot_name: Option<String>,
-    /// The upstream.
+    /// Host of the upstream.
     pub sender_host: Option<String>,
-    /// The upstream's port.
     pub sender_port: Option<u32>,
-    /// What it calls itself there.
+    /// Its `application_name` on the upstream.
     pub application_name: Option<String>,
 }
 
-/// A subscription and its worker.
+/// A subscription and its apply worker.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Subscription {
-    /// Its name.
     pub name: String,
-    /// It shall run.
     pub enabled: bool,
     /// Its slot on the publisher.
     pub slot_name: Option<String>,
-    /// `synchronous_commit` of its worker.
-    pub synchronous_commit: String,
+    pub synchronous_commit: SynchronousCommit,
     /// The apply worker, while it runs.
     pub pid: Option<u32>,
-    /// Last position received.
     #[serde(with = "position")]
     pub received_lsn: Option<Lsn>,
-    /// The publisher's end when it last said so.
+    /// The publisher's end in the last message that told it.
     #[serde(with = "position")]
     pub latest_end_lsn: Option<Lsn>,
-    /// Since the last message came, by this server's clock.
+    /// Age of the last message, by this server's clock.
     pub message_age_ms: Option<f64>,
     /// Tables that are not synchronised yet.
     pub unsynced_tables: u64,
@@ -256,19 +233,16 @@ pub struct Subscription {
     pub apply_errors: u64,
 }
 
-/// A process of the server.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Process {
-    /// Its process id.
     pub pid: u32,
-    /// `startup`, `walsender`, ...
-    pub backend_type: String,
-    /// What kind of event it waits for; None while it runs.
-    pub wait_type: Option<String>,
-    /// What it waits for.
+    pub backend_type: BackendType,
+    /// None while it waits for nothing.
+    pub wait_type: Option<WaitType>,
+    /// The wait event.
     pub wait: Option<String>,
-    /// Who holds the lock that it waits for.
+    /// Processes that hold the lock that it waits for.
     pub blocked_by: Vec<u32>,
     /// Its CPU, if it runs on this machine.
     #[serde(skip)]
@@ -276,52 +250,46 @@ pub struct Process {
 }
 
 impl Process {
-    /// It waits for this kind of event.
-    pub fn waits(&self, kind: &str) -> bool {
-        self.wait_type.as_deref() == Some(kind)
+    /// It waits for an event of this type.
+    pub fn waits(&self, kind: &WaitType) -> bool {
+        self.wait_type.as_ref() == Some(kind)
     }
 
-    /// It waits for this event.
     pub fn waits_for(&self, event: &str) -> bool {
         self.wait.as_deref() == Some(event)
     }
 }
 
-/// Sessions of clients.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Clients {
-    /// In a query.
+    /// Sessions with a query that runs.
     pub active: u64,
-    /// In a query and waiting for nothing.
+    /// Sessions with a query that runs and waits for nothing.
     pub running: u64,
-    /// Waiting for a synchronous replica.
+    /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
-    /// Those with the oldest transactions, oldest first.
+    /// Sessions with the oldest transactions, oldest first.
     pub oldest: Vec<Session>,
 }
 
-/// A session of a client.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Session {
-    /// Its process.
     pub pid: u32,
-    /// Its role.
     pub user: Option<String>,
-    /// Its database.
     pub database: Option<String>,
     /// `active`, `idle in transaction`, ...
     pub state: Option<String>,
-    /// Since its transaction began.
+    /// Time since its transaction began.
     pub xact_age_ms: Option<f64>,
-    /// Transactions since its snapshot.
+    /// Age of its snapshot, in transactions.
     pub xmin_age: Option<i64>,
-    /// It has written.
+    /// Its transaction has written.
     pub has_xid: bool,
-    /// What it waits for.
+    /// The wait event.
     pub wait: Option<String>,
-    /// Its query or its last one, shortened.
+    /// The query that runs or ran last, shortened.
     pub query: String,
 }
 
@@ -329,25 +297,20 @@ pub struct Session {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Conflicts {
-    /// Old snapshots.
     pub snapshot: u64,
-    /// Locks.
     pub lock: u64,
-    /// Pinned buffers.
     pub bufferpin: u64,
-    /// Deadlocks.
     pub deadlock: u64,
 }
 
-/// Totals of the server.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Totals {
-    /// WAL generated, in bytes.
+    /// Bytes of WAL generated.
     pub wal_bytes: Option<f64>,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
-    /// Reads, waits and flushes by kind of process, from 16 on.
+    /// From 16 on.
     pub io: Vec<Io>,
 }
 
@@ -355,42 +318,39 @@ pub struct Totals {
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Io {
-    /// `startup`, `walreceiver`.
-    pub backend_type: String,
-    /// Reads.
+    pub backend_type: BackendType,
     pub reads: f64,
-    /// Time in them, ms; 0 unless `track_io_timing` is on.
+    /// Milliseconds in reads; 0 unless `track_io_timing` is on.
     pub read_time_ms: f64,
-    /// Flushes.
     pub fsyncs: f64,
-    /// Time in them, ms.
+    /// Milliseconds in flushes.
     pub fsync_time_ms: f64,
 }
 
-/// What views of extension lockstep say on a standby.
+/// What the views of extension lockstep say on a standby.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(default)]
 pub struct Extension {
-    /// Age of the oldest WAL received and not replayed.
+    /// Age of the oldest WAL that is received and not replayed.
     pub lag_ms: Option<f64>,
-    /// How often replay was seen waiting for a query.
+    /// Number of times that replay was seen waiting for a query.
     pub conflicts: u64,
-    /// Queries inside the gate.
+    /// Queries that the throttle has let in.
     pub running: u64,
-    /// Queries that wait at the gate.
+    /// Queries that wait at the throttle.
     pub waiting: u64,
-    /// How many may be inside.
+    /// Most queries that the throttle lets in at once.
     pub concurrency_limit: u64,
-    /// Sessions at low priority.
+    /// Sessions with low priority.
     pub demoted: u64,
-    /// How priorities are changed, `none` if not at all.
+    /// How priorities are lowered; `none` if they are not.
     pub method: Option<String>,
 }
 
 impl Sample {
-    /// The end of WAL that others can get from here: flushed on a primary; on a standby what
-    /// is received, or what is replayed while nothing was streamed; of a relay the furthest
-    /// group's.
+    /// The end of WAL that others can get from this node. On a primary: what is flushed. On a
+    /// standby: what is received, or what is replayed if nothing was streamed. Of a relay: the
+    /// latest end of its groups.
     pub fn end(&self) -> Option<Lsn> {
         self.wal
             .flush
@@ -398,7 +358,7 @@ impl Sample {
             .or_else(|| self.relay.as_ref()?.end())
     }
 
-    /// The end of one of a relay's groups, or of a server.
+    /// The end of one of a relay's groups, or of a server if no group is given.
     pub fn end_of(&self, group: Option<&str>) -> Option<Lsn> {
         match group {
             Some(group) => self.relay.as_ref()?.group(group)?.end(),
@@ -406,39 +366,35 @@ impl Sample {
         }
     }
 
-    /// What a new query sees.
+    /// The position up to which a new query sees changes.
     pub fn visible(&self) -> Option<Lsn> {
         self.wal.flush.or(self.wal.replay)
     }
 
-    /// The only process of a kind.
-    pub fn process(&self, backend_type: &str) -> Option<&Process> {
+    /// The first process of a type; the types that are asked for have one process each.
+    pub fn process(&self, backend_type: &BackendType) -> Option<&Process> {
         self.processes
             .iter()
-            .find(|process| process.backend_type == backend_type)
+            .find(|process| process.backend_type == *backend_type)
     }
 
-    /// A process by its id.
     pub fn process_of(&self, pid: u32) -> Option<&Process> {
         self.processes.iter().find(|process| process.pid == pid)
     }
 
-    /// A sender by its process.
+    /// The walsender with this process id.
     pub fn sender(&self, pid: u32) -> Option<&Sender> {
         self.senders.iter().find(|sender| sender.pid == pid)
     }
 
-    /// A slot by name.
     pub fn slot(&self, name: &str) -> Option<&Slot> {
         self.slots.iter().find(|slot| slot.slot_name == name)
     }
 
-    /// Decoding of a slot.
     pub fn decoding(&self, slot: &str) -> Option<&Decoding> {
         self.decoding.iter().find(|row| row.slot_name == slot)
     }
 
-    /// A subscription by name.
     pub fn subscription(&self, name: &str) -> Option<&Subscription> {
         self.subscriptions.iter().find(|row| row.name == name)
     }

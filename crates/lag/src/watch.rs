@@ -1,38 +1,36 @@
-//! All nodes for some seconds, each by a thread of its own: one that does not answer delays
-//! no other.
+//! All nodes for some seconds. Each node has a thread of its own, so one that does not answer
+//! delays no other.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::node::{Node, Role, Trouble};
-use crate::plain::plain;
-use crate::probe::Probe;
+use crate::node_sampler::NodeSampler;
 use crate::sample::{Sample, Slot};
+use crate::sanitize::sanitize;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
 
 /// How often a node is asked.
 pub const EVERY: Duration = Duration::from_millis(100);
 
-/// How long to wait before another try to connect.
+/// Pause before another attempt to connect.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// Clocks that differ by less are not worth a word, milliseconds.
+/// A smaller difference between clocks is not reported, milliseconds.
 const SKEW_MS: f64 = 100.0;
 
-/// How to watch.
 #[derive(Debug, Clone, Copy)]
 pub struct Watch<'a> {
-    /// Shown by the servers.
     pub application_name: &'a str,
-    /// How long.
+    /// How long to watch.
     pub length: Duration,
     /// How often each node is asked.
     pub every: Duration,
 }
 
-/// Asks all nodes until the time is over. Blocks; a node that hangs can add the time that
-/// libpq allows it.
+/// Asks all nodes until the time is over. Blocks; a node that hangs can add the time that libpq
+/// allows it.
 pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
     let began = Instant::now();
     let mut windows: Vec<NodeWindow> = thread::scope(|scope| {
@@ -67,12 +65,12 @@ fn blind(node: &Node, reason: String) -> NodeWindow {
 fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
     let mut seen = NodeWindow::empty(&node.name, node.role);
     let mut lost: Option<LagError> = None;
-    // Always once, however little time there is.
+    // At least once, even if the time is over.
     loop {
         match follow(node, watch, began, &mut seen) {
             Ok(()) => {
                 seen.troubles.extend(lost.map(|error| Trouble::Interrupted {
-                    reason: plain(&error.to_string()),
+                    reason: sanitize(&error.to_string()),
                 }));
                 return seen;
             }
@@ -93,15 +91,15 @@ fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
 
 /// One connection, until the time is over or it is lost.
 fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) -> Result<()> {
-    let mut probe = Probe::connect(node, watch.application_name)?;
-    seen.facts = probe.facts().clone();
+    let mut sampler = NodeSampler::connect(node, watch.application_name)?;
+    seen.facts = sampler.facts().clone();
     loop {
         let asked = Instant::now();
-        let sample = probe.sample(began)?;
+        let sample = sampler.sample(began)?;
         seen.troubles
             .retain(|trouble| !matches!(trouble, Trouble::Gap { .. } | Trouble::WrongRole { .. }));
-        seen.troubles.extend(probe.gaps().iter().cloned());
-        seen.troubles.extend(probe.mismatch(&sample));
+        seen.troubles.extend(sampler.gaps().iter().cloned());
+        seen.troubles.extend(sampler.mismatch(&sample));
         seen.keep(sample);
         let next = asked + watch.every;
         if next > began + watch.length {
@@ -111,8 +109,8 @@ fn follow(node: &Node, watch: Watch<'_>, began: Instant, seen: &mut NodeWindow) 
     }
 }
 
-/// What only shows when nodes are held against the primary: its cluster and its clock. A relay
-/// tells neither, but has slots there.
+/// Notes troubles that show only by comparison with the primary: another cluster, a different
+/// clock. A relay tells neither, but its slots on the primary show whether it belongs there.
 pub fn compare(nodes: &mut [NodeWindow]) {
     let Some(primary) = nodes.iter().find(|node| node.role == Role::Primary) else {
         return;
@@ -150,7 +148,8 @@ pub fn compare(nodes: &mut [NodeWindow]) {
     }
 }
 
-/// A relay of another primary: it streams all the time, but from none of the primary's slots.
+/// Detects a relay of another primary: its groups stream all the time, but from none of the
+/// primary's slots.
 fn stranger(relay: &NodeWindow, slots: &[Slot]) -> Option<Trouble> {
     let groups = |sample: &Sample| sample.relay.as_ref().map(|relay| relay.groups.clone());
     let before = relay.samples.first().and_then(groups)?;
@@ -171,8 +170,8 @@ fn stranger(relay: &NodeWindow, slots: &[Slot]) -> Option<Trouble> {
     })
 }
 
-/// A server's clock less ours, and how far this may be off, both in milliseconds: from the
-/// quickest answer, which says it best.
+/// The server's clock less ours, and the largest error of that, both in milliseconds. The
+/// quickest answer tells it best.
 fn clock(samples: &[Sample]) -> Option<(f64, f64)> {
     let best = samples.iter().min_by_key(|sample| sample.round_trip)?;
     Some((

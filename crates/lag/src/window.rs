@@ -5,56 +5,49 @@ use std::time::Duration;
 
 use lockstep_wire::Lsn;
 
-use crate::local::Cpu;
 use crate::node::{Role, Trouble};
+use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Process, Sample};
 
-/// Most samples of a node in one window; the oldest go first.
+/// Most samples of a node in one window; the oldest are dropped first.
 pub const MOST_SAMPLES: usize = 36_000;
 
-/// Most bytes of answers that a window keeps of a node; the oldest samples go first.
+/// Most bytes of answers that a window keeps of a node; the oldest samples are dropped first.
 pub const MOST_BYTES: usize = 256 * 1024 * 1024;
 
-/// Of so many of a relay's groups the ends are remembered for longer than samples are.
+/// Most groups of a relay whose ends are remembered for longer than samples are.
 const MOST_GROUPS: usize = 64;
 
-/// All nodes over some seconds.
 #[derive(Debug, Clone, Default)]
 pub struct Window {
-    /// As they were named: the primary first.
+    /// In the order in which they were named: the primary first.
     pub nodes: Vec<NodeWindow>,
 }
 
-/// One node over some seconds.
 #[derive(Debug, Clone)]
 pub struct NodeWindow {
-    /// Its name.
     pub name: String,
-    /// What it is to be.
+    /// What it was said to be.
     pub role: Role,
-    /// What does not change.
     pub facts: Facts,
     /// Oldest first.
     pub samples: Vec<Sample>,
-    /// Ends of its WAL at more moments than there are samples, and from longer ago; oldest
-    /// first.
+    /// Ends of its WAL: more of them than there are samples, and from longer ago. Oldest first.
     pub glances: Vec<Glance>,
-    /// The same for each of a relay's groups.
+    /// The same for each group of a relay.
     pub group_glances: BTreeMap<String, Vec<Glance>>,
-    /// What is wrong with it.
     pub troubles: Vec<Trouble>,
 }
 
-/// The end of a server's WAL at one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Glance {
-    /// Since the window began, by our clock.
+    /// Time since the window began, by our clock.
     pub at: Duration,
     /// As [`Sample::end`].
     pub end: Lsn,
 }
 
-/// Parts of the time, from 0 to 1.
+/// Shares of the time, from 0 to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct CpuShares {
     /// On a core.
@@ -64,7 +57,6 @@ pub struct CpuShares {
 }
 
 impl Window {
-    /// A window of these nodes.
     pub fn new(nodes: Vec<NodeWindow>) -> Self {
         Self { nodes }
     }
@@ -86,12 +78,11 @@ impl NodeWindow {
         !self.samples.is_empty() && !self.troubles.iter().any(Trouble::is_blind)
     }
 
-    /// The newest sample.
     pub fn last(&self) -> Option<&Sample> {
         self.samples.last()
     }
 
-    /// From the first sample to the last.
+    /// Time from the first sample to the last.
     pub fn length(&self) -> Duration {
         match (self.samples.first(), self.samples.last()) {
             (Some(first), Some(last)) => last.at.saturating_sub(first.at),
@@ -99,7 +90,7 @@ impl NodeWindow {
         }
     }
 
-    /// The part of the window from the first to the last sample for which something holds.
+    /// The part of the window from the first to the last sample for which `holds` is true.
     pub fn span(&self, holds: impl Fn(&Sample) -> bool) -> Self {
         let from = self.samples.iter().position(&holds);
         let to = self.samples.iter().rposition(&holds);
@@ -113,20 +104,19 @@ impl NodeWindow {
         }
     }
 
-    /// The part of the samples for which something holds; 0 without samples.
+    /// The share of samples for which `holds` is true; 0 without samples.
     pub fn share(&self, holds: impl Fn(&Sample) -> bool) -> f64 {
         let all = self.samples.len();
         let some = self.samples.iter().filter(|sample| holds(sample)).count();
         ratio(some as f64, all as f64)
     }
 
-    /// The mean of a number over the samples.
     pub fn mean(&self, number: impl Fn(&Sample) -> f64) -> f64 {
         let sum: f64 = self.samples.iter().map(number).sum();
         ratio(sum, self.samples.len() as f64)
     }
 
-    /// By how much a counter has grown over the window; 0 if it was reset meanwhile.
+    /// The growth of a counter over the window; 0 if the counter was reset meanwhile.
     pub fn growth(&self, counter: impl Fn(&Sample) -> Option<f64>) -> f64 {
         let mut values = self.samples.iter().filter_map(counter);
         let first = values.next();
@@ -136,7 +126,6 @@ impl NodeWindow {
         }
     }
 
-    /// A window of a node that nothing is known of yet.
     pub fn empty(name: &str, role: Role) -> Self {
         Self {
             name: name.to_owned(),
@@ -149,7 +138,7 @@ impl NodeWindow {
         }
     }
 
-    /// Adds a sample. The oldest go where these would be too many or too large.
+    /// Adds a sample. The oldest samples are dropped if they would be too many or too large.
     pub fn keep(&mut self, sample: Sample) {
         let mut size = sample.size;
         let fitting = self.samples.iter().rev().take(MOST_SAMPLES - 1);
@@ -163,7 +152,7 @@ impl NodeWindow {
         self.samples.push(sample);
     }
 
-    /// Adds an end of a server, or of a relay's group.
+    /// Adds an end of WAL, of the server or of one of a relay's groups.
     pub fn glanced(&mut self, group: Option<String>, glance: Glance) {
         match group {
             None => self.glances.push(glance),
@@ -184,8 +173,8 @@ impl NodeWindow {
         }
     }
 
-    /// The end of this node's WAL, or of one of a relay's groups, at a moment: as in the newest
-    /// answer that is not later.
+    /// The end of this node's WAL, or of one of a relay's groups, in the newest answer that is
+    /// not later than `at`.
     pub fn end_at(&self, group: Option<&str>, at: Duration) -> Option<Lsn> {
         let glances = self.glances_of(group);
         let after = glances.partition_point(|glance| glance.at <= at);
@@ -194,15 +183,15 @@ impl NodeWindow {
         sample.max(glance.map(|glance| glance.end))
     }
 
-    /// The newest sample that is not later than this, or the first.
+    /// The newest sample that is not later than `at`, or the first one.
     pub fn sample_at(&self, at: Duration) -> Option<&Sample> {
         let after = self.samples.partition_point(|sample| sample.at <= at);
         self.samples.get(after.saturating_sub(1))
     }
 
     /// For how long there has been WAL beyond a position, at least: since the first answer
-    /// whose end was beyond it. By our own clock, so that it does not matter what the
-    /// servers' clocks say. Zero if there is none at that moment.
+    /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
+    /// servers' clocks do not matter.
     pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {
         let sample = self
             .samples
@@ -219,7 +208,8 @@ impl NodeWindow {
         beyond.map_or(Duration::ZERO, |since| at.saturating_sub(since))
     }
 
-    /// CPU of a process over the window, if it is known.
+    /// CPU of the first process that `choose` accepts, over the window. None if it is not
+    /// known.
     pub fn cpu(&self, choose: impl Fn(&Process) -> bool) -> Option<CpuShares> {
         let mut seen = self.samples.iter().filter_map(|sample| {
             let process = sample.processes.iter().find(|process| choose(process))?;
@@ -232,7 +222,7 @@ impl NodeWindow {
 }
 
 fn shares(before: Cpu, after: Cpu, time: Duration) -> Option<CpuShares> {
-    // A single turn of the scheduler would make much of a shorter time.
+    // In a shorter time a single turn of the scheduler would weigh too much.
     const LEAST: Duration = Duration::from_millis(500);
     let part = |before: Duration, after: Duration| {
         ratio(
@@ -247,7 +237,7 @@ fn shares(before: Cpu, after: Cpu, time: Duration) -> Option<CpuShares> {
     })
 }
 
-/// A part of a whole; 0 of nothing.
+/// 0 if the whole is 0 or not finite.
 pub fn ratio(part: f64, whole: f64) -> f64 {
     match whole > 0.0 && part.is_finite() && whole.is_finite() {
         true => part / whole,
@@ -255,7 +245,7 @@ pub fn ratio(part: f64, whole: f64) -> f64 {
     }
 }
 
-/// The middle one of some numbers; 0 of none.
+/// 0 if there are none.
 pub fn median(mut numbers: Vec<f64>) -> f64 {
     numbers.sort_by(f64::total_cmp);
     numbers.get(numbers.len() / 2).copied().unwrap_or(0.0)

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use lockstep_upstream::UpstreamError;
+use lockstep_client::ClientError;
 
 use crate::log::LogError;
 
@@ -32,7 +32,7 @@ pub enum RelayError {
     SpoolInUse(PathBuf),
     /// The primary cannot be reached or refuses.
     #[error(transparent)]
-    Upstream(#[from] UpstreamError),
+    Upstream(#[from] ClientError),
     /// The log of a group.
     #[error("log of group {group}: {source}")]
     Log {

@@ -11,24 +11,21 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use lockstep_upstream::{SlotState, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{OnSpoolLimit, Plugin};
+use crate::config::{OnSpoolLimit, Plugin, SLOT_PREFIX};
+use crate::continuity::Known;
 use crate::error::{RelayError, Result};
-use crate::ingest::check::Known;
 use crate::lock::lock;
 use crate::log::{FileStorage, Limits, Log, LogError};
 use crate::primary::Primary;
 use crate::slots::{self, SlotBook};
-use crate::stats::GroupStat;
-
-/// What slots on the primary begin with; the group's name follows.
-pub const SLOT_PREFIX: &str = "lockstep_";
+use crate::stats::{GroupStat, GroupState};
 
 /// What a group's file is called.
 const FILE: &str = "group.json";
@@ -96,7 +93,7 @@ struct Kept {
 /// What a group does.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Phase {
-    /// The feeder looks for the primary; entered at the start and when a connection is
+    /// The receiver looks for the primary; entered at the start and when a connection is
     /// lost, left for `Streaming` or `Failed`.
     Connecting,
     /// Entered once the primary streams.
@@ -336,7 +333,7 @@ impl Group {
         })
     }
 
-    /// Removes the group: its slot on the primary, then its folder. Its feeder must have
+    /// Removes the group: its slot on the primary, then its folder. Its receiver must have
     /// ended, and no subscriber may use it.
     pub fn remove(&self) -> Result<()> {
         let mut upstream = self.primary.connect(&self.key.database)?;
@@ -383,7 +380,7 @@ impl Group {
     }
 
     /// A new connection for its stream.
-    pub fn connect(&self) -> Result<Upstream> {
+    pub fn connect(&self) -> Result<Connection> {
         let key = &self.key;
         Ok(self
             .primary
@@ -445,7 +442,7 @@ impl Group {
 
     /// Sees to it that the slot is a failover slot, if it is to be one: copies of slots are
     /// not, nor are those from before it was configured. It must not be in use.
-    pub fn keep_for_failover(&self, upstream: &mut Upstream, slot: &SlotState) -> Result<()> {
+    pub fn keep_for_failover(&self, upstream: &mut Connection, slot: &SlotState) -> Result<()> {
         if !self.failover || slot.failover {
             return Ok(());
         }
@@ -502,9 +499,7 @@ impl Group {
             }
         }
         let phase = match why {
-            RelayError::Upstream(UpstreamError::Refused(refusal))
-                if !passing(&refusal.sqlstate) =>
-            {
+            RelayError::Upstream(ClientError::Refused(refusal)) if !passing(&refusal.sqlstate) => {
                 Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
             }
             RelayError::Gap(_) => Phase::Failed(Box::new(report("55000", &self.name, why))),
@@ -611,12 +606,11 @@ impl Group {
             publications: self.key.publications.clone(),
             plugin: self.plugin.clone(),
             state: match phase {
-                Phase::Connecting => "connecting",
-                Phase::Streaming => "streaming",
-                Phase::Waiting(_) => "waiting",
-                Phase::Failed(_) => "failed",
-            }
-            .to_owned(),
+                Phase::Connecting => GroupState::Connecting,
+                Phase::Streaming => GroupState::Streaming,
+                Phase::Waiting(_) => GroupState::Waiting,
+                Phase::Failed(_) => GroupState::Failed,
+            },
             reason: lock(&self.reason).clone(),
             primary: match phase {
                 Phase::Streaming | Phase::Waiting(_) => self.primary.name(),
@@ -659,7 +653,7 @@ const PGOUTPUT: &str = "pgoutput";
 /// Makes the group's slot, or uses the one that an unfinished try left; its plugin and
 /// where it begins.
 fn make_slot(
-    upstream: &mut Upstream,
+    upstream: &mut Connection,
     name: &str,
     key: &GroupKey,
     plugin: Plugin,

@@ -3,28 +3,38 @@
 //!
 //! ```text
 //!            upstream slot                        ordinary subscribers
-//! primary ──────────────> ingest ──> log ──────> serve ──────────────>
-//!    ▲                               (cache, spool)│ pass-through
-//!    └─────────────────────────────────────────────┘
+//! primary ──────────────> receive ─> log ─> send ────────────────────>
+//!    ▲                                              │ pass-through
+//!    └──────────────────────── serve <──────────────┘
 //! ```
+//!
+//! The modules are layers: each uses only those above it in this table, which a test holds.
 //!
 //! | module | what |
 //! |---|---|
+//! | `lock` | locks that outlive a panic |
+//! | `clock` | the wall clock, for what is sent and shown |
+//! | [`stats`] | what the relay counts |
+//! | [`fault`] | what only tests make: faults to be found |
 //! | [`config`] | the configuration file and what it may say |
-//! | [`ingest`] | from the upstream's messages to wire-ready frames in the log |
 //! | [`log`] | the stream: cache in memory, spool on disk, readers |
+//! | [`error`] | what can go wrong in a relay as a whole |
 //! | [`slots`] | who reads, and how far each has confirmed |
 //! | [`primary`] | where the primary is |
+//! | [`continuity`] | whether a primary's slot continues what the log has |
 //! | [`group`] | one upstream slot and the log it fills |
+//! | [`receive`] | from the primary's messages to wire-ready frames in the log |
 //! | [`session`] | what a session and the relay ask of each other |
-//! | [`serve`] | listener, TLS, pass-through to the primary, streaming |
-//! | [`console`], [`metrics`], [`stats`] | what the relay says about itself |
-//! | [`bounded`], [`exposition`] | limits on HTTP connections; Prometheus' text format |
-//! | [`secret`] | files that others must not be able to read |
-//! | [`owner`], [`wanted`] | what becomes of replication commands; what a subscriber asks for |
-//! | [`streaming`] | a walsender's part for one subscriber |
-//! | [`service`] | listener, console and metrics around a relay |
-//! | [`relay`] | all of it together |
+//! | [`send`] | a walsender's part for one subscriber |
+//! | [`serve`] | listener, TLS, logins, pass-through to the primary |
+//! | [`terms`] | what the configuration asks of sessions |
+//! | [`relay`] | all groups, slots and sessions, and what is done every second |
+//! | [`stream_options`] | what a subscriber asks for in `START_REPLICATION` |
+//! | [`slot_commands`] | what becomes of replication commands |
+//! | [`console`] | the relay's own console |
+//! | [`metrics`] | metrics and health over HTTP |
+//! | [`endpoints`] | where a relay is reached: listener, console, metrics |
+//! | [`run`] | a relay from its start to its end |
 #![cfg_attr(
     test,
     allow(
@@ -35,24 +45,28 @@
     )
 )]
 
-pub mod bounded;
+mod clock;
 pub mod config;
 pub mod console;
+pub mod continuity;
+pub mod endpoints;
 pub mod error;
-pub mod exposition;
+pub mod fault;
 pub mod group;
-pub mod ingest;
+#[cfg(test)]
+mod layers;
 mod lock;
 pub mod log;
 pub mod metrics;
-pub mod owner;
 pub mod primary;
+pub mod receive;
 pub mod relay;
-pub mod secret;
+pub mod run;
+pub mod send;
 pub mod serve;
-pub mod service;
 pub mod session;
+pub mod slot_commands;
 pub mod slots;
 pub mod stats;
-pub mod streaming;
-pub mod wanted;
+pub mod stream_options;
+pub mod terms;

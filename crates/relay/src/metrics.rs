@@ -20,23 +20,15 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::bounded::Limited;
-use crate::exposition::{Exposition, TEXT_FORMAT};
-use crate::stats::{ClientStat, GroupStat, SlotStat, Snapshot, Source};
+use crate::stats::{ClientStat, ClientState, GroupStat, GroupState, SlotStat, Snapshot, Source};
+use lockstep_service::bounded::Limited;
+use lockstep_service::exposition::{Exposition, TEXT_FORMAT};
 
 /// Most connections at once; others wait.
 pub const MOST_CONNECTIONS: usize = 32;
 
 /// How long requests under way may take once the relay ends.
 pub const LAST_REQUESTS: Duration = Duration::from_secs(2);
-
-/// The state of a group that does what it should.
-pub const STREAMING: &str = "streaming";
-
-/// All states of a group, of a session. Each is a series of its own, so that none vanishes
-/// between scrapes.
-pub const GROUP_STATES: [&str; 4] = [STREAMING, "connecting", "waiting", "failed"];
-const CLIENT_STATES: [&str; 3] = ["passed through", "streaming", "console"];
 
 /// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also
 /// with a reset of their statistics.
@@ -133,9 +125,10 @@ fn groups(text: &mut Exposition, groups: &[GroupStat]) {
         "1 for the state that a group is in, 0 for others.",
     );
     for group in groups {
-        for state in GROUP_STATES {
+        for state in GroupState::ALL {
             let value = flag(group.state == state);
-            text.sample(name, &[("group", &group.name), ("state", state)], value);
+            let labels = [("group", group.name.as_str()), ("state", state.name())];
+            text.sample(name, &labels, value);
         }
     }
     for (name, kind, help, value) in GROUP_FAMILIES {
@@ -216,12 +209,12 @@ fn slots(text: &mut Exposition, slots: &[SlotStat]) {
 
 fn clients(text: &mut Exposition, clients: &[ClientStat]) {
     text.family("clients", "gauge", "Sessions of clients, by what they do.");
-    for state in CLIENT_STATES {
+    for state in ClientState::ALL {
         let number = clients
             .iter()
             .filter(|client| client.state == state)
             .count();
-        text.sample("clients", &[("state", state)], &number.to_string());
+        text.sample("clients", &[("state", state.name())], &number.to_string());
     }
 }
 
@@ -237,11 +230,11 @@ pub fn health(snapshot: &Snapshot) -> (bool, String) {
     let reasons: Vec<_> = snapshot
         .groups
         .iter()
-        .filter(|group| group.state != STREAMING)
+        .filter(|group| group.state != GroupState::Streaming)
         .map(|group| {
             serde_json::json!({
                 "group": group.name,
-                "state": group.state,
+                "state": group.state.name(),
                 "reason": group.reason,
             })
         })

@@ -3,12 +3,13 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use lockstep_upstream::{Conninfo, Purpose, Server, Upstream, UpstreamError};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
-use crate::ingest::feeder::APPLICATION_NAME;
+/// `application_name` of connections to the primary.
+const APPLICATION_NAME: &str = "lockstep relay";
 
-/// What subscribers set, so that values do not depend on the server's settings. Those that
-/// servers report are [`crate::owner`]'s condition for sharing a stream.
+/// What subscribers set, so that values do not depend on the server's settings. A stream is
+/// shared only with sessions whose reported settings are the same.
 const AS_SUBSCRIBERS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3";
 
 /// The primary.
@@ -35,7 +36,7 @@ impl Primary {
     }
 
     /// A new connection to a database, for SQL and replication commands.
-    pub fn connect(&self, database: &str) -> Result<Upstream, UpstreamError> {
+    pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
         self.open(self.conninfo.clone().with_database(database)?)
     }
 
@@ -45,7 +46,7 @@ impl Primary {
         &self,
         database: &str,
         encoding: &str,
-    ) -> Result<Upstream, UpstreamError> {
+    ) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
         let options = match conninfo.get("options") {
             Some(given) => format!("{given} {AS_SUBSCRIBERS}"),
@@ -64,15 +65,15 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo) -> Result<Upstream, UpstreamError> {
-        let upstream = Upstream::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
+    fn open(&self, conninfo: Conninfo) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
             .inspect_err(|_| self.forget())?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
         Ok(upstream)
     }
 
     /// Finds out where it is.
-    pub fn look(&self) -> Result<(), UpstreamError> {
+    pub fn look(&self) -> Result<(), ClientError> {
         self.connect(&self.database).map(drop)
     }
 

@@ -7,21 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use nix::fcntl::{Flock, FlockArg};
-use tokio::sync::{mpsc, watch};
+use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
 use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
-use crate::ingest::feeder::{self, Feeder};
 use crate::lock::lock;
 use crate::log::{Limits, LogError};
 use crate::primary::Primary;
+use crate::receive::thread::Receiving;
 use crate::serve::Terms;
-use crate::service;
 use crate::session::Facts;
 use crate::slots::{self, SlotBook};
-use crate::stats::{ClientStat, Reset, Snapshot, Source};
+use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
+use crate::terms;
 
 /// How often slots are saved and segments removed that nobody needs.
 const ROUND: Duration = Duration::from_secs(1);
@@ -38,9 +39,6 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
-/// What the end of a relay whose disk has failed may take: the disk may not answer either.
-const LAST_WORK: Duration = Duration::from_secs(5);
-
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
 
@@ -49,7 +47,7 @@ const LOCK_FILE: &str = "relay.lock";
 struct Running {
     group: Arc<Group>,
     /// Ends its threads when dropped.
-    _feeder: Feeder,
+    _receiving: Receiving,
     /// Since when no slot reads it; None while one does, or if it was configured.
     unused_since: Option<Instant>,
 }
@@ -87,7 +85,7 @@ impl Relay {
                 config.console_database.clone(),
                 config.logical_decoding_work_mem,
             )),
-            slots: Arc::new(SlotBook::open(&config.spool, feeder::unix_micros())?),
+            slots: Arc::new(SlotBook::open(&config.spool, clock::unix_micros())?),
             policy: InForce::new(policy(&config)),
             failover: config.failover,
             broken: Broken::default(),
@@ -115,7 +113,7 @@ impl Relay {
     fn feed(&self, group: Group) -> Result<Arc<Group>> {
         let group = Arc::new(group);
         let running = Running {
-            _feeder: Feeder::start(group.clone())?,
+            _receiving: Receiving::start(group.clone())?,
             group: group.clone(),
             unused_since: None,
         };
@@ -133,6 +131,11 @@ impl Relay {
     /// The primary.
     pub fn primary(&self) -> &Primary {
         &self.around.primary
+    }
+
+    /// The first log that cannot be written any more, once there is one.
+    pub fn broken(&self) -> watch::Receiver<Option<(String, String)>> {
+        self.around.broken.subscribe()
     }
 
     /// Turns true when the relay stops.
@@ -211,9 +214,9 @@ impl Relay {
             database: facts.database.clone(),
             application_name: facts.application_name.clone(),
             address: facts.peer.map(|peer| peer.to_string()).unwrap_or_default(),
-            state: "passed through".to_owned(),
+            state: ClientState::PassedThrough,
             slot: String::new(),
-            since_unix_us: feeder::unix_micros(),
+            since_unix_us: clock::unix_micros(),
         };
         lock(&self.clients).insert(facts.id, client);
     }
@@ -352,17 +355,19 @@ impl Relay {
             let Some(running) = lock(&self.groups).remove(&name) else {
                 continue;
             };
-            let Running { group, _feeder, .. } = running;
+            let Running {
+                group, _receiving, ..
+            } = running;
             // Its connection must end before the slot can be dropped.
-            drop(_feeder);
+            drop(_receiving);
             match group.remove() {
                 Ok(()) => info!(group = name, "removed a group that no slot uses"),
                 Err(failed) => {
                     warn!(group = name, error = %failed, "cannot remove a group that no slot uses; trying again");
-                    if let Ok(feeder) = Feeder::start(group.clone()) {
+                    if let Ok(receiving) = Receiving::start(group.clone()) {
                         let running = Running {
                             group,
-                            _feeder: feeder,
+                            _receiving: receiving,
                             unused_since: None,
                         };
                         lock(&self.groups).insert(name, running);
@@ -400,7 +405,7 @@ impl Source for Relay {
                 .iter_mut()
                 .filter(|client| client.id == active.session)
             {
-                client.state = "streaming".to_owned();
+                client.state = ClientState::Streaming;
                 client.slot.clone_from(&slot.name);
             }
         }
@@ -416,7 +421,7 @@ impl Source for Relay {
     }
 
     fn reset(&self, slot: Option<&str>) -> Reset {
-        let now = feeder::unix_micros();
+        let now = clock::unix_micros();
         let Some(name) = slot else {
             self.slots().all().iter().for_each(|slot| slot.reset(now));
             return Reset::Done;
@@ -469,7 +474,7 @@ impl Source for Relay {
             .collect();
         let config = old.with_reloaded(new);
         // All of it takes effect, or nothing: from here on nothing can fail.
-        let terms = service::terms(&config).map_err(|error| error.to_string())?;
+        let terms = terms::read(&config).map_err(|error| error.to_string())?;
         if let (Some(before), Some(now)) = (&self.terms.borrow().tls, &terms.tls) {
             if before.files() == now.files() && !before.shows_same(now) {
                 said.push("tls_certificate: what is in the file has changed".to_owned());
@@ -515,75 +520,4 @@ fn lock_spool(spool: &Path) -> Result<Flock<File>> {
     let file = File::create(&path).map_err(|source| slots::file("cannot make", path, source))?;
     Flock::lock(file, FlockArg::LockExclusiveNonblock)
         .map_err(|_| RelayError::SpoolInUse(spool.to_owned()))
-}
-
-/// Runs a relay until `shutdown` turns true, or its spool cannot be written any more: what
-/// the disk holds is not known then, and only opening it anew tells.
-pub async fn run(
-    config: Config,
-    mut shutdown: watch::Receiver<bool>,
-    reload: mpsc::Receiver<()>,
-) -> Result<()> {
-    let terms = service::terms(&config)?;
-    let (stop, stopping) = watch::channel(false);
-    let opening = {
-        let (config, stopping) = (config.clone(), stopping.clone());
-        tokio::task::spawn_blocking(move || Relay::open(config, terms, stopping))
-    };
-    let relay = Arc::new(
-        opening
-            .await
-            .map_err(|failed| RelayError::Gap(failed.to_string()))??,
-    );
-    let rounds = tokio::spawn(relay.clone().rounds());
-    let reloads = tokio::spawn(obey_reloads(relay.clone(), reload));
-    let mut broken = relay.around.broken.subscribe();
-    let stopper = stop.clone();
-    let ending = tokio::spawn(async move {
-        tokio::select! {
-            _ = shutdown.wait_for(|&stop| stop) => {}
-            broken = broken.wait_for(Option::is_some) => {
-                if let Some((group, why)) = broken.ok().as_deref().and_then(Option::as_ref) {
-                    error!(group, why, "the spool cannot be written any more: ending");
-                }
-            }
-        }
-        stopper.send_replace(true);
-    });
-    let served = service::serve(&relay, &config, stopping).await;
-    reloads.abort();
-    ending.abort();
-    // Also where it could not be served at all.
-    stop.send_replace(true);
-    let closing = async {
-        let _ = rounds.await;
-        let closing = relay.clone();
-        let _ = tokio::task::spawn_blocking(move || closing.close()).await;
-    };
-    let broken = relay.around.broken.borrow().clone();
-    let Some((group, why)) = broken else {
-        closing.await;
-        return served;
-    };
-    let _ = tokio::time::timeout(LAST_WORK, closing).await;
-    Err(RelayError::Poisoned { group, why })
-}
-
-/// Reads the configuration again whenever asked to.
-async fn obey_reloads(relay: Arc<Relay>, mut asked: mpsc::Receiver<()>) {
-    while asked.recv().await.is_some() {
-        let relay = relay.clone();
-        // Sessions wait neither for the disk nor for a lock meanwhile.
-        let reloading = tokio::task::spawn_blocking(move || Source::reload(&*relay));
-        match reloading
-            .await
-            .unwrap_or_else(|failed| Err(failed.to_string()))
-        {
-            Ok(changes) if changes.is_empty() => info!("nothing has changed in the configuration"),
-            Ok(changes) => changes
-                .iter()
-                .for_each(|change| info!(change, "configuration")),
-            Err(why) => error!(why, "the configuration cannot be used; the old one stays"),
-        }
-    }
 }

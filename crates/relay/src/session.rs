@@ -1,7 +1,7 @@
 //! What a client's session and the relay ask of each other.
 //!
 //! A session is passed through to the primary byte for byte. Only where it is a session of
-//! logical replication, and idle, is each simple query shown to the [`Owner`], which says
+//! logical replication, and idle, is each simple query shown to the [`SlotCommands`], which says
 //! what becomes of it.
 
 use std::collections::BTreeMap;
@@ -68,7 +68,7 @@ pub trait Stream: Send + 'static {
 }
 
 /// Who decides what becomes of replication commands.
-pub trait Owner: Send + Sync + 'static {
+pub trait SlotCommands: Send + Sync + 'static {
     /// How it streams.
     type Stream: Stream;
 

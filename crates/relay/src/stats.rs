@@ -7,6 +7,76 @@ use serde::Serialize;
 /// Bytes of the stream that count as one block.
 pub const BLOCK: u64 = 8192;
 
+/// What a group does, as console and metrics name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum GroupState {
+    /// It receives: the state of a group that does what it should.
+    Streaming,
+    /// It looks for the primary, or asks it for the stream.
+    #[default]
+    Connecting,
+    /// The spool is full, and the primary waits.
+    Waiting,
+    /// The primary refused, or going on would lose something; it is tried again.
+    Failed,
+}
+
+impl GroupState {
+    /// All states. Each is a series of the metrics, so that none vanishes between scrapes.
+    pub const ALL: [Self; 4] = [
+        Self::Streaming,
+        Self::Connecting,
+        Self::Waiting,
+        Self::Failed,
+    ];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Streaming => "streaming",
+            Self::Connecting => "connecting",
+            Self::Waiting => "waiting",
+            Self::Failed => "failed",
+        }
+    }
+}
+
+/// What a session does, as console and metrics name it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ClientState {
+    /// The primary answers it; every session begins so.
+    #[default]
+    PassedThrough,
+    /// It is sent a slot's stream.
+    Streaming,
+    /// It talks to the console.
+    Console,
+}
+
+impl ClientState {
+    /// All states. Each is a series of the metrics, so that none vanishes between scrapes.
+    pub const ALL: [Self; 3] = [Self::PassedThrough, Self::Streaming, Self::Console];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::PassedThrough => "passed through",
+            Self::Streaming => "streaming",
+            Self::Console => "console",
+        }
+    }
+}
+
+impl Serialize for GroupState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
+impl Serialize for ClientState {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(self.name())
+    }
+}
+
 /// Everything at one moment.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Snapshot {
@@ -31,8 +101,7 @@ pub struct GroupStat {
     pub publications: Vec<String>,
     /// Output plugin, `lockstep` or `pgoutput`.
     pub plugin: String,
-    /// `streaming`, `connecting`, `waiting` (spool full) or `failed`.
-    pub state: String,
+    pub state: GroupState,
     /// Why it failed or waits; empty if it does not.
     pub reason: String,
     /// Host and port of the primary it is connected to; empty if to none.
@@ -125,8 +194,7 @@ pub struct ClientStat {
     pub application_name: String,
     /// Address; empty for a Unix socket.
     pub address: String,
-    /// `passed through`, `streaming` or `console`.
-    pub state: String,
+    pub state: ClientState,
     /// The slot it streams from; empty if none.
     pub slot: String,
     /// Since when, microseconds since 1970.

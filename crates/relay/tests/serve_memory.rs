@@ -6,6 +6,7 @@
     clippy::unwrap_used
 )]
 
+#[path = "relay/serve_lab/mod.rs"]
 mod serve_lab;
 
 use lockstep_relay::serve::Listen;

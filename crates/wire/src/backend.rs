@@ -1,4 +1,4 @@
-//! What a server sends to a client of replication.
+//! Messages that a server sends to a client of replication.
 
 use crate::cursor::{Cursor, put_c_str};
 use crate::frame::{self, Frame};
@@ -7,71 +7,64 @@ use crate::{Result, WireError};
 /// Most columns of a result, the same as a server's own limit.
 pub const MOST_COLUMNS: usize = 1664;
 
-/// Object identifier of the type `text`.
+/// Object identifier of type `text`.
 pub const TEXT: u32 = 25;
-/// Object identifier of the type `int4`.
+/// Object identifier of type `int4`.
 pub const INT4: u32 = 23;
-/// Object identifier of the type `int8`.
+/// Object identifier of type `int8`.
 pub const INT8: u32 = 20;
-/// Object identifier of the type `bytea`.
+/// Object identifier of type `bytea`.
 pub const BYTEA: u32 = 17;
 
-/// A server's message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Backend<'a> {
-    /// The client may go on; it need not say who it is.
+    /// The client is admitted without saying who it is, or has said so.
     AuthenticationOk,
-    /// The client must say who it is, in the way with this number.
+    /// The client must say who it is, by the method with this number.
     Authentication(u32),
-    /// The newest minor version that the server speaks, and the options it does not know.
+    /// The server speaks an older minor version, or does not know some options.
     NegotiateProtocolVersion {
-        /// Minor version.
+        /// The newest minor version that the server speaks.
         minor: u32,
-        /// Names of options.
+        /// The options that it does not know.
         unknown: Vec<&'a str>,
     },
     /// A setting that clients want to know.
     ParameterStatus {
-        /// Its name.
         name: &'a str,
-        /// Its value.
         value: &'a str,
     },
-    /// What a cancel request must say.
+    /// What a cancel request must contain.
     BackendKeyData {
-        /// The session's process.
         process: u32,
-        /// Its secret: four bytes before protocol 3.2.
+        /// Four bytes before protocol 3.2.
         secret: &'a [u8],
     },
-    /// The next command may come: `I` outside a transaction.
+    /// The server takes the next command. The status is `I` outside a transaction.
     ReadyForQuery(u8),
     /// The columns of the rows that follow.
     RowDescription(Vec<Column<'a>>),
-    /// One row; None is null.
+    /// None is NULL.
     DataRow(Vec<Option<&'a [u8]>>),
-    /// A command is done.
+    /// A command has ended, with this tag.
     CommandComplete(&'a str),
-    /// An empty command is done.
+    /// An empty command has ended.
     EmptyQueryResponse,
     /// A command or the session failed.
     ErrorResponse(Report),
-    /// A notice.
     NoticeResponse(Report),
-    /// Streaming begins, both ways.
+    /// Streaming begins, in both directions.
     CopyBothResponse,
     /// A piece of a copy: see [`crate::stream`].
     CopyData(&'a [u8]),
-    /// The server ends its side of the copy.
+    /// The server ends its direction of the copy.
     CopyDone,
 }
 
-/// A column of a result.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
-    /// Its name.
     pub name: &'a str,
-    /// Object identifier of its type.
+    /// Object identifier of the column's type.
     pub kind: u32,
 }
 
@@ -82,9 +75,7 @@ pub struct Report {
     pub severity: String,
     /// Five characters.
     pub sqlstate: String,
-    /// What happened.
     pub message: String,
-    /// More about it.
     pub detail: Option<String>,
     /// What to do.
     pub hint: Option<String>,
@@ -110,7 +101,6 @@ impl Report {
         }
     }
 
-    /// The same with more about it.
     pub fn detail(self, detail: impl Into<String>) -> Self {
         Self {
             detail: Some(detail.into()),
@@ -118,7 +108,6 @@ impl Report {
         }
     }
 
-    /// The same with advice.
     pub fn hint(self, hint: impl Into<String>) -> Self {
         Self {
             hint: Some(hint.into()),
@@ -137,7 +126,7 @@ impl Report {
             let text = String::from_utf8_lossy(cursor.c_bytes()?).into_owned();
             match field {
                 b'S' if report.severity.is_empty() => report.severity = text,
-                // Never translated, unlike S.
+                // `V` is never translated, `S` may be.
                 b'V' => report.severity = text,
                 b'C' => report.sqlstate = text,
                 b'M' => report.message = text,
@@ -170,7 +159,7 @@ impl Report {
 }
 
 impl<'a> Backend<'a> {
-    /// The message in a frame.
+    /// Parses the message in a frame.
     pub fn parse(frame: Frame<'a>) -> Result<Self> {
         let mut cursor = Cursor::new(frame.body, "message of the server");
         let message = match frame.tag {
@@ -266,7 +255,7 @@ fn negotiation<'a>(cursor: &mut Cursor<'a>) -> Result<Backend<'a>> {
     }
 }
 
-/// A number of columns, checked.
+/// Reads a number of columns and checks it.
 fn count(cursor: &mut Cursor<'_>) -> Result<usize> {
     let number = cursor.i16()?;
     usize::try_from(number)
@@ -291,7 +280,7 @@ fn put_columns(out: &mut Vec<u8>, columns: &[Column<'_>]) {
     out.extend((columns.len() as u16).to_be_bytes());
     for column in columns {
         put_c_str(out, column.name);
-        // No table, no attribute of one.
+        // The column belongs to no table.
         out.extend([0; 6]);
         out.extend(column.kind.to_be_bytes());
         let length: i16 = match column.kind {
@@ -300,7 +289,7 @@ fn put_columns(out: &mut Vec<u8>, columns: &[Column<'_>]) {
             _ => -1,
         };
         out.extend(length.to_be_bytes());
-        // No type modifier; text format.
+        // No type modifier, and text format.
         out.extend((-1_i32).to_be_bytes());
         out.extend([0; 2]);
     }

@@ -7,7 +7,7 @@
 //!     int64 lsn  int64 time  int32 length  the message
 //! ```
 //!
-//! Numbers are big-endian. `extension/src/output_plugin.c` says more.
+//! Numbers are big-endian. `extension/src/logical/output_plugin.c` says more.
 
 use crate::cursor::{Cursor, put_counted_bytes};
 use crate::stream::Timestamp;
@@ -22,18 +22,18 @@ const BATCH: u8 = b'B';
 /// What one XLogData message of a logical stream carries.
 #[derive(Debug, Clone)]
 pub enum Payload<'a> {
-    /// A commit is held: until the next batch, positions in keepalives may have passed what
-    /// was not sent yet, and must not be confirmed.
+    /// A commit is held. Until the next batch, positions in keepalives may be beyond what was
+    /// sent, and must not be confirmed.
     Marker,
-    /// Several messages. It ends what a marker began.
+    /// Several messages. A batch ends the state that a marker began.
     Batch(Entries<'a>),
     /// One message of `pgoutput`, whose position and time are those of the XLogData.
     Plain(&'a [u8]),
 }
 
 impl<'a> Payload<'a> {
-    /// The content of an XLogData message. `batched` says whether batches were asked for:
-    /// their first bytes are also those of plain messages.
+    /// Parses the content of an XLogData message. `batched` says whether the client asked for
+    /// batches: plain messages may begin with the same bytes.
     pub fn parse(data: &'a [u8], batched: bool) -> Result<Self> {
         if !batched {
             return Ok(Self::Plain(data));
@@ -56,16 +56,16 @@ impl<'a> Payload<'a> {
 /// A message in a batch.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Entry<'a> {
-    /// Its position; `0/0` if it is not a change's last one.
+    /// Position of the message; `0/0` unless it is the last message of a change.
     pub lsn: Lsn,
-    /// When it was made.
+    /// When the message was made.
     pub time: Timestamp,
     /// The message: see [`crate::logical`].
     pub message: &'a [u8],
 }
 
-/// The messages of a batch, each checked when it is reached. After an error there is
-/// nothing more.
+/// The messages of a batch. Each is checked when the iterator reaches it, and an error ends the
+/// iterator.
 #[derive(Debug, Clone)]
 pub struct Entries<'a> {
     left: u32,
@@ -108,20 +108,19 @@ impl<'a> Iterator for Entries<'a> {
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        // An error may come after the last one.
+        // An error may come after the last message.
         (0, (self.left as usize).checked_add(1))
     }
 }
 
 impl std::iter::FusedIterator for Entries<'_> {}
 
-/// Appends a marker.
 pub fn put_marker(out: &mut Vec<u8>) {
     out.push(MARKER);
 }
 
-/// Appends a batch. An error, after which `out` holds a part of it, if an entry or their
-/// number is too large.
+/// Appends a batch. Fails if an entry or their number is too large; `out` then holds a part of
+/// the batch.
 pub fn put_batch(out: &mut Vec<u8>, entries: &[Entry<'_>]) -> Result<()> {
     let number = i32::try_from(entries.len())
         .map_err(|_| WireError::Malformed("a batch of an impossible size"))?;

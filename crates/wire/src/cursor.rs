@@ -1,4 +1,4 @@
-//! Reading the inside of one message, front to back, never past its end.
+//! Reads the inside of one message from front to back, and never past its end.
 
 use crate::{Lsn, Result, WireError};
 
@@ -61,7 +61,7 @@ impl<'a> Cursor<'a> {
         self.array().map(u64::from_be_bytes).map(Lsn::from)
     }
 
-    /// A position that must not be `0/0`.
+    /// Reads a position that must not be `0/0`.
     pub fn valid_lsn(&mut self) -> Result<Lsn> {
         let lsn = self.lsn()?;
         match lsn.is_valid() {
@@ -70,20 +70,20 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Bytes after a length of four bytes.
+    /// Reads a length of four bytes, and as many bytes as it says.
     pub fn counted(&mut self) -> Result<&'a [u8]> {
         let length = self.i32()?;
         let length = usize::try_from(length).map_err(|_| WireError::BadLength(length))?;
         self.take(length)
     }
 
-    /// What was taken since `start`, an earlier copy of this cursor.
+    /// The bytes between `start`, an earlier copy of this cursor, and this one.
     pub fn taken_since(self, mut start: Self) -> Result<&'a [u8]> {
         let length = start.left.len().checked_sub(self.left.len());
         start.take(length.ok_or(WireError::Truncated(self.what))?)
     }
 
-    /// Bytes up to a zero byte, which is taken as well.
+    /// Reads up to a zero byte, and takes that byte as well.
     pub fn c_bytes(&mut self) -> Result<&'a [u8]> {
         let end = self
             .left
@@ -95,13 +95,12 @@ impl<'a> Cursor<'a> {
         Ok(text)
     }
 
-    /// The same as text.
+    /// Like [`Cursor::c_bytes`], but the bytes must be UTF-8.
     pub fn c_str(&mut self) -> Result<&'a str> {
         std::str::from_utf8(self.c_bytes()?)
             .map_err(|_| WireError::Malformed("text that is not UTF-8"))
     }
 
-    /// All that is left.
     pub fn rest(self) -> &'a [u8] {
         self.left
     }
@@ -110,7 +109,7 @@ impl<'a> Cursor<'a> {
         self.left.is_empty()
     }
 
-    /// An error if something is left.
+    /// Fails if something is left.
     pub fn end(self) -> Result<()> {
         match self.left.is_empty() {
             true => Ok(()),
@@ -119,18 +118,19 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// Appends `text` and a zero byte. A zero byte inside the text would end it: it is left out.
+/// Appends `text` and a zero byte. Zero bytes inside the text are left out, because they would
+/// end it.
 pub(crate) fn put_c_str(out: &mut Vec<u8>, text: &str) {
     put_c_bytes(out, text.as_bytes());
 }
 
-/// The same for text in any encoding.
+/// Like [`put_c_str`], for text in any encoding.
 pub(crate) fn put_c_bytes(out: &mut Vec<u8>, text: &[u8]) {
     out.extend(text.iter().filter(|&&byte| byte != 0));
     out.push(0);
 }
 
-/// Appends a length of four bytes, and the bytes; an error if there are too many of them.
+/// Appends a length of four bytes, and the bytes. Fails if there are too many.
 pub(crate) fn put_counted_bytes(out: &mut Vec<u8>, bytes: &[u8]) -> Result<()> {
     let length = i32::try_from(bytes.len()).map_err(|_| WireError::TooLong {
         length: bytes.len(),

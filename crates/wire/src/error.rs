@@ -1,6 +1,5 @@
-//! What can be wrong with bytes from the other side.
+//! What can be wrong with bytes from the other end of a connection.
 
-/// Result of everything in this crate.
 pub type Result<T> = std::result::Result<T, WireError>;
 
 /// Bytes or text that are not what they should be.
@@ -9,34 +8,31 @@ pub enum WireError {
     /// The message ends before its content does.
     #[error("a message ends too early: {0}")]
     Truncated(&'static str),
-    /// A length beyond what the reader is ready to take.
     #[error("a message of {length} bytes is longer than {limit}")]
     TooLong {
-        /// What the message says.
+        /// As the message says.
         length: usize,
-        /// What is allowed.
+        /// What the reader accepts.
         limit: usize,
     },
-    /// A length that cannot be: shorter than itself, or negative.
+    /// The length is negative, or shorter than itself.
     #[error("a message has the impossible length {0}")]
     BadLength(i32),
-    /// Content that makes no sense.
     #[error("a message makes no sense: {0}")]
     Malformed(&'static str),
-    /// A message that this side does not know.
+    /// The tag of a message that this crate does not know.
     #[error("unknown message type {0:#04x}")]
     UnknownMessage(u8),
-    /// Text that is not what it should be.
     #[error("\"{text}\" is not {what}")]
     Text {
-        /// What it should be.
+        /// What the text should be.
         what: &'static str,
-        /// The text, shortened.
+        /// Shortened to [`MOST_TEXT`] characters.
         text: String,
     },
 }
 
-/// Longest piece of foreign text in an error.
+/// Longest text of the other end in an error.
 const MOST_TEXT: usize = 100;
 
 impl WireError {

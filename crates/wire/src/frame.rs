@@ -1,39 +1,37 @@
-//! How every message but a client's first is framed: a tag of one byte, then a length of
-//! four that counts itself and the body but not the tag.
+//! The frame of every message but a client's first: a tag of one byte, then a length of four
+//! bytes. The length counts itself and the body, but not the tag.
 
 use crate::{Result, WireError};
 
 /// Bytes before the body: tag and length.
 pub const HEADER: usize = 5;
 
-/// Most bytes of a message's body that a server needs to take from a client of physical
-/// replication: commands and feedback.
+/// Most bytes of a body that a server must accept from a client of physical replication, which
+/// sends commands and feedback.
 pub const FRONTEND_LIMIT: usize = 64 * 1024;
 
-/// Most bytes of a message's body that a client of physical replication needs to take: a
-/// walsender sends 128 kB of WAL in one message, and a timeline's history is short.
+/// Most bytes of a body that a client of physical replication must accept: a walsender sends
+/// 128 kB of WAL in one message, and a timeline's history is short.
 pub const BACKEND_LIMIT: usize = 1024 * 1024;
 
-/// Most bytes of a message's body that a client of logical replication needs to take: what
-/// a server can put together in memory (its `MaxAllocSize`, 1 GB less one byte).
+/// Most bytes of a body that a client of logical replication must accept: the largest that a
+/// server can build in memory (its `MaxAllocSize`, 1 GB less one byte).
 pub const LOGICAL_LIMIT: usize = (1 << 30) - 1;
 
-/// One message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// What kind of message.
+    /// The kind of message.
     pub tag: u8,
-    /// Its content.
     pub body: &'a [u8],
 }
 
-/// Tag and length of the body from a message's first bytes.
+/// Reads the tag and the length of the body from a message's first bytes.
 pub fn header(bytes: [u8; HEADER], limit: usize) -> Result<(u8, usize)> {
     let [tag, a, b, c, d] = bytes;
     Ok((tag, body_length(i32::from_be_bytes([a, b, c, d]), limit)?))
 }
 
-/// The length of a body from a length that counts itself.
+/// The length of a body, from a length that counts itself.
 pub(crate) fn body_length(length: i32, limit: usize) -> Result<usize> {
     let body = usize::try_from(length)
         .ok()
@@ -70,7 +68,7 @@ pub(crate) fn put_counted(out: &mut Vec<u8>, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.extend([0; 4]);
     body(out);
-    // What is encoded here is far below 2 GB: callers have limits of their own.
+    // What is encoded here is far below 2 GB: callers have their own limits.
     let length = u32::try_from(out.len() - start).unwrap_or(u32::MAX);
     if let Some(place) = out.get_mut(start..start + 4) {
         place.copy_from_slice(&length.to_be_bytes());

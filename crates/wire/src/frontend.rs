@@ -1,26 +1,25 @@
-//! What a client of replication sends once its session has begun.
+//! Messages that a client of replication sends once its session has begun.
 
 use crate::cursor::{Cursor, put_c_str};
 use crate::frame::{self, Frame};
 use crate::{Result, WireError};
 
-/// A client's message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Frontend<'a> {
-    /// A command, as text.
+    /// A command as text.
     Query(&'a str),
     /// A piece of a copy: see [`crate::stream`].
     CopyData(&'a [u8]),
-    /// The client ends its side of the copy.
+    /// The client ends its direction of the copy.
     CopyDone,
-    /// The client gives the copy up, and why.
+    /// The client gives up the copy, for this reason.
     CopyFail(&'a str),
-    /// The client leaves.
+    /// The client ends the session.
     Terminate,
 }
 
 impl<'a> Frontend<'a> {
-    /// The message in a frame.
+    /// Parses the message in a frame.
     pub fn parse(frame: Frame<'a>) -> Result<Self> {
         let mut cursor = Cursor::new(frame.body, "message of the client");
         let message = match frame.tag {

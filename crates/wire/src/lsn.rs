@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use crate::{Result, WireError};
 
-/// A position in the WAL, a byte of it; printed as two hexadecimal numbers, `0/16B3748`.
+/// A position in the WAL, counted in bytes; printed as two hexadecimal numbers, `0/16B3748`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(u64);
 
@@ -14,7 +14,7 @@ impl Lsn {
     /// No position: PostgreSQL's `InvalidXLogRecPtr`.
     pub const INVALID: Self = Self(0);
 
-    /// True unless it is `0/0`, which stands for no position.
+    /// False for `0/0`, which stands for no position.
     pub fn is_valid(self) -> bool {
         self != Self::INVALID
     }
@@ -56,20 +56,19 @@ impl FromStr for Lsn {
     }
 }
 
-/// A timeline of a cluster: 1 at first, one more with each promotion, never 0.
+/// A timeline of a cluster. It is 1 at first and grows with each promotion; it is never 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Timeline(NonZeroU32);
 
 impl Timeline {
-    /// The timeline that every cluster begins with; it has no history file.
+    /// The first timeline of every cluster, which has no history file.
     pub const FIRST: Self = Self(NonZeroU32::MIN);
 
-    /// A timeline from its number; None for 0.
+    /// None for 0, which is no timeline.
     pub fn new(number: u32) -> Option<Self> {
         NonZeroU32::new(number).map(Self)
     }
 
-    /// Its number.
     pub fn get(self) -> u32 {
         self.0.get()
     }
@@ -91,7 +90,7 @@ impl FromStr for Timeline {
     }
 }
 
-/// What a cluster and its copies have in common and no other cluster has.
+/// A number that a cluster and its copies have in common, and no other cluster has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SystemId(u64);
 

@@ -1,15 +1,14 @@
-//! The value of option `publication_names`: names with commas between them, read by the
-//! rules for lists of identifiers in settings.
+//! The value of option `publication_names`: names separated by commas, read by the rules for
+//! lists of identifiers in settings.
 //!
-//! A name in double quotes is taken as it is, a doubled quote being one. Any other name
-//! goes up to a comma or a space, and is turned into lower case. Spaces around names do not
-//! count. Names are cut at [`MOST_NAME`](crate::command::MOST_NAME)
-//! bytes. No names at all is an empty list.
+//! A name in double quotes is taken as it is, and a doubled quote in it is one quote. Any other
+//! name ends at a comma or a space, and is folded to lower case. Spaces around names do not
+//! count. Names are cut at [`MOST_NAME`](crate::command::MOST_NAME) bytes. An empty text is an
+//! empty list.
 
 use crate::command::tokens::cut;
 use crate::{Result, WireError};
 
-/// The names in a list, in its order.
 pub fn parse(list: &str) -> Result<Vec<String>> {
     let bad = || WireError::text("a list of publication names", list);
     let mut left = list.trim_start_matches(is_space);
@@ -35,8 +34,8 @@ pub fn parse(list: &str) -> Result<Vec<String>> {
     }
 }
 
-/// A list of `names` that is read as these names, whatever they are. Zero bytes, which no
-/// name can hold, are left out.
+/// Writes a list from which `parse` reads these names again, whatever they hold. Zero bytes,
+/// which no name can hold, are left out.
 pub fn write<Name: AsRef<str>>(names: impl IntoIterator<Item = Name>) -> String {
     let mut list = String::new();
     for name in names {
@@ -56,7 +55,7 @@ fn is_space(c: char) -> bool {
     c.is_ascii_whitespace()
 }
 
-/// The name before a closing quote, and what follows.
+/// The name before a closing quote, and the text after it.
 fn quoted(inside: &str) -> Option<(String, &str)> {
     let mut name = String::new();
     let mut left = inside;
@@ -71,7 +70,7 @@ fn quoted(inside: &str) -> Option<(String, &str)> {
     }
 }
 
-/// The name up to a comma or a space, and what follows; None if there is none.
+/// The name before a comma or a space, and the text after it; None if the name is empty.
 fn bare(text: &str) -> Option<(String, &str)> {
     let end = text.find(|c| c == ',' || is_space(c)).unwrap_or(text.len());
     let (name, after) = text.split_at_checked(end)?;

@@ -1,4 +1,4 @@
-//! What a client sends first: a length, a code, and for a real start its parameters.
+//! A client's first packet: a length, a code, and for a session its parameters.
 
 use crate::cursor::{Cursor, put_c_str};
 use crate::frame::{body_length, put_counted};
@@ -14,28 +14,25 @@ const CANCEL: u32 = 1234 << 16 | 5678;
 const SSL: u32 = 1234 << 16 | 5679;
 const GSS: u32 = 1234 << 16 | 5680;
 
-/// Protocol versions begin with this number.
+/// The major version of the protocol.
 pub const MAJOR: u16 = 3;
 
-/// A first packet.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Startup {
-    /// May we speak TLS? Answered with one byte, `S` or `N`.
+    /// The client asks for TLS. The answer is one byte, `S` or `N`.
     SslRequest,
-    /// May we speak GSSAPI encryption? Answered with one byte, `G` or `N`.
+    /// The client asks for GSSAPI encryption. The answer is one byte, `G` or `N`.
     GssEncRequest,
-    /// Cancel what another connection does. Not answered.
+    /// The client cancels the command of another connection. There is no answer.
     CancelRequest {
-        /// The other connection's process.
+        /// Process of the other connection.
         process: u32,
-        /// Its secret.
+        /// Secret of the other connection.
         secret: Vec<u8>,
     },
-    /// A session begins.
     Session(Session),
 }
 
-/// How a session begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Minor version of protocol 3.
@@ -45,7 +42,6 @@ pub struct Session {
 }
 
 impl Session {
-    /// A parameter's value.
     pub fn get(&self, name: &str) -> Option<&str> {
         self.parameters
             .iter()
@@ -53,7 +49,7 @@ impl Session {
             .map(|(_, value)| value.as_str())
     }
 
-    /// Parameters that are protocol options rather than settings.
+    /// Names of parameters that are options of the protocol, not settings.
     pub fn protocol_options(&self) -> impl Iterator<Item = &str> {
         self.parameters
             .iter()
@@ -62,7 +58,7 @@ impl Session {
     }
 }
 
-/// Length of what follows the first four bytes.
+/// Bytes that follow the length.
 pub fn length(header: [u8; HEADER]) -> Result<usize> {
     let length = body_length(i32::from_be_bytes(header), LIMIT)?;
     match length >= 4 {
@@ -72,7 +68,7 @@ pub fn length(header: [u8; HEADER]) -> Result<usize> {
 }
 
 impl Startup {
-    /// Parses what follows the length.
+    /// Parses the packet without its length.
     pub fn parse(body: &[u8]) -> Result<Self> {
         if body.len() > LIMIT {
             return Err(WireError::TooLong {
@@ -100,7 +96,7 @@ impl Startup {
                 }
                 cursor.end()?;
                 Ok(Self::Session(Session {
-                    // The low half; the high half was compared.
+                    // The high half is compared already.
                     minor: (version & 0xFFFF) as u16,
                     parameters,
                 }))
@@ -109,7 +105,7 @@ impl Startup {
         }
     }
 
-    /// Appends the packet, its length included.
+    /// Appends the packet with its length.
     pub fn encode(&self, out: &mut Vec<u8>) {
         put_counted(out, |out| match self {
             Self::SslRequest => out.extend(SSL.to_be_bytes()),
@@ -131,7 +127,7 @@ impl Startup {
     }
 }
 
-/// A client's encoding is not known yet.
+/// The client's encoding is not known yet.
 fn lossy(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }

@@ -1,7 +1,7 @@
-//! What goes through the copy of streaming, each in one CopyData message.
+//! Messages inside the copy of streaming, each in one CopyData message.
 //!
-//! Physical and logical streaming share it. What XLogData carries is WAL in the one, in the
-//! other a message of an output plugin ([`crate::logical`], [`crate::batch`]).
+//! Physical and logical streaming share them. XLogData carries WAL in physical streaming, and a
+//! message of an output plugin in logical streaming ([`crate::logical`], [`crate::batch`]).
 
 use crate::cursor::Cursor;
 use crate::{Lsn, Result, WireError};
@@ -17,43 +17,41 @@ pub const MOST_WAL: usize = 128 * 1024;
 pub struct Timestamp(pub i64);
 
 impl Timestamp {
-    /// From 1970 to 2000, in microseconds.
+    /// Microseconds from 1970 to 2000.
     const SHIFT: i64 = 946_684_800_000_000;
 
-    /// From microseconds since 1970.
     pub fn from_unix_micros(micros: i64) -> Self {
         Self(micros.saturating_sub(Self::SHIFT))
     }
 }
 
-/// From the server.
+/// What the server sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromServer<'a> {
     /// A piece of WAL, or a message of an output plugin.
     XLogData {
-        /// Position of its first byte. Of a message: what it is about, or `0/0`.
+        /// Position of the WAL's first byte. In logical streaming: position of the message, or
+        /// `0/0`.
         start: Lsn,
-        /// Where the server's WAL ends. Of a message: the same as `start`.
+        /// End of the server's WAL. In logical streaming: the same as `start`.
         end: Lsn,
-        /// The server's clock.
         sent_at: Timestamp,
-        /// The piece, or the message.
+        /// The WAL, or the message.
         wal: &'a [u8],
     },
-    /// A sign of life.
+    /// Sent when there is nothing else to send.
     Keepalive {
-        /// Where the server's WAL ends. In logical streaming: how far it is read, which may
-        /// be beyond what was sent ([`crate::batch::Payload::Marker`]).
+        /// End of the server's WAL. In logical streaming: the position up to which WAL was
+        /// decoded, which may be beyond what was sent ([`crate::batch::Payload::Marker`]).
         end: Lsn,
-        /// The server's clock.
         sent_at: Timestamp,
-        /// The other side shall answer at once.
+        /// The receiver must answer at once.
         reply: bool,
     },
 }
 
 impl<'a> FromServer<'a> {
-    /// The content of a CopyData message.
+    /// Parses the content of a CopyData message.
     pub fn parse(data: &'a [u8]) -> Result<Self> {
         let mut cursor = Cursor::new(data, "streaming message of the server");
         match cursor.u8()? {
@@ -101,7 +99,7 @@ impl<'a> FromServer<'a> {
     }
 }
 
-/// An XLogData message up to its WAL, for senders that keep the WAL in a buffer of their own.
+/// An XLogData message without its WAL, for a sender that keeps the WAL in a buffer of its own.
 pub fn xlog_data_header(start: Lsn, end: Lsn, sent_at: Timestamp) -> [u8; XLOG_DATA_HEADER] {
     let mut header = [0; XLOG_DATA_HEADER];
     let fields = [
@@ -116,47 +114,41 @@ pub fn xlog_data_header(start: Lsn, end: Lsn, sent_at: Timestamp) -> [u8; XLOG_D
     header
 }
 
-/// From the standby, or whoever receives.
+/// What a standby or another receiver sends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromStandby {
-    /// How far it is.
     Status(Status),
-    /// What its queries need.
     Feedback(HotStandbyFeedback),
 }
 
-/// How far a receiver is. Positions are of the last byte + 1; `0/0` says nothing.
+/// How far a receiver is. Positions are those of the last byte + 1; `0/0` says nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Status {
-    /// Given to its operating system.
+    /// Written to the receiver's operating system.
     pub written: Lsn,
-    /// Durable on its disk. A slot for logical replication is confirmed up to here.
+    /// Durable on its disk. The server confirms a logical slot up to here.
     pub flushed: Lsn,
-    /// Replayed.
+    /// Replayed, or applied.
     pub applied: Lsn,
-    /// Its clock.
     pub sent_at: Timestamp,
-    /// The server shall answer at once.
+    /// The server must answer at once.
     pub reply: bool,
 }
 
 /// The oldest transactions that a standby's queries and slots need; 0 is none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HotStandbyFeedback {
-    /// The standby's clock.
     pub sent_at: Timestamp,
-    /// Oldest transaction of its queries.
+    /// Oldest transaction that its queries need.
     pub xmin: u32,
-    /// Epoch of `xmin`.
     pub xmin_epoch: u32,
-    /// Oldest transaction of its slots' catalogs.
+    /// Oldest transaction that its slots need the catalogs of.
     pub catalog_xmin: u32,
-    /// Epoch of `catalog_xmin`.
     pub catalog_xmin_epoch: u32,
 }
 
 impl FromStandby {
-    /// The content of a CopyData message.
+    /// Parses the content of a CopyData message.
     pub fn parse(data: &[u8]) -> Result<Self> {
         let mut cursor = Cursor::new(data, "streaming message of the standby");
         let message = match cursor.u8()? {

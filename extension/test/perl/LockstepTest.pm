@@ -118,8 +118,8 @@ sub set_and_reload
 
 # ---- Waiting ----
 
-# True once the condition is; it is asked a number of times rather than for a
-# time, so that a machine that stands still for long lets no test fail.
+# True once the condition is. The condition is asked a number of times rather
+# than for a time, so that no test fails because a machine stands still for long.
 sub becomes_true
 {
 	my ($condition) = @_;
@@ -164,8 +164,8 @@ sub waits_at_gate
 		FROM pg_stat_activity WHERE pid = } . $session->pid, $name);
 }
 
-# For when the controller may not yet have closed the gate: who passes tries
-# again.
+# For when the controller may not yet have closed the gate: a session that passes
+# tries again.
 sub comes_to_wait
 {
 	my ($admin, $session, $sql, $name) = @_;

@@ -54,8 +54,8 @@ wait_until($admin, 'SELECT demoted = 1 FROM lockstep_stat_priority', 'a session 
 
 # ---- Sessions that are left alone ----
 
-# A light one, for as long as it takes to demote a heavy one that came later:
-# the controller weighs all sessions in one go.
+# A light session, for as long as it takes to demote a heavy one that came
+# later: the controller weighs all sessions in one round.
 my $light = LockstepSession->new($standby, user => 'app');
 $light->value('SELECT 1') for 1 .. 200;
 my $later = LockstepSession->new($standby, user => 'app');
@@ -72,7 +72,7 @@ $later->cancel;
 $later->result;
 $later->close;
 
-# Exempt ones, started before a heavy one that is not.
+# Exempt sessions, started before a heavy one that is not exempt.
 my %exempt = map { $_ => LockstepSession->new($standby, user => $_) } qw(monitor replicator);
 $exempt{superuser} = LockstepSession->new($standby);
 # the session's user decides, not the role it has set

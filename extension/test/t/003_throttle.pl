@@ -59,11 +59,11 @@ $app->send($count);
 waits_at_gate($admin, $app, 'a second query waits, without a backend_xmin');
 gate_holds($admin, 1, 1, 'the view shows it waiting');
 is(stat_of('waits'), 1, 'the wait is counted');
-# it still has the lock, so nobody can change the table under it
+# the session keeps the lock, so no other can change the table meanwhile
 is($admin->value(q{SELECT mode FROM pg_locks WHERE relation = 'counted'::regclass AND pid = } . $app->pid),
 	'AccessShareLock', 'it keeps the lock on its table');
 
-# What it will see is as of when it goes on, not as of when it came.
+# It will see the data as of when it goes on, not as of when it came.
 $on_primary->value('INSERT INTO counted SELECT generate_series(11, 15)');
 catch_up($on_primary, $admin);
 ok($app->busy, 'it still waits');
@@ -142,7 +142,7 @@ is($app->value('FETCH c'), 1, 'a cursor passes');
 is($app->value($count), 15, 'so does a query while a cursor keeps a snapshot');
 $app->value('COMMIT');
 
-# none of them was counted
+# no wait was counted
 gate_holds($admin, 1, 0, 'those who pass hold nothing');
 
 # a transaction that keeps nothing waits, if not in its first query then later
@@ -153,7 +153,7 @@ waits_at_gate($admin, $app, 'a READ COMMITTED transaction waits');
 
 # ---- Locks that others wait for ----
 
-# while it waits nobody cares for its advisory lock, until somebody does
+# it waits with an advisory lock, until another session waits for that lock
 $app->cancel;
 $app->result;
 $app->value('ROLLBACK');
@@ -180,7 +180,7 @@ for my $i (0 .. 2)
 	$queue[$i]->send($FOREVER);
 	waits_at_gate($admin, $queue[$i], 'number ' . ($i + 1) . ' lines up');
 }
-# one that gives up leaves an entry behind that must not cost anybody a turn
+# a session that gives up leaves an entry, which must not cost others a turn
 my $gives_up = app();
 $gives_up->send($count);
 waits_at_gate($admin, $gives_up, 'number 4 lines up');
@@ -203,7 +203,7 @@ while (my $next = shift @queue)
 release($in_front);
 gate_holds($admin, 0, 0, 'the line is served');
 
-# whoever has many queries to execute gives way between them
+# a session with many queries to execute gives way between them
 my $many = app();
 $many->send(join '; ', ($HEAVY) x 200);
 gate_holds($admin, 1, 0, 'many queries in one string');
@@ -230,7 +230,7 @@ $app->value('COMMIT');
 
 # ---- Portals ----
 
-# one that is suspended in the middle of its rows
+# a portal that is suspended in the middle of its rows
 $app->value('BEGIN');
 $app->bind('some', 'SELECT i FROM counted ORDER BY i');
 my $part = $app->execute('some', 2);
@@ -244,7 +244,7 @@ is(scalar @{ $app->execute('some', 0)->{rows} }, 11, 'to its end');
 $app->value('COMMIT');
 release($holder);
 
-# one that was bound and is not executed for now: starting it took a place
+# a portal that was bound and is not executed yet: starting it took a place
 $app->value('BEGIN');
 $app->bind('later', $count);
 gate_holds($admin, 1, 0, 'a portal that was only bound holds a place');
@@ -256,7 +256,7 @@ gate_holds($admin, 1, 0, 'bound again');
 $app->value('ROLLBACK');
 gate_holds($admin, 0, 0, 'the end of the transaction gives the place back');
 
-# ---- Places that nobody uses ----
+# ---- Places that are not used ----
 
 my $sleeper = app();
 $sleeper->send('SELECT pg_sleep(3600)');
@@ -271,7 +271,7 @@ release($holder);
 is($app->result->{rows}[0][0], 15, 'until that one is done');
 release($sleeper);
 
-# one that waits for a lock
+# a query that waits for a lock
 $admin->value('SELECT pg_advisory_lock(2)');
 my $blocked_inside = app();
 $blocked_inside->send('SELECT pg_advisory_lock(2)');
@@ -281,7 +281,7 @@ $admin->value('SELECT pg_advisory_unlock(2)');
 $blocked_inside->result;
 $blocked_inside->close;
 
-# one that has executed for long
+# a query that has executed for long
 $holder = occupy();
 $app->send($count);
 waits_at_gate($admin, $app, 'a query waits for a long one');

@@ -1,6 +1,6 @@
 # How the limit of the read throttle moves with replay lag, which lag does not
-# move it, and that the gate opens when replay waits for a lock of who waits
-# there.
+# move it, and that the gate opens when replay waits for a lock of a query that
+# waits there.
 #
 # Lag is made without any timing. Replay is paused; while it is, the startup
 # process is stopped by a signal and the pause is lifted, so that replay is held
@@ -75,6 +75,21 @@ $admin->value('SELECT lockstep_stat_replay_reset()');
 is_deeply($admin->query('SELECT conflicts, last_conflict, last_conflict_at, last_conflict_ms FROM lockstep_stat_replay')->{rows}[0],
 	[ 0, undef, undef, undef ], 'the reset forgets conflicts');
 
+# What an aborted insert has left is in no snapshot, but may only be removed
+# while no query has its page pinned.
+$on_primary->value($_) for 'CREATE TABLE pinned AS SELECT i FROM generate_series(1, 2) i',
+  'BEGIN', 'INSERT INTO pinned VALUES (3)', 'ROLLBACK';
+catch_up($on_primary, $admin);
+$old->value($_) for 'BEGIN', 'DECLARE c CURSOR FOR SELECT i FROM pinned', 'FETCH c';
+$on_primary->value($_) for 'VACUUM pinned', 'INSERT INTO t VALUES (2)';
+wait_until($admin, 'SELECT conflicts = 1 FROM lockstep_stat_replay', 'a pinned page is a conflict');
+is(replay('last_conflict'), $admin->value('SHOW server_version_num') >= 190000 ? 'Buffer:BufferCleanup' : 'BufferPin:BufferPin',
+	'it is named');
+$old->value('COMMIT');
+catch_up($on_primary, $admin);
+wait_until($admin, 'SELECT lag_ms = 0 FROM lockstep_stat_replay', 'no lag afterwards');
+$admin->value('SELECT lockstep_stat_replay_reset()');
+
 # ---- Lag ----
 
 my $startup = $admin->value(q{SELECT pid FROM pg_stat_activity WHERE backend_type = 'startup'});
@@ -103,7 +118,7 @@ my $third = app();
 $third->send('SELECT 3');
 waits_at_gate($admin, $third, 'a third one waits');
 
-# the two uses of the gate are apart: without this one lag does not count
+# lag is one of the two uses of the gate: without it lag does not count
 set_and_reload($standby, 'lockstep.read_throttle_lag' => 0);
 limit_is(8, 'with read_throttle_lag = 0 the limit is back, whatever the lag');
 is($third->result->{rows}[0][0], 3, 'and who waited goes on');
@@ -111,8 +126,8 @@ cmp_ok(replay('lag_ms'), '>', 100, 'while the lag is still there');
 set_and_reload($standby, 'lockstep.read_throttle_lag' => 100);
 limit_is(2, 'with read_throttle_lag = 100 it falls again');
 
-# Another floor; and that queries of some length do not count is for better
-# times. The limit shows that the controller has both settings.
+# Another lowest limit; and while replay lags, long queries count like others.
+# The limit shows that the controller has both settings.
 set_and_reload($standby,
 	'lockstep.read_throttle_min'        => 3,
 	'lockstep.read_throttle_long_query' => 1);
@@ -132,8 +147,8 @@ for (@inside) { $_->cancel; $_->result; $_->close; }
 
 # ---- Replay that waits for a lock ----
 
-# Whoever waits at the gate has its table locked. If replay needs that table
-# for itself, it would wait for a query that waits for its turn.
+# A query that waits at the gate has its table locked. If replay needs that
+# table for itself, it would wait for a query that waits for its turn.
 set_and_reload($standby,
 	'lockstep.read_throttle_min'        => 1,
 	'lockstep.read_throttle_max'        => 1,
@@ -158,7 +173,7 @@ ok($holder->busy, 'all the while the place was occupied');
 is(replay('last_conflict'), 'Lock:relation', 'the conflict is named');
 $elsewhere->result;
 
-# when it is over the gate is a gate again
+# once the conflict is over the gate holds queries back again
 comes_to_wait($admin, $waiters[0], 'SELECT count(*) FROM t', 'queries wait again');
 $holder->cancel;
 $holder->result;

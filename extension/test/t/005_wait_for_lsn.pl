@@ -75,7 +75,7 @@ for my $synchronous_commit ('on', 'off')
 }
 $on_primary->value('RESET synchronous_commit');
 
-# a session that has written nothing gives what others have committed
+# the token of a session that has written nothing covers what others committed
 $on_primary->value('INSERT INTO written VALUES (100)');
 my $token = LockstepSession->new($primary, user => 'app')->value('SELECT lockstep_replay_token()');
 succeeds($app->query("SET lockstep.wait_for_lsn = '$token'"), 'the token of another session');
@@ -109,7 +109,7 @@ push @others, app();
 $others[2]->send("SET lockstep.wait_for_lsn = '$token'; SELECT count(*) FROM written WHERE i = 101");
 waits_for_lsn($others[2], 'so does the first statement of several sent together');
 
-# the kill switch is not for this: whoever asks to wait wants to wait
+# the kill switch is not for this: a session that asks to wait does wait
 set_and_reload($standby, 'lockstep.enabled' => 'off');
 push @others, app();
 wait_until($others[3], q{SELECT current_setting('lockstep.enabled') = 'off'}, 'switched off');
@@ -128,8 +128,8 @@ $_->value('COMMIT') for @others[ 0, 1 ];
 is($others[1]->value('SHOW lockstep.wait_for_lsn'), '', 'SET LOCAL is gone after the transaction');
 is($others[0]->value('SHOW lockstep.wait_for_lsn'), $token, 'SET is not');
 
-# One record more than there is, and then exactly one record, after which
-# nothing comes that could wake anybody: the position moves after its redo.
+# One record more than there is, and then exactly one record. No later record
+# comes to wake the waiter, and the position moves after the redo of the last.
 for my $i (1 .. 5)
 {
 	catch_up($on_primary, $admin);
@@ -232,8 +232,8 @@ is($app->value('SELECT count(*) > 0 FROM written WHERE i = 102'), 't', 'and sees
 
 # ---- Promoted while waiting ----
 
-# What is here already but not replayed is replayed before promotion ends, so
-# one of these is told the truth by success and the other one by an error.
+# WAL that is here but not replayed is replayed before promotion ends. So the
+# session that waits for it must succeed, and the one that waits for more fail.
 catch_up($on_primary, $admin);
 pause_replay();
 $on_primary->value('INSERT INTO written VALUES (103)');

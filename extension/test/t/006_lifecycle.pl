@@ -32,7 +32,7 @@ my $never = 'FFFFFFFF/0';
 
 sub app { return LockstepSession->new($standby, user => 'app'); }
 
-# Occupies the one place and has others wait for it.
+# Occupies the one place and has other sessions wait for it.
 sub fill_gate
 {
 	my ($number) = @_;

@@ -1,6 +1,6 @@
-# A standby creates WAL segments ahead of its walreceiver: as many as it is
-# told to, on the timeline that it receives, and none when it is
-# told not to.
+# A standby creates WAL segments ahead of its walreceiver: as many as
+# lockstep.wal_segments_ahead says, on the timeline that it receives, and none
+# when it is 0 or lockstep.enabled is off.
 
 use strict;
 use warnings FATAL => 'all';
@@ -24,7 +24,8 @@ my $AHEAD = q{
 	  AND ('x' || substr(name, 9, 8))::bit(32)::bigint * 256 + ('x' || substr(name, 17, 8))::bit(32)::bigint
 	      > (flushed_lsn - '0/0') / 16777216::numeric};
 
-# At least so many: one that walreceiver and worker both create is not lost.
+# At least count segments: one that walreceiver and worker both create makes one
+# more.
 sub are_ready
 {
 	my ($session, $count, $timeline, $name) = @_;

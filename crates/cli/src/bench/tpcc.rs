@@ -5,16 +5,16 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use clap::{Args, Subcommand, value_parser};
 use indicatif::{ProgressBar, ProgressStyle};
-use lockstep_lab::package::{Major, Package};
-use lockstep_lab::tpcc::{
+use lockstep_bench::tpcc::{
     self, CONDITIONS, Condition, LoadOptions, MAX_WAREHOUSES, Report, RunOptions, Tools,
 };
+use lockstep_lab::package::{Major, Package};
 use serde::Serialize;
 
+use super::SIGNAL_BASE;
 use crate::args::Output;
 use crate::exit::{self, DataMismatch};
 use crate::live;
-use crate::scene::SIGNAL_BASE;
 use crate::text;
 
 /// What to do with TPC-C.
@@ -354,7 +354,7 @@ fn line(condition: &Condition) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use lockstep_lab::tpcc::{Transaction, TransactionReport};
+    use lockstep_bench::tpcc::{Transaction, TransactionReport};
 
     fn args(tpm: Option<u32>) -> RunArgs {
         RunArgs {

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
+use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::heartbeat::Heartbeat;
-use lockstep_lag::trial::{Pace, Plan, Trial, trial};
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
@@ -45,7 +45,6 @@ pub struct DoctorArgs {
     output: Output,
 }
 
-/// Runs it.
 pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     let nodes = args.nodes.nodes()?;
     let length = Duration::from_secs(args.seconds.into());
@@ -81,7 +80,7 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     verdict(&diagnosis)
 }
 
-/// What `--output json` prints.
+/// The result of `--output json`.
 #[derive(Serialize)]
 struct Whole<'a> {
     #[serde(flatten)]
@@ -90,18 +89,16 @@ struct Whole<'a> {
     probe: Option<&'a Probed>,
 }
 
-/// What `--probe` has measured.
+/// The measurements of `--probe`.
 #[derive(Debug, Serialize)]
 pub struct Probed {
-    /// Time to commit.
     #[serde(flatten)]
-    trial: Trial,
-    /// From commit until visible on each standby, in the middle of some; None if it took too
-    /// long.
+    commits: CommitProbe,
+    /// Median time from commit until visible on each standby; None if it took too long.
     visible_ms: BTreeMap<String, Option<f64>>,
 }
 
-/// Beats of the heart of each standby; the one in the middle counts.
+/// Number of heartbeats of each standby, of which the median counts.
 const BEATS: usize = 5;
 
 fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Result<Probed> {
@@ -132,7 +129,7 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
         watch: true,
         application_name: APPLICATION_NAME,
     };
-    let trial = trial(primary, &subscribers, plan).map_err(refused)?;
+    let commits = probe_commits(primary, &subscribers, plan).map_err(refused)?;
     let mut visible_ms = BTreeMap::new();
     for standby in of_role(Role::Standby) {
         visible_ms.insert(
@@ -140,7 +137,10 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
             beats(primary, standby).map_err(refused)?,
         );
     }
-    Ok(Probed { trial, visible_ms })
+    Ok(Probed {
+        commits,
+        visible_ms,
+    })
 }
 
 fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {
@@ -155,7 +155,7 @@ fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {
     Ok(Some(median(times)))
 }
 
-/// The exit code, and why: no primary, lag, a replica that cannot be asked.
+/// The exit code and its reason: no primary, lag, or a replica that cannot be asked.
 pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     let blind = |role: fn(Role) -> bool| {
         let mut nodes = diagnosis.nodes.iter();

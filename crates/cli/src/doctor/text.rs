@@ -1,12 +1,11 @@
-//! A diagnosis as people read it, 80 columns wide.
+//! A diagnosis as text of 80 columns.
 
 use std::fmt::Write;
 
 use lockstep_lag::Diagnosis;
+use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
-use lockstep_lag::links::Kind;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
-use lockstep_lag::trial::ROWS;
 
 use super::Probed;
 use crate::text::{table, wrapped};
@@ -14,7 +13,6 @@ use crate::text::{table, wrapped};
 /// Columns of the output.
 const WIDTH: usize = 80;
 
-/// The whole report.
 pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
     let mut text = String::new();
     let _ = writeln!(
@@ -42,20 +40,20 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
     text
 }
 
-/// What `--probe` has measured.
+/// The measurements of `--probe`.
 pub fn probed(probed: &Probed) -> String {
-    let trial = &probed.trial;
+    let commits = &probed.commits;
     let mut text = format!(
         "\nTime to commit {ROWS} rows, ms, in the middle of {} commits:\n\n",
-        trial.commits
+        commits.commits
     );
     let mut rows = vec![
         ["replica", "kind", "remote_write", "on", "remote_apply", ""]
             .map(str::to_owned)
             .to_vec(),
     ];
-    for row in &trial.rows {
-        let mut cells = vec![short(&row.replica, 14), kind(row.kind).to_owned()];
+    for row in &commits.rows {
+        let mut cells = vec![short(&row.replica, 14), row.kind.name().to_owned()];
         cells.extend(row.cells.iter().map(|cell| match cell.median_ms {
             Some(ms) => format!("{ms:.1}"),
             None => "too long".to_owned(),
@@ -67,7 +65,7 @@ pub fn probed(probed: &Probed) -> String {
     for line in table(&rows) {
         let _ = writeln!(text, "{line}");
     }
-    for row in &trial.rows {
+    for row in &commits.rows {
         let _ = writeln!(text, "\n{}:", row.replica);
         for cell in &row.cells {
             wrap(
@@ -87,17 +85,10 @@ pub fn probed(probed: &Probed) -> String {
         };
         wrap(&mut text, "", &format!("Visible on {standby}: {words}."));
     }
-    for missing in &trial.missing {
+    for missing in &commits.missing {
         wrap(&mut text, "Not measured: ", missing);
     }
     text
-}
-
-fn kind(kind: Kind) -> &'static str {
-    match kind {
-        Kind::Physical => "physical",
-        Kind::Logical => "logical",
-    }
 }
 
 fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
@@ -132,7 +123,7 @@ fn links(links: &[LinkReport]) -> Vec<String> {
         vec![
             short(&link.replica, 14),
             short(&link.upstream, 10),
-            kind(link.kind).to_owned(),
+            link.kind.name().to_owned(),
             seconds(link.lag_ms),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),
@@ -142,7 +133,7 @@ fn links(links: &[LinkReport]) -> Vec<String> {
     table(&rows)
 }
 
-/// Names that are too long for a column.
+/// Cuts a name that is too long for its column.
 fn short(name: &str, most: usize) -> String {
     match name.chars().count() > most {
         true => name.chars().take(most - 1).chain(['…']).collect(),

@@ -1,4 +1,4 @@
-//! `lockstep relay`: runs a relay; its subcommands ask one that runs.
+//! `lockstep relay`: runs a relay, or asks one that runs.
 
 mod run;
 mod status;
@@ -27,7 +27,6 @@ enum RelayCommand {
     Status(status::StatusArgs),
 }
 
-/// Runs a relay or a subcommand.
 pub fn run(args: &RelayArgs) -> anyhow::Result<()> {
     match &args.command {
         Some(RelayCommand::Status(args)) => status::run(args),

@@ -1,4 +1,4 @@
-//! Running a relay: flags, logs, signals.
+//! Runs a relay: flags, log, signals.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -6,17 +6,16 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::Args;
 use lockstep_relay::config::{Config, Flags};
-use lockstep_relay::relay;
+use lockstep_relay::run;
+use lockstep_service::logging;
 use nix::sys::signal::Signal;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 
-use crate::logs;
-
 /// How long work that cannot be interrupted may take at the end.
 const LAST_WORK: Duration = Duration::from_secs(5);
 
-/// Reloads that may wait: while one does, another would read the same file.
+/// Most reloads that wait. While one waits, another would read the same file.
 const MOST_RELOADS: usize = 1;
 
 /// Flags: each key of the configuration file but for groups.
@@ -83,7 +82,7 @@ pub struct RunArgs {
 }
 
 impl RunArgs {
-    /// What is given, by key.
+    /// The flags that were given, by the key of the configuration.
     fn flags(&self) -> Flags {
         [
             ("listen", &self.listen),
@@ -114,7 +113,7 @@ impl RunArgs {
 /// Runs a relay until a signal ends it.
 pub fn run(args: &RunArgs) -> Result<()> {
     let config = Config::load(args.config.as_deref(), &args.flags())?;
-    logs::start(config.log_format, config.log_level)?;
+    logging::start(config.log_format, config.log_level).context("cannot start the log")?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -124,22 +123,24 @@ pub fn run(args: &RunArgs) -> Result<()> {
     result
 }
 
-/// SIGTERM and SIGINT end it, the second one at once; SIGHUP reads the configuration again.
+/// SIGTERM and SIGINT end the relay; a second signal ends it at once. SIGHUP reloads the
+/// configuration.
 async fn until_signal(config: Config) -> Result<()> {
     let signals = "cannot handle signals";
     let mut terminate = signal(SignalKind::terminate()).context(signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).context(signals)?;
     let mut hangup = signal(SignalKind::hangup()).context(signals)?;
-    // Not to be killed by it: a file that may not grow is an error as any other.
+    // Without this, a file that may not grow would kill the relay. With it, that is an error
+    // like any other.
     let _too_large = signal(SignalKind::from_raw(Signal::SIGXFSZ as i32)).context(signals)?;
     let (stop, stopping) = watch::channel(false);
     let (reload, reloads) = mpsc::channel(MOST_RELOADS);
-    let mut running = std::pin::pin!(relay::run(config, stopping, reloads));
+    let mut running = std::pin::pin!(run::run(config, stopping, reloads));
     loop {
         tokio::select! {
             result = &mut running => return Ok(result?),
             _ = hangup.recv() => {
-                // If one waits already, it will read what is in the file now.
+                // A reload that waits already will read the file as it is now.
                 let _ = reload.try_send(());
                 continue;
             }
@@ -167,7 +168,7 @@ mod tests {
         run: RunArgs,
     }
 
-    /// Every key of the configuration has a flag, and every flag is handed on.
+    /// Every key of the configuration has a flag, and every flag is passed on.
     #[test]
     fn flags_are_the_keys_of_the_configuration() {
         let empty = vec![("primary", String::new()), ("spool", "/nowhere".to_owned())];
@@ -186,7 +187,7 @@ mod tests {
         let flags = Relay::from_arg_matches(&matches).unwrap().run.flags();
         let handed_on: Vec<&str> = flags.iter().map(|(key, _)| *key).collect();
         assert_eq!(handed_on, keys);
-        // Besides them there is only the file.
+        // The only other flag names the file.
         assert_eq!(Relay::command().get_arguments().count(), keys.len() + 1);
     }
 

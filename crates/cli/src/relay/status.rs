@@ -1,12 +1,12 @@
-//! `lockstep relay status`: what a relay's console says, as tables or JSON.
+//! `lockstep relay status`: the answers of a relay's console, as tables or JSON.
 
 use std::time::Duration;
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_client::{ClientError, Connection, Purpose};
+use lockstep_lag::states::GroupState;
 use lockstep_relay::console::{SLOT_COLUMNS, UPSTREAM_COLUMNS};
-use lockstep_relay::metrics::STREAMING;
-use lockstep_upstream::{Purpose, Upstream, UpstreamError};
 use lockstep_wire::backend::{Column, INT4, INT8};
 use serde_json::{Map, Value, json};
 
@@ -36,9 +36,8 @@ pub struct StatusArgs {
     output: Output,
 }
 
-/// Asks, prints, and says which groups do not stream.
 pub fn run(args: &StatusArgs) -> Result<()> {
-    let mut relay = Upstream::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
+    let mut relay = Connection::connect(&console(&args.connect)?, Purpose::Sql, "lockstep status")
         .map_err(unreachable)?;
     relay.set_patience(PATIENCE);
     let upstream = Listing::ask(&mut relay, "SHOW UPSTREAM", &UPSTREAM_COLUMNS)?;
@@ -88,10 +87,10 @@ pub fn run(args: &StatusArgs) -> Result<()> {
     }
 }
 
-/// Words of a connection to a primary, for one to a relay.
-fn unreachable(error: UpstreamError) -> anyhow::Error {
+/// Words for a connection to a relay: the client's own speak of a primary.
+fn unreachable(error: ClientError) -> anyhow::Error {
     let words = match error {
-        UpstreamError::Refused(refusal) => {
+        ClientError::Refused(refusal) => {
             let hint = refusal.hint.map(|hint| format!(" ({hint})"));
             format!(
                 "the relay refuses: {}{}",
@@ -99,9 +98,12 @@ fn unreachable(error: UpstreamError) -> anyhow::Error {
                 hint.unwrap_or_default()
             )
         }
-        UpstreamError::Connect(words) => words,
-        UpstreamError::Lost(words) => format!("the connection to the relay is lost: {words}"),
-        UpstreamError::TimedOut { seconds, .. } => {
+        ClientError::Connect(words) => words,
+        ClientError::Ended(report) => {
+            format!("the connection to the relay is lost: {}", report.message)
+        }
+        ClientError::Lost(words) => format!("the connection to the relay is lost: {words}"),
+        ClientError::TimedOut { seconds, .. } => {
             format!("the relay does not answer within {seconds} s")
         }
         other => return other.into(),
@@ -109,7 +111,7 @@ fn unreachable(error: UpstreamError) -> anyhow::Error {
     Unreachable(words).into()
 }
 
-/// What one command of the console has answered.
+/// The answer to one command of the console.
 struct Listing {
     columns: &'static [Column<'static>],
     rows: Vec<Vec<Option<String>>>,
@@ -117,12 +119,12 @@ struct Listing {
 
 impl Listing {
     fn ask(
-        relay: &mut Upstream,
+        relay: &mut Connection,
         command: &str,
         columns: &'static [Column<'static>],
     ) -> Result<Self> {
         let rows = relay.query(command).map_err(unreachable)?;
-        // Columns are known by their place only.
+        // The answer has no names of columns here: each is known by its place.
         if rows.iter().any(|row| row.len() != columns.len()) {
             let reason = "the relay answers with other columns: it is of another version than \
                           this lockstep, or no relay";
@@ -131,7 +133,7 @@ impl Listing {
         Ok(Self { columns, rows })
     }
 
-    /// A row's value in a column.
+    /// The value of a row in a column.
     fn value<'a>(&self, row: &'a [Option<String>], name: &str) -> Option<&'a str> {
         let at = self.columns.iter().position(|column| column.name == name)?;
         row.get(at)?.as_deref()
@@ -157,7 +159,7 @@ impl Listing {
         self.rows.iter().map(object).map(Value::Object).collect()
     }
 
-    /// A table of some of the columns, with its heads.
+    /// A table of some columns, with its heads.
     fn table(&self, names: &[&str]) -> Vec<Vec<String>> {
         let heads = names.iter().map(|name| name.replace('_', " ")).collect();
         let rows = self.rows.iter().map(|row| {
@@ -169,11 +171,14 @@ impl Listing {
         std::iter::once(heads).chain(rows).collect()
     }
 
-    /// Groups that do not stream, and why.
+    /// The groups that do not stream, and why.
     fn not_streaming(&self) -> Vec<String> {
         self.rows
             .iter()
-            .filter(|row| self.value(row, "state") != Some(STREAMING))
+            .filter(|row| {
+                let state = self.value(row, "state").map(GroupState::from);
+                state != Some(GroupState::Streaming)
+            })
             .map(|row| {
                 let value = |name| self.value(row, name);
                 let reason = value("reason").map(|reason| format!(": {reason}"));
@@ -185,5 +190,20 @@ impl Listing {
                 )
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Crate lag reads consoles without linking the relay in, so it has its own list.
+    #[test]
+    fn lag_knows_the_states_of_the_relay() {
+        let known: Vec<&str> = GroupState::KNOWN.iter().map(GroupState::name).collect();
+        assert_eq!(
+            known,
+            lockstep_relay::stats::GroupState::ALL.map(|state| state.name())
+        );
     }
 }

@@ -16,13 +16,12 @@ use tokio::time::timeout;
 use super::feed::News;
 use super::http::{MOST_STREAMS, Site, ended, now_ms, plain};
 
-/// The content type of JSON.
 pub const JSON: &str = "application/json";
 
-/// A stream that has no news says so, lest somebody between takes it for dead.
+/// How often a stream without news sends a comment, so that no proxy takes it for dead.
 const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 
-/// Events that wait for one reader; the newest state counts, so one is enough.
+/// Most events that wait for one reader. Only the newest state counts, so one is enough.
 const MOST_EVENTS: usize = 1;
 
 /// The newest state.
@@ -31,12 +30,12 @@ pub async fn state(State(site): State<Arc<Site>>) -> Response {
     ([(header::CONTENT_TYPE, JSON)], json).into_response()
 }
 
-/// What `/api/history` may be asked for.
+/// Parameters of `/api/history`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {
-    /// Milliseconds since 1970: what is later.
+    /// Only moments later than this, in milliseconds since 1970.
     since: i64,
-    /// Of this many milliseconds only the worst moment; 0 for all.
+    /// Only the worst moment of each step of this many milliseconds; 0 for all moments.
     step: i64,
 }
 
@@ -62,13 +61,12 @@ impl Wanted {
 
 #[derive(Serialize)]
 struct Told {
-    /// Milliseconds since 1970, by the clock here.
+    /// Milliseconds since 1970, by the clock of this machine.
     at_ms: i64,
-    /// Each link over time.
     links: Vec<LinkHistory>,
 }
 
-/// Each link over time.
+/// The history of each link.
 pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -> Response {
     let wanted = match Wanted::parse(query.as_deref()) {
         Ok(wanted) => wanted,
@@ -88,7 +86,7 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
     }
 }
 
-/// Of each step the moment with the longest lag: a peak never vanishes.
+/// Keeps the moment with the longest lag of each step, so that no peak is lost.
 fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
     if step <= 1 {
         return moments;
@@ -108,7 +106,7 @@ fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
     kept
 }
 
-/// Each new state as it comes: Server-Sent Events.
+/// Sends each new state as a Server-Sent Event.
 pub async fn events(State(site): State<Arc<Site>>) -> Response {
     let Ok(permit) = Arc::clone(&site.streams).try_acquire_owned() else {
         let words = format!("{MOST_STREAMS} streams are open already; ask /api/state instead");
@@ -123,7 +121,7 @@ pub async fn events(State(site): State<Arc<Site>>) -> Response {
     ([(header::CONTENT_TYPE, "text/event-stream")], body).into_response()
 }
 
-/// Until the reader is gone, or this ends.
+/// Sends news until the reader is gone, or until the server ends.
 async fn send_news(site: Arc<Site>, sender: mpsc::Sender<Bytes>) {
     let mut news = site.news.clone();
     let mut stopping = site.stopping.clone();
@@ -148,14 +146,14 @@ async fn send_news(site: Arc<Site>, sender: mpsc::Sender<Bytes>) {
 }
 
 fn event(news: &News) -> Bytes {
-    // JSON has no line breaks of its own.
+    // The JSON has no line breaks.
     [b"data: ", news.json.as_ref(), b"\n\n"].concat().into()
 }
 
-/// A body of events.
+/// The body of a stream of events.
 struct Events {
     receiver: mpsc::Receiver<Bytes>,
-    /// Free again when the reader is gone.
+    /// Released when the reader is gone.
     _permit: OwnedSemaphorePermit,
 }
 

@@ -1,8 +1,9 @@
-//! Names and passwords: HTTP's basic authentication.
+//! Names and passwords, for HTTP's basic authentication.
 //!
-//! The file has a line `user:password` for each login; empty lines and such that begin with
-//! `#` do not count. Its permissions are checked where it is read. What browsers send is
-//! compared whole, with every login, and in the same time wherever they differ.
+//! The file has a line `user:password` for each login. Empty lines and lines that begin with
+//! `#` are ignored. The file's permissions are checked each time it is read. What a browser
+//! sends is compared as a whole, with every login, and the time that this takes does not depend
+//! on where they differ.
 
 use std::fmt;
 use std::hint::black_box;
@@ -10,38 +11,31 @@ use std::path::Path;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lockstep_relay::secret::{self, FileError};
+use lockstep_service::secret::{self, FileError};
 
-/// Most logins of a file.
+/// Most logins in a file.
 const MOST_LOGINS: usize = 1000;
 
-/// Why a file of passwords cannot be used. Never says what a line contains.
+/// Why a file of passwords cannot be used. The error never quotes a line.
 #[derive(Debug, thiserror::Error)]
 pub enum AuthError {
-    /// It cannot be read, or others could.
+    /// The file cannot be read, or other users could read it.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A line is no login.
     #[error("password file {path} line {line}: write user:password")]
     Line {
-        /// The file.
         path: String,
-        /// From 1 on.
+        /// Counted from 1.
         line: usize,
     },
-    /// There is none, or there are too many.
+    /// The file has no logins, or too many.
     #[error("password file {path} has {found} logins: 1 to {MOST_LOGINS} are allowed")]
-    Number {
-        /// The file.
-        path: String,
-        /// How many there are.
-        found: usize,
-    },
+    Number { path: String, found: usize },
 }
 
-/// Who may see everything.
+/// The logins that are accepted.
 pub struct Logins {
-    /// What follows `Basic ` for each.
+    /// For each login, what follows `Basic ` in the header.
     tokens: Vec<String>,
 }
 
@@ -54,16 +48,16 @@ impl fmt::Debug for Logins {
 /// What a request's header `Authorization` says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Login {
-    /// Nothing.
+    /// There is no login.
     Missing,
-    /// A login that is none of ours.
+    /// The login is not in the file.
     Wrong,
-    /// One of ours.
+    /// The login is in the file.
     Right,
 }
 
 impl Logins {
-    /// Reads a file that others must not be able to read.
+    /// Reads the file, and refuses it if other users can read it.
     pub fn load(path: &Path) -> Result<Self, AuthError> {
         let text = secret::read_secret(path, "password file")?;
         Self::parse(&String::from_utf8_lossy(&text), path)
@@ -96,7 +90,7 @@ impl Logins {
         }
     }
 
-    /// What a header says.
+    /// Compares a header with all logins.
     pub fn check(&self, header: Option<&[u8]>) -> Login {
         let Some(header) = header else {
             return Login::Missing;
@@ -119,7 +113,7 @@ impl Logins {
     }
 }
 
-/// Whether both are the same, in a time that only their lengths determine.
+/// Whether both are equal. The time that this takes depends on nothing but their lengths.
 fn is_same(known: &[u8], given: &[u8]) -> bool {
     let mut differences = u8::from(known.len() != given.len());
     for (index, byte) in given.iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Who gets in, and how: passwords, certificate and key, from files that can be read again.
+//! Who may connect, and how: passwords, certificate and key, from files that can be reloaded.
 
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lockstep_relay::serve::{TlsError, TlsFiles, server_config};
+use lockstep_service::tls::{TlsError, TlsFiles, server_config};
 use tokio_rustls::TlsAcceptor;
 
 use super::auth::{AuthError, Logins};
@@ -11,27 +11,23 @@ use super::auth::{AuthError, Logins};
 /// The protocol's name in ALPN.
 const ALPN: &[u8] = b"http/1.1";
 
-/// Which files.
 #[derive(Debug)]
 pub struct Keys {
-    /// Passwords; without it everybody may see everything.
+    /// File of passwords. Without one, no login is needed.
     pub auth_file: Option<PathBuf>,
-    /// Certificate and key; without them there is no TLS.
+    /// Certificate and key. Without them there is no TLS.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum DoorError {
-    /// Those of passwords.
     #[error(transparent)]
     Auth(#[from] AuthError),
-    /// Those of TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
 }
 
-/// What is in force.
+/// The contents of the files, as they are in force.
 pub struct Doors {
     keys: Keys,
     now: RwLock<Now>,
@@ -44,30 +40,28 @@ struct Now {
 }
 
 impl Doors {
-    /// Reads the files.
     pub fn open(keys: Keys) -> Result<Self, DoorError> {
         let now = RwLock::new(read(&keys)?);
         Ok(Self { keys, now })
     }
 
-    /// Reads the files again. If one cannot be used all stays as it was.
+    /// Reads the files again. If one of them cannot be used, nothing changes.
     pub fn open_again(&self) -> Result<(), DoorError> {
         let now = read(&self.keys)?;
         *self.now.write().unwrap_or_else(PoisonError::into_inner) = now;
         Ok(())
     }
 
-    /// Who may see everything; None if everybody may.
+    /// The accepted logins; None if no login is needed.
     pub fn logins(&self) -> Option<Arc<Logins>> {
         self.now().logins
     }
 
-    /// A login is needed.
     pub fn has_logins(&self) -> bool {
         self.keys.auth_file.is_some()
     }
 
-    /// The server's side of TLS.
+    /// TLS, if there is a certificate.
     pub fn tls(&self) -> Option<TlsAcceptor> {
         self.now().tls
     }

@@ -1,20 +1,21 @@
-//! A state for tests: a primary, a standby, a subscriber, all well.
+//! A state for tests: a primary, a standby, a relay and a subscriber, all well.
 
 use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::links::Kind;
+use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::states::GroupState;
 use lockstep_wire::Lsn;
 
-/// When it was made, milliseconds since 1970.
+/// Time of the state, in milliseconds since 1970.
 pub const AT_MS: i64 = 1_800_000_000_000;
 
-/// All is well.
+/// The state.
 pub fn state() -> State {
     State {
         number: 7,
@@ -55,7 +56,10 @@ pub fn state() -> State {
             },
             node("app", Role::Subscriber),
         ],
-        links: vec![link("standby", Kind::Physical), link("app", Kind::Logical)],
+        links: vec![
+            link("standby", LinkKind::Physical),
+            link("app", LinkKind::Logical),
+        ],
     }
 }
 
@@ -87,7 +91,7 @@ fn relay() -> Relay {
     Relay {
         groups: vec![Group {
             name: "orders".to_owned(),
-            state: "streaming".to_owned(),
+            state: GroupState::Streaming,
             cache_bytes: 1 << 20,
             cache_limit_bytes: 16 << 20,
             spool_bytes: 1 << 30,
@@ -114,10 +118,10 @@ fn slot() -> Slot {
     }
 }
 
-fn link(replica: &str, kind: Kind) -> LinkState {
+fn link(replica: &str, kind: LinkKind) -> LinkState {
     let names = match kind {
-        Kind::Physical => ["send", "receive", "flush", "replay"],
-        Kind::Logical => ["decode", "receive", "apply", "flush"],
+        LinkKind::Physical => ["send", "receive", "flush", "replay"],
+        LinkKind::Logical => ["decode", "receive", "apply", "flush"],
     };
     LinkState {
         id: format!("primary/{replica}"),
@@ -139,12 +143,12 @@ fn link(replica: &str, kind: Kind) -> LinkState {
         write_lsn: None,
         flush_lsn: None,
         replay_lsn: None,
-        visible_ms: (kind == Kind::Physical).then_some(3.0),
+        visible_ms: (kind == LinkKind::Physical).then_some(3.0),
         suspect: None,
     }
 }
 
-/// A node does not answer any more.
+/// Marks a node as lost.
 pub fn lose(state: &mut State, name: &str) {
     for node in state.nodes.iter_mut().filter(|node| node.name == name) {
         node.usable = false;
@@ -152,7 +156,7 @@ pub fn lose(state: &mut State, name: &str) {
     }
 }
 
-/// A replica lags.
+/// Makes a replica lag.
 pub fn lag(state: &mut State, index: usize, ms: f64) {
     let link = &mut state.links[index];
     link.behind = true;
@@ -160,7 +164,7 @@ pub fn lag(state: &mut State, index: usize, ms: f64) {
     link.lag_max_ms = ms;
 }
 
-/// A cause.
+/// A finding with one fact and one remedy.
 pub fn finding(cause: Cause, severity: Severity, at: &str) -> Finding {
     Finding {
         cause,

@@ -1,4 +1,4 @@
-//! Each new state, once as JSON for all who ask.
+//! Turns each new state into JSON once, for all who ask.
 
 use std::sync::Arc;
 use std::thread;
@@ -11,45 +11,41 @@ use tokio::sync::watch;
 
 use super::verdict::{Verdict, verdict};
 
-/// How soon the thread sees that nobody is interested any more.
+/// How soon the thread notices that nobody listens any more.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// The newest state.
+/// The newest state, and its JSON.
 #[derive(Debug)]
 pub struct News {
-    /// It.
     pub state: Arc<State>,
-    /// The same as JSON, with the verdict.
+    /// The state as JSON, with the verdict.
     pub json: Bytes,
 }
 
-/// What `/api/state` answers and `/api/events` sends.
+/// What `/api/state` returns and `/api/events` sends.
 #[derive(Serialize)]
 struct Told<'a> {
-    /// Of this program.
+    /// Version of this program.
     version: &'static str,
-    /// In one sentence.
     verdict: Verdict,
-    /// Everything else.
     #[serde(flatten)]
     state: &'a State,
 }
 
 impl News {
-    /// Of a state.
     pub fn of(state: Arc<State>) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),
             state: &state,
         };
-        // Maps have text as keys, and numbers are finite: this does not fail.
+        // This does not fail: keys of maps are text, and numbers are finite.
         let json = serde_json::to_vec(&told).unwrap_or_default().into();
         Self { state, json }
     }
 }
 
-/// News as they come, from a thread that ends when nobody listens.
+/// Starts a thread that publishes each state, and ends when nobody listens any more.
 pub fn start(monitor: &Arc<Monitor>) -> watch::Receiver<Arc<News>> {
     let monitor = Arc::clone(monitor);
     let first = monitor.state();

@@ -1,15 +1,17 @@
-//! Whether this watches at all. Lag makes nothing unhealthy here: for it there are metrics.
+//! Whether this server still watches the nodes. Lag does not make it unhealthy: metrics report
+//! that.
 
 use std::time::Duration;
 
 use lockstep_lag::Role;
 use lockstep_lag::monitor::State;
 
-/// How old the newest state, or the primary's newest sample, may be besides three intervals.
+/// How old the newest state, or the primary's newest sample, may be, in addition to three
+/// intervals.
 const PATIENCE: Duration = Duration::from_secs(12);
 
-/// What `/healthz` says: true if the primary answers and its samples are recent, and JSON for
-/// people who ask why not.
+/// The answer of `/healthz`: true if the primary answers and its samples are recent, and JSON
+/// that says what is wrong.
 pub fn health(state: &State, now_ms: i64) -> (bool, String) {
     let reasons = reasons(state, now_ms);
     let status = match reasons.is_empty() {

@@ -1,8 +1,8 @@
-//! Which address answers what, to whom; limits on connections.
+//! Which address gives which answer, to whom; limits on connections.
 //!
-//! Only GET and HEAD. While this listens on the loopback, a browser may have been led here by
-//! a foreign page whose name points to this machine: requests for hosts that are not ours are
-//! refused.
+//! Only GET and HEAD are answered. While the server listens on the loopback, a page on the
+//! Internet could lead a browser here by a name that resolves to this machine. So requests for
+//! other host names than our own are refused.
 
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
@@ -19,8 +19,8 @@ use axum::{Extension, Router};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use lockstep_lag::monitor::Monitor;
-use lockstep_relay::bounded::{Guarded, Limited};
-use lockstep_relay::exposition::TEXT_FORMAT;
+use lockstep_service::bounded::{Guarded, Limited};
+use lockstep_service::exposition::TEXT_FORMAT;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
@@ -37,28 +37,27 @@ use super::{api, health, metrics};
 /// Most connections at once; others wait.
 const MOST_CONNECTIONS: usize = 64;
 
-/// Most streams of events at once, so that metrics and health are always answered.
+/// Most streams of events at once. Connections beyond this are left for metrics and health.
 pub const MOST_STREAMS: usize = 32;
 
-/// Largest head of a request, in bytes.
+/// Longest head of a request, in bytes.
 const LARGEST_HEAD: usize = 16 * 1024;
 
 /// Most header lines of a request.
 const MOST_HEADERS: usize = 64;
 
-/// How long a client may take to send a request's head, also the next one.
+/// How long a client may take to send the head of a request, of later ones on a connection too.
 const HEAD_PATIENCE: Duration = Duration::from_secs(10);
 
 /// How long a TLS handshake may take.
 const HANDSHAKE_PATIENCE: Duration = Duration::from_secs(10);
 
-/// What a wrong login costs.
+/// How long the answer to a wrong login is delayed.
 const WRONG_LOGIN: Duration = Duration::from_millis(500);
 
-/// How long requests under way may take at the end.
+/// How long requests may go on once the server ends.
 const LAST_REQUESTS: Duration = Duration::from_secs(1);
 
-/// Headers of every answer.
 const HEADERS: [(HeaderName, &str); 7] = [
     (
         header::CONTENT_SECURITY_POLICY,
@@ -79,34 +78,31 @@ const HEADERS: [(HeaderName, &str); 7] = [
     (header::CACHE_CONTROL, "no-store"),
 ];
 
-/// Everything that answers are made of.
+/// Everything that answers are made from.
 pub struct Site {
-    /// The newest state.
     pub news: watch::Receiver<Arc<News>>,
-    /// What watches.
     pub monitor: Arc<Monitor>,
-    /// Who gets in.
     pub doors: Arc<Doors>,
-    /// What this may be called.
+    /// The names that requests may ask for.
     pub hosts: Hosts,
-    /// True once this ends.
+    /// True once the server ends.
     pub stopping: watch::Receiver<bool>,
-    /// Free streams of events.
+    /// Permits for streams of events.
     pub streams: Arc<Semaphore>,
 }
 
-/// Places for streams of events.
+/// Permits for [`MOST_STREAMS`] streams of events.
 pub fn streams() -> Arc<Semaphore> {
     Arc::new(Semaphore::new(MOST_STREAMS))
 }
 
-/// Names that requests may ask for; None if any.
+/// Host names that requests may ask for; None allows any.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Hosts(Option<Vec<String>>);
 
 impl Hosts {
-    /// On the loopback: this machine's own names, what was listened on, and what is allowed
-    /// besides. Elsewhere any, or those that are allowed.
+    /// On the loopback: the names of this machine, the address that was given, and `allowed`.
+    /// Elsewhere: any name, or only `allowed` and the address if names are given.
     pub fn of(address: SocketAddr, listen: &str, allowed: &[String]) -> Self {
         let is_loopback = address.ip().is_loopback();
         if !is_loopback && allowed.is_empty() {
@@ -123,7 +119,7 @@ impl Hosts {
         Self(Some(names))
     }
 
-    /// What a header `Host` says, with or without a port, is one of ours.
+    /// Whether a header `Host`, with or without a port, has an allowed name.
     fn allow(&self, host: &str) -> bool {
         let Some(names) = &self.0 else {
             return true;
@@ -133,7 +129,7 @@ impl Hosts {
             None => host.rsplit_once(':').map_or(host, |(name, _)| name),
         };
         let name = name.trim_end_matches('.').to_ascii_lowercase();
-        // However an IPv6 address is written.
+        // The same IPv6 address can be written in several ways.
         let same = |ours: &String| {
             *ours == name
                 || ours
@@ -143,7 +139,7 @@ impl Hosts {
         names.iter().any(same)
     }
 
-    /// Browsers always say what they ask for; what says nothing is none.
+    /// A request without a host name comes from no browser, and is allowed.
     fn allow_request(&self, request: &Request) -> bool {
         let named = request.headers().get_all(header::HOST).iter();
         let mut hosts = named.map(|host| host.to_str().unwrap_or("?"));
@@ -152,29 +148,29 @@ impl Hosts {
     }
 }
 
-/// The other end of a connection.
+/// Address of the client.
 #[derive(Debug, Clone, Copy)]
 struct Peer(SocketAddr);
 
-/// An answer in words.
+/// A response of plain text.
 pub fn plain(status: StatusCode, words: &str) -> Response {
     let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     (status, text, format!("{words}\n")).into_response()
 }
 
-/// Once this ends.
+/// Waits until the server ends.
 pub async fn ended(stopping: &mut watch::Receiver<bool>) {
-    // An error means that nobody is left to say so, which is the same.
+    // An error means that the sender is gone, which ends the server too.
     let _ = stopping.wait_for(|stopping| *stopping).await;
 }
 
-/// Milliseconds since 1970.
+/// Milliseconds since 1970, by the clock of this machine.
 pub fn now_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
 }
 
-/// Serves until the site is stopping, then ends what is under way.
+/// Serves until the site is stopping, then gives requests a moment to end.
 pub async fn serve(listener: TcpListener, site: Arc<Site>) {
     let router = router(&site);
     let mut limited = Limited::new(listener, MOST_CONNECTIONS);
@@ -192,7 +188,7 @@ pub async fn serve(listener: TcpListener, site: Arc<Site>) {
     }
     drop(limited);
     let all = async { while connections.join_next().await.is_some() {} };
-    // What has not ended by then is dropped.
+    // Requests that have not ended by then are dropped.
     let _ = timeout(LAST_REQUESTS, all).await;
 }
 
@@ -253,7 +249,7 @@ fn router(site: &Arc<Site>) -> Router {
         .with_state(Arc::clone(site))
 }
 
-/// What every request must pass, and what every answer gets.
+/// Refuses requests that are not allowed, and adds the headers of every answer.
 async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> Response {
     let mut response = match refusal(&site, &request) {
         Some((refusal, pause)) => {
@@ -269,10 +265,11 @@ async fn guard(State(site): State<Arc<Site>>, request: Request, next: Next) -> R
     response
 }
 
-/// Why a request is not answered, and how long that answer is kept back.
+/// The refusal of a request that is not allowed, and how long to delay it.
 fn refusal(site: &Site, request: &Request) -> Option<(Response, Duration)> {
     if !site.hosts.allow_request(request) {
-        let words = "this is not called so: ask for localhost, or allow the name with --allow-host";
+        let words =
+            "this host name is not allowed: ask for localhost, or allow the name with --allow-host";
         let refusal = plain(StatusCode::MISDIRECTED_REQUEST, words);
         return Some((refusal, Duration::ZERO));
     }

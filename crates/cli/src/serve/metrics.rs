@@ -1,26 +1,24 @@
-//! A state as Prometheus reads it. `docs/serve.md` lists every family; alert rules and
-//! dashboards are written on these names.
+//! A state in Prometheus' text format. `docs/serve.md` lists every family; alert rules and
+//! dashboards rely on the names.
 
 use std::collections::BTreeMap;
 
 use lockstep_lag::Role;
-use lockstep_lag::links::Kind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
-use lockstep_relay::exposition::Exposition;
-use serde::Serialize;
+use lockstep_service::exposition::Exposition;
 
 mod relay;
 #[cfg(test)]
 mod tests;
 
-/// What is known of one family: its name, kind and help.
+/// Name, kind and help of a family.
 struct Family(&'static str, &'static str, &'static str);
 
-/// A label and its value.
+/// Name and value of a label.
 type Label<'a> = (&'static str, &'a str);
 
-/// A value of one node, if it has one.
+/// A value of one node, if the node has one.
 type OfNode = fn(&NodeState) -> Option<f64>;
 
 const NODE_FAMILIES: &[(Family, OfNode)] = &[
@@ -74,7 +72,6 @@ const NODE_FAMILIES: &[(Family, OfNode)] = &[
     ),
 ];
 
-/// A value of one link.
 type OfLink = fn(&LinkState) -> f64;
 
 const LINK_FAMILIES: &[(Family, OfLink)] = &[
@@ -104,7 +101,7 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
     ),
 ];
 
-/// Everything. `now_ms` is milliseconds since 1970.
+/// All metrics. `now_ms` is in milliseconds since 1970.
 pub fn render(state: &State, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
     family(
@@ -131,14 +128,6 @@ fn family(text: &mut Exposition, Family(name, kind, help): &Family) {
 
 fn flag(is: bool) -> f64 {
     f64::from(u8::from(is))
-}
-
-/// A name as JSON has it.
-fn name_of(value: impl Serialize) -> String {
-    match serde_json::to_value(value) {
-        Ok(serde_json::Value::String(name)) => name,
-        _ => String::new(),
-    }
 }
 
 fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
@@ -180,21 +169,17 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
     }
 }
 
-/// Labels of a link.
 fn of_link(link: &LinkState) -> [Label<'_>; 3] {
-    let kind = match link.kind {
-        Kind::Physical => "physical",
-        Kind::Logical => "logical",
-    };
     [
         ("upstream", &link.upstream),
         ("replica", &link.replica),
-        ("kind", kind),
+        ("kind", link.kind.name()),
     ]
 }
 
 fn links(text: &mut Exposition, state: &State) {
-    // Replicas that were not named may call themselves alike: the worst counts.
+    // Replicas that were not named on the command line may have equal names: the one with the
+    // longest lag counts.
     let mut links: BTreeMap<_, &LinkState> = BTreeMap::new();
     for link in &state.links {
         let kept = links.entry(of_link(link)).or_insert(link);
@@ -241,14 +226,15 @@ fn causes(text: &mut Exposition, state: &State) {
         "1 for each cause that is found now; none is there otherwise.",
     );
     family(text, &about);
-    let found = state.diagnosis.findings.iter().map(|found| {
-        let (cause, severity) = (name_of(found.cause), name_of(found.severity));
-        (found.at.as_str(), cause, severity)
-    });
-    // Two sessions may be to blame for the same.
+    let found = state
+        .diagnosis
+        .findings
+        .iter()
+        .map(|found| (found.at.as_str(), found.cause.id(), found.severity.name()));
+    // Two sessions may be to blame for one cause.
     let found: std::collections::BTreeSet<_> = found.collect();
     for (at, cause, severity) in &found {
-        let labels = [("at", *at), ("cause", cause), ("severity", severity)];
+        let labels = [("at", *at), ("cause", *cause), ("severity", *severity)];
         text.sample("cause", &labels, "1");
     }
 }

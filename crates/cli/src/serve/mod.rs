@@ -2,17 +2,18 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`feed`] | each new state, once as JSON for all who ask |
+//! | [`feed`] | turns each new state into JSON once, for all who ask |
 //! | [`http`] | which address answers what, to whom; limits on connections |
 //! | [`auth`] | names and passwords |
-//! | [`door`] | files that can be read again: passwords, certificate and key |
+//! | [`door`] | passwords, certificate and key, from files that can be reloaded |
 //! | [`metrics`] | Prometheus' text format |
-//! | [`health`] | whether this watches at all |
+//! | [`health`] | whether this server still watches the nodes |
 //! | [`api`] | states, history and events as JSON |
 //! | [`verdict`] | a state in one sentence |
-//! | [`page`] | the page's files, as they are built in |
+//! | [`page`] | the page's files, which are compiled in |
 //!
-//! It reads only, but for `--heartbeat`. Nothing is kept on disk: the history begins with it.
+//! The server only reads, unless `--heartbeat` is given. Nothing is kept on disk: the history
+//! begins when the server starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -22,14 +23,14 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Monitor, Settings};
-use lockstep_relay::config::{HostPort, LogFormat, LogLevel};
+use lockstep_service::address::HostPort;
+use lockstep_service::logging::{self, LogFormat, LogLevel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::exit::Usage;
-use crate::logs;
 use crate::nodes::NodesArgs;
 
 mod api;
@@ -47,13 +48,12 @@ mod verdict;
 use door::{Doors, Keys};
 use http::Hosts;
 
-/// Shown by the servers.
 const APPLICATION_NAME: &str = "lockstep serve";
 
 /// How long threads may take to end.
 const LAST_WORK: Duration = Duration::from_millis(500);
 
-/// Fewest samples of a node that a diagnosis is worth.
+/// Fewest samples of a node in a diagnosis.
 const LEAST_SAMPLES: u32 = 3;
 
 /// `lockstep serve`
@@ -110,7 +110,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
     };
     let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
-    logs::start(args.log_format, args.log_level)?;
+    logging::start(args.log_format, args.log_level).context("cannot start the log")?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
         every: Duration::from_secs(args.interval.into()),
@@ -129,7 +129,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     result
 }
 
-/// SIGTERM and SIGINT end it; SIGHUP reads passwords, certificate and key again.
+/// SIGTERM and SIGINT end the server; SIGHUP reloads passwords, certificate and key.
 async fn until_signal(
     args: &ServeArgs,
     doors: Doors,
@@ -179,7 +179,7 @@ async fn until_signal(
     serving.await.context("serving has failed")
 }
 
-/// What an operator should know about who can get in.
+/// Warns about a server that is open to others without a login or without TLS.
 fn warn_about(address: SocketAddr, doors: &Doors) {
     if address.ip().is_loopback() {
         return;
@@ -198,7 +198,7 @@ fn warn_about(address: SocketAddr, doors: &Doors) {
                  --tls-cert and --tls-key"
             ),
             false => warn!(
-                "there is no TLS: anybody between can read and change what is shown; give \
+                "there is no TLS: anybody on the network between can read and change what is shown; give \
                  --tls-cert and --tls-key"
             ),
         }

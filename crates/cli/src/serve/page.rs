@@ -1,19 +1,15 @@
-//! The page's files, as they are built in. They load nothing from elsewhere.
+//! The files of the page, which are compiled in. They load nothing from other servers.
 
-/// A file.
 #[derive(Debug)]
 pub struct Asset {
-    /// Where it is.
+    /// Path in the URL.
     pub path: &'static str,
-    /// Its type.
     pub content_type: &'static str,
-    /// It.
     pub text: &'static str,
 }
 
 const SCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// All files.
 pub const ASSETS: &[Asset] = &[
     Asset {
         path: "/",
@@ -66,8 +62,8 @@ pub const ASSETS: &[Asset] = &[
 mod tests {
     use super::*;
 
-    /// No script, style or picture from elsewhere, no code in the page itself, and nothing
-    /// that makes HTML of text.
+    /// The page loads no script, style or picture from other servers, has no inline code, and
+    /// never turns text into HTML.
     #[test]
     fn assets_are_self_contained() {
         for asset in ASSETS {

@@ -8,7 +8,6 @@ use serde::Serialize;
 /// Most replicas that the sentence names.
 const MOST_NAMED: usize = 3;
 
-/// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
@@ -16,26 +15,23 @@ pub enum Level {
     Starting,
     /// No lag, no risk, and every node answers.
     Ok,
-    /// No lag, but something that will be or costs.
+    /// Nothing lags, but something soon will, or costs something else.
     Risk,
-    /// No lag is seen, but not everybody could be asked.
+    /// No lag is seen, but some nodes cannot be asked.
     Blind,
-    /// Lag.
     Lag,
 }
 
-/// The sentence.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Verdict {
-    /// How bad it is.
     pub level: Level,
-    /// With figures.
+    /// The sentence, with figures.
     pub words: String,
-    /// Without: changes only when something else is the matter.
+    /// The sentence without figures, so that it changes only when the situation does.
     pub brief: String,
 }
 
-/// What is the matter.
+/// Sums a state up.
 pub fn verdict(state: &State) -> Verdict {
     let is_new = |node: &NodeState| !node.usable && node.troubles.is_empty();
     if state.number == 0 || state.nodes.iter().all(is_new) {
@@ -117,7 +113,7 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
     }
 }
 
-/// Now; of a lag that comes and goes, the most of the last seconds.
+/// The lag now, or the longest of the window if there is less now.
 fn lag(link: &LinkState, window_s: f64) -> String {
     match link.lag_ms >= links::LAG_MS {
         true => seconds(link.lag_ms),
@@ -179,7 +175,7 @@ mod tests {
             }),
             is(Level::Risk, "No replica lags, but primary: in words")
         );
-        // What looks like lag and is none is no matter.
+        // What only looks like lag is not mentioned.
         assert_eq!(
             words(|state| {
                 let note = example::finding(Cause::IdlePrimary, Severity::Note, "standby");

@@ -1,6 +1,6 @@
 //! What keys mean. No terminal here.
 
-use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
+use termina::event::{KeyCode, KeyEvent, KeyEventKind, Modifiers};
 
 use super::rows::SortBy;
 
@@ -46,7 +46,7 @@ pub fn action(key: KeyEvent) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;
     }
-    if key.modifiers.contains(KeyModifiers::CONTROL) {
+    if key.modifiers.contains(Modifiers::CONTROL) {
         return (key.code == KeyCode::Char('c')).then_some(Action::Quit);
     }
     Some(match key.code {
@@ -57,7 +57,7 @@ pub fn action(key: KeyEvent) -> Option<Action> {
         KeyCode::Home | KeyCode::Char('g') => Action::First,
         KeyCode::End | KeyCode::Char('G') => Action::Last,
         KeyCode::Enter | KeyCode::Char('d') => Action::Open,
-        KeyCode::Esc | KeyCode::Backspace => Action::Back,
+        KeyCode::Escape | KeyCode::Backspace => Action::Back,
         KeyCode::Left => Action::Previous,
         KeyCode::Right => Action::Next,
         KeyCode::Char('l') => Action::Sort(SortBy::Lag),
@@ -67,7 +67,7 @@ pub fn action(key: KeyEvent) -> Option<Action> {
         KeyCode::Char('r') => Action::Reverse,
         KeyCode::Char('t') => Action::Span,
         KeyCode::Char('p' | ' ') => Action::Pause,
-        KeyCode::Char('?' | 'h') | KeyCode::F(1) => Action::Help,
+        KeyCode::Char('?' | 'h') | KeyCode::Function(1) => Action::Help,
         KeyCode::Char('q') => Action::Quit,
         _ => return None,
     })
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn keys_have_one_meaning_each() {
-        let plain = |code| action(KeyEvent::new(code, KeyModifiers::NONE));
+        let plain = |code| action(KeyEvent::new(code, Modifiers::NONE));
         for (code, expected) in [
             (KeyCode::Up, Some(Action::Up)),
             (KeyCode::Char('k'), Some(Action::Up)),
@@ -89,7 +89,7 @@ mod tests {
             (KeyCode::End, Some(Action::Last)),
             (KeyCode::Enter, Some(Action::Open)),
             (KeyCode::Char('d'), Some(Action::Open)),
-            (KeyCode::Esc, Some(Action::Back)),
+            (KeyCode::Escape, Some(Action::Back)),
             (KeyCode::Right, Some(Action::Next)),
             (KeyCode::Char('l'), Some(Action::Sort(SortBy::Lag))),
             (KeyCode::Char('n'), Some(Action::Sort(SortBy::Name))),
@@ -106,12 +106,12 @@ mod tests {
             assert_eq!(plain(code), expected, "{code:?}");
         }
         // A shifted letter comes with its modifier.
-        let last = KeyEvent::new(KeyCode::Char('G'), KeyModifiers::SHIFT);
+        let last = KeyEvent::new(KeyCode::Char('G'), Modifiers::SHIFT);
         assert_eq!(action(last), Some(Action::Last));
-        let control = |c| action(KeyEvent::new(KeyCode::Char(c), KeyModifiers::CONTROL));
+        let control = |c| action(KeyEvent::new(KeyCode::Char(c), Modifiers::CONTROL));
         assert_eq!(control('c'), Some(Action::Quit));
         assert_eq!(control('l'), None);
-        let mut released = KeyEvent::new(KeyCode::Char('q'), KeyModifiers::NONE);
+        let mut released = KeyEvent::new(KeyCode::Char('q'), Modifiers::NONE);
         released.kind = KeyEventKind::Release;
         assert_eq!(action(released), None);
     }

@@ -5,6 +5,7 @@
 //! | `rows.rs` | what the monitor knows, as one row for each node, sorted |
 //! | `figures.rs` | times, bytes and sparklines in few columns |
 //! | `keys.rs`, `model.rs` | what keys mean; the state of the screen, without a terminal |
+//! | `keyboard.rs` | keys, read from the terminal |
 //! | `view/` | drawing |
 //! | `screen.rs` | the terminal: taken, drawn on, and always given back |
 //! | `plain.rs` | lines, for pipes and files |
@@ -24,6 +25,7 @@ use crate::doctor::verdict;
 use crate::nodes::NodesArgs;
 
 mod figures;
+mod keyboard;
 mod keys;
 mod model;
 mod plain;

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use lockstep_lag::monitor::{LinkHistory, Moment, State};
 
 use super::keys::Action;
-use super::rows::{Row, SortBy, Status, rows, sort};
+use super::rows::{SortBy, Status, TopRow, rows, sort};
 
 /// How far sparklines go back, minutes.
 const SPANS: [i64; 4] = [2, 10, 30, 60];
@@ -30,7 +30,7 @@ pub struct Model {
     /// What is known.
     pub state: Arc<State>,
     /// The same as rows, in the order in which they are shown.
-    pub rows: Vec<Row>,
+    pub rows: Vec<TopRow>,
     /// What fills the screen.
     pub page: Page,
     /// Help is shown over it.
@@ -213,7 +213,7 @@ impl Model {
     }
 
     /// The selected row.
-    pub fn row(&self) -> Option<&Row> {
+    pub fn row(&self) -> Option<&TopRow> {
         self.rows.get(self.index)
     }
 
@@ -228,7 +228,7 @@ impl Model {
     }
 
     /// Times and lags of a row, oldest first. A node that is lost keeps what it had.
-    pub fn series<'a>(&'a self, row: &'a Row) -> impl Iterator<Item = (i64, f64)> + 'a {
+    pub fn series<'a>(&'a self, row: &'a TopRow) -> impl Iterator<Item = (i64, f64)> + 'a {
         let link = row.link.and_then(|index| self.state.links.get(index));
         let series = match link {
             Some(link) => self.series.get(&link.id),
@@ -266,7 +266,7 @@ impl Model {
 }
 
 /// The first of the rows that are worst off.
-fn worst(rows: &[Row]) -> usize {
+fn worst(rows: &[TopRow]) -> usize {
     let most = rows.iter().map(|row| row.status).max();
     let most = most.unwrap_or(Status::Fine);
     let first = rows.iter().position(|row| row.status == most);

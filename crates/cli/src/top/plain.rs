@@ -9,7 +9,7 @@ use lockstep_lag::monitor::{Monitor, State};
 
 use super::Samples;
 use super::figures::{bytes, left, one_line, right, time, timestamp, width};
-use super::rows::{Row, headline, rows};
+use super::rows::{TopRow, headline, rows};
 use crate::args::Output;
 
 /// How long to wait for a sample before looking again.
@@ -59,7 +59,7 @@ pub fn lines(state: &State) -> String {
     text
 }
 
-fn line(state: &State, row: &Row, wide: usize) -> String {
+fn line(state: &State, row: &TopRow, wide: usize) -> String {
     let mut cells = vec![
         left(row.status.word(), 8),
         left(&row.name, wide),

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use lockstep_lag::links::Kind;
+use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Finding, Role};
@@ -57,7 +57,7 @@ impl Status {
 
 /// One row.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Row {
+pub struct TopRow {
     /// Lasting and unique: a node that is lost and comes back keeps it.
     pub key: String,
     /// What people call it.
@@ -89,7 +89,7 @@ pub struct Row {
 }
 
 /// All rows, in the order in which the nodes were named.
-pub fn rows(state: &State) -> Vec<Row> {
+pub fn rows(state: &State) -> Vec<TopRow> {
     let mut rows = Vec::new();
     let mut keys = BTreeSet::new();
     let of_node = |node: &NodeState| {
@@ -133,8 +133,8 @@ fn belongs(link: &LinkState, node: &NodeState) -> bool {
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
 }
 
-fn node_row(state: &State, index: usize, node: &NodeState) -> Row {
-    Row {
+fn node_row(state: &State, index: usize, node: &NodeState) -> TopRow {
+    TopRow {
         key: node.name.clone(),
         name: one_line(&node.name),
         kind: node.role.to_string(),
@@ -152,21 +152,17 @@ fn node_row(state: &State, index: usize, node: &NodeState) -> Row {
     }
 }
 
-fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<Row> {
+fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> {
     let link = state.links.get(index)?;
     let most = link.stages.iter().max_by_key(|stage| stage.bytes);
     let name = node.and_then(|node| Some(state.nodes.get(node)?.name.as_str()));
-    Some(Row {
+    Some(TopRow {
         key: match name {
             Some(_) => link.replica.clone(),
             None => link.id.clone(),
         },
         name: one_line(&link.replica),
-        kind: match link.kind {
-            Kind::Physical => "physical",
-            Kind::Logical => "logical",
-        }
-        .to_owned(),
+        kind: link.kind.name().to_owned(),
         status: Status::Fine,
         is_primary: false,
         lag_ms: Some(link.lag_ms),
@@ -199,12 +195,12 @@ fn is_of(finding: &Finding, link: &LinkState) -> bool {
     let at_slot =
         slot.is_some_and(|slot| finding.at == format!("slot {slot} on {}", link.upstream));
     at_slot && named("upstream") == Some(&link.upstream)
-        || (link.kind == Kind::Logical && finding.at == all)
+        || (link.kind == LinkKind::Logical && finding.at == all)
 }
 
 /// What was found where there is no row is shown on its upstream, else on the first row: it
 /// must not get lost.
-fn adopt(state: &State, rows: &mut [Row]) {
+fn adopt(state: &State, rows: &mut [TopRow]) {
     for (index, finding) in state.diagnosis.findings.iter().enumerate() {
         if rows.iter().any(|row| row.findings.contains(&index)) {
             continue;
@@ -218,7 +214,7 @@ fn adopt(state: &State, rows: &mut [Row]) {
 }
 
 /// Fills in how the row is doing and why.
-fn explain(state: &State, row: &mut Row) {
+fn explain(state: &State, row: &mut TopRow) {
     let first = row
         .findings
         .first()
@@ -292,8 +288,7 @@ fn brief(trouble: &str) -> String {
 
 /// A cause's name as words.
 fn words(cause: Cause) -> String {
-    let name = serde_json::to_value(cause).unwrap_or_default();
-    name.as_str().unwrap_or_default().replace('_', " ")
+    cause.id().replace('_', " ")
 }
 
 /// Orders of rows.
@@ -311,7 +306,7 @@ pub enum SortBy {
 
 /// Sorts rows that are in the order of their names on the command line; equal ones stay so.
 /// The primary stays on top.
-pub fn sort(rows: &mut [Row], by: SortBy, reverse: bool) {
+pub fn sort(rows: &mut [TopRow], by: SortBy, reverse: bool) {
     rows.sort_by(|a, b| {
         let order = match by {
             SortBy::Lag => late(b).cmp(&late(a)),
@@ -325,7 +320,7 @@ pub fn sort(rows: &mut [Row], by: SortBy, reverse: bool) {
 }
 
 /// Lag in tenths of a second, of those that lag. The others would change places all the time.
-fn late(row: &Row) -> (bool, bool, u64) {
+fn late(row: &TopRow) -> (bool, bool, u64) {
     let lags = row.status == Status::Lag;
     let tenths = row.lag_ms.filter(|_| lags).map_or(0.0, |ms| ms / 100.0);
     (row.status == Status::Lost, lags, tenths as u64)
@@ -354,7 +349,7 @@ enum Piece {
 }
 
 /// What there is to say in one line, the worst first.
-pub fn headline(rows: &[Row], healthy: bool) -> (Status, String) {
+pub fn headline(rows: &[TopRow], healthy: bool) -> (Status, String) {
     let plural = |count: usize, word: &str| match count {
         1 => word.to_owned(),
         _ => format!("{word}s"),

@@ -2,24 +2,23 @@
 //! error, a panic of any thread, SIGTERM, SIGHUP, SIGINT. SIGKILL alone cannot be helped;
 //! `reset` then does.
 
-use std::fs::File;
 use std::io::{self, IsTerminal};
-use std::os::fd::{AsFd, OwnedFd};
+use std::mem::ManuallyDrop;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use lockstep_lag::monitor::{Monitor, State};
-use nix::errno::Errno;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use ratatui::DefaultTerminal;
-use ratatui::crossterm::event::{self, Event};
-use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
+use ratatui::crossterm::execute;
+use ratatui::crossterm::terminal::{EnterAlternateScreen, disable_raw_mode, enable_raw_mode};
+use signal_hook::consts::{SIGCONT, SIGHUP, SIGINT, SIGTERM, SIGWINCH};
 use signal_hook::iterator::Signals;
 use signal_hook::low_level::emulate_default_handler;
 
 use super::Samples;
+use super::keyboard::{Found, Keyboard};
 use super::keys::action;
 use super::model::Model;
 use super::view::{Theme, draw};
@@ -38,8 +37,8 @@ pub fn is_there() -> bool {
 
 /// Shows everything until somebody quits (None) or there are enough samples (the last).
 pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<State>>> {
-    let mut signals =
-        Signals::new([SIGTERM, SIGHUP, SIGINT]).context("cannot listen to signals")?;
+    let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGWINCH, SIGCONT])
+        .context("cannot listen to signals")?;
     let mut screen = Screen::take()?;
     let ended = follow(&mut screen, monitor, most, &mut signals);
     drop(screen);
@@ -68,7 +67,7 @@ fn follow(
     signals: &mut Signals,
 ) -> anyhow::Result<Ended> {
     let theme = Theme::from_environment();
-    let keys = keys_come_from().context(LOST)?;
+    let mut keyboard = Keyboard::open().context(LOST)?;
     let mut model = Model::new(monitor.state());
     let mut samples = Samples::new(most);
     let mut seen = 0;
@@ -77,8 +76,14 @@ fn follow(
         if PANICKED.load(Ordering::SeqCst) {
             bail!("a thread that watches nodes died, which is a bug");
         }
-        if let Some(signal) = signals.pending().next() {
-            return Ok(Ended::Signal(signal));
+        let mut drawn = Ok(());
+        for signal in signals.pending() {
+            match signal {
+                SIGWINCH => {}
+                SIGCONT => drawn = screen.take_again(),
+                _ => return Ok(Ended::Signal(signal)),
+            }
+            changed = true;
         }
         let state = monitor.state();
         if state.number > seen {
@@ -90,22 +95,18 @@ fn follow(
                 return Ok(Ended::Enough(last));
             }
         }
-        if changed {
-            screen
-                .0
-                .draw(|frame| draw(frame, &mut model, theme))
-                .context(LOST)?;
+        if changed && drawn.is_ok() {
+            drawn = screen.draw(&mut model, theme);
         }
-        if has_hung_up(&keys, TURN).context(LOST)? {
+        // Drawing fails on a terminal that is gone. Then its end is what counts.
+        let Found::Keys(keys) = keyboard.wait(TURN).context(LOST)? else {
             return Ok(Ended::Signal(SIGHUP));
-        }
-        changed = false;
-        while event::poll(Duration::ZERO).context(LOST)? {
-            changed = true;
-            if let Event::Key(key) = event::read().context(LOST)? {
-                action(key).into_iter().for_each(|action| model.act(action));
-            }
-        }
+        };
+        drawn.context(LOST)?;
+        changed = !keys.is_empty();
+        keys.into_iter()
+            .filter_map(action)
+            .for_each(|action| model.act(action));
         if model.quit {
             return Ok(Ended::Quit);
         }
@@ -114,31 +115,9 @@ fn follow(
 
 const LOST: &str = "the terminal cannot be used any more";
 
-/// Where keys are read, which is the terminal itself where standard input is none.
-fn keys_come_from() -> io::Result<OwnedFd> {
-    let stdin = io::stdin();
-    match stdin.is_terminal() {
-        true => stdin.as_fd().try_clone_to_owned(),
-        false => File::open("/dev/tty").map(OwnedFd::from),
-    }
-}
-
-/// Waits for a key, or so long; true if the terminal is gone. Whoever reads keys from one that
-/// is gone never returns, so this is asked first.
-fn has_hung_up(keys: &OwnedFd, time: Duration) -> io::Result<bool> {
-    let mut polled = [PollFd::new(keys.as_fd(), PollFlags::POLLIN)];
-    let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
-    match poll(&mut polled, time) {
-        Ok(_) | Err(Errno::EINTR) => {}
-        Err(errno) => return Err(errno.into()),
-    }
-    let gone = PollFlags::POLLHUP | PollFlags::POLLERR | PollFlags::POLLNVAL;
-    let [polled] = polled;
-    Ok(polled.revents().is_some_and(|found| found.intersects(gone)))
-}
-
-/// The terminal while it is ours.
-struct Screen(DefaultTerminal);
+/// The terminal while it is ours. It is never dropped, because where it is gone its drop
+/// complains on standard error, which is gone too, and that is a panic.
+struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Screen {
     /// Takes the terminal. From here on a panic gives it back before it says anything:
@@ -150,13 +129,26 @@ impl Screen {
             before(panic);
         }));
         match ratatui::try_init() {
-            Ok(terminal) => Ok(Self(terminal)),
+            Ok(terminal) => Ok(Self(ManuallyDrop::new(terminal))),
             Err(error) => {
                 let _ = ratatui::try_restore();
                 Err(error)
                     .context("cannot draw on this terminal; --output json or | cat needs none")
             }
         }
+    }
+
+    fn draw(&mut self, model: &mut Model, theme: Theme) -> io::Result<()> {
+        self.0.draw(|frame| draw(frame, model, theme)).map(drop)
+    }
+
+    /// After a stop: meanwhile the shell has drawn on the terminal and set its own modes.
+    fn take_again(&mut self) -> io::Result<()> {
+        // Without this the next call believes that the terminal is raw already.
+        disable_raw_mode()?;
+        enable_raw_mode()?;
+        execute!(io::stdout(), EnterAlternateScreen)?;
+        self.0.clear()
     }
 }
 
@@ -199,13 +191,21 @@ mod tests {
             folder.path().display(),
             this.display()
         );
-        let output = Command::new("script")
-            .args(["--quiet", "--flush", "--command", &shell, "/dev/null"])
+        let output = Command::new("timeout")
+            .args([
+                "120",
+                "script",
+                "--quiet",
+                "--flush",
+                "--command",
+                &shell,
+                "/dev/null",
+            ])
             .env(PANIC, "1")
             .env("TERM", "xterm")
             .stdin(Stdio::null())
             .output()
-            .expect("script of util-linux runs");
+            .expect("timeout and script run");
         let modes = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
         assert_eq!(modes("before"), modes("after"));
         let text = String::from_utf8_lossy(&output.stdout);

@@ -1,11 +1,11 @@
-//! `lockstep wal compare`: the lab's page oracle on data folders of the user's.
+//! `lockstep wal compare`: compares data folders of the user with the page oracle.
 
 use std::io::Write;
 
 use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
-use lockstep_lab::LabError;
-use lockstep_lab::oracle::{
+use lockstep_verify::VerifyError;
+use lockstep_verify::oracle::{
     self, Amcheck, CompareOptions, Comparison, Difference, Node, RowComparison, Side, Target, What,
 };
 use serde_json::{Value, json};
@@ -59,7 +59,6 @@ struct Outcome {
     amcheck: Vec<(Side, Amcheck)>,
 }
 
-/// Compares, prints, and judges.
 pub fn run(args: &CompareArgs) -> Result<()> {
     let outcome = compare(args)?;
     let mut out = std::io::stdout().lock();
@@ -74,7 +73,7 @@ pub fn run(args: &CompareArgs) -> Result<()> {
     }
 }
 
-fn compare(args: &CompareArgs) -> Result<Outcome, LabError> {
+fn compare(args: &CompareArgs) -> Result<Outcome, VerifyError> {
     let (a, b) = (Target::parse(&args.a), Target::parse(&args.b));
     let package = oracle::package_of(Side::A, &a)?;
     let a = Node::open(&package, Side::A, &a)?;
@@ -86,7 +85,7 @@ fn compare(args: &CompareArgs) -> Result<Outcome, LabError> {
         },
         limit: args.limit,
     };
-    // What is refused is refused before the long work.
+    // Whatever may be refused comes before the long work.
     let rows = args
         .rows
         .then(|| oracle::compare_rows(&a, &b))

@@ -44,7 +44,6 @@ pub enum WalCommand {
     Play(play::PlayArgs),
 }
 
-/// Runs a subcommand.
 pub fn run(command: &WalCommand) -> anyhow::Result<()> {
     match command {
         WalCommand::Compare(args) => compare::run(args),

@@ -1,4 +1,4 @@
-//! `lockstep wal play`: a recording, served to standbys as a primary would.
+//! `lockstep wal play`: serves a recording to standbys, as a primary would.
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, value_parser};
-use lockstep_lab::wal::{
+use lockstep_player::{
     self, Address, Pace, Player, PlayerOptions, PlayerStatus, Recording, SessionStatus, State,
 };
 use serde_json::json;
@@ -19,7 +19,7 @@ use crate::args::Output;
 use crate::live;
 use crate::text;
 
-/// How often it is looked whether the play is over.
+/// Pause between two looks at whether the play is over.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How often the status is shown.
@@ -89,10 +89,10 @@ impl PlayArgs {
     }
 }
 
-/// Plays until the standbys have everything, or until told to stop.
+/// Plays until the standbys have everything, or until a signal.
 pub fn run(args: &PlayArgs) -> Result<()> {
     let recording = Recording::open(&args.recording)?;
-    let stop = wal::stop_on_signals()?;
+    let stop = lockstep_player::stop_on_signals()?;
     let player = Player::start(
         &recording,
         PlayerOptions {
@@ -137,12 +137,12 @@ pub fn run(args: &PlayArgs) -> Result<()> {
     Ok(())
 }
 
-/// Progress, on standard error: the result stands alone on standard output.
+/// Shows progress on standard error, so that standard output has only the result.
 struct View {
     in_place: bool,
     shown: Option<Instant>,
     notices: BTreeSet<String>,
-    /// Published at the last look, for the rate.
+    /// Time and position of the last look, for the rate.
     before: Option<(Instant, u64)>,
 }
 
@@ -161,7 +161,7 @@ impl View {
         let _ = writeln!(std::io::stderr(), "{clear}{line}");
     }
 
-    /// What is new at once, the status once a second.
+    /// Shows new notices at once, and the status once a second.
     fn show(&mut self, status: &PlayerStatus) {
         self.say_notices(status);
         if status.began.is_none() || self.shown.is_some_and(|at| at.elapsed() < SHOW_EVERY) {
@@ -194,7 +194,7 @@ impl View {
         });
         self.before = Some((at, published));
         let behind =
-            |lsn: lockstep_lab::Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
+            |lsn: lockstep_wire::Lsn| (published as f64 - u64::from(lsn) as f64).max(0.0) / 1e6;
         let sessions: Vec<String> = status
             .sessions
             .iter()

@@ -1,11 +1,11 @@
-//! `lockstep wal random`: the lab's random workload against a server of the user's.
+//! `lockstep wal random`: runs the random workload against a server of the user.
 
 use std::io::Write;
 
 use anyhow::{Context, Result, bail};
 use clap::{ArgGroup, Args, value_parser};
 use lockstep_lab::package::{Major, Package};
-use lockstep_lab::random::{self, RandomWorkload, Size, Summary};
+use lockstep_verify::random::{self, RandomWorkload, Size, Summary};
 
 /// `lockstep wal random`
 #[derive(Debug, Args)]
@@ -40,7 +40,6 @@ pub struct RandomArgs {
     pub pg: Major,
 }
 
-/// Prints or runs the workload.
 pub fn run(args: &RandomArgs) -> Result<()> {
     let size = Size {
         sessions: args.sessions,

@@ -1,4 +1,5 @@
-//! `lockstep wal record`: the WAL of a running primary, with the base backup it starts from.
+//! `lockstep wal record`: records the WAL of a running primary, with a base backup to start
+//! from.
 
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -8,17 +9,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, value_parser};
-use lockstep_lab::wal::{self, Recorder, Recording};
+use lockstep_bench::host::absolute;
+use lockstep_player::{self, Recorder, Recording};
 use serde_json::json;
 
 use crate::args::Output;
 use crate::live;
-use crate::{scene, text};
+use crate::text;
 
-/// How often the source and the clock are looked at.
+/// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
 
-/// How often progress is shown: on a terminal in place, elsewhere as lines.
+/// How often progress is shown: in place on a terminal, as lines elsewhere.
 const SHOW_IN_PLACE: Duration = Duration::from_secs(1);
 const SHOW_LINES: Duration = Duration::from_secs(10);
 
@@ -43,9 +45,9 @@ pub struct RecordArgs {
     pub output: Output,
 }
 
-/// Records until told to stop.
+/// Records until the time is over, or until a signal.
 pub fn run(args: &RecordArgs) -> Result<()> {
-    let stop = wal::stop_on_signals()?;
+    let stop = lockstep_player::stop_on_signals()?;
     progress("base backup …", false);
     let mut recorder = Recorder::of(&args.source, &args.recording, &stop)?;
     let until = match args.seconds {
@@ -85,7 +87,7 @@ pub fn run(args: &RecordArgs) -> Result<()> {
     Ok(())
 }
 
-/// Progress never mixes with the result.
+/// Shows progress on standard error, so that standard output has only the result.
 fn progress(line: &str, in_place: bool) {
     let mut stderr = std::io::stderr();
     let _ = match in_place {
@@ -96,7 +98,7 @@ fn progress(line: &str, in_place: bool) {
 
 fn summary(recording: &Recording) -> serde_json::Value {
     json!({
-        "folder": scene::absolute(recording.folder()),
+        "folder": absolute(recording.folder()),
         "system_identifier": recording.system_identifier().to_string(),
         "timeline": recording.timeline().get(),
         "server_version": recording.server_version(),
@@ -109,7 +111,7 @@ fn summary(recording: &Recording) -> serde_json::Value {
 }
 
 fn say_how_to_play(recording: &Recording) {
-    let folder = scene::absolute(recording.folder());
+    let folder = absolute(recording.folder());
     let folder = folder.display();
     live::print(&format!(
         "{:.1} MB of WAL from {} to {}, written in {:.1} s, of PostgreSQL {} on timeline {}",

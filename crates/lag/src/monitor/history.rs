@@ -6,29 +6,27 @@ use serde::Serialize;
 
 use super::state::LinkState;
 
-/// Moments kept of each link: an hour at one a second.
+/// Moments kept of each link: one hour, at one moment a second.
 pub const MOST_MOMENTS: usize = 3600;
 
-/// Links kept that are gone; the ones not seen for longest go first.
+/// Most links that are kept. Links that no longer exist count; the one that was last seen
+/// longest ago is dropped first.
 const MOST_LINKS: usize = 256;
 
-/// One link at one moment.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Moment {
     /// Milliseconds since 1970, by our clock.
     pub at_ms: i64,
     /// Milliseconds behind, at least.
     pub lag_ms: f64,
-    /// Bytes behind.
     pub lag_bytes: u64,
-    /// Bytes that each part of the way holds, in the order of [`LinkState::stages`].
+    /// Bytes in each stage, in the order of [`LinkState::stages`].
     pub stage_bytes: [u64; 4],
-    /// From commit to visible, milliseconds, with the heartbeat.
+    /// Milliseconds from commit to visible, if the heartbeat is on.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub visible_ms: Option<f64>,
 }
 
-/// A link over time.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkHistory {
     /// As [`LinkState::id`].
@@ -37,14 +35,12 @@ pub struct LinkHistory {
     pub moments: Vec<Moment>,
 }
 
-/// All links over time.
 #[derive(Debug, Default)]
 pub(super) struct History {
     links: BTreeMap<String, VecDeque<Moment>>,
 }
 
 impl History {
-    /// Adds a moment.
     pub(super) fn add(&mut self, at_ms: i64, links: &[LinkState]) {
         for link in links {
             let moments = self.links.entry(link.id.clone()).or_default();
@@ -69,7 +65,7 @@ impl History {
         }
     }
 
-    /// Moments after a time.
+    /// Moments later than `since_ms`.
     pub(super) fn since(&self, since_ms: i64) -> Vec<LinkHistory> {
         let after = |moments: &VecDeque<Moment>| {
             let from = moments.partition_point(|moment| moment.at_ms <= since_ms);

@@ -1,9 +1,9 @@
-//! All nodes for as long as it takes: what `lockstep top` and `lockstep serve` show.
+//! All nodes until it is dropped: what `lockstep top` and `lockstep serve` show.
 //!
-//! Each node has a thread that takes samples and keeps those of the last seconds. One more
-//! thread diagnoses them as [`crate::watch`]'s window would be, about once a second, adds to
-//! the history, and publishes a [`State`]. A node that hangs delays none of that: its samples
-//! are then old, and it is shown as unreachable once its connection is given up.
+//! Each node has a thread that takes samples and keeps those of the last seconds. Another
+//! thread diagnoses them as the window of [`crate::watch`] is diagnosed, about once a second,
+//! adds to the history, and publishes a [`State`]. A node that hangs delays none of this: its
+//! samples grow old, and it is shown as unreachable once its connection is given up.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,32 +15,29 @@ use crate::node::{Node, Role};
 use crate::watch::compare;
 use crate::window::{NodeWindow, Window};
 
-mod beats;
+mod heartbeats;
 mod history;
-mod keep;
+mod node_thread;
 mod state;
 
 pub use history::{LinkHistory, Moment};
 pub use state::{LinkState, NodeState, StageState, State, Suspect};
 
-/// How to go on.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// Shown by the servers.
     pub application_name: String,
-    /// Time between samples of a node.
     pub every: Duration,
     /// How far a diagnosis looks back.
     pub window: Duration,
-    /// Commit a small logical message on the primary each time, and see when it becomes
-    /// visible on each standby. Writes; nothing else here does.
+    /// Commit a small logical message on the primary each time, and measure when it becomes
+    /// visible on each standby. Nothing else here writes.
     pub heartbeat: bool,
 }
 
-/// Shortest window that a diagnosis is worth.
+/// Shortest window that can be diagnosed.
 pub const LEAST_WINDOW: Duration = Duration::from_secs(5);
 
-/// Threads that watch nodes. They end soon after this is dropped.
+/// The threads that watch nodes. They end soon after this is dropped.
 #[derive(Debug)]
 pub struct Monitor {
     shared: Arc<Shared>,
@@ -51,7 +48,7 @@ struct Shared {
     settings: Settings,
     nodes: Vec<Node>,
     began: Instant,
-    /// By node, in their order.
+    /// In the order of `nodes`.
     windows: Vec<Mutex<NodeWindow>>,
     /// Milliseconds from commit to visible, by standby; None if it took too long or failed.
     beats: Mutex<BTreeMap<String, Option<f64>>>,
@@ -67,7 +64,7 @@ struct Published {
 }
 
 impl Monitor {
-    /// Begins to watch. The first state says that nothing is known yet.
+    /// Starts to watch. The first state says that nothing is known yet.
     pub fn start(nodes: Vec<Node>, settings: Settings) -> Self {
         let windows = nodes
             .iter()
@@ -88,10 +85,10 @@ impl Monitor {
         });
         for index in 0..shared.nodes.len() {
             let shared = Arc::clone(&shared);
-            thread::spawn(move || keep::keep(&shared, index));
+            thread::spawn(move || node_thread::run(&shared, index));
         }
         if shared.settings.heartbeat {
-            beats::start(&shared);
+            heartbeats::start(&shared);
         }
         let diagnoser = Arc::clone(&shared);
         thread::spawn(move || {
@@ -102,12 +99,13 @@ impl Monitor {
         Self { shared }
     }
 
-    /// What is known now.
+    /// The newest state.
     pub fn state(&self) -> Arc<State> {
         Arc::clone(&lock(&self.shared.published).state)
     }
 
-    /// The first state whose number is higher than this, or the present one after the time.
+    /// The first state whose number is higher than `number`, or the newest one when `patience`
+    /// is over.
     pub fn state_after(&self, number: u64, patience: Duration) -> Arc<State> {
         let published = lock(&self.shared.published);
         let waited = self
@@ -120,12 +118,11 @@ impl Monitor {
         Arc::clone(&published.state)
     }
 
-    /// Each link over time: moments later than `since_ms`, milliseconds since 1970.
+    /// Each link over time: moments later than `since_ms`, which is in milliseconds since 1970.
     pub fn history(&self, since_ms: i64) -> Vec<LinkHistory> {
         lock(&self.shared.published).history.since(since_ms)
     }
 
-    /// The nodes, as they were given.
     pub fn nodes(&self) -> &[Node] {
         &self.shared.nodes
     }
@@ -139,7 +136,7 @@ impl Drop for Monitor {
 }
 
 impl Shared {
-    /// Waits; false if it is time to end.
+    /// Waits; false if the monitor is being dropped.
     fn pause(&self, time: Duration) -> bool {
         let until = Instant::now() + time;
         let mut published = lock(&self.published);
@@ -189,7 +186,7 @@ impl Shared {
     }
 }
 
-/// What a state would show of a window.
+/// The nodes and links that a state of this window would have.
 #[cfg(test)]
 pub(crate) fn shown(
     window: &Window,
@@ -198,7 +195,7 @@ pub(crate) fn shown(
     let node = |seen: &NodeWindow| Node {
         name: seen.name.clone(),
         role: seen.role,
-        conninfo: lockstep_upstream::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
+        conninfo: lockstep_client::Conninfo::parse("").unwrap_or_else(|e| panic!("{e}")),
     };
     let nodes: Vec<Node> = window.nodes.iter().map(node).collect();
     (
@@ -207,7 +204,7 @@ pub(crate) fn shown(
     )
 }
 
-/// What a thread that died has left is still the best there is.
+/// Locks even after a thread has panicked: what it left is the best there is.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

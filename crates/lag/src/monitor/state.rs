@@ -1,4 +1,4 @@
-//! What is known now, as it is shown and sent.
+//! What is known now, in the form in which it is shown and sent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
-use crate::links::{Kind, Link, Point, Stage, links as find_links};
+use crate::links::{Link, LinkKind, Point, Stage, links as find_links};
 use crate::node::{Node, Role};
 use crate::position;
 use crate::relay::Relay;
@@ -16,7 +16,6 @@ use crate::rules::{Cause, Severity};
 use crate::sample::{Conflicts, Extension, Sample, Slot};
 use crate::window::{NodeWindow, Window};
 
-/// Everything at one moment.
 #[derive(Debug, Clone, Serialize)]
 pub struct State {
     /// Grows by one with each state; 0 before anything is known.
@@ -29,129 +28,109 @@ pub struct State {
     pub every_s: f64,
     /// Commits are made to measure when they become visible.
     pub heartbeat: bool,
-    /// Causes, ranked, with evidence and remedies; over the whole window.
+    /// Causes over the whole window, ranked, with evidence and remedies.
     pub diagnosis: Diagnosis,
-    /// Each node, in the order in which they were named.
+    /// In the order in which they were named.
     pub nodes: Vec<NodeState>,
-    /// Each replica's way.
     pub links: Vec<LinkState>,
 }
 
-/// The most important thing that is wrong somewhere.
+/// The most important finding about a node or link.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Suspect {
-    /// What.
     pub cause: Cause,
-    /// In words.
+    /// The cause in words.
     pub title: String,
-    /// How bad.
     pub severity: Severity,
 }
 
-/// A node now.
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeState {
-    /// Its name.
     pub name: String,
-    /// Its role.
     pub role: Role,
     /// `host:port/database`.
     pub address: String,
     /// `server_version_num`; 0 if unknown, and for a relay.
     pub version: u32,
-    /// The version of a relay.
+    /// Of a relay, its own version.
     pub relay_version: Option<String>,
     /// It answers and is what it was said to be.
     pub usable: bool,
-    /// What is wrong with it, in words.
+    /// In words.
     pub troubles: Vec<String>,
-    /// Since the newest sample, also of a node that is lost, milliseconds; None before the
-    /// first.
+    /// Milliseconds since the newest sample, also of a node that no longer answers. None before
+    /// the first sample.
     pub sample_age_ms: Option<f64>,
-    /// From question to answer, milliseconds.
     pub round_trip_ms: Option<f64>,
     /// The end of WAL that others can get from it.
     #[serde(with = "position")]
     pub end_lsn: Option<Lsn>,
-    /// What a new query sees there.
+    /// The position up to which a new query sees changes.
     #[serde(with = "position")]
     pub visible_lsn: Option<Lsn>,
     /// Bytes of WAL that it has written or received a second, over the window.
     pub wal_bytes_per_s: Option<f64>,
-    /// Clients in a query.
+    /// Sessions with a query that runs.
     pub active_clients: u64,
     /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
-    /// Its replication slots.
     pub slots: Vec<Slot>,
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
-    /// What extension lockstep says.
     pub extension: Option<Extension>,
-    /// A relay's groups and slots: positions, cache, spool.
+    /// Of a relay: its groups and slots.
     pub relay: Option<Relay>,
-    /// The most important thing that is wrong there.
     pub suspect: Option<Suspect>,
 }
 
-/// Bytes in one part of the way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct StageState {
-    /// `send`, `receive`, `flush`, `replay`; if logical `decode`, `receive`, `apply`, `flush`.
+    /// As [`Stage::name`].
     pub name: &'static str,
-    /// Bytes that are in it.
+    /// Bytes that are in this stage.
     pub bytes: u64,
 }
 
-/// A replica's way now.
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkState {
-    /// Unique and lasting: `upstream/replica`.
+    /// Unique, and the same as long as the link exists: `upstream/replica`.
     pub id: String,
-    /// Where from.
     pub upstream: String,
-    /// The replica.
     pub replica: String,
-    /// How.
-    pub kind: Kind,
-    /// Its slot.
+    pub kind: LinkKind,
     pub slot: Option<String>,
-    /// What it calls itself on its upstream.
     pub application_name: Option<String>,
-    /// It lags, as the diagnosis has it.
+    /// It lags, according to the diagnosis.
     pub behind: bool,
     /// Milliseconds behind at the last sample, at least.
     pub lag_ms: f64,
-    /// The longest in the window, milliseconds.
+    /// The longest time behind in the window, in milliseconds.
     pub lag_max_ms: f64,
     /// Bytes behind at the last sample.
     pub lag_bytes: u64,
-    /// Where those are. The last stage of a logical link comes after visibility and counts
-    /// besides.
+    /// Where those bytes are. The last stage of a logical link comes after visibility, so its
+    /// bytes are counted besides.
     pub stages: [StageState; 4],
-    /// The upstream's end.
+    /// End of the upstream's WAL.
     #[serde(with = "position")]
     pub end_lsn: Option<Lsn>,
-    /// Sent.
     #[serde(with = "position")]
     pub sent_lsn: Option<Lsn>,
-    /// Received.
+    /// Received by the replica.
     #[serde(with = "position")]
     pub write_lsn: Option<Lsn>,
-    /// Flushed.
     #[serde(with = "position")]
     pub flush_lsn: Option<Lsn>,
-    /// Replayed or applied.
+    /// Replayed, or applied by a subscriber.
     #[serde(with = "position")]
     pub replay_lsn: Option<Lsn>,
-    /// From commit to visible, milliseconds, with the heartbeat.
+    /// Milliseconds from commit to visible, if the heartbeat is on.
     pub visible_ms: Option<f64>,
-    /// The most important thing that is wrong there.
     pub suspect: Option<Suspect>,
 }
 
 impl State {
-    /// Before the first answer.
+    /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
         let window = Window::new(
             nodes
@@ -188,7 +167,7 @@ pub(super) fn nodes(nodes: &[Node], window: &Window, diagnosis: &Diagnosis) -> V
         .collect()
 }
 
-/// How old the newest samples are; `now` is on the window's clock.
+/// Adds how old the newest samples are; `now` is on the window's clock.
 pub(super) fn note_ages(nodes: &mut [NodeState], window: &Window, now: Duration) {
     for (node, seen) in nodes.iter_mut().zip(&window.nodes) {
         let age = seen.last().map(|last| now.saturating_sub(last.at));
@@ -198,7 +177,7 @@ pub(super) fn note_ages(nodes: &mut [NodeState], window: &Window, now: Duration)
 
 fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeState {
     let usable = seen.is_usable();
-    // What a lost node said last is not shown as if it were true.
+    // The last answers of a lost node are not shown, because they may no longer be true.
     let last = seen.last().filter(|_| usable);
     let seconds = seen.length().as_secs_f64();
     let written = seen.growth(|sample| sample.end().map(|end| u64::from(end) as f64));
@@ -285,13 +264,12 @@ fn link_state(
 
 #[cfg(test)]
 impl LinkState {
-    /// A link with nothing but a name.
     pub(super) fn named(id: &str) -> Self {
         Self {
             id: id.to_owned(),
             upstream: "primary".to_owned(),
             replica: id.to_owned(),
-            kind: Kind::Physical,
+            kind: LinkKind::Physical,
             slot: None,
             application_name: None,
             behind: false,
@@ -299,7 +277,7 @@ impl LinkState {
             lag_max_ms: 1.0,
             lag_bytes: 1,
             stages: Stage::ALL.map(|stage| StageState {
-                name: stage.name(Kind::Physical),
+                name: stage.name(LinkKind::Physical),
                 bytes: 0,
             }),
             end_lsn: None,

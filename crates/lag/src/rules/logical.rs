@@ -1,44 +1,48 @@
 //! Signals of decoding and applying.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Decoding, Sender};
+use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::window::{median, ratio};
 
-/// A flush that comes so much later than the apply is one that waits, milliseconds.
+/// A flush waits for something if it comes at least this much later than the apply,
+/// milliseconds,
 const LATE_FLUSH_MS: f64 = 30.0;
 
-/// ... and by this factor.
+/// and takes at least this many times as long.
 const LATE_FLUSH_TIMES: f64 = 4.0;
 
-/// An apply worker that is seen waiting for a lock in so many samples.
+/// Share of samples from which an apply worker that waits for a lock counts as blocked.
 const BLOCKED_SHARE: f64 = 0.2;
 
-/// A walsender that decodes runs in so many samples.
+/// Share of samples from which a walsender that runs counts as decoding.
 const DECODING_SHARE: f64 = 0.5;
 
-/// A walsender that cannot get rid of data waits in so many samples.
+/// Share of samples from which a walsender that cannot send counts as held up by its consumer.
 const PUSHED_SHARE: f64 = 0.3;
 
-/// A transaction is giant if it fills decoding's memory so often.
+/// A transaction is giant if it fills the memory of decoding this many times.
 const GIANT_TIMES: f64 = 8.0;
 
 fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
-    view.links.iter().filter(|link| link.kind == Kind::Logical)
+    view.links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
 }
 
-/// Those of them that end at a consumer, not at a relay, which applies nothing.
+/// Logical links that end at a consumer. A relay applies nothing.
 fn consumers<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     logical(view).filter(|link| !link.is_to_relay())
 }
 
-/// Logical links with lag of their own.
+/// Logical links that lag, without those that nothing is missing on.
 fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     logical(view).filter(|link| link.is_behind() && !nothing_for(link))
 }
 
-/// The slot has decoded nothing and nothing is on its way: whatever WAL it is behind is not
-/// for it.
+/// The slot has decoded nothing and nothing is being sent: the WAL that it is behind is not for
+/// it.
 pub(super) fn nothing_for(link: &Link<'_>) -> bool {
     let Some(slot) = link.slot.as_deref() else {
         return false;
@@ -61,7 +65,7 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
         }) == 0.0
 }
 
-/// Growth of a counter of the link's slot.
+/// Growth of a counter of the link's slot over the window.
 fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
     let Some(slot) = link.slot.as_deref() else {
         return 0.0;
@@ -70,7 +74,7 @@ fn grown(link: &Link<'_>, counter: impl Fn(&Decoding) -> u64) -> f64 {
         .growth(|sample| sample.decoding(slot).map(|row| counter(row) as f64))
 }
 
-/// Transactions that a relay has received for the link meanwhile.
+/// Number of transactions that a relay has received for the link during the window.
 fn takes_over(link: &Link<'_>) -> f64 {
     let Some(group) = link.upstream_group() else {
         return 0.0;
@@ -81,8 +85,8 @@ fn takes_over(link: &Link<'_>) -> f64 {
     })
 }
 
-/// Milliseconds until flushed and until applied, in the middle. What the publisher says about
-/// it is exact, but it looks only once a second and forgets soon; so positions count as well.
+/// Median time until flushed and until applied, in milliseconds. What the publisher reports is
+/// exact, but it measures only once a second and forgets soon, so positions count as well.
 fn flush_and_apply(link: &Link<'_>) -> (f64, f64) {
     let told = |number: fn(&Sender) -> Option<f64>| {
         let samples = link.upstream.samples.iter();
@@ -101,16 +105,16 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
         let commit = link
             .replica
             .and_then(|replica| link.subscribed(replica.last()?))
-            .map(|subscription| subscription.synchronous_commit.as_str());
+            .map(|subscription| &subscription.synchronous_commit);
         let late_ms = flush_ms - replay_ms;
         let waits = late_ms >= LATE_FLUSH_MS && flush_ms >= LATE_FLUSH_TIMES * replay_ms;
-        if !waits || !matches!(commit, None | Some("off")) {
+        if !waits || !matches!(commit, None | Some(SynchronousCommit::Off)) {
             continue;
         }
         let awaiting = link
             .upstream
             .mean(|sample| sample.clients.awaiting_sync as f64);
-        // What was said about a change of some time ago is still shown.
+        // PostgreSQL still shows what it measured for an earlier change.
         let decodes = grown(link, |row| row.total_bytes) > 0.0 || takes_over(link) > 0.0;
         let (severity, explains) = match link.is_synchronous() {
             true => (Severity::Lag, ratio(late_ms, flush_ms)),
@@ -146,7 +150,7 @@ pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
             );
         evidence.lag_ms = flush_ms;
         if let Some(commit) = commit {
-            evidence = evidence.name("synchronous_commit", commit);
+            evidence = evidence.name("synchronous_commit", commit.name());
         }
         if let Some(replica) = link.replica {
             evidence = evidence.setting(replica, "wal_writer_delay");
@@ -203,7 +207,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in behind(view) {
-        let Some(share) = link.worker_share(|process| process.waits("Lock")) else {
+        let Some(share) = link.worker_share(|process| process.waits(&WaitType::Lock)) else {
             continue;
         };
         if share < BLOCKED_SHARE {
@@ -238,11 +242,12 @@ pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// What a link's walsender does, as parts of the time: runs or reads and writes for itself,
-/// cannot get rid of data.
+/// The shares of samples in which the link's walsender runs, reads or writes, and in which it
+/// cannot send.
 fn sender_shares(link: &Link<'_>) -> (f64, f64) {
     let pushed = link.pushed_share();
-    let runs = link.walsender_share(|process| process.wait.is_none() || process.waits("IO"));
+    let runs =
+        link.walsender_share(|process| process.wait.is_none() || process.waits(&WaitType::Io));
     (runs, pushed)
 }
 
@@ -265,7 +270,8 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             .map(|link| sender_shares(link))
             .filter(|(runs, pushed)| *runs >= DECODING_SHARE && runs > pushed)
             .collect();
-        // One slot alone may have a reason of its own, but a sender that decodes is none.
+        // A slot that is late alone may have a reason of its own, but a walsender that decodes
+        // is none.
         if late.len() < all.len() || busy.len() * 2 <= late.len() {
             continue;
         }
@@ -276,7 +282,7 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             .fold(0.0, f64::max);
         let cpu = link
             .upstream
-            .cpu(|process| process.backend_type == "walsender");
+            .cpu(|process| process.backend_type == BackendType::Walsender);
         let mut evidence = Evidence::of(link, runs * undecoded.max(0.5))
             .fact(
                 "slots_behind",
@@ -315,7 +321,7 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Bytes and transactions that went through the disk or ahead of their end.
+/// Bytes and transactions that were written to disk, or sent before their end.
 struct Spilled {
     bytes: f64,
     transactions: f64,
@@ -325,12 +331,12 @@ fn spilled(link: &Link<'_>) -> Option<Spilled> {
     let bytes = grown(link, |row| row.spill_bytes.saturating_add(row.stream_bytes));
     (bytes > 0.0).then(|| Spilled {
         bytes,
-        // Both count a transaction once, with the first piece.
+        // PostgreSQL counts a transaction once for both, with its first piece.
         transactions: grown(link, |row| row.spill_txns.saturating_add(row.stream_txns)).max(1.0),
     })
 }
 
-/// Decoding's memory in bytes.
+/// `logical_decoding_work_mem` in bytes.
 fn work_mem(link: &Link<'_>) -> f64 {
     link.upstream
         .facts
@@ -413,7 +419,7 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         let (_, pushed) = sender_shares(link);
         let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
         let busy = idle.map(|idle| 1.0 - idle);
-        // Without the subscriber's own word, a sender that cannot get rid of data says it.
+        // If the subscriber was not asked, the walsender that cannot send is the evidence.
         let share = busy.map_or(pushed, |busy| {
             busy.min(pushed.max(link.stage_share(Stage::Flush)))
         });
@@ -437,8 +443,8 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// What a slow consumer was seen doing; `busy` if it was asked, and how many of the others
-/// are behind, of how many.
+/// The evidence about a slow consumer. `busy` is known if it was asked; `late` of `all` other
+/// slots are behind.
 fn of_consumer(
     link: &Link<'_>,
     explains: f64,
@@ -484,9 +490,9 @@ fn of_consumer(
             "the subscriber was not asked (--subscriber), so this may be the network to it",
         );
     }
-    let cpu = link.replica.and_then(|replica| {
-        replica.cpu(|process| process.backend_type.starts_with("logical replication"))
-    });
+    let cpu = link
+        .replica
+        .and_then(|replica| replica.cpu(|process| process.backend_type.is_logical_worker()));
     if let Some(cpu) = cpu {
         evidence = evidence.fact(
             "worker_cpu_share",
@@ -497,10 +503,10 @@ fn of_consumer(
     evidence
 }
 
-/// What else an apply worker was seen waiting for, in words.
+/// How much of the time an apply worker waited for storage, in words.
 fn worker_waits(link: &Link<'_>) -> String {
     let io = link
-        .worker_share(|process| process.waits("IO"))
+        .worker_share(|process| process.waits(&WaitType::Io))
         .unwrap_or(0.0);
     match io >= 0.1 {
         true => format!(", at its storage in {}", percent(io)),

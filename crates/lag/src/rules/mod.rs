@@ -1,9 +1,9 @@
-//! Why replicas lag: a table of causes, each with the signal that gives it away, the evidence
-//! that the signal quotes, and the remedies, the better one first.
+//! Why replicas lag: a table of causes. Each has the signal that reveals it, the evidence that
+//! the signal quotes, and the remedies, the best one first.
 //!
-//! A signal is a pure function of what was sampled. `explains` is the part of the lag that the
-//! evidence accounts for: the part of the bytes behind that the stage holds, times the part
-//! of the samples in which its process was seen doing what slows it down.
+//! A signal is a pure function of the samples. `explains` is the part of the lag that the
+//! evidence accounts for: the part of the bytes behind that the stage holds, times the share of
+//! samples in which the process of that stage did what slows it down.
 
 use std::collections::BTreeMap;
 
@@ -13,6 +13,7 @@ use crate::links::{Link, links};
 use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
+mod cause;
 mod logical;
 mod receive;
 mod relay;
@@ -24,130 +25,74 @@ mod table;
 #[cfg(test)]
 mod tests;
 
+pub use cause::Cause;
 pub use table::RULES;
 
-/// What can be found.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Cause {
-    /// Replay was paused by somebody.
-    ReplayPaused,
-    /// `recovery_min_apply_delay` holds replay back.
-    ReplayDelayed,
-    /// Replay waits for a query that needs old rows or holds a lock.
-    RecoveryConflict,
-    /// Replay waits for a page that a query pins.
-    CleanupLock,
-    /// Replay does not get the CPU.
-    ReplayStarved,
-    /// Replay uses a whole core.
-    ReplayAtCoreLimit,
-    /// Replay waits for storage.
-    ReplayWaitsForStorage,
-    /// Transactions with many savepoints.
-    ManySavepoints,
-    /// A standby does not stream.
-    NotStreaming,
-    /// The walreceiver writes and flushes slowly.
-    SlowWalFlush,
-    /// The network.
-    SlowNetwork,
-    /// An apply worker commits asynchronously, and its flush comes late.
-    AsynchronousApplyCommit,
-    /// A subscription is disabled or its worker fails.
-    ApplyStopped,
-    /// An apply worker waits for a lock.
-    ApplyBlocked,
-    /// One consumer is slower than the others.
-    SlowConsumer,
-    /// Decoding is slow for all.
-    SlowDecoding,
-    /// A transaction larger than decoding keeps in memory.
-    GiantTransaction,
-    /// Decoding writes transactions to disk.
-    SpillToDisk,
-    /// A slot keeps nearly as much WAL as it may.
-    RetainedWalNearLimit,
-    /// A slot keeps WAL for nobody.
-    UnusedSlot,
-    /// A group of a relay does not stream.
-    RelayNotStreaming,
-    /// A relay's spool is nearly as large as it may be.
-    RelaySpoolNearLimit,
-    /// A subscriber at a relay is so far behind that it is served from disk.
-    RelayReadsFromDisk,
-    /// A standby's queries keep dead rows on the primary.
-    FeedbackBloat,
-    /// Nothing is written, so the time since the last commit says nothing.
-    IdlePrimary,
-    /// WAL that is not for this replica.
-    OtherDatabases,
-}
-
-/// How bad it is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Severity {
-    /// Looks like lag and is none.
+    /// It looks like lag, and is none.
     Note,
-    /// No lag now; it will be, or it costs something else.
+    /// There is no lag now, but there will be, or something else suffers.
     Risk,
-    /// Lag.
     Lag,
 }
 
-/// A figure that was measured.
+impl Severity {
+    /// Its name in JSON and metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Note => "note",
+            Self::Risk => "risk",
+            Self::Lag => "lag",
+        }
+    }
+}
+
+/// A measured figure.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Fact {
-    /// Its name, with the unit: `unreplayed_bytes`.
+    /// With the unit: `unreplayed_bytes`.
     pub name: &'static str,
-    /// It.
     pub value: f64,
-    /// The same as a phrase.
+    /// The figure as a phrase.
     pub words: String,
 }
 
-/// What a signal has found.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
-    /// The node or link concerned.
+    /// The node, link or slot, by name.
     pub at: String,
-    /// How bad it is.
     pub severity: Severity,
     /// The part of the lag that this accounts for, from 0 to 1.
     pub explains: f64,
-    /// How far behind, milliseconds.
+    /// How far behind, in milliseconds.
     pub lag_ms: f64,
-    /// What was measured.
     pub facts: Vec<Fact>,
-    /// Who and what is concerned: `pid`, `query`, `slot`, `setting`, ... They fill the
-    /// remedies' gaps, and are shown.
+    /// Processes, queries, slots, settings and so on: `pid`, `query`, `slot`, `setting`. They
+    /// fill the gaps of the remedies, and are shown.
     pub names: BTreeMap<&'static str, String>,
 }
 
 /// A row of the table.
 pub struct Rule {
-    /// What it finds.
     pub cause: Cause,
-    /// In a few words, for people.
+    /// In a few words, for people. May have gaps as the remedies have.
     pub title: &'static str,
-    /// How it is found.
+    /// Finds the cause: one evidence for each place where it holds.
     pub signal: fn(&View<'_>) -> Vec<Evidence>,
-    /// What to do, the better first. `{name}` stands for one of the evidence's names; a
-    /// remedy with a gap that cannot be filled is left out.
+    /// What to do, the best first. `{name}` is a gap for one of the evidence's names. A remedy
+    /// with a gap that has no name is left out.
     pub remedies: &'static [&'static str],
 }
 
 /// What signals look at.
 pub struct View<'a> {
-    /// The samples.
     pub window: &'a Window,
-    /// The arrows between the nodes.
     pub links: Vec<Link<'a>>,
 }
 
 impl<'a> View<'a> {
-    /// A window with its links.
     pub fn new(window: &'a Window) -> Self {
         Self {
             window,
@@ -157,7 +102,7 @@ impl<'a> View<'a> {
 }
 
 impl Evidence {
-    /// Of a link, as lag.
+    /// Evidence about a link that lags.
     pub(crate) fn of(link: &Link<'_>, explains: f64) -> Self {
         let mut evidence = Self {
             at: link.name.clone(),
@@ -183,7 +128,7 @@ impl Evidence {
         evidence
     }
 
-    /// Of a node by itself.
+    /// Evidence about a node by itself.
     pub(crate) fn on(node: &NodeWindow, severity: Severity) -> Self {
         Self {
             at: node.name.clone(),
@@ -221,7 +166,7 @@ impl Evidence {
         }
     }
 
-    /// A session as the one concerned.
+    /// Adds a session that is to blame.
     pub(crate) fn session(self, session: &Session) -> Self {
         let age = session.xact_age_ms.unwrap_or(0.0);
         let user = session.user.as_deref().unwrap_or("?");
@@ -241,14 +186,14 @@ impl Evidence {
 }
 
 impl Rule {
-    /// The remedies for what was found.
+    /// The remedies whose gaps the evidence can fill.
     pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
         let mut names = evidence.names.clone();
         if let Some(name) = names.get_mut("subscription") {
             *name = identifier(name);
         }
         if let Some(name) = names.get_mut("slot") {
-            // Inside quotes; servers allow no such names.
+            // It stands inside quotes. No server allows such a name, but one may claim it.
             *name = name.replace('\'', "''");
         }
         let filled = self.remedies.iter().map(|text| fill(text, &names));
@@ -256,7 +201,7 @@ impl Rule {
     }
 }
 
-/// A name as SQL takes it, without quotes where it needs none.
+/// A name as SQL takes it: quoted only if necessary.
 fn identifier(name: &str) -> String {
     let plain = |(at, c): (usize, char)| {
         c == '_' || c.is_ascii_lowercase() || (at > 0 && c.is_ascii_digit())
@@ -267,7 +212,7 @@ fn identifier(name: &str) -> String {
     }
 }
 
-/// Puts names into their places; None if one is missing.
+/// Fills the gaps with names; None if a name is missing.
 fn fill(text: &str, names: &BTreeMap<&'static str, String>) -> Option<String> {
     let mut pieces = text.split('{');
     let mut filled = pieces.next().unwrap_or_default().to_owned();
@@ -282,7 +227,6 @@ fn fill(text: &str, names: &BTreeMap<&'static str, String>) -> Option<String> {
 /// Longest piece of a query that is shown, in characters.
 const MOST_QUERY: usize = 120;
 
-/// A query on one line, shortened.
 fn shortened(query: &str) -> String {
     let line = query.split_whitespace().collect::<Vec<_>>().join(" ");
     match line.char_indices().nth(MOST_QUERY) {
@@ -291,7 +235,7 @@ fn shortened(query: &str) -> String {
     }
 }
 
-/// What servers say can be anything; what is shown is a number.
+/// A server may report any value; NaN and infinity are not shown.
 fn finite(value: f64) -> f64 {
     match value.is_nan() {
         true => 0.0,
@@ -299,7 +243,7 @@ fn finite(value: f64) -> f64 {
     }
 }
 
-/// Bytes as people read them.
+/// Bytes, in the unit that suits.
 pub fn bytes(count: f64) -> String {
     const UNITS: [&str; 4] = ["kB", "MB", "GB", "TB"];
     if count < 1024.0 {
@@ -321,7 +265,7 @@ pub fn bytes(count: f64) -> String {
     }
 }
 
-/// Milliseconds as people read them.
+/// Milliseconds, in the unit that suits.
 pub fn seconds(ms: f64) -> String {
     match ms {
         ms if ms < 999.5 => format!("{ms:.0} ms"),
@@ -331,7 +275,7 @@ pub fn seconds(ms: f64) -> String {
     }
 }
 
-/// A part from 0 to 1 as people read it.
+/// A share from 0 to 1 as a percentage.
 pub fn percent(share: f64) -> String {
     format!("{:.0} %", share * 100.0)
 }

@@ -2,22 +2,24 @@
 
 use super::relay::missed_share;
 use super::{Evidence, View, bytes, percent};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Process, Sample};
+use crate::states::{BackendType, ReceiverStatus, WaitType};
 use crate::window::NodeWindow;
 
-/// A walreceiver that is seen at its disk in so many samples is held up by it.
+/// Share of samples from which a walreceiver at its disk counts as held up by it.
 const FLUSH_SHARE: f64 = 0.4;
 
-/// A receiver that waits for data in so many samples is not what holds it up.
+/// Share of samples from which a receiver that waits for data counts as held up by nothing of
+/// its own.
 const IDLE_SHARE: f64 = 0.5;
 
-/// The part of the lag that the stages before the receiver have to hold.
+/// The part of the lag that the stages before the receiver must hold.
 const SEND_STAGES: f64 = 0.5;
 
-/// Waits of a process that writes WAL.
+/// The process waits for storage to write WAL.
 fn writes_wal(process: &Process) -> bool {
-    process.waits("IO")
+    process.waits(&WaitType::Io)
         && process
             .wait
             .as_deref()
@@ -25,21 +27,26 @@ fn writes_wal(process: &Process) -> bool {
 }
 
 fn receiver(sample: &Sample) -> Option<&Process> {
-    sample.process("walreceiver")
+    sample.process(&BackendType::Walreceiver)
 }
 
 pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let Some(node) = link.replica else { continue };
         let streams = |sample: &Sample| {
             let status = sample
                 .receiver
                 .as_ref()
-                .and_then(|receiver| receiver.status.as_deref());
-            // Without the right to see it, a receiver that is there is taken as good.
+                .and_then(|receiver| receiver.status.as_ref());
+            // The role may not see the status; then a walreceiver that exists counts as
+            // streaming.
             match status {
-                Some(status) => status == "streaming",
+                Some(status) => *status == ReceiverStatus::Streaming,
                 None => sample.receiver.is_some() || receiver(sample).is_some(),
             }
         };
@@ -77,14 +84,14 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
     for link in view
         .links
         .iter()
-        .filter(|link| link.kind == Kind::Physical && link.is_behind())
+        .filter(|link| link.kind == LinkKind::Physical && link.is_behind())
     {
         let Some(node) = link.replica else { continue };
         let share = flush_share(node);
         if share < FLUSH_SHARE {
             continue;
         }
-        // While it flushes it receives nothing, so all before it counts.
+        // While the walreceiver flushes it receives nothing, so all stages before count.
         let stages = link.stage_share(Stage::Send)
             + link.stage_share(Stage::Receive)
             + link.stage_share(Stage::Flush);
@@ -111,7 +118,7 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
                 .totals
                 .io
                 .iter()
-                .find(|io| io.backend_type == "walreceiver")?;
+                .find(|io| io.backend_type == BackendType::Walreceiver)?;
             Some((io.fsync_time_ms, io.fsyncs))
         };
         let time = node.growth(|sample| flushes(sample).map(|io| io.0));
@@ -141,8 +148,8 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
         let unsent = link.stage_bytes(Stage::Send);
         let under_way = link.stage_bytes(Stage::Receive);
         let receiver = match link.kind {
-            Kind::Physical => "walreceiver",
-            Kind::Logical => "apply worker",
+            LinkKind::Physical => "walreceiver",
+            LinkKind::Logical => "apply worker",
         };
         let received = received_rate(link);
         // A spool that is slow to read looks the same.
@@ -177,26 +184,26 @@ pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// How much of the time the receiving end waited for data; None if it was not asked.
+/// Share of samples in which the receiving end waited for data; None if it was not asked.
 fn idle_share(link: &Link<'_>) -> Option<f64> {
     match link.kind {
-        Kind::Physical => {
+        LinkKind::Physical => {
             let waits = |process: &Process| process.waits_for("WalReceiverMain");
             Some(
                 link.replica?
                     .share(|sample| receiver(sample).is_some_and(waits)),
             )
         }
-        Kind::Logical => link.worker_share(|process| process.waits_for("LogicalApplyMain")),
+        LinkKind::Logical => link.worker_share(|process| process.waits_for("LogicalApplyMain")),
     }
 }
 
-/// The sender has something and cannot get rid of it. A physical walsender does not say so,
-/// but its position stays behind; a logical one may just decode.
+/// The sender has something to send and cannot. A physical walsender does not show this, but
+/// its position stays behind. A logical one may just decode, so its wait event decides.
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
-        Kind::Physical => true,
-        Kind::Logical => link.pushed_share() >= IDLE_SHARE,
+        LinkKind::Physical => true,
+        LinkKind::Logical => link.pushed_share() >= IDLE_SHARE,
     }
 }
 

@@ -4,27 +4,26 @@
 use super::{Evidence, Severity, View, bytes, percent};
 use crate::links::{Link, group_name};
 use crate::relay::{Group, Relay, RelaySlot};
+use crate::states::GroupState;
 use crate::window::{NodeWindow, ratio};
 
-/// A group that does not stream in so many samples has stopped, if it does not now either.
+/// Share of samples from which a group that does not stream has stopped, if it does not stream
+/// now either.
 const AWAY_SHARE: f64 = 0.5;
 
 /// A spool is near its limit when less than this part of it is left.
 const NEAR: f64 = 0.2;
 
-/// The cache is full from this part of its limit on: it is freed in pieces.
+/// The cache counts as full from this part of its limit on: memory is freed in pieces.
 const FULL: f64 = 0.8;
 
-/// A consumer that waits for data in so many samples could take more.
+/// Share of samples from which a consumer that waits for data could take more.
 const IDLE_SHARE: f64 = 0.3;
 
-/// What is taken of an apply worker that cannot be asked: it may be idle or not.
+/// Assumed for an apply worker that cannot be asked.
 const UNKNOWN_IDLE: f64 = 0.5;
 
-/// State of a group that cannot store what it receives.
-const WAITING: &str = "waiting";
-
-/// Every relay that answers, as it is now, with its groups.
+/// The groups of each relay that answers, as they are now.
 fn groups<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'v Relay, &'v Group)> {
     view.window.usable().flat_map(|node| {
         let relay = node.last().and_then(|last| last.relay.as_ref());
@@ -33,7 +32,7 @@ fn groups<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'v R
     })
 }
 
-/// Of a group, with the link to it if there is one.
+/// Evidence about a group, and about the link to it if there is one.
 fn of_group(view: &View<'_>, node: &NodeWindow, group: &Group, explains: f64) -> Evidence {
     let at = group_name(node, &group.name);
     let evidence = match link_to(view, &at) {
@@ -55,7 +54,7 @@ fn link_to<'v, 'a>(view: &'v View<'a>, at: &str) -> Option<&'v Link<'a>> {
     links.find(|link| link.group.is_some() && link.name == at)
 }
 
-/// The part of a spool's limit that is used; None if there is no limit.
+/// The used part of a spool's limit; None if there is no limit.
 fn used(group: &Group) -> Option<f64> {
     let limit = group.spool_limit_bytes;
     (limit > 0).then(|| group.spool_bytes as f64 / limit as f64)
@@ -72,8 +71,8 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
             let group = sample.relay.as_ref().and_then(|r| r.group(&group.name));
             group.is_some_and(|group| !group.is_streaming())
         });
-        // Of a full spool the next rule knows more.
-        let is_full = group.state == WAITING && is_near(group);
+        // The next rule knows more about a full spool.
+        let is_full = group.state == GroupState::Waiting && is_near(group);
         if group.is_streaming() || share < AWAY_SHARE || is_full {
             continue;
         }
@@ -102,11 +101,12 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
         if link.is_some_and(|link| link.last_bytes() == 0) {
             evidence = evidence.severity(Severity::Risk);
         }
-        let state = match group.state.as_str() {
-            "connecting" => Some("connecting"),
-            "failed" => Some("failed"),
-            WAITING => Some(WAITING),
-            _ => None,
+        // Each of these gaps belongs to the remedy for one state.
+        let state = match group.state {
+            GroupState::Connecting => Some("connecting"),
+            GroupState::Failed => Some("failed"),
+            GroupState::Waiting => Some("waiting"),
+            GroupState::Streaming | GroupState::Other(_) => None,
         };
         if let Some(state) = state {
             evidence = evidence.name(state, &group.name);
@@ -123,7 +123,7 @@ pub(super) fn spool(view: &View<'_>) -> Vec<Evidence> {
             continue;
         };
         let limit = group.spool_limit_bytes as f64;
-        // Who holds it back, where that can be told, explains more.
+        // A rule that can tell who holds the spool back explains more.
         let mut evidence = of_group(view, node, group, 0.9 * used)
             .severity(Severity::Lag)
             .fact(
@@ -167,7 +167,7 @@ pub(super) fn spool(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Blocks that a relay sent over the link meanwhile, from memory and from the spool.
+/// Blocks that a relay sent over the link during the window, from memory and from the spool.
 fn blocks(link: &Link<'_>) -> (f64, f64) {
     let grown = |number: fn(&RelaySlot) -> u64| {
         let upstream = link.upstream;
@@ -176,7 +176,7 @@ fn blocks(link: &Link<'_>) -> (f64, f64) {
     (grown(|slot| slot.cache_hit), grown(|slot| slot.cache_miss))
 }
 
-/// The part of what a relay sent over the link that came from the spool.
+/// The part of the blocks sent over the link that came from the spool.
 pub(super) fn missed_share(link: &Link<'_>) -> f64 {
     let (hits, misses) = blocks(link);
     ratio(misses, hits + misses)

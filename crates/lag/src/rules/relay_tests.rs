@@ -8,7 +8,7 @@ use crate::relay::{Group, Relay, RelaySlot};
 use crate::sample::{Decoding, Sample, Subscription};
 use crate::window::{NodeWindow, Window};
 
-/// What has a case here.
+/// Causes that have a case here.
 pub(super) const CAUSES: [Cause; 3] = [
     Cause::RelayNotStreaming,
     Cause::RelaySpoolNearLimit,
@@ -17,7 +17,7 @@ pub(super) const CAUSES: [Cause; 3] = [
 
 const MB: u64 = 1024 * 1024;
 
-/// Everybody follows at once.
+/// A primary, a relay and two subscribers that keep up.
 struct Scene {
     primary: NodeWindow,
     relay: NodeWindow,
@@ -47,7 +47,7 @@ fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
             name: format!("sub_{name}"),
             enabled: true,
             slot_name: Some(format!("slot_{name}")),
-            synchronous_commit: "off".to_owned(),
+            synchronous_commit: "off".into(),
             pid: Some(worker),
             received_lsn: lsn(end),
             ..Subscription::default()
@@ -86,7 +86,7 @@ impl Scene {
                     name: "orders".to_owned(),
                     upstream_slot: "lockstep_orders".to_owned(),
                     database: "app".to_owned(),
-                    state: "streaming".to_owned(),
+                    state: "streaming".into(),
                     primary: Some("db1:5432".to_owned()),
                     received: lsn(end),
                     durable: lsn(end),
@@ -123,14 +123,14 @@ impl Scene {
         }
     }
 
-    /// Changes the first subscriber's slot; also given how many samples there were.
+    /// Changes the first subscriber's slot. The change gets the sample's index as well.
     fn slot(&mut self, change: impl Fn(u64, &mut RelaySlot)) {
         for (index, sample) in (0..).zip(&mut self.relay.samples) {
             change(index, &mut sample.relay.as_mut().unwrap().slots[0]);
         }
     }
 
-    /// The first subscriber stands, and its worker does this.
+    /// The first subscriber makes no progress, and its worker waits for this.
     fn stuck(&mut self, wait_type: &str, wait: &str) {
         self.slot(|index, slot| {
             (slot.written, slot.applied, slot.confirmed) = (lsn(START), lsn(START), lsn(START));
@@ -142,15 +142,15 @@ impl Scene {
         }
     }
 
-    /// What the first subscriber is sent comes from disk.
+    /// The first subscriber is served from disk.
     fn misses(&mut self) {
         self.slot(|index, slot| (slot.cache_hit, slot.cache_miss) = (7, index * 10));
     }
 
-    /// The group's state, and nothing comes any more.
+    /// The group is in this state and receives nothing more.
     fn stopped(&mut self, state: &str, reason: &str) {
         self.groups(|group| {
-            state.clone_into(&mut group.state);
+            group.state = state.into();
             group.reason = Some(reason.to_owned());
             (group.received, group.durable, group.committed) = (lsn(START), lsn(START), lsn(START));
         });
@@ -242,8 +242,8 @@ fn each_leg_has_its_own_lag() {
 
 type Change = fn(&mut Scene);
 
-/// A case: its name, what is changed, the cause to be found first, where, and a name that its
-/// evidence has to give.
+/// A case: its name, the change to a healthy scene, the cause to be found first, where, and a
+/// name that its evidence must have.
 type Case = (
     &'static str,
     Change,
@@ -452,7 +452,7 @@ fn what_a_relay_says_of_a_late_flush_is_a_note() {
 #[test]
 fn positions_without_transactions_are_no_lag() {
     let mut scene = Scene::healthy();
-    // The primary writes for others: the relay hears of it at once, the subscriber later.
+    // The primary writes for others. The relay hears of it at once, the subscriber later.
     scene.groups(|group| group.committed = lsn(START));
     scene.slot(|index, slot| {
         let told = lsn(START + index / 10 * 10 * STEP);
@@ -471,7 +471,7 @@ fn a_relay_that_is_away_hides_no_other() {
     }];
     let diagnosis = scene.diagnose();
     assert!(!diagnosis.healthy && !diagnosis.nodes[1].usable);
-    // The primary still knows about its slot.
+    // The primary still knows its slot.
     assert_eq!(diagnosis.links.len(), 1);
     assert_eq!(diagnosis.links[0].replica, "lockstep_orders");
     assert!(!diagnosis.has_lag(), "{:?}", diagnosis.findings);

@@ -1,43 +1,42 @@
 //! Signals of replay on a standby.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, Link, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Extension, Process, Sample, Session};
+use crate::states::{BackendType, ReplayPause, WaitType};
 use crate::window::NodeWindow;
 
-/// A wait that was seen in so many samples slows replay down.
+/// Share of samples from which a wait counts as slowing replay.
 const WAIT_SHARE: f64 = 0.2;
 
-/// The same for storage, which is seen briefly now and then on every busy standby.
+/// The same for storage, which every busy standby waits for now and then.
 const STORAGE_SHARE: f64 = 0.4;
 
-/// Replay at its core's limit ran for so much of the time.
+/// Share of the time from which a startup process that runs is at its core's limit.
 const CORE_SHARE: f64 = 0.75;
 
-/// Starved replay was ready and had no core for so much of the time.
+/// Share of the time from which a startup process that waits for a core is starved.
 const QUEUED_SHARE: f64 = 0.25;
 
-/// Where the CPU cannot be seen: so many queries that run at once take it from replay.
+/// Number of queries running at once that starve replay, where CPU cannot be measured.
 const MANY_READERS: f64 = 6.0;
 
-/// Look-ups of subtransactions in a second that show.
+/// Look-ups of subtransactions a second from which they slow replay.
 const MANY_LOOKUPS: f64 = 1_000.0;
 
-/// The part of the lag that replay has to answer for.
+/// The part of the lag that the replay stage must hold.
 const REPLAY_STAGE: f64 = 0.3;
-
-const STARTUP: &str = "startup";
 
 /// Physical links to standbys that were asked.
 fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &'a NodeWindow)> {
     view.links
         .iter()
-        .filter(|link| link.kind == Kind::Physical)
+        .filter(|link| link.kind == LinkKind::Physical)
         .filter_map(|link| Some((link, link.replica?)))
 }
 
-/// Those of them that are behind, while they have something to replay: what replay does when
-/// it has nothing to do says nothing.
+/// Standbys that are behind, with the samples in which there was something to replay. What the
+/// startup process does without anything to replay says nothing.
 fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
     standbys(view)
         .filter(|(link, _)| link.is_behind())
@@ -50,12 +49,12 @@ fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeW
 }
 
 fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
-    node.share(|sample| sample.process(STARTUP).is_some_and(&does))
+    node.share(|sample| sample.process(&BackendType::Startup).is_some_and(&does))
 }
 
 fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     let last = link.points.last();
-    let waiting = last.map_or(0, |point| point.stage(Kind::Physical, Stage::Replay)) as f64;
+    let waiting = last.map_or(0, |point| point.stage(LinkKind::Physical, Stage::Replay)) as f64;
     let evidence = evidence.fact(
         "unreplayed_bytes",
         waiting,
@@ -72,12 +71,12 @@ fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     }
 }
 
-/// What extension lockstep says on a standby, if it runs there.
+/// What extension lockstep says on the link's standby, if it is loaded there.
 fn extension<'a>(link: &Link<'a>) -> Option<&'a Extension> {
     link.replica?.last()?.extension.as_ref()
 }
 
-/// How the extension keeps readers from taking replay's CPU; or that it is not there.
+/// Adds how the extension keeps readers from replay's CPU, or that it is not loaded.
 fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence {
     let preloaded = node
         .facts
@@ -116,11 +115,11 @@ fn kept_back(evidence: Evidence, link: &Link<'_>, node: &NodeWindow) -> Evidence
 pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node) in standbys(view) {
-        let state = node.last().and_then(|sample| sample.wal.pause.as_deref());
-        if !matches!(state, Some("paused" | "pause requested")) {
+        let state = node.last().and_then(|sample| sample.wal.pause.as_ref());
+        let Some(state @ (ReplayPause::Paused | ReplayPause::Requested)) = state else {
             continue;
-        }
-        let share = node.share(|sample| sample.wal.pause.as_deref() != Some("not paused"));
+        };
+        let share = node.share(|sample| sample.wal.pause != Some(ReplayPause::NotPaused));
         let severity = match link.last_bytes() {
             0 => Severity::Risk,
             _ => Severity::Lag,
@@ -128,10 +127,7 @@ pub(super) fn paused(view: &View<'_>) -> Vec<Evidence> {
         let evidence = Evidence::of(link, share).severity(severity).fact(
             "paused_share",
             share,
-            format!(
-                "pg_get_wal_replay_pause_state() is \"{}\"",
-                state.unwrap_or_default()
-            ),
+            format!("pg_get_wal_replay_pause_state() is \"{state}\""),
         );
         found.push(unreplayed(evidence, link));
     }
@@ -161,9 +157,9 @@ pub(super) fn delayed(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The startup process waits for a query: for its snapshot, or for a lock of it.
+/// The startup process waits for a query: for the end of its snapshot, or for its lock.
 fn in_conflict(process: &Process) -> bool {
-    process.waits("Lock")
+    process.waits(&WaitType::Lock)
         || ["RecoveryConflictSnapshot", "RecoveryConflictTablespace"]
             .iter()
             .any(|event| process.waits_for(event))
@@ -176,15 +172,15 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
         if share < WAIT_SHARE {
             continue;
         }
-        // The newest sample that shows it also shows who is to blame.
-        let moment = node
-            .samples
-            .iter()
-            .rev()
-            .find(|sample| sample.process(STARTUP).is_some_and(in_conflict));
+        // The newest sample that shows the wait also shows who is to blame.
+        let moment = node.samples.iter().rev().find(|sample| {
+            sample
+                .process(&BackendType::Startup)
+                .is_some_and(in_conflict)
+        });
         let Some(sample) = moment else { continue };
         let event = sample
-            .process(STARTUP)
+            .process(&BackendType::Startup)
             .and_then(|process| process.wait.clone());
         let mut evidence = Evidence::of(link, share).fact(
             "conflict_share",
@@ -211,9 +207,10 @@ pub(super) fn conflict(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The holder of the lock that replay waits for, else the oldest snapshot.
+/// The session that holds the lock that replay waits for, else the one with the oldest
+/// snapshot.
 fn culprit(sample: &Sample) -> Option<&Session> {
-    let startup = sample.process(STARTUP)?;
+    let startup = sample.process(&BackendType::Startup)?;
     let sessions = &sample.clients.oldest;
     sessions
         .iter()
@@ -226,9 +223,10 @@ fn culprit(sample: &Sample) -> Option<&Session> {
 }
 
 pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
-    // Named Buffer from 19 on.
-    let waits =
-        |process: &Process| process.waits("BufferPin") || process.waits_for("BufferCleanup");
+    // The type is called Buffer from 19 on.
+    let waits = |process: &Process| {
+        process.waits(&WaitType::BufferPin) || process.waits_for("BufferCleanup")
+    };
     let mut found = Vec::new();
     for (link, node) in late(view) {
         let share = startup_share(&node, waits);
@@ -247,7 +245,7 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
             .samples
             .iter()
             .rev()
-            .find(|sample| sample.process(STARTUP).is_some_and(waits));
+            .find(|sample| sample.process(&BackendType::Startup).is_some_and(waits));
         if let Some(session) = moment.and_then(|sample| sample.clients.oldest.first()) {
             evidence = evidence.session(session);
         }
@@ -256,7 +254,7 @@ pub(super) fn cleanup_lock(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// Standbys whose replay itself is behind.
+/// Standbys that are late because of replay.
 fn slow_replay<'v, 'a>(
     view: &'v View<'a>,
 ) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow, f64)> {
@@ -270,7 +268,7 @@ fn runs(process: &Process) -> bool {
     process.wait.is_none()
 }
 
-/// How much of the time replay was kept from a core, and how that is known.
+/// The share of the time in which replay was kept from a core, and the evidence for it.
 fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
     let readers = node.mean(|sample| sample.clients.running as f64);
     let evidence = Evidence::on(node, Severity::Lag).fact(
@@ -278,7 +276,7 @@ fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
         readers,
         format!("{readers:.1} queries ran at once"),
     );
-    if let Some(cpu) = node.cpu(|process| process.backend_type == STARTUP) {
+    if let Some(cpu) = node.cpu(|process| process.backend_type == BackendType::Startup) {
         let words = format!(
             "the startup process was ready and had no core for {} of the time, and ran for {}",
             percent(cpu.queued),
@@ -312,7 +310,7 @@ pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let evidence = match node.cpu(|process| process.backend_type == STARTUP) {
+        let evidence = match node.cpu(|process| process.backend_type == BackendType::Startup) {
             Some(cpu) if cpu.ran >= CORE_SHARE => Evidence::of(link, stage * cpu.ran).fact(
                 "startup_cpu_share",
                 cpu.ran,
@@ -349,7 +347,7 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
-        let share = startup_share(&node, |process| process.waits("IO"));
+        let share = startup_share(&node, |process| process.waits(&WaitType::Io));
         if share < STORAGE_SHARE {
             continue;
         }
@@ -367,7 +365,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
                 .totals
                 .io
                 .iter()
-                .find(|io| io.backend_type == STARTUP)?;
+                .find(|io| io.backend_type == BackendType::Startup)?;
             Some((io.read_time_ms, io.reads))
         };
         let time = node.growth(|sample| of_startup(sample).map(|io| io.0));
@@ -387,13 +385,13 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// The event of storage that the startup process was seen at most.
+/// The storage event that the startup process waited for most often.
 fn most_seen(node: &NodeWindow) -> Option<&str> {
     let mut counts = std::collections::BTreeMap::new();
     for sample in &node.samples {
         let process = sample
-            .process(STARTUP)
-            .filter(|process| process.waits("IO"));
+            .process(&BackendType::Startup)
+            .filter(|process| process.waits(&WaitType::Io));
         if let Some(event) = process.and_then(|process| process.wait.as_deref()) {
             *counts.entry(event).or_insert(0_u32) += 1;
         }
@@ -464,7 +462,8 @@ mod tests {
             method: Some("autogroup".to_owned()),
             ..Extension::default()
         };
-        // Preloaded, and its views are there; which name its remedy needs.
+        // Whether the extension is preloaded, what its views say, and the name that its remedy
+        // needs.
         for (preloaded, extension, expected) in [
             (false, None, Some("stock_node")),
             (true, None, None),

@@ -1,32 +1,34 @@
-//! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks
-//! like lag.
+//! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks like
+//! lag.
 
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
-use crate::links::{Kind, LAG_MS};
+use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Slot};
+use crate::states::WalStatus;
 use crate::window::NodeWindow;
 
 /// A slot is near its limit when less than this part of it is left.
 const NEAR: f64 = 0.2;
 
-/// A slot that nobody uses is worth a word from here on, bytes.
+/// WAL from which an unused slot is reported, in bytes.
 const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
 
-/// A snapshot this many transactions old keeps rows that matter.
+/// Age of a snapshot from which the rows that it keeps matter, in transactions,
 const OLD_XMIN: i64 = 100_000;
 
-/// ... if it is at least so old, milliseconds.
+/// if its transaction is at least this old, in milliseconds.
 const OLD_XACT_MS: f64 = 30_000.0;
 
-/// A commit so long ago looks like lag to those who measure that, milliseconds.
+/// Age of the last commit from which it looks like lag to those who measure that, in
+/// milliseconds.
 const LOOKS_LATE_MS: f64 = 5_000.0;
 
 const MB: f64 = 1024.0 * 1024.0;
 
-/// Nodes with slots, and their newest samples.
+/// Nodes that may have slots, with their newest samples.
 fn upstreams<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'v Sample)> {
     let nodes = view
         .window
@@ -55,8 +57,10 @@ fn left(node: &NodeWindow, slot: &Slot) -> Option<f64> {
 }
 
 fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
-    matches!(slot.wal_status.as_deref(), Some("unreserved" | "lost"))
-        || left(node, slot).is_some_and(|left| left < NEAR)
+    matches!(
+        slot.wal_status,
+        Some(WalStatus::Unreserved | WalStatus::Lost)
+    ) || left(node, slot).is_some_and(|left| left < NEAR)
 }
 
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
@@ -64,7 +68,7 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     for (node, sample) in upstreams(view) {
         for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
             let kept = kept(sample, slot);
-            let status = slot.wal_status.as_deref().unwrap_or("?");
+            let status = slot.wal_status.as_ref().map_or("?", WalStatus::name);
             let mut evidence = Evidence::on(node, Severity::Lag)
                 .fact(
                     "retained_bytes",
@@ -78,7 +82,8 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            // The less is left, the worse; losing WAL is worse than what else holds it back.
+            // The less is left, the worse. Losing WAL is worse than anything else that holds
+            // the slot back.
             evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
             if let Some(safe) = slot.safe_wal_size {
                 evidence = evidence.fact(
@@ -136,7 +141,11 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let age = |sample: &Sample| {
             let slot = link
                 .slot
@@ -180,7 +189,11 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Logical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Logical)
+    {
         let written = link
             .upstream
             .growth(|sample| sample.end().map(|end| u64::from(end) as f64));
@@ -220,7 +233,11 @@ pub(super) fn other_databases(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.kind == Kind::Physical) {
+    for link in view
+        .links
+        .iter()
+        .filter(|link| link.kind == LinkKind::Physical)
+    {
         let Some(node) = link.replica else { continue };
         let age = node
             .last()

@@ -1,8 +1,8 @@
-//! The table: every cause, its signal, its remedies.
+//! Every cause, with its signal and its remedies.
 
 use super::{Cause, Rule, logical, receive, relay, replay, standing};
 
-/// Every rule. The order decides between causes that explain equally much.
+/// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
     Rule {
         cause: Cause::ReplayPaused,
@@ -73,7 +73,7 @@ pub const RULES: &[Rule] = &[
         signal: replay::storage,
         remedies: &[
             "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
-            "on {node}: more shared_buffers or memory, so that changed pages are there already",
+            "on {node}: more shared_buffers or memory, so that pages to be changed are in memory already",
             "faster storage for {node}",
         ],
     },
@@ -139,7 +139,7 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "decode once for all subscribers: lockstep relay between {upstream} and them",
             "fewer slots on {upstream}: subscribers of the same publications can share one through a relay",
-            "less WAL to read: publish less does not help, writing less does",
+            "less WAL to read: writing less helps, publishing less does not",
         ],
     },
     Rule {
@@ -176,9 +176,9 @@ pub const RULES: &[Rule] = &[
         title: "the relay's group does not stream",
         signal: relay::not_streaming,
         remedies: &[
-            "let {relay} reach the primary for group {connecting}: network, password, pg_hba.conf, a free walsender and slot; SHOW UPSTREAM and the relay's log say what was answered",
+            "let {relay} reach the primary for group {connecting}: network, password, pg_hba.conf, a free walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
             "make room for group {waiting} on the disk of the spool of {relay}",
-            "group {failed} has to be decided about: docs/relay.md, When the primary fails over, says what each reason means; its subscriptions may have to be synchronised anew",
+            "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what each reason means; its subscriptions may have to be synchronised anew",
             "look at the log of {relay}, and at SHOW UPSTREAM in its console",
         ],
     },

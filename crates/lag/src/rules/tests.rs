@@ -7,11 +7,12 @@ use lockstep_wire::Lsn;
 
 use super::{Cause, RULES, Severity, fill};
 use crate::diagnosis::{Diagnosis, diagnose};
-use crate::local::Cpu;
 use crate::node::{Role, Trouble};
+use crate::process_cpu::Cpu;
 use crate::sample::{
     Clients, Decoding, Facts, Process, Receiver, Sample, Sender, Session, Slot, Subscription,
 };
+use crate::states::WaitType;
 use crate::window::{NodeWindow, Window};
 
 pub(super) const SAMPLES: u64 = 50;
@@ -27,8 +28,8 @@ pub(super) fn process(pid: u32, backend_type: &str, wait_type: &str, wait: &str)
     let some = |text: &str| (!text.is_empty()).then(|| text.to_owned());
     Process {
         pid,
-        backend_type: backend_type.to_owned(),
-        wait_type: some(wait_type),
+        backend_type: backend_type.into(),
+        wait_type: some(wait_type).map(WaitType::from),
         wait: some(wait),
         ..Process::default()
     }
@@ -46,7 +47,7 @@ pub(super) fn session(pid: u32, age_ms: f64) -> Session {
     }
 }
 
-/// A primary that writes, a standby and two subscribers that follow at once.
+/// A primary that writes, a standby and two subscribers that keep up.
 struct Scene {
     primary: NodeWindow,
     standby: NodeWindow,
@@ -89,8 +90,8 @@ pub(super) fn sender(pid: u32, name: &str, end: u64) -> Sender {
     Sender {
         pid,
         application_name: name.to_owned(),
-        state: Some("streaming".to_owned()),
-        sync_state: Some("async".to_owned()),
+        state: Some("streaming".into()),
+        sync_state: Some("async".into()),
         sent_lsn: lsn(end),
         write_lsn: lsn(end),
         flush_lsn: lsn(end),
@@ -102,25 +103,25 @@ pub(super) fn sender(pid: u32, name: &str, end: u64) -> Sender {
 pub(super) fn slot(name: &str, kind: &str, pid: u32, end: u64) -> Slot {
     Slot {
         slot_name: name.to_owned(),
-        slot_type: kind.to_owned(),
+        slot_type: kind.into(),
         active: true,
         active_pid: Some(pid),
         restart_lsn: lsn(end),
         confirmed_flush_lsn: lsn(end),
-        wal_status: Some("reserved".to_owned()),
+        wal_status: Some("reserved".into()),
         safe_wal_size: Some(1_000_000_000),
         ..Slot::default()
     }
 }
 
-/// A standby that follows at once.
+/// A standby that keeps up.
 fn standby() -> NodeWindow {
     node("standby", Role::Standby, |_, end| {
         let mut sample = Sample {
             in_recovery: true,
             receiver: Some(Receiver {
                 pid: 20,
-                status: Some("streaming".to_owned()),
+                status: Some("streaming".into()),
                 written_lsn: lsn(end),
                 slot_name: Some("standby".to_owned()),
                 ..Receiver::default()
@@ -133,7 +134,7 @@ fn standby() -> NodeWindow {
         };
         sample.wal.receive = lsn(end);
         sample.wal.replay = lsn(end);
-        sample.wal.pause = Some("not paused".to_owned());
+        sample.wal.pause = Some("not paused".into());
         sample.wal.replayed_commit_age_ms = Some(3.0);
         sample
     })
@@ -147,7 +148,7 @@ impl Scene {
                     name: format!("sub_{name}"),
                     enabled: true,
                     slot_name: Some(format!("slot_{name}")),
-                    synchronous_commit: "off".to_owned(),
+                    synchronous_commit: "off".into(),
                     pid: Some(pid),
                     received_lsn: lsn(end),
                     ..Subscription::default()
@@ -208,7 +209,7 @@ impl Scene {
         ]))
     }
 
-    /// Replay that stands where it was at the beginning.
+    /// Replay makes no progress.
     fn stuck_replay(&mut self, wait_type: &str, wait: &str) {
         for sample in &mut self.standby.samples {
             sample.wal.replay = lsn(START);
@@ -216,7 +217,7 @@ impl Scene {
         }
     }
 
-    /// Nothing arrives at the standby, or not in time.
+    /// The standby receives nothing.
     fn stuck_receive(&mut self, wait_type: &str, wait: &str) {
         for sample in &mut self.standby.samples {
             sample.wal.replay = lsn(START);
@@ -229,7 +230,7 @@ impl Scene {
         }
     }
 
-    /// A subscriber that stands, with its walsender and worker as given.
+    /// A subscriber makes no progress; its walsender and worker wait for these.
     fn stuck_subscriber(&mut self, index: usize, walsender: (&str, &str), worker: (&str, &str)) {
         for sample in &mut self.primary.samples {
             let sender = &mut sample.senders[index];
@@ -280,17 +281,17 @@ impl Scene {
             let sender = &mut sample.senders[1];
             sender.flush_lag_ms = Some(400.0);
             sender.replay_lag_ms = Some(2.0);
-            sender.sync_state = Some(sync_state.to_owned());
+            sender.sync_state = Some(sync_state.into());
             sample.clients.awaiting_sync = 3;
         }
     }
 
-    /// As [`Self::late_flush`], by positions alone: each flush takes three samples.
+    /// As [`Self::late_flush`], but shown by positions alone: each flush takes three samples.
     fn late_flush_unsaid(&mut self) {
         for (index, sample) in self.primary.samples.iter_mut().enumerate() {
             let sender = &mut sample.senders[1];
             sender.flush_lsn = lsn(START + (index as u64 / 4) * 4 * STEP);
-            sender.sync_state = Some("sync".to_owned());
+            sender.sync_state = Some("sync".into());
         }
     }
 
@@ -306,8 +307,8 @@ impl Scene {
 
 type Change = fn(&mut Scene);
 
-/// A case: its name, what is changed about a healthy scene, the cause to be found first,
-/// and a name that its evidence has to give.
+/// A case: its name, the change to a healthy scene, the cause to be found first, and a name
+/// that its evidence must have.
 type Case = (
     &'static str,
     Change,
@@ -321,7 +322,7 @@ const CASES: &[Case] = &[
         |s| {
             s.stuck_replay("IPC", "RecoveryPause");
             for sample in &mut s.standby.samples {
-                sample.wal.pause = Some("paused".to_owned());
+                sample.wal.pause = Some("paused".into());
             }
         },
         Cause::ReplayPaused,
@@ -564,7 +565,7 @@ const CASES: &[Case] = &[
         "lost",
         |s| {
             let last = s.primary.samples.last_mut().unwrap();
-            last.slots[1].wal_status = Some("lost".to_owned());
+            last.slots[1].wal_status = Some("lost".into());
         },
         Cause::RetainedWalNearLimit,
         Some(("slot", "slot_one")),
@@ -675,6 +676,7 @@ fn every_cause_has_one_rule_and_a_case() {
     let cases = CASES.iter().map(|case| case.2);
     let cases: BTreeSet<Cause> = cases.chain(super::relay_tests::CAUSES).collect();
     assert_eq!(rules, cases);
+    assert!(rules.iter().eq(Cause::ALL));
 }
 
 #[test]
@@ -699,7 +701,7 @@ fn what_is_seldom_or_short_is_no_cause() {
     ];
     for (wait_type, wait) in waits {
         let mut scene = Scene::healthy();
-        // Behind by 100 ms, and seen waiting always: too little to speak of.
+        // The standby is 100 ms behind and always waits: that is too little to report.
         scene.stuck_replay(wait_type, wait);
         for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
             sample.wal.replay = lsn(START + (index as u64).saturating_sub(1) * STEP);
@@ -718,11 +720,11 @@ fn a_subscriber_that_nobody_waits_for_may_flush_late() {
     assert_eq!(diagnosis.first(), Some(Cause::AsynchronousApplyCommit));
     assert_eq!(diagnosis.findings[0].severity, Severity::Note);
 
-    // With the remedy in force it is not even a note.
+    // With the remedy in force there is not even a note.
     let mut scene = Scene::healthy();
     scene.late_flush("sync");
     for sample in &mut scene.one.samples {
-        sample.subscriptions[0].synchronous_commit = "on".to_owned();
+        sample.subscriptions[0].synchronous_commit = "on".into();
     }
     assert!(scene.diagnose().findings.is_empty());
 }
@@ -770,7 +772,7 @@ fn a_node_that_is_away_hides_no_other() {
     let diagnosis = scene.diagnose();
     assert_eq!(diagnosis.first(), Some(Cause::SlowConsumer));
     assert!(!diagnosis.nodes[1].usable && !diagnosis.healthy);
-    // The primary still knows about the standby.
+    // The primary still knows the standby.
     assert!(diagnosis.links.iter().any(|link| link.replica == "standby"));
 }
 

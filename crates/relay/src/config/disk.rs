@@ -5,7 +5,9 @@ use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::{Config, ConfigError, Listen};
+use lockstep_service::address::Listen;
+
+use super::{Config, ConfigError};
 
 /// Longest configuration file, in bytes.
 const LONGEST_FILE: u64 = 1 << 20;

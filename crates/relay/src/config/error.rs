@@ -3,9 +3,6 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Longest piece of a wrong value in an error.
-const MOST_TEXT: usize = 60;
-
 /// A configuration that cannot be used: where, what, and what is allowed. Never contains the
 /// value of `primary`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -78,13 +75,4 @@ impl fmt::Display for Place {
             Self::Default => f.write_str("default"),
         }
     }
-}
-
-/// A wrong value as an error shows it: quoted, shortened, on one line.
-pub(super) fn quoted(text: &str) -> String {
-    let mut shown: String = text.chars().take(MOST_TEXT).collect();
-    if shown.len() < text.len() {
-        shown.push('…');
-    }
-    format!("{shown:?}")
 }

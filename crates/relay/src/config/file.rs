@@ -6,12 +6,12 @@ use std::path::Path;
 use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
-use super::error::quoted;
 use super::group::{
     GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, group_name, object_name,
 };
-use super::key::{KEYS, Key, Kind};
+use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
+use lockstep_service::quoted;
 
 /// Keys of a `[[group]]`.
 const GROUP_KEYS: [&str; 7] = [
@@ -69,15 +69,17 @@ fn entries<'a, 'i>(
 }
 
 /// A value as a flag would give it.
-fn text_of(kind: Kind, value: &DeValue<'_>) -> Result<String, String> {
+fn text_of(kind: ValueKind, value: &DeValue<'_>) -> Result<String, String> {
     match (kind, value) {
-        (Kind::Text | Kind::Size, DeValue::String(text)) => Ok(text.to_string()),
-        (Kind::Number | Kind::Size, DeValue::Integer(number)) => Ok(number.to_string()),
-        (Kind::Boolean, DeValue::Boolean(value)) => Ok(value.to_string()),
-        (Kind::Text, _) => Err("write the value as text in quotes".to_owned()),
-        (Kind::Size, _) => Err("write the value as text with a unit, such as \"16MB\"".to_owned()),
-        (Kind::Number, _) => Err("write the value as a whole number".to_owned()),
-        (Kind::Boolean, _) => Err("write true or false, without quotes".to_owned()),
+        (ValueKind::Text | ValueKind::Size, DeValue::String(text)) => Ok(text.to_string()),
+        (ValueKind::Number | ValueKind::Size, DeValue::Integer(number)) => Ok(number.to_string()),
+        (ValueKind::Boolean, DeValue::Boolean(value)) => Ok(value.to_string()),
+        (ValueKind::Text, _) => Err("write the value as text in quotes".to_owned()),
+        (ValueKind::Size, _) => {
+            Err("write the value as text with a unit, such as \"16MB\"".to_owned())
+        }
+        (ValueKind::Number, _) => Err("write the value as a whole number".to_owned()),
+        (ValueKind::Boolean, _) => Err("write true or false, without quotes".to_owned()),
     }
 }
 
@@ -156,8 +158,8 @@ impl Reader<'_> {
 
 /// Sets one key of a group.
 fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), String> {
-    let text = || text_of(Kind::Text, value);
-    let flag = || text_of(Kind::Boolean, value).map(|text| text == "true");
+    let text = || text_of(ValueKind::Text, value);
+    let flag = || text_of(ValueKind::Boolean, value).map(|text| text == "true");
     match name {
         "name" => group.name = group_name(&text()?)?,
         "database" => group.database = object_name(&text()?)?,
@@ -177,7 +179,7 @@ fn publications(list: Option<&DeArray<'_>>) -> Result<Vec<String>, String> {
     }
     let mut names = Vec::with_capacity(list.len());
     for value in list {
-        let name = object_name(&text_of(Kind::Text, value.get_ref())?)?;
+        let name = object_name(&text_of(ValueKind::Text, value.get_ref())?)?;
         if names.contains(&name) {
             return Err(format!("{} is there twice", quoted(&name)));
         }

@@ -2,8 +2,10 @@
 
 use std::fmt;
 
-use super::error::quoted;
-use crate::group::SLOT_PREFIX;
+use lockstep_service::quoted;
+
+/// Slots on the primary begin with it; the name of the group follows.
+pub const SLOT_PREFIX: &str = "lockstep_";
 
 /// Most groups: each holds a slot and a connection of the primary.
 pub const MOST_GROUPS: usize = 64;

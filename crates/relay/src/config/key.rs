@@ -2,11 +2,12 @@
 
 use std::path::{Path, PathBuf};
 
-use lockstep_upstream::{Conninfo, UpstreamError};
+use lockstep_client::{ClientError, Conninfo};
 
-use super::address::{HostPort, Listen};
-use super::error::quoted;
-use super::{Applies, Config, LogFormat, LogLevel, OnSpoolLimit, group, size};
+use super::{Applies, Config, OnSpoolLimit, group, size};
+use lockstep_service::address::{HostPort, Listen};
+use lockstep_service::logging::{LogFormat, LogLevel};
+use lockstep_service::quoted;
 
 /// Smallest cache, if there is one.
 const LEAST_CACHE: u64 = 64 << 10;
@@ -24,7 +25,7 @@ const MOST_CONNECTIONS: u32 = 10_000;
 
 /// What a key's value is in the file. On the command line all is text.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ValueKind {
     Text,
     /// Text with a unit; a bare 0 as well.
     Size,
@@ -36,7 +37,7 @@ pub(super) enum Kind {
 pub(super) struct Key {
     /// Its name in the file; flags have dashes in place of underscores.
     pub name: &'static str,
-    pub kind: Kind,
+    pub kind: ValueKind,
     /// What has no default.
     pub required: bool,
     pub applies: Applies,
@@ -51,7 +52,7 @@ pub(super) struct Key {
 impl Key {
     const fn new(
         name: &'static str,
-        kind: Kind,
+        kind: ValueKind,
         applies: Applies,
         set: fn(&mut Config, &str, &Path) -> Result<(), String>,
         show: fn(&Config) -> String,
@@ -85,7 +86,7 @@ impl Key {
 pub(super) const KEYS: [Key; 18] = [
     Key::new(
         "listen",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| Listen::parse(text).map(|value| config.listen = value),
         |config| config.listen.to_string(),
@@ -93,7 +94,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "primary",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| conninfo(text).map(|value| config.primary = value),
         |config| config.primary.to_string(),
@@ -102,7 +103,7 @@ pub(super) const KEYS: [Key; 18] = [
     .required(),
     Key::new(
         "spool",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, base| path(text, base).map(|value| config.spool = value),
         |config| config.spool.display().to_string(),
@@ -111,7 +112,7 @@ pub(super) const KEYS: [Key; 18] = [
     .required(),
     Key::new(
         "logical_wal_cache",
-        Kind::Size,
+        ValueKind::Size,
         Applies::Now,
         |config, text, _| {
             size::between(text, LEAST_CACHE, MOST_CACHE)
@@ -122,7 +123,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "logical_decoding_work_mem",
-        Kind::Size,
+        ValueKind::Size,
         Applies::AtRestart,
         |config, text, _| {
             size::between(text, LEAST_WORK_MEM, MOST_WORK_MEM)
@@ -133,7 +134,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "spool_limit",
-        Kind::Size,
+        ValueKind::Size,
         Applies::Now,
         |config, text, _| {
             size::between(text, LEAST_SPOOL, MOST_SPOOL).map(|value| config.spool_limit = value)
@@ -143,7 +144,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "on_spool_limit",
-        Kind::Text,
+        ValueKind::Text,
         Applies::Now,
         |config, text, _| OnSpoolLimit::parse(text).map(|value| config.on_spool_limit = value),
         |config| config.on_spool_limit.name().to_owned(),
@@ -151,7 +152,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "metrics",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| optional(text, HostPort::parse).map(|value| config.metrics = value),
         |config| shown(&config.metrics),
@@ -159,7 +160,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "tls_certificate",
-        Kind::Text,
+        ValueKind::Text,
         Applies::Now,
         |config, text, base| {
             optional(text, |text| path(text, base)).map(|value| config.tls_certificate = value)
@@ -169,7 +170,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "tls_key",
-        Kind::Text,
+        ValueKind::Text,
         Applies::Now,
         |config, text, base| {
             optional(text, |text| path(text, base)).map(|value| config.tls_key = value)
@@ -179,7 +180,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "tls_required",
-        Kind::Boolean,
+        ValueKind::Boolean,
         Applies::Now,
         |config, text, _| boolean(text).map(|value| config.tls_required = value),
         |config| config.tls_required.to_string(),
@@ -187,7 +188,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "admin_role",
-        Kind::Text,
+        ValueKind::Text,
         Applies::Now,
         |config, text, _| optional(text, group::object_name).map(|value| config.admin_role = value),
         |config| shown(&config.admin_role),
@@ -195,7 +196,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "console_database",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| group::object_name(text).map(|value| config.console_database = value),
         |config| config.console_database.clone(),
@@ -203,7 +204,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "max_connections",
-        Kind::Number,
+        ValueKind::Number,
         Applies::AtRestart,
         |config, text, _| {
             text.parse()
@@ -222,7 +223,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "auto_groups",
-        Kind::Boolean,
+        ValueKind::Boolean,
         Applies::AtRestart,
         |config, text, _| boolean(text).map(|value| config.auto_groups = value),
         |config| config.auto_groups.to_string(),
@@ -230,7 +231,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "failover",
-        Kind::Boolean,
+        ValueKind::Boolean,
         Applies::AtRestart,
         |config, text, _| boolean(text).map(|value| config.failover = value),
         |config| config.failover.to_string(),
@@ -238,7 +239,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "log_format",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| LogFormat::parse(text).map(|value| config.log_format = value),
         |config| config.log_format.name().to_owned(),
@@ -246,7 +247,7 @@ pub(super) const KEYS: [Key; 18] = [
     ),
     Key::new(
         "log_level",
-        Kind::Text,
+        ValueKind::Text,
         Applies::AtRestart,
         |config, text, _| LogLevel::parse(text).map(|value| config.log_level = value),
         |config| config.log_level.name().to_owned(),
@@ -268,7 +269,7 @@ fn optional<T>(
 /// libpq reads it, and does not repeat passwords.
 pub(super) fn conninfo(text: &str) -> Result<Conninfo, String> {
     Conninfo::parse(text).map_err(|error| match error {
-        UpstreamError::Conninfo(words) => {
+        ClientError::Conninfo(words) => {
             format!(
                 "not a connection string: {words}; write it as host=db1 user=relay, or as a URI"
             )

@@ -10,7 +10,6 @@
 //! from a flag, so both allow the same. What is wrong is said with file, line and what is
 //! allowed. The connection string may hold a password: nothing here shows it.
 
-mod address;
 mod change;
 mod disk;
 mod error;
@@ -24,16 +23,18 @@ mod tests;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-pub use address::{HostPort, Listen};
 pub use change::{Applies, Change};
 pub use error::{ConfigError, Place};
 pub use group::{
     GroupConfig, LONGEST_GROUP_NAME, LONGEST_NAME, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin,
+    SLOT_PREFIX,
 };
 
-use error::quoted;
 use key::{KEYS, Key};
-use lockstep_upstream::Conninfo;
+use lockstep_client::Conninfo;
+use lockstep_service::address::{HostPort, Listen};
+use lockstep_service::logging::{LogFormat, LogLevel};
+use lockstep_service::quoted;
 
 /// All that is configured. Sizes are bytes.
 #[derive(Debug, Clone)]
@@ -105,80 +106,6 @@ impl OnSpoolLimit {
         match self {
             Self::Wait => "wait",
             Self::DropSlowest => "drop-slowest",
-        }
-    }
-}
-
-/// How logs are written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogFormat {
-    /// For people, one line an event.
-    Text,
-    /// For machines, one JSON object an event.
-    Json,
-}
-
-impl LogFormat {
-    /// By its name in the configuration.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        [Self::Text, Self::Json]
-            .into_iter()
-            .find(|value| value.name() == text)
-            .ok_or_else(|| format!("{} is not allowed: text or json", quoted(text)))
-    }
-
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Text => "text",
-            Self::Json => "json",
-        }
-    }
-}
-
-/// What is logged: each includes those before it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LogLevel {
-    /// What failed.
-    Error,
-    /// What an operator should look at.
-    Warn,
-    /// What changes: groups, slots, sessions that stream.
-    Info,
-    /// Every session.
-    Debug,
-    /// Every message.
-    Trace,
-}
-
-impl LogLevel {
-    /// By its name in the configuration.
-    pub fn parse(text: &str) -> Result<Self, String> {
-        [
-            Self::Error,
-            Self::Warn,
-            Self::Info,
-            Self::Debug,
-            Self::Trace,
-        ]
-        .into_iter()
-        .find(|value| value.name() == text)
-        .ok_or_else(|| {
-            format!(
-                "{} is not allowed: error, warn, info, debug or trace",
-                quoted(text)
-            )
-        })
-    }
-
-    /// Its name in the configuration.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Error => "error",
-            Self::Warn => "warn",
-            Self::Info => "info",
-            Self::Debug => "debug",
-            Self::Trace => "trace",
         }
     }
 }

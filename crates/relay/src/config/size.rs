@@ -17,7 +17,7 @@ pub(super) fn parse(text: &str) -> Result<u64, String> {
     let wrong = || {
         format!(
             "{} is not an amount: write a whole number with kB, MB, GB or TB, such as 16MB, or 0",
-            super::error::quoted(text)
+            lockstep_service::quoted(text)
         )
     };
     let number: u64 = number.parse().map_err(|_| wrong())?;

@@ -181,7 +181,7 @@ pub(super) fn client(client: &ClientStat) -> Row {
         Some(client.database.clone()),
         text(&client.application_name),
         text(&client.address),
-        Some(client.state.clone()),
+        Some(client.state.name().to_owned()),
         text(&client.slot),
         time(client.since_unix_us),
     ]
@@ -194,7 +194,7 @@ pub(super) fn upstream(group: &GroupStat) -> Row {
         Some(group.database.clone()),
         Some(group.publications.join(",")),
         Some(group.plugin.clone()),
-        Some(group.state.clone()),
+        Some(group.state.name().to_owned()),
         text(&group.reason),
         text(&group.primary),
         position(group.sent),
@@ -247,21 +247,21 @@ pub(super) fn put(out: &mut Vec<u8>, columns: &[Column<'_>], rows: &[Row], tag: 
 pub(super) fn put_value(
     out: &mut Vec<u8>,
     name: &'static str,
-    kind: Kind,
+    kind: ColumnKind,
     value: Option<String>,
     tag: &str,
 ) {
     let kind = match kind {
-        Kind::Text => TEXT,
-        Kind::Number => INT4,
-        Kind::Position => PG_LSN,
+        ColumnKind::Text => TEXT,
+        ColumnKind::Number => INT4,
+        ColumnKind::Position => PG_LSN,
     };
     put(out, &[column(name, kind)], &[vec![value]], tag);
 }
 
 /// Types of single values.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum ColumnKind {
     Text,
     Number,
     Position,

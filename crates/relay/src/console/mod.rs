@@ -32,7 +32,7 @@ pub use listing::{
     CLIENT_COLUMNS, CONFIG_COLUMNS, SLOT_COLUMNS, SPOOL_COLUMNS, STATISTICS_COLUMNS,
     UPSTREAM_COLUMNS, hit_rate,
 };
-use listing::{HELP_COLUMNS, Kind, Row};
+use listing::{ColumnKind, HELP_COLUMNS, Row};
 pub use statement::{LONGEST_QUERY, MOST_COLUMNS, MOST_STATEMENTS};
 use statement::{Show, Statement, Statistics};
 
@@ -89,7 +89,7 @@ impl Console {
             }
             Statement::Number(number) => {
                 let number = Some(number.to_string());
-                listing::put_value(out, "?column?", Kind::Number, number, "SELECT 1");
+                listing::put_value(out, "?column?", ColumnKind::Number, number, "SELECT 1");
             }
             Statement::SelectVersion => select_text(out, "version", version()),
             Statement::Statistics(wanted) => put_statistics(out, wanted, &self.source.snapshot()),
@@ -100,7 +100,7 @@ impl Console {
             Statement::OldestPointer => {
                 let oldest = oldest_cached(&self.source.snapshot());
                 let name = "get_oldest_wal_cache_ptr";
-                listing::put_value(out, name, Kind::Position, oldest, "SELECT 1");
+                listing::put_value(out, name, ColumnKind::Position, oldest, "SELECT 1");
             }
             Statement::Show(what) => self.show(*what, out),
             Statement::DropSlot(slot) => {
@@ -139,7 +139,7 @@ impl Console {
                 (&CONFIG_COLUMNS, rows.map(row).collect())
             }
             Show::Version => {
-                listing::put_value(out, "version", Kind::Text, Some(version()), "SHOW");
+                listing::put_value(out, "version", ColumnKind::Text, Some(version()), "SHOW");
                 return;
             }
             Show::Help => (&HELP_COLUMNS, listing::help()),
@@ -200,7 +200,7 @@ fn no_transactions() -> Report {
 }
 
 fn select_text(out: &mut Vec<u8>, name: &'static str, value: String) {
-    listing::put_value(out, name, Kind::Text, Some(value), "SELECT 1");
+    listing::put_value(out, name, ColumnKind::Text, Some(value), "SELECT 1");
 }
 
 /// The oldest position that is in memory, over all groups.

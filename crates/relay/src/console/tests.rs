@@ -6,7 +6,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::frame::{self, BACKEND_LIMIT};
 
 use super::*;
-use crate::stats::{ClientStat, GroupStat, SlotStat};
+use crate::stats::{ClientStat, ClientState, GroupStat, GroupState, SlotStat};
 
 /// A relay with two groups and three slots, which notes what is asked of it.
 #[derive(Default)]
@@ -62,7 +62,7 @@ impl Source for Relay {
             database: "app".to_owned(),
             publications: vec!["p".to_owned(), "q".to_owned()],
             plugin: "lockstep".to_owned(),
-            state: "streaming".to_owned(),
+            state: GroupState::Streaming,
             sent: lsn("0/50"),
             received: lsn("0/40"),
             committed: lsn("0/38"),
@@ -79,7 +79,7 @@ impl Source for Relay {
         Snapshot {
             groups: vec![
                 GroupStat {
-                    state: "failed".to_owned(),
+                    state: GroupState::Failed,
                     reason: "no such slot".to_owned(),
                     ..group("idle", Lsn::INVALID)
                 },
@@ -98,7 +98,7 @@ impl Source for Relay {
                 pid: u32::MAX,
                 user: "u".to_owned(),
                 database: "app".to_owned(),
-                state: "streaming".to_owned(),
+                state: ClientState::Streaming,
                 slot: "a".to_owned(),
                 ..ClientStat::default()
             }],

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 
 use super::position::{LogPosition, Place};
-use super::segment::{Kind, Marks};
+use super::segment::{Marks, RecordKind};
 
 /// What a chunk takes besides its bytes: itself, at most twice since the queue that holds
 /// it grows by doubling, and what the allocator and `Bytes` keep for it.
@@ -21,7 +21,7 @@ const JOINED: usize = 64 * 1024;
 /// Frames that are handed out together.
 #[derive(Debug, Clone)]
 pub(super) struct Chunk {
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub bytes: Bytes,
     /// Of its first byte.
     pub position: LogPosition,
@@ -134,7 +134,7 @@ impl Cache {
             self.open = Run::default();
             self.whole = Run::default();
         }
-        if chunk.kind != Kind::Frames || chunk.bytes.len() > SMALL {
+        if chunk.kind != RecordKind::Frames || chunk.bytes.len() > SMALL {
             self.open = Run::default();
             self.whole = Run::default();
             return;

@@ -11,10 +11,10 @@ use super::index::{Entry, Index};
 use super::position::{LogPosition, Place};
 use super::schema::Schema;
 use super::segment::{
-    CHUNK_BYTES, Kind, Marks, Named, RecordHeader, SegmentHeader, file_name, read_name,
+    CHUNK_BYTES, Marks, Named, RecordHeader, RecordKind, SegmentHeader, file_name, read_name,
     unfinished_name,
 };
-use super::state::{Boundary, Shared, Start, TailSegment};
+use super::state::{Boundary, LogState, Start, TailSegment};
 use super::storage::{SpoolFile, Storage};
 use super::write::Writer;
 use super::{End, Limits, Log};
@@ -57,7 +57,7 @@ fn write_segment<S: Storage>(
             continue;
         }
         let record = RecordHeader::new(
-            Kind::Schema,
+            RecordKind::Schema,
             Marks::default(),
             header.position,
             &payload,
@@ -154,7 +154,7 @@ impl<S: Storage> Log<S> {
             session: true,
             buffer: Vec::new(),
         };
-        let shared = Shared::new(Start {
+        let shared = LogState::new(Start {
             cache_limit: limits.cache_bytes,
             index: parts.index,
             newest: TailSegment {

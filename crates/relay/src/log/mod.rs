@@ -45,10 +45,11 @@ pub use recover::{Hole, Recovered};
 pub use schema::SCHEMA_LIMIT;
 pub use segment::CHUNK_BYTES;
 pub use storage::{FileStorage, SpoolFile, Storage};
+pub use write::parts;
 
 use crate::lock::lock;
 use segment::file_name;
-use state::Shared;
+use state::LogState;
 use write::Writer;
 
 /// Sizes of a log.
@@ -89,6 +90,19 @@ pub struct End {
     pub generation: u64,
 }
 
+/// Where a log stands at one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// See [`Log::received`].
+    pub received: Lsn,
+    /// See [`Log::durable`].
+    pub durable: Lsn,
+    /// See [`Log::open_unit`].
+    pub open_unit: bool,
+    /// Frames are appended in parts of this size, in bytes: see [`parts`].
+    pub most_append: usize,
+}
+
 /// The log of one upstream slot.
 #[derive(Debug)]
 pub struct Log<S: Storage> {
@@ -99,7 +113,7 @@ pub struct Log<S: Storage> {
     writer: Mutex<Writer<S::File>>,
     removing: Mutex<()>,
     syncing: Mutex<()>,
-    shared: Mutex<Shared<S::File>>,
+    shared: Mutex<LogState<S::File>>,
     ends: watch::Sender<End>,
 }
 
@@ -135,6 +149,21 @@ impl<S: Storage> Log<S> {
     /// End of the last whole unit, or what was covered after it.
     pub fn received(&self) -> Lsn {
         lock(&self.shared).received
+    }
+
+    /// Where it stands.
+    pub fn standing(&self) -> Standing {
+        let most_append = match self.limits().spool_bytes {
+            Some(limit) => usize::try_from(limit / 8).unwrap_or(usize::MAX),
+            None => usize::MAX,
+        };
+        let shared = lock(&self.shared);
+        Standing {
+            received: shared.received,
+            durable: shared.durable,
+            open_unit: shared.open.is_some(),
+            most_append,
+        }
     }
 
     /// Key of the oldest unit that begins in memory; `0/0` if none does.

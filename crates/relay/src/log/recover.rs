@@ -9,7 +9,7 @@ use super::position::LogPosition;
 use super::scan::Segment;
 use super::schema::Schema;
 use super::segment::{
-    CHUNK_BYTES, Kind, Named, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
+    CHUNK_BYTES, Named, RecordKind, SEGMENT_HEADER, SegmentHeader, file_name, read_name,
 };
 use super::storage::{SpoolFile, Storage};
 use super::{Limits, Log};
@@ -353,18 +353,18 @@ fn whole<F: SpoolFile>(
             whole.schema.clear();
         }
         match record.header.kind {
-            Kind::Schema => {
+            RecordKind::Schema => {
                 whole.schema.scan(&record.payload)?;
                 whole.head = offset;
             }
-            Kind::Frames if marks.schema => open_schema.scan(&record.payload)?,
-            Kind::Frames | Kind::Piece | Kind::Cover => {}
+            RecordKind::Frames if marks.schema => open_schema.scan(&record.payload)?,
+            RecordKind::Frames | RecordKind::Piece | RecordKind::Cover => {}
         }
         if marks.last_key.is_valid() {
             open = Some(marks.last_key);
         }
         if !marks.open {
-            if record.header.kind != Kind::Schema || header.open.is_none() {
+            if record.header.kind != RecordKind::Schema || header.open.is_none() {
                 whole.boundary = Some((offset, position));
             }
             if record.header.kind.is_stream() {

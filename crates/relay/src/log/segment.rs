@@ -189,7 +189,7 @@ pub(super) fn read_name(name: &str) -> Named {
 
 /// What a record holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum RecordKind {
     /// Whole frames.
     Frames,
     /// A part of one frame.
@@ -200,7 +200,7 @@ pub(super) enum Kind {
     Cover,
 }
 
-impl Kind {
+impl RecordKind {
     fn number(self) -> u8 {
         match self {
             Self::Frames => 1,
@@ -268,7 +268,7 @@ const MORE: u8 = 8;
 /// A record's first bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct RecordHeader {
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub marks: Marks,
     /// Bytes of the payload.
     pub length: usize,
@@ -280,7 +280,7 @@ pub(super) struct RecordHeader {
 
 impl RecordHeader {
     pub fn new(
-        kind: Kind,
+        kind: RecordKind,
         marks: Marks,
         position: LogPosition,
         payload: &[u8],
@@ -339,7 +339,7 @@ impl RecordHeader {
             more: flags & MORE != 0,
         };
         let header = Self {
-            kind: Kind::from_number(kind)?,
+            kind: RecordKind::from_number(kind)?,
             marks,
             length,
             position,
@@ -471,7 +471,13 @@ mod tests {
             session: true,
             more: false,
         };
-        RecordHeader::new(Kind::Frames, marks, LogPosition::from(9), b"payload", 7)
+        RecordHeader::new(
+            RecordKind::Frames,
+            marks,
+            LogPosition::from(9),
+            b"payload",
+            7,
+        )
     }
 
     #[test]

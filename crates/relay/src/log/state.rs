@@ -45,7 +45,7 @@ impl<F> Clone for TailSegment<F> {
 
 /// Where a log stands. Its lock is held for moments, never over I/O.
 #[derive(Debug)]
-pub(super) struct Shared<F> {
+pub(super) struct LogState<F> {
     pub cache: Cache,
     pub index: Index,
     /// The segments that may not be durable, oldest first; the last is the newest of all.
@@ -76,7 +76,7 @@ pub(super) struct Shared<F> {
     pub poisoned: bool,
 }
 
-/// What a [`Shared`] begins with.
+/// What a [`LogState`] begins with.
 #[derive(Debug)]
 pub(super) struct Start<F> {
     pub cache_limit: u64,
@@ -88,7 +88,7 @@ pub(super) struct Start<F> {
     pub schema: Schema,
 }
 
-impl<F> Shared<F> {
+impl<F> LogState<F> {
     /// All of it is durable.
     pub fn new(start: Start<F>) -> Self {
         Self {

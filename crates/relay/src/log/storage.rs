@@ -11,6 +11,8 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
+use crate::fault::Fault;
+
 /// A folder of files.
 pub trait Storage: Send + Sync + 'static {
     /// One of its files.
@@ -28,6 +30,10 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes durable which names there are.
     fn sync(&self) -> io::Result<()>;
+    /// What a test has planted in the log over it.
+    fn fault(&self) -> Option<Fault> {
+        None
+    }
 }
 
 /// One file. Several threads may use it at once.

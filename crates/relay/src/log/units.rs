@@ -6,7 +6,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::logical::{Boundary, SchemaKey, boundary, frames};
 
 use super::error::{LogError, Result};
-use super::segment::{CHUNK_BYTES, Kind, Marks};
+use super::segment::{CHUNK_BYTES, Marks, RecordKind};
 
 /// A unit's key, also for those that only know their end: they come for a subscriber that
 /// has confirmed less than their end.
@@ -28,7 +28,7 @@ pub(super) struct State {
 /// A record to be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Draft {
-    pub kind: Kind,
+    pub kind: RecordKind,
     pub marks: Marks,
     /// Its bytes of what is appended.
     pub range: Range<usize>,
@@ -141,7 +141,7 @@ impl Planner {
             }
             self.marks.more = !last;
             self.unit = None;
-            self.push(Kind::Piece, next, self.plan.after.open.is_some());
+            self.push(RecordKind::Piece, next, self.plan.after.open.is_some());
             at = next;
         }
         Ok(())
@@ -203,15 +203,15 @@ impl Planner {
                 ..self.marks
             };
             self.marks = before;
-            self.push(Kind::Frames, at, false);
+            self.push(RecordKind::Frames, at, false);
             self.marks = rest;
         }
         if end > self.start {
-            self.push(Kind::Frames, end, self.plan.after.open.is_some());
+            self.push(RecordKind::Frames, end, self.plan.after.open.is_some());
         }
     }
 
-    fn push(&mut self, kind: Kind, end: usize, open: bool) {
+    fn push(&mut self, kind: RecordKind, end: usize, open: bool) {
         let marks = Marks {
             open,
             session: std::mem::take(&mut self.session),
@@ -263,7 +263,7 @@ mod tests {
     }
 
     /// Of each record: kind, length, first and last key, last end, `o`pen and `m`ore.
-    fn shape(plan: &Plan) -> Vec<(Kind, usize, [u64; 3], String)> {
+    fn shape(plan: &Plan) -> Vec<(RecordKind, usize, [u64; 3], String)> {
         let drafts = plan.drafts.iter().map(|draft| {
             let marks = draft.marks;
             let lsns = [marks.first_key, marks.last_key, marks.last_end].map(u64::from);
@@ -282,7 +282,7 @@ mod tests {
     fn records_end_where_the_log_may_be_cut() {
         let (b, c, i) = (begin(1).len(), commit(1).len(), change(10).len());
         let whole = [begin(5), change(10), commit(5)].concat();
-        let frames = Kind::Frames;
+        let frames = RecordKind::Frames;
         let table: [(&str, State, Vec<u8>, Vec<_>); 4] = [
             (
                 "two whole ones share a record",
@@ -337,12 +337,12 @@ mod tests {
         let planned = plan(&bytes, IDLE, true).unwrap();
         let left = long.len() - 2 * CHUNK_BYTES;
         let expected = [
-            (Kind::Frames, begin(5).len(), [5, 5, 0], "os"),
-            (Kind::Piece, CHUNK_BYTES, [0; 3], "om"),
-            (Kind::Piece, CHUNK_BYTES, [0; 3], "om"),
-            (Kind::Piece, left, [0; 3], "o"),
+            (RecordKind::Frames, begin(5).len(), [5, 5, 0], "os"),
+            (RecordKind::Piece, CHUNK_BYTES, [0; 3], "om"),
+            (RecordKind::Piece, CHUNK_BYTES, [0; 3], "om"),
+            (RecordKind::Piece, left, [0; 3], "o"),
             (
-                Kind::Frames,
+                RecordKind::Frames,
                 change(10).len() + commit(5).len(),
                 [0, 0, 6],
                 "",

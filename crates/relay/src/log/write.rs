@@ -15,12 +15,13 @@ use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::SCHEMA_LIMIT;
 use super::segment::{
-    CHUNK_BYTES, Kind, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, SEGMENT_HEADER,
+    CHUNK_BYTES, MOST_RECORD, Marks, RECORD_HEADER, RecordHeader, RecordKind, SEGMENT_HEADER,
     SegmentHeader, file_name, unfinished_name,
 };
 use super::state::{Boundary, TailSegment};
 use super::storage::{SpoolFile, Storage};
 use super::units::{Draft, Plan, State, plan};
+use crate::fault::Fault;
 use crate::lock::lock;
 
 /// The newest segment, as who writes it sees it.
@@ -53,7 +54,7 @@ impl<F: SpoolFile> Writer<F> {
     }
 
     /// Adds a record to the buffer.
-    fn put(&mut self, kind: Kind, marks: Marks, position: LogPosition, payload: &[u8]) {
+    fn put(&mut self, kind: RecordKind, marks: Marks, position: LogPosition, payload: &[u8]) {
         let header = RecordHeader::new(kind, marks, position, payload, self.sequence);
         self.buffer.extend_from_slice(&header.encode(self.sequence));
         self.buffer.extend_from_slice(payload);
@@ -66,6 +67,28 @@ impl<F: SpoolFile> Writer<F> {
         self.buffer.clear();
         written.map(|()| end)
     }
+}
+
+/// Whole frames in parts of at most `most` bytes that are appended one after the other:
+/// together they may need room that is made only once the first of them are confirmed. A
+/// frame is never split.
+pub fn parts(frames: Bytes, most: usize) -> Vec<Bytes> {
+    if frames.len() <= most {
+        return vec![frames];
+    }
+    let mut parts = Vec::new();
+    let (mut begin, mut end) = (0, 0);
+    // What makes no sense is refused by append, which tells why.
+    for frame in frames::scan(&frames).map_while(|frame| frame.ok()) {
+        let next = frame.offset + frame.length;
+        if next - begin > most && end > begin {
+            parts.push(frames.slice(begin..end));
+            begin = end;
+        }
+        end = next;
+    }
+    parts.push(frames.slice(begin..));
+    parts
 }
 
 impl<S: Storage> Log<S> {
@@ -122,28 +145,6 @@ impl<S: Storage> Log<S> {
         Ok(())
     }
 
-    /// Whole frames in parts that are appended one after the other: together they may need
-    /// room that is made only once the first of them are confirmed. A frame is never split.
-    pub fn parts(&self, frames: Bytes) -> Vec<Bytes> {
-        let Some(limit) = self.limits().spool_bytes else {
-            return vec![frames];
-        };
-        let most = usize::try_from(limit / 8).unwrap_or(usize::MAX);
-        let mut parts = Vec::new();
-        let (mut begin, mut end) = (0, 0);
-        // What makes no sense is refused by append, which tells why.
-        for frame in frames::scan(&frames).map_while(|frame| frame.ok()) {
-            let next = frame.offset + frame.length;
-            if next - begin > most && end > begin {
-                parts.push(frames.slice(begin..end));
-                begin = end;
-            }
-            end = next;
-        }
-        parts.push(frames.slice(begin..));
-        parts
-    }
-
     /// Nothing will come any more that ends before `lsn`, says the upstream. Goes to the
     /// file like a unit, and is durable after the next [`Self::sync`]. Only between units.
     pub fn cover(&self, lsn: Lsn) -> Result<()> {
@@ -165,7 +166,7 @@ impl<S: Storage> Log<S> {
             ..Marks::default()
         };
         writer.buffer.clear();
-        writer.put(Kind::Cover, marks, position, &[]);
+        writer.put(RecordKind::Cover, marks, position, &[]);
         let offset = writer.offset;
         match writer.flush(offset) {
             Ok(end) => writer.offset = end,
@@ -300,7 +301,12 @@ impl<S: Storage> Log<S> {
     fn make_space(&self, writer: &mut Writer<S::File>, bytes: u64, schema: usize) -> Result<()> {
         let limits = self.limits();
         let head = self.next_head(0);
-        let bytes = bytes + self.next_head(schema);
+        // What begins the next segment always has room.
+        let kept_free = match self.storage.fault() {
+            Some(Fault::HeadersNotCounted) => 0,
+            _ => self.next_head(schema),
+        };
+        let bytes = bytes + kept_free;
         let full = writer.offset >= limits.segment();
         // Then it must go before this fits, and only what is not the newest can.
         let in_the_way = limits
@@ -326,6 +332,7 @@ impl<S: Storage> Log<S> {
         // Of two records that follow each other more than one chunk is full.
         let records = match schema {
             0 => 0,
+            _ if self.storage.fault() == Some(Fault::HeadersNotCounted) => 0,
             _ => 1 + 2 * schema / CHUNK_BYTES,
         };
         (SEGMENT_HEADER + schema + records * RECORD_HEADER) as u64

@@ -16,7 +16,7 @@ fn example() -> Snapshot {
     let lsn = Lsn::from;
     let group = GroupStat {
         name: "orders".to_owned(),
-        state: "streaming".to_owned(),
+        state: GroupState::Streaming,
         sent: lsn(500),
         received: lsn(400),
         durable: lsn(300),
@@ -41,8 +41,8 @@ fn example() -> Snapshot {
         last_reset_unix_us: 1_795_280_832_000_456,
         ..SlotStat::default()
     };
-    let client = |state: &str| ClientStat {
-        state: state.to_owned(),
+    let client = |state| ClientStat {
+        state,
         ..ClientStat::default()
     };
     Snapshot {
@@ -50,7 +50,7 @@ fn example() -> Snapshot {
             group.clone(),
             GroupStat {
                 name: "other".to_owned(),
-                state: "waiting".to_owned(),
+                state: GroupState::Waiting,
                 reason: "the spool is full".to_owned(),
                 ..group
             },
@@ -64,7 +64,11 @@ fn example() -> Snapshot {
                 ..slot
             },
         ],
-        clients: vec![client("streaming"), client("console"), client("streaming")],
+        clients: vec![
+            client(ClientState::Streaming),
+            client(ClientState::Console),
+            client(ClientState::Streaming),
+        ],
     }
 }
 

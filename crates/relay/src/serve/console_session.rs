@@ -17,7 +17,7 @@ use super::pass::{Arrival, Open, leave};
 use super::rights::{ConsoleService, Rights};
 use super::stop::Stop;
 use super::transport::{Reader, Transport};
-use crate::session::{Client, Owner};
+use crate::session::{Client, SlotCommands};
 
 /// The console's database.
 pub const DATABASE: &str = "lockstep";
@@ -47,8 +47,8 @@ pub(super) fn is_wanted(arrival: &Arrival) -> bool {
 }
 
 /// Serves a console session over a connection to the primary, to its end.
-pub(super) async fn serve<O: Owner, C: ConsoleService>(
-    (owner, console): (&Arc<O>, &Arc<C>),
+pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
+    (commands, console): (&Arc<O>, &Arc<C>),
     client: Client,
     primary: Transport,
     (arrival, login): (Arrival, &ConsoleLogin),
@@ -65,7 +65,7 @@ pub(super) async fn serve<O: Owner, C: ConsoleService>(
         Ok(rights) => Arc::new(rights),
         Err(report) => return refuse(client, report).await,
     };
-    let _open = Open::new(owner, facts);
+    let _open = Open::new(commands, facts);
     let mut local = Local::new(client);
     if local.reply(&answer(Vec::new())).await.is_err() {
         return;

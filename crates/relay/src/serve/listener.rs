@@ -25,7 +25,7 @@ use super::stop::Stop;
 use super::tls::Tls;
 use super::transport::{Transport, close_with, message};
 use super::upstream_leg::Primary;
-use crate::session::Owner;
+use crate::session::SlotCommands;
 
 /// Most sessions, unless told otherwise.
 pub const SESSIONS: usize = 1000;
@@ -105,9 +105,9 @@ pub struct ListenError {
 }
 
 /// What serves sessions.
-pub struct Service<O: Owner, C: ConsoleService> {
+pub struct Service<O: SlotCommands, C: ConsoleService> {
     /// Decides what becomes of replication commands.
-    pub owner: Arc<O>,
+    pub commands: Arc<O>,
     /// Answers in database `lockstep`.
     pub console: Arc<C>,
     /// What a session that begins has to keep to.
@@ -202,9 +202,13 @@ impl Listener {
 
     /// Accepts connections and serves them until told to stop, then waits for sessions
     /// to end, but not longer than [`Limits::stop`].
-    pub async fn run<O: Owner, C: ConsoleService>(self, service: Arc<Service<O, C>>, stop: Stop) {
+    pub async fn run<O: SlotCommands, C: ConsoleService>(
+        self,
+        service: Arc<Service<O, C>>,
+        stop: Stop,
+    ) {
         let mut accepting = JoinSet::new();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(Serving {
             sessions: Arc::new(Semaphore::new(service.limits.sessions)),
             connections: Arc::new(Semaphore::new(service.limits.sessions + EXTRA_CONNECTIONS)),
             next: AtomicU64::new(1),
@@ -274,16 +278,16 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 }
 
 /// What connections share.
-struct Shared<O: Owner, C: ConsoleService> {
+struct Serving<O: SlotCommands, C: ConsoleService> {
     service: Arc<Service<O, C>>,
     sessions: Arc<Semaphore>,
     connections: Arc<Semaphore>,
     next: AtomicU64,
 }
 
-async fn accept_all<O: Owner, C: ConsoleService>(
+async fn accept_all<O: SlotCommands, C: ConsoleService>(
     bound: Bound,
-    shared: Arc<Shared<O, C>>,
+    shared: Arc<Serving<O, C>>,
     mut stop: Stop,
 ) {
     let mut connections = JoinSet::new();
@@ -334,7 +338,10 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
 }
 
 /// Beyond every limit: what fits into the socket's buffer is all that can be said.
-fn refuse_at_once<O: Owner, C: ConsoleService>(transport: Transport, shared: &Shared<O, C>) {
+fn refuse_at_once<O: SlotCommands, C: ConsoleService>(
+    transport: Transport,
+    shared: &Serving<O, C>,
+) {
     let bytes = message(too_many(shared.service.limits.sessions));
     let _ = match &transport {
         Transport::Tcp(stream) => stream.try_write(&bytes),
@@ -350,7 +357,7 @@ fn too_many(most: usize) -> Report {
     )
 }
 
-impl<O: Owner, C: ConsoleService> Shared<O, C> {
+impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
     /// One connection from first to last.
     async fn connection(&self, transport: Transport, peer: Option<SocketAddr>, mut stop: Stop) {
         let service = &self.service;
@@ -393,11 +400,11 @@ impl<O: Owner, C: ConsoleService> Shared<O, C> {
             return;
         };
         if console_session::is_wanted(&arrival) {
-            let ours = (&service.owner, &service.console);
+            let ours = (&service.commands, &service.console);
             let wanted = (arrival, &terms.console_login);
             console_session::serve(ours, client, primary, wanted, stop).await;
         } else {
-            pass::serve(&service.owner, client, primary, arrival, stop).await;
+            pass::serve(&service.commands, client, primary, arrival, stop).await;
         }
     }
 }

@@ -43,5 +43,5 @@ pub use console_session::ConsoleLogin;
 pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
 pub use rights::{ConsoleService, Rights};
 pub use stop::{Stop, Stopper};
-pub use tls::{Tls, TlsError, TlsFiles, server_config};
+pub use tls::Tls;
 pub use upstream_leg::{Primary, PrimaryAddress, TlsToPrimary, Verify};

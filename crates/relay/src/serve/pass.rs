@@ -10,7 +10,7 @@
 //!
 //! While the relay streams, the session's own connection to the primary is closed, so
 //! that a subscriber costs the primary no walsender. A session that has stopped streaming
-//! is alone: the relay's owner may still answer its replication commands, anything else
+//! is alone: the relay may still answer its replication commands, anything else
 //! gets an error.
 
 use std::collections::BTreeMap;
@@ -32,7 +32,7 @@ use super::pump::{Ends, Event, Pump};
 use super::stop::Stop;
 use super::transport::{Transport, Writer, after, close_with, message};
 use super::upstream_leg::{Primary, connect};
-use crate::session::{After, Client, Decision, Facts, Owner, Stream};
+use crate::session::{After, Client, Decision, Facts, SlotCommands, Stream};
 
 /// How long the primary may take to accept that a session leaves it.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
@@ -83,29 +83,29 @@ impl Arrival {
     }
 }
 
-/// A session that the owner knows of, until it is dropped.
-pub(super) struct Open<O: Owner> {
-    owner: Arc<O>,
+/// A session that the relay was told of, until it is dropped.
+pub(super) struct Open<O: SlotCommands> {
+    commands: Arc<O>,
     facts: Facts,
 }
 
-impl<O: Owner> Open<O> {
-    pub fn new(owner: &Arc<O>, facts: Facts) -> Self {
-        owner.opened(&facts);
+impl<O: SlotCommands> Open<O> {
+    pub fn new(commands: &Arc<O>, facts: Facts) -> Self {
+        commands.opened(&facts);
         Self {
-            owner: Arc::clone(owner),
+            commands: Arc::clone(commands),
             facts,
         }
     }
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
-        self.owner.decide(&self.facts, command, text).await
+        self.commands.decide(&self.facts, command, text).await
     }
 }
 
-impl<O: Owner> Drop for Open<O> {
+impl<O: SlotCommands> Drop for Open<O> {
     fn drop(&mut self) {
-        self.owner.closed(&self.facts);
+        self.commands.closed(&self.facts);
     }
 }
 
@@ -140,8 +140,8 @@ pub(super) async fn cancel(transport: Transport, packet: &[u8], primary: &dyn Pr
 }
 
 /// Serves a session over a connection to the primary, to its end.
-pub(super) async fn serve<O: Owner>(
-    owner: &Arc<O>,
+pub(super) async fn serve<O: SlotCommands>(
+    commands: &Arc<O>,
     client: Client,
     primary: Transport,
     arrival: Arrival,
@@ -152,7 +152,7 @@ pub(super) async fn serve<O: Owner>(
         return;
     };
     let logical = arrival.is_logical();
-    let open = Open::new(owner, arrival.facts(begun.pid, begun.settings));
+    let open = Open::new(commands, arrival.facts(begun.pid, begun.settings));
     drop(arrival);
     let passed = Passed {
         pump: Pump::new(logical),
@@ -165,7 +165,7 @@ pub(super) async fn serve<O: Owner>(
 
 /// How waiting for a decision ended.
 enum Decided<S> {
-    Owner(Decision<S>),
+    Commands(Decision<S>),
     ClientGone,
     Stopped,
 }
@@ -178,7 +178,7 @@ struct Passed {
 
 impl Passed {
     /// Passes messages until the session ends, or until the relay is to stream.
-    async fn run<O: Owner>(
+    async fn run<O: SlotCommands>(
         mut self,
         open: &Open<O>,
         stop: &mut Stop,
@@ -193,9 +193,9 @@ impl Passed {
             };
             match event {
                 Event::Query(query) => match self.decide(open, &query, stop).await {
-                    Decided::Owner(Decision::Pass) => self.pump.pass(query),
-                    Decided::Owner(Decision::Reply(messages)) => self.pump.answer(messages),
-                    Decided::Owner(Decision::Stream(stream)) => {
+                    Decided::Commands(Decision::Pass) => self.pump.pass(query),
+                    Decided::Commands(Decision::Reply(messages)) => self.pump.answer(messages),
+                    Decided::Commands(Decision::Stream(stream)) => {
                         let client = self.leave_primary().await?;
                         return Some((client, stream));
                     }
@@ -216,7 +216,7 @@ impl Passed {
     }
 
     /// What becomes of a query.
-    async fn decide<O: Owner>(
+    async fn decide<O: SlotCommands>(
         &mut self,
         open: &Open<O>,
         query: &[u8],
@@ -224,14 +224,14 @@ impl Passed {
     ) -> Decided<O::Stream> {
         // What the relay does not understand the primary may.
         let Ok(text) = query_text(query) else {
-            return Decided::Owner(Decision::Pass);
+            return Decided::Commands(Decision::Pass);
         };
         let Ok(command) = Command::parse(text) else {
-            return Decided::Owner(Decision::Pass);
+            return Decided::Commands(Decision::Pass);
         };
         tokio::select! {
             biased;
-            decision = open.decide(&command, text) => Decided::Owner(decision),
+            decision = open.decide(&command, text) => Decided::Commands(decision),
             // Nothing else can come while the query is held.
             _ = self.pump.next(&mut self.ends) => Decided::ClientGone,
             () = stop.told() => Decided::Stopped,
@@ -288,7 +288,7 @@ pub(super) async fn leave(primary: &mut Writer) {
 }
 
 /// Streams, and then serves what the client asks for until it leaves.
-async fn stream_on<O: Owner>(
+async fn stream_on<O: SlotCommands>(
     open: &Open<O>,
     mut client: Client,
     mut stream: O::Stream,
@@ -311,7 +311,7 @@ async fn stream_on<O: Owner>(
 }
 
 /// Serves a session without a primary until the relay is to stream again.
-async fn alone<O: Owner>(
+async fn alone<O: SlotCommands>(
     open: &Open<O>,
     client: Client,
     stop: &mut Stop,

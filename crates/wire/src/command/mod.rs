@@ -6,46 +6,40 @@ mod write;
 
 use crate::{Lsn, Timeline};
 
-/// Longest replication command that is parsed, in bytes: as long as a client's message may
-/// be. SQL is not parsed, and may be longer.
+/// Longest replication command that is parsed, in bytes. It is as long as a client's message
+/// may be. SQL is not parsed, and may be longer.
 pub const LIMIT: usize = crate::frame::FRONTEND_LIMIT;
 
-/// Longest name, in bytes. Servers cut off the rest, and so is it here.
+/// Longest name, in bytes. Servers cut longer names here, and so does this crate.
 pub const MOST_NAME: usize = 63;
 
 /// A replication command.
 ///
-/// Parsed as a server does ([`Command::parse`]), and written as a client of version 15 or
-/// later does (`Display`): whatever names and values hold, they are written so that they
-/// are read as one name or value. A zero byte, which no command can hold, is left out.
+/// [`Command::parse`] reads it as a server does, and `Display` writes it as a client of version
+/// 15 or later does. Whatever names and values hold, they are written so that they are read as
+/// one name or value. Zero bytes, which no command can hold, are left out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Command {
-    /// Who are you, on which timeline, and where does your WAL end?
+    /// Asks for the cluster's identifier, the timeline and the end of WAL.
     IdentifySystem,
-    /// A setting's value.
+    /// Asks for the value of a setting.
     Show {
-        /// The setting, in lower case.
+        /// In lower case.
         name: String,
     },
-    /// What is known about a slot.
     ReadReplicationSlot {
-        /// The slot.
         slot: String,
     },
-    /// A slot for physical replication.
     CreatePhysicalSlot {
-        /// The slot.
         slot: String,
-        /// It goes away with the session.
+        /// The slot is dropped with the session.
         temporary: bool,
-        /// It keeps WAL from now on, rather than from its first use.
+        /// The slot keeps WAL from now on, rather than from its first use.
         reserve_wal: bool,
     },
-    /// A slot for logical replication.
     CreateLogicalSlot {
-        /// The slot.
         slot: String,
-        /// It goes away with the session.
+        /// The slot is dropped with the session.
         temporary: bool,
         /// The output plugin.
         plugin: String,
@@ -53,72 +47,65 @@ pub enum Command {
         snapshot: SnapshotAction,
         /// Prepared transactions are decoded when they are prepared.
         two_phase: bool,
-        /// Standbys keep a copy of it (17 and later).
+        /// Standbys keep a copy of the slot (17 and later).
         failover: bool,
     },
-    /// Properties of a slot for logical replication change (17 and later).
+    /// Changes properties of a logical slot (17 and later).
     AlterReplicationSlot {
-        /// The slot.
         slot: String,
-        /// Names in lower case unless they were quoted, and values: FAILOVER, from 18 on
+        /// Names, in lower case unless they were quoted, and values: FAILOVER, and from 18 on
         /// TWO_PHASE. [`boolean`] reads them.
         options: Vec<(String, Option<String>)>,
     },
-    /// A slot goes away.
     DropReplicationSlot {
-        /// The slot.
         slot: String,
-        /// Wait until nobody uses it.
+        /// Wait until the slot is not in use.
         wait: bool,
     },
-    /// The file that says how a timeline came to be.
+    /// Asks for the history file of a timeline.
     TimelineHistory {
-        /// The timeline.
         timeline: Timeline,
     },
-    /// Physical streaming.
+    /// Starts physical streaming.
     StartReplication {
-        /// The slot to use.
         slot: Option<String>,
         /// The first byte to send.
         start: Lsn,
-        /// On which timeline; None is the server's own.
+        /// None is the server's own.
         timeline: Option<Timeline>,
     },
-    /// Logical streaming.
+    /// Starts logical streaming.
     StartLogical {
-        /// The slot to use.
         slot: String,
-        /// Transactions that end before it are left out; `0/0` and positions before the
-        /// slot's own stand for the slot's own.
+        /// Transactions that end before this position are left out. `0/0`, or a position before
+        /// the slot's own, stands for the slot's own.
         start: Lsn,
-        /// Options for the output plugin: names in lower case unless they were quoted, and
-        /// values. One that is given twice is here twice.
+        /// Options for the output plugin: names, in lower case unless they were quoted, and
+        /// values. An option that is given twice is here twice.
         options: Vec<(String, Option<String>)>,
     },
-    /// A replication command that is known but not spelled out here; its first word.
+    /// A replication command that is recognised but not parsed, by its first word.
     Other(&'static str),
-    /// No replication command, so SQL perhaps.
+    /// No replication command, so probably SQL.
     Sql,
 }
 
-/// What becomes of the snapshot that a slot for logical replication begins with.
+/// What becomes of the snapshot that a logical slot begins with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum SnapshotAction {
-    /// Other sessions may use it until the next command. What a command means that says
-    /// nothing about it.
+    /// Other sessions may use the snapshot until the next command. This is the default.
     #[default]
     Export,
-    /// The session's transaction uses it.
+    /// The transaction of the session uses it.
     Use,
-    /// Nothing.
+    /// There is no snapshot.
     Nothing,
 }
 
 impl SnapshotAction {
     const ALL: [Self; 3] = [Self::Export, Self::Use, Self::Nothing];
 
-    /// As option SNAPSHOT says it.
+    /// Its value of option SNAPSHOT.
     pub fn name(self) -> &'static str {
         match self {
             Self::Export => "export",
@@ -128,8 +115,8 @@ impl SnapshotAction {
     }
 }
 
-/// The value of a boolean option as servers read it, None being true; None if it is not
-/// one of theirs.
+/// The value of a boolean option as servers read it; an option without a value is true. None if
+/// the text is no boolean.
 pub fn boolean(value: Option<&str>) -> Option<bool> {
     let is = |known: &str| value.is_some_and(|value| value.eq_ignore_ascii_case(known));
     match value {

@@ -1,16 +1,16 @@
-//! From text to a command.
+//! Parses commands.
 
 use super::tokens::{Tokens, is_word, tokenize};
 use super::{Command, LIMIT, SnapshotAction, boolean};
 use crate::{Result, WireError};
 
-/// Commands that [`Command::Other`] stands for.
+/// First words that [`Command::Other`] stands for.
 const OTHERS: [&str; 2] = ["BASE_BACKUP", "UPLOAD_MANIFEST"];
 
 type Parser = fn(&mut Tokens<'_>) -> Result<Command>;
 
 impl Command {
-    /// Parses a command. An error is a replication command that makes no sense.
+    /// Parses a command. An error means that it begins as a replication command and is none.
     pub fn parse(text: &str) -> Result<Self> {
         let start = text.trim_start_matches(|c: char| c.is_ascii_whitespace());
         let length = start.find(|c| !is_word(c)).unwrap_or(start.len());
@@ -118,12 +118,12 @@ fn create_slot(tokens: &mut Tokens<'_>) -> Result<Command> {
             temporary,
             reserve_wal: reserve_wal.unwrap_or(false),
         }),
-        // An option of the other kind of slot.
+        // The option belongs to the other kind of slot.
         _ => Err(tokens.error()),
     }
 }
 
-/// What may be said when a slot is made. None is what was not said.
+/// Options of a new slot. None is an option that was not given.
 #[derive(Default)]
 struct SlotOptions {
     snapshot: Option<SnapshotAction>,
@@ -143,7 +143,7 @@ impl SlotOptions {
             }
             return Ok(options);
         }
-        // As clients before version 15 write it.
+        // Clients before version 15 write them like this.
         loop {
             let known = [
                 ("EXPORT_SNAPSHOT", "snapshot", Some("export")),
@@ -164,8 +164,7 @@ impl SlotOptions {
         }
     }
 
-    /// False if the option is unknown or was given before, or if the value is not one of its
-    /// values.
+    /// False if the option is unknown, was given before, or has no such value.
     fn set(&mut self, name: &str, value: Option<&str>) -> bool {
         if name == "snapshot" {
             let action = SnapshotAction::ALL

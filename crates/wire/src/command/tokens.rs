@@ -1,4 +1,4 @@
-//! The words of a command.
+//! The tokens of a command.
 
 use std::iter::Peekable;
 use std::str::Chars;
@@ -8,13 +8,13 @@ use crate::{Lsn, Result, Timeline, WireError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
-    /// A bare word or number, as it is written.
+    /// An unquoted name or number, as it is written.
     Word(String),
     /// A quoted identifier.
     Quoted(String),
     /// A string.
     Text(String),
-    /// Anything else is one character.
+    /// Any other character.
     Sign(char),
 }
 
@@ -43,7 +43,7 @@ impl<'a> Tokens<'a> {
         Ok(first)
     }
 
-    /// Takes the keyword if it is next.
+    /// Takes the keyword if it comes next.
     pub fn accept(&mut self, keyword: &str) -> bool {
         match self.left.split_first() {
             Some((Token::Word(word), left)) if word.eq_ignore_ascii_case(keyword) => {
@@ -65,7 +65,7 @@ impl<'a> Tokens<'a> {
         self.left.first() == Some(&Token::Sign(sign))
     }
 
-    /// Takes the sign if it is next.
+    /// Takes the sign if it comes next.
     pub fn sign(&mut self, sign: char) -> bool {
         let found = self.at_sign(sign);
         if found {
@@ -84,7 +84,7 @@ impl<'a> Tokens<'a> {
         Ok(name)
     }
 
-    /// Options of a command in parentheses: a name, and a word, number or string for most.
+    /// Options of a command, in parentheses: names, most of them with a word, number or string.
     pub fn generic_options(&mut self) -> Result<Vec<(String, Option<String>)>> {
         self.options(|tokens| {
             let value = match tokens.left.first() {
@@ -98,7 +98,7 @@ impl<'a> Tokens<'a> {
         })
     }
 
-    /// Options of an output plugin in parentheses: a name, and a string for most.
+    /// Options of an output plugin, in parentheses: names, most of them with a string.
     pub fn plugin_options(&mut self) -> Result<Vec<(String, Option<String>)>> {
         self.options(|tokens| {
             let Some(Token::Text(text)) = tokens.left.first() else {
@@ -148,7 +148,7 @@ impl<'a> Tokens<'a> {
     }
 }
 
-/// Cuts a name as a server does, between two characters.
+/// Cuts a name as a server does, but never inside a character.
 pub(crate) fn cut(name: &mut String) {
     let mut end = name.len().min(MOST_NAME);
     while !name.is_char_boundary(end) {
@@ -157,7 +157,7 @@ pub(crate) fn cut(name: &mut String) {
     name.truncate(end);
 }
 
-/// Letters, digits and what else a bare name or number may hold.
+/// The character may be a part of an unquoted name or number.
 pub(super) fn is_word(c: char) -> bool {
     c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii()
 }
@@ -191,7 +191,7 @@ pub(super) fn tokenize(text: &str) -> Result<Vec<Token>> {
     Ok(tokens)
 }
 
-/// What is between two quotes; a doubled quote is one.
+/// The text between two quotes; a doubled quote stands for one.
 fn quoted(chars: &mut Peekable<Chars<'_>>, quote: char, text: &str) -> Result<String> {
     let mut inside = String::new();
     while let Some(c) = chars.next() {

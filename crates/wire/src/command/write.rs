@@ -1,10 +1,10 @@
-//! From a command to text.
+//! Writes commands.
 
 use std::fmt::{self, Display, Formatter, Write};
 
 use super::Command;
 
-/// A text between quotes, so that it is read as one name or one string whatever it holds.
+/// Quoted so that it is read as one name or one string, whatever it holds.
 struct Quoted<'a> {
     text: &'a str,
     quote: char,
@@ -32,8 +32,8 @@ impl Display for Quoted<'_> {
     }
 }
 
-/// Options in parentheses, nothing if there are none. With `numbers`, 0 and 1 are written
-/// as such: where an option is boolean servers take them for no string.
+/// Writes options in parentheses, or nothing if there are none. With `numbers`, 0 and 1 are
+/// written without quotes: servers accept no string for a boolean option.
 fn options(
     f: &mut Formatter<'_>,
     options: &[(String, Option<String>)],
@@ -57,7 +57,7 @@ fn options(
     f.write_char(')')
 }
 
-/// True if a name is read as it is, without quotes.
+/// True if the name is read unchanged without quotes.
 fn is_plain(name: &str) -> bool {
     name.starts_with(|c: char| c.is_ascii_lowercase())
         && name
@@ -65,7 +65,7 @@ fn is_plain(name: &str) -> bool {
             .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'_')
 }
 
-/// As a client of version 15 or later writes it.
+/// Written as a client of version 15 or later does.
 impl Display for Command {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         match self {

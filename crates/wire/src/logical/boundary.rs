@@ -1,4 +1,4 @@
-//! Where transactions begin and end, told from a message's fixed fields.
+//! Where transactions begin and end, read from the fixed fields of messages.
 
 use super::{TRANSACTIONAL, tag};
 use crate::cursor::Cursor;
@@ -7,48 +7,43 @@ use crate::{Lsn, Result, WireError};
 /// A table or a type that later messages refer to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SchemaKey {
-    /// A table's object identifier.
+    /// Object identifier of a table.
     Relation(u32),
-    /// A type's object identifier.
+    /// Object identifier of a type.
     Type(u32),
 }
 
-/// What a message is to who only keeps transactions whole.
+/// What a message means to a reader that only keeps transactions whole.
 ///
-/// A *key* is where the record that ends the transaction starts, an *end* the position
-/// right after it. One transaction's end may be the next one's key.
+/// A *key* is the position at which the record that ends the transaction starts. An *end* is
+/// the position right after that record. The end of one transaction may be the key of the next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Boundary {
     /// A transaction begins: Begin, BeginPrepare.
-    Begin {
-        /// Its key.
-        key: Lsn,
-    },
-    /// It ends: Commit, Prepare.
+    Begin { key: Lsn },
+    /// The transaction ends: Commit, Prepare.
     End {
-        /// The key that it began with.
+        /// The key in the transaction's Begin.
         key: Lsn,
-        /// Its end.
         end: Lsn,
     },
-    /// A message outside of any transaction: CommitPrepared, RollbackPrepared, a Message
+    /// A message outside of any transaction: CommitPrepared, RollbackPrepared, or a Message
     /// that is not transactional.
     Whole {
-        /// Its key; only CommitPrepared says one.
+        /// Only CommitPrepared has one.
         key: Option<Lsn>,
-        /// Its end.
         end: Lsn,
     },
-    /// What a table or a type looks like from here on. It may stand wherever a change may.
+    /// Describes a table or a type from here on. May come wherever a change may.
     Schema(SchemaKey),
     /// Anything else inside a transaction.
     Change,
 }
 
-/// What `message` is, without a look at its rows or names.
+/// Classifies `message` without reading rows or names.
 ///
-/// Parts of transactions in progress are errors: nobody here asks for them
-/// (`streaming 'on'`), and their fields stand elsewhere.
+/// Messages of streamed transactions in progress are errors: no caller asks for them
+/// (`streaming 'on'`), and their fields have other places.
 #[inline]
 pub fn boundary(message: &[u8]) -> Result<Boundary> {
     match message.first().copied() {
@@ -94,7 +89,7 @@ fn other(message: &[u8]) -> Result<Boundary> {
         }
         tag::ROLLBACK_PREPARED => {
             cursor.u8()?;
-            // The first position is where what is rolled back was prepared.
+            // The first position is that of the prepare which is rolled back.
             let (_, end) = prepared(cursor, 16)?;
             Ok(Boundary::Whole { key: None, end })
         }
@@ -118,8 +113,8 @@ fn other(message: &[u8]) -> Result<Boundary> {
     }
 }
 
-/// The two positions that messages of two-phase commit begin with, once all of the rest is
-/// known to be there: `times` bytes of clocks, a transaction, the name it was prepared by.
+/// Reads the two positions that messages of two-phase commit begin with. Checks that the rest
+/// is there: `times` bytes of clocks, a transaction number, and the transaction's name.
 fn prepared(mut cursor: Cursor<'_>, times: usize) -> Result<(Lsn, Lsn)> {
     let positions = (cursor.valid_lsn()?, cursor.valid_lsn()?);
     cursor.take(times + 4)?;

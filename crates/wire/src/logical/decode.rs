@@ -1,4 +1,4 @@
-//! From bytes to a message.
+//! Decodes messages.
 
 use super::{
     Aborted, Commit, Context, Message, Old, Prepared, Relation, TRANSACTIONAL, TruncateOptions,
@@ -9,8 +9,8 @@ use crate::stream::Timestamp;
 use crate::{Result, WireError};
 
 impl<'a> Message<'a> {
-    /// Parses a message. In a stream, changes and what they refer to begin with the
-    /// transaction or subtransaction that made them, which is returned as well.
+    /// Parses a message. Inside a stream, changes and what they refer to begin with the number
+    /// of their transaction or subtransaction, which is returned as well.
     pub fn parse(bytes: &'a [u8], context: Context) -> Result<(Option<Xid>, Self)> {
         let mut cursor = Cursor::new(bytes, "message of pgoutput");
         let tag = cursor.u8()?;
@@ -142,7 +142,7 @@ fn prepared<'a>(cursor: &mut Cursor<'a>) -> Result<Prepared<'a>> {
     })
 }
 
-/// The new row, after a tag that was taken already.
+/// Reads the new row; its tag was read already.
 fn new<'a>(tag: u8, cursor: &mut Cursor<'a>) -> Result<Tuple<'a>> {
     match tag {
         b'N' => Tuple::parse(cursor),
@@ -178,7 +178,7 @@ fn delete<'a>(cursor: &mut Cursor<'a>) -> Result<Message<'a>> {
 fn truncate<'a>(cursor: &mut Cursor<'a>) -> Result<Message<'a>> {
     let number = cursor.u32()?;
     let options = TruncateOptions(cursor.u8()?);
-    // Nothing is set aside for what may not be there.
+    // No memory is reserved: the message may be shorter than the number says.
     let mut relations = Vec::new();
     for _ in 0..number {
         relations.push(cursor.u32()?);

@@ -1,17 +1,17 @@
-//! From a message to bytes.
+//! Encodes messages.
 
 use super::{Commit, Message, Prepared, TRANSACTIONAL, Tuple, Xid, has_xid, tag};
 use crate::cursor::{put_c_bytes, put_counted_bytes};
 use crate::stream::Timestamp;
 use crate::{Lsn, Result, WireError};
 
-/// The flags of messages that have some for later versions of the protocol.
+/// Value of flags that only later versions of the protocol define.
 const NO_FLAGS: u8 = 0;
 
 impl Message<'_> {
-    /// Appends the message. `xid` is the transaction or subtransaction of a change in a
-    /// stream, and None elsewhere. An error, after which `out` holds a part of the message,
-    /// if it has more columns or bytes than a message can have.
+    /// Appends the message. `xid` is the transaction or subtransaction of a change inside a
+    /// stream, and None elsewhere. Fails if the message has too many columns or bytes; `out`
+    /// then holds a part of it.
     pub fn encode(&self, xid: Option<Xid>, out: &mut Vec<u8>) -> Result<()> {
         out.push(self.tag());
         if let Some(Xid(xid)) = xid.filter(|_| has_xid(self.tag())) {
@@ -125,7 +125,7 @@ impl Message<'_> {
                     time(out, aborted.time);
                 }
             }
-            // StreamStop has no content, and the caller writes the others.
+            // StreamStop has no content, and the caller writes the other messages.
             _ => {}
         }
     }

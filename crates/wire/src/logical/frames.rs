@@ -1,15 +1,15 @@
-//! Messages as they go through a socket, one after the other: each a whole CopyData
-//! message of a walsender.
+//! Messages as they go through a socket, one after the other, each as a whole CopyData message
+//! of a walsender.
 //!
 //! ```text
 //! 'd' int32 length  'w' int64 lsn  int64 lsn  int64 sent_at  the message
 //! ```
 //!
-//! Numbers are big-endian; the length counts itself and all that follows it. Both
-//! positions are the message's own: `0/0` for all but the last message of a change.
+//! Numbers are big-endian. The length counts itself and all that follows it. Both positions are
+//! the message's own, which is `0/0` for all but the last message of a change.
 //!
-//! Kept in a file or in memory such frames can be sent as they are, from any frame's start
-//! to any frame's end.
+//! Frames that are kept in a file or in memory can be sent unchanged, from the start of any
+//! frame to the end of any frame.
 
 use crate::cursor::Cursor;
 use crate::frame::{self, LOGICAL_LIMIT};
@@ -24,34 +24,33 @@ pub const MOST_MESSAGE: usize = LOGICAL_LIMIT - XLOG_DATA_HEADER;
 
 const TAG: u8 = b'd';
 
-/// A frame's fields.
+/// The fields of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     /// Bytes of the whole frame.
     pub length: usize,
-    /// The message's position; `0/0` if it is not a change's last one.
+    /// Position of the message; `0/0` unless it is the last message of a change.
     pub lsn: Lsn,
-    /// The server's clock when it was made.
+    /// The server's clock when the message was made.
     pub sent_at: Timestamp,
 }
 
-/// A frame and where it is.
+/// A frame and its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameAt<'a> {
-    /// Its first byte, from the start of what is scanned.
+    /// Offset of its first byte in the bytes that are scanned.
     pub offset: usize,
     /// Bytes of the whole frame.
     pub length: usize,
-    /// The message's position; `0/0` if it is not a change's last one.
+    /// Position of the message; `0/0` unless it is the last message of a change.
     pub lsn: Lsn,
-    /// The server's clock when it was made.
+    /// The server's clock when the message was made.
     pub sent_at: Timestamp,
     /// The message: see [`super::Message`].
     pub message: &'a [u8],
 }
 
-/// Appends a frame. An error, and nothing is appended, if the message is longer than
-/// [`MOST_MESSAGE`].
+/// Appends a frame. Fails, and appends nothing, if the message is longer than [`MOST_MESSAGE`].
 pub fn put_frame(out: &mut Vec<u8>, lsn: Lsn, sent_at: Timestamp, message: &[u8]) -> Result<()> {
     let counted = u32::try_from(message.len() + 4 + XLOG_DATA_HEADER)
         .ok()
@@ -68,7 +67,7 @@ pub fn put_frame(out: &mut Vec<u8>, lsn: Lsn, sent_at: Timestamp, message: &[u8]
     Ok(())
 }
 
-/// What a frame's first bytes say.
+/// Reads a frame's header.
 pub fn header(bytes: [u8; FRAME_HEADER]) -> Result<Header> {
     let mut cursor = Cursor::new(&bytes, "frame");
     if cursor.u8()? != TAG {
@@ -92,7 +91,7 @@ pub fn header(bytes: [u8; FRAME_HEADER]) -> Result<Header> {
     })
 }
 
-/// The frame at the start of `bytes`; None if it is not whole yet.
+/// The frame at the start of `bytes`; None if a part of it is missing.
 pub fn first(bytes: &[u8]) -> Result<Option<FrameAt<'_>>> {
     let Some((&head, rest)) = bytes.split_first_chunk::<FRAME_HEADER>() else {
         return Ok(None);
@@ -111,7 +110,7 @@ pub fn first(bytes: &[u8]) -> Result<Option<FrameAt<'_>>> {
     }))
 }
 
-/// The frames in `bytes`, which must be whole frames from first to last.
+/// Iterates over `bytes`, which must be whole frames.
 pub fn scan(bytes: &[u8]) -> Scan<'_> {
     Scan {
         left: bytes,
@@ -119,7 +118,7 @@ pub fn scan(bytes: &[u8]) -> Scan<'_> {
     }
 }
 
-/// See [`scan`]. After an error there is nothing more.
+/// An error ends the iterator.
 #[derive(Debug, Clone)]
 pub struct Scan<'a> {
     left: &'a [u8],
@@ -127,7 +126,7 @@ pub struct Scan<'a> {
 }
 
 impl Scan<'_> {
-    /// Where the next frame begins; after an error, where the bytes in error do.
+    /// Where the next frame begins, or after an error the frame in error.
     pub fn offset(&self) -> usize {
         self.offset
     }

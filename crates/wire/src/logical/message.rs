@@ -4,150 +4,123 @@ use super::{Old, Relation, Tuple, Xid};
 use crate::Lsn;
 use crate::stream::Timestamp;
 
-/// A message. Which versions of the protocol know it is said where it is not all of them.
+/// A message. A version is named where not all versions of the protocol have the message.
 ///
-/// Commit, Prepare and their like have flags for later versions of the protocol: they are
-/// 0, and others are refused, as servers do.
+/// Commit, Prepare and similar messages have flags for later versions of the protocol. They are
+/// 0; other values are refused, as servers do.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Message<'a> {
-    /// A transaction begins. It is complete: its commit is known.
+    /// A transaction begins. It is committed already.
     Begin {
-        /// Where its commit record starts.
+        /// Where the commit record starts.
         final_lsn: Lsn,
-        /// When it was committed.
         commit_time: Timestamp,
-        /// The transaction.
         xid: Xid,
     },
-    /// It ends.
+    /// The transaction ends.
     Commit(Commit),
-    /// The transaction was replicated from elsewhere.
+    /// The transaction was replicated from another server.
     Origin {
-        /// Where it was committed there.
+        /// Position of its commit on that server.
         lsn: Lsn,
-        /// The origin's name.
+        /// Name of the replication origin.
         name: &'a [u8],
     },
-    /// What a table looks like. Comes before its first change, and anew after it changed.
+    /// Describes a table. Comes before its first change, and again after the table has changed.
     Relation(Relation<'a>),
-    /// What a type is called. Comes before a table that has it, unless it is built in.
+    /// Names a type. Comes before a table that uses it, unless the type is built in.
     Type {
-        /// Object identifier.
         id: u32,
-        /// Its schema; empty for `pg_catalog`.
+        /// Empty for `pg_catalog`.
         namespace: &'a [u8],
-        /// Its name.
         name: &'a [u8],
     },
-    /// A new row.
     Insert {
-        /// The table.
         relation: u32,
-        /// The row.
         new: Tuple<'a>,
     },
-    /// A changed row.
     Update {
-        /// The table.
         relation: u32,
-        /// What it was, if the key changed or the whole row identifies it.
+        /// The row before, if its key changed or if the whole row identifies it.
         old: Option<Old<'a>>,
-        /// What it is.
+        /// The row after.
         new: Tuple<'a>,
     },
-    /// A row is gone.
     Delete {
-        /// The table.
         relation: u32,
-        /// What it was.
+        /// The row before.
         old: Old<'a>,
     },
-    /// All rows are gone.
     Truncate {
-        /// How.
         options: TruncateOptions,
-        /// The tables.
         relations: Vec<u32>,
     },
     /// From `pg_logical_emit_message`.
     Message {
-        /// It belongs to the transaction around it; if not, it stands outside of any.
+        /// The message belongs to the transaction around it. If false, it stands outside of
+        /// any.
         transactional: bool,
         /// Where its record ends.
         lsn: Lsn,
-        /// Whose message it is.
         prefix: &'a [u8],
-        /// What it says.
         content: &'a [u8],
     },
     /// Changes of a transaction in progress follow (version 2).
     StreamStart {
-        /// The transaction.
         xid: Xid,
-        /// They are its first ones.
+        /// These are the first changes of the transaction.
         first: bool,
     },
-    /// They pause (version 2).
+    /// The changes pause (version 2).
     StreamStop,
-    /// A transaction that was streamed is committed (version 2).
+    /// A streamed transaction is committed (version 2).
     StreamCommit {
-        /// The transaction.
         xid: Xid,
-        /// Where and when.
         commit: Commit,
     },
-    /// A transaction that was streamed, or a part of one, is rolled back (version 2).
+    /// A streamed transaction, or a part of one, is rolled back (version 2).
     StreamAbort {
-        /// The transaction.
         xid: Xid,
-        /// Its part; the transaction itself if all of it is rolled back.
+        /// The subtransaction, or the transaction itself if all of it is rolled back.
         subxid: Xid,
-        /// Where and when (version 4, with `streaming 'parallel'`).
+        /// Present in version 4 with `streaming 'parallel'`.
         aborted: Option<Aborted>,
     },
-    /// A transaction begins that was prepared (version 3).
+    /// A prepared transaction begins (version 3).
     BeginPrepare(Prepared<'a>),
-    /// It ends (version 3).
+    /// A prepared transaction ends (version 3).
     Prepare(Prepared<'a>),
     /// A prepared transaction is committed (version 3). Positions and time are those of the
     /// commit.
     CommitPrepared(Prepared<'a>),
     /// A prepared transaction is rolled back (version 3).
     RollbackPrepared {
-        /// Where the record that prepared it ends.
+        /// Where the record of the prepare ends.
         prepare_end_lsn: Lsn,
-        /// Where the record that rolled it back ends.
+        /// Where the record of the rollback ends.
         rollback_end_lsn: Lsn,
-        /// When it was prepared.
         prepare_time: Timestamp,
-        /// When it was rolled back.
         rollback_time: Timestamp,
-        /// The transaction.
         xid: Xid,
-        /// The name it was prepared by.
+        /// The name under which it was prepared.
         gid: &'a [u8],
     },
-    /// A transaction that was streamed is prepared (version 3).
+    /// A streamed transaction is prepared (version 3).
     StreamPrepare(Prepared<'a>),
 }
 
-/// Where and when a transaction was committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Commit {
-    /// Where the commit's record starts.
+    /// Where the commit record starts.
     pub commit_lsn: Lsn,
-    /// Where it ends.
+    /// Where the commit record ends.
     pub end_lsn: Lsn,
-    /// When.
     pub commit_time: Timestamp,
 }
 
-/// Where and when a transaction was rolled back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Aborted {
-    /// Where.
     pub lsn: Lsn,
-    /// When.
     pub time: Timestamp,
 }
 
@@ -156,17 +129,16 @@ pub struct Aborted {
 pub struct Prepared<'a> {
     /// Where the step's record starts.
     pub lsn: Lsn,
-    /// Where it ends.
+    /// Where the step's record ends.
     pub end_lsn: Lsn,
-    /// When.
+    /// When the step was made.
     pub time: Timestamp,
-    /// The transaction.
     pub xid: Xid,
-    /// The name it is prepared by.
+    /// The name under which the transaction is prepared.
     pub gid: &'a [u8],
 }
 
-/// Options of a truncation, as bits.
+/// Options of TRUNCATE, as bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TruncateOptions(pub u8);
 
@@ -176,17 +148,17 @@ impl TruncateOptions {
         self.0 & 1 != 0
     }
 
-    /// Sequences that the tables own begin anew.
+    /// Sequences that the tables own are restarted.
     pub fn restart_identity(self) -> bool {
         self.0 & 2 != 0
     }
 }
 
-/// What a message's encoding depends on, besides itself.
+/// What a message's encoding depends on, besides the message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Context {
-    /// It stands between StreamStart and StreamStop.
+    /// The message stands between StreamStart and StreamStop.
     pub in_stream: bool,
-    /// Version 4 with `streaming 'parallel'`: StreamAbort says where and when.
+    /// Version 4 with `streaming 'parallel'`: StreamAbort has a position and a time.
     pub abort_details: bool,
 }

@@ -1,14 +1,14 @@
-//! What goes through the copy of logical streaming: the messages of output plugin
-//! `pgoutput`, protocol versions 1 to 4.
+//! Messages inside the copy of logical streaming: those of output plugin `pgoutput`, protocol
+//! versions 1 to 4.
 //!
-//! | what | for whom |
+//! | what | for a reader that |
 //! |---|---|
-//! | [`boundary`] | who only needs to know where transactions begin and end |
-//! | [`Message`] | who needs all of it |
-//! | [`frames`] | who keeps messages as they go through a socket |
+//! | [`boundary`] | only needs to know where transactions begin and end |
+//! | [`Message`] | needs all fields |
+//! | [`frames`] | keeps messages as they go through a socket |
 //!
-//! Text in messages is in the encoding that the client asked for when its session began,
-//! so it is bytes here.
+//! Text in messages has the encoding that the client asked for when its session began, so here
+//! it is bytes.
 
 mod boundary;
 mod decode;
@@ -23,11 +23,11 @@ pub use message::{Aborted, Commit, Context, Message, Prepared, TruncateOptions};
 pub use relation::{Column, MOST_COLUMNS, Relation, ReplicaIdentity};
 pub use tuple::{Old, Tuple, Value, Values};
 
-/// A transaction's number.
+/// The number of a transaction or subtransaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Xid(pub u32);
 
-/// True if a message of this kind begins with its transaction where it stands in a stream.
+/// True if this kind of message begins with its transaction's number inside a stream.
 fn has_xid(tag: u8) -> bool {
     matches!(
         tag,

@@ -1,4 +1,4 @@
-//! Tables in messages.
+//! Descriptions of tables.
 
 use crate::cursor::{Cursor, put_c_bytes};
 use crate::{Result, WireError};
@@ -9,18 +9,15 @@ pub const MOST_COLUMNS: usize = 1600;
 /// The flag of a column that belongs to the replica identity.
 const KEY: u8 = 1;
 
-/// What a table looks like.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Relation<'a> {
-    /// Its object identifier.
     pub id: u32,
-    /// Its schema; empty for `pg_catalog`.
+    /// Empty for `pg_catalog`.
     pub namespace: &'a [u8],
-    /// Its name.
     pub name: &'a [u8],
-    /// What updates and deletes say about rows.
+    /// Which columns of the row before come with updates and deletes.
     pub replica_identity: ReplicaIdentity,
-    /// The columns that are published.
+    /// Only columns that are published.
     pub columns: Vec<Column<'a>>,
 }
 
@@ -29,7 +26,7 @@ pub struct Relation<'a> {
 pub enum ReplicaIdentity {
     /// The primary key.
     Default,
-    /// Nothing.
+    /// No columns.
     Nothing,
     /// All columns.
     Full,
@@ -37,21 +34,19 @@ pub enum ReplicaIdentity {
     Index,
 }
 
-/// A column of a table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column<'a> {
-    /// 1 for a column of the replica identity; see [`Column::is_key`].
+    /// The lowest bit is set for a column of the replica identity; see [`Column::is_key`].
     pub flags: u8,
-    /// Its name.
     pub name: &'a [u8],
-    /// Object identifier of its type.
+    /// Object identifier of the type.
     pub kind: u32,
-    /// Modifier of the type, -1 for none.
+    /// Modifier of the type; -1 if it has none.
     pub modifier: i32,
 }
 
 impl Column<'_> {
-    /// It belongs to the replica identity.
+    /// The column belongs to the replica identity.
     pub fn is_key(&self) -> bool {
         self.flags & KEY != 0
     }
@@ -70,7 +65,7 @@ impl ReplicaIdentity {
     }
 }
 
-/// A number of columns, checked.
+/// Checks a number of columns.
 pub(super) fn columns(number: usize) -> Result<u16> {
     u16::try_from(number)
         .ok()

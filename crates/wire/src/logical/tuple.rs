@@ -1,4 +1,4 @@
-//! Rows in messages.
+//! Rows.
 
 use super::MOST_COLUMNS;
 use crate::cursor::{Cursor, put_counted_bytes};
@@ -9,16 +9,14 @@ const UNCHANGED: u8 = b'u';
 const TEXT: u8 = b't';
 const BINARY: u8 = b'b';
 
-/// One column's value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Value<'a> {
-    /// Null.
     Null,
-    /// A large value that an update did not touch; it is not sent.
+    /// A large value that the update did not change, and that is not sent.
     Unchanged,
-    /// The value as its type's output function writes it.
+    /// In the format of the type's output function.
     Text(&'a [u8]),
-    /// The value as its type's send function writes it.
+    /// In the format of the type's send function.
     Binary(&'a [u8]),
 }
 
@@ -45,16 +43,16 @@ impl<'a> Value<'a> {
     }
 }
 
-/// A row, checked and left where it is.
+/// A row that is checked, and left as bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tuple<'a> {
     columns: u16,
-    /// Values, each known to be whole.
+    /// All values; each is known to be complete.
     bytes: &'a [u8],
 }
 
 impl<'a> Tuple<'a> {
-    /// A row of `values`, written into `buffer`.
+    /// Makes a row of `values`, in `buffer`.
     pub fn new(values: &[Value<'_>], buffer: &'a mut Vec<u8>) -> Result<Self> {
         let columns = super::relation::columns(values.len())?;
         buffer.clear();
@@ -85,17 +83,15 @@ impl<'a> Tuple<'a> {
         out.extend_from_slice(self.bytes);
     }
 
-    /// Number of columns.
     pub fn len(&self) -> usize {
         self.columns.into()
     }
 
-    /// True if there are no columns.
     pub fn is_empty(&self) -> bool {
         self.columns == 0
     }
 
-    /// The values in the order of the relation's columns.
+    /// In the order of the relation's columns.
     pub fn values(&self) -> Values<'a> {
         Values {
             left: self.columns,
@@ -104,7 +100,6 @@ impl<'a> Tuple<'a> {
     }
 }
 
-/// See [`Tuple::values`].
 #[derive(Debug, Clone)]
 pub struct Values<'a> {
     left: u16,
@@ -130,21 +125,20 @@ impl ExactSizeIterator for Values<'_> {}
 /// What an update or a delete says about the row before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Old<'a> {
-    /// The columns of the replica identity; others are null.
+    /// The columns of the replica identity; all others are null.
     Key(Tuple<'a>),
     /// The whole row, as with `REPLICA IDENTITY FULL`.
     Row(Tuple<'a>),
 }
 
 impl<'a> Old<'a> {
-    /// The row.
     pub fn tuple(&self) -> Tuple<'a> {
         match self {
             Self::Key(tuple) | Self::Row(tuple) => *tuple,
         }
     }
 
-    /// After a tag that was taken already; None if the tag is another one.
+    /// Parses the row after `tag`, which was read already. None if this is another tag.
     pub(super) fn parse(tag: u8, cursor: &mut Cursor<'a>) -> Result<Option<Self>> {
         match tag {
             b'K' => Tuple::parse(cursor).map(|tuple| Some(Self::Key(tuple))),

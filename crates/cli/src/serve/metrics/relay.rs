@@ -1,14 +1,13 @@
-//! What relays say in their consoles. Names, meaning and units are those of a relay's own
-//! metrics (`crates/relay/src/metrics.rs`); label `node` tells which relay it is.
+//! Metrics of relays, from their consoles. Names, meanings and units are those of a relay's own
+//! metrics (`crates/relay/src/metrics.rs`). Label `node` tells which relay it is.
 
 use lockstep_lag::monitor::State;
 use lockstep_lag::relay::{Group, RelaySlot};
-use lockstep_relay::exposition::Exposition;
-use lockstep_relay::metrics::GROUP_STATES;
+use lockstep_lag::states::GroupState;
+use lockstep_service::exposition::Exposition;
 
 use super::{Family, family, flag};
 
-/// A value of a group.
 type OfGroup = fn(&Group) -> u64;
 
 const GROUP_FAMILIES: &[(Family, OfGroup)] = &[
@@ -46,7 +45,6 @@ const GROUP_FAMILIES: &[(Family, OfGroup)] = &[
     ),
 ];
 
-/// A value of a subscriber's slot.
 type OfSlot = fn(&RelaySlot) -> u64;
 
 const SLOT_FAMILIES: &[(Family, OfSlot)] = &[
@@ -76,7 +74,6 @@ const SLOT_FAMILIES: &[(Family, OfSlot)] = &[
     ),
 ];
 
-/// Groups and slots of every relay.
 pub fn relays(text: &mut Exposition, state: &State) {
     let relays = || {
         let nodes = state.nodes.iter();
@@ -90,9 +87,13 @@ pub fn relays(text: &mut Exposition, state: &State) {
     family(text, &about);
     for (node, relay) in relays() {
         for group in &relay.groups {
-            for state in GROUP_STATES {
-                let labels = [("node", node), ("group", &group.name), ("state", state)];
-                text.sample(about.0, &labels, &flag(group.state == state).to_string());
+            for state in GroupState::KNOWN {
+                let labels = [
+                    ("node", node),
+                    ("group", &group.name),
+                    ("state", state.name()),
+                ];
+                text.sample(about.0, &labels, &flag(group.state == *state).to_string());
             }
         }
     }

@@ -1,4 +1,4 @@
-//! The text is as recorded, can be read back, and the documentation names every family.
+//! The text is as recorded and can be parsed, and the documentation names every family.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -33,7 +33,7 @@ fn the_text_is_as_recorded() {
     assert_eq!(text, recorded, "UPDATE_SNAPSHOTS=1 records it");
 }
 
-/// Families by the text itself.
+/// Names of the families in a text.
 fn families(text: &str) -> BTreeSet<String> {
     let types = text.lines().filter_map(|line| line.strip_prefix("# TYPE "));
     types
@@ -59,7 +59,7 @@ fn the_documentation_names_every_family_and_no_other() {
 #[test]
 fn no_sample_appears_twice_and_each_follows_its_family() {
     let mut state = full();
-    // Two walreceivers that nobody named call themselves alike.
+    // Two walreceivers that were not named on the command line, and have equal names.
     let mut double = state.links[0].clone();
     double.lag_ms = 9_000.0;
     state.links.push(double);
@@ -76,7 +76,7 @@ fn no_sample_appears_twice_and_each_follows_its_family() {
             assert!(seen.insert(series.to_owned()), "{line}");
         }
     }
-    // The worse of two counts.
+    // The one with the longer lag counts.
     assert!(text.contains(
         "lockstep_lag_seconds{upstream=\"primary\",replica=\"standby\",kind=\"physical\"} 9\n"
     ));

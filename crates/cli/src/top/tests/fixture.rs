@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
-use lockstep_lag::links::{Kind, Stage};
+use lockstep_lag::links::{LinkKind, Stage};
 use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
 use lockstep_lag::node::Role;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::states::WalStatus;
 use lockstep_wire::Lsn;
 
 /// 2026-11-21 20:05:12 UTC.
@@ -58,7 +59,7 @@ fn lsn(mb: u64) -> Lsn {
 }
 
 /// A link on which each stage holds so many megabytes.
-pub fn link(replica: &str, kind: Kind, lag_ms: f64, held: [u64; 4]) -> LinkState {
+pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkState {
     let mut stages = Stage::ALL.map(|stage| StageState {
         name: stage.name(kind),
         bytes: 0,
@@ -68,8 +69,8 @@ pub fn link(replica: &str, kind: Kind, lag_ms: f64, held: [u64; 4]) -> LinkState
     }
     let at = |stages: usize| lsn(500 - held[..stages].iter().sum::<u64>());
     let (flush, replay) = match kind {
-        Kind::Physical => (3, 4),
-        Kind::Logical => (4, 3),
+        LinkKind::Physical => (3, 4),
+        LinkKind::Logical => (4, 3),
     };
     LinkState {
         id: format!("primary/{replica}"),
@@ -139,10 +140,10 @@ pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding
 fn slot(name: &str, kind: &str, active: bool) -> Slot {
     Slot {
         slot_name: name.to_owned(),
-        slot_type: kind.to_owned(),
+        slot_type: kind.into(),
         active,
         restart_lsn: Some(lsn(498)),
-        wal_status: Some("reserved".to_owned()),
+        wal_status: Some(WalStatus::Reserved),
         ..Slot::default()
     }
 }
@@ -157,13 +158,13 @@ pub fn calm() -> State {
             node("subscriber", Role::Subscriber),
         ],
         vec![
-            link("standby1", Kind::Physical, 3.0, [0; 4]),
+            link("standby1", LinkKind::Physical, 3.0, [0; 4]),
             LinkState {
                 visible_ms: Some(12.0),
-                ..link("standby2", Kind::Physical, 41.0, [0, 0, 0, 1])
+                ..link("standby2", LinkKind::Physical, 41.0, [0, 0, 0, 1])
             },
-            link("subscriber", Kind::Logical, 8.0, [0; 4]),
-            link("warehouse_export", Kind::Logical, 0.0, [0; 4]),
+            link("subscriber", LinkKind::Logical, 8.0, [0; 4]),
+            link("warehouse_export", LinkKind::Logical, 0.0, [0; 4]),
         ],
         Vec::new(),
     )
@@ -230,12 +231,12 @@ pub fn trouble() -> State {
             skewed,
         ],
         vec![
-            link("standby1", Kind::Physical, 12_300.0, [0, 1, 0, 45]),
-            link("first", Kind::Logical, 350.0, [0, 0, 0, 2]),
-            link("second", Kind::Logical, 6.0, [0; 4]),
+            link("standby1", LinkKind::Physical, 12_300.0, [0, 1, 0, 45]),
+            link("first", LinkKind::Logical, 350.0, [0, 0, 0, 2]),
+            link("second", LinkKind::Logical, 6.0, [0; 4]),
             link(
                 "a_slot_with_a_very_long_name_of_some_team",
-                Kind::Logical,
+                LinkKind::Logical,
                 71_000.0,
                 [310, 0, 0, 0],
             ),
@@ -282,7 +283,7 @@ fn findings() -> Vec<Finding> {
 pub fn relayed() -> State {
     let group = |name: &str, state: &str, reason: Option<&str>| Group {
         name: name.to_owned(),
-        state: state.to_owned(),
+        state: state.into(),
         reason: reason.map(str::to_owned),
         received: Some(lsn(499)),
         durable: Some(lsn(498)),
@@ -308,7 +309,7 @@ pub fn relayed() -> State {
             ..RelaySlot::default()
         }],
     });
-    let mut behind = link("subscriber", Kind::Logical, 900.0, [0, 0, 3, 0]);
+    let mut behind = link("subscriber", LinkKind::Logical, 900.0, [0, 0, 3, 0]);
     behind.upstream = "relay".to_owned();
     behind.id = "relay/subscriber".to_owned();
     state(
@@ -318,8 +319,8 @@ pub fn relayed() -> State {
             node("subscriber", Role::Subscriber),
         ],
         vec![
-            link("relay (app)", Kind::Logical, 4.0, [0; 4]),
-            link("relay (shop)", Kind::Logical, 20_000.0, [9, 0, 0, 0]),
+            link("relay (app)", LinkKind::Logical, 4.0, [0; 4]),
+            link("relay (shop)", LinkKind::Logical, 20_000.0, [9, 0, 0, 0]),
             behind,
         ],
         vec![finding(
@@ -341,7 +342,7 @@ pub fn crowd() -> State {
         let held = u64::from(number % 7 == 0);
         links.push(link(
             &name,
-            Kind::Physical,
+            LinkKind::Physical,
             held as f64 * 1000.0 * f64::from(number),
             [0, 0, 0, held],
         ));

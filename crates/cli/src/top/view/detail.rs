@@ -1,9 +1,10 @@
 //! Everything about one node: its way from the upstream, its lag over time, what was found
 //! there with evidence and remedies, and the node itself. Longer than the screen, so it scrolls.
 
-use lockstep_lag::links::Kind;
+use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::rules::percent;
+use lockstep_lag::states::WalStatus;
 use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -16,7 +17,7 @@ use crate::doctor::text::finding_lines;
 use crate::text::{count, wrapped};
 use crate::top::figures::{bytes, cut_name, left, one_line, right, time, width};
 use crate::top::model::Model;
-use crate::top::rows::Row;
+use crate::top::rows::TopRow;
 
 /// Longest bar of a stage.
 const BAR: usize = 30;
@@ -32,7 +33,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &mut Model, theme: 
     scrolled(frame, area, lines, model.scroll);
 }
 
-fn lines(model: &Model, row: &Row, columns: usize, theme: Theme) -> Vec<Line<'static>> {
+fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<'static>> {
     let state = &*model.state;
     let link = row.link.and_then(|index| state.links.get(index));
     let node = row.node.and_then(|index| state.nodes.get(index));
@@ -129,8 +130,8 @@ impl Page {
     fn way(&mut self, link: &LinkState) {
         self.title("Positions, and the bytes between each and the one before");
         let (taken, last) = match link.kind {
-            Kind::Physical => (("flushed", link.flush_lsn), ("replayed", link.replay_lsn)),
-            Kind::Logical => (("applied", link.replay_lsn), ("flushed", link.flush_lsn)),
+            LinkKind::Physical => (("flushed", link.flush_lsn), ("replayed", link.replay_lsn)),
+            LinkKind::Logical => (("applied", link.replay_lsn), ("flushed", link.flush_lsn)),
         };
         let most = link
             .stages
@@ -171,7 +172,7 @@ impl Page {
         self.lines.push(Line::from(vec![Span::raw(text), bar]));
     }
 
-    fn findings(&mut self, state: &State, row: &Row) {
+    fn findings(&mut self, state: &State, row: &TopRow) {
         if row.findings.is_empty() {
             return;
         }
@@ -313,7 +314,7 @@ impl Page {
                 if slot.active { "yes" } else { "no" },
                 right(&kept, 7),
                 right(&safe, 7),
-                slot.wal_status.as_deref().unwrap_or("-"),
+                slot.wal_status.as_ref().map_or("-", WalStatus::name),
             )));
         }
     }

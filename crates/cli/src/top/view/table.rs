@@ -11,7 +11,7 @@ use crate::top::figures::{
     bar, bytes, cut, cut_name, left, legend, one_line, parts, right, time, width,
 };
 use crate::top::model::Model;
-use crate::top::rows::{Row, SortBy};
+use crate::top::rows::{SortBy, TopRow};
 
 /// Lines below the table: a rule, the node, its cause, what to do.
 const PANE: u16 = 4;
@@ -76,7 +76,7 @@ struct Plan {
 }
 
 impl Plan {
-    fn new(columns: usize, rows: &[Row]) -> Self {
+    fn new(columns: usize, rows: &[TopRow]) -> Self {
         let longest = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);
         // Only width beyond 80 columns goes to long names and sparklines, by parts.
         let more = columns.saturating_sub(80);
@@ -167,7 +167,7 @@ fn heads(model: &Model, plan: &Plan) -> String {
     text
 }
 
-fn line<'a>(model: &Model, row: &Row, plan: &Plan, selected: bool, theme: Theme) -> Line<'a> {
+fn line<'a>(model: &Model, row: &TopRow, plan: &Plan, selected: bool, theme: Theme) -> Line<'a> {
     let style = theme.status(row.status);
     let marks = format!("{}{}", if selected { '>' } else { ' ' }, row.status.mark());
     let name = left(&cut_name(&row.name, plan.name), plan.name);
@@ -191,7 +191,7 @@ fn line<'a>(model: &Model, row: &Row, plan: &Plan, selected: bool, theme: Theme)
     }
 }
 
-fn cell(model: &Model, row: &Row, column: Column, wide: usize) -> String {
+fn cell(model: &Model, row: &TopRow, column: Column, wide: usize) -> String {
     let figure = |text: Option<String>| right(&text.unwrap_or_else(|| "-".to_owned()), wide);
     match column {
         Column::Kind => left(&row.kind, wide),
@@ -217,7 +217,7 @@ pub(super) fn reach(model: &Model) -> Reach {
 }
 
 /// In words if they fit, else in fewer words.
-fn cause(row: &Row, columns: usize) -> String {
+fn cause(row: &TopRow, columns: usize) -> String {
     match width(&row.cause) > columns {
         true => cut(&row.label, columns),
         false => row.cause.clone(),

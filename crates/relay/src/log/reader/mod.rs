@@ -13,8 +13,8 @@ use super::index::Entry;
 use super::position::{LogPosition, Place};
 use super::scan::Segment;
 use super::schema::Schema;
-use super::segment::{CHUNK_BYTES, Kind, Record, SEGMENT_HEADER, file_name};
-use super::state::Shared;
+use super::segment::{CHUNK_BYTES, Record, RecordKind, SEGMENT_HEADER, file_name};
+use super::state::LogState;
 use super::storage::Storage;
 use crate::lock::lock;
 
@@ -183,7 +183,7 @@ impl<S: Storage> Reader<S> {
         let mut schema = Schema::default();
         while self.place.offset < entry.bytes {
             let record = self.record(entry, next)?;
-            if record.header.kind != Kind::Schema {
+            if record.header.kind != RecordKind::Schema {
                 break;
             }
             schema.scan(&record.payload)?;
@@ -494,7 +494,7 @@ impl<S: Storage> Reader<S> {
 }
 
 /// What was asked for is no longer there.
-fn gone<F>(shared: &Shared<F>, from: Lsn) -> LogError {
+fn gone<F>(shared: &LogState<F>, from: Lsn) -> LogError {
     match shared.index.oldest() {
         Some(oldest) if oldest.is_damaged() => LogError::Corrupt {
             segment: oldest.sequence,

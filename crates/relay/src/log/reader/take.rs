@@ -8,7 +8,7 @@ use lockstep_wire::logical::{Boundary, boundary, frames};
 use super::{Origin, Piece, Reader};
 use crate::log::cache::Chunk;
 use crate::log::error::{LogError, Result};
-use crate::log::segment::Kind;
+use crate::log::segment::RecordKind;
 use crate::log::storage::Storage;
 use crate::log::units::key_of;
 
@@ -30,7 +30,7 @@ impl<S: Storage> Reader<S> {
         self.begin_session(chunk, skip);
         let found = match chunk.kind {
             _ if marks.last_key < from && !marks.schema => None,
-            Kind::Frames => self.find_in_frames(chunk, skip, from)?,
+            RecordKind::Frames => self.find_in_frames(chunk, skip, from)?,
             _ => (marks.first_key >= from).then_some(skip),
         };
         match found {
@@ -97,7 +97,7 @@ impl<S: Storage> Reader<S> {
         self.begin_session(chunk, skip);
         let limit = self.limit.filter(|limit| marks.last_key >= *limit);
         match chunk.kind {
-            Kind::Frames if self.schema.is_some() || limit.is_some() => {
+            RecordKind::Frames if self.schema.is_some() || limit.is_some() => {
                 self.take_frames(chunk, skip, origin)
             }
             // It is a unit of its own if it has a key.

@@ -102,7 +102,7 @@ async fn a_client_that_leaves_while_something_is_decided_is_noticed() {
     scene.settle().await;
     drop(scene.client);
     ended(scene.session).await;
-    assert!(scene.owner.given_up.load(Ordering::Relaxed));
+    assert!(scene.commands.given_up.load(Ordering::Relaxed));
 }
 
 /// Says what it was asked and by whom.
@@ -119,7 +119,7 @@ impl ConsoleService for Repeats {
 async fn console(admin_role: Option<&str>) -> (Scene, String) {
     let (client, client_end) = duplex(PIPE);
     let (mut primary, primary_end) = duplex(PIPE);
-    let owner = Arc::new(Scripted::default());
+    let commands = Arc::new(Scripted::default());
     let (stopper, stop) = stop::channel();
     let (start, packet) = start(&[
         ("user", "me"),
@@ -139,7 +139,7 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         database: "postgres".to_owned(),
         admin_role: admin_role.map(str::to_owned),
     };
-    let theirs = Arc::clone(&owner);
+    let theirs = Arc::clone(&commands);
     let session = tokio::spawn(async move {
         let client = Transport::Other(Box::new(client_end)).client();
         let primary = Transport::Other(Box::new(primary_end));
@@ -156,7 +156,7 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
     let mut scene = Scene {
         client,
         primary,
-        owner,
+        commands,
         stopper,
         session,
         piece: PIPE,
@@ -198,8 +198,8 @@ async fn the_console_answers_with_the_roles_rights() {
     scene.client_gets(&back(Backend::ReadyForQuery(b'I'))).await;
     scene.stopper.stop();
     scene.client_gets_error("FATAL", "57P01").await;
-    let owner = scene.ends().await;
-    assert_eq!(owner.seen(), ["opened 7", "closed 7"]);
+    let commands = scene.ends().await;
+    assert_eq!(commands.seen(), ["opened 7", "closed 7"]);
 }
 
 #[tokio::test]
@@ -221,6 +221,6 @@ async fn without_an_answer_about_rights_there_is_no_console() {
         scene.primary.shutdown().await.unwrap();
         scene.client_gets_error("FATAL", sqlstate).await;
         assert_eq!(rest(&mut scene.client).await, b"");
-        assert!(scene.owner.seen().is_empty());
+        assert!(scene.commands.seen().is_empty());
     }
 }

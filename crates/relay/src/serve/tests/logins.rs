@@ -42,7 +42,7 @@ async fn what_a_client_sends_too_early_waits_for_its_time() {
     scene.primary_says(&welcome()).await;
     scene.client_gets(&done("REPLIED")).await;
     assert_eq!(
-        scene.owner.seen(),
+        scene.commands.seen(),
         ["opened 7", "DROP_REPLICATION_SLOT reply"]
     );
 }
@@ -54,8 +54,8 @@ async fn a_refusal_of_the_primary_is_the_end() {
     last.extend(back(Backend::ErrorResponse(Report::fatal("3D000", "no"))));
     scene.primary_says(&last).await;
     scene.primary.shutdown().await.unwrap();
-    let owner = scene.ends().await;
-    assert!(owner.seen().is_empty());
+    let commands = scene.ends().await;
+    assert!(commands.seen().is_empty());
 }
 
 #[tokio::test]

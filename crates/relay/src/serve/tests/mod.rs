@@ -21,7 +21,7 @@ use tokio::time::timeout;
 use super::pass::{self, Arrival};
 use super::stop::{self, Stopper};
 use super::transport::Transport;
-use crate::session::{After, Client, Decision, Facts, Owner, Stream};
+use crate::session::{After, Client, Decision, Facts, SlotCommands, Stream};
 
 /// Bytes that a pipe holds.
 const PIPE: usize = 1024;
@@ -52,7 +52,7 @@ impl Drop for GivenUp {
     }
 }
 
-impl Owner for Scripted {
+impl SlotCommands for Scripted {
     type Stream = Echo;
 
     async fn decide(&self, _: &Facts, _: &Command, text: &str) -> Decision<Echo> {
@@ -190,7 +190,7 @@ const USUAL: &[(&str, &str)] = &[("user", "me"), ("database", "db")];
 struct Scene {
     client: DuplexStream,
     primary: DuplexStream,
-    owner: Arc<Scripted>,
+    commands: Arc<Scripted>,
     stopper: Stopper,
     session: JoinHandle<()>,
     /// Bytes written at a time.
@@ -202,7 +202,7 @@ impl Scene {
     async fn begin(parameters: &[(&str, &str)]) -> Self {
         let (client, client_end) = duplex(PIPE);
         let (mut primary, primary_end) = duplex(PIPE);
-        let owner = Arc::new(Scripted::default());
+        let commands = Arc::new(Scripted::default());
         let (stopper, stop) = stop::channel();
         let (start, packet) = start(parameters);
         let length = packet.len();
@@ -213,7 +213,7 @@ impl Scene {
             start,
             packet,
         };
-        let theirs = Arc::clone(&owner);
+        let theirs = Arc::clone(&commands);
         let session = tokio::spawn(async move {
             let client = Transport::Other(Box::new(client_end)).client();
             let primary = Transport::Other(Box::new(primary_end));
@@ -223,7 +223,7 @@ impl Scene {
         Self {
             client,
             primary,
-            owner,
+            commands,
             stopper,
             session,
             piece: PIPE,
@@ -277,7 +277,7 @@ impl Scene {
         assert_eq!(rest(&mut self.primary).await, b"");
         drop(self.primary);
         ended(self.session).await;
-        self.owner
+        self.commands
     }
 
     /// Lets everything happen that can.

@@ -48,9 +48,9 @@ async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {
             .await;
         scene.client_gets(&back(Backend::CopyBothResponse)).await;
         scene.client_says(&front(Frontend::CopyData(b"bye"))).await;
-        let owner = scene.ends().await;
+        let commands = scene.ends().await;
         assert_eq!(
-            owner.seen(),
+            commands.seen(),
             [
                 "opened 7",
                 "IDENTIFY_SYSTEM",
@@ -83,8 +83,8 @@ async fn nobody_is_asked_in_other_sessions() {
         scene.primary_says(&done("DROP_REPLICATION_SLOT")).await;
         scene.passes_up(&front(Frontend::Terminate)).await;
         drop(std::mem::replace(&mut scene.primary, duplex(1).0));
-        let owner = scene.ends().await;
-        assert_eq!(owner.seen(), ["opened 7", "closed 7"]);
+        let commands = scene.ends().await;
+        assert_eq!(commands.seen(), ["opened 7", "closed 7"]);
     }
 }
 
@@ -123,7 +123,7 @@ async fn queries_that_are_long_or_early_or_strange_pass() {
         scene.passes_up(&other(b'Q', strange)).await;
         scene.primary_says(&done("x")).await;
     }
-    assert_eq!(scene.owner.seen(), ["opened 7", "SELECT 1"]);
+    assert_eq!(scene.commands.seen(), ["opened 7", "SELECT 1"]);
     scene
         .client_says(&query("DROP_REPLICATION_SLOT reply"))
         .await;
@@ -140,7 +140,7 @@ async fn an_answer_waits_for_the_end_of_the_primarys_message() {
         .client_says(&query("DROP_REPLICATION_SLOT reply"))
         .await;
     scene.settle().await;
-    assert_eq!(scene.owner.seen().len(), 2);
+    assert_eq!(scene.commands.seen().len(), 2);
     scene.primary_says(end).await;
     scene.client_gets(&done("REPLIED")).await;
     // The same before streaming begins.
@@ -201,7 +201,7 @@ async fn a_client_that_leaves_takes_its_session_with_it() {
     let Scene {
         mut client,
         mut primary,
-        owner,
+        commands,
         session,
         stopper,
         ..
@@ -211,7 +211,7 @@ async fn a_client_that_leaves_takes_its_session_with_it() {
         .await
         .unwrap();
     comes(async {
-        while owner.seen().len() < 2 {
+        while commands.seen().len() < 2 {
             tokio::task::yield_now().await;
         }
         Ok(())
@@ -219,9 +219,9 @@ async fn a_client_that_leaves_takes_its_session_with_it() {
     .await;
     drop(client);
     ended(session).await;
-    assert!(owner.given_up.load(Ordering::Relaxed));
+    assert!(commands.given_up.load(Ordering::Relaxed));
     assert_eq!(rest(&mut primary).await, b"");
-    assert_eq!(owner.seen().pop().unwrap(), "closed 7");
+    assert_eq!(commands.seen().pop().unwrap(), "closed 7");
     drop(stopper);
 }
 
@@ -281,7 +281,7 @@ async fn stopping_is_said_between_messages() {
     scene.settle().await;
     scene.stopper.stop();
     scene.client_gets_error("FATAL", "57P01").await;
-    assert!(scene.owner.given_up.load(Ordering::Relaxed));
+    assert!(scene.commands.given_up.load(Ordering::Relaxed));
     // Alone.
     let mut scene = Scene::ready(LOGICAL).await;
     scene

@@ -81,7 +81,7 @@ async fn all_is_heard(seed: u64, time: Duration) {
         sessions += 1;
         let parameters = if rng.bool() { USUAL } else { LOGICAL };
         let scene = Scene::ready(parameters).await;
-        // The owner lets everything pass: no query ends in a word that it knows.
+        // The relay lets everything pass: no query ends in a word that it knows.
         let up = messages(&mut rng, b"QQQdcfPBESFHp?");
         let down = messages(&mut rng, b"ZZTDCENSAd?");
         let (client_reader, client_writer) = tokio::io::split(scene.client);

@@ -1,0 +1,370 @@
+//! `lockstep demo`: a stock standby and a Lockstep standby under the same readers, one
+//! after the other, on the same cores, each from fresh data.
+
+mod report;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::machine;
+use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_lab::workload::{APP_ROLE, Workload};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::args::{Output, ServerArgs};
+use crate::audience::{Ahead, Audience, Phase, Trials};
+use crate::host::{Host, absolute};
+use crate::plot::trials::panels;
+use crate::trial::{self, Outcome, Size, TrialFigures, TrialSpec, Variant};
+use crate::{BenchError, Result, text};
+
+/// Smallest and largest pgbench scale: the largest still loads in half a minute.
+const SCALES: (u32, u32) = (5, 80);
+
+/// Full load before the measurement begins, at most, in seconds.
+const WARMUP: u32 = 5;
+
+/// Megabytes that a run may need.
+const SPACE_MB: u64 = 6_000;
+
+/// The extension's statistics, one view each.
+const VIEWS: [&str; 3] = [
+    "lockstep_stat_replay",
+    "lockstep_stat_priority",
+    "lockstep_stat_throttle",
+];
+
+/// `lockstep demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Seconds that each of the two standbys is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 45, value_parser = value_parser!(u32).range(1..=3600))]
+    pub duration: u32,
+    /// Clients that write to the primary
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=900))]
+    pub writers: u32,
+    /// Clients that read from the standby
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
+    pub readers: u32,
+    /// What readers do: one row by key, or a sum over 3,000 rows
+    #[arg(long, value_enum, value_name = "QUERY", default_value_t = ReadQuery::Aggregate)]
+    pub read_query: ReadQuery,
+    /// Keep the primary and the Lockstep standby running, and say how to connect and remove them
+    #[arg(long)]
+    pub keep: bool,
+    /// Format of the result on standard output; with json, progress goes to standard error
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    pub output: Output,
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "build/demo/report.html")]
+    pub report: PathBuf,
+    /// Which servers to use.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// What readers do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReadQuery {
+    /// One row by primary key.
+    Select,
+    /// A sum over 3,000 consecutive rows.
+    Aggregate,
+}
+
+impl ReadQuery {
+    pub fn workload(self) -> Workload {
+        match self {
+            Self::Select => Workload::Select,
+            Self::Aggregate => Workload::Aggregate,
+        }
+    }
+
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Select => "one row by primary key",
+            Self::Aggregate => "a sum over 3,000 consecutive rows",
+        }
+    }
+}
+
+/// What the demo found, as JSON prints it and the report shows it.
+#[derive(Debug, Serialize)]
+pub struct Findings {
+    pub name: &'static str,
+    pub postgresql: String,
+    pub machine: String,
+    pub date: String,
+    pub writers: u32,
+    pub readers: u32,
+    pub read_query: &'static str,
+    pub scale: u32,
+    pub warmup_s: u32,
+    pub rows: Vec<PhaseFigures>,
+    /// View by view, row by row, at the end of the Lockstep phase.
+    pub statistics: serde_json::Map<String, Value>,
+    pub report: String,
+    /// How to go on with the servers; only with --keep.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub kept: Vec<String>,
+}
+
+/// One phase.
+#[derive(Debug, Serialize)]
+pub struct PhaseFigures {
+    pub variant: &'static str,
+    #[serde(flatten)]
+    pub trial: TrialFigures,
+}
+
+/// Runs the demo.
+pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<()> {
+    // Found out now rather than after minutes of work.
+    check_report_path(&args.report)?;
+    let lab = host.open_lab(&args.server, true, SPACE_MB)?;
+    let size = Size {
+        scale: scale(args),
+        writers: args.writers,
+        readers: args.readers,
+    };
+    introduce(args, &lab, audience);
+    let mut primary = trial::open_primary(&lab, &size, true)?;
+
+    let (stock, standby) = phase(args, size, &lab, &mut primary, Variant::Stock, audience)?;
+    standby.discard(&primary)?;
+    let (ours, standby) = phase(args, size, &lab, &mut primary, Variant::Lockstep, audience)?;
+    let statistics = statistics(&standby)?;
+    audience.finish();
+
+    let mut findings = Findings {
+        name: "demo",
+        postgresql: args.server.pg.to_string(),
+        machine: machine::describe(lab.folder(), lab.pinning()),
+        date: machine::date(),
+        writers: args.writers,
+        readers: args.readers,
+        read_query: args.read_query.describe(),
+        scale: scale(args),
+        warmup_s: warmup(args),
+        rows: [(Variant::Stock, &stock), (Variant::Lockstep, &ours)]
+            .map(|(variant, outcome)| PhaseFigures {
+                variant: variant.name(),
+                trial: outcome.figures(),
+            })
+            .into(),
+        statistics,
+        report: absolute(&args.report).display().to_string(),
+        kept: Vec::new(),
+    };
+    let panels = panels([(Variant::Stock, &stock), (Variant::Lockstep, &ours)]);
+    fs::write(&args.report, report::html(&findings, &panels))
+        .map_err(BenchError::io("write", &args.report))?;
+    if args.keep {
+        findings.kept = how_to_go_on(&lab, &primary, &standby);
+        lab.keep(vec![primary, standby]);
+    } else {
+        drop(standby);
+        drop(primary);
+        drop(lab);
+    }
+    for line in lines(args, &findings)? {
+        audience.result(&line);
+    }
+    Ok(())
+}
+
+/// Makes the report's folder; an earlier report stays until there is a new one.
+fn check_report_path(path: &Path) -> Result<()> {
+    if path.is_dir() {
+        return Err(BenchError::Unusable(format!(
+            "cannot write the report to {}: it is a folder; name a file",
+            path.display()
+        )));
+    }
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(BenchError::io("create", folder))?;
+    }
+    Ok(())
+}
+
+/// pgbench scale. After a checkpoint most WAL is full images of pages changed for the first
+/// time; with little data that ends halfway through a phase, and load that replay cannot
+/// keep up with at first becomes one that it can. So data grows with the duration.
+fn scale(args: &DemoArgs) -> u32 {
+    (args.duration * 4 / 3).clamp(SCALES.0, SCALES.1)
+}
+
+fn warmup(args: &DemoArgs) -> u32 {
+    WARMUP.min(args.duration)
+}
+
+fn introduce(args: &DemoArgs, lab: &Lab, audience: &mut dyn Audience) {
+    let seconds = |n: u32| Duration::from_secs(u64::from(n));
+    let phase = |variant: Variant| Phase {
+        name: variant.title().to_owned(),
+        load: seconds(warmup(args) + args.duration),
+    };
+    audience.expect(Ahead::Trials(Trials {
+        phases: [Variant::Stock, Variant::Lockstep].map(phase).into(),
+        preparation: seconds(4 + scale(args) / 3),
+        warmup: seconds(warmup(args)),
+    }));
+    audience.say(&format!(
+        "PostgreSQL {}: one primary with {} writers, and {} readers ({}) on a standby: stock first, then Lockstep.",
+        args.server.pg,
+        args.writers,
+        args.readers,
+        args.read_query.describe()
+    ));
+    audience.say(&format!(
+        "Pinning: {}. The first {} s of load are not measured.",
+        lab.pinning().describe(),
+        warmup(args)
+    ));
+}
+
+fn phase(
+    args: &DemoArgs,
+    size: Size,
+    lab: &Lab,
+    primary: &mut Server,
+    variant: Variant,
+    audience: &mut dyn Audience,
+) -> Result<(Outcome, Server)> {
+    audience.begin(variant.title());
+    let seconds = |n: u32| Duration::from_secs(u64::from(n));
+    let spec = TrialSpec {
+        variant,
+        size,
+        read: args.read_query.workload(),
+        standby_settings: variant.standby_settings(&[]),
+        warmup: seconds(warmup(args)),
+        measured: seconds(args.duration),
+        series_every: seconds(5),
+    };
+    let (outcome, standby) = trial::run(lab, primary, variant.name(), &spec, audience)?;
+    audience.end(&outcome.figures().line());
+    Ok((outcome, standby))
+}
+
+/// What the extension says about itself, whatever columns its views have.
+fn statistics(standby: &Server) -> Result<serde_json::Map<String, Value>> {
+    let mut all = serde_json::Map::new();
+    for view in VIEWS {
+        let sql = format!("SELECT coalesce(json_agg(v), '[]')::text FROM {view} v");
+        let json = standby.query_text(&sql)?.unwrap_or_default();
+        let rows = serde_json::from_str(&json).map_err(|error| {
+            BenchError::Unusable(format!("{view} gave something that is not JSON: {error}"))
+        })?;
+        all.insert(view.to_owned(), rows);
+    }
+    Ok(all)
+}
+
+/// Rows of a view as `column value` pairs; what is null is left out.
+fn statistics_lines(findings: &Findings) -> Vec<(String, String)> {
+    let mut lines = Vec::new();
+    for (view, rows) in &findings.statistics {
+        for row in rows.as_array().into_iter().flatten() {
+            let columns: Vec<String> = row
+                .as_object()
+                .into_iter()
+                .flatten()
+                .filter(|(_, value)| !value.is_null())
+                .map(|(name, value)| match value {
+                    Value::String(text) => format!("{name} {text}"),
+                    other => format!("{name} {other}"),
+                })
+                .collect();
+            lines.push((view.clone(), columns.join(", ")));
+        }
+    }
+    lines
+}
+
+/// Lag and throughput of both phases, as table cells.
+fn table(findings: &Findings) -> Vec<Vec<String>> {
+    let head = [
+        "",
+        "lag p50",
+        "lag p99",
+        "lag at end",
+        "lag slope",
+        "primary TPS",
+        "reads/s",
+    ];
+    let mut table = vec![head.map(str::to_owned).to_vec()];
+    table.extend(findings.rows.iter().map(|row| {
+        vec![
+            row.variant.to_owned(),
+            text::ms(row.trial.lag_p50_ms),
+            text::ms(row.trial.lag_p99_ms),
+            text::ms(row.trial.lag_end_ms),
+            text::slope(row.trial.lag_slope_ms_per_s),
+            text::count(row.trial.primary_tps),
+            text::count(row.trial.read_tps),
+        ]
+    }));
+    table
+}
+
+fn how_to_go_on(lab: &Lab, primary: &Server, standby: &Server) -> Vec<String> {
+    let psql = |server: &Server, user: &str| {
+        format!(
+            "{} \"{}\"",
+            lab.package().program("psql").display(),
+            server.conninfo(user)
+        )
+    };
+    // PostgreSQL's own tools refuse root, as the servers do.
+    let as_account = match lab.account().is_other() {
+        true => format!("runuser -u {} -- ", lab.account().name()),
+        false => String::new(),
+    };
+    let stop = |server: &Server| {
+        format!(
+            "{as_account}{} -D {} -m fast stop",
+            lab.package().program("pg_ctl").display(),
+            server.data().display()
+        )
+    };
+    vec![
+        format!("primary:  {}", psql(primary, SUPERUSER)),
+        format!("standby:  {}", psql(standby, SUPERUSER)),
+        format!(
+            "as a reader, whom Lockstep governs:  {}",
+            psql(standby, APP_ROLE)
+        ),
+        format!(
+            "stop and remove:  cd / && {} && {} && rm -r {}",
+            stop(standby),
+            stop(primary),
+            lab.folder().display()
+        ),
+    ]
+}
+
+fn lines(args: &DemoArgs, findings: &Findings) -> Result<Vec<String>> {
+    if args.output == Output::Json {
+        let json = serde_json::to_string_pretty(findings)
+            .map_err(|error| BenchError::Unusable(format!("no JSON of the findings: {error}")))?;
+        return Ok(vec![json]);
+    }
+    let mut lines = vec![String::new()];
+    lines.extend(text::table(&table(findings)));
+    lines.push(String::new());
+    for (view, columns) in statistics_lines(findings) {
+        lines.push(format!("{view}: {columns}"));
+    }
+    lines.push(String::new());
+    if !findings.kept.is_empty() {
+        lines.push("Primary and Lockstep standby keep running:".to_owned());
+        lines.extend(findings.kept.iter().map(|line| format!("  {line}")));
+    }
+    lines.push(format!("report: {}", findings.report));
+    Ok(lines)
+}

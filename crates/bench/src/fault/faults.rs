@@ -1,0 +1,503 @@
+//! The faults, each with the cause that must be found for it.
+
+use std::time::Duration;
+
+use lockstep_client::ClientError;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
+use lockstep_lab::server::{DATABASE, SUPERUSER};
+use lockstep_lab::workload::Workload;
+use lockstep_lag::Cause;
+
+use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
+use super::{Hurry, SlowCalls, Writer};
+use crate::Result;
+
+/// How strongly.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Strength {
+    /// Enough to show.
+    Mild,
+    /// Much.
+    Strong,
+}
+
+impl Strength {
+    /// Both.
+    pub const ALL: [Self; 2] = [Self::Mild, Self::Strong];
+
+    fn choose<T>(self, mild: T, strong: T) -> T {
+        match self {
+            Self::Mild => mild,
+            Self::Strong => strong,
+        }
+    }
+}
+
+/// A way to lag.
+#[derive(Debug, Clone, Copy)]
+pub struct Fault {
+    /// Its name, for people and arguments.
+    pub name: &'static str,
+    cause: Cause,
+    /// Only looks like lag: healthy must be said all the same.
+    pub is_false: bool,
+    /// Seconds to watch it.
+    pub seconds: u32,
+    inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
+    missing: fn() -> Option<&'static str>,
+}
+
+const fn fault(
+    name: &'static str,
+    cause: Cause,
+    inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
+) -> Fault {
+    Fault {
+        name,
+        cause,
+        is_false: false,
+        seconds: 4,
+        inject,
+        missing: || None,
+    }
+}
+
+const fn traced(mut fault: Fault) -> Fault {
+    fault.missing = SlowCalls::missing;
+    fault
+}
+
+const fn hurried(mut fault: Fault) -> Fault {
+    fault.missing = Hurry::missing;
+    fault
+}
+
+/// Begins some seconds after it was injected.
+const fn late(mut fault: Fault) -> Fault {
+    fault.seconds = 10;
+    fault
+}
+
+const fn only_looks(mut fault: Fault) -> Fault {
+    fault.is_false = true;
+    fault
+}
+
+/// All faults.
+pub const FAULTS: &[Fault] = &[
+    fault(
+        "asynchronous apply commit",
+        Cause::AsynchronousApplyCommit,
+        asynchronous_commit,
+    ),
+    fault("paused replay", Cause::ReplayPaused, paused),
+    fault("recovery conflict", Cause::RecoveryConflict, conflict),
+    fault("cleanup lock", Cause::CleanupLock, cleanup_lock),
+    fault("starved startup", Cause::ReplayStarved, starved),
+    hurried(fault(
+        "replay at one core's limit",
+        Cause::ReplayAtCoreLimit,
+        core_limit,
+    )),
+    traced(fault(
+        "slow storage",
+        Cause::ReplayWaitsForStorage,
+        slow_storage,
+    )),
+    traced(fault(
+        "slow walreceiver fsync",
+        Cause::SlowWalFlush,
+        slow_flush,
+    )),
+    fault("slow network", Cause::SlowNetwork, slow_network),
+    fault("one slow slot", Cause::SlowConsumer, slow_consumer),
+    traced(fault("all slots slow", Cause::SlowDecoding, slow_decoding)),
+    late(fault(
+        "giant transaction spill",
+        Cause::GiantTransaction,
+        giant,
+    )),
+    fault(
+        "apply blocked by a lock",
+        Cause::ApplyBlocked,
+        apply_blocked,
+    ),
+    fault(
+        "retained WAL near its limit",
+        Cause::RetainedWalNearLimit,
+        retained,
+    ),
+    only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
+    only_looks(fault(
+        "other database's WAL",
+        Cause::OtherDatabases,
+        other_database,
+    )),
+];
+
+impl Fault {
+    /// The fault of a name.
+    pub fn named(name: &str) -> Option<&'static Self> {
+        FAULTS.iter().find(|fault| fault.name == name)
+    }
+
+    /// The cause that must be found for it.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// Why it cannot be injected here, if it cannot.
+    pub fn missing(&self) -> Option<&'static str> {
+        (self.missing)()
+    }
+
+    /// Puts it upon the servers.
+    pub fn inject(&self, lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+        (self.inject)(lab, stage, strength)
+    }
+}
+
+/// Rows of about 1 kB into a table that is published.
+const PUBLISHED: &str =
+    "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
+
+/// The same into one that is not.
+const UNPUBLISHED: &str =
+    "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
+
+fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Result<()> {
+    let pause = Duration::from_millis(pause_ms);
+    injected
+        .writers
+        .push(Writer::start(&stage.primary, DATABASE, sql, pause)?);
+    Ok(())
+}
+
+/// A session that has run something and stays.
+fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
+    let server = stage.server(which);
+    let refused = |error: ClientError| server.refused("refused a statement", &error);
+    let mut client = server.connect(SUPERUSER, "lockstep holder")?;
+    client.execute(sql).map_err(refused)?;
+    injected.culprit = Some(client.backend_pid());
+    injected.held.push(client);
+    Ok(())
+}
+
+fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    // FIRST is a keyword there.
+    injected.set(
+        stage,
+        Which::Primary,
+        "synchronous_standby_names",
+        "\"first\"",
+    )?;
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 1))?;
+    Ok(injected)
+}
+
+fn paused(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.standby.execute("SELECT pg_wal_replay_pause()")?;
+    injected
+        .undo
+        .push((Which::Standby, "SELECT pg_wal_replay_resume()".to_owned()));
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// Mild: an old snapshot. Strong: a lock.
+fn conflict(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Standby, "max_standby_streaming_delay", "-1")?;
+    stage.primary.execute(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
+    )?;
+    stage.standby.catch_up(&stage.primary)?;
+    hold(
+        stage,
+        Which::Standby,
+        "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM victim",
+        &mut injected,
+    )?;
+    stage.primary.execute(strength.choose(
+        "DELETE FROM victim WHERE id % 2 = 0",
+        "ALTER TABLE victim ADD COLUMN w int; ALTER TABLE victim DROP COLUMN w",
+    ))?;
+    stage.primary.execute("VACUUM victim")?;
+    write(stage, &mut injected, UNPUBLISHED, 20)?;
+    Ok(injected)
+}
+
+/// A cursor that has stopped on a page whose dead rows are older than its snapshot.
+fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Standby, "max_standby_streaming_delay", "-1")?;
+    stage.primary.execute(
+        "TRUNCATE victim; INSERT INTO victim SELECT i, 'x' FROM generate_series(1, 1000) i",
+    )?;
+    stage
+        .primary
+        .execute("DELETE FROM victim WHERE id BETWEEN 10 AND 20")?;
+    // A snapshot counts what runs, so the deletion must be over for it.
+    stage.standby.catch_up(&stage.primary)?;
+    hold(
+        stage,
+        Which::Standby,
+        "BEGIN; DECLARE c CURSOR FOR SELECT * FROM victim; FETCH 1 FROM c",
+        &mut injected,
+    )?;
+    stage.primary.execute("VACUUM victim")?;
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+/// A backlog and readers that take the core.
+fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    backlog(stage, strength.choose(500_000, 1_000_000))?;
+    let readers = strength.choose(32, 90);
+    let load = lab.start_load(
+        &stage.standby,
+        Side::Standby,
+        Workload::Aggregate,
+        readers,
+        SCALE,
+    )?;
+    injected.loads.push(load);
+    stage.standby.await_event("have its readers", lockstep_lab::server::PATIENCE, |standby| {
+        let sql = format!(
+            "SELECT (count(*) >= {readers})::text FROM pg_stat_activity WHERE query LIKE 'SELECT sum(abalance)%'"
+        );
+        Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
+    })?;
+    stage.standby.execute("SELECT pg_wal_replay_resume()")?;
+    Ok(injected)
+}
+
+/// A backlog that is replayed from memory, by a process that gets a core whoever else wants it.
+fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let startup = stage.process(Which::Standby, "startup", None)?;
+    injected.hurried = Some(Hurry::process(lab, startup)?);
+    // Some hundred thousand rows a second are replayed, and nobody may be looking yet in the
+    // first one.
+    backlog(stage, strength.choose(3_000_000, 4_000_000))?;
+    stage.standby.execute("SELECT pg_wal_replay_resume()")?;
+    Ok(injected)
+}
+
+/// Pauses replay and lets rows of a table with three indexes pile up, in another database so
+/// that nobody decodes them.
+fn backlog(stage: &mut Stage, rows: u32) -> Result<()> {
+    stage.execute_in(
+        OTHER_DATABASE,
+        "DROP TABLE IF EXISTS backlog; \
+         CREATE TABLE backlog (a int, b int, c int); \
+         CREATE INDEX ON backlog (a); CREATE INDEX ON backlog (b); CREATE INDEX ON backlog (c)",
+    )?;
+    stage.standby.catch_up(&stage.primary)?;
+    stage.standby.execute("SELECT pg_wal_replay_pause()")?;
+    stage.execute_in(
+        OTHER_DATABASE,
+        &format!("INSERT INTO backlog SELECT i, i, i FROM generate_series(1, {rows}) i"),
+    )?;
+    let end = stage.primary.flush_lsn()?;
+    Ok(stage.standby.await_event(
+        "receive the backlog",
+        lockstep_lab::server::PATIENCE,
+        |standby| {
+            let sql = format!("SELECT (pg_last_wal_receive_lsn() >= '{end}')::text");
+            Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
+        },
+    )?)
+}
+
+fn slow_storage(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let pid = stage.process(Which::Standby, "startup", None)?;
+    let delay = Duration::from_millis(strength.choose(20, 60));
+    injected.slow.push(SlowCalls::of(
+        lab,
+        pid,
+        "pread64,preadv,pwrite64,pwritev",
+        delay,
+    )?);
+    for _ in 0..2 {
+        write(stage, &mut injected, UNPUBLISHED, 1)?;
+    }
+    Ok(injected)
+}
+
+fn slow_flush(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let pid = stage.process(Which::Standby, "walreceiver", None)?;
+    let delay = Duration::from_millis(strength.choose(600, 1500));
+    injected
+        .slow
+        .push(SlowCalls::of(lab, pid, "fdatasync,fsync", delay)?);
+    for _ in 0..2 {
+        write(stage, &mut injected, UNPUBLISHED, 5)?;
+    }
+    Ok(injected)
+}
+
+fn slow_network(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .standby_link
+        .limit(Some(strength.choose(300_000, 50_000)));
+    for _ in 0..2 {
+        write(stage, &mut injected, UNPUBLISHED, 3)?;
+    }
+    Ok(injected)
+}
+
+fn slow_consumer(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let delay = strength.choose("0.01", "0.05");
+    stage.second.execute(&format!(
+        "CREATE OR REPLACE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS \
+           $$ BEGIN PERFORM pg_sleep({delay}); RETURN NEW; END $$; \
+         CREATE TRIGGER dawdle BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION dawdle(); \
+         ALTER TABLE t ENABLE ALWAYS TRIGGER dawdle"
+    ))?;
+    injected
+        .undo
+        .push((Which::Second, "DROP TRIGGER dawdle ON t".to_owned()));
+    write(stage, &mut injected, PUBLISHED, 20)?;
+    Ok(injected)
+}
+
+fn slow_decoding(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let delay = Duration::from_millis(strength.choose(30, 80));
+    for name in ["first", "second"] {
+        let pid = stage.process(Which::Primary, "walsender", Some(name))?;
+        injected
+            .slow
+            .push(SlowCalls::of(lab, pid, "pread64", delay)?);
+    }
+    for _ in 0..2 {
+        write(stage, &mut injected, PUBLISHED, 2)?;
+    }
+    Ok(injected)
+}
+
+fn giant(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "logical_decoding_work_mem", "1MB")?;
+    let rows = strength.choose(150_000, 300_000);
+    let sql = format!(
+        "BEGIN; INSERT INTO t (v) SELECT repeat(md5(i::text), 6) FROM generate_series(1, {rows}) i; \
+         COMMIT; SELECT pg_sleep(3600)"
+    );
+    write(stage, &mut injected, &sql, 1000)?;
+    Ok(injected)
+}
+
+fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    hold(
+        stage,
+        Which::Second,
+        strength.choose("BEGIN; LOCK t IN SHARE MODE", "BEGIN; LOCK t"),
+        &mut injected,
+    )?;
+    write(stage, &mut injected, PUBLISHED, 20)?;
+    Ok(injected)
+}
+
+/// Pieces of WAL written until a slot is near its limit; so many are more than the limit.
+const MOST_FILLS: u32 = 50;
+
+fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "max_slot_wal_keep_size", "128MB")?;
+    stage.primary.execute("CHECKPOINT")?;
+    stage
+        .primary
+        .execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
+    let fill = |megabytes: u32| {
+        stage.primary.execute(&format!(
+            "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
+        ))
+    };
+    // The subscribers' slots move on with a checkpoint's records, and only the one that nobody
+    // uses stays so far behind.
+    fill(70)?;
+    stage.primary.execute("CHECKPOINT")?;
+    // How much a slot may keep beyond the limit depends on where in a segment it begins.
+    let safe_mb = strength.choose(20, 10);
+    let is_near = format!(
+        "SELECT (safe_wal_size < {safe_mb} * 1024 * 1024)::text FROM pg_replication_slots \
+         WHERE slot_name = 'forgotten'"
+    );
+    for _ in 0..MOST_FILLS {
+        if stage.primary.query_text(&is_near)?.as_deref() == Some("true") {
+            break;
+        }
+        fill(2)?;
+    }
+    stage.calm()?;
+    Ok(injected)
+}
+
+fn idle(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
+    stage.calm()?;
+    // Until those who take the age of the last commit for lag would be misled.
+    stage
+        .standby
+        .await_event("be idle", lockstep_lab::server::PATIENCE, |standby| {
+            let sql = "SELECT (now() - pg_last_xact_replay_timestamp() > '6s')::text";
+            Ok(standby.query_text(sql)?.as_deref() == Some("true"))
+        })?;
+    Ok(Injected::default())
+}
+
+fn other_database(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let sql =
+        "INSERT INTO noise SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 100)";
+    let pause = Duration::from_millis(strength.choose(50, 10));
+    injected
+        .writers
+        .push(Writer::start(&stage.primary, OTHER_DATABASE, sql, pause)?);
+    Ok(injected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Causes that no fault injects. A new cause needs a fault, or a place here.
+    const WITHOUT_FAULT: &[Cause] = &[
+        Cause::ReplayDelayed,
+        Cause::ManySavepoints,
+        Cause::NotStreaming,
+        Cause::ApplyStopped,
+        Cause::SpillToDisk,
+        Cause::UnusedSlot,
+        Cause::RelayNotStreaming,
+        Cause::RelaySpoolNearLimit,
+        Cause::RelayReadsFromDisk,
+        Cause::FeedbackBloat,
+    ];
+
+    #[test]
+    fn every_cause_has_a_fault_or_is_known_to_have_none() {
+        let has_fault = |cause: &Cause| FAULTS.iter().any(|fault| fault.cause() == *cause);
+        let without: Vec<Cause> = Cause::ALL
+            .iter()
+            .filter(|cause| !has_fault(cause))
+            .copied()
+            .collect();
+        assert_eq!(without, WITHOUT_FAULT);
+    }
+}

@@ -1,0 +1,90 @@
+//! System calls of one process that take longer: strace stops it after each of them. For
+//! storage that is slow, without a slow disk.
+
+use std::path::Path;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::LabError;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+use crate::Result;
+
+const STRACE: &str = "/usr/bin/strace";
+
+/// How long strace may take to let go of a process.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A process whose calls are slow. Dropping this lets it go.
+#[derive(Debug)]
+pub struct SlowCalls {
+    child: Child,
+}
+
+impl SlowCalls {
+    /// Why it cannot be done here, if it cannot.
+    pub fn missing() -> Option<&'static str> {
+        (!Path::new(STRACE).exists()).then_some("strace is not installed")
+    }
+
+    /// Makes each of `calls` (comma-separated) of a process take `delay` longer. The process
+    /// must be one that the lab started.
+    pub fn of(lab: &Lab, pid: u32, calls: &str, delay: Duration) -> Result<Self> {
+        let mut strace = lab.launcher().command_as_ourselves(STRACE);
+        strace.args(["--quiet=all", "--output=/dev/null"]);
+        strace.arg(format!("--attach={pid}"));
+        strace.arg(format!("--trace={calls}"));
+        strace.arg("--seccomp-bpf").arg("--status=none");
+        strace.arg(format!("--inject={calls}:delay_exit={}", delay.as_micros()));
+        strace.stdout(Stdio::null()).stderr(Stdio::null());
+        let child = lab.launcher().spawn(strace, Side::Both)?;
+        let mut slow = Self { child };
+        slow.await_attached(pid)?;
+        Ok(slow)
+    }
+
+    fn await_attached(&mut self, pid: u32) -> Result<()> {
+        let failed = |reason: String| LabError::Program {
+            program: "strace".to_owned(),
+            reason,
+        };
+        let began = Instant::now();
+        loop {
+            let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+            let tracer = status
+                .lines()
+                .find_map(|line| line.strip_prefix("TracerPid:"));
+            if tracer.is_some_and(|tracer| tracer.trim() != "0") {
+                return Ok(());
+            }
+            if let Ok(Some(status)) = self.child.try_wait() {
+                return Err(
+                    failed(format!("it cannot trace process {pid} here ({status})")).into(),
+                );
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(failed(format!("it did not attach to process {pid}")).into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for SlowCalls {
+    fn drop(&mut self) {
+        // Asked to end, it detaches; a process that is being stopped just then goes on.
+        if let Ok(pid) = i32::try_from(self.child.id()) {
+            let _ = signal::kill(Pid::from_raw(pid), Signal::SIGTERM);
+        }
+        let began = Instant::now();
+        while matches!(self.child.try_wait(), Ok(None)) {
+            if began.elapsed() > PATIENCE {
+                let _ = self.child.kill();
+            }
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    }
+}

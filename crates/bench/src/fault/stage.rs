@@ -1,0 +1,283 @@
+//! The servers that faults are put upon.
+
+use std::time::Duration;
+
+use lockstep_client::Connection;
+use lockstep_lab::LabError;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
+use lockstep_lab::workload::{APP_ROLE, Load};
+
+use super::{Hurry, SlowCalls, SlowLink, Writer};
+use crate::Result;
+
+/// The database that nobody replicates logically.
+pub const OTHER_DATABASE: &str = "other";
+
+/// pgbench's scale of the data for readers.
+pub const SCALE: u32 = 1;
+
+/// A primary, a standby and two subscribers.
+#[derive(Debug)]
+pub struct Stage {
+    /// Takes the writes.
+    pub primary: Server,
+    /// Replays its WAL.
+    pub standby: Server,
+    /// Has subscription `first`, through a link that can be narrowed.
+    pub first: Server,
+    /// Has subscription `second`.
+    pub second: Server,
+    /// In front of the standby.
+    pub standby_link: SlowLink,
+    /// In front of the first subscriber.
+    pub first_link: SlowLink,
+}
+
+/// One of the servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Which {
+    /// The primary.
+    Primary,
+    /// The standby.
+    Standby,
+    /// The first subscriber.
+    First,
+    /// The second subscriber.
+    Second,
+}
+
+/// A fault in force. [`Stage::heal`] ends it.
+#[derive(Default)]
+pub struct Injected {
+    /// Sessions that hold something.
+    pub held: Vec<Connection>,
+    /// The process id of the session that is to blame, if one is.
+    pub culprit: Option<u32>,
+    pub(super) writers: Vec<Writer>,
+    pub(super) loads: Vec<Load>,
+    pub(super) slow: Vec<SlowCalls>,
+    pub(super) hurried: Option<Hurry>,
+    pub(super) undo: Vec<(Which, String)>,
+    unset: Vec<(Which, &'static str)>,
+}
+
+impl Injected {
+    /// Sets something on a server until it is healed.
+    pub(super) fn set(
+        &mut self,
+        stage: &mut Stage,
+        which: Which,
+        name: &'static str,
+        value: &str,
+    ) -> Result<()> {
+        stage.set(which, name, value)?;
+        self.unset.push((which, name));
+        Ok(())
+    }
+}
+
+fn small(logical: bool) -> Settings {
+    let mut settings: Settings = [
+        // One of the faults is that this is slow.
+        ("fsync", "on"),
+        ("shared_buffers", if logical { "256MB" } else { "32MB" }),
+        ("max_connections", "100"),
+        ("max_wal_senders", "20"),
+        ("max_replication_slots", "20"),
+        ("autovacuum", "off"),
+        ("max_wal_size", "4GB"),
+        ("checkpoint_timeout", "1h"),
+        ("wal_retrieve_retry_interval", "100ms"),
+        ("wal_receiver_status_interval", "1s"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect();
+    if logical {
+        settings.insert("wal_level".to_owned(), "logical".to_owned());
+    }
+    settings
+}
+
+impl Stage {
+    /// Starts the servers, and waits until all replicate.
+    pub fn start(lab: &Lab) -> Result<Self> {
+        let primary = lab.primary("primary", None, &small(true))?;
+        primary.execute(
+            "CREATE TABLE t (id bigserial PRIMARY KEY, v text); \
+             CREATE PUBLICATION p FOR TABLE t; \
+             CREATE TABLE busy (id bigserial PRIMARY KEY, v text); \
+             CREATE TABLE victim (id int, v text);",
+        )?;
+        primary.execute(&format!("CREATE DATABASE {OTHER_DATABASE}"))?;
+        execute_in(&primary, OTHER_DATABASE, "CREATE TABLE noise (v text)")?;
+        lab.create_app_role(&primary)?;
+        lab.load_data(&primary, SCALE)?;
+        let standby_link = SlowLink::before(&primary)?;
+        let first_link = SlowLink::before(&primary)?;
+        let standby = lab.standby(&primary, "standby", &Settings::new())?;
+        standby.execute(&format!(
+            "ALTER SYSTEM SET primary_conninfo = 'host={} port={} user={SUPERUSER} application_name=standby'",
+            primary.sockets().display(),
+            standby_link.port()
+        ))?;
+        standby.reload()?;
+        let first = subscriber(lab, "first", &primary, first_link.port())?;
+        let second = subscriber(lab, "second", &primary, primary.port())?;
+        let mut stage = Self {
+            primary,
+            standby,
+            first,
+            second,
+            standby_link,
+            first_link,
+        };
+        stage.calm()?;
+        Ok(stage)
+    }
+
+    /// One of the servers.
+    pub fn server(&self, which: Which) -> &Server {
+        match which {
+            Which::Primary => &self.primary,
+            Which::Standby => &self.standby,
+            Which::First => &self.first,
+            Which::Second => &self.second,
+        }
+    }
+
+    pub(super) fn server_mut(&mut self, which: Which) -> &mut Server {
+        match which {
+            Which::Primary => &mut self.primary,
+            Which::Standby => &mut self.standby,
+            Which::First => &mut self.first,
+            Which::Second => &mut self.second,
+        }
+    }
+
+    /// Runs SQL in another database of the primary.
+    pub(super) fn execute_in(&self, database: &str, sql: &str) -> Result<()> {
+        execute_in(&self.primary, database, sql)
+    }
+
+    /// Changes a setting and reloads.
+    pub(super) fn set(&mut self, which: Which, name: &'static str, value: &str) -> Result<()> {
+        let server = self.server_mut(which);
+        server.set([(name, value)])?;
+        Ok(server.reload()?)
+    }
+
+    /// The process of a kind on a server; of a walsender: that of `application`.
+    pub fn process(
+        &self,
+        which: Which,
+        backend_type: &str,
+        application: Option<&str>,
+    ) -> Result<u32> {
+        let and = application.map_or(String::new(), |name| {
+            format!(" AND application_name = '{name}'")
+        });
+        let sql = format!(
+            "SELECT pid::text FROM pg_stat_activity WHERE backend_type = '{backend_type}'{and}"
+        );
+        let server = self.server(which);
+        let pid = server.query_text(&sql)?.and_then(|pid| pid.parse().ok());
+        Ok(pid.ok_or_else(|| {
+            LabError::Measurement(format!("{} has no {backend_type}", server.id()))
+        })?)
+    }
+
+    /// A little of everybody's writing, which all can follow.
+    pub fn trickle(&self) -> Result<[Writer; 2]> {
+        let pause = Duration::from_millis(100);
+        let writer = |sql: &str| Writer::start(&self.primary, DATABASE, sql, pause);
+        Ok([
+            writer("INSERT INTO t (v) VALUES (repeat('x', 100))")?,
+            writer("INSERT INTO busy (v) VALUES (repeat('x', 100))")?,
+        ])
+    }
+
+    /// Ends a fault, and waits until everybody has caught up.
+    pub fn heal(&mut self, injected: Injected) -> Result<()> {
+        self.heal_quietly(injected)?;
+        self.calm()
+    }
+
+    /// Ends a fault. Another may still be in force.
+    pub fn heal_quietly(&mut self, injected: Injected) -> Result<()> {
+        let Injected {
+            held,
+            writers,
+            loads,
+            slow,
+            hurried,
+            undo,
+            unset,
+            culprit: _,
+        } = injected;
+        drop(loads);
+        drop(slow);
+        drop(hurried);
+        drop(held);
+        self.standby_link.limit(None);
+        self.first_link.limit(None);
+        for (which, name) in unset {
+            let server = self.server_mut(which);
+            server.unset(name)?;
+            server.reload()?;
+        }
+        for (which, sql) in undo {
+            self.server(which).execute(&sql)?;
+        }
+        drop(writers);
+        Ok(())
+    }
+
+    /// Waits until all replicas have all there is.
+    pub fn calm(&mut self) -> Result<()> {
+        self.standby.catch_up(&self.primary)?;
+        let end = self.primary.flush_lsn()?;
+        let sql = format!(
+            "SELECT (count(*) = 2 AND bool_and(replay_lsn >= '{end}' AND flush_lsn >= '{end}'))::text \
+             FROM pg_stat_replication WHERE application_name IN ('first', 'second')"
+        );
+        Ok(self
+            .primary
+            .await_event("have its subscribers catch up", PATIENCE, |primary| {
+                // Something to confirm: an idle subscriber says nothing for seconds.
+                primary.execute("INSERT INTO t (v) VALUES ('calm')")?;
+                std::thread::sleep(Duration::from_millis(50));
+                Ok(primary.query_text(&sql)?.as_deref() == Some("true"))
+            })?)
+    }
+
+    /// Conninfos of the primary, the standby and the subscribers.
+    pub fn conninfos(&self) -> [String; 4] {
+        [&self.primary, &self.standby, &self.first, &self.second]
+            .map(|server| server.conninfo(SUPERUSER))
+    }
+}
+
+fn execute_in(server: &Server, database: &str, sql: &str) -> Result<()> {
+    Ok(server
+        .config(SUPERUSER, "lockstep lab")
+        .database(database)
+        .connect()
+        .and_then(|mut client| client.execute(sql))
+        .map_err(|error| server.refused("refused a statement", &error))?)
+}
+
+fn subscriber(lab: &Lab, name: &str, primary: &Server, port: u16) -> Result<Server> {
+    let server = lab.primary(name, None, &small(false))?;
+    server.execute(&format!(
+        "CREATE TABLE t (id bigint PRIMARY KEY, v text); \
+         CREATE ROLE {APP_ROLE} LOGIN"
+    ))?;
+    server.execute(&format!(
+        "CREATE SUBSCRIPTION {name} CONNECTION 'host={} port={port} user={SUPERUSER} dbname={DATABASE}' \
+         PUBLICATION p",
+        primary.sockets().display()
+    ))?;
+    Ok(server)
+}

@@ -1,0 +1,237 @@
+//! A server with real subscriptions, each in a database of its own.
+
+use std::collections::BTreeMap;
+
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::progress::Micros;
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::{Role, usage};
+
+use super::delays::Delays;
+use super::publisher::{PUBLICATION, TABLES, until};
+use super::{Endpoint, beat};
+use crate::Result;
+
+/// The database that the others are copies of.
+const TEMPLATE: &str = "subscriber_template";
+
+/// Worker processes beside those of subscriptions.
+const SPARE_WORKERS: u32 = 10;
+
+/// The SQLSTATE where a session is in a database that is to be copied.
+const IN_USE: &str = "55006";
+
+/// Where a subscriber's server runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Cores {
+    /// On the standby's side, while the primary's is busy.
+    Standbys,
+    /// On all, where the primary has little to do: apply workers do not share one with the
+    /// server's other processes then.
+    Every,
+}
+
+/// A subscriber. Dropping it stops its server.
+#[derive(Debug)]
+pub struct Subscriber {
+    server: Server,
+    subscriptions: u32,
+}
+
+fn settings(subscriptions: u32) -> Settings {
+    let workers = (2 * subscriptions + SPARE_WORKERS).to_string();
+    [
+        ("max_worker_processes", workers.as_str()),
+        ("max_logical_replication_workers", &workers),
+        ("max_replication_slots", &workers),
+        ("wal_retrieve_retry_interval", "100ms"),
+        ("shared_buffers", "512MB"),
+        ("max_wal_size", "16GB"),
+        ("checkpoint_timeout", "1h"),
+        ("autovacuum", "off"),
+        // It shares its disk with primary and relay, which real ones do not.
+        ("fsync", "off"),
+        ("full_page_writes", "off"),
+        ("synchronous_commit", "off"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect()
+}
+
+impl Subscriber {
+    /// Starts a server whose databases have the data that pgbench has on a fresh primary of
+    /// that scale.
+    pub fn start(lab: &Lab, subscriptions: u32, scale: u32, cores: Cores) -> Result<Self> {
+        let mut server = lab.server(Role::Standby, "subscriber", None)?;
+        server.init()?;
+        server.set(settings(subscriptions))?;
+        if cores == Cores::Every {
+            server.unpin();
+        }
+        server.start()?;
+        lab.load_data(&server, scale)?;
+        server.execute(TABLES)?;
+        server.execute(beat::TRIGGER)?;
+        // The database that pgbench loads into cannot be copied while somebody is in it.
+        server.execute(&format!("CREATE DATABASE {TEMPLATE} TEMPLATE template1"))?;
+        let subscriber = Self {
+            server,
+            subscriptions,
+        };
+        for number in 1..=subscriptions {
+            subscriber.copy_database(number)?;
+        }
+        subscriber.server.execute("CHECKPOINT")?;
+        Ok(subscriber)
+    }
+
+    fn copy_database(&self, number: u32) -> Result<()> {
+        // In another database, as the one that is copied must be left alone.
+        let sql = format!(
+            "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy",
+            database(number),
+            lockstep_lab::server::DATABASE
+        );
+        let mut client = self.connect(TEMPLATE)?;
+        // Sessions of the lab that have just ended may still be there.
+        until("that a database can be copied", || {
+            match client.execute(&sql) {
+                Ok(()) => Ok(true),
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == IN_USE) => Ok(false),
+                Err(error) => Err(self.server.refused("refused a statement", &error).into()),
+            }
+        })
+    }
+
+    fn connect(&self, database: &str) -> Result<Connection> {
+        Ok(self
+            .server
+            .config(SUPERUSER, "lockstep lab")
+            .database(database)
+            .connect()
+            .map_err(|error| self.server.refused("refused a connection", &error))?)
+    }
+
+    fn execute(&self, number: u32, sql: &str) -> Result<()> {
+        Ok(self
+            .connect(&database(number))?
+            .execute(sql)
+            .map_err(|error| self.server.refused("refused a statement", &error))?)
+    }
+
+    fn query_text(&self, number: u32, sql: &str) -> Result<Option<String>> {
+        let mut client = self.connect(&database(number))?;
+        let row = client
+            .query_opt(sql)
+            .map_err(|error| self.server.refused("refused a query", &error))?;
+        Ok(row
+            .map_or(Ok(None), |row| field(&row, 0))
+            .map_err(|error| self.server.refused("answered unexpectedly", &error))?)
+    }
+
+    /// Subscribes in all databases, without a copy of what is there: both sides are equal.
+    pub fn subscribe(&self, whom: &Endpoint) -> Result<()> {
+        for number in 1..=self.subscriptions {
+            self.execute(
+                number,
+                &format!(
+                    "CREATE SUBSCRIPTION s{number} CONNECTION '{}' PUBLICATION {PUBLICATION} \
+                     WITH (copy_data = false)",
+                    whom.conninfo()
+                ),
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Stops the stream of all subscriptions, and waits until it has stopped.
+    pub fn disable(&self) -> Result<()> {
+        for number in 1..=self.subscriptions {
+            self.execute(number, &format!("ALTER SUBSCRIPTION s{number} DISABLE"))?;
+        }
+        until("the end of all apply workers", || {
+            Ok(self.apply_pids()?.is_empty())
+        })
+    }
+
+    /// Lets them go on.
+    pub fn enable(&self) -> Result<()> {
+        for number in 1..=self.subscriptions {
+            self.execute(number, &format!("ALTER SUBSCRIPTION s{number} ENABLE"))?;
+        }
+        Ok(())
+    }
+
+    fn apply_pids(&self) -> Result<Vec<i32>> {
+        let sql = "SELECT coalesce(string_agg(pid::text, ' '), '') FROM pg_stat_subscription WHERE pid IS NOT NULL";
+        let pids = self.server.query_text(sql)?.unwrap_or_default();
+        Ok(pids.split(' ').filter_map(|pid| pid.parse().ok()).collect())
+    }
+
+    /// CPU seconds of all apply workers that are there.
+    pub fn apply_cpu_s(&self) -> Result<f64> {
+        let pids = self.apply_pids()?;
+        Ok(pids.into_iter().filter_map(usage::cpu_s).sum())
+    }
+
+    /// Waits until all have applied the row that [`super::publisher::mark`] wrote last.
+    pub fn await_mark(&self, primary: &Server) -> Result<()> {
+        let wanted = primary.query_text("SELECT max(id)::text FROM beat")?;
+        let wanted = wanted.unwrap_or_default();
+        for number in 1..=self.subscriptions {
+            let mut client = self.connect(&database(number))?;
+            until("that a subscription has everything", || {
+                let rows = client
+                    .query_with("SELECT true FROM beat WHERE id = $1", &[&wanted])
+                    .map_err(|error| self.server.refused("refused a query", &error))?;
+                Ok(!rows.is_empty())
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Rows of a table in the first database.
+    pub fn rows(&self, table: &str) -> Result<u64> {
+        let sql = format!("SELECT count(*)::text FROM {table}");
+        let text = self.query_text(1, &sql)?.unwrap_or_default();
+        Ok(text.parse().unwrap_or(0))
+    }
+
+    /// The lag of all subscriptions to rows sent in a window.
+    pub fn delays(&self, primary: &Server, from: Micros, to: Micros) -> Result<Delays> {
+        let sent = beat::sent(primary, from, to)?;
+        let mut all = Delays::default();
+        for number in 1..=self.subscriptions {
+            let mut client = self.connect(&database(number))?;
+            let now = Micros::now();
+            let sql = "SELECT id, (extract(epoch FROM received) * 1000000)::bigint FROM beat \
+                       WHERE received IS NOT NULL";
+            let received: std::result::Result<BTreeMap<i64, i64>, ClientError> =
+                client.query(sql).and_then(|rows| {
+                    rows.iter()
+                        .map(|row| Ok((field(row, 0)?, field(row, 1)?)))
+                        .collect()
+                });
+            let received =
+                received.map_err(|error| self.server.refused("refused a query", &error))?;
+            all.merge(&beat::delays(&sent, &received, now));
+        }
+        Ok(all)
+    }
+
+    /// An error if the server has ended.
+    pub fn check(&mut self) -> Result<()> {
+        Ok(self.server.check_alive()?)
+    }
+
+    /// Stops the server and removes its data. The slots stay.
+    pub fn remove(self) -> Result<()> {
+        Ok(self.server.remove()?)
+    }
+}
+
+fn database(number: u32) -> String {
+    format!("subscriber_{number}")
+}

@@ -1,0 +1,191 @@
+//! What of a standby's data is in memory when it replays.
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use clap::ValueEnum;
+use lockstep_lab::pinning::{Pinning, Side};
+use lockstep_lab::server::Server;
+use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
+
+use crate::BenchError;
+use crate::Result;
+
+/// How often what the kernel caches is dropped again.
+const EVICT_EVERY: Duration = Duration::from_millis(200);
+
+/// How often a sleeping evictor looks whether it is over.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Least shared_buffers, in megabytes.
+const LEAST_BUFFERS_MB: u64 = 16;
+
+/// Part of the data that fits when 30 per cent are cached.
+const PART_CACHED: f64 = 0.3;
+
+/// How warm the data is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Temperature {
+    /// All of it in shared buffers.
+    Cached,
+    // They are full at the start. The cache of the data files is dropped five times a second,
+    // so the rest comes from storage.
+    /// Shared buffers of 30 per cent of it; the kernel's cache of the rest is dropped all the time.
+    #[value(name = "30pct")]
+    Part,
+    // Room in shared buffers; nothing in the kernel's cache either.
+    /// Nothing of it, with room for all.
+    Cold,
+}
+
+impl Temperature {
+    /// All, from warm to cold.
+    pub const ALL: [Self; 3] = [Self::Cached, Self::Part, Self::Cold];
+
+    /// Its name in cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Cached => "cached",
+            Self::Part => "30pct",
+            Self::Cold => "cold",
+        }
+    }
+
+    /// shared_buffers for `data_bytes` of data, as written in postgresql.conf.
+    pub fn shared_buffers(self, data_bytes: u64) -> String {
+        let data_mb = data_bytes.div_ceil(1 << 20);
+        let megabytes = match self {
+            // Twice, since a table grows and free buffers are never all found.
+            Self::Cached | Self::Cold => data_mb * 2,
+            Self::Part => (data_mb as f64 * PART_CACHED) as u64,
+        };
+        format!("{}MB", megabytes.max(LEAST_BUFFERS_MB))
+    }
+
+    /// Brings a freshly started standby to this temperature. What is returned keeps it there
+    /// until dropped.
+    pub fn settle(self, standby: &Server, pinning: &Pinning) -> Result<Option<Evictor>> {
+        if self != Self::Cold {
+            warm(standby)?;
+        }
+        if self == Self::Cached {
+            return Ok(None);
+        }
+        drop_kernel_cache(standby.data(), true)?;
+        Ok((self == Self::Part).then(|| Evictor::start(standby.data(), pinning)))
+    }
+}
+
+/// Reads every table and index into shared buffers, as far as they go.
+fn warm(standby: &Server) -> Result<()> {
+    Ok(standby.execute(
+        "SELECT pg_prewarm(oid) FROM pg_class \
+         WHERE relkind IN ('r', 'i', 't', 'm') AND relpersistence = 'p' ORDER BY relkind",
+    )?)
+}
+
+/// Files with data in a data folder.
+fn data_files(data: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![data.join("base"), data.join("global")];
+    while let Some(folder) = folders.pop() {
+        let entries = match fs::read_dir(&folder) {
+            Ok(entries) => entries,
+            // Dropped while we look.
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(BenchError::io("read", &folder)(error)),
+        };
+        for entry in entries.flatten() {
+            match entry.file_type() {
+                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
+                Ok(kind) if kind.is_file() => files.push(entry.path()),
+                _ => {}
+            }
+        }
+    }
+    Ok(files)
+}
+
+/// Makes the kernel forget data files. Pages not yet written stay, unless `sync`.
+fn drop_kernel_cache(data: &Path, sync: bool) -> Result<()> {
+    for path in data_files(data)? {
+        let Ok(file) = File::open(&path) else {
+            continue;
+        };
+        if sync {
+            file.sync_data().map_err(BenchError::io("sync", &path))?;
+        }
+        posix_fadvise(&file, 0, 0, PosixFadviseAdvice::POSIX_FADV_DONTNEED)
+            .map_err(|error| BenchError::io("drop the cache of", &path)(error.into()))?;
+    }
+    Ok(())
+}
+
+/// Drops the kernel's cache of data files again and again, until dropped.
+#[derive(Debug)]
+pub struct Evictor {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Evictor {
+    fn start(data: &Path, pinning: &Pinning) -> Self {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (theirs, data, pinning) = (Arc::clone(&stop), data.to_path_buf(), pinning.clone());
+        let thread = thread::spawn(move || {
+            pinning.pin_current_thread(Side::Primary);
+            while !theirs.load(Ordering::Relaxed) {
+                // A file that goes away meanwhile is no failure.
+                let _ = drop_kernel_cache(&data, false);
+                let mut slept = Duration::ZERO;
+                while slept < EVICT_EVERY && !theirs.load(Ordering::Relaxed) {
+                    thread::sleep(LOOK_EVERY);
+                    slept += LOOK_EVERY;
+                }
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Evictor {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_follow_the_data() {
+        let gigabyte = 1 << 30;
+        assert_eq!(Temperature::Cached.shared_buffers(gigabyte), "2048MB");
+        assert_eq!(Temperature::Cold.shared_buffers(gigabyte), "2048MB");
+        assert_eq!(Temperature::Part.shared_buffers(gigabyte), "307MB");
+        assert_eq!(Temperature::Part.shared_buffers(1), "16MB");
+    }
+
+    #[test]
+    fn only_files_with_data_are_found() {
+        let folder = tempfile::tempdir().unwrap();
+        for sub in ["base/1", "global", "pg_wal"] {
+            fs::create_dir_all(folder.path().join(sub)).unwrap();
+            fs::write(folder.path().join(sub).join("f"), "x").unwrap();
+        }
+        let found = data_files(folder.path()).unwrap();
+        assert_eq!(found.len(), 2, "{found:?}");
+        drop_kernel_cache(folder.path(), true).unwrap();
+    }
+}

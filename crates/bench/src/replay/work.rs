@@ -1,0 +1,346 @@
+//! The writes whose WAL is recorded: five kinds that stress replay in different ways.
+
+use std::fs;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::LabError;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings, Stop};
+use lockstep_player::Recording;
+use lockstep_wire::Lsn;
+
+use crate::replay::horizon::Horizon;
+use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
+use crate::{BenchError, Result};
+
+/// Rows that one COPY of [`Work::Bulk`] adds, in one transaction.
+const BULK_ROWS: u32 = 100_000;
+
+/// Sessions that load TPC-C's tables.
+const TPCC_JOBS: u32 = 2;
+
+/// Writes go on in pieces of this length until there is enough WAL.
+const CHUNK: Duration = Duration::from_secs(4);
+
+/// Transactions of [`Work::TpcB`] that one call makes, so that the client's part of each, which
+/// leaves no WAL, is small.
+const TRANSACTIONS_A_CALL: u32 = 50;
+
+/// The statements of pgbench's TPC-B-like transaction, committed one transaction after the other.
+const TPCB: &str = "CREATE PROCEDURE replay_tpcb(scale int, transactions int) LANGUAGE plpgsql AS $$ \
+    DECLARE a int; b int; t int; d int; \
+    BEGIN \
+        FOR i IN 1 .. transactions LOOP \
+            a := 1 + (random() * (100000 * scale - 1))::int; \
+            b := 1 + (random() * (scale - 1))::int; \
+            t := 1 + (random() * (10 * scale - 1))::int; \
+            d := (random() * 10000)::int - 5000; \
+            UPDATE pgbench_accounts SET abalance = abalance + d WHERE aid = a; \
+            PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
+            UPDATE pgbench_tellers SET tbalance = tbalance + d WHERE tid = t; \
+            UPDATE pgbench_branches SET bbalance = bbalance + d WHERE bid = b; \
+            INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now()); \
+            COMMIT; \
+        END LOOP; \
+    END $$";
+
+/// A kind of writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Work {
+    // Small updates that mostly stay on their page.
+    /// pgbench's TPC-B-like transaction, by a procedure on the server.
+    #[value(name = "tpcb")]
+    TpcB,
+    /// The TPC-C mix.
+    #[value(name = "tpcc")]
+    TpcC,
+    // Every index gets an entry each time.
+    /// Updates of three indexed columns.
+    Update,
+    // One key ascends, the other is random.
+    /// Single-row inserts, two indexes.
+    Insert,
+    // The table has a primary key.
+    /// COPY of 100,000 rows a transaction.
+    Bulk,
+}
+
+/// How much data there is, and who writes.
+#[derive(Debug, Clone, Copy, Args)]
+pub struct WorkSize {
+    // 100,000 accounts each.
+    /// pgbench scale
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=1000))]
+    pub scale: u32,
+    /// TPC-C warehouses
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1000))]
+    pub warehouses: u32,
+    /// Rows of the tables of update, insert and bulk before the writes
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000_000))]
+    pub rows: u32,
+    /// Clients that write
+    #[arg(id = "writers", long = "writers", value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=900))]
+    pub clients: u32,
+}
+
+impl Work {
+    /// All, in the order of their case names.
+    pub const ALL: [Self; 5] = [
+        Self::TpcB,
+        Self::TpcC,
+        Self::Update,
+        Self::Insert,
+        Self::Bulk,
+    ];
+
+    /// Its name in cases.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::TpcB => "tpcb",
+            Self::TpcC => "tpcc",
+            Self::Update => "update",
+            Self::Insert => "insert",
+            Self::Bulk => "bulk",
+        }
+    }
+
+    /// Loads the data that the writes start from.
+    pub fn prepare(self, lab: &Lab, primary: &Server, size: WorkSize) -> Result<()> {
+        match self {
+            Self::TpcB => {
+                lab.load_data(primary, size.scale)?;
+                Ok(primary.execute(TPCB)?)
+            }
+            Self::TpcC => {
+                let tools = Tools::of_lab(lab, Side::Both);
+                let options = LoadOptions {
+                    warehouses: size.warehouses,
+                    jobs: TPCC_JOBS,
+                    replace: false,
+                };
+                tpcc::load(&tools, &primary.conninfo(SUPERUSER), &options, &|_, _| {})
+            }
+            Self::Update => Ok(primary.execute(&format!(
+                "CREATE TABLE replay_update (id int, a int, b int, c int, filler text); \
+                 INSERT INTO replay_update SELECT g, {r}, {r}, {r}, repeat('x', 80) \
+                     FROM generate_series(1, {rows}) g; \
+                 ALTER TABLE replay_update ADD PRIMARY KEY (id); \
+                 CREATE INDEX ON replay_update (a); CREATE INDEX ON replay_update (b); \
+                 CREATE INDEX ON replay_update (c)",
+                r = "(random() * 1e9)::int",
+                rows = size.rows
+            ))?),
+            Self::Insert => Ok(primary.execute(&format!(
+                "CREATE TABLE replay_insert (id bigint GENERATED ALWAYS AS IDENTITY, \
+                     other int, filler text); \
+                 INSERT INTO replay_insert (other, filler) \
+                     SELECT (random() * 1e9)::int, repeat('x', 80) \
+                     FROM generate_series(1, {}); \
+                 ALTER TABLE replay_insert ADD PRIMARY KEY (id); \
+                 CREATE INDEX ON replay_insert (other)",
+                size.rows
+            ))?),
+            Self::Bulk => self.prepare_bulk(lab, primary, size),
+        }
+    }
+
+    fn prepare_bulk(self, lab: &Lab, primary: &Server, size: WorkSize) -> Result<()> {
+        Ok(primary.execute(&format!(
+            "CREATE TABLE replay_bulk (id bigint GENERATED BY DEFAULT AS IDENTITY PRIMARY KEY, \
+                 a int, b timestamptz, filler text); \
+             INSERT INTO replay_bulk (a, b, filler) \
+                 SELECT g, now(), repeat('x', 80) FROM generate_series(1, {}) g; \
+             COPY (SELECT a, b, filler FROM replay_bulk LIMIT {BULK_ROWS}) TO '{}' (FORMAT binary)",
+            size.rows.max(BULK_ROWS),
+            bulk_file(lab).display()
+        ))?)
+    }
+
+    /// Writes for about `length` with fresh connections, and returns when all is committed.
+    pub fn run(self, lab: &Lab, primary: &Server, size: WorkSize, length: Duration) -> Result<()> {
+        let script = match self {
+            Self::TpcB => {
+                format!("CALL replay_tpcb({}, {TRANSACTIONS_A_CALL});\n", size.scale)
+            }
+            Self::TpcC => {
+                let tools = Tools::of_lab(lab, Side::Both);
+                let options = RunOptions {
+                    clients: size.clients,
+                    seconds: seconds(length),
+                    per_minute: None,
+                };
+                return tpcc::run(&tools, &primary.conninfo(SUPERUSER), &options, |_| {}).map(drop);
+            }
+            Self::Update => format!(
+                "\\set id random(1, {})\n\
+                 \\set a random(0, 1000000000)\n\
+                 \\set b random(0, 1000000000)\n\
+                 \\set c random(0, 1000000000)\n\
+                 UPDATE replay_update SET a = :a, b = :b, c = :c WHERE id = :id;\n",
+                size.rows
+            ),
+            Self::Insert => "\\set other random(0, 1000000000)\n\
+                 INSERT INTO replay_insert (other, filler) VALUES (:other, repeat('x', 80));\n"
+                .to_owned(),
+            Self::Bulk => return run_bulk(lab, primary, length),
+        };
+        let mut pgbench = lab.pgbench(primary, SUPERUSER);
+        pgbench.args(["--no-vacuum", "--jobs", "1"]);
+        // A prepared CALL may not end transactions.
+        if self != Self::TpcB {
+            pgbench.args(["--protocol", "prepared"]);
+        }
+        pgbench.args(["--client", &size.clients.to_string()]);
+        pgbench.args(["--time", &seconds(length).to_string()]);
+        let name = format!("{}.sql", self.name());
+        pgbench.arg("--file").arg(lab.write_file(&name, &script)?);
+        Ok(lab.launcher().run(pgbench)?)
+    }
+}
+
+/// Whole seconds, at least one.
+fn seconds(length: Duration) -> u32 {
+    u32::try_from(length.as_secs()).unwrap_or(u32::MAX).max(1)
+}
+
+/// The rows that each COPY adds, written by the server itself.
+fn bulk_file(lab: &Lab) -> PathBuf {
+    lab.folder().join("bulk.rows")
+}
+
+fn run_bulk(lab: &Lab, primary: &Server, length: Duration) -> Result<()> {
+    let copy = format!(
+        "COPY replay_bulk (a, b, filler) FROM '{}' (FORMAT binary)",
+        bulk_file(lab).display()
+    );
+    let started = Instant::now();
+    while started.elapsed() < length {
+        primary.execute(&copy)?;
+    }
+    Ok(())
+}
+
+/// Settings of a primary whose WAL is recorded: as on a durable one in what the WAL holds,
+/// but without waiting for the disk, since only the WAL is wanted.
+pub fn recording_settings(clients: u32) -> Settings {
+    [
+        ("shared_buffers", "1GB".to_owned()),
+        ("max_connections", (clients + 40).to_string()),
+        ("fsync", "off".to_owned()),
+        ("synchronous_commit", "off".to_owned()),
+        ("full_page_writes", "on".to_owned()),
+        ("max_wal_size", "64GB".to_owned()),
+        ("checkpoint_timeout", "1h".to_owned()),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value))
+    .collect()
+}
+
+/// A recording of one kind of writes.
+#[derive(Debug)]
+pub struct Recorded {
+    /// The base backup and the WAL.
+    pub recording: Recording,
+    /// Size of the data at the end, bytes.
+    pub data_bytes: u64,
+    /// WAL records in it.
+    pub records: u64,
+    /// Where [`Amount::lead_in`] was over.
+    pub lead_in: Option<Lsn>,
+}
+
+impl Recorded {
+    /// Removes the recording from disk.
+    pub fn remove(self) -> Result<()> {
+        let folder = self.recording.folder();
+        fs::remove_dir_all(folder).map_err(BenchError::io("remove", folder))
+    }
+}
+
+/// How much to record.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    /// Writes go on this long first: after a checkpoint, as a base backup begins with, the
+    /// first change of each page is logged with the whole page.
+    pub lead_in: Option<Duration>,
+    /// Then stop once there is this much WAL more, bytes …
+    pub bytes: u64,
+    /// … or after this time.
+    pub longest: Duration,
+}
+
+/// Makes a private primary, writes until there is enough WAL, and removes the primary.
+pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<Recorded> {
+    let mut primary = lab.unpinned_primary("source", &recording_settings(size.clients))?;
+    primary.execute("CREATE EXTENSION pg_prewarm")?;
+    lab.create_app_role(&primary)?;
+    work.prepare(lab, &primary, size)?;
+    primary.execute("VACUUM (FREEZE, ANALYZE)")?;
+    let folder = lab.folder().join(format!("recording-{}", work.name()));
+    let mut lead_in = None;
+    let recording = lockstep_player::record::<BenchError>(lab, &primary, &folder, || {
+        let _horizon = Horizon::hold(&primary)?;
+        if let Some(length) = amount.lead_in {
+            work.run(lab, &primary, size, length)?;
+            lead_in = Some(primary.flush_lsn()?);
+        }
+        let from = u64::from(primary.flush_lsn()?);
+        let began = Instant::now();
+        loop {
+            let left = amount.longest.saturating_sub(began.elapsed());
+            let made = u64::from(primary.flush_lsn()?) - from;
+            if left.is_zero() || made >= amount.bytes {
+                return Ok(());
+            }
+            work.run(lab, &primary, size, left.min(CHUNK))?;
+        }
+    })?;
+    let sql = format!("SELECT pg_database_size('{DATABASE}')::text");
+    let data_bytes = primary.query_text(&sql)?;
+    primary.stop(Stop::Fast)?;
+    primary.remove()?;
+    let records = count_records(lab, &recording)?;
+    Ok(Recorded {
+        recording,
+        data_bytes: data_bytes.and_then(|text| text.parse().ok()).unwrap_or(0),
+        records,
+        lead_in,
+    })
+}
+
+/// Counts the recording's WAL records with the package's own pg_waldump.
+fn count_records(lab: &Lab, recording: &Recording) -> Result<u64> {
+    let mut waldump = lab.launcher().command(lab.package().program("pg_waldump"));
+    waldump.arg("--stats").arg("--path").arg(recording.wal());
+    waldump.args(["--start", &recording.consistency().to_string()]);
+    waldump.args(["--end", &recording.end().to_string()]);
+    let said = lab.launcher().output(waldump)?;
+    Ok(total(&said)
+        .ok_or_else(|| LabError::Measurement("pg_waldump --stats printed no total".to_owned()))?)
+}
+
+/// The number of records in the last line of `pg_waldump --stats`.
+fn total(said: &str) -> Option<u64> {
+    let line = said.lines().find(|line| line.starts_with("Total"))?;
+    line.split_whitespace().nth(1)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_total_is_found() {
+        let said = "WAL statistics between 0/1 and 0/2:\n\
+                    Type      N      (%)\n\
+                    Heap    12 ( 80.00)\n\
+                    --------\n\
+                    Total                              15      1650 [95%]\n";
+        assert_eq!(total(said), Some(15));
+        assert_eq!(total("nothing"), None);
+    }
+}

@@ -1,0 +1,529 @@
+//! One trial: fresh data, a fresh standby, load on both ends, and what came of it.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use clap::ValueEnum;
+use lockstep_client::{Connection, field};
+use lockstep_lab::LabError;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
+use lockstep_lab::progress::{self, Micros, Progress};
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::usage::Usage;
+use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
+use serde::{Deserialize, Serialize};
+
+use crate::Result;
+use crate::audience::Audience;
+use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
+use crate::results::rounded;
+use crate::sampler::LagWatch;
+use crate::text::{count, ms, slope};
+
+/// How often the audience hears of a trial under load.
+const TICK: Duration = Duration::from_millis(500);
+
+/// How long load may take to report for the first time: 128 sessions must connect to a
+/// standby that is busy already.
+const LOAD_PATIENCE: Duration = Duration::from_secs(120);
+
+/// How long to wait for a sample after the end.
+const SAMPLE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Slices of the lag series kept for plots.
+const SLICES: usize = 400;
+
+/// Sessions beside the load's: measurement, autovacuum, administration.
+const SPARE_CONNECTIONS: u32 = 40;
+
+/// Which standby a trial runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Variant {
+    /// PostgreSQL as it is.
+    Stock,
+    /// With the extension.
+    Lockstep,
+}
+
+impl Variant {
+    /// Its name in results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::Lockstep => "lockstep",
+        }
+    }
+
+    /// Its standby's name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Stock => "stock standby",
+            Self::Lockstep => "Lockstep standby",
+        }
+    }
+
+    /// Settings of its standby: those in `extra` are for Lockstep only.
+    pub fn standby_settings(self, extra: &[(String, String)]) -> Settings {
+        let mut settings = Settings::new();
+        if self == Self::Lockstep {
+            settings.insert("shared_preload_libraries".to_owned(), "lockstep".to_owned());
+            settings.extend(extra.iter().cloned());
+        }
+        settings
+    }
+}
+
+/// What every trial of one run has in common.
+#[derive(Debug, Clone, Copy)]
+pub struct Size {
+    /// pgbench scale: 100,000 accounts each.
+    pub scale: u32,
+    /// Clients that write to the primary.
+    pub writers: u32,
+    /// Clients that read from the standby.
+    pub readers: u32,
+}
+
+impl Size {
+    /// Settings of the primary, which its standbys share: everything durable, all data
+    /// cached twice over, and checkpoints by time (every five minutes) rather than by the
+    /// volume of WAL, which would differ between variants.
+    pub fn settings(&self) -> Settings {
+        let megabytes = (u64::from(self.scale) * MB_PER_SCALE * 2).max(128);
+        let connections = self.writers.max(self.readers) + SPARE_CONNECTIONS;
+        [
+            ("shared_buffers", format!("{megabytes}MB")),
+            ("max_connections", connections.to_string()),
+            ("fsync", "on".to_owned()),
+            ("full_page_writes", "on".to_owned()),
+            ("synchronous_commit", "on".to_owned()),
+            ("hot_standby_feedback", "on".to_owned()),
+            ("max_wal_size", "8GB".to_owned()),
+        ]
+        .into_iter()
+        .map(|(name, value)| (name.to_owned(), value))
+        .collect()
+    }
+}
+
+/// One trial.
+#[derive(Debug, Clone)]
+pub struct TrialSpec {
+    /// Which standby.
+    pub variant: Variant,
+    /// Data and clients.
+    pub size: Size,
+    /// What the readers do.
+    pub read: Workload,
+    /// Settings of the standby beside the primary's.
+    pub standby_settings: Settings,
+    /// Load runs this long before the measurement begins.
+    pub warmup: Duration,
+    /// Length of the measurement.
+    pub measured: Duration,
+    /// Distance of the points in [`Outcome::series`].
+    pub series_every: Duration,
+}
+
+/// Where a trial is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stage {
+    /// Loading fresh data into the primary.
+    LoadData,
+    /// Copying the primary and letting the copy catch up.
+    MakeStandby,
+    /// Load runs, nothing is measured.
+    WarmUp,
+    /// The measurement.
+    Measure,
+}
+
+/// A moment of a trial under load.
+#[derive(Debug, Clone, Copy)]
+pub struct Tick {
+    /// Warm-up or measurement.
+    pub stage: Stage,
+    /// Time in this stage.
+    pub elapsed: Duration,
+    /// Lag now, ms, if known.
+    pub lag_ms: Option<f64>,
+    /// Transactions a second on the primary, as last reported.
+    pub primary_tps: Option<f64>,
+    /// Reads a second on the standby, as last reported.
+    pub read_tps: Option<f64>,
+}
+
+/// Dead rows and size of the load's tables on the primary.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bloat {
+    /// Rows that are dead and not yet removed.
+    pub dead_rows: i64,
+    /// Bytes of tables and indexes.
+    pub relation_bytes: i64,
+}
+
+/// One point of a trial's series.
+#[derive(Debug, Clone, Copy)]
+pub struct SeriesPoint {
+    /// Seconds since the measurement began.
+    pub second: f64,
+    /// Median lag since the point before, ms.
+    pub lag_ms: Option<f64>,
+    /// Transactions a second on the primary since the point before.
+    pub primary_tps: Option<f64>,
+    /// Reads a second on the standby since the point before.
+    pub read_tps: Option<f64>,
+    /// Bloat at this point.
+    pub bloat: Bloat,
+}
+
+/// What came of a trial.
+#[derive(Debug, Clone)]
+pub struct Outcome {
+    /// Length of the measurement as it was, seconds.
+    pub seconds: f64,
+    /// Lag.
+    pub lag: LagSummary,
+    /// Lag over time.
+    pub lag_slices: Vec<LagSlice>,
+    /// Distance of neighbouring samples of the primary, 99th percentile, ms.
+    pub primary_gap_p99_ms: f64,
+    /// The same of the standby.
+    pub standby_gap_p99_ms: f64,
+    /// Transactions a second on the primary.
+    pub primary_tps: f64,
+    /// Reads a second on the standby.
+    pub read_tps: f64,
+    /// Seconds since the measurement began, and transactions a second.
+    pub primary_tps_line: Vec<(f64, f64)>,
+    /// Seconds since the measurement began, and reads a second.
+    pub read_tps_line: Vec<(f64, f64)>,
+    /// CPU and memory of the standby.
+    pub standby_usage: Usage,
+    /// CPU and memory of the primary.
+    pub primary_usage: Usage,
+    /// Bloat when the measurement began.
+    pub bloat_start: Bloat,
+    /// Bloat when it ended.
+    pub bloat_end: Bloat,
+    /// The whole, point by point.
+    pub series: Vec<SeriesPoint>,
+}
+
+/// What is collected while load runs, until it is made into an [`Outcome`].
+struct Measured {
+    from: Micros,
+    to: Micros,
+    bloat: Vec<(Micros, Bloat)>,
+    standby_usage: Usage,
+    primary_usage: Usage,
+}
+
+impl Outcome {
+    /// What rows and the demo say of it.
+    pub fn figures(&self) -> TrialFigures {
+        TrialFigures {
+            lag_p50_ms: self.lag.p50_ms,
+            lag_p99_ms: self.lag.p99_ms,
+            lag_max_ms: self.lag.max_ms,
+            lag_end_ms: self.lag.end_ms,
+            lag_slope_ms_per_s: self.lag.slope_ms_per_s,
+            primary_tps: self.primary_tps,
+            read_tps: self.read_tps,
+            seconds: self.seconds,
+            cpu_s: self.standby_usage.cpu_s,
+            startup_cpu_s: self.standby_usage.startup_cpu_s,
+        }
+    }
+}
+
+/// An outcome in few figures, whose keys carry their units.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TrialFigures {
+    pub lag_p50_ms: f64,
+    pub lag_p99_ms: f64,
+    pub lag_max_ms: f64,
+    pub lag_end_ms: f64,
+    pub lag_slope_ms_per_s: f64,
+    pub primary_tps: f64,
+    pub read_tps: f64,
+    pub seconds: f64,
+    /// Of the standby.
+    pub cpu_s: f64,
+    /// Of the standby's startup process, which replays.
+    pub startup_cpu_s: f64,
+}
+
+impl TrialFigures {
+    /// As results have it.
+    pub fn rounded(self) -> Self {
+        Self {
+            lag_p50_ms: rounded(self.lag_p50_ms),
+            lag_p99_ms: rounded(self.lag_p99_ms),
+            lag_max_ms: rounded(self.lag_max_ms),
+            lag_end_ms: rounded(self.lag_end_ms),
+            lag_slope_ms_per_s: rounded(self.lag_slope_ms_per_s),
+            primary_tps: rounded(self.primary_tps),
+            read_tps: rounded(self.read_tps),
+            seconds: rounded(self.seconds),
+            cpu_s: rounded(self.cpu_s),
+            startup_cpu_s: rounded(self.startup_cpu_s),
+        }
+    }
+
+    /// The trial in one line.
+    pub fn line(&self) -> String {
+        format!(
+            "lag p50 {}, p99 {}, at end {} ({}), primary {} tps, reads {}/s",
+            ms(self.lag_p50_ms),
+            ms(self.lag_p99_ms),
+            ms(self.lag_end_ms),
+            slope(self.lag_slope_ms_per_s),
+            count(self.primary_tps),
+            count(self.read_tps)
+        )
+    }
+}
+
+/// A primary that is ready for trials: with the load's role, pg_prewarm to fill caches, and
+/// the extension's views, which reach the standbys with replication.
+pub fn open_primary(lab: &Lab, size: &Size, with_extension: bool) -> Result<Server> {
+    let primary = lab.primary("primary", None, &size.settings())?;
+    lab.create_app_role(&primary)?;
+    primary.execute("CREATE EXTENSION pg_prewarm")?;
+    if with_extension {
+        primary.execute("CREATE EXTENSION lockstep")?;
+    }
+    Ok(primary)
+}
+
+/// Runs one trial. The standby, named `name`, is returned running without load; the
+/// caller discards or keeps it.
+pub fn run(
+    lab: &Lab,
+    primary: &mut Server,
+    name: &str,
+    spec: &TrialSpec,
+    audience: &mut dyn Audience,
+) -> Result<(Outcome, Server)> {
+    audience.stage(Stage::LoadData);
+    lab.load_data(primary, spec.size.scale)?;
+    primary.execute("CHECKPOINT")?;
+
+    audience.stage(Stage::MakeStandby);
+    let mut standby = lab.standby(primary, name, &spec.standby_settings)?;
+    for server in [&*primary, &standby] {
+        // A base backup leaves caches cold, which would slow reads and replay at first.
+        server.execute(
+            "SELECT pg_prewarm(oid) FROM pg_class WHERE relname LIKE 'pgbench%' AND relkind IN ('r', 'i')",
+        )?;
+    }
+    standby.catch_up(primary)?;
+    for server in [&*primary, &standby] {
+        server.execute("CHECKPOINT")?;
+    }
+
+    let outcome = under_load(lab, primary, &mut standby, spec, audience)?;
+    Ok((outcome, standby))
+}
+
+fn under_load(
+    lab: &Lab,
+    primary: &mut Server,
+    standby: &mut Server,
+    spec: &TrialSpec,
+    audience: &mut dyn Audience,
+) -> Result<Outcome> {
+    let Size {
+        scale,
+        writers,
+        readers,
+    } = spec.size;
+    let watch = LagWatch::start(primary, standby, lab.pinning())?;
+    let mut bloat = primary.connect(SUPERUSER, "lockstep lab")?;
+    let write = lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale)?;
+    let read = lab.start_load(standby, Side::Standby, spec.read, readers, scale)?;
+    let mut running = Running {
+        watch,
+        write,
+        read,
+        primary,
+        standby,
+    };
+
+    running.go_on(Stage::WarmUp, spec.warmup, audience, |_, _| Ok(()))?;
+    running.await_reports()?;
+
+    let before = (running.primary.usage(), running.standby.usage());
+    let from = Micros::now();
+    let mut points = vec![(from, read_bloat(&mut bloat, running.primary)?)];
+    let mut next = spec.series_every;
+    running.go_on(
+        Stage::Measure,
+        spec.measured,
+        audience,
+        |primary, elapsed| {
+            if elapsed >= next {
+                next += spec.series_every;
+                points.push((Micros::now(), read_bloat(&mut bloat, primary)?));
+            }
+            Ok(())
+        },
+    )?;
+    let to = Micros::now();
+    points.push((to, read_bloat(&mut bloat, running.primary)?));
+    let measured = Measured {
+        from,
+        to,
+        bloat: points,
+        primary_usage: running.primary.usage().since(before.0),
+        standby_usage: running.standby.usage().since(before.1),
+    };
+    running.watch.await_sample_after(to, SAMPLE_PATIENCE);
+    let Running {
+        watch, write, read, ..
+    } = running;
+    evaluate(measured, watch, write, read)
+}
+
+/// Everything that must stay alive under load.
+struct Running<'a> {
+    watch: LagWatch,
+    write: Load,
+    read: Load,
+    primary: &'a mut Server,
+    standby: &'a mut Server,
+}
+
+impl Running<'_> {
+    fn check(&mut self) -> Result<()> {
+        self.primary.check_alive()?;
+        self.standby.check_alive()?;
+        self.watch.check()?;
+        self.write.check()?;
+        Ok(self.read.check()?)
+    }
+
+    /// Lets load run for `length`, and calls `also` at every tick.
+    fn go_on(
+        &mut self,
+        stage: Stage,
+        length: Duration,
+        audience: &mut dyn Audience,
+        mut also: impl FnMut(&Server, Duration) -> Result<()>,
+    ) -> Result<()> {
+        audience.stage(stage);
+        let started = Instant::now();
+        while started.elapsed() < length {
+            thread::sleep(TICK.min(length.saturating_sub(started.elapsed())));
+            self.check()?;
+            also(self.primary, started.elapsed())?;
+            audience.tick(&Tick {
+                stage,
+                elapsed: started.elapsed().min(length),
+                lag_ms: self.watch.newest().map(|point| point.ms),
+                primary_tps: self.write.newest_tps(),
+                read_tps: self.read.newest_tps(),
+            });
+        }
+        Ok(())
+    }
+
+    /// Waits until both loads have reported, so all their clients are connected.
+    fn await_reports(&mut self) -> Result<()> {
+        let started = Instant::now();
+        while self.write.newest_tps().is_none() || self.read.newest_tps().is_none() {
+            self.check()?;
+            if started.elapsed() > LOAD_PATIENCE {
+                return Err(LabError::Measurement(format!(
+                    "load did not get going within {} s",
+                    LOAD_PATIENCE.as_secs()
+                ))
+                .into());
+            }
+            thread::sleep(TICK / 10);
+        }
+        Ok(())
+    }
+}
+
+fn read_bloat(client: &mut Connection, primary: &Server) -> Result<Bloat> {
+    let sql = "SELECT coalesce(sum(n_dead_tup), 0)::bigint, \
+                      coalesce(sum(pg_total_relation_size(relid)), 0)::bigint \
+               FROM pg_stat_user_tables WHERE relname LIKE 'pgbench%'";
+    let row = client
+        .query_one(sql)
+        .map_err(|error| primary.refused("refused a query", &error))?;
+    let column = |index: usize| {
+        field(&row, index).map_err(|error| primary.refused("answered unexpectedly", &error))
+    };
+    Ok(Bloat {
+        dead_rows: column(0)?,
+        relation_bytes: column(1)?,
+    })
+}
+
+fn evaluate(measured: Measured, watch: LagWatch, write: Load, read: Load) -> Result<Outcome> {
+    let Measured { from, to, .. } = measured;
+    let primary_tps = write.tps_between(from, to)?;
+    let read_tps = read.tps_between(from, to)?;
+    let (write, read) = (write.progress(), read.progress());
+    let (primary_samples, standby_samples) = watch.finish()?;
+    let points = replay_lag::on_grid(&primary_samples, &standby_samples, from, to);
+    let unusable = || LabError::Measurement("there are too few samples of lag".to_owned());
+    let gap = |samples| replay_lag::gap_ms(samples, from, to, 99.0).ok_or_else(unusable);
+    let bloat_at = |which: Option<&(Micros, Bloat)>| which.map(|(_, bloat)| *bloat);
+    Ok(Outcome {
+        seconds: to.seconds_since(from),
+        lag: replay_lag::summarize(&points).ok_or_else(unusable)?,
+        lag_slices: replay_lag::slices(&points, from, SLICES),
+        primary_gap_p99_ms: gap(&primary_samples)?,
+        standby_gap_p99_ms: gap(&standby_samples)?,
+        primary_tps,
+        read_tps,
+        primary_tps_line: line(&write, from, to),
+        read_tps_line: line(&read, from, to),
+        standby_usage: measured.standby_usage,
+        primary_usage: measured.primary_usage,
+        bloat_start: bloat_at(measured.bloat.first()).ok_or_else(unusable)?,
+        bloat_end: bloat_at(measured.bloat.last()).ok_or_else(unusable)?,
+        series: series(&measured, &points, &write, &read),
+    })
+}
+
+fn line(lines: &[Progress], from: Micros, to: Micros) -> Vec<(f64, f64)> {
+    lines
+        .iter()
+        .filter(|line| line.at >= from && line.at <= to)
+        .map(|line| (line.at.seconds_since(from), line.tps))
+        .collect()
+}
+
+fn series(
+    measured: &Measured,
+    points: &[LagPoint],
+    write: &[Progress],
+    read: &[Progress],
+) -> Vec<SeriesPoint> {
+    let between = |start: Micros, end: Micros| {
+        let low = points.partition_point(|point| point.at < start);
+        let high = points.partition_point(|point| point.at <= end);
+        let part = points.get(low..high).unwrap_or_default();
+        replay_lag::median(part.iter().map(|point| point.ms))
+    };
+    measured
+        .bloat
+        .windows(2)
+        .filter_map(|pair| match pair {
+            [(start, _), (end, bloat)] => Some(SeriesPoint {
+                second: end.seconds_since(measured.from),
+                lag_ms: between(*start, *end),
+                primary_tps: progress::tps_between(write, *start, *end),
+                read_tps: progress::tps_between(read, *start, *end),
+                bloat: *bloat,
+            }),
+            _ => None,
+        })
+        .collect()
+}

@@ -1,0 +1,274 @@
+//! The benchmarks of replay, decoding and overhead in small, on real servers: their files,
+//! and that they leave nothing else.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
+
+use lockstep_lab::{for_tests, sweep};
+use serde_json::Value;
+
+/// Runs one benchmark in a folder of its own; returns its file and the names of its plots.
+fn bench(name: &str, args: &[&str]) -> (Value, Vec<String>) {
+    let folder = tempfile::tempdir().unwrap();
+    fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o711)).unwrap();
+    let (temporary, results) = (folder.path().join("t"), folder.path().join("results"));
+    fs::create_dir(&temporary).unwrap();
+    fs::set_permissions(&temporary, fs::Permissions::from_mode(0o777)).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(["bench", name])
+        .args(args)
+        .args(["--pg", &for_tests::major().unwrap().to_string()])
+        .arg("--extension-stage")
+        .arg(for_tests::stage().unwrap())
+        .arg("--results")
+        .arg(&results)
+        .env("TMPDIR", &temporary)
+        .output()
+        .unwrap();
+    assert!(
+        output.status.success(),
+        "{}\n{}",
+        String::from_utf8_lossy(&output.stdout),
+        String::from_utf8_lossy(&output.stderr)
+    );
+    assert_eq!(sweep::processes(&temporary), Vec::<i32>::new());
+    assert_eq!(fs::read_dir(&temporary).unwrap().count(), 0);
+    let text = fs::read_to_string(results.join(format!("{name}.json"))).unwrap();
+    let json: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(json["name"], name);
+    let command = json["command"].as_str().unwrap();
+    assert!(command.starts_with(&format!("lockstep bench {name} ")));
+    let mut plots: Vec<String> = fs::read_dir(&results)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .filter(|name| name.ends_with(".svg"))
+        .collect();
+    plots.sort();
+    (json, plots)
+}
+
+fn rows(json: &Value) -> &Vec<Value> {
+    json["rows"].as_array().unwrap()
+}
+
+fn positive(row: &Value, keys: &[&str]) {
+    for key in keys {
+        assert!(row[key].as_f64().unwrap() > 0.0, "{key} in {row}");
+    }
+}
+
+#[test]
+fn replay_measures_kinds_of_writes_and_memory() {
+    let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
+    let mut args: Vec<&str> = small.split(' ').collect();
+    args.extend(["--writes", "update,bulk"]);
+    let (json, plots) = bench("replay", &args);
+    assert_eq!(plots, ["replay.svg"]);
+    assert_eq!(rows(&json).len(), 2 * 2 * 2);
+    for row in rows(&json) {
+        positive(
+            row,
+            &[
+                "seconds",
+                "records",
+                "records_per_s",
+                "wal_mb",
+                "mb_per_s",
+                "data_mb",
+            ],
+        );
+        let (wal, rate) = (
+            row["wal_mb"].as_f64().unwrap(),
+            row["mb_per_s"].as_f64().unwrap(),
+        );
+        let again = wal / row["seconds"].as_f64().unwrap();
+        assert!((rate / again - 1.0).abs() < 0.05, "{row}");
+    }
+    for (index, name) in ["update-30pct", "update-cold", "bulk-30pct"]
+        .iter()
+        .enumerate()
+    {
+        assert_eq!(rows(&json)[2 * index]["case"], *name);
+        assert_eq!(rows(&json)[2 * index]["variant"], "stock");
+        assert_eq!(rows(&json)[2 * index + 1]["variant"], "lockstep");
+    }
+}
+
+#[test]
+fn load_curve_offers_rates_under_readers_and_without() {
+    let small =
+        "--seconds 2 --rates 0.01,0.03 --scale 1 --readers 60 --lead-in 2 --record-seconds 8";
+    let mut args: Vec<&str> = small.split(' ').collect();
+    args.extend(["--variants", "lockstep"]);
+    let (json, plots) = bench("load-curve", &args);
+    assert_eq!(plots, ["load-curve-idle.svg", "load-curve-readers.svg"]);
+    assert_eq!(rows(&json).len(), 4);
+    for pair in rows(&json).chunks(2) {
+        for row in pair {
+            positive(row, &["offered_mb_per_s", "seconds"]);
+            assert!(row["lag_bounded"].is_boolean(), "{row}");
+            assert_eq!(row["read_tps"].is_f64(), row["case"] == "readers", "{row}");
+        }
+        let offered = |row: &Value| row["offered_mb_per_s"].as_f64().unwrap();
+        assert!(offered(&pair[0]) < offered(&pair[1]));
+    }
+}
+
+#[test]
+fn decode_passes_over_the_same_wal_with_every_plugin() {
+    let small = "--rounds 1 --transactions 300 --scale 1";
+    let (json, _) = bench("decode", &small.split(' ').collect::<Vec<_>>());
+    let seen: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| {
+            (
+                row["case"].as_str().unwrap(),
+                row["variant"].as_str().unwrap(),
+            )
+        })
+        .collect();
+    let expected: Vec<_> = ["tpcb", "insert", "giant"]
+        .into_iter()
+        .flat_map(|case| ["stock", "lockstep-commit", "lockstep"].map(|variant| (case, variant)))
+        .chain([("giant", "stock-256MB"), ("giant", "lockstep-64MB")])
+        .collect();
+    assert_eq!(seen, expected);
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows", "transactions", "wal_mb"]);
+    }
+}
+
+#[test]
+fn overhead_turns_the_throttle_on_and_off_while_nobody_waits() {
+    let small = "--rounds 2 --seconds 2 --scale 1";
+    let (json, _) = bench("overhead", &small.split(' ').collect::<Vec<_>>());
+    let variants: Vec<_> = rows(&json)
+        .iter()
+        .map(|row| row["variant"].as_str().unwrap())
+        .collect();
+    assert_eq!(
+        variants,
+        ["throttle-off", "throttle-on", "throttle-on", "throttle-off"]
+    );
+    for row in rows(&json) {
+        positive(row, &["read_tps", "seconds"]);
+        assert_eq!(row["waits"], 0, "{row}");
+    }
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
+/// Case and variant of each row.
+fn cases(json: &Value) -> Vec<(&str, &str)> {
+    rows(json)
+        .iter()
+        .map(|row| {
+            (
+                row["case"].as_str().unwrap(),
+                row["variant"].as_str().unwrap(),
+            )
+        })
+        .collect()
+}
+
+#[test]
+fn relay_fanout_compares_slots_with_one_relay() {
+    let small = "--rounds 1 --seconds 2 --warmup 1 --subscribers 0,2 --scale 1";
+    let (json, _) = bench("relay-fanout", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [
+            ("subscribers-0", "stock"),
+            ("subscribers-2", "stock"),
+            ("subscribers-2", "lockstep"),
+            ("subscribers-2-real", "stock"),
+            ("subscribers-2-real", "lockstep"),
+        ]
+    );
+    for row in rows(&json) {
+        positive(row, &["primary_tps", "primary_cpu_s", "seconds"]);
+        assert_eq!(
+            row["lag_p50_ms"].is_f64(),
+            row["case"] != "subscribers-0",
+            "{row}"
+        );
+        assert_eq!(
+            row["relay_cpu_s"].is_f64(),
+            row["variant"] == "lockstep",
+            "{row}"
+        );
+    }
+}
+
+#[test]
+fn relay_catchup_gives_every_consumer_everything() {
+    let small = "--rounds 1 --transactions 2000 --scale 1";
+    let (json, _) = bench("relay-catchup", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [
+            ("null", "stock"),
+            ("null-0", "lockstep"),
+            ("null-16MB", "lockstep"),
+            ("null-2GB", "lockstep"),
+            ("subscription", "stock"),
+            ("subscription-16MB", "lockstep"),
+        ]
+    );
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows_per_s"]);
+    }
+}
+
+#[test]
+fn relay_mixed_takes_small_and_large_transactions() {
+    let small = "--rounds 1 --seconds 3 --caches 16MB --subscribers 2 --large-rows 5000 --large-every 1000 --scale 1";
+    let (json, _) = bench("relay-mixed", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(
+        cases(&json),
+        [("mixed-16MB", "stock"), ("mixed-16MB", "lockstep")]
+    );
+    for row in rows(&json) {
+        positive(row, &["rows_per_s", "seconds"]);
+    }
+}
+
+#[test]
+fn commit_levels_are_timed_by_kind_pace_and_remedy() {
+    let (json, _) = bench("commit-levels", &["--rounds", "1", "--commits", "1"]);
+    assert_eq!(rows(&json).len(), 8);
+    for row in rows(&json) {
+        positive(row, &["remote_write_ms", "on_ms", "remote_apply_ms"]);
+    }
+    let variants = |kind: &str| {
+        let of_kind = rows(&json)
+            .iter()
+            .filter(|row| row["case"].as_str().unwrap().contains(kind));
+        of_kind
+            .map(|row| row["variant"].as_str().unwrap())
+            .collect()
+    };
+    let (physical, logical): (Vec<_>, Vec<_>) = (variants("physical"), variants("logical"));
+    assert_eq!(physical, ["stock"; 2]);
+    assert_eq!(logical.len(), 6);
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn lag_sampling_counts_the_monitors_own_session() {
+    let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";
+    let (json, _) = bench("lag-sampling", &small.split(' ').collect::<Vec<_>>());
+    let rows = rows(&json);
+    assert_eq!(rows.len(), 2);
+    assert!(rows[0].get("sampling_cpu_percent").is_none());
+    positive(&rows[0], &["primary_cpu_percent", "primary_tps"]);
+    positive(
+        &rows[1],
+        &["primary_cpu_percent", "sampling_cpu_percent", "diagnoses"],
+    );
+    assert_eq!(rows[1]["sessions_on_primary"], 1);
+    assert_eq!(
+        rows[1]["case"].as_str().unwrap().split(' ').nth(1),
+        Some("3")
+    );
+}

@@ -1,0 +1,236 @@
+//! `lockstep doctor` on real servers: health, short faults, what it says about nodes that are
+//! not as they should be, and the probe. All on one set of servers, one after the other; the
+//! other faults are in `doctor_matrix.rs`.
+
+use crate::doctor_support::{SPACE_MB, brief, causes, doctor, examine, untroubled, wrong};
+use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Settings};
+use serde_json::Value;
+
+#[test]
+fn doctor_tells_health_from_faults() {
+    let lab = TestLab::stock()
+        .pinned()
+        .space_mb(SPACE_MB)
+        .start()
+        .unwrap();
+    let mut stage = Stage::start(&lab).unwrap();
+
+    let (code, json) = examine(&stage, 1);
+    assert_eq!(code, 0, "{}", brief(&json));
+    assert_eq!(json["healthy"], true);
+    assert!(untroubled(&json), "{}", json["nodes"]);
+    assert_eq!(json["links"].as_array().unwrap().len(), 3);
+
+    for name in [
+        "paused replay",
+        "recovery conflict",
+        "asynchronous apply commit",
+    ] {
+        let fault = Fault::named(name).unwrap();
+        let injected = fault.inject(&lab, &mut stage, Strength::Strong).unwrap();
+        let (code, json) = examine(&stage, 3);
+        let wrong = wrong(fault, &injected, code, &json);
+        stage.heal(injected).unwrap();
+        assert_eq!(wrong, None, "{name}");
+    }
+
+    bad_nodes(&lab, &stage);
+    text_fits(&stage);
+    probe_leaves_nothing(&stage);
+}
+
+/// A fact of the first finding.
+fn trouble_of(json: &Value, node: &str) -> String {
+    let nodes = json["nodes"].as_array().unwrap();
+    let node = nodes.iter().find(|one| one["name"] == node).unwrap();
+    node["troubles"].to_string()
+}
+
+fn bad_nodes(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
+    let [primary, standby, first, _] = stage.conninfos();
+    let nowhere = format!("host={} port=1", lab.folder().display());
+    let ask = |args: &[&str]| {
+        let said = doctor(&[args, &["--seconds", "1", "--output", "json"]].concat());
+        let json: Value = serde_json::from_str(&said.text).unwrap();
+        assert_eq!(
+            said.error.lines().count(),
+            usize::from(said.code != 0),
+            "{}",
+            said.error
+        );
+        (said.code, json)
+    };
+
+    // One that does not answer; the others go on.
+    let (code, json) = ask(&[
+        "--primary",
+        &primary,
+        "--standby",
+        &nowhere,
+        "--standby",
+        &standby,
+    ]);
+    assert_eq!(code, 4);
+    assert!(trouble_of(&json, "standby1").contains("unreachable"));
+    assert_eq!(trouble_of(&json, "standby2"), "[]");
+    let (code, json) = ask(&["--primary", &nowhere, "--standby", &standby]);
+    assert_eq!(code, 3);
+    assert!(json["nodes"][1]["usable"].as_bool().unwrap());
+
+    // Wrong roles.
+    let (code, json) = ask(&["--primary", &standby]);
+    assert_eq!(code, 3);
+    assert!(trouble_of(&json, "primary").contains("--standby"));
+    for (option, conninfo) in [("--standby", &primary), ("--subscriber", &primary)] {
+        let (code, json) = ask(&["--primary", &primary, option, conninfo]);
+        assert_eq!(code, 4);
+        let role = option.trim_start_matches('-');
+        assert!(trouble_of(&json, role).contains("wrong_role"), "{json}");
+    }
+
+    // A standby of another cluster.
+    let mut other = lab.primary("other", None, &Settings::new()).unwrap();
+    let strange = lab.standby(&other, "strange", &Settings::new()).unwrap();
+    let (code, json) = ask(&[
+        "--primary",
+        &primary,
+        "--standby",
+        &strange.conninfo(SUPERUSER),
+    ]);
+    assert_eq!(code, 4);
+    assert!(trouble_of(&json, "standby").contains("other_system"));
+    other.stop(lockstep_lab::server::Stop::Immediate).unwrap();
+
+    // A role that may see little: said, and no failure. One in pg_monitor sees everything.
+    stage
+        .primary
+        .execute("CREATE ROLE poor LOGIN; CREATE ROLE watcher LOGIN; GRANT pg_monitor TO watcher")
+        .unwrap();
+    let as_role = |role: &str| primary.replace("user=postgres", &format!("user={role}"));
+    let (_, json) = ask(&["--primary", &as_role("poor")]);
+    assert!(
+        trouble_of(&json, "primary").contains("pg_monitor"),
+        "{json}"
+    );
+    let (code, json) = ask(&["--primary", &as_role("watcher"), "--subscriber", &first]);
+    assert_eq!(
+        (code, trouble_of(&json, "primary").as_str()),
+        (0, "[]"),
+        "{}",
+        brief(&json)
+    );
+}
+
+/// 80 columns, and plain words; addresses apart, which are as long as they are.
+fn text_fits(stage: &Stage) {
+    let [primary, standby, ..] = stage.conninfos();
+    stage
+        .standby
+        .execute("SELECT pg_wal_replay_pause()")
+        .unwrap();
+    stage
+        .primary
+        .execute("INSERT INTO t (v) VALUES ('x')")
+        .unwrap();
+    let said = doctor(&[
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--seconds",
+        "2",
+    ]);
+    stage
+        .standby
+        .execute("SELECT pg_wal_replay_resume()")
+        .unwrap();
+    assert_eq!(said.code, 6, "{}", said.text);
+    assert!(
+        said.error
+            .starts_with("lockstep: lag found; standby: replay is paused"),
+        "{}",
+        said.error
+    );
+    assert!(
+        said.text.contains("1. standby: replay is paused"),
+        "{}",
+        said.text
+    );
+    assert!(said.text.contains("SELECT pg_wal_replay_resume();"));
+    for line in said
+        .text
+        .lines()
+        .filter(|line| !line.contains("PostgreSQL"))
+    {
+        assert!(line.chars().count() <= 80, "{line}");
+    }
+}
+
+/// The table of commits, and nothing stays behind.
+fn probe_leaves_nothing(stage: &Stage) {
+    let [primary, standby, first, second] = stage.conninfos();
+    let said = doctor(&[
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--subscriber",
+        &first,
+        "--subscriber",
+        &second,
+        "--seconds",
+        "1",
+        "--probe",
+        "--commits",
+        "3",
+        "--output",
+        "json",
+    ]);
+    let json: Value = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+    let rows = json["probe"]["rows"].as_array().unwrap();
+    assert_eq!(rows.len(), 3, "{json}");
+    for row in rows {
+        let cells = row["cells"].as_array().unwrap();
+        assert!(
+            cells.len() == 3 && cells.iter().all(|cell| cell["median_ms"].is_number()),
+            "{row}"
+        );
+    }
+    assert!(json["probe"]["visible_ms"]["standby"].is_number());
+    for server in [&stage.primary, &stage.first, &stage.second] {
+        let left = server
+            .query_text("SELECT count(*)::text FROM pg_namespace WHERE nspname = 'lockstep_probe'")
+            .unwrap();
+        assert_eq!(left.as_deref(), Some("0"), "{:?}", server.id());
+    }
+    let published = stage
+        .primary
+        .query_text("SELECT count(*)::text FROM pg_publication_tables")
+        .unwrap();
+    assert_eq!(published.as_deref(), Some("1"));
+
+    // A subscriber that is not named must not get changes of a table it does not have.
+    let said = doctor(&[
+        "--primary",
+        &primary,
+        "--subscriber",
+        &first,
+        "--seconds",
+        "1",
+        "--probe",
+        "--commits",
+        "1",
+        "--output",
+        "json",
+    ]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert!(
+        json["probe"]["missing"]
+            .to_string()
+            .contains("slots second"),
+        "{json}"
+    );
+    assert!(causes(&json).iter().all(|cause| cause != "apply_stopped"));
+}

@@ -1,0 +1,209 @@
+//! `lockstep doctor` against every fault of the lab. Long: `make test-doctor-matrix`, which
+//! prints a line for each and a count last. With `LOCKSTEP_MATRIX_RESULTS=FILE` a run also
+//! writes a results file.
+
+use lockstep_lab::for_tests::TestLab;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+use crate::doctor_support::{SPACE_MB, brief, causes, examine, trial};
+use lockstep_bench::fault::faults::FAULTS;
+use lockstep_bench::fault::{Fault, Stage, Strength};
+use lockstep_lab::machine;
+use serde_json::{Value, json};
+
+/// Pairs that are injected together: what one of them does must not hide the other.
+const PAIRS: [(&str, &str); 6] = [
+    ("paused replay", "one slow slot"),
+    ("recovery conflict", "asynchronous apply commit"),
+    ("slow network", "one slow slot"),
+    ("retained WAL near its limit", "paused replay"),
+    ("cleanup lock", "apply blocked by a lock"),
+    ("slow network", "asynchronous apply commit"),
+];
+
+/// Healthy runs in which nothing may be found.
+const HEALTHY_RUNS: u32 = 10;
+
+/// What has come of it so far.
+#[derive(Default)]
+struct Matrix {
+    skipped: u32,
+    rows: Vec<Value>,
+}
+
+impl Matrix {
+    fn add(&mut self, name: &str, row: Value) {
+        match row["wrong"].as_str() {
+            None => println!("ok    {name}"),
+            Some(wrong) => println!("WRONG {name}: {wrong}"),
+        }
+        self.rows.push(row);
+    }
+
+    fn skip(&mut self, name: &str, why: &str) {
+        self.skipped += 1;
+        println!("SKIP  {name}: {why}");
+    }
+
+    fn count(&self, right: u32) -> usize {
+        let rows = self.rows.iter();
+        rows.filter(|row| row["right"] == right).count()
+    }
+
+    /// Causes that were named first at both strengths.
+    fn causes(&self) -> usize {
+        let mut right: BTreeMap<&str, usize> = BTreeMap::new();
+        for row in self.rows.iter().filter(|row| row["right"] == 1) {
+            let strength = row["variant"].as_str().unwrap_or_default();
+            if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
+                *right.entry(cause).or_default() += 1;
+            }
+        }
+        let both = Strength::ALL.len();
+        right.values().filter(|count| **count == both).count()
+    }
+
+    /// The results file, if one is asked for.
+    fn save(&self, lab: &lockstep_lab::cluster::Lab) {
+        let Some(path) = std::env::var_os("LOCKSTEP_MATRIX_RESULTS") else {
+            return;
+        };
+        // Tests run in their package's folder.
+        let root = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+        let described = Command::new("git")
+            .args([
+                "describe",
+                "--always",
+                "--dirty",
+                "--abbrev=40",
+                "--exclude=*",
+            ])
+            .output();
+        let commit = described.map_or_else(
+            |_| "unknown".to_owned(),
+            |said| String::from_utf8_lossy(&said.stdout).trim().to_owned(),
+        );
+        let file = json!({
+            "name": "doctor-matrix",
+            "command": "make test-doctor-matrix",
+            "commit": commit,
+            "machine": machine::describe(lab.folder(), lab.pinning()),
+            "date": machine::date(),
+            "rows": self.rows,
+            "headline": {
+                "metric": "causes that doctor named first at both strengths",
+                "ours": self.causes(),
+            },
+        });
+        let text = serde_json::to_string_pretty(&file).unwrap() + "\n";
+        std::fs::write(root.join(path), text).unwrap();
+    }
+}
+
+/// Faults chosen with `LOCKSTEP_FAULTS` (parts of their names, separated by commas), or all.
+fn is_chosen(name: &str) -> bool {
+    let chosen = std::env::var("LOCKSTEP_FAULTS").unwrap_or_default();
+    chosen.is_empty() || chosen.split(',').any(|part| name.contains(part))
+}
+
+#[test]
+#[ignore = "minutes: make test-doctor-matrix"]
+fn doctor_names_the_cause_of_every_fault() {
+    let lab = TestLab::stock()
+        .pinned()
+        .space_mb(SPACE_MB)
+        .start()
+        .unwrap();
+    let mut stage = Stage::start(&lab).unwrap();
+    let mut matrix = Matrix::default();
+    for fault in FAULTS.iter().filter(|fault| is_chosen(fault.name)) {
+        for strength in Strength::ALL {
+            let name = format!("{} ({strength:?})", fault.name).to_lowercase();
+            match fault.missing() {
+                Some(why) => matrix.skip(&name, why),
+                None => matrix.add(&name, trial(&lab, &mut stage, fault, strength)),
+            }
+        }
+    }
+    for (one, other) in PAIRS {
+        let name = format!("{one} and {other}");
+        if is_chosen(&name) {
+            let row = pair(&lab, &mut stage, one, other);
+            matrix.add(&name, row);
+        }
+    }
+    for run in 1..=HEALTHY_RUNS {
+        let name = format!("healthy, run {run}");
+        if is_chosen(&name) {
+            let row = healthy(&mut stage, run);
+            matrix.add(&name, row);
+        }
+    }
+    matrix.save(&lab);
+    println!("{} causes named first at both strengths", matrix.causes());
+    println!(
+        "doctor matrix: {} right, {} wrong, {} skipped",
+        matrix.count(1),
+        matrix.count(0),
+        matrix.skipped
+    );
+    assert_eq!(matrix.count(0), 0);
+}
+
+fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
+    let faults = [one, other].map(|name| Fault::named(name).unwrap());
+    let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
+    let (code, json) = examine(stage, 4);
+    for one in injected {
+        stage.heal_quietly(one).unwrap();
+    }
+    stage.calm().unwrap();
+    let found: Vec<String> = causes(&json).into_iter().take(2).collect();
+    let expected = faults.map(|fault| fault.cause().id());
+    let both = expected
+        .iter()
+        .all(|cause| found.iter().any(|found| found == cause));
+    let right = both && code == 6;
+    let wrong = (!right).then(|| {
+        format!(
+            "expected {expected:?} first, found {found:?}, exit code {code}: {}",
+            brief(&json)
+        )
+    });
+    json!({
+        "case": format!("{one} and {other}"),
+        "variant": "pair",
+        "round": 1,
+        "right": u32::from(right),
+        "expected": expected.join(", "),
+        "found": found.join(", "),
+        "wrong": wrong,
+    })
+}
+
+/// Every other run has a little load.
+fn healthy(stage: &mut Stage, run: u32) -> Value {
+    stage.calm().unwrap();
+    let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
+    let (code, json) = examine(stage, 3);
+    let variant = if load.is_some() { "some load" } else { "idle" };
+    drop(load);
+    let findings = json["findings"].as_array().unwrap();
+    let lag: Vec<&Value> = findings
+        .iter()
+        .filter(|finding| finding["severity"] != "note")
+        .collect();
+    let right = code == 0 && lag.is_empty();
+    let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
+    json!({
+        "case": "healthy",
+        "variant": variant,
+        "round": run,
+        "right": u32::from(right),
+        "expected": "",
+        "found": found.join(", "),
+        "wrong": (!right).then(|| format!("exit code {code}: {}", brief(&json))),
+    })
+}

@@ -1,0 +1,360 @@
+//! `lockstep doctor` and the monitor on standbys of standbys, and on a standby with extension
+//! lockstep, on real servers.
+
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::doctor_support::{brief, causes, doctor, untroubled};
+use crate::relay_support::{until, until_answer};
+use lockstep_bench::fault::Writer;
+use lockstep_client::Conninfo;
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
+use lockstep_lag::monitor::{LEAST_WINDOW, Monitor};
+use lockstep_lag::{Node, Role};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+use serde_json::Value;
+
+/// A primary, a standby, and a standby of that.
+struct Cascade {
+    primary: Server,
+    first: Server,
+    second: Server,
+    _lab: Lab,
+}
+
+impl Cascade {
+    fn start() -> Self {
+        let lab = TestLab::with_extension().start().unwrap();
+        let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+        primary.execute("CREATE TABLE t (v text)").unwrap();
+        let settings = [("wal_retrieve_retry_interval", "100ms")];
+        let settings: Settings = settings
+            .map(|(name, value)| (name.to_owned(), value.to_owned()))
+            .into();
+        let first = lab.standby(&primary, "first", &settings).unwrap();
+        let second = lab.standby(&first, "second", &settings).unwrap();
+        Self {
+            primary,
+            first,
+            second,
+            _lab: lab,
+        }
+    }
+
+    fn write(&self) -> Writer {
+        let sql = "INSERT INTO t VALUES (repeat('x', 1000))";
+        Writer::start(&self.primary, DATABASE, sql, Duration::from_millis(100)).unwrap()
+    }
+
+    /// What doctor says of all three, given in this order, while something is written.
+    fn examine(&self, seconds: u32) -> (i32, Value) {
+        let _writer = self.write();
+        let [primary, first, second] =
+            [&self.primary, &self.first, &self.second].map(|server| server.conninfo(SUPERUSER));
+        let said = doctor(&[
+            "--primary",
+            &primary,
+            // The one that is further away first: the order must not matter.
+            "--standby",
+            &second,
+            "--standby",
+            &first,
+            "--seconds",
+            &seconds.to_string(),
+            "--output",
+            "json",
+        ]);
+        let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+        (said.code, json)
+    }
+
+    fn caught_up(&mut self) {
+        self.first.catch_up(&self.primary).unwrap();
+        self.second.catch_up(&self.primary).unwrap();
+    }
+}
+
+const FIRST: &str = "standby2";
+const SECOND: &str = "standby1";
+
+fn link<'j>(json: &'j Value, replica: &str) -> &'j Value {
+    let links = json["links"].as_array().unwrap();
+    let found = links.iter().find(|link| link["replica"] == replica);
+    found.unwrap_or_else(|| panic!("no {replica}: {}", brief(json)))
+}
+
+/// Which of the two are behind.
+fn behind(json: &Value) -> Vec<&'static str> {
+    let late = |name: &&str| link(json, name)["behind"] == true;
+    [FIRST, SECOND].into_iter().filter(late).collect()
+}
+
+/// Each finding's cause and place.
+fn found(json: &Value) -> Vec<(String, String)> {
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    let findings = json["findings"].as_array().unwrap();
+    findings
+        .iter()
+        .map(|finding| (text(&finding["cause"]), text(&finding["at"])))
+        .collect()
+}
+
+fn at(cause: &str, places: &[&str]) -> Vec<(String, String)> {
+    let place = |place: &&str| (cause.to_owned(), (*place).to_owned());
+    places.iter().map(place).collect()
+}
+
+#[test]
+fn each_hop_of_a_cascade_has_its_own_lag() {
+    let mut cascade = Cascade::start();
+    let (code, json) = cascade.examine(2);
+    assert_eq!(code, 0, "{}", brief(&json));
+    assert!(untroubled(&json), "{}", json["nodes"]);
+    assert_eq!(link(&json, FIRST)["upstream"], "primary");
+    assert_eq!(link(&json, SECOND)["upstream"], FIRST);
+    assert_eq!(json["links"].as_array().unwrap().len(), 2);
+
+    // Replay of the first is paused: what it receives still goes on to the second.
+    for paused in [&[FIRST][..], &[SECOND], &[FIRST, SECOND]] {
+        let server = |name: &&str| match *name {
+            FIRST => &cascade.first,
+            _ => &cascade.second,
+        };
+        for name in paused {
+            let sql = "SELECT pg_wal_replay_pause()";
+            server(name).execute(sql).unwrap();
+            let state = "SELECT pg_get_wal_replay_pause_state()";
+            // Only seen when there is something to replay.
+            let _writer = cascade.write();
+            until_answer(server(name), state, "paused");
+        }
+        let (code, json) = cascade.examine(3);
+        for name in paused {
+            let sql = "SELECT pg_wal_replay_resume()";
+            server(name).execute(sql).unwrap();
+        }
+        assert_eq!(code, 6, "{paused:?}: {}", brief(&json));
+        assert_eq!(behind(&json), paused, "{}", brief(&json));
+        let mut found = found(&json);
+        found.sort();
+        let mut expected = at("replay_paused", paused);
+        expected.sort();
+        assert_eq!(found, expected, "{}", brief(&json));
+        cascade.caught_up();
+    }
+
+    upstream_away(&mut cascade);
+    twins(&mut cascade);
+    hangs(&cascade);
+}
+
+/// A server that takes connections and says nothing, and one that stops in the middle: both are
+/// given up after their time, and the others are looked at.
+fn hangs(cascade: &Cascade) {
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent = format!(
+        "host=127.0.0.1 port={} user=u connect_timeout=2",
+        silent.local_addr().unwrap().port()
+    );
+    let [primary, first, second] = [&cascade.primary, &cascade.first, &cascade.second]
+        .map(|server| server.conninfo(SUPERUSER));
+    let args = [
+        "doctor",
+        "--primary",
+        &primary,
+        "--standby",
+        &first,
+        "--standby",
+        &second,
+        "--standby",
+        &silent,
+        "--relay",
+        &silent,
+        "--seconds",
+        "3",
+        "--output",
+        "json",
+    ];
+    let child = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(args)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let asking =
+        "SELECT pid::text FROM pg_stat_activity WHERE application_name = 'lockstep doctor'";
+    let backend = until("the second is asked", || {
+        cascade.second.query_text(asking).ok().flatten()
+    });
+    let backend = Pid::from_raw(backend.parse().unwrap());
+    signal::kill(backend, Signal::SIGSTOP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    signal::kill(backend, Signal::SIGCONT).unwrap();
+    let json: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(4), "{}", brief(&json));
+    let usable: Vec<(&str, bool)> = json["nodes"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|node| {
+            let name = node["name"].as_str().unwrap();
+            (name, node["usable"].as_bool().unwrap())
+        })
+        .collect();
+    assert_eq!(
+        usable,
+        [
+            ("primary", true),
+            ("standby1", true),
+            ("standby2", false),
+            ("standby3", false),
+            ("relay", false)
+        ],
+        "{}",
+        json["nodes"]
+    );
+    assert!(json["nodes"][2]["troubles"].to_string().contains("10 s"));
+    assert!(link(&json, "standby1")["behind"] == false);
+}
+
+/// The first receives nothing any more: it is to blame, and the second has all that it has.
+fn upstream_away(cascade: &mut Cascade) {
+    let conninfo = cascade
+        .first
+        .query_text("SHOW primary_conninfo")
+        .unwrap()
+        .unwrap();
+    set_upstream(&cascade.first, "");
+    let receivers = "SELECT count(*)::text FROM pg_stat_wal_receiver";
+    until_answer(&cascade.first, receivers, "0");
+    let (code, json) = cascade.examine(3);
+    assert_eq!(code, 6, "{}", brief(&json));
+    assert_eq!(behind(&json), [FIRST], "{}", brief(&json));
+    assert_eq!(
+        found(&json),
+        at("not_streaming", &[FIRST]),
+        "{}",
+        brief(&json)
+    );
+    set_upstream(&cascade.first, &conninfo);
+    cascade.caught_up();
+}
+
+/// Both call themselves the same, as standbys without a cluster_name do.
+fn twins(cascade: &mut Cascade) {
+    for server in [&cascade.first, &cascade.second] {
+        let sql = "SELECT current_setting('primary_conninfo')";
+        let conninfo = server.query_text(sql).unwrap().unwrap();
+        set_upstream(server, &format!("{conninfo} application_name=walreceiver"));
+    }
+    for server in [&cascade.primary, &cascade.first] {
+        let sql = "SELECT string_agg(application_name, ' ') FROM pg_stat_replication";
+        until_answer(server, sql, "walreceiver");
+    }
+    cascade.caught_up();
+    let (code, json) = cascade.examine(2);
+    assert_eq!(code, 0, "{}", brief(&json));
+    assert_eq!(link(&json, FIRST)["upstream"], "primary");
+    assert_eq!(link(&json, SECOND)["upstream"], FIRST);
+    assert_eq!(json["links"].as_array().unwrap().len(), 2);
+}
+
+fn set_upstream(standby: &Server, conninfo: &str) {
+    let quoted = conninfo.replace('\'', "''");
+    standby
+        .execute(&format!("ALTER SYSTEM SET primary_conninfo = '{quoted}'"))
+        .unwrap();
+    standby.reload().unwrap();
+}
+
+#[test]
+fn the_extension_s_figures_are_used() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    primary
+        .execute("CREATE EXTENSION lockstep; CREATE TABLE t (v text)")
+        .unwrap();
+    let preload = [("shared_preload_libraries", "lockstep")];
+    let settings: Settings = preload
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .into();
+    let mut standby = lab.standby(&primary, "standby", &settings).unwrap();
+    standby.catch_up(&primary).unwrap();
+
+    let monitor = monitor(&primary, &standby);
+    let state = until("the state has the extension's figures", || {
+        let state = monitor.state_after(0, Duration::from_secs(1));
+        let node = state.nodes.iter().find(|node| node.name == "standby")?;
+        node.extension.clone()
+    });
+    let method = standby
+        .query_text("SELECT method FROM lockstep_stat_priority")
+        .unwrap();
+    assert_eq!(state.method, method);
+    let limit = standby
+        .query_text("SELECT concurrency_limit::text FROM lockstep_stat_throttle")
+        .unwrap()
+        .unwrap();
+    assert!(state.concurrency_limit > 0 && limit != "0");
+
+    // Lag is what the extension says as well.
+    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    let sql = "INSERT INTO t VALUES (repeat('x', 1000))";
+    let writer = Writer::start(&primary, DATABASE, sql, Duration::from_millis(100)).unwrap();
+    let state = "SELECT pg_get_wal_replay_pause_state()";
+    until_answer(&standby, state, "paused");
+    let says = || -> f64 {
+        let sql = "SELECT coalesce(lag_ms, 0)::text FROM lockstep_stat_replay";
+        standby.query_text(sql).unwrap().unwrap().parse().unwrap()
+    };
+    let least = until("there is lag", || Some(says()).filter(|ms| *ms > 0.0));
+    let said = doctor(&[
+        "--primary",
+        &primary.conninfo(SUPERUSER),
+        "--standby",
+        &standby.conninfo(SUPERUSER),
+        "--seconds",
+        "2",
+        "--output",
+        "json",
+    ]);
+    let most = says();
+    drop(writer);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!(causes(&json), ["replay_paused"], "{}", brief(&json));
+    assert!(untroubled(&json), "{}", json["nodes"]);
+    let facts = json["findings"][0]["evidence"].as_array().unwrap();
+    let fact = facts
+        .iter()
+        .find(|fact| fact["name"] == "extension_lag_ms")
+        .unwrap_or_else(|| panic!("{}", brief(&json)));
+    let value = fact["value"].as_f64().unwrap();
+    assert!((least..=most).contains(&value), "{least} {value} {most}");
+    until("the monitor sees it", || {
+        let state = monitor.state();
+        let node = state.nodes.iter().find(|node| node.name == "standby")?;
+        node.extension.as_ref()?.lag_ms.filter(|ms| *ms >= least)
+    });
+    standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+}
+
+fn monitor(primary: &Server, standby: &Server) -> Monitor {
+    let node = |role: Role, server: &Server| Node {
+        name: role.to_string(),
+        role,
+        conninfo: Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap(),
+    };
+    Monitor::start(
+        vec![node(Role::Primary, primary), node(Role::Standby, standby)],
+        lockstep_lag::monitor::Settings {
+            application_name: "test".to_owned(),
+            every: Duration::from_millis(200),
+            window: LEAST_WINDOW,
+            heartbeat: false,
+        },
+    )
+}

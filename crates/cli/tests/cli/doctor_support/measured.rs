@@ -1,0 +1,314 @@
+//! The figures that doctor quotes, measured without any of its code: own SQL, own clock, own
+//! view of `/proc`, while it looks.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, mpsc};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lockstep_bench::fault::stage::Which;
+use lockstep_bench::fault::{Fault, Stage};
+use lockstep_client::Connection;
+use lockstep_lab::server::SUPERUSER;
+use lockstep_lag::Cause;
+
+/// How often to look; doctor does it ten times a second.
+const EVERY: Duration = Duration::from_millis(60);
+
+/// How far two shares of the same time may be apart: each is of some forty moments, and one
+/// begins a little earlier.
+const SHARE_APART: f64 = 0.3;
+
+/// The part of a growing figure that is there when doctor asks for the last time.
+const CLOSE: f64 = 0.6;
+
+/// The same, where a record may come between two looks.
+const RECORDS: f64 = 0.999;
+
+/// The walsender sends at most so many bytes at once, and a window may have one message more.
+const MESSAGE: f64 = 131_072.0;
+
+/// What is made of the answers.
+#[derive(Clone, Copy)]
+enum Kind {
+    /// It only grows: doctor's figure is between the first and the last, and close to that.
+    Between,
+    /// The part of the answers that are true, of those that are not null.
+    Share,
+    /// The part of the time that the process was ready and had no core, or had one, between
+    /// answers that are not null.
+    Queued,
+    Ran,
+    /// How much it has grown; doctor began later.
+    Growth,
+    /// The same for each second, in steps of a message.
+    Rate,
+    /// How long the statement takes, milliseconds, in the middle.
+    Time,
+}
+
+/// A figure, and who is asked for it.
+struct Question {
+    fact: &'static str,
+    kind: Kind,
+    which: Which,
+    sql: String,
+}
+
+fn question(fault: &Fault) -> Question {
+    let of = |fact, kind, which, sql: &str| Question {
+        fact,
+        kind,
+        which,
+        sql: sql.to_owned(),
+    };
+    let waits = |fact, which, process: &str, condition: &str| {
+        let sql =
+            format!("SELECT coalesce({condition}, false) FROM pg_stat_activity WHERE {process}");
+        of(fact, Kind::Share, which, &sql)
+    };
+    let startup = |fact, kind, what: &str| {
+        let sql = format!(
+            "SELECT {what} FROM pg_stat_activity WHERE backend_type = 'startup' \
+             AND pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()"
+        );
+        of(fact, kind, Which::Standby, &sql)
+    };
+    let sender = |name: &str| format!("backend_type = 'walsender' AND application_name = '{name}'");
+    let worker =
+        "backend_type IN ('logical replication worker', 'logical replication apply worker')";
+    match fault.cause() {
+        Cause::AsynchronousApplyCommit => of(
+            "flush_lag_ms",
+            Kind::Time,
+            Which::Primary,
+            "INSERT INTO t (v) VALUES ('timed')",
+        ),
+        Cause::ReplayPaused | Cause::RecoveryConflict | Cause::CleanupLock => of(
+            "unreplayed_bytes",
+            Kind::Between,
+            Which::Standby,
+            "SELECT pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn()",
+        ),
+        Cause::ReplayStarved => startup("queued_share", Kind::Queued, "pid"),
+        Cause::ReplayAtCoreLimit => startup("startup_cpu_share", Kind::Ran, "pid"),
+        Cause::ReplayWaitsForStorage => startup(
+            "storage_share",
+            Kind::Share,
+            "coalesce(wait_event_type = 'IO', false)",
+        ),
+        Cause::SlowWalFlush => waits(
+            "walreceiver_storage_share",
+            Which::Standby,
+            "backend_type = 'walreceiver'",
+            "wait_event_type = 'IO'",
+        ),
+        Cause::SlowNetwork => of(
+            "received_bytes_per_s",
+            Kind::Rate,
+            Which::Standby,
+            "SELECT pg_last_wal_receive_lsn() - '0/0'",
+        ),
+        Cause::SlowConsumer => waits(
+            "pushed_share",
+            Which::Primary,
+            &sender("second"),
+            "wait_event = 'WalSenderWriteData'",
+        ),
+        Cause::SlowDecoding => waits(
+            "decoding_share",
+            Which::Primary,
+            &sender("first"),
+            "coalesce(wait_event_type, 'IO') = 'IO'",
+        ),
+        Cause::GiantTransaction => of(
+            "spilled_bytes",
+            Kind::Growth,
+            Which::Primary,
+            "SELECT max(spill_bytes) FROM pg_stat_replication_slots",
+        ),
+        Cause::ApplyBlocked => waits(
+            "blocked_share",
+            Which::Second,
+            worker,
+            "wait_event_type = 'Lock'",
+        ),
+        Cause::RetainedWalNearLimit => of(
+            "retained_bytes",
+            Kind::Between,
+            Which::Primary,
+            "SELECT pg_current_wal_flush_lsn() - restart_lsn FROM pg_replication_slots \
+             WHERE slot_name = 'forgotten'",
+        ),
+        Cause::IdlePrimary => of(
+            "replayed_commit_age_ms",
+            Kind::Between,
+            Which::Standby,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())",
+        ),
+        Cause::OtherDatabases => of(
+            "written_bytes",
+            Kind::Growth,
+            Which::Primary,
+            "SELECT pg_current_wal_flush_lsn() - '0/0'",
+        ),
+        other => panic!("nothing is measured for {other:?}"),
+    }
+}
+
+/// One answer.
+struct Answer {
+    at: Instant,
+    took: Duration,
+    text: Option<String>,
+    /// `schedstat` of the process that the answer names.
+    cpu: Option<[f64; 2]>,
+}
+
+/// A figure of doctor's, and what it should be.
+#[derive(Debug, Clone)]
+pub struct Measured {
+    pub fact: &'static str,
+    pub value: f64,
+    pub least: f64,
+    pub most: f64,
+}
+
+/// A thread that measures until it is told to end.
+pub struct Measuring {
+    question: Question,
+    stop: Arc<AtomicBool>,
+    thread: JoinHandle<Vec<Answer>>,
+}
+
+impl Measuring {
+    /// Begins, and has one answer when this returns.
+    pub fn start(fault: &Fault, stage: &Stage) -> Self {
+        let question = question(fault);
+        let server = stage.server(question.which);
+        let mut client = server.connect(SUPERUSER, "lockstep measuring").unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let (ready, began) = mpsc::channel();
+        let (stopped, sql) = (Arc::clone(&stop), question.sql.clone());
+        let thread = thread::spawn(move || {
+            let mut answers = Vec::new();
+            loop {
+                let last = stopped.load(Ordering::Relaxed);
+                answers.push(ask(&mut client, &sql));
+                let _ = ready.send(());
+                if last {
+                    return answers;
+                }
+                thread::sleep(EVERY);
+            }
+        });
+        began.recv().unwrap();
+        Self {
+            question,
+            stop,
+            thread,
+        }
+    }
+
+    /// What was measured.
+    pub fn end(self) -> Measured {
+        self.stop.store(true, Ordering::Relaxed);
+        let answers = self.thread.join().unwrap();
+        let (value, least, most) = evaluate(self.question.kind, &answers);
+        Measured {
+            fact: self.question.fact,
+            value,
+            least,
+            most,
+        }
+    }
+}
+
+fn ask(client: &mut Connection, sql: &str) -> Answer {
+    let asked = Instant::now();
+    let rows = client.query(sql).unwrap();
+    let took = asked.elapsed();
+    let text = rows
+        .into_iter()
+        .find_map(|row| row.into_iter().next().flatten());
+    let cpu = text.as_deref().and_then(schedstat);
+    Answer {
+        at: Instant::now(),
+        took,
+        text,
+        cpu,
+    }
+}
+
+/// Seconds on a core and seconds queued.
+fn schedstat(pid: &str) -> Option<[f64; 2]> {
+    let _: u32 = pid.parse().ok()?;
+    let text = std::fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    let mut numbers = text
+        .split_whitespace()
+        .map(|word| word.parse::<f64>().unwrap() / 1e9);
+    Some([numbers.next()?, numbers.next()?])
+}
+
+/// What was measured, and the least and the most that doctor's figure may be.
+fn evaluate(kind: Kind, answers: &[Answer]) -> (f64, f64, f64) {
+    let number = |answer: &Answer| answer.text.as_ref()?.parse::<f64>().ok();
+    let known: Vec<(Instant, f64)> = answers
+        .iter()
+        .filter_map(|answer| Some((answer.at, number(answer)?)))
+        .collect();
+    let ends = || (known.first().unwrap(), known.last().unwrap());
+    match kind {
+        Kind::Between => {
+            let ((_, first), (_, last)) = ends();
+            // WAL that is written while nobody writes, a record each, is no disagreement.
+            (*last, (RECORDS * first).max(CLOSE * last), *last)
+        }
+        Kind::Share => {
+            let said: Vec<bool> = answers
+                .iter()
+                .filter_map(|answer| Some(answer.text.as_ref()? == "t"))
+                .collect();
+            let share = said.iter().filter(|is| **is).count() as f64 / said.len() as f64;
+            (share, share - SHARE_APART, share + SHARE_APART)
+        }
+        Kind::Ran | Kind::Queued => {
+            let which = usize::from(matches!(kind, Kind::Queued));
+            let share = cpu_share(answers, which);
+            (share, share - SHARE_APART, share + SHARE_APART)
+        }
+        Kind::Growth => {
+            let ((_, first), (_, last)) = ends();
+            let grown = last - first;
+            (grown, 0.5 * grown, grown)
+        }
+        Kind::Rate => {
+            let ((from, first), (to, last)) = ends();
+            let time = (*to - *from).as_secs_f64();
+            let rate = (last - first) / time;
+            let step = MESSAGE / time;
+            (rate, 0.5 * rate - step, 1.5 * rate + step)
+        }
+        Kind::Time => {
+            let mut times: Vec<f64> = answers
+                .iter()
+                .map(|answer| answer.took.as_secs_f64() * 1000.0)
+                .collect();
+            times.sort_by(f64::total_cmp);
+            let middle = times[times.len() / 2];
+            (middle, 0.4 * middle, 2.5 * middle)
+        }
+    }
+}
+
+/// Between two answers that name the process, one after the other.
+fn cpu_share(answers: &[Answer], which: usize) -> f64 {
+    let (mut used, mut time) = (0.0, 0.0);
+    for pair in answers.windows(2) {
+        if let (Some(before), Some(after)) = (pair[0].cpu, pair[1].cpu) {
+            used += after[which] - before[which];
+            time += (pair[1].at - pair[0].at).as_secs_f64();
+        }
+    }
+    used / time
+}

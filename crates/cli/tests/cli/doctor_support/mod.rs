@@ -1,0 +1,200 @@
+//! Faults, and what doctor says about them.
+
+use std::process::Command;
+
+use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
+use lockstep_lab::cluster::Lab;
+use lockstep_lag::Cause;
+use serde_json::{Value, json};
+
+pub mod measured;
+
+use measured::{Measured, Measuring};
+
+/// Megabytes that a [`Stage`] and its load need.
+pub const SPACE_MB: u64 = 2000;
+
+/// What doctor has said.
+pub struct Said {
+    pub code: i32,
+    pub text: String,
+    pub error: String,
+}
+
+/// Runs doctor.
+pub fn doctor(args: &[&str]) -> Said {
+    let output = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .arg("doctor")
+        .args(args)
+        .output()
+        .unwrap();
+    Said {
+        code: output.status.code().unwrap(),
+        text: String::from_utf8(output.stdout).unwrap(),
+        error: String::from_utf8(output.stderr).unwrap(),
+    }
+}
+
+/// Runs doctor on all servers of a stage; its exit code and its JSON.
+pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
+    let [primary, standby, first, second] = stage.conninfos();
+    let said = doctor(&[
+        "--primary",
+        &primary,
+        "--standby",
+        &standby,
+        "--subscriber",
+        &first,
+        "--subscriber",
+        &second,
+        "--seconds",
+        &seconds.to_string(),
+        "--output",
+        "json",
+    ]);
+    let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
+    (said.code, json)
+}
+
+/// Causes in order.
+pub fn causes(json: &Value) -> Vec<String> {
+    let findings = json["findings"].as_array().unwrap();
+    findings
+        .iter()
+        .map(|finding| finding["cause"].as_str().unwrap().to_owned())
+        .collect()
+}
+
+/// What is wrong with what doctor says about a fault; None if all is right.
+pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Option<String> {
+    let causes = causes(json);
+    if causes.first().map(String::as_str) != Some(fault.cause().id()) {
+        return Some(format!(
+            "expected {} first, found {causes:?}: {}",
+            fault.cause().id(),
+            brief(json)
+        ));
+    }
+    let expected = if fault.is_false { 0 } else { 6 };
+    if code != expected {
+        return Some(format!(
+            "exit code {code} instead of {expected}: {}",
+            brief(json)
+        ));
+    }
+    let first = &json["findings"][0];
+    if let Some(culprit) = injected.culprit {
+        let pid = first["names"]["pid"].as_str().unwrap_or_default();
+        if pid != culprit.to_string() {
+            return Some(format!("blames process {pid} instead of {culprit}"));
+        }
+    }
+    if let Some((name, expected)) = to_be_named(fault) {
+        if first["names"][name] != expected {
+            return Some(format!(
+                "names {name} {} instead of {expected}",
+                first["names"][name]
+            ));
+        }
+    }
+    if !fault.is_false && first["remedies"].as_array().is_none_or(Vec::is_empty) {
+        return Some("proposes nothing".to_owned());
+    }
+    None
+}
+
+/// Nothing is wrong with any node, and everything could be seen.
+pub fn untroubled(json: &Value) -> bool {
+    let nodes = json["nodes"].as_array().unwrap();
+    let none = |node: &Value| node["troubles"].as_array().is_some_and(Vec::is_empty);
+    nodes.iter().all(none)
+}
+
+/// Findings and links in few words.
+pub fn brief(json: &Value) -> String {
+    let mut words = Vec::new();
+    for finding in json["findings"].as_array().unwrap() {
+        let facts = finding["evidence"].as_array().unwrap();
+        let facts: Vec<&str> = facts
+            .iter()
+            .map(|fact| fact["words"].as_str().unwrap())
+            .collect();
+        words.push(format!(
+            "{} at {} ({}): {}",
+            finding["cause"],
+            finding["at"],
+            finding["explains"],
+            facts.join("; ")
+        ));
+    }
+    for link in json["links"].as_array().unwrap() {
+        words.push(format!("{link}"));
+    }
+    words.join("\n    ")
+}
+
+/// What the first finding has to name, beside the process that is to blame.
+fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
+    match fault.cause() {
+        Cause::RetainedWalNearLimit => Some(("slot", "forgotten")),
+        Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
+        Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
+        Cause::RecoveryConflict | Cause::CleanupLock => Some(("node", "standby")),
+        _ => None,
+    }
+}
+
+/// Injects a fault, asks doctor and measures meanwhile, heals: a row of the results. Its
+/// `wrong` is null if nothing is.
+pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
+    let injected = fault.inject(lab, stage, strength).unwrap();
+    let measuring = Measuring::start(fault, stage);
+    let (code, json) = examine(stage, fault.seconds);
+    let measured = measuring.end();
+    let mut wrong = wrong(fault, &injected, code, &json);
+    let quoted = quoted(&json, measured.fact);
+    if wrong.is_none() {
+        wrong = disagreement(quoted, &measured);
+    }
+    if std::env::var_os("LOCKSTEP_SHOW").is_some() {
+        println!("{}: {measured:?} {}", fault.name, brief(&json));
+    }
+    stage.heal(injected).unwrap();
+    let first = &json["findings"][0];
+    json!({
+        "case": fault.name,
+        "variant": format!("{strength:?}").to_lowercase(),
+        "round": 1,
+        "right": u32::from(wrong.is_none()),
+        "expected": fault.cause().id(),
+        "found": causes(&json).first(),
+        "explains": first["explains"],
+        "lag_ms": first["lag_ms"],
+        "figure": measured.fact,
+        "quoted": quoted,
+        "measured": measured.value,
+        "wrong": wrong,
+    })
+}
+
+/// A figure of the first finding.
+fn quoted(json: &Value, name: &str) -> Option<f64> {
+    let facts = json["findings"][0]["evidence"].as_array()?;
+    let fact = facts.iter().find(|fact| fact["name"] == name)?;
+    fact["value"].as_f64()
+}
+
+fn disagreement(quoted: Option<f64>, measured: &Measured) -> Option<String> {
+    let Measured {
+        fact, least, most, ..
+    } = measured;
+    let Some(quoted) = quoted else {
+        return Some(format!("quotes no {fact}"));
+    };
+    (quoted < *least || quoted > *most).then(|| {
+        format!(
+            "{fact} is {quoted}, measured {} ({least} to {most})",
+            measured.value
+        )
+    })
+}

@@ -1,0 +1,99 @@
+//! The house keeps its rooms: which crate may use which, and how long a file may be.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Most lines of a source file.
+const MOST_LINES: usize = 800;
+
+/// Endings of source files; scripts have none.
+const SOURCES: [&str; 9] = ["rs", "c", "h", "sql", "pl", "pm", "js", "css", "sh"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// The crates that each crate may use, by the table "Crates" of ARCHITECTURE.md: the crate's
+/// name in its first column, `crate` names in its last.
+fn allowed() -> BTreeMap<String, BTreeSet<String>> {
+    let text = fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let (_, section) = text.split_once("### Crates").expect("a section Crates");
+    let rows = section
+        .lines()
+        .skip_while(|line| !line.starts_with("| `"))
+        .take_while(|line| line.starts_with("| `"));
+    let named = |cell: &str| -> BTreeSet<String> {
+        let names = cell.split('`').skip(1).step_by(2);
+        names.map(str::to_owned).collect()
+    };
+    rows.map(|row| {
+        let cells: Vec<_> = row.trim_matches('|').split('|').collect();
+        let name = named(cells.first().unwrap()).pop_first().unwrap();
+        (name, named(cells.last().unwrap()))
+    })
+    .collect()
+}
+
+/// The crates of ours that a manifest's section names.
+fn used(manifest: &str, section: &str) -> BTreeSet<String> {
+    let lines = manifest.lines().skip_while(|line| *line != section).skip(1);
+    lines
+        .take_while(|line| !line.starts_with('['))
+        .filter_map(|line| line.strip_prefix("lockstep-")?.split(['.', ' ']).next())
+        .map(str::to_owned)
+        .collect()
+}
+
+#[test]
+fn crates_use_only_what_the_map_says() {
+    let allowed = allowed();
+    let folders: BTreeSet<String> = fs::read_dir(root().join("crates"))
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    assert_eq!(folders, allowed.keys().cloned().collect());
+    for (name, allowed) in &allowed {
+        let path = root().join("crates").join(name).join("Cargo.toml");
+        let manifest = fs::read_to_string(path).unwrap();
+        assert_eq!(&used(&manifest, "[dependencies]"), allowed, "{name}");
+        // Tests may start servers.
+        let mut tests_use = used(&manifest, "[dev-dependencies]");
+        tests_use.remove("lab");
+        assert!(tests_use.is_subset(allowed), "{name}: {tests_use:?}");
+    }
+}
+
+/// All files below a folder of ours.
+fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        match path.is_dir() {
+            true => files(&path, found),
+            false => found.push(path),
+        }
+    }
+}
+
+#[test]
+fn no_source_file_is_long() {
+    let mut found = Vec::new();
+    for folder in ["crates", "extension", "scripts"] {
+        files(&root().join(folder), &mut found);
+    }
+    let mut seen = 0;
+    for path in found {
+        let ending = path.extension().and_then(|ending| ending.to_str());
+        if ending.is_some_and(|ending| !SOURCES.contains(&ending)) {
+            continue;
+        }
+        seen += 1;
+        let lines = fs::read_to_string(&path).unwrap().lines().count();
+        assert!(
+            lines <= MOST_LINES,
+            "{} has {lines} lines, over {MOST_LINES}",
+            path.display()
+        );
+    }
+    assert!(seen > 300, "there are only {seen} source files");
+}

@@ -1,0 +1,38 @@
+//! The program as users run it, and the tree that it is built from.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod bench_runs;
+mod browser;
+mod command_line;
+mod doctor;
+mod doctor_matrix;
+mod doctor_relay;
+mod doctor_standbys;
+mod doctor_support;
+mod house;
+mod packaged_metrics;
+mod relay;
+mod relay_console;
+mod relay_limits;
+mod relay_reload;
+mod relay_status;
+mod relay_support;
+mod relay_survives;
+mod serve;
+mod serve_page;
+mod serve_relay;
+mod serve_support;
+mod terminal;
+mod top;
+mod tpcc;
+mod wal_compare;
+mod wal_random;
+mod wal_runs;
+mod whole_runs;
+
+lockstep_lab::reaper_entry!();

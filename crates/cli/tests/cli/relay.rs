@@ -1,0 +1,279 @@
+//! `lockstep relay` between real servers: the life of subscriptions.
+
+use std::process::Command;
+
+use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+/// Names of the primary's slots but those of initial synchronisation, in order.
+fn slots(primary: &Server) -> String {
+    primary
+        .query_text(
+            "SELECT coalesce(string_agg(slot_name, ' ' ORDER BY slot_name), '') \
+             FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
+        )
+        .unwrap()
+        .unwrap()
+}
+
+#[test]
+fn a_subscription_lives_through_the_relay() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    primary
+        .execute(
+            "CREATE TABLE a (id int PRIMARY KEY, v text); \
+             INSERT INTO a SELECT i, 'old ' || i FROM generate_series(1, 1000) i; \
+             CREATE TABLE b (id int PRIMARY KEY, secret text, v int); \
+             INSERT INTO b SELECT i, 'secret', i FROM generate_series(1, 100) i; \
+             CREATE PUBLICATION pa FOR TABLE a; \
+             CREATE PUBLICATION pb FOR TABLE b (id, v) WHERE (id > 50)",
+        )
+        .unwrap();
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    subscriber
+        .execute("CREATE TABLE a (id int PRIMARY KEY, v text); CREATE TABLE b (id int PRIMARY KEY, v int)")
+        .unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let connection = relay.conninfo();
+
+    // Create, initial copy, streaming.
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{connection}' PUBLICATION pa"
+        ))
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    primary
+        .execute("INSERT INTO a SELECT i, 'new' FROM generate_series(1001, 2000) i; UPDATE a SET v = 'changed' WHERE id % 7 = 0; DELETE FROM a WHERE id % 11 = 0")
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    let upstream = slots(&primary);
+    assert!(upstream.starts_with("lockstep_auto_"), "{upstream}");
+    assert!(!upstream.contains(' '), "{upstream}");
+
+    // Alter: another publication, with a row filter and a column list.
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb")
+        .unwrap();
+    until_answer(&subscriber, "SELECT count(*)::text FROM b", "50");
+    primary
+        .execute("INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'")
+        .unwrap();
+    until_answer(&subscriber, "SELECT count(*)::text FROM b", "150");
+    until_same(&primary, &subscriber, "a");
+
+    // Disable and enable: nothing is lost meanwhile.
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    primary
+        .execute("UPDATE a SET v = 'while disabled' WHERE id < 100")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until_same(&primary, &subscriber, "a");
+
+    // Refresh: a table that comes later, and one that changes.
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE c (id int PRIMARY KEY, v text)")
+            .unwrap();
+    }
+    primary
+        .execute("INSERT INTO c SELECT i, 'c' FROM generate_series(1, 10) i; ALTER PUBLICATION pa ADD TABLE c")
+        .unwrap();
+    subscriber
+        .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
+        .unwrap();
+    until_same(&primary, &subscriber, "c");
+    for server in [&subscriber, &primary] {
+        server.execute("ALTER TABLE a ADD w int DEFAULT 5").unwrap();
+    }
+    primary.execute("UPDATE a SET w = id").unwrap();
+    until_same(&primary, &subscriber, "a");
+
+    // A second subscriber shares the upstream slot.
+    let before = slots(&primary);
+    let second = lab.primary("second", None, &logical()).unwrap();
+    second
+        .execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int); CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)")
+        .unwrap();
+    second
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s2 CONNECTION '{connection}' PUBLICATION pb, pa"
+        ))
+        .unwrap();
+    until_same(&primary, &second, "a");
+    primary.execute("UPDATE a SET v = 'for both'").unwrap();
+    until_same(&primary, &second, "a");
+    until_same(&primary, &subscriber, "a");
+    assert_eq!(slots(&primary), before);
+    let stat = "SELECT name, blks_read FROM lockstep_stat_logical_wal_cache()";
+    let rows = relay.console(&lab, stat);
+    assert!(rows.contains("s|") && rows.contains("s2|"), "{rows}");
+
+    // Drop.
+    for (server, name) in [(&subscriber, "s"), (&second, "s2")] {
+        server
+            .execute(&format!("DROP SUBSCRIPTION {name}"))
+            .unwrap();
+    }
+    assert_eq!(relay.console(&lab, stat), "");
+    // The relay's own are all that is left.
+    assert!(
+        slots(&primary)
+            .split(' ')
+            .all(|slot| slot.starts_with("lockstep_"))
+    );
+    drop((subscriber, second, relay, primary));
+}
+
+#[test]
+fn pg_recvlogical_works_through_the_relay() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    primary
+        .execute("CREATE TABLE t (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE t")
+        .unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let receive = |args: &[&str]| {
+        let output = Command::new(lab.package().program("pg_recvlogical"))
+            .args(["--dbname", &relay.conninfo(), "--slot", "r"])
+            .args(args)
+            .output()
+            .unwrap();
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "{args:?}: {said}");
+        output.stdout
+    };
+    receive(&["--create-slot", "--plugin", "pgoutput"]);
+    primary.execute("INSERT INTO t VALUES (1)").unwrap();
+    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    let end = primary.flush_lsn().unwrap().to_string();
+    // So that there is a commit beyond the end.
+    primary.execute("INSERT INTO t VALUES (3)").unwrap();
+    let options = [
+        "--start",
+        "--no-loop",
+        "--file",
+        "-",
+        "--endpos",
+        &end,
+        "--option",
+        "proto_version=1",
+        "--option",
+        "publication_names=p",
+    ];
+    let stream = receive(&options);
+    let inserts = stream
+        .split(|&byte| byte == b'\n')
+        .filter(|message| message.first() == Some(&b'I'))
+        .count();
+    assert_eq!(inserts, 2, "{:?}", String::from_utf8_lossy(&stream));
+    until("the slot is the relay's", || {
+        (!slots(&primary).split(' ').any(|slot| slot == "r")).then_some(())
+    });
+    receive(&["--drop-slot"]);
+    drop((relay, primary));
+}
+
+/// What the README does with a subscription that is there already.
+#[test]
+fn a_subscription_moves_to_the_relay_with_its_connection() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; INSERT INTO a VALUES (1)")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            primary.conninfo(SUPERUSER)
+        ))
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    assert_eq!(slots(&primary), "s");
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    primary
+        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            relay.conninfo()
+        ))
+        .unwrap();
+    primary
+        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the slot is the relay's", || {
+        let only = slots(&primary);
+        let ours = only.starts_with("lockstep_auto_") && !only.contains(' ');
+        (ours && relay.console(&lab, "SHOW SLOTS").starts_with("s|")).then_some(())
+    });
+    drop((subscriber, relay, primary));
+}
+
+/// What one stream cannot serve goes back to the primary, and nothing is lost on the way.
+#[test]
+fn a_slot_goes_back_to_the_primary() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb FOR TABLE b")
+        .unwrap();
+    let file = lab.folder().join("relay.toml");
+    let text = "auto_groups = false\n[[group]]\nname = \"ga\"\ndatabase = \"postgres\"\npublications = [\"pa\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let config = file.display().to_string();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
+    until("the group is there", || {
+        (slots(&primary) == "lockstep_ga").then_some(())
+    });
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            relay.conninfo()
+        ))
+        .unwrap();
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the slot is the relay's", || {
+        (slots(&primary) == "lockstep_ga").then_some(())
+    });
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    primary
+        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
+        .unwrap();
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until("the slot is the primary's", || {
+        (slots(&primary) == "lockstep_ga s").then_some(())
+    });
+    primary
+        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
+        .unwrap();
+    until_same(&primary, &subscriber, "a");
+    until("the relay has forgotten it", || {
+        relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
+    });
+    primary.execute("INSERT INTO a VALUES (3000)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    assert_eq!(slots(&primary), "lockstep_ga");
+    drop((subscriber, relay, primary));
+}

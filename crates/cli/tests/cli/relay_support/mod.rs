@@ -1,0 +1,265 @@
+//! A primary, a relay in front of it, and subscribers, for the tests of the relay.
+
+use std::io::{BufRead, BufReader};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+/// How long anything may take.
+pub const PATIENCE: Duration = Duration::from_secs(120);
+
+/// Settings of publishers and subscribers.
+pub fn logical() -> Settings {
+    [
+        ("wal_level", "logical"),
+        ("max_wal_senders", "20"),
+        ("max_replication_slots", "20"),
+        ("max_logical_replication_workers", "20"),
+        ("max_worker_processes", "24"),
+        // Workers that failed are started again soon.
+        ("wal_retrieve_retry_interval", "100ms"),
+    ]
+    .into_iter()
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .collect()
+}
+
+/// A publisher that may use plugin lockstep.
+pub fn publisher(lab: &Lab) -> Server {
+    let mut primary = lab.primary("primary", None, &logical()).unwrap();
+    allow_plugin(&mut primary);
+    primary
+}
+
+/// Lists plugin lockstep where a server asks for that.
+pub fn allow_plugin(server: &mut Server) {
+    let named = server
+        .query_text("SELECT name FROM pg_settings WHERE name = 'output_plugin_libraries'")
+        .unwrap();
+    if named.is_some() {
+        server
+            .set([("output_plugin_libraries", "pgoutput, lockstep")])
+            .unwrap();
+        server.reload().unwrap();
+    }
+}
+
+/// Waits until `look` gives something.
+pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+    let began = Instant::now();
+    loop {
+        if let Some(found) = look() {
+            return found;
+        }
+        assert!(began.elapsed() < PATIENCE, "never happened: {what}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Waits until a query of a server answers with this text.
+pub fn until_answer(server: &Server, sql: &str, expected: &str) {
+    let mut last = None;
+    let began = Instant::now();
+    loop {
+        let answer = server.query_text(sql).ok().flatten();
+        if answer.as_deref() == Some(expected) {
+            return;
+        }
+        last = answer.or(last);
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{sql}: {last:?}, expected {expected}"
+        );
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// A relay that runs; killed when dropped.
+pub struct Relay {
+    child: Child,
+    pub port: u16,
+    pub spool: PathBuf,
+    args: Vec<String>,
+    said: Arc<Mutex<Vec<String>>>,
+}
+
+impl Relay {
+    /// Starts a relay in front of a primary, with more arguments.
+    pub fn start(lab: &Lab, conninfo: &str, more: &[&str]) -> Self {
+        let port = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap()
+            .port();
+        let spool = lab.folder().join(format!("spool-{port}"));
+        let mut args = vec![
+            "relay".to_owned(),
+            "--listen".to_owned(),
+            format!("127.0.0.1:{port}"),
+            "--primary".to_owned(),
+            conninfo.to_owned(),
+        ];
+        if !more.contains(&"--spool") {
+            args.extend(["--spool".to_owned(), spool.display().to_string()]);
+        }
+        args.extend(more.iter().map(|&arg| arg.to_owned()));
+        let said = Arc::default();
+        let child = spawn(&args, &said);
+        let relay = Self {
+            child,
+            port,
+            spool,
+            args,
+            said,
+        };
+        relay.ready();
+        relay
+    }
+
+    fn ready(&self) {
+        until("the relay listens", || {
+            std::net::TcpStream::connect(("127.0.0.1", self.port)).ok()
+        });
+    }
+
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// Kills it with signal 9.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Ends it as an administrator would; its exit code.
+    pub fn stop(&mut self) -> Option<i32> {
+        let pid = Pid::from_raw(i32::try_from(self.child.id()).unwrap());
+        signal::kill(pid, Signal::SIGTERM).unwrap();
+        self.child.wait().unwrap().code()
+    }
+
+    /// Waits until it has ended by itself; its exit code.
+    pub fn ended(&mut self) -> Option<i32> {
+        let status = until("the relay ends", || self.child.try_wait().unwrap());
+        status.code()
+    }
+
+    /// Starts it again.
+    pub fn restart(&mut self) {
+        self.kill();
+        self.child = spawn(&self.args, &self.said);
+        self.ready();
+    }
+
+    /// For subscriptions.
+    pub fn conninfo(&self) -> String {
+        format!(
+            "host=127.0.0.1 port={} user={SUPERUSER} dbname=postgres",
+            self.port
+        )
+    }
+
+    /// All that it has logged.
+    pub fn log(&self) -> String {
+        self.said.lock().unwrap().join("\n")
+    }
+
+    /// Runs a command in its console; unaligned rows.
+    pub fn console(&self, lab: &Lab, command: &str) -> String {
+        self.try_console(lab, command)
+            .unwrap_or_else(|said| panic!("{command}: {said}"))
+    }
+
+    /// The same, or what psql said. The console needs a primary to log in.
+    pub fn try_console(&self, lab: &Lab, command: &str) -> Result<String, String> {
+        let output = Command::new(lab.package().program("psql"))
+            .args(["-X", "-A", "-t", "-v", "ON_ERROR_STOP=1", "-c", command])
+            .arg(format!(
+                "host=127.0.0.1 port={} user={SUPERUSER} dbname=lockstep",
+                self.port
+            ))
+            .output()
+            .unwrap();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).trim().to_owned();
+        match output.status.success() {
+            true => Ok(text(&output.stdout)),
+            false => Err(text(&output.stderr)),
+        }
+    }
+}
+
+impl Drop for Relay {
+    fn drop(&mut self) {
+        self.kill();
+        if std::thread::panicking() {
+            eprintln!("the relay said:\n{}", self.log());
+        }
+    }
+}
+
+fn spawn(args: &[String], said: &Arc<Mutex<Vec<String>>>) -> Child {
+    let mut child = Command::new("env")
+        .arg("--default-signal")
+        .arg(env!("CARGO_BIN_EXE_lockstep"))
+        .args(args)
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let lines = BufReader::new(child.stderr.take().unwrap()).lines();
+    let said = said.clone();
+    std::thread::spawn(move || {
+        for line in lines.map_while(Result::ok) {
+            said.lock().unwrap().push(line);
+        }
+    });
+    child
+}
+
+/// The sum of a table's rows, whatever their order.
+pub fn digest(server: &Server, table: &str) -> Option<String> {
+    server
+        .query_text(&format!(
+            "SELECT count(*) || ' ' || coalesce(sum(hashtextextended(t::text, 0)::numeric), 0) FROM {table} t"
+        ))
+        .ok()
+        .flatten()
+}
+
+/// Waits until a table is the same on both sides.
+pub fn until_same(publisher: &Server, subscriber: &Server, table: &str) {
+    let mut last = (None, None);
+    let began = Instant::now();
+    loop {
+        let both = (digest(publisher, table), digest(subscriber, table));
+        if both.0.is_some() && both.0 == both.1 {
+            return;
+        }
+        last = match both {
+            (Some(_), Some(_)) => both,
+            _ => last,
+        };
+        assert!(
+            began.elapsed() < PATIENCE,
+            "{table} differs: {last:?}\nthe subscriber's log ends:\n{}",
+            tail(subscriber.log())
+        );
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// The end of a log.
+pub fn tail(path: &Path) -> String {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}

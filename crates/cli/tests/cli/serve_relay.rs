@@ -1,0 +1,118 @@
+//! `lockstep serve` where a relay stands between the primary and its subscriber: its metrics
+//! agree with the relay's own, and the page shows cache and spool.
+
+use std::collections::BTreeMap;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+
+use crate::browser::Browser;
+use crate::relay_support::{Relay, logical, publisher, until, until_same};
+use crate::serve_support::{Answer, Serve};
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::SUPERUSER;
+
+/// What the relay itself says over HTTP.
+fn own_metrics(port: u16) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream
+        .write_all(b"GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        .unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    Answer::parse(&text).body
+}
+
+/// Values by series, of what both say; without label `node`.
+fn of_relays(text: &str) -> BTreeMap<String, String> {
+    let lines = text
+        .lines()
+        .filter(|line| line.starts_with("lockstep_relay_"));
+    let pairs = lines.filter_map(|line| line.rsplit_once(' '));
+    pairs
+        .map(|(series, value)| (series.replace("node=\"relay\",", ""), value.to_owned()))
+        .collect()
+}
+
+#[test]
+fn a_relays_cache_and_spool_are_shown() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
+            .unwrap();
+    }
+    primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = free.local_addr().unwrap().port();
+    drop(free);
+    let metrics = format!("127.0.0.1:{port}");
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--metrics", &metrics]);
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
+            relay.conninfo()
+        ))
+        .unwrap();
+    primary
+        .execute("INSERT INTO t (v) SELECT repeat('x', 1000) FROM generate_series(1, 1000)")
+        .unwrap();
+    until_same(&primary, &subscriber, "t");
+
+    let console = format!("port={} user={SUPERUSER}", relay.port);
+    let serve = Serve::start(&[
+        "--primary",
+        &primary.conninfo(SUPERUSER),
+        "--relay",
+        &console,
+        "--subscriber",
+        &subscriber.conninfo(SUPERUSER),
+    ]);
+    // Nobody writes any more, so both say the same once both have seen the last of it.
+    until("serve says what the relay says", || {
+        let ours = of_relays(&serve.get("/metrics").body);
+        let own = of_relays(&own_metrics(port));
+        let hits = ours
+            .iter()
+            .find(|(series, _)| series.starts_with("lockstep_relay_slot_cache_hit"));
+        let is_served = hits.is_some_and(|(_, blocks)| blocks != "0");
+        (is_served
+            && ours
+                .iter()
+                .all(|(series, value)| own.get(series) == Some(value)))
+        .then_some(())
+    });
+    until("both legs are followed", || {
+        let state = serve.state();
+        let links = state["links"].as_array()?.clone();
+        let ups: Vec<_> = links.iter().map(|link| link["upstream"].clone()).collect();
+        (ups.contains(&"primary".into()) && ups.contains(&"relay".into())).then_some(())
+    });
+
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    browser.open(&format!("http://{}/", serve.address));
+    let card = until("the page has the relay", || {
+        let card =
+            browser.text("return document.querySelector('#relay-list article')?.textContent");
+        (!card.is_empty()).then_some(card)
+    });
+    for part in [
+        "✓ streaming",
+        "in memory",
+        "on disk",
+        "% of ",
+        " blocks from memory",
+    ] {
+        assert!(card.contains(part), "{card}");
+    }
+    let server = browser.text("return document.getElementById('node-list').textContent");
+    assert!(server.contains("lockstep relay "), "{server}");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    if let Some(folder) = std::env::var_os("LOCKSTEP_PICTURES") {
+        browser.resize(360, 740, true);
+        browser.picture(&std::path::Path::new(&folder).join("relay-phone.png"));
+    }
+}

@@ -1,0 +1,335 @@
+//! Where to connect, as libpq understands it.
+
+use std::ffi::CString;
+use std::fmt;
+
+use crate::connection::Purpose;
+use crate::libpq::{self, Setting};
+use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
+
+/// A value of `hostaddr` that is no address, so that nothing can be connected to.
+const NOWHERE: &str = "-";
+
+/// What a user said about a connection: a URI or `keyword=value` pairs. What it does not say
+/// comes from the service file, the `PG*` variables and libpq's defaults, as everywhere.
+///
+/// Neither `Debug` nor `Display` shows passwords.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Conninfo {
+    /// All options that libpq knows, those without a value too.
+    settings: Vec<Setting>,
+}
+
+impl Conninfo {
+    /// Reads a conninfo. An empty one leaves everything to variables and defaults.
+    pub fn parse(text: &str) -> Result<Self> {
+        let string = CString::new(text)
+            .map_err(|_| ClientError::Conninfo("it holds a NUL character".to_owned()))?;
+        match libpq::parse(&string) {
+            Ok(settings) => Ok(Self { settings }),
+            Err(words) => Err(ClientError::Conninfo(without_quotes(text, &words))),
+        }
+    }
+
+    /// What the conninfo itself says about an option.
+    pub fn get(&self, option: &str) -> Option<&str> {
+        self.settings
+            .iter()
+            .find(|setting| setting.name == option)
+            .and_then(|setting| setting.value.as_deref())
+    }
+
+    /// Whether it says a password, or what is as good as one.
+    pub fn has_secret(&self) -> bool {
+        self.settings.iter().any(|setting| {
+            let said = setting
+                .value
+                .as_ref()
+                .is_some_and(|value| !value.is_empty());
+            setting.secret && said
+        })
+    }
+
+    /// What a connection would use for an option: variables, service file and defaults
+    /// included. Passwords from `.pgpass` are not. Reads the environment, so no other thread
+    /// may change it meanwhile.
+    pub fn effective(&self, option: &str) -> Option<String> {
+        value_of(&self.resolve(), option)
+            .or_else(|| self.get(option))
+            .map(str::to_owned)
+    }
+
+    fn resolve(&self) -> Vec<Setting> {
+        let mut parameters = self.explicit();
+        parameters.retain(|(name, _)| name.as_bytes() != b"hostaddr");
+        push(&mut parameters, "hostaddr", NOWHERE);
+        let mut settings = libpq::resolve(&parameters).unwrap_or_default();
+        settings.retain(|setting| setting.name != "hostaddr");
+        settings
+    }
+
+    /// The same with another value for an option. An error is an option that libpq does not
+    /// know, or a value with a NUL.
+    pub fn with(mut self, option: &str, value: &str) -> Result<Self> {
+        if value.contains('\0') {
+            return Err(ClientError::Conninfo(format!(
+                "the value of {option} holds a NUL character"
+            )));
+        }
+        let setting = self
+            .settings
+            .iter_mut()
+            .find(|setting| setting.name == option)
+            .ok_or_else(|| ClientError::Conninfo(format!("libpq knows no option {option}")))?;
+        setting.value = Some(value.to_owned());
+        Ok(self)
+    }
+
+    /// The same for another database.
+    pub fn with_database(self, database: &str) -> Result<Self> {
+        self.with("dbname", database)
+    }
+
+    fn explicit(&self) -> Vec<(CString, CString)> {
+        let mut parameters = Vec::new();
+        for setting in &self.settings {
+            if let Some(value) = &setting.value {
+                push(&mut parameters, &setting.name, value);
+            }
+        }
+        parameters
+    }
+
+    /// What to hand to libpq to connect.
+    pub(crate) fn parameters(
+        &self,
+        purpose: Purpose,
+        application_name: &str,
+    ) -> Vec<(CString, CString)> {
+        let mut parameters = self.explicit();
+        let ours = ["replication", "fallback_application_name"];
+        parameters.retain(|(name, _)| ours.iter().all(|ours| name.as_bytes() != ours.as_bytes()));
+        push(
+            &mut parameters,
+            "fallback_application_name",
+            application_name,
+        );
+        if purpose == Purpose::Replication {
+            push(&mut parameters, "replication", "database");
+        }
+        let effective = self.resolve();
+        for (option, value) in [
+            ("connect_timeout", CONNECT_TIMEOUT_S.to_string().as_str()),
+            // Ours is the only encoding that answers are read in.
+            ("client_encoding", "UTF8"),
+        ] {
+            if value_of(&effective, option).is_none() {
+                push(&mut parameters, option, value);
+            }
+        }
+        parameters
+    }
+}
+
+/// Values with NULs cannot be here: neither libpq nor [`Conninfo::with`] let them in.
+fn push(parameters: &mut Vec<(CString, CString)>, name: &str, value: &str) {
+    if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
+        parameters.push((name, value));
+    }
+}
+
+fn value_of<'a>(settings: &'a [Setting], option: &str) -> Option<&'a str> {
+    settings
+        .iter()
+        .find(|setting| setting.name == option)
+        .and_then(|setting| setting.value.as_deref())
+        .filter(|value| !value.is_empty())
+}
+
+/// libpq's words about a conninfo. They quote parts of it, which may be a password or a part
+/// of one, wherever the conninfo can have one at all.
+fn without_quotes(conninfo: &str, words: &str) -> String {
+    let harmless = !conninfo.contains('@')
+        && !["pass", "secret", "scram"]
+            .iter()
+            .any(|word| conninfo.contains(word));
+    match (harmless, words.find('"'), words.rfind('"')) {
+        (false, Some(first), Some(last)) => {
+            let before = words.get(..first).unwrap_or_default();
+            let after = words.get(last..).unwrap_or_default();
+            format!("{before}\"...{after}")
+        }
+        _ => words.to_owned(),
+    }
+}
+
+impl fmt::Display for Conninfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut space = "";
+        for setting in &self.settings {
+            let Some(value) = &setting.value else {
+                continue;
+            };
+            let value = if setting.secret { "****" } else { value };
+            let plain = !value.is_empty()
+                && !value.contains(|c: char| c.is_whitespace() || c == '\'' || c == '\\');
+            match plain {
+                true => write!(f, "{space}{}={value}", setting.name)?,
+                false => {
+                    let escaped = value.replace('\\', "\\\\").replace('\'', "\\'");
+                    write!(f, "{space}{}='{escaped}'", setting.name)?;
+                }
+            }
+            space = " ";
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Conninfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Conninfo({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pairs_and_uris_are_understood() {
+        for (text, option, value) in [
+            ("host=a port=1", "host", Some("a")),
+            ("host=a port=1", "user", None),
+            ("host = 'a b\\'c'", "host", Some("a b'c")),
+            ("host=a host=b", "host", Some("b")),
+            (
+                "postgresql://u%40x:p@h:1,i:2/d?sslmode=require",
+                "host",
+                Some("h,i"),
+            ),
+            ("postgresql://u%40x:p@h:1/d", "user", Some("u@x")),
+            ("postgres:///d?ssl=true", "sslmode", Some("require")),
+            ("", "host", None),
+        ] {
+            let conninfo = Conninfo::parse(text).unwrap();
+            assert_eq!(conninfo.get(option), value, "{text}");
+        }
+    }
+
+    #[test]
+    fn errors_do_not_tell_passwords() {
+        for text in [
+            "host=a password=correct horse",
+            "password='correct",
+            "horse=battery password=correct",
+            "postgresql://u:correct@[horse",
+            "postgresql://u:correct@h:1/d?horse",
+            "postgresql://u:correct%zz@h",
+            "host=a passfile=x horse",
+            "host=a scram_client_key=correct horse",
+        ] {
+            let error = Conninfo::parse(text).unwrap_err().to_string();
+            for secret in ["correct", "horse", "battery"] {
+                assert!(!error.contains(secret), "{text}: {error}");
+            }
+        }
+        let error = Conninfo::parse("hots=a").unwrap_err().to_string();
+        assert!(error.contains("\"hots\""), "{error}");
+        assert!(Conninfo::parse("host=a\0").is_err());
+    }
+
+    #[test]
+    fn passwords_are_not_shown() {
+        let text = "host='a b' password=correct sslpassword=horse application_name='it\\'s'";
+        let conninfo = Conninfo::parse(text).unwrap();
+        let shown = format!("{conninfo:?} {conninfo}");
+        assert!(
+            !shown.contains("correct") && !shown.contains("horse"),
+            "{shown}"
+        );
+        assert!(conninfo.has_secret());
+        let without = Conninfo::parse("host=a password='' passfile=x").unwrap();
+        assert!(!without.has_secret());
+        assert!(shown.contains("host='a b'"), "{shown}");
+        assert!(shown.contains("application_name='it\\'s'"), "{shown}");
+    }
+
+    #[test]
+    fn options_are_replaced() {
+        let conninfo = Conninfo::parse("dbname=a").unwrap();
+        let conninfo = conninfo.with_database("b c=d").unwrap();
+        assert_eq!(conninfo.get("dbname"), Some("b c=d"));
+        let again = Conninfo::parse(&conninfo.to_string()).unwrap();
+        assert_eq!(again, conninfo);
+        assert!(conninfo.clone().with("nothing", "x").is_err());
+        assert!(conninfo.with("host", "a\0").is_err());
+    }
+
+    #[test]
+    fn defaults_are_known() {
+        let conninfo = Conninfo::parse("host=a,b port=1 hostaddr=127.0.0.1,127.0.0.2").unwrap();
+        assert_eq!(conninfo.effective("host").as_deref(), Some("a,b"));
+        assert_eq!(
+            conninfo.effective("hostaddr").as_deref(),
+            Some("127.0.0.1,127.0.0.2")
+        );
+        let conninfo = Conninfo::parse("host=a sslmode=verify-full").unwrap();
+        assert_eq!(
+            conninfo.effective("sslmode").as_deref(),
+            Some("verify-full")
+        );
+        let plain = Conninfo::parse("").unwrap();
+        assert!(plain.effective("sslmode").is_some());
+    }
+
+    fn parameter(conninfo: &str, purpose: Purpose, option: &str) -> Vec<String> {
+        Conninfo::parse(conninfo)
+            .unwrap()
+            .parameters(purpose, "us")
+            .iter()
+            .filter(|(name, _)| name.to_str() == Ok(option))
+            .map(|(_, value)| value.to_str().unwrap().to_owned())
+            .collect()
+    }
+
+    #[test]
+    fn our_own_options_are_added_once() {
+        for (conninfo, purpose, option, expected) in [
+            (
+                "replication=true",
+                Purpose::Replication,
+                "replication",
+                &["database"][..],
+            ),
+            ("replication=true", Purpose::Sql, "replication", &[]),
+            (
+                "fallback_application_name=x",
+                Purpose::Sql,
+                "fallback_application_name",
+                &["us"],
+            ),
+            (
+                "application_name=x",
+                Purpose::Sql,
+                "application_name",
+                &["x"],
+            ),
+            ("", Purpose::Sql, "connect_timeout", &["10"]),
+            ("connect_timeout=0", Purpose::Sql, "connect_timeout", &["0"]),
+            ("", Purpose::Sql, "client_encoding", &["UTF8"]),
+            (
+                "client_encoding=LATIN1",
+                Purpose::Sql,
+                "client_encoding",
+                &["LATIN1"],
+            ),
+        ] {
+            assert_eq!(
+                parameter(conninfo, purpose, option),
+                expected,
+                "{conninfo:?} {option}"
+            );
+        }
+    }
+}

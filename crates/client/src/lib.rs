@@ -1,0 +1,72 @@
+//! One connection to a server, through libpq: SQL, replication slots, streaming, feedback.
+//!
+//! libpq itself reads the conninfo, so everything it knows works: URIs, `PG*` variables,
+//! service files, `.pgpass`, `sslmode`, several hosts and `target_session_attrs`.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`conninfo`] | where to connect, as libpq understands it |
+//! | [`connection`] | a connection and its queries |
+//! | [`sql`] | statements with parameters, prepared statements |
+//! | [`value`] | values as the text that the server reads and writes |
+//! | [`slots`] | replication slots, and how timelines came to be |
+//! | [`stream`] | a slot's stream and the feedback to it |
+//! | [`quote`] | names and values inside commands |
+//! | [`error`] | what can go wrong |
+//!
+//! Connecting and queries block the thread, for a bounded time each. A stream never blocks
+//! except in [`Stream::wait`] and [`Stream::finish`]. A connection belongs to one thread at
+//! a time, and may move between threads.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+use std::time::Duration;
+
+pub mod connection;
+pub mod conninfo;
+pub mod error;
+mod libpq;
+pub mod quote;
+pub mod slots;
+pub mod sql;
+pub mod stream;
+pub mod value;
+
+pub use connection::{Connection, Identity, Purpose, Server, Table};
+pub use conninfo::Conninfo;
+pub use error::{ClientError, Refusal, Result, Step};
+pub use libpq::{Canceller, CopyData};
+pub use slots::{SlotState, Switch, WalStatus};
+pub use stream::{Next, Ready, Stream};
+pub use value::{FromText, ToText, field};
+
+/// How long libpq may try one address unless the user says otherwise, in seconds.
+pub const CONNECT_TIMEOUT_S: u32 = 10;
+
+/// How long a query may take unless [`Connection::set_patience`] says otherwise.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a cancelled query may take to end.
+pub const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
+
+/// Most bytes of one query's answer.
+pub const MOST_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Most parameters of one statement: the protocol counts them in two bytes.
+pub const MOST_PARAMETERS: usize = 65_535;
+
+/// Longest name of a slot, plugin or publication, in bytes: the server would shorten it.
+pub const MOST_NAME: usize = 63;
+
+/// Longest piece of the server's or libpq's words in an error, in characters.
+pub const MOST_WORDS: usize = 1_000;
+
+/// Most switches in a timeline's history.
+pub const MOST_SWITCHES: usize = 10_000;

@@ -1,0 +1,661 @@
+//! Every call of libpq, in safe wrappers. Nothing else in the workspace calls C.
+//!
+//! What makes them sound, beyond each call's own comment:
+//! - A [`Handle`] owns its `PGconn`, an [`Answer`] its `PGresult`, [`CopyData`] its
+//!   buffer: made once, freed once, when dropped.
+//! - libpq is thread-safe as long as one connection is not used by two threads at a time:
+//!   the types are `Send`, and `Handle` and `Answer` are not `Sync`.
+//! - Strings that libpq returns live as long as what they were asked of, or until its next
+//!   call: they are copied at once.
+#![allow(unsafe_code)]
+
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ops::Deref;
+use std::os::fd::BorrowedFd;
+use std::ptr::{self, NonNull};
+
+use pq_sys as pq;
+
+use crate::ClientError;
+use crate::error::one_line;
+
+/// An option of a connection.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    pub name: String,
+    pub value: Option<String>,
+    /// A password, or as good as one.
+    pub secret: bool,
+}
+
+/// Options that nobody else may read, whatever this libpq says about showing them.
+const SECRETS: [&str; 5] = [
+    "password",
+    "sslpassword",
+    "oauth_client_secret",
+    "scram_client_key",
+    "scram_server_key",
+];
+
+/// Whether an option must not be shown; `shown` is how libpq wants it displayed.
+fn is_secret(name: &str, shown: Option<&str>) -> bool {
+    shown == Some("*") || SECRETS.contains(&name)
+}
+
+/// The text of a C string; None for null.
+///
+/// # Safety
+/// `text` is null or points to a string that stays as it is during the call.
+unsafe fn text(text: *const c_char) -> Option<String> {
+    (!text.is_null()).then(|| {
+        // SAFETY: it is a string, as the caller promises.
+        let text = unsafe { CStr::from_ptr(text) };
+        text.to_string_lossy().into_owned()
+    })
+}
+
+/// Copies and frees an array of options.
+///
+/// # Safety
+/// `options` is null or came from libpq, which ends it with a null keyword, and is not used
+/// afterwards.
+unsafe fn settings(options: *mut pq::PQconninfoOption) -> Vec<Setting> {
+    let mut settings = Vec::new();
+    let mut next = options;
+    // SAFETY: the array is read up to its last entry, the one without a keyword; its fields
+    // are null or strings; it is freed once.
+    unsafe {
+        while let Some(option) = next.as_ref().filter(|option| !option.keyword.is_null()) {
+            let name = text(option.keyword).unwrap_or_default();
+            settings.push(Setting {
+                value: text(option.val),
+                secret: is_secret(&name, text(option.dispchar).as_deref()),
+                name,
+            });
+            next = next.add(1);
+        }
+        pq::PQconninfoFree(options);
+    }
+    settings
+}
+
+/// What a conninfo says, without defaults. An error is libpq's words, which may quote parts
+/// of the conninfo.
+pub(crate) fn parse(conninfo: &CStr) -> Result<Vec<Setting>, String> {
+    let mut message = ptr::null_mut();
+    // SAFETY: a string, and a place for an error's message; what is returned is freed below.
+    let options = unsafe { pq::PQconninfoParse(conninfo.as_ptr(), &mut message) };
+    if !options.is_null() {
+        // SAFETY: it came from libpq just now.
+        return Ok(unsafe { settings(options) });
+    }
+    // SAFETY: null or a string of libpq's, freed once, here.
+    let words = unsafe {
+        let words = text(message);
+        pq::PQfreemem(message.cast());
+        words
+    };
+    Err(one_line(
+        &words.unwrap_or_else(|| "out of memory".to_owned()),
+    ))
+}
+
+/// Options as libpq wants them: two arrays that end with null.
+struct Parameters<'a> {
+    names: Vec<*const c_char>,
+    values: Vec<*const c_char>,
+    /// The pointers point into these.
+    _owner: &'a [(CString, CString)],
+}
+
+impl<'a> Parameters<'a> {
+    fn new(parameters: &'a [(CString, CString)]) -> Self {
+        let ended = |pointers: &mut dyn Iterator<Item = *const c_char>| {
+            pointers.chain([ptr::null()]).collect()
+        };
+        Self {
+            names: ended(&mut parameters.iter().map(|(name, _)| name.as_ptr())),
+            values: ended(&mut parameters.iter().map(|(_, value)| value.as_ptr())),
+            _owner: parameters,
+        }
+    }
+}
+
+/// Everything that a connection with these options would use: variables, service files and
+/// defaults included. Nothing is connected to, as long as `hostaddr` is no address.
+pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>> {
+    let parameters = Parameters::new(parameters);
+    // SAFETY: two arrays of strings that end with null; libpq copies what it needs.
+    let conn = unsafe {
+        pq::PQconnectStartParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0)
+    };
+    let connection = Handle(NonNull::new(conn)?);
+    Some(connection.settings())
+}
+
+/// Notices are dropped: libpq would print them.
+unsafe extern "C" fn no_notices(_: *mut c_void, _: *const c_char) {}
+
+/// A connection. Nonblocking, so only its poll callers wait.
+pub(crate) struct Handle(NonNull<pq::PGconn>);
+
+// SAFETY: libpq keeps no thread-local state about a connection.
+unsafe impl Send for Handle {}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // SAFETY: it is ours, and nothing borrows it any more.
+        unsafe { pq::PQfinish(self.0.as_ptr()) }
+    }
+}
+
+impl Handle {
+    /// Connects, and blocks while it does. An error is libpq's words in one line.
+    pub fn connect(parameters: &[(CString, CString)]) -> Result<Self, String> {
+        let parameters = Parameters::new(parameters);
+        // SAFETY: two arrays of strings that end with null; libpq copies what it needs.
+        let conn = unsafe {
+            pq::PQconnectdbParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0)
+        };
+        let connection = Self(NonNull::new(conn).ok_or_else(|| "out of memory".to_owned())?);
+        // SAFETY: a live connection, a function that is always there and ignores its
+        // argument.
+        unsafe {
+            pq::PQsetNoticeProcessor(connection.0.as_ptr(), Some(no_notices), ptr::null_mut());
+        }
+        // SAFETY: a live connection.
+        let ready = unsafe {
+            pq::PQstatus(connection.0.as_ptr()) == pq::ConnStatusType::CONNECTION_OK
+                && pq::PQsetnonblocking(connection.0.as_ptr(), 1) == 0
+        };
+        match ready {
+            true => Ok(connection),
+            false => Err(connection.message()),
+        }
+    }
+
+    /// The last error, in one line.
+    pub fn message(&self) -> String {
+        // SAFETY: a live connection; the string is copied before the next call.
+        let words = unsafe { text(pq::PQerrorMessage(self.0.as_ptr())) };
+        match one_line(&words.unwrap_or_default()) {
+            empty if empty.is_empty() => "no reason given".to_owned(),
+            words => words,
+        }
+    }
+
+    /// All options as they are in use.
+    pub fn settings(&self) -> Vec<Setting> {
+        // SAFETY: a live connection; the array is used only there.
+        unsafe { settings(pq::PQconninfo(self.0.as_ptr())) }
+    }
+
+    /// Hands a request over; [`Handle::flush`] sends it.
+    pub fn send(&mut self, request: &Request) -> Result<(), String> {
+        let sent = match request {
+            Request::Simple(sql) => {
+                // SAFETY: a live connection and a string, which libpq copies.
+                unsafe { pq::PQsendQuery(self.0.as_ptr(), sql.as_ptr()) == 1 }
+            }
+            Request::Prepare { name, sql } => {
+                // SAFETY: a live connection and strings, which libpq copies; no types are
+                // given, so none are read.
+                let sent = unsafe {
+                    pq::PQsendPrepare(self.0.as_ptr(), name.as_ptr(), sql.as_ptr(), 0, ptr::null())
+                };
+                // No rows will come: libpq refuses to give them one by one.
+                return self.done(sent == 1);
+            }
+            Request::Parameters { sql, values } => {
+                self.send_values(values, |conn, count, values| {
+                    // SAFETY: a live connection, a string, and an array of `count` strings or
+                    // nulls, all of which libpq copies; without types, lengths and formats all
+                    // are text.
+                    unsafe {
+                        pq::PQsendQueryParams(
+                            conn,
+                            sql.as_ptr(),
+                            count,
+                            ptr::null(),
+                            values,
+                            ptr::null(),
+                            ptr::null(),
+                            0,
+                        )
+                    }
+                })?
+            }
+            Request::Prepared { name, values } => {
+                self.send_values(values, |conn, count, values| {
+                    // SAFETY: the same.
+                    unsafe {
+                        pq::PQsendQueryPrepared(
+                            conn,
+                            name.as_ptr(),
+                            count,
+                            values,
+                            ptr::null(),
+                            ptr::null(),
+                            0,
+                        )
+                    }
+                })?
+            }
+        };
+        // SAFETY: a live connection. Rows one by one may be asked for right after sending.
+        let sent = sent && unsafe { pq::PQsetSingleRowMode(self.0.as_ptr()) == 1 };
+        self.done(sent)
+    }
+
+    /// Calls `send` with the values as libpq wants them: a null pointer is a null value.
+    fn send_values(
+        &mut self,
+        values: &[Option<CString>],
+        send: impl FnOnce(*mut pq::PGconn, c_int, *const *const c_char) -> c_int,
+    ) -> Result<bool, String> {
+        let count = c_int::try_from(values.len()).map_err(|_| "too many parameters".to_owned())?;
+        let pointers: Vec<_> = values
+            .iter()
+            .map(|value| value.as_ref().map_or(ptr::null(), |value| value.as_ptr()))
+            .collect();
+        Ok(send(self.0.as_ptr(), count, pointers.as_ptr()) == 1)
+    }
+
+    /// Sends what can be sent at once; true if something is left.
+    pub fn flush(&mut self) -> Result<bool, String> {
+        // SAFETY: a live connection.
+        match unsafe { pq::PQflush(self.0.as_ptr()) } {
+            0 => Ok(false),
+            1 => Ok(true),
+            _ => Err(self.message()),
+        }
+    }
+
+    /// Takes what has arrived. Does not wait.
+    pub fn consume_input(&mut self) -> Result<(), String> {
+        // SAFETY: a live connection.
+        let taken = unsafe { pq::PQconsumeInput(self.0.as_ptr()) };
+        self.done(taken == 1)
+    }
+
+    /// True if [`Handle::next_answer`] would wait.
+    pub fn is_busy(&mut self) -> bool {
+        // SAFETY: a live connection.
+        unsafe { pq::PQisBusy(self.0.as_ptr()) == 1 }
+    }
+
+    /// The next result of a command; None once there are no more.
+    pub fn next_answer(&mut self) -> Option<Answer> {
+        // SAFETY: a live connection; the result is owned by the answer.
+        NonNull::new(unsafe { pq::PQgetResult(self.0.as_ptr()) }).map(Answer)
+    }
+
+    /// The next message of a copy, if it is there.
+    pub fn get_copy_data(&mut self) -> Copied {
+        let mut buffer: *mut c_char = ptr::null_mut();
+        // SAFETY: a live connection and a place for a pointer, which is null or a buffer of
+        // the returned length that is ours from now on.
+        let length = unsafe { pq::PQgetCopyData(self.0.as_ptr(), &mut buffer, 1) };
+        match (length, NonNull::new(buffer.cast::<u8>())) {
+            (0, _) => Copied::NotYet,
+            (-1, _) => Copied::Done,
+            (length, Some(start)) if length > 0 => Copied::Data(CopyData {
+                start,
+                length: length.unsigned_abs() as usize,
+            }),
+            _ => Copied::Failed(self.message()),
+        }
+    }
+
+    /// Hands one message of a copy over; false if there is no room for it.
+    pub fn put_copy_data(&mut self, data: &[u8]) -> Result<bool, String> {
+        let length = c_int::try_from(data.len()).map_err(|_| "message too long".to_owned())?;
+        // SAFETY: a live connection, and a buffer of that length which libpq copies.
+        let put = unsafe { pq::PQputCopyData(self.0.as_ptr(), data.as_ptr().cast(), length) };
+        self.room(put)
+    }
+
+    /// Ends our side of a copy; false if there is no room to say so.
+    pub fn put_copy_end(&mut self) -> Result<bool, String> {
+        // SAFETY: a live connection; no message means no failure.
+        let put = unsafe { pq::PQputCopyEnd(self.0.as_ptr(), ptr::null()) };
+        self.room(put)
+    }
+
+    /// What can cancel a request while it runs.
+    pub fn canceller(&self) -> Result<Canceller, String> {
+        // SAFETY: a live connection, which libpq only reads; the object is freed once, by the
+        // value that owns it.
+        let cancel = unsafe { pq::PQgetCancel(self.0.as_ptr()) };
+        NonNull::new(cancel)
+            .map(Canceller)
+            .ok_or_else(|| "it is closed".to_owned())
+    }
+
+    /// The connection is broken, as far as libpq has noticed.
+    pub fn is_closed(&self) -> bool {
+        // SAFETY: a live connection.
+        unsafe { pq::PQstatus(self.0.as_ptr()) != pq::ConnStatusType::CONNECTION_OK }
+    }
+
+    /// The socket; None once the connection is closed.
+    pub fn socket(&self) -> Option<BorrowedFd<'_>> {
+        // SAFETY: a live connection.
+        let number = unsafe { pq::PQsocket(self.0.as_ptr()) };
+        // SAFETY: libpq changes or closes it only in calls that need the connection mutably,
+        // which the borrow rules out.
+        (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
+    }
+
+    /// Encrypted by TLS.
+    pub fn tls(&self) -> bool {
+        // SAFETY: a live connection.
+        unsafe { pq::PQsslInUse(self.0.as_ptr()) == 1 }
+    }
+
+    /// As `server_version_num`, 150020.
+    pub fn server_version(&self) -> u32 {
+        // SAFETY: a live connection.
+        let number = unsafe { pq::PQserverVersion(self.0.as_ptr()) };
+        number.try_into().unwrap_or(0)
+    }
+
+    /// The server's process for this connection.
+    pub fn backend_pid(&self) -> u32 {
+        // SAFETY: a live connection.
+        let number = unsafe { pq::PQbackendPID(self.0.as_ptr()) };
+        number.try_into().unwrap_or(0)
+    }
+
+    /// A setting that the server reports.
+    pub fn parameter(&self, name: &CStr) -> Option<String> {
+        // SAFETY: a live connection and a string; what is returned is copied.
+        unsafe { text(pq::PQparameterStatus(self.0.as_ptr(), name.as_ptr())) }
+    }
+
+    /// The host in use, or the folder of the socket.
+    pub fn host(&self) -> String {
+        // SAFETY: a live connection; the string is copied.
+        unsafe { text(pq::PQhost(self.0.as_ptr())) }.unwrap_or_default()
+    }
+
+    /// The address in use; empty for a Unix socket.
+    pub fn hostaddr(&self) -> String {
+        // SAFETY: a live connection; the string is copied.
+        unsafe { text(pq::PQhostaddr(self.0.as_ptr())) }.unwrap_or_default()
+    }
+
+    /// The port in use.
+    pub fn port(&self) -> String {
+        // SAFETY: a live connection; the string is copied.
+        unsafe { text(pq::PQport(self.0.as_ptr())) }.unwrap_or_default()
+    }
+
+    /// The database.
+    pub fn database(&self) -> String {
+        // SAFETY: a live connection; the string is copied.
+        unsafe { text(pq::PQdb(self.0.as_ptr())) }.unwrap_or_default()
+    }
+
+    /// The role.
+    pub fn user(&self) -> String {
+        // SAFETY: a live connection; the string is copied.
+        unsafe { text(pq::PQuser(self.0.as_ptr())) }.unwrap_or_default()
+    }
+
+    fn done(&self, well: bool) -> Result<(), String> {
+        match well {
+            true => Ok(()),
+            false => Err(self.message()),
+        }
+    }
+
+    fn room(&self, put: c_int) -> Result<bool, String> {
+        match put {
+            1 => Ok(true),
+            0 => Ok(false),
+            _ => Err(self.message()),
+        }
+    }
+}
+
+/// What a server is asked.
+pub(crate) enum Request {
+    /// Statements, without parameters.
+    Simple(CString),
+    /// One statement and the values of its parameters.
+    Parameters {
+        sql: CString,
+        values: Vec<Option<CString>>,
+    },
+    /// One statement that is kept under a name.
+    Prepare { name: CString, sql: CString },
+    /// A statement that is kept, and the values of its parameters.
+    Prepared {
+        name: CString,
+        values: Vec<Option<CString>>,
+    },
+}
+
+/// Cancels what a connection's server is doing, from any thread and also after the
+/// connection has ended.
+pub struct Canceller(NonNull<pq::PGcancel>);
+
+// SAFETY: libpq only reads it, and documents that any thread may use it.
+unsafe impl Send for Canceller {}
+// SAFETY: the same.
+unsafe impl Sync for Canceller {}
+
+impl Drop for Canceller {
+    fn drop(&mut self) {
+        // SAFETY: it is ours; freed once.
+        unsafe { pq::PQfreeCancel(self.0.as_ptr()) }
+    }
+}
+
+impl std::fmt::Debug for Canceller {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Canceller").finish_non_exhaustive()
+    }
+}
+
+impl Canceller {
+    /// Asks the server, over a connection of its own, to cancel the statement that runs. If
+    /// none does, nothing is cancelled. Returns before the statement has ended.
+    pub fn cancel(&self) -> crate::Result<()> {
+        const MOST: usize = 256;
+        let mut words: [c_char; MOST] = [0; MOST];
+        // SAFETY: a live cancel object; the buffer has the length that is stated, and libpq
+        // ends what it writes there with a NUL.
+        let (done, words) = unsafe {
+            let done = pq::PQcancel(self.0.as_ptr(), words.as_mut_ptr(), MOST as c_int);
+            (done, text(words.as_ptr()))
+        };
+        match done {
+            1 => Ok(()),
+            _ => Err(ClientError::Connect(one_line(&words.unwrap_or_default()))),
+        }
+    }
+}
+
+/// What comes next in a copy.
+pub(crate) enum Copied {
+    Data(CopyData),
+    NotYet,
+    /// The server's side is over, or it reports an error: the next answer says which.
+    Done,
+    Failed(String),
+}
+
+/// One message of a copy: its content, in libpq's own buffer.
+pub struct CopyData {
+    start: NonNull<u8>,
+    length: usize,
+}
+
+// SAFETY: a plain buffer that only this value refers to, and that nothing changes.
+unsafe impl Send for CopyData {}
+// SAFETY: the same; shared references only read.
+unsafe impl Sync for CopyData {}
+
+impl Deref for CopyData {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: libpq made a buffer of that length, which lives as long as this value.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.length) }
+    }
+}
+
+impl std::fmt::Debug for CopyData {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "CopyData of {} bytes", self.length)
+    }
+}
+
+impl Drop for CopyData {
+    fn drop(&mut self) {
+        // SAFETY: libpq made it; it is freed once.
+        unsafe { pq::PQfreemem(self.start.as_ptr().cast()) }
+    }
+}
+
+/// What a result says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kind {
+    /// One row.
+    Row,
+    /// The end of rows.
+    Rows,
+    /// A command is done.
+    Command,
+    /// A copy in both directions begins.
+    CopyBoth,
+    /// A copy in one direction; `true` if it is ours to end.
+    CopyOne(bool),
+    /// An error.
+    Error,
+    /// Anything else.
+    Other,
+}
+
+/// An error as the server reports it.
+#[derive(Debug)]
+pub(crate) struct Report {
+    pub sqlstate: String,
+    pub message: String,
+    pub detail: Option<String>,
+    pub hint: Option<String>,
+}
+
+/// One result of a command.
+pub(crate) struct Answer(NonNull<pq::PGresult>);
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        // SAFETY: it is ours; freed once.
+        unsafe { pq::PQclear(self.0.as_ptr()) }
+    }
+}
+
+impl Answer {
+    /// What it says.
+    pub fn kind(&self) -> Kind {
+        // SAFETY: a live result.
+        match unsafe { pq::PQresultStatus(self.0.as_ptr()) } {
+            pq::ExecStatusType::PGRES_SINGLE_TUPLE => Kind::Row,
+            pq::ExecStatusType::PGRES_TUPLES_OK => Kind::Rows,
+            pq::ExecStatusType::PGRES_COMMAND_OK | pq::ExecStatusType::PGRES_EMPTY_QUERY => {
+                Kind::Command
+            }
+            pq::ExecStatusType::PGRES_COPY_BOTH => Kind::CopyBoth,
+            pq::ExecStatusType::PGRES_COPY_IN => Kind::CopyOne(true),
+            pq::ExecStatusType::PGRES_COPY_OUT => Kind::CopyOne(false),
+            pq::ExecStatusType::PGRES_FATAL_ERROR | pq::ExecStatusType::PGRES_BAD_RESPONSE => {
+                Kind::Error
+            }
+            _ => Kind::Other,
+        }
+    }
+
+    /// Names of its columns.
+    pub fn columns(&self) -> Vec<String> {
+        let result = self.0.as_ptr();
+        // SAFETY: a live result; libpq checks the number, and what is returned is copied.
+        unsafe {
+            (0..pq::PQnfields(result))
+                .map(|column| text(pq::PQfname(result, column)).unwrap_or_default())
+                .collect()
+        }
+    }
+
+    /// Its rows, as text.
+    pub fn rows(&self) -> Vec<Vec<Option<String>>> {
+        let result = self.0.as_ptr();
+        // SAFETY: a live result.
+        let (rows, columns) = unsafe { (pq::PQntuples(result), pq::PQnfields(result)) };
+        (0..rows)
+            .map(|row| (0..columns).map(|column| self.value(row, column)).collect())
+            .collect()
+    }
+
+    /// `row` and `column` are within the result.
+    fn value(&self, row: c_int, column: c_int) -> Option<String> {
+        let result = self.0.as_ptr();
+        // SAFETY: a live result; libpq checks both numbers, and the value has as many bytes
+        // as it says for as long as the result lives.
+        unsafe {
+            if pq::PQgetisnull(result, row, column) != 0 {
+                return None;
+            }
+            let start = pq::PQgetvalue(result, row, column).cast::<u8>();
+            let length = usize::try_from(pq::PQgetlength(result, row, column)).ok()?;
+            let bytes = match start.is_null() {
+                true => &[][..],
+                false => std::slice::from_raw_parts(start, length),
+            };
+            Some(String::from_utf8_lossy(bytes).into_owned())
+        }
+    }
+
+    /// The error that it is. None of the fields is there if the connection broke.
+    pub fn report(&self) -> Report {
+        let field = |code: u8| {
+            // SAFETY: a live result; what is returned is copied.
+            unsafe { text(pq::PQresultErrorField(self.0.as_ptr(), c_int::from(code))) }
+                .map(|words| one_line(&words))
+        };
+        let message = field(pq::PG_DIAG_MESSAGE_PRIMARY).unwrap_or_else(|| {
+            // SAFETY: a live result; what is returned is copied.
+            let words = unsafe { text(pq::PQresultErrorMessage(self.0.as_ptr())) };
+            one_line(&words.unwrap_or_default())
+        });
+        Report {
+            sqlstate: field(pq::PG_DIAG_SQLSTATE).unwrap_or_default(),
+            message,
+            detail: field(pq::PG_DIAG_MESSAGE_DETAIL),
+            hint: field(pq::PG_DIAG_MESSAGE_HINT),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_known_by_name_or_by_display() {
+        for (name, shown, secret) in [
+            ("password", Some(""), true),
+            ("scram_client_key", Some("D"), true),
+            ("scram_server_key", None, true),
+            ("oauth_client_secret", Some(""), true),
+            ("sslpassword", Some(""), true),
+            ("tomorrows_key", Some("*"), true),
+            ("host", Some(""), false),
+            ("passfile", Some(""), false),
+        ] {
+            assert_eq!(is_secret(name, shown), secret, "{name}");
+        }
+    }
+}

@@ -1,0 +1,306 @@
+//! A slot's stream and the feedback to it.
+
+use std::fmt;
+use std::os::fd::BorrowedFd;
+use std::time::{Duration, Instant};
+
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::{FromStandby, Status};
+
+use crate::connection::{Connection, Failure, Link, refusal, simple};
+use crate::error::Step;
+use crate::libpq::{Copied, CopyData, Kind};
+use crate::quote::{command_literal, identifier};
+use crate::{ClientError, Result};
+
+/// What comes next in a stream.
+#[derive(Debug)]
+pub enum Next {
+    /// One message, see `lockstep_wire::stream::FromServer`.
+    Data(CopyData),
+    /// Nothing yet: [`Stream::wait`].
+    NotYet,
+    /// The server has ended the stream without an error: it stops.
+    Ended,
+}
+
+/// What a wait has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// Something may have arrived: [`Stream::next`].
+    pub input: bool,
+    /// The descriptor to be woken by can be read.
+    pub woken: bool,
+}
+
+/// A connection that streams from a slot. Dropping it closes the connection.
+pub struct Stream {
+    link: Link,
+    /// The slot in the words of errors.
+    what: String,
+    /// libpq has not yet sent all that it was given.
+    unsent: bool,
+    /// A message to send once libpq has. Only the newest is kept, so that a server which
+    /// does not read costs no memory.
+    waiting: Option<FromStandby>,
+    ended: bool,
+    /// How long the server may take to say why it has ended the stream.
+    patience: Duration,
+}
+
+impl Connection {
+    /// Starts to stream from a slot: everything that commits after `start`, or after what
+    /// the slot's consumer has confirmed, whichever is later; `0/0` means the latter. The
+    /// options are the plugin's. Needs [`crate::Purpose::Replication`].
+    pub fn start(mut self, slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<Stream> {
+        let command = start_command(slot, start, options)?;
+        let what = format!("start streaming from slot \"{slot}\"");
+        self.link.send(&simple(&command)?)?;
+        let deadline = Instant::now() + self.patience();
+        let answer = self
+            .link
+            .next_answer(deadline)
+            .map_err(|failure| failure.into_error(&what, self.patience()))?;
+        match answer.as_ref().map(|answer| (answer, answer.kind())) {
+            Some((_, Kind::CopyBoth)) => Ok(Stream {
+                patience: self.patience(),
+                link: self.link,
+                what: format!("stream from slot \"{slot}\""),
+                unsent: false,
+                waiting: None,
+                ended: false,
+            }),
+            Some((answer, Kind::Error)) => Err(refusal(answer, Step::Start, &what)),
+            _ => Err(ClientError::Protocol(format!(
+                "no stream when asked to {what}"
+            ))),
+        }
+    }
+}
+
+fn start_command(slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<String> {
+    let slot = identifier("slot", slot)?;
+    let mut command = format!("START_REPLICATION SLOT {slot} LOGICAL {start}");
+    let options: Result<Vec<_>> = options
+        .iter()
+        .map(|(name, value)| {
+            let name = identifier("option", name)?;
+            Ok(format!("{name} {}", command_literal("option", value)?))
+        })
+        .collect();
+    let options = options?.join(", ");
+    if !options.is_empty() {
+        command.push_str(&format!(" ({options})"));
+    }
+    Ok(command)
+}
+
+/// What to send in place of two messages.
+fn instead_of(old: FromStandby, new: FromStandby) -> FromStandby {
+    match (old, new) {
+        (FromStandby::Status(old), FromStandby::Status(new)) => FromStandby::Status(Status {
+            reply: old.reply || new.reply,
+            ..new
+        }),
+        (_, new) => new,
+    }
+}
+
+impl Stream {
+    /// The next message, if it is there. Never waits. An error ends the stream.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "it is not over where one would end"
+    )]
+    pub fn next(&mut self) -> Result<Next> {
+        if self.ended {
+            return Ok(Next::Ended);
+        }
+        let first = self.link.connection.get_copy_data();
+        let copied = match first {
+            Copied::NotYet => {
+                self.link.take()?;
+                self.link.connection.get_copy_data()
+            }
+            other => other,
+        };
+        match copied {
+            Copied::Data(data) => Ok(Next::Data(data)),
+            Copied::NotYet => Ok(Next::NotYet),
+            Copied::Failed(words) => Err(ClientError::Lost(words)),
+            Copied::Done => {
+                self.ended = true;
+                self.why_ended()
+            }
+        }
+    }
+
+    /// The server's side of the copy is over: by itself or with an error.
+    fn why_ended(&mut self) -> Result<Next> {
+        let deadline = Instant::now() + self.patience;
+        match self.link.next_answer(deadline) {
+            Ok(Some(answer)) if answer.kind() == Kind::Error => {
+                Err(refusal(&answer, Step::Stream, &self.what))
+            }
+            Ok(_) => Ok(Next::Ended),
+            Err(failure) => Err(failure.into_error(&self.what, self.patience)),
+        }
+    }
+
+    /// Waits until something arrives, `wake` can be read, or the time is over; may return
+    /// early with neither. Call it only after [`Next::NotYet`]. Meanwhile feedback is sent
+    /// that could not be sent at once.
+    pub fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Ready> {
+        let polled = self.link.poll(self.unsent, wake, timeout)?;
+        if polled.output {
+            self.flush()?;
+        }
+        Ok(Ready {
+            input: polled.input,
+            woken: polled.woken,
+        })
+    }
+
+    /// Sends feedback, at once or as soon as the server reads. Of several that wait only the
+    /// newest is sent, with a request for an answer if one of them had it.
+    pub fn send(&mut self, message: &FromStandby) -> Result<()> {
+        self.waiting = Some(match self.waiting {
+            Some(waiting) => instead_of(waiting, *message),
+            None => *message,
+        });
+        self.flush()
+    }
+
+    fn flush(&mut self) -> Result<()> {
+        if self.unsent {
+            self.unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
+        }
+        let Some(message) = self.waiting.filter(|_| !self.unsent) else {
+            return Ok(());
+        };
+        let mut bytes = Vec::new();
+        message.encode(&mut bytes);
+        let put = self.link.connection.put_copy_data(&bytes);
+        if put.map_err(ClientError::Lost)? {
+            self.waiting = None;
+        }
+        self.unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
+        Ok(())
+    }
+
+    /// True while feedback waits for a server that does not read.
+    pub fn is_sending(&self) -> bool {
+        self.unsent || self.waiting.is_some()
+    }
+
+    /// Ends the stream in order, and closes the connection: what was to be sent is sent and
+    /// taken note of, what still arrives is dropped. Takes at most `patience`; a server that
+    /// is in the middle of a large transaction may take longer, then it is just closed. (The
+    /// session itself could go on, but servers end any further logical stream in it at once.)
+    pub fn finish(mut self, patience: Duration) -> Result<()> {
+        let ended = self.end(Instant::now() + patience);
+        ended.map_err(|failure| failure.into_error("end the stream", patience))
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<(), Failure> {
+        while self.is_sending() && !self.ended {
+            self.flush()?;
+            if self.is_sending() {
+                self.pause(deadline)?;
+            }
+        }
+        while !self
+            .link
+            .connection
+            .put_copy_end()
+            .map_err(ClientError::Lost)?
+        {
+            self.pause(deadline)?;
+        }
+        loop {
+            let unsent = self.link.connection.flush().map_err(ClientError::Lost)?;
+            match self.link.connection.get_copy_data() {
+                Copied::Data(_) => {
+                    if Instant::now() >= deadline {
+                        return Err(Failure::TimedOut);
+                    }
+                }
+                Copied::NotYet => {
+                    self.unsent = unsent;
+                    self.pause(deadline)?;
+                }
+                Copied::Done => break,
+                Copied::Failed(words) => return Err(ClientError::Lost(words).into()),
+            }
+        }
+        while let Some(answer) = self.link.next_answer(deadline)? {
+            if answer.kind() == Kind::Error {
+                return Err(refusal(&answer, Step::Stream, &self.what).into());
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the server, and takes what has arrived: it may not read before.
+    fn pause(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::TimedOut);
+        }
+        if self.link.poll(self.unsent, None, left)?.input {
+            self.link.take()?;
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("what", &self.what)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_feedback_keeps_what_the_older_asked_for() {
+        let status = |flushed: u64, reply| {
+            FromStandby::Status(Status {
+                flushed: flushed.into(),
+                reply,
+                ..Status::default()
+            })
+        };
+        for (old, new, reply) in [
+            (false, false, false),
+            (true, false, true),
+            (false, true, true),
+        ] {
+            assert_eq!(instead_of(status(1, old), status(2, new)), status(2, reply));
+        }
+    }
+
+    #[test]
+    fn commands_are_quoted() {
+        let command = |slot, options: &[(&str, String)]| start_command(slot, 16.into(), options);
+        assert_eq!(
+            command("s", &[]).unwrap(),
+            "START_REPLICATION SLOT \"s\" LOGICAL 0/10"
+        );
+        let options = [
+            ("proto_version", "1".to_owned()),
+            ("publication_names", "\"it's\"".to_owned()),
+        ];
+        assert_eq!(
+            command("a\"b", &options).unwrap(),
+            "START_REPLICATION SLOT \"a\"\"b\" LOGICAL 0/10 (\"proto_version\" '1', \"publication_names\" '\"it''s\"')"
+        );
+        assert!(command("", &[]).is_err());
+        assert!(command("s", &[("o", "a\0".to_owned())]).is_err());
+        assert!(command("s", &[("", String::new())]).is_err());
+    }
+}

@@ -1,0 +1,52 @@
+//! How to connect to a private server.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+
+use crate::server::PATIENCE;
+
+/// How long a statement may take: filling a large database takes hours on a slow machine.
+const STATEMENT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// What would otherwise come from the user's environment, which is not meant for servers of
+/// ours.
+const ALONE: &str = "options='' channel_binding=disable target_session_attrs=any";
+
+/// Where a server listens, and as whom to connect: for threads that may have to do it again.
+#[derive(Debug, Clone)]
+pub struct ServerAddress {
+    /// The folder of its socket.
+    pub sockets: PathBuf,
+    /// The number in its socket's name.
+    pub port: u16,
+    /// The database.
+    pub database: String,
+    /// The role.
+    pub user: String,
+    /// How the server shows the session.
+    pub application: String,
+}
+
+impl ServerAddress {
+    /// The same for another database.
+    pub fn database(mut self, name: &str) -> Self {
+        name.clone_into(&mut self.database);
+        self
+    }
+
+    /// Connects over the socket.
+    pub fn connect(&self) -> Result<Connection, ClientError> {
+        let conninfo = Conninfo::parse(ALONE)?
+            .with("host", &self.sockets.to_string_lossy())?
+            .with("port", &self.port.to_string())?
+            .with("dbname", &self.database)?
+            .with("user", &self.user)?
+            .with("application_name", &self.application)?
+            .with("connect_timeout", &PATIENCE.as_secs().to_string())?;
+        let mut connection = Connection::connect(&conninfo, Purpose::Sql, &self.application)?;
+        connection.set_patience(STATEMENT_PATIENCE);
+        Ok(connection)
+    }
+}

@@ -1,0 +1,160 @@
+//! Labs for tests: [`Lab::for_tests`], or a [`TestLab`] with more than that.
+//!
+//! A test binary says `lockstep_lab::reaper_entry!();` once, at its root. The environment says
+//! which PostgreSQL (`PG`) and where the extension is staged (`LOCKSTEP_EXTENSION_STAGE`);
+//! `make test` sets both.
+//!
+//! Their servers have fsync off unless a test turns it on, and their data folders are copies
+//! of templates: initdb runs once for each process and once more for each further cluster
+//! that some lab of it has.
+
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
+
+use crate::cluster::{Lab, LabOptions};
+use crate::data_folder::{self, Origin};
+use crate::guard::{self, ReaperProgram};
+use crate::package::{Major, Package};
+use crate::server::Settings;
+use crate::{LabError, Result};
+
+/// The PostgreSQL that tests use when the environment names none.
+const USUAL_MAJOR: &str = "15";
+
+/// Megabytes that a test's lab needs, unless it says so itself.
+const USUAL_SPACE_MB: u64 = 1000;
+
+/// The test that [`reaper_entry!`](crate::reaper_entry) makes, run alone.
+const REAPER_ARGS: [&str; 3] = ["--exact", "reaper_entry", "--nocapture"];
+
+/// Data folders that initdb made in this process, in a lab of their own. Nobody drops it:
+/// its reaper removes it when the process ends.
+static TEMPLATES: Mutex<Option<Templates>> = Mutex::new(None);
+
+struct Templates {
+    lab: Lab,
+    made: Vec<PathBuf>,
+}
+
+/// What a test's lab has.
+#[derive(Debug, Clone, Copy)]
+#[must_use]
+pub struct TestLab {
+    extension: bool,
+    pinned: bool,
+    space_mb: u64,
+}
+
+impl TestLab {
+    /// Stock servers that may use every core.
+    pub fn stock() -> Self {
+        Self {
+            extension: false,
+            pinned: false,
+            space_mb: USUAL_SPACE_MB,
+        }
+    }
+
+    /// Servers that find the staged extension.
+    pub fn with_extension() -> Self {
+        Self {
+            extension: true,
+            ..Self::stock()
+        }
+    }
+
+    /// With a core for each side.
+    pub fn pinned(self) -> Self {
+        Self {
+            pinned: true,
+            ..self
+        }
+    }
+
+    /// Where so much disk space is free.
+    pub fn space_mb(self, space_mb: u64) -> Self {
+        Self { space_mb, ..self }
+    }
+
+    pub fn start(self) -> Result<Lab> {
+        let mut lab = Lab::new(&self.options()?)?;
+        lab.origin = Origin::templates().into();
+        lab.settings = Settings::from([("fsync".to_owned(), "off".to_owned())]);
+        Ok(lab)
+    }
+
+    /// For [`Lab::new`]: a lab as users have it.
+    pub fn options(self) -> Result<LabOptions> {
+        Ok(LabOptions {
+            major: major()?,
+            stage: self.extension.then(stage).transpose()?,
+            reaper: ReaperProgram {
+                program: std::env::current_exe()
+                    .map_err(LabError::io("find", "the program that runs".as_ref()))?,
+                args: REAPER_ARGS.map(str::to_owned).to_vec(),
+            },
+            space_mb: self.space_mb,
+            pinned: self.pinned,
+        })
+    }
+}
+
+impl Lab {
+    /// A lab of stock servers.
+    pub fn for_tests() -> Result<Self> {
+        TestLab::stock().start()
+    }
+}
+
+/// Which PostgreSQL is tested.
+pub fn major() -> Result<Major> {
+    std::env::var("PG")
+        .unwrap_or_else(|_| USUAL_MAJOR.to_owned())
+        .parse()
+}
+
+/// Where the build has staged the extension.
+pub fn stage() -> Result<PathBuf> {
+    std::env::var_os("LOCKSTEP_EXTENSION_STAGE")
+        .map(PathBuf::from)
+        .ok_or(LabError::NoStage)
+}
+
+/// The process's template of that number, made if it is not there yet.
+pub(crate) fn template(package: &Package, number: usize) -> Result<PathBuf> {
+    let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
+    let Templates { lab, made } = match &mut *templates {
+        Some(templates) => templates,
+        none => none.insert(Templates {
+            lab: Lab::new(&TestLab::stock().options()?)?,
+            made: Vec::new(),
+        }),
+    };
+    while made.len() <= number {
+        let data = lab.folder().join(made.len().to_string());
+        data_folder::initdb(lab.launcher(), package, &data)?;
+        made.push(data);
+    }
+    made.get(number).cloned().ok_or(LabError::Closing)
+}
+
+/// What the test of [`reaper_entry!`](crate::reaper_entry) does: it is the reaper if this
+/// program was started under the reaper's name, and nothing otherwise.
+pub fn reap() -> std::io::Result<()> {
+    match std::env::args().next().as_deref() {
+        Some(guard::REAPER_NAME) => guard::run_reaper(),
+        _ => Ok(()),
+    }
+}
+
+/// The reaper of a test binary's labs: each lab starts the binary again, with this test alone.
+/// Once in each binary that has labs, at its root.
+#[macro_export]
+macro_rules! reaper_entry {
+    () => {
+        #[test]
+        fn reaper_entry() -> std::io::Result<()> {
+            $crate::for_tests::reap()
+        }
+    };
+}

@@ -1,0 +1,498 @@
+//! One connection to a node that takes samples. It only reads.
+
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use lockstep_client::{ClientError, Connection, Purpose, Table};
+use serde::Deserialize;
+use serde::de::DeserializeOwned;
+
+use crate::node::{Node, Role, Trouble};
+use crate::process_cpu;
+use crate::questions::{self, Part};
+use crate::relay::{self, Relay};
+use crate::sample::{Facts, Sample};
+use crate::sanitize::{sanitize, sanitize_json};
+use crate::window::Glance;
+use crate::{LagError, Result};
+
+/// Majors that the questions are written for.
+pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
+
+/// The session's prepared statements. Planning takes the server several times as long as the
+/// answer, so it is done once.
+const SAMPLE: &str = "lockstep_sample";
+const GLANCE: &str = "lockstep_glance";
+
+/// How long one answer may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Most bytes of one sample's answers.
+pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
+
+/// Most rows of one part of a sample that are kept.
+pub const MOST_ROWS: usize = 10_000;
+
+/// Longest reason why an answer is not understood, in characters.
+const MOST_WORDS: usize = 200;
+
+/// A connection to a node that answers.
+#[derive(Debug)]
+pub struct NodeSampler {
+    node: Node,
+    server: Connection,
+    facts: Facts,
+    asked: Asked,
+    gaps: Vec<Trouble>,
+    /// The server seems to run on this machine.
+    local: bool,
+}
+
+/// What each sample asks.
+#[derive(Debug)]
+enum Asked {
+    /// Of a server: these parts. Parts that it refused are left out.
+    Parts(Vec<(Part, String)>),
+    /// Of a relay: its groups and slots.
+    Relay,
+    /// Of a relay that refuses to show those: only whether it still answers.
+    Nothing,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Moment {
+    in_recovery: bool,
+    clock_us: i64,
+}
+
+impl NodeSampler {
+    /// Connects, and asks for what does not change. An error means that the server does not
+    /// answer, or that the questions are not written for it.
+    pub fn connect(node: &Node, application_name: &str) -> Result<Self> {
+        let connected = Connection::connect(&node.conninfo, Purpose::Sql, application_name);
+        let mut server = match node.role {
+            Role::Relay => return Self::relay(node, connected.map_err(no_console)?),
+            _ => connected?,
+        };
+        server.set_patience(PATIENCE);
+        let major = server.server_version() / 10_000;
+        if !SUPPORTED.contains(&major) {
+            return Err(LagError::Version(major));
+        }
+        server.query(questions::PREPARE)?;
+        let facts = server.query(&questions::facts());
+        if facts.as_ref().is_err_and(|error| error.refusal().is_some())
+            && relay_version(&mut server)?.is_some()
+        {
+            return Err(LagError::WrongRole(
+                "it is a relay's console: name it with --relay".to_owned(),
+            ));
+        }
+        let mut facts: Facts = json("settings", single(facts?))?;
+        let mut gaps = Vec::new();
+        match server.query(questions::SYSTEM) {
+            Ok(rows) => facts.system = single(rows).unwrap_or_default(),
+            Err(error) if error.refusal().is_some() => {
+                gaps.push(gap("the system identifier", &error.words()));
+            }
+            Err(error) => return Err(error.into()),
+        }
+        if !facts.monitor {
+            gaps.push(Trouble::Gap {
+                what: "other roles' sessions and replication positions".to_owned(),
+                reason: "the role is no member of pg_monitor; GRANT pg_monitor TO it".to_owned(),
+            });
+        }
+        let parts = Part::ALL
+            .iter()
+            .filter_map(|&part| {
+                let sql = questions::expression(part, major, facts.extension.as_deref())?;
+                Some((part, sql))
+            })
+            .collect();
+        if let Ok(server) = server.server() {
+            facts.hosts = [Some(server.host), server.hostaddr]
+                .into_iter()
+                .flatten()
+                .collect();
+        }
+        let local = facts.hosts.iter().any(|host| host.starts_with('/'));
+        server.query(&format!("PREPARE {GLANCE} AS {}", questions::END))?;
+        let mut sampler = Self {
+            node: node.clone(),
+            server,
+            facts,
+            asked: Asked::Parts(parts),
+            gaps,
+            local,
+        };
+        sampler.prepare()?;
+        Ok(sampler)
+    }
+
+    /// Prepares the sample's statement, without parts that the server refuses to plan.
+    fn prepare(&mut self) -> Result<()> {
+        while let Asked::Parts(parts) = &self.asked {
+            let statement = format!("PREPARE {SAMPLE} AS {}", select(parts));
+            match self.server.query(&statement) {
+                Ok(_) => break,
+                Err(error) if error.refusal().is_some() => self.leave_out_refused(&error)?,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes sure that it is a relay that answers.
+    fn relay(node: &Node, mut server: Connection) -> Result<Self> {
+        server.set_patience(PATIENCE);
+        let Some(version) = relay_version(&mut server)? else {
+            return Err(no_relay());
+        };
+        Ok(Self {
+            node: node.clone(),
+            server,
+            facts: Facts {
+                relay: Some(version),
+                monitor: true,
+                ..Facts::default()
+            },
+            asked: Asked::Relay,
+            gaps: Vec::new(),
+            local: false,
+        })
+    }
+
+    pub fn facts(&self) -> &Facts {
+        &self.facts
+    }
+
+    /// What cannot be read. Grows as parts are refused.
+    pub fn gaps(&self) -> &[Trouble] {
+        &self.gaps
+    }
+
+    /// Whether the node says that it is something else than it was said to be.
+    pub fn mismatch(&self, sample: &Sample) -> Option<Trouble> {
+        role_mismatch(self.node.role, sample)
+    }
+
+    /// The connection, for other questions.
+    pub fn server(&mut self) -> &mut Connection {
+        &mut self.server
+    }
+
+    /// Takes a sample; `began` is the time at which the window began.
+    pub fn sample(&mut self, began: Instant) -> Result<Sample> {
+        loop {
+            let question = match &self.asked {
+                Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
+                Asked::Relay => relay::QUESTIONS.to_owned(),
+                Asked::Nothing => relay::VERSION.to_owned(),
+            };
+            let asked = Instant::now();
+            match self.server.tables(&question) {
+                Ok(answers) => {
+                    let answered = Instant::now();
+                    let clock = wall_clock_us() - micros(answered - asked) / 2;
+                    let mut sample = self.read(answers, clock)?;
+                    sample.round_trip = answered - asked;
+                    sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
+                    return Ok(sample);
+                }
+                Err(error) if error.refusal().is_some() => {
+                    self.leave_out_refused(&error)?;
+                    if matches!(self.asked, Asked::Parts(_)) {
+                        self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+                        self.prepare()?;
+                    }
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Asks only where WAL ends; a relay is asked for the end of each of its groups, with their
+    /// names. Empty if there is no end yet, or if it may not be read.
+    pub fn glance(&mut self, began: Instant) -> Result<Vec<(Option<String>, Glance)>> {
+        let question = match &self.asked {
+            Asked::Parts(_) => format!("EXECUTE {GLANCE}"),
+            Asked::Relay => relay::UPSTREAM.to_owned(),
+            Asked::Nothing => return Ok(Vec::new()),
+        };
+        let asked = Instant::now();
+        let answers = match self.server.tables(&question) {
+            Ok(answers) => answers,
+            Err(error) if error.refusal().is_some() => return Ok(Vec::new()),
+            Err(error) => return Err(error.into()),
+        };
+        let middle = asked + asked.elapsed() / 2;
+        let at = middle.saturating_duration_since(began);
+        let glance = |group, end| (group, Glance { at, end });
+        Ok(match &self.asked {
+            Asked::Parts(_) => {
+                let rows = answers.into_iter().next().unwrap_or_default().rows;
+                let end = single(rows).and_then(|text| text.parse().ok());
+                end.map(|end| glance(None, end)).into_iter().collect()
+            }
+            _ => relay::ends(&answers)?
+                .into_iter()
+                .map(|(group, end)| glance(Some(group), end))
+                .collect(),
+        })
+    }
+
+    /// Asks for each part alone, and leaves out those that are refused.
+    fn leave_out_refused(&mut self, error: &ClientError) -> Result<()> {
+        let parts = match &mut self.asked {
+            Asked::Parts(parts) => std::mem::take(parts),
+            Asked::Relay => {
+                self.facts.monitor = false;
+                self.gaps.push(gap("groups and slots", &error.words()));
+                self.asked = Asked::Nothing;
+                return Ok(());
+            }
+            Asked::Nothing => return Err(LagError::Server(error.clone())),
+        };
+        let before = parts.len();
+        let mut kept = Vec::new();
+        for (part, sql) in parts {
+            match self.server.query(&format!("SELECT {sql}")) {
+                Ok(_) => kept.push((part, sql)),
+                Err(error) => match error.refusal() {
+                    // Without clock and role a sample is worth nothing.
+                    Some(_) if part == Part::Moment => return Err(error.into()),
+                    Some(refusal) => self.gaps.push(gap(part.words(), &refusal.message)),
+                    None => return Err(error.into()),
+                },
+            }
+        }
+        let fewer = kept.len() < before;
+        self.asked = Asked::Parts(kept);
+        match fewer {
+            true => Ok(()),
+            // The server answers each part alone: the refusal has passed, or all parts together
+            // are too much.
+            false => Err(LagError::Answer {
+                what: "everything".to_owned(),
+                reason: "it was refused once, and may be asked again".to_owned(),
+            }),
+        }
+    }
+
+    fn read(&self, answers: Vec<Table>, clock_us: i64) -> Result<Sample> {
+        let mut sample = match &self.asked {
+            Asked::Parts(parts) => {
+                let row = answers.into_iter().next().unwrap_or_default().rows;
+                let columns = row.into_iter().next().unwrap_or_default();
+                read_parts(parts.iter().map(|(part, _)| *part), columns, clock_us)?
+            }
+            Asked::Relay => read_relay(&answers)?,
+            Asked::Nothing => Sample::default(),
+        };
+        if self.local {
+            for process in &mut sample.processes {
+                process.cpu = process_cpu::cpu(process.pid, &process.backend_type);
+            }
+        }
+        Ok(sample)
+    }
+}
+
+fn select(parts: &[(Part, String)]) -> String {
+    let list: Vec<&str> = parts.iter().map(|(_, sql)| sql.as_str()).collect();
+    format!("SELECT {}", list.join(", "))
+}
+
+/// Makes a sample from the answers to a server's parts, each in its column. Whatever the server
+/// sends, the size of the sample is bounded, and its texts have passed [`sanitize`].
+pub fn read_parts(
+    parts: impl Iterator<Item = Part>,
+    columns: Vec<Option<String>>,
+    clock_us: i64,
+) -> Result<Sample> {
+    let mut sample = Sample {
+        size: columns.iter().flatten().map(String::len).sum(),
+        ..Sample::default()
+    };
+    within_limit(sample.size)?;
+    for (part, text) in parts.zip(columns) {
+        let what = part.words();
+        match part {
+            Part::Moment => {
+                let moment: Moment = json(what, text)?;
+                sample.in_recovery = moment.in_recovery;
+                sample.clock_offset_us = moment.clock_us.saturating_sub(clock_us);
+            }
+            Part::Wal => sample.wal = json(what, text)?,
+            Part::Senders => sample.senders = list(what, text)?,
+            Part::Slots => sample.slots = list(what, text)?,
+            Part::Decoding => sample.decoding = list(what, text)?,
+            Part::Receiver => sample.receiver = text.map(|t| json(what, Some(t))).transpose()?,
+            Part::Subscriptions => sample.subscriptions = list(what, text)?,
+            Part::Processes => sample.processes = list(what, text)?,
+            Part::Clients => {
+                sample.clients = json(what, text)?;
+                sample.clients.oldest.truncate(MOST_ROWS);
+            }
+            Part::Conflicts => sample.conflicts = json(what, text)?,
+            Part::Totals => {
+                sample.totals = json(what, text)?;
+                sample.totals.io.truncate(MOST_ROWS);
+            }
+            Part::Extension => {
+                sample.extension = text.map(|t| json(what, Some(t))).transpose()?;
+            }
+        }
+    }
+    Ok(sample)
+}
+
+/// Makes a sample from a relay's answers to [`relay::QUESTIONS`].
+pub fn read_relay(answers: &[Table]) -> Result<Sample> {
+    let values = answers
+        .iter()
+        .flat_map(|table| table.rows.iter().flatten().flatten());
+    let mut sample = Sample {
+        size: values.map(String::len).sum(),
+        ..Sample::default()
+    };
+    within_limit(sample.size)?;
+    let relay = Relay::read(answers)?;
+    relay.stand_in(&mut sample);
+    sample.relay = Some(relay);
+    Ok(sample)
+}
+
+fn within_limit(size: usize) -> Result<()> {
+    match size > MOST_ANSWER {
+        true => Err(LagError::Answer {
+            what: "everything".to_owned(),
+            reason: format!("it is longer than {} MB", MOST_ANSWER / (1024 * 1024)),
+        }),
+        false => Ok(()),
+    }
+}
+
+fn gap(what: &str, reason: &str) -> Trouble {
+    Trouble::Gap {
+        what: what.to_owned(),
+        reason: sanitize(reason),
+    }
+}
+
+/// The version of the relay whose console this is; None if it is a server.
+fn relay_version(server: &mut Connection) -> Result<Option<String>> {
+    match server.query(relay::VERSION) {
+        Ok(rows) => {
+            Ok(single(rows)
+                .and_then(|words| words.strip_prefix(relay::VERSION_WORDS).map(sanitize)))
+        }
+        Err(error) if error.refusal().is_some() => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn no_relay() -> LagError {
+    LagError::WrongRole(
+        "it is a PostgreSQL server, no relay: name it with --primary, --standby or --subscriber"
+            .to_owned(),
+    )
+}
+
+/// A server has no database of the console's name, and says so. If it says so in another
+/// language, the node is shown as unreachable, with the server's own words.
+fn no_console(error: ClientError) -> LagError {
+    match &error {
+        ClientError::Connect(words) if words.contains("database \"lockstep\" does not exist") => {
+            no_relay()
+        }
+        _ => error.into(),
+    }
+}
+
+/// What a node says about itself that contradicts its `role`.
+pub fn role_mismatch(role: Role, sample: &Sample) -> Option<Trouble> {
+    let reason = match (role, sample.in_recovery) {
+        (Role::Primary, true) => "it is a standby, not a primary: name it with --standby",
+        (Role::Standby, false) => {
+            "it is no standby: it is a primary, perhaps since a promotion; name a standby"
+        }
+        (Role::Subscriber, false) if sample.subscriptions.is_empty() => {
+            "there is no subscription in this database: name the database that has it (dbname=)"
+        }
+        (Role::Subscriber, true) => "it is a standby: name the server that applies the changes",
+        _ => return None,
+    };
+    Some(Trouble::WrongRole {
+        reason: reason.to_owned(),
+    })
+}
+
+fn single(rows: Vec<Vec<Option<String>>>) -> Option<String> {
+    rows.into_iter().next()?.into_iter().next()?
+}
+
+/// Reads a list, of which at most [`MOST_ROWS`] rows are kept.
+fn list<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<Vec<T>> {
+    let mut list: Vec<T> = json(what, text)?;
+    list.truncate(MOST_ROWS);
+    Ok(list)
+}
+
+fn json<T: DeserializeOwned>(what: &str, text: Option<String>) -> Result<T> {
+    let text = sanitize_json(&text.unwrap_or_default());
+    serde_json::from_str(&text).map_err(|error| LagError::Answer {
+        what: what.to_owned(),
+        // The message may quote the text that it did not understand.
+        reason: sanitize(&error.to_string())
+            .chars()
+            .take(MOST_WORDS)
+            .collect(),
+    })
+}
+
+/// Microseconds since 1970, by the clock of this machine.
+fn wall_clock_us() -> i64 {
+    SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, micros)
+}
+
+fn micros(duration: Duration) -> i64 {
+    i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sample::Subscription;
+
+    #[test]
+    fn roles_are_told_apart() {
+        let subscribed = vec![Subscription::default()];
+        for (role, in_recovery, subscriptions, fits) in [
+            (Role::Primary, false, vec![], true),
+            (Role::Primary, true, vec![], false),
+            (Role::Standby, true, vec![], true),
+            (Role::Standby, false, vec![], false),
+            (Role::Subscriber, false, subscribed.clone(), true),
+            (Role::Subscriber, false, vec![], false),
+            (Role::Subscriber, true, subscribed, false),
+        ] {
+            let sample = Sample {
+                in_recovery,
+                subscriptions,
+                ..Sample::default()
+            };
+            assert_eq!(role_mismatch(role, &sample).is_none(), fits, "{role}");
+        }
+    }
+
+    #[test]
+    fn answers_that_make_no_sense_are_errors() {
+        for text in [None, Some("{"), Some("{\"clock_us\":\"x\"}")] {
+            assert!(json::<Moment>("clock", text.map(str::to_owned)).is_err());
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! Causes of lag, and what looks like one.
+
+use serde::{Serialize, Serializer};
+
+/// Writes the enum, the list of its variants and their ids from one list.
+macro_rules! causes {
+    ($($(#[$doc:meta])* $cause:ident = $id:literal,)*) => {
+        /// Why a replica lags, will lag, or only seems to.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Cause {
+            $($(#[$doc])* $cause,)*
+        }
+
+        impl Cause {
+            pub const ALL: &'static [Self] = &[$(Self::$cause),*];
+
+            /// Its name in JSON and metrics. Alerts of users rely on it, so it never changes.
+            pub fn id(self) -> &'static str {
+                match self {
+                    $(Self::$cause => $id,)*
+                }
+            }
+        }
+    };
+}
+
+causes! {
+    /// Somebody has paused replay.
+    ReplayPaused = "replay_paused",
+    /// `recovery_min_apply_delay` holds replay back.
+    ReplayDelayed = "replay_delayed",
+    /// Replay waits for a query that needs old rows or holds a lock.
+    RecoveryConflict = "recovery_conflict",
+    /// Replay waits for a page that a query pins.
+    CleanupLock = "cleanup_lock",
+    /// Replay does not get the CPU.
+    ReplayStarved = "replay_starved",
+    /// Replay uses a whole core.
+    ReplayAtCoreLimit = "replay_at_core_limit",
+    /// Replay waits for storage.
+    ReplayWaitsForStorage = "replay_waits_for_storage",
+    /// Transactions with many savepoints make look-ups slow.
+    ManySavepoints = "many_savepoints",
+    /// A standby does not stream.
+    NotStreaming = "not_streaming",
+    /// The walreceiver writes and flushes slowly.
+    SlowWalFlush = "slow_wal_flush",
+    /// The network is slower than the WAL.
+    SlowNetwork = "slow_network",
+    /// An apply worker commits asynchronously, and its flush comes late.
+    AsynchronousApplyCommit = "asynchronous_apply_commit",
+    /// A subscription is disabled or its worker fails.
+    ApplyStopped = "apply_stopped",
+    /// An apply worker waits for a lock.
+    ApplyBlocked = "apply_blocked",
+    /// The consumer is slower than what it is sent.
+    SlowConsumer = "slow_consumer",
+    /// Decoding is slow for all.
+    SlowDecoding = "slow_decoding",
+    /// A transaction is larger than what decoding keeps in memory.
+    GiantTransaction = "giant_transaction",
+    /// Decoding writes transactions to disk.
+    SpillToDisk = "spill_to_disk",
+    /// A slot keeps nearly as much WAL as it may.
+    RetainedWalNearLimit = "retained_wal_near_limit",
+    /// A slot keeps WAL for nobody.
+    UnusedSlot = "unused_slot",
+    /// A group of a relay does not stream.
+    RelayNotStreaming = "relay_not_streaming",
+    /// A relay's spool is nearly as large as it may be.
+    RelaySpoolNearLimit = "relay_spool_near_limit",
+    /// A subscriber at a relay is so far behind that it is served from disk.
+    RelayReadsFromDisk = "relay_reads_from_disk",
+    /// A standby's queries keep dead rows on the primary.
+    FeedbackBloat = "feedback_bloat",
+    /// Nothing is written, so the time since the last commit is no lag.
+    IdlePrimary = "idle_primary",
+    /// The WAL that the slot is behind holds nothing for this replica.
+    OtherDatabases = "other_databases",
+}
+
+impl Serialize for Cause {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.id())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::rules::Severity;
+
+    #[test]
+    fn ids_are_unique_and_names_are_those_of_json() {
+        let ids: BTreeSet<&str> = Cause::ALL.iter().map(|cause| cause.id()).collect();
+        assert_eq!(ids.len(), Cause::ALL.len());
+        for severity in [Severity::Note, Severity::Risk, Severity::Lag] {
+            assert_eq!(serde_json::to_value(severity).unwrap(), severity.name());
+        }
+    }
+}

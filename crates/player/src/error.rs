@@ -1,0 +1,99 @@
+//! What can go wrong with a recording, its source or its player.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use lockstep_lab::error::one_line;
+use lockstep_lab::{LabError, Role};
+
+pub type Result<T, E = PlayerError> = std::result::Result<T, E>;
+
+/// Everything that can go wrong around recordings, as one line.
+#[derive(Debug, thiserror::Error)]
+pub enum PlayerError {
+    #[error(transparent)]
+    Lab(#[from] LabError),
+    /// A folder that holds something else.
+    #[error("{folder} is no recording: {reason}; make one with `lockstep wal record`")]
+    NotARecording {
+        /// The folder.
+        folder: PathBuf,
+        /// What is missing.
+        reason: String,
+    },
+    /// A recording of which something is missing or foreign.
+    #[error("recording {folder} cannot be used: {reason}; copy it again or record anew")]
+    Damaged {
+        /// The recording.
+        folder: PathBuf,
+        /// What is wrong.
+        reason: String,
+    },
+    /// A folder that would be overwritten.
+    #[error("folder {0} exists and is not empty; remove it or choose another")]
+    FolderInUse(PathBuf),
+    /// The server to record could not be reached, or refused.
+    #[error("the source {what}: {reason}")]
+    Source {
+        /// What was tried.
+        what: &'static str,
+        /// The source's, or libpq's, own words.
+        reason: String,
+    },
+    /// The server to record is of a kind that cannot be recorded.
+    #[error("the source cannot be recorded: {0}")]
+    Unsuitable(String),
+    /// The recording was ended before it was worth anything.
+    #[error("interrupted before the base backup was complete; nothing is recorded")]
+    Interrupted,
+    /// A pace that makes no sense, or that the recording does not know.
+    #[error("cannot play at this pace: {0}")]
+    Pace(String),
+    /// The player's address cannot be used.
+    #[error("cannot listen on {address}: {reason}; choose another address")]
+    Listen {
+        /// The address.
+        address: String,
+        /// The system's own words.
+        reason: String,
+    },
+    /// A standby of another major than the recording.
+    #[error(
+        "the recording is of PostgreSQL {recorded}, these programs are of {programs}; use --pg {recorded}"
+    )]
+    OtherMajor {
+        /// Of the recording.
+        recorded: u32,
+        /// Of the programs.
+        programs: u32,
+    },
+    /// The player's other side did what it should not, or went away.
+    #[error("the player's connection failed: {0}")]
+    Connection(String),
+}
+
+impl PlayerError {
+    /// A program that was run failed, in its own words.
+    pub(crate) fn program(program: &str, output: &str) -> Self {
+        LabError::Program {
+            program: program.to_owned(),
+            reason: one_line(output),
+        }
+        .into()
+    }
+
+    /// The operating system refused something.
+    pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
+        let failed = LabError::io(what, path);
+        move |source| failed(source).into()
+    }
+
+    /// The end of replication that the error is about, if it is about one.
+    pub fn role(&self) -> Option<Role> {
+        match self {
+            Self::Lab(error) => error.role(),
+            Self::Source { .. } | Self::Unsuitable(_) => Some(Role::Primary),
+            _ => None,
+        }
+    }
+}

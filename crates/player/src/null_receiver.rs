@@ -1,0 +1,219 @@
+//! A receiver that speaks the protocol and throws all WAL away: what the player can send
+//! when nobody writes it down.
+
+use std::io::{self, Write};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::progress::Micros;
+use lockstep_wire::backend::Backend;
+use lockstep_wire::command::Command;
+use lockstep_wire::frame::BACKEND_LIMIT;
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup::{Session, Startup};
+use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
+use lockstep_wire::{Lsn, Timeline, WireError};
+
+use super::connection::{Incoming, invalid};
+use super::listener::Stream;
+use super::player::connection_failed;
+use super::{Address, PlayerError};
+use crate::Result;
+
+/// How long the player may send nothing.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How often the receiver says how far it is.
+const STATUS_EVERY: Duration = Duration::from_secs(1);
+
+/// What to receive.
+#[derive(Debug, Clone)]
+pub struct Wanted {
+    /// Its `application_name`.
+    pub name: String,
+    /// On which timeline; None is the player's own.
+    pub timeline: Option<Timeline>,
+    /// From where on.
+    pub start: Lsn,
+    /// Up to where.
+    pub end: Lsn,
+    /// It leaves after so long, whether it has the end or not.
+    pub at_most: Duration,
+}
+
+/// What was received.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Received {
+    /// Bytes of WAL.
+    pub bytes: u64,
+    /// End of the WAL received.
+    pub end: Lsn,
+    /// Seconds from the first message to the last.
+    pub seconds: f64,
+    /// Bytes in those seconds, so without the first message's.
+    pub timed_bytes: u64,
+}
+
+impl Received {
+    /// Megabytes (10^6 bytes) a second.
+    pub fn mb_per_s(&self) -> f64 {
+        self.timed_bytes as f64 / 1e6 / self.seconds.max(1e-9)
+    }
+}
+
+/// Receives from a player.
+pub fn receive(address: &Address, wanted: &Wanted) -> Result<Received> {
+    let mut receiver = Receiver::connect(address).map_err(|error| connection_failed(&error))?;
+    let received = receiver.start(wanted).and_then(|()| receiver.take(wanted));
+    let mut farewell = Vec::new();
+    Frontend::CopyDone.encode(&mut farewell);
+    Frontend::Terminate.encode(&mut farewell);
+    let _ = receiver.stream.write_all(&farewell);
+    received
+}
+
+struct Receiver {
+    stream: Stream,
+    incoming: Incoming,
+}
+
+/// What the player said, as far as a receiver cares.
+enum Said {
+    Ready,
+    Streaming,
+    Wal { end: Lsn, bytes: u64 },
+    Asks,
+    Done,
+    Other,
+}
+
+impl Receiver {
+    fn connect(address: &Address) -> io::Result<Self> {
+        let stream = Stream::connect(address)?;
+        stream.set_timeouts(Some(PATIENCE), Some(PATIENCE))?;
+        Ok(Self {
+            incoming: Incoming::new(stream.again()?, BACKEND_LIMIT),
+            stream,
+        })
+    }
+
+    fn say(&mut self, bytes: &[u8]) -> Result<()> {
+        self.stream
+            .write_all(bytes)
+            .map_err(|error| connection_failed(&error))
+    }
+
+    fn start(&mut self, wanted: &Wanted) -> Result<()> {
+        let mut bytes = Vec::new();
+        let parameters = [
+            ("user", "null"),
+            ("replication", "true"),
+            ("application_name", &wanted.name),
+        ];
+        Startup::Session(Session {
+            minor: 0,
+            parameters: parameters
+                .map(|(name, value)| (name.to_owned(), value.to_owned()))
+                .to_vec(),
+        })
+        .encode(&mut bytes);
+        self.say(&bytes)?;
+        while !matches!(self.hear()?, Said::Ready) {}
+        let command = Command::StartReplication {
+            slot: None,
+            start: wanted.start,
+            timeline: wanted.timeline,
+        };
+        bytes.clear();
+        Frontend::Query(&command.to_string()).encode(&mut bytes);
+        self.say(&bytes)?;
+        while !matches!(self.hear()?, Said::Streaming) {}
+        Ok(())
+    }
+
+    fn take(&mut self, wanted: &Wanted) -> Result<Received> {
+        let began = Instant::now();
+        let mut told = began;
+        let mut first: Option<(Instant, u64)> = None;
+        let mut received = Received {
+            bytes: 0,
+            end: wanted.start,
+            seconds: 0.0,
+            timed_bytes: 0,
+        };
+        while received.end < wanted.end && began.elapsed() < wanted.at_most {
+            match self.hear()? {
+                Said::Wal { end, bytes } => {
+                    let at = Instant::now();
+                    received.bytes += bytes;
+                    received.end = end;
+                    let (from, before) = *first.get_or_insert((at, bytes));
+                    received.seconds = (at - from).as_secs_f64();
+                    received.timed_bytes = received.bytes - before;
+                    if at - told >= STATUS_EVERY {
+                        told = at;
+                        self.status(received.end)?;
+                    }
+                }
+                Said::Asks => self.status(received.end)?,
+                Said::Done => break,
+                Said::Ready | Said::Streaming | Said::Other => {}
+            }
+        }
+        self.status(received.end)?;
+        Ok(received)
+    }
+
+    fn status(&mut self, position: Lsn) -> Result<()> {
+        let mut data = Vec::new();
+        FromStandby::Status(Status {
+            written: position,
+            flushed: position,
+            applied: position,
+            sent_at: Timestamp::from_unix_micros(Micros::now().0),
+            reply: false,
+        })
+        .encode(&mut data);
+        let mut bytes = Vec::new();
+        Frontend::CopyData(&data).encode(&mut bytes);
+        self.say(&bytes)
+    }
+
+    fn hear(&mut self) -> Result<Said> {
+        let bad = |error: WireError| connection_failed(&invalid(error));
+        let frame = self
+            .incoming
+            .next()
+            .map_err(|error| connection_failed(&error))?
+            .ok_or_else(gone)?;
+        // WAL is not even parsed into a message of its own.
+        if frame.tag != b'd' {
+            return match Backend::parse(frame).map_err(bad)? {
+                Backend::ReadyForQuery(_) => Ok(Said::Ready),
+                Backend::CopyBothResponse => Ok(Said::Streaming),
+                Backend::CopyDone => Ok(Said::Done),
+                Backend::ErrorResponse(report) => Err(refused(&report)),
+                _ => Ok(Said::Other),
+            };
+        }
+        Ok(match FromServer::parse(frame.body).map_err(bad)? {
+            FromServer::XLogData { start, wal, .. } => Said::Wal {
+                end: Lsn::from(u64::from(start).saturating_add(wal.len() as u64)),
+                bytes: wal.len() as u64,
+            },
+            FromServer::Keepalive { reply: true, .. } => Said::Asks,
+            FromServer::Keepalive { .. } => Said::Other,
+        })
+    }
+}
+
+fn gone() -> PlayerError {
+    PlayerError::Connection("the player ended it".to_owned())
+}
+
+fn refused(report: &lockstep_wire::backend::Report) -> PlayerError {
+    let hint = report.hint.as_deref().unwrap_or_default();
+    PlayerError::Connection(format!(
+        "{} (SQLSTATE {}) {hint}",
+        report.message, report.sqlstate
+    ))
+}

@@ -1,0 +1,320 @@
+//! The player: the primary's side of physical streaming, fed by a recording.
+//!
+//! One thread for each address and one for the published position; for each session one
+//! that answers and sends, and while it streams one that listens. The play begins when
+//! enough standbys stream, and from then on its published position follows the pace
+//! whether they keep up or not, as a primary's would.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use lockstep_lab::pinning::{Pinning, Side, run_promptly};
+use lockstep_lab::progress::Sample;
+use lockstep_wire::Lsn;
+use nix::unistd::gettid;
+
+use super::listener::{Listener, Stream};
+use super::pace::Schedule;
+use super::publisher::{Publisher, locked};
+use super::session::{self, Session};
+use super::slots::Slots;
+use super::{Address, Pace, PlayerError, PlayerStatus, Recording, SessionStatus};
+use crate::Result;
+
+/// Most connections at once.
+pub(crate) const MOST_SESSIONS: usize = 64;
+
+/// Sessions that are over and still shown.
+const MOST_OVER: usize = 256;
+
+/// Most notices kept.
+const MOST_NOTICES: usize = 100;
+
+/// How often [`Player::await_done`] looks.
+const POLL: Duration = Duration::from_millis(5);
+
+/// How to play.
+#[derive(Debug, Clone)]
+pub struct PlayerOptions {
+    /// Where to listen: one address or more.
+    pub listen: Vec<Address>,
+    /// How fast.
+    pub pace: Pace,
+    /// How many standbys must stream before the play begins.
+    pub standbys: usize,
+    /// WAL up to here is published from the start, whatever the pace; then the play begins
+    /// only when [`Player::release`] is called as well.
+    pub lead_in: Option<Lsn>,
+    /// The cores that its threads run on; None leaves them where they are.
+    pub pin: Option<(Pinning, Side)>,
+}
+
+/// A running player. Dropping it ends it.
+#[derive(Debug)]
+pub struct Player {
+    shared: Arc<Shared>,
+    threads: Vec<JoinHandle<()>>,
+    addresses: Vec<Address>,
+}
+
+/// What the threads share.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub recording: Recording,
+    pub publisher: Publisher,
+    pub slots: Mutex<Slots>,
+    standbys: usize,
+    pin: Option<(Pinning, Side)>,
+    sessions: Mutex<Sessions>,
+    notices: Mutex<VecDeque<String>>,
+    next_session: AtomicU64,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    open: BTreeMap<u64, Open>,
+    over: VecDeque<SessionStatus>,
+}
+
+#[derive(Debug)]
+struct Open {
+    session: Arc<Session>,
+    /// To end it.
+    stream: Stream,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Player {
+    /// Starts to listen.
+    pub fn start(recording: &Recording, options: PlayerOptions) -> Result<Self> {
+        Schedule::check(recording, options.pace)?;
+        let listeners = options
+            .listen
+            .iter()
+            .map(Listener::bind)
+            .collect::<Result<Vec<_>>>()?;
+        let shared = Arc::new(Shared {
+            recording: recording.clone(),
+            publisher: Publisher::new(recording, options.pace, options.lead_in),
+            slots: Mutex::default(),
+            standbys: options.standbys.max(1),
+            pin: options.pin,
+            sessions: Mutex::default(),
+            notices: Mutex::default(),
+            next_session: AtomicU64::new(1),
+        });
+        let addresses = listeners
+            .iter()
+            .map(|listener| listener.address().clone())
+            .collect();
+        let mut threads = vec![thread::spawn({
+            let shared = Arc::clone(&shared);
+            move || {
+                shared.pin();
+                // It needs some 20 microseconds of each millisecond, and those on time.
+                run_promptly(gettid());
+                shared.publisher.run(shared.recording.reader());
+            }
+        })];
+        for listener in listeners {
+            let shared = Arc::clone(&shared);
+            threads.push(thread::spawn(move || accept(&listener, &shared)));
+        }
+        Ok(Self {
+            shared,
+            threads,
+            addresses,
+        })
+    }
+
+    /// Where it listens.
+    pub fn addresses(&self) -> &[Address] {
+        &self.addresses
+    }
+
+    /// How libpq finds it: what belongs into a standby's `primary_conninfo`.
+    pub fn conninfo(&self) -> String {
+        self.addresses
+            .first()
+            .map(Address::conninfo)
+            .unwrap_or_default()
+    }
+
+    /// Lets a play with a lead-in begin.
+    pub fn release(&self) {
+        self.shared.publisher.release();
+        self.shared.begin_if_enough();
+    }
+
+    /// How the play stands.
+    pub fn status(&self) -> PlayerStatus {
+        let shared = &self.shared;
+        // Before the sessions, so that none is shown beyond what was published.
+        let begun = shared.publisher.begun();
+        let sessions = locked(&shared.sessions);
+        let open = sessions.open.values();
+        let mut all: Vec<SessionStatus> = sessions.over.iter().cloned().collect();
+        all.extend(open.filter_map(|open| open.session.status()));
+        all.sort_by_key(|session| session.number);
+        PlayerStatus {
+            published: shared.publisher.published(),
+            origin: begun.map(|(origin, _)| origin),
+            began: begun.map(|(_, at)| at),
+            end: shared.recording.end(),
+            sessions: all,
+            notices: locked(&shared.notices).iter().cloned().collect(),
+        }
+    }
+
+    /// When which WAL was published, every 2 ms from the start of the play until now; the
+    /// clock was read before the WAL was published. Only the newest hour is kept.
+    pub fn published_line(&self) -> Vec<Sample> {
+        self.shared.publisher.line()
+    }
+
+    /// Waits until the play is over ([`PlayerStatus::is_done`]); false if it takes longer.
+    pub fn await_done(&self, patience: Duration) -> bool {
+        let started = Instant::now();
+        while !self.status().is_done() {
+            if started.elapsed() > patience {
+                return false;
+            }
+            thread::sleep(POLL);
+        }
+        true
+    }
+
+    /// Ends all sessions and says how they stood.
+    pub fn finish(mut self) -> PlayerStatus {
+        let status = self.status();
+        self.close();
+        status
+    }
+
+    fn close(&mut self) {
+        self.shared.publisher.close();
+        for address in &self.addresses {
+            // Wakes the thread that listens.
+            let _ = Stream::connect(address);
+        }
+        for thread in self.threads.drain(..) {
+            let _ = thread.join();
+        }
+        // Nothing is accepted any more.
+        let open: Vec<_> = locked(&self.shared.sessions)
+            .open
+            .values_mut()
+            .map(|open| {
+                open.stream.close();
+                open.thread.take()
+            })
+            .collect();
+        for thread in open.into_iter().flatten() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Player {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+/// How long to wait after a refused accept: out of file descriptors, most likely.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
+
+fn accept(listener: &Listener, shared: &Arc<Shared>) {
+    shared.pin();
+    while !shared.publisher.is_closing() {
+        match listener.accept() {
+            Ok(stream) if !shared.publisher.is_closing() => shared.serve(stream),
+            Ok(_) => {}
+            Err(_) => thread::sleep(ACCEPT_AGAIN),
+        }
+    }
+}
+
+impl Shared {
+    pub fn pin(&self) {
+        if let Some((pinning, side)) = &self.pin {
+            pinning.pin_current_thread(*side);
+        }
+    }
+
+    /// Serves a connection on a thread of its own.
+    fn serve(self: &Arc<Self>, stream: Stream) {
+        let Ok(copy) = stream.again() else {
+            return;
+        };
+        let number = self.next_session.fetch_add(1, Ordering::Relaxed);
+        let session = Arc::new(Session::new(number));
+        // The lock is kept until the thread is in the list: a session that is over at once
+        // must find itself there.
+        let mut sessions = locked(&self.sessions);
+        let full = sessions.open.len() >= MOST_SESSIONS;
+        let thread = thread::spawn({
+            let (shared, session) = (Arc::clone(self), Arc::clone(&session));
+            move || {
+                shared.pin();
+                session::serve(&shared, &session, stream, full);
+                shared.over(&session);
+            }
+        });
+        sessions.open.insert(
+            number,
+            Open {
+                session,
+                stream: copy,
+                thread: Some(thread),
+            },
+        );
+    }
+
+    fn over(&self, session: &Session) {
+        locked(&self.slots).forget(session.number);
+        let mut sessions = locked(&self.sessions);
+        sessions.open.remove(&session.number);
+        if let Some(status) = session.status() {
+            if sessions.over.len() >= MOST_OVER {
+                sessions.over.pop_front();
+            }
+            sessions.over.push_back(status);
+        }
+    }
+
+    /// A session begins to stream: perhaps the play begins.
+    pub fn begin_if_enough(&self) {
+        let starts: Vec<_> = locked(&self.sessions)
+            .open
+            .values()
+            .filter_map(|open| open.session.streaming_from())
+            .collect();
+        if let Some(&first) = starts.iter().min() {
+            if starts.len() >= self.standbys {
+                self.publisher.begin(&self.recording, first);
+            }
+        }
+    }
+
+    /// Something that people should know.
+    pub fn notice(&self, text: String) {
+        let mut notices = locked(&self.notices);
+        if notices.back() == Some(&text) {
+            // A standby tries again every few seconds.
+            return;
+        }
+        if notices.len() >= MOST_NOTICES {
+            notices.pop_front();
+        }
+        notices.push_back(text);
+    }
+}
+
+/// What a failed connection of ours says.
+pub(crate) fn connection_failed(error: &std::io::Error) -> PlayerError {
+    PlayerError::Connection(error.to_string())
+}

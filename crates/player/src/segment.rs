@@ -1,0 +1,316 @@
+//! WAL segments: their names, their page headers, their bytes.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use lockstep_wire::{Lsn, Timeline};
+
+/// Bytes of a WAL page. Packaged servers have no other.
+pub const PAGE: u64 = 8192;
+
+/// Bytes of a page's header, and of the longer one at the start of a segment.
+const SHORT_HEADER: u64 = 24;
+pub const LONG_HEADER: usize = 40;
+
+/// In a header's `xlp_info`: this is the longer one.
+const IS_LONG: u16 = 0x0002;
+
+/// Size of segments: a power of two from 1 MB to 1 GB.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentSize(u32);
+
+impl SegmentSize {
+    /// A size in bytes; None if it cannot be one.
+    pub fn new(bytes: u32) -> Option<Self> {
+        ((1 << 20..=1 << 30).contains(&bytes) && bytes.is_power_of_two()).then_some(Self(bytes))
+    }
+
+    /// In bytes.
+    pub fn bytes(self) -> u64 {
+        u64::from(self.0)
+    }
+
+    /// As `SHOW wal_segment_size` says it.
+    pub fn shown(self) -> String {
+        match self.0 >> 20 {
+            1024 => "1GB".to_owned(),
+            megabytes => format!("{megabytes}MB"),
+        }
+    }
+
+    /// Start of the segment that holds the byte at `lsn`.
+    pub fn start_of(self, lsn: Lsn) -> Lsn {
+        let position = u64::from(lsn);
+        Lsn::from(position - position % self.bytes())
+    }
+
+    /// `lsn`, or the start of the next segment if it is not the start of one.
+    pub fn round_up(self, lsn: Lsn) -> Lsn {
+        let start = self.start_of(lsn);
+        match start == lsn {
+            true => lsn,
+            false => Lsn::from(u64::from(start).saturating_add(self.bytes())),
+        }
+    }
+
+    /// Name of the file that holds the byte at `lsn`.
+    pub fn file_name(self, timeline: Timeline, lsn: Lsn) -> String {
+        let number = u64::from(lsn) / self.bytes();
+        let each = 0x1_0000_0000 / self.bytes();
+        format!(
+            "{:08X}{:08X}{:08X}",
+            timeline.get(),
+            number / each,
+            number % each
+        )
+    }
+
+    /// Starts of the segments that hold the bytes from `from` up to before `to`.
+    pub fn starts(self, from: Lsn, to: Lsn) -> impl Iterator<Item = Lsn> {
+        let step = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
+        (u64::from(self.start_of(from))..u64::from(to))
+            .step_by(step)
+            .map(Lsn::from)
+    }
+}
+
+/// Name of the file that says how a timeline came to be.
+pub fn history_name(timeline: Timeline) -> String {
+    format!("{:08X}.history", timeline.get())
+}
+
+/// What WAL pages of a major begin with.
+pub fn magic(major: u32) -> Option<u16> {
+    match major {
+        15 => Some(0xD110),
+        16 => Some(0xD113),
+        17 => Some(0xD116),
+        18 => Some(0xD118),
+        _ => None,
+    }
+}
+
+/// A page's header. Servers write it in their own byte order, and so is it read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageHeader {
+    pub magic: u16,
+    pub timeline: u32,
+    pub address: u64,
+    /// Bytes of a record that began on an earlier page.
+    pub continued: u32,
+    /// Only at the start of a segment.
+    pub long: Option<LongPart>,
+}
+
+/// What only a segment's first page says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LongPart {
+    pub system: u64,
+    pub segment_bytes: u32,
+    pub page_bytes: u32,
+}
+
+impl PageHeader {
+    pub fn parse(bytes: &[u8; LONG_HEADER]) -> Self {
+        let info = u16::from_ne_bytes(part(bytes, 2));
+        Self {
+            magic: u16::from_ne_bytes(part(bytes, 0)),
+            timeline: u32::from_ne_bytes(part(bytes, 4)),
+            address: u64::from_ne_bytes(part(bytes, 8)),
+            continued: u32::from_ne_bytes(part(bytes, 16)),
+            long: (info & IS_LONG != 0).then(|| LongPart {
+                system: u64::from_ne_bytes(part(bytes, 24)),
+                segment_bytes: u32::from_ne_bytes(part(bytes, 32)),
+                page_bytes: u32::from_ne_bytes(part(bytes, 36)),
+            }),
+        }
+    }
+
+    /// Where the record ends that this page continues, or the page's start if it continues
+    /// none: a position at which a record ends. None if the record goes on after the page.
+    fn record_end(&self) -> Option<u64> {
+        if self.continued == 0 {
+            return Some(self.address);
+        }
+        let header = match self.long {
+            Some(_) => LONG_HEADER as u64,
+            None => SHORT_HEADER,
+        };
+        let length = header + u64::from(self.continued).next_multiple_of(8);
+        match length <= PAGE {
+            true => self.address.checked_add(length),
+            false => None,
+        }
+    }
+}
+
+/// `N` bytes from `at` on; zeros where there are none.
+fn part<const N: usize>(bytes: &[u8; LONG_HEADER], at: usize) -> [u8; N] {
+    let mut out = [0; N];
+    for (place, byte) in out.iter_mut().zip(bytes.iter().skip(at)) {
+        *place = *byte;
+    }
+    out
+}
+
+/// Where the record ends that starts at `start` and has `length` bytes, which go on after
+/// the headers of the pages between.
+pub fn record_end(start: Lsn, length: u64, size: SegmentSize) -> Lsn {
+    let mut at = u64::from(start);
+    let mut left = length;
+    loop {
+        let room = PAGE - at % PAGE;
+        if left <= room {
+            return Lsn::from((at + left).next_multiple_of(8));
+        }
+        at += room;
+        left -= room;
+        at += match at % size.bytes() {
+            0 => LONG_HEADER as u64,
+            _ => SHORT_HEADER,
+        };
+    }
+}
+
+/// Reads the bytes of one timeline's segments in a folder.
+#[derive(Debug)]
+pub struct SegmentReader {
+    folder: PathBuf,
+    timeline: Timeline,
+    size: SegmentSize,
+    /// The file that was read last, and where its segment starts.
+    open: Option<(Lsn, File)>,
+}
+
+/// How many pages back a record's end is looked for.
+const MOST_PAGES_BACK: usize = 16;
+
+impl SegmentReader {
+    pub fn new(folder: &Path, timeline: Timeline, size: SegmentSize) -> Self {
+        Self {
+            folder: folder.to_path_buf(),
+            timeline,
+            size,
+            open: None,
+        }
+    }
+
+    /// Fills `out` with the bytes from `lsn` on, which are all in one segment.
+    pub fn read(&mut self, lsn: Lsn, out: &mut [u8]) -> io::Result<()> {
+        let start = self.size.start_of(lsn);
+        let file = match self.open.take() {
+            Some((open, file)) if open == start => file,
+            _ => File::open(self.folder.join(self.size.file_name(self.timeline, lsn)))?,
+        };
+        let offset = u64::from(lsn) - u64::from(start);
+        let (_, file) = self.open.insert((start, file));
+        file.read_exact_at(out, offset)
+    }
+
+    /// The header of the page that starts at `lsn`.
+    pub fn header(&mut self, lsn: Lsn) -> io::Result<PageHeader> {
+        let mut bytes = [0; LONG_HEADER];
+        self.read(lsn, &mut bytes)?;
+        Ok(PageHeader::parse(&bytes))
+    }
+
+    /// The end of a record at or before `at`, close to it; None if there is none in the
+    /// pages before.
+    pub fn record_end_before(&mut self, at: Lsn) -> Option<Lsn> {
+        let at = u64::from(at);
+        let mut page = at - at % PAGE;
+        for _ in 0..MOST_PAGES_BACK {
+            let header = self.header(Lsn::from(page)).ok()?;
+            let end = match header.address == page {
+                true => header.record_end(),
+                false => return None,
+            };
+            if let Some(end) = end.filter(|&end| end <= at) {
+                return Some(Lsn::from(end));
+            }
+            page = page.checked_sub(PAGE)?;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SIZE: SegmentSize = SegmentSize(16 << 20);
+
+    #[test]
+    fn sizes_are_powers_of_two_from_1_mb_to_1_gb() {
+        for bytes in [0, 1, 1 << 19, 3 << 20, 1 << 31] {
+            assert_eq!(SegmentSize::new(bytes), None);
+        }
+        assert_eq!(SegmentSize::new(1 << 20).unwrap().shown(), "1MB");
+        assert_eq!(SegmentSize::new(1 << 30).unwrap().shown(), "1GB");
+    }
+
+    #[test]
+    fn names_are_as_the_server_makes_them() {
+        for (bytes, timeline, lsn, name) in [
+            (16 << 20, 1, "0/16B3748", "000000010000000000000001"),
+            (16 << 20, 0xA, "12/FF000000", "0000000A00000012000000FF"),
+            (1 << 20, 2, "1/FFFFFFFF", "000000020000000100000FFF"),
+            (1 << 30, 1, "1/C0000000", "000000010000000100000003"),
+        ] {
+            let size = SegmentSize::new(bytes).unwrap();
+            let timeline = Timeline::new(timeline).unwrap();
+            assert_eq!(size.file_name(timeline, lsn.parse().unwrap()), name);
+        }
+        let starts: Vec<u64> = SIZE
+            .starts(Lsn::from(0x100_0028), Lsn::from(0x300_0000))
+            .map(u64::from)
+            .collect();
+        assert_eq!(starts, [0x100_0000, 0x200_0000]);
+        assert_eq!(history_name(Timeline::new(2).unwrap()), "00000002.history");
+    }
+
+    #[test]
+    fn records_end_behind_the_headers_of_the_pages_they_cross() {
+        for (start, length, end) in [
+            (0x100_0028, 30, 0x100_0048),
+            // Up to the very end of a page, and one byte more.
+            (0x100_1000, 0x1000, 0x100_2000),
+            (0x100_1000, 0x1001, 0x100_2000 + 24 + 8),
+            // Over a whole page.
+            (0x100_1ff8, 8 + (8192 - 24) + 16, 0x100_4000 + 24 + 16),
+            // Into the next segment.
+            (0x1ff_fff8, 16, 0x200_0000 + 40 + 8),
+        ] {
+            assert_eq!(
+                record_end(Lsn::from(start), length, SIZE),
+                Lsn::from(end),
+                "{start:x}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_page_says_where_the_record_before_it_ends() {
+        let mut bytes = [0; LONG_HEADER];
+        bytes[..2].copy_from_slice(&0xD110_u16.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&0x100_2000_u64.to_ne_bytes());
+        assert_eq!(PageHeader::parse(&bytes).record_end(), Some(0x100_2000));
+        bytes[16..20].copy_from_slice(&9_u32.to_ne_bytes());
+        assert_eq!(
+            PageHeader::parse(&bytes).record_end(),
+            Some(0x100_2000 + 24 + 16)
+        );
+        bytes[16..20].copy_from_slice(&(8192_u32 - 24).to_ne_bytes());
+        assert_eq!(PageHeader::parse(&bytes).record_end(), Some(0x100_4000));
+        bytes[16..20].copy_from_slice(&(8192_u32 - 23).to_ne_bytes());
+        assert_eq!(PageHeader::parse(&bytes).record_end(), None);
+        bytes[2..4].copy_from_slice(&IS_LONG.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&8_u32.to_ne_bytes());
+        bytes[24..32].copy_from_slice(&7_u64.to_ne_bytes());
+        let header = PageHeader::parse(&bytes);
+        assert_eq!(header.long.unwrap().system, 7);
+        assert_eq!(header.record_end(), Some(0x100_2000 + 48));
+    }
+}

@@ -1,0 +1,616 @@
+//! One connection: how it begins, and its commands.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
+use std::time::Duration;
+
+use lockstep_lab::progress::Micros;
+use lockstep_wire::backend::{Backend, Column, INT4, INT8, Report, TEXT};
+use lockstep_wire::command::Command;
+use lockstep_wire::frame::FRONTEND_LIMIT;
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup::{self, Startup};
+use lockstep_wire::stream::Status;
+use lockstep_wire::{Lsn, Timeline, WireError};
+
+use super::connection::{Incoming, Outgoing, invalid};
+use super::listener::Stream;
+use super::player::{MOST_SESSIONS, Shared};
+use super::publisher::locked;
+use super::segment::history_name;
+use super::status::{SessionStatus, State};
+use super::streaming;
+
+/// How long a client may take to say who it is.
+const STARTUP_PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long the other side may refuse what is sent before it counts as gone, as a server's
+/// `wal_sender_timeout`.
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Most first packets: a request for each way of encryption, then the session.
+const MOST_FIRST_PACKETS: usize = 4;
+
+/// Newest minor version of protocol 3 that is spoken here.
+const MINOR: u16 = 0;
+
+/// From version 16 on timelines are told as int8.
+const TIMELINES_ARE_INT8: u32 = 16;
+
+/// What others see of a session.
+#[derive(Debug)]
+pub(crate) struct Session {
+    pub number: u64,
+    /// Everything that changes rarely.
+    about: Mutex<About>,
+    pub sent: AtomicU64,
+    pub bytes: AtomicU64,
+    /// The standby asked for an answer.
+    pub reply_wanted: AtomicBool,
+    /// The standby ends its side of the stream, or is gone.
+    pub ending: AtomicBool,
+    /// It said that it leaves.
+    pub terminated: AtomicBool,
+    /// When it was last heard of, in microseconds since 1970.
+    pub heard: AtomicI64,
+}
+
+#[derive(Debug)]
+struct About {
+    application_name: String,
+    state: State,
+    /// Where its stream began, once one has.
+    start: Option<Lsn>,
+    began: lockstep_lab::progress::Micros,
+    said: Status,
+    reached_end: Option<lockstep_lab::progress::Micros>,
+    /// How often it asked for our system identifier, timeline and position.
+    asked: u32,
+    /// A stream was refused.
+    refused: bool,
+}
+
+impl Session {
+    pub fn new(number: u64) -> Self {
+        Self {
+            number,
+            about: Mutex::new(About {
+                application_name: String::new(),
+                state: State::Asking,
+                start: None,
+                began: Micros::now(),
+                said: Status::default(),
+                reached_end: None,
+                asked: 0,
+                refused: false,
+            }),
+            sent: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            reply_wanted: AtomicBool::new(false),
+            ending: AtomicBool::new(false),
+            terminated: AtomicBool::new(false),
+            heard: AtomicI64::new(0),
+        }
+    }
+
+    /// None if it has never streamed.
+    pub fn status(&self) -> Option<SessionStatus> {
+        let about = locked(&self.about);
+        Some(SessionStatus {
+            number: self.number,
+            application_name: about.application_name.clone(),
+            state: about.state,
+            start: about.start?,
+            sent: Lsn::from(self.sent.load(Ordering::Relaxed)),
+            written: about.said.written,
+            flushed: about.said.flushed,
+            applied: about.said.applied,
+            bytes: self.bytes.load(Ordering::Relaxed),
+            began: about.began,
+            reached_end: about.reached_end,
+        })
+    }
+
+    /// Where its stream began, if it streams.
+    pub fn streaming_from(&self) -> Option<Lsn> {
+        let about = locked(&self.about);
+        about.start.filter(|_| about.state == State::Streaming)
+    }
+
+    /// The standby says how far it is.
+    pub fn note(&self, said: Status, end: Lsn) {
+        let mut about = locked(&self.about);
+        about.said = said;
+        if about.reached_end.is_none() {
+            let position = match said.applied.is_valid() {
+                true => said.applied,
+                false => said.written,
+            };
+            about.reached_end = (position >= end).then(Micros::now);
+        }
+    }
+
+    /// The standby said that it has the recording's end.
+    pub fn has_end(&self) -> bool {
+        locked(&self.about).reached_end.is_some()
+    }
+
+    /// How long the standby has said nothing.
+    pub fn silent_for(&self) -> Duration {
+        let micros = Micros::now().0 - self.heard.load(Ordering::Relaxed);
+        Duration::from_micros(u64::try_from(micros).unwrap_or(0))
+    }
+
+    fn begin_stream(&self, start: Lsn) {
+        self.sent.store(start.into(), Ordering::Relaxed);
+        self.ending.store(false, Ordering::SeqCst);
+        self.heard.store(Micros::now().0, Ordering::Relaxed);
+        let mut about = locked(&self.about);
+        about.state = State::Streaming;
+        about.start = Some(start);
+        about.began = Micros::now();
+    }
+
+    fn set_state(&self, state: State) {
+        locked(&self.about).state = state;
+    }
+
+    fn name(&self) -> String {
+        match locked(&self.about).application_name.as_str() {
+            "" => format!("session {}", self.number),
+            name => format!("\"{name}\""),
+        }
+    }
+
+    /// True if it asked who we are and went away without streaming or being refused.
+    fn went_away(&self) -> bool {
+        let about = locked(&self.about);
+        about.asked > 0 && about.start.is_none() && !about.refused
+    }
+}
+
+/// Serves a connection until it ends. With `full` there is no place for it.
+pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bool) {
+    let result = Talk::begin(shared, session, stream, full);
+    let talked = match result {
+        Ok(Some(mut talk)) => talk.commands(),
+        Ok(None) => Ok(State::Left),
+        Err(error) => Err(error),
+    };
+    session.set_state(match talked {
+        Ok(state) => state,
+        Err(_) if session.terminated.load(Ordering::SeqCst) => State::Left,
+        Err(_) => State::Lost,
+    });
+    if shared.publisher.is_closing() {
+        return;
+    }
+    if let Err(error) = &talked {
+        if error.kind() == io::ErrorKind::InvalidData {
+            shared.notice(format!("{} was disconnected: {error}", session.name()));
+        }
+    }
+    if session.went_away() {
+        shared.notice(format!(
+            "{} asked for our system identifier and timeline and left without streaming; read its log: if they differ from its own ({} and timeline {} here), make it anew from {}",
+            session.name(),
+            shared.recording.system_identifier(),
+            shared.recording.timeline(),
+            shared.recording.base().display(),
+        ));
+    }
+}
+
+/// A session's conversation.
+struct Talk<'a> {
+    shared: &'a Shared,
+    session: &'a Session,
+    incoming: Incoming,
+    outgoing: Outgoing,
+}
+
+/// A command's failure: told to the client, which may go on.
+enum Failure {
+    Told(Report),
+    Broken(io::Error),
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        Self::Broken(error)
+    }
+}
+
+impl From<Report> for Failure {
+    fn from(report: Report) -> Self {
+        Self::Told(report)
+    }
+}
+
+type Answer = Result<&'static str, Failure>;
+
+impl<'a> Talk<'a> {
+    /// The start of a session; None if there is none.
+    fn begin(
+        shared: &'a Shared,
+        session: &'a Session,
+        stream: Stream,
+        full: bool,
+    ) -> io::Result<Option<Self>> {
+        stream.set_timeouts(Some(STARTUP_PATIENCE), Some(TIMEOUT))?;
+        let mut talk = Self {
+            shared,
+            session,
+            incoming: Incoming::new(stream.again()?, FRONTEND_LIMIT),
+            outgoing: Outgoing::new(stream),
+        };
+        for _ in 0..MOST_FIRST_PACKETS {
+            match talk.incoming.startup()? {
+                Some(Startup::SslRequest | Startup::GssEncRequest) => {
+                    io::Write::write_all(&mut talk.outgoing.stream, b"N")?;
+                }
+                Some(Startup::Session(start)) => {
+                    let told = talk.greet(&start, full)?;
+                    talk.outgoing.stream.set_timeouts(None, Some(TIMEOUT))?;
+                    return Ok(told.then_some(talk));
+                }
+                Some(Startup::CancelRequest { .. }) | None => return Ok(None),
+            }
+        }
+        Ok(None)
+    }
+
+    /// False if the session is refused.
+    fn greet(&mut self, start: &startup::Session, full: bool) -> io::Result<bool> {
+        let name = start.get("application_name").unwrap_or_default();
+        name.clone_into(&mut locked(&self.session.about).application_name);
+        if let Some(refusal) = refusal(start, full) {
+            self.outgoing.send(&Backend::ErrorResponse(refusal))?;
+            return Ok(false);
+        }
+        self.outgoing.put(&Backend::AuthenticationOk);
+        let unknown: Vec<&str> = start.protocol_options().collect();
+        if start.minor > MINOR || !unknown.is_empty() {
+            self.outgoing.put(&Backend::NegotiateProtocolVersion {
+                minor: MINOR.into(),
+                unknown,
+            });
+        }
+        let facts = &self.shared.recording.facts;
+        let recorded = |name: &str| facts.settings.get(name).map_or("", String::as_str);
+        let user = start.get("user").unwrap_or_default();
+        for (name, value) in [
+            ("application_name", name),
+            (
+                "client_encoding",
+                start.get("client_encoding").unwrap_or("SQL_ASCII"),
+            ),
+            ("DateStyle", "ISO, MDY"),
+            ("default_transaction_read_only", "off"),
+            ("in_hot_standby", "off"),
+            ("integer_datetimes", "on"),
+            ("IntervalStyle", "postgres"),
+            ("is_superuser", "off"),
+            ("server_encoding", recorded("server_encoding")),
+            ("server_version", &facts.server_version),
+            ("session_authorization", user),
+            ("standard_conforming_strings", "on"),
+            ("TimeZone", recorded("TimeZone")),
+        ] {
+            self.outgoing.put(&Backend::ParameterStatus { name, value });
+        }
+        let process = u32::try_from(self.session.number).unwrap_or(u32::MAX);
+        self.outgoing.put(&Backend::BackendKeyData {
+            process,
+            secret: &[0; 4],
+        });
+        self.ready()?;
+        Ok(true)
+    }
+
+    fn ready(&mut self) -> io::Result<()> {
+        self.outgoing.send(&Backend::ReadyForQuery(b'I'))
+    }
+
+    /// Commands until the client leaves.
+    fn commands(&mut self) -> io::Result<State> {
+        loop {
+            let command = match self.incoming.next()? {
+                None => return Ok(State::Lost),
+                Some(frame) => match Frontend::parse(frame).map_err(invalid)? {
+                    Frontend::Query(text) => Command::parse(text),
+                    Frontend::Terminate => return Ok(State::Left),
+                    // Late messages of a stream that is over.
+                    Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => continue,
+                },
+            };
+            match self.answer(command) {
+                Ok(tag) => self.outgoing.put(&Backend::CommandComplete(tag)),
+                Err(Failure::Told(report)) => {
+                    self.outgoing.put(&Backend::ErrorResponse(report));
+                }
+                Err(Failure::Broken(error)) => return Err(error),
+            }
+            self.ready()?;
+        }
+    }
+
+    fn answer(&mut self, command: Result<Command, WireError>) -> Answer {
+        let command =
+            command.map_err(|error| Report::error("42601", format!("syntax error: {error}")))?;
+        match command {
+            Command::IdentifySystem => Ok(self.identify()),
+            Command::Show { name } => self.show(&name),
+            Command::ReadReplicationSlot { slot } => Ok(self.read_slot(&slot)),
+            Command::CreatePhysicalSlot {
+                slot,
+                temporary,
+                reserve_wal,
+            } => self.create_slot(&slot, temporary, reserve_wal),
+            Command::DropReplicationSlot { slot, .. } => {
+                locked(&self.shared.slots).drop_slot(&slot, self.session.number)?;
+                Ok("DROP_REPLICATION_SLOT")
+            }
+            Command::TimelineHistory { timeline } => self.timeline_history(timeline),
+            Command::StartReplication {
+                slot,
+                start,
+                timeline,
+            } => self.start_replication(slot.as_deref(), start, timeline),
+            Command::Other("BASE_BACKUP") => Err(Report::error(
+                "0A000",
+                "the WAL player serves no base backups",
+            )
+            .hint(format!(
+                "Copy {} instead.",
+                self.shared.recording.base().display()
+            ))
+            .into()),
+            Command::CreateLogicalSlot { .. }
+            | Command::AlterReplicationSlot { .. }
+            | Command::StartLogical { .. }
+            | Command::Other(_)
+            | Command::Sql => Err(Report::error(
+                "0A000",
+                "the WAL player understands only commands of physical replication",
+            )
+            .into()),
+        }
+    }
+
+    /// One row of text.
+    fn row(&mut self, columns: &[(&str, u32)], values: &[Option<&[u8]>]) {
+        let columns = columns
+            .iter()
+            .map(|&(name, kind)| Column { name, kind })
+            .collect();
+        self.outgoing.put(&Backend::RowDescription(columns));
+        self.outgoing.put(&Backend::DataRow(values.to_vec()));
+    }
+
+    /// Newer minor releases' walreceivers compare our position with the one that they want
+    /// to begin at, and ask again until it is there. Before the play begins nothing would
+    /// move it, so then they are told how far it can get.
+    fn position_to_tell(&self) -> Lsn {
+        let mut about = locked(&self.session.about);
+        about.asked = about.asked.saturating_add(1);
+        let end = self.shared.recording.end();
+        let position = match self.shared.publisher.begun() {
+            None if about.asked > 1 => end,
+            _ => self.shared.publisher.published(),
+        };
+        let in_vain = about.asked > 2 && position == end && about.start.is_none();
+        drop(about);
+        if in_vain {
+            self.shared.notice(format!(
+                "{} asks again and again and does not stream: read its log; if it is ahead of the recording's end {end}, make it anew from {}",
+                self.session.name(),
+                self.shared.recording.base().display(),
+            ));
+        }
+        position
+    }
+
+    fn identify(&mut self) -> &'static str {
+        let position = self.position_to_tell().to_string();
+        let recording = &self.shared.recording;
+        let system = recording.system_identifier().to_string();
+        let timeline = recording.timeline().to_string();
+        let kind = match recording.major() >= TIMELINES_ARE_INT8 {
+            true => INT8,
+            false => INT4,
+        };
+        self.row(
+            &[
+                ("systemid", TEXT),
+                ("timeline", kind),
+                ("xlogpos", TEXT),
+                ("dbname", TEXT),
+            ],
+            &[
+                Some(system.as_bytes()),
+                Some(timeline.as_bytes()),
+                Some(position.as_bytes()),
+                None,
+            ],
+        );
+        "IDENTIFY_SYSTEM"
+    }
+
+    fn show(&mut self, name: &str) -> Answer {
+        let facts = &self.shared.recording.facts;
+        let value = match name {
+            "wal_segment_size" => facts.size.shown(),
+            "server_version" => facts.server_version.clone(),
+            "in_hot_standby" | "transaction_read_only" => "off".to_owned(),
+            _ => facts
+                .settings
+                .iter()
+                .find(|(recorded, _)| recorded.eq_ignore_ascii_case(name))
+                .map(|(_, value)| value.clone())
+                .ok_or_else(|| {
+                    Report::error(
+                        "42704",
+                        format!("the WAL player does not know the setting \"{name}\""),
+                    )
+                })?,
+        };
+        self.row(&[(name, TEXT)], &[Some(value.as_bytes())]);
+        Ok("SHOW")
+    }
+
+    fn read_slot(&mut self, name: &str) -> &'static str {
+        let slot = locked(&self.shared.slots).get(name).cloned();
+        let restart = slot.as_ref().and_then(|slot| slot.restart);
+        let restart = restart.map(|lsn| lsn.to_string());
+        let timeline = restart
+            .as_ref()
+            .map(|_| self.shared.recording.timeline().to_string());
+        self.row(
+            &[
+                ("slot_type", TEXT),
+                ("restart_lsn", TEXT),
+                ("restart_tli", INT8),
+            ],
+            &[
+                slot.as_ref().map(|_| &b"physical"[..]),
+                restart.as_deref().map(str::as_bytes),
+                timeline.as_deref().map(str::as_bytes),
+            ],
+        );
+        "READ_REPLICATION_SLOT"
+    }
+
+    fn create_slot(&mut self, name: &str, temporary: bool, reserve_wal: bool) -> Answer {
+        let restart = reserve_wal.then(|| self.shared.publisher.published());
+        let owner = temporary.then_some(self.session.number);
+        locked(&self.shared.slots).create(name, owner, restart)?;
+        self.row(
+            &[
+                ("slot_name", TEXT),
+                ("consistent_point", TEXT),
+                ("snapshot_name", TEXT),
+                ("output_plugin", TEXT),
+            ],
+            &[Some(name.as_bytes()), Some(b"0/0"), None, None],
+        );
+        Ok("CREATE_REPLICATION_SLOT")
+    }
+
+    fn timeline_history(&mut self, timeline: Timeline) -> Answer {
+        let name = history_name(timeline);
+        let content = self.shared.recording.history(timeline).map_err(|error| {
+            Report::error("58P01", format!("cannot read \"{name}\": {error}"))
+                .hint("The recording has no such timeline.")
+        })?;
+        self.row(
+            &[("filename", TEXT), ("content", TEXT)],
+            &[Some(name.as_bytes()), Some(&content)],
+        );
+        Ok("TIMELINE_HISTORY")
+    }
+
+    fn start_replication(
+        &mut self,
+        slot: Option<&str>,
+        start: Lsn,
+        timeline: Option<Timeline>,
+    ) -> Answer {
+        if let Err(report) = self.may_start(start, timeline) {
+            locked(&self.session.about).refused = true;
+            self.shared.notice(format!(
+                "{} was refused: {}. {}",
+                self.session.name(),
+                report.message,
+                report.hint.clone().unwrap_or_default()
+            ));
+            return Err(report.into());
+        }
+        if let Some(slot) = slot {
+            locked(&self.shared.slots).acquire(slot, self.session.number)?;
+        }
+        self.session.begin_stream(start);
+        let streamed = self
+            .outgoing
+            .send(&Backend::CopyBothResponse)
+            .and_then(|()| {
+                self.shared.begin_if_enough();
+                streaming::stream(
+                    self.shared,
+                    self.session,
+                    &mut self.incoming,
+                    &mut self.outgoing,
+                )
+            });
+        if let Some(slot) = slot {
+            let sent = Lsn::from(self.session.sent.load(Ordering::Relaxed));
+            locked(&self.shared.slots).release(slot, self.session.number, sent);
+        }
+        streamed?;
+        self.session.set_state(State::Asking);
+        // A walsender says both; some clients wait for the second.
+        self.outgoing
+            .put(&Backend::CommandComplete("START_STREAMING"));
+        Ok("START_REPLICATION")
+    }
+
+    fn may_start(&self, start: Lsn, timeline: Option<Timeline>) -> Result<(), Report> {
+        let recording = &self.shared.recording;
+        let ours = recording.timeline();
+        if let Some(timeline) = timeline.filter(|&timeline| timeline != ours) {
+            return Err(Report::error(
+                "55000",
+                format!("requested timeline {timeline}, but the recording is of timeline {ours}"),
+            )
+            .hint(format!(
+                "Make the standby from {}.",
+                recording.base().display()
+            )));
+        }
+        if start > recording.end() {
+            return Err(Report::error(
+                "55000",
+                format!(
+                    "requested starting point {start} is ahead of the recording's end {}",
+                    recording.end()
+                ),
+            )
+            .hint(format!(
+                "The standby has replayed more than is recorded: make it anew from {}.",
+                recording.base().display()
+            )));
+        }
+        if start < recording.first() {
+            let name = recording.segment_size().file_name(ours, start);
+            return Err(Report::error(
+                "58P01",
+                format!("requested WAL segment {name} has already been removed"),
+            )
+            .hint(format!(
+                "The recording begins at {}: make the standby from {}.",
+                recording.first(),
+                recording.base().display()
+            )));
+        }
+        Ok(())
+    }
+}
+
+/// Why a session cannot be served.
+fn refusal(start: &startup::Session, full: bool) -> Option<Report> {
+    let replication = match start.get("replication").map(str::to_ascii_lowercase) {
+        Some(value) => matches!(value.as_str(), "true" | "on" | "yes" | "1" | "database"),
+        None => false,
+    };
+    if !replication {
+        return Some(
+            Report::fatal(
+                "0A000",
+                "this is the WAL player of lockstep, which serves only replication",
+            )
+            .hint("Name it in a standby's primary_conninfo."),
+        );
+    }
+    full.then(|| Report::fatal("53300", format!("all {MOST_SESSIONS} places are taken")))
+}

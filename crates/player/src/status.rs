@@ -1,0 +1,182 @@
+//! What the player says about itself and its standbys.
+
+use std::collections::BTreeMap;
+
+use lockstep_lab::progress::Micros;
+use lockstep_wire::Lsn;
+
+/// What a session is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Connected, not streaming: it asks, or has just ended a stream.
+    /// Entered at the start and when a stream ends; left by the next one, or the end.
+    Asking,
+    /// WAL goes to it. Left when either side ends the stream.
+    Streaming,
+    /// It said that it leaves.
+    Left,
+    /// Its connection broke; a standby that was killed comes back as another session.
+    Lost,
+}
+
+impl State {
+    /// A word for people and machines.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Asking => "asking",
+            Self::Streaming => "streaming",
+            Self::Left => "left",
+            Self::Lost => "lost",
+        }
+    }
+}
+
+/// A session that streams, or has streamed.
+#[derive(Debug, Clone)]
+pub struct SessionStatus {
+    /// Sessions are numbered from 1 on.
+    pub number: u64,
+    /// The standby's `application_name`.
+    pub application_name: String,
+    /// What it is about.
+    pub state: State,
+    /// Where its stream began.
+    pub start: Lsn,
+    /// All WAL before this was handed to the network.
+    pub sent: Lsn,
+    /// The standby has given it to its operating system.
+    pub written: Lsn,
+    /// It is durable on the standby's disk.
+    pub flushed: Lsn,
+    /// The standby has replayed it; `0/0` if it does not replay.
+    pub applied: Lsn,
+    /// Bytes of WAL sent, repeated ones included.
+    pub bytes: u64,
+    /// When its stream began.
+    pub began: Micros,
+    /// When it first said that it has the recording's end.
+    pub reached_end: Option<Micros>,
+}
+
+impl SessionStatus {
+    /// The standby has replayed all WAL before `lsn`. A receiver that does not replay, such
+    /// as pg_receivewal, is judged by what it has written.
+    pub fn has(&self, lsn: Lsn) -> bool {
+        match u64::from(self.applied) {
+            0 => self.written >= lsn,
+            _ => self.applied >= lsn,
+        }
+    }
+}
+
+/// The state of a play.
+#[derive(Debug, Clone)]
+pub struct PlayerStatus {
+    /// WAL before this may be sent.
+    pub published: Lsn,
+    /// Where the play began; None while it waits for standbys.
+    pub origin: Option<Lsn>,
+    /// When it began.
+    pub began: Option<Micros>,
+    /// The recording's end.
+    pub end: Lsn,
+    /// Sessions that stream or have streamed, oldest first; only the newest are kept.
+    pub sessions: Vec<SessionStatus>,
+    /// What people should know, oldest first; only the newest are kept.
+    pub notices: Vec<String>,
+}
+
+impl PlayerStatus {
+    /// True when somebody has streamed to the end and nobody who still wants WAL lacks it.
+    /// A standby that was lost is waited for, one that said that it leaves is not.
+    pub fn is_done(&self) -> bool {
+        let mut newest: BTreeMap<&str, Vec<&SessionStatus>> = BTreeMap::new();
+        for session in &self.sessions {
+            let same = newest.entry(&session.application_name).or_default();
+            // Two standbys may have one name: only a session that is over is replaced.
+            same.retain(|before| matches!(before.state, State::Streaming));
+            same.push(session);
+        }
+        let all = || newest.values().flatten();
+        let wants = |session: &&&SessionStatus| {
+            !session.has(self.end) && matches!(session.state, State::Streaming | State::Lost)
+        };
+        all().any(|session| session.has(self.end)) && !all().any(|session| wants(&session))
+    }
+
+    /// Seconds from the start of the play until a session had the end.
+    pub fn seconds(&self, session: &SessionStatus) -> Option<f64> {
+        let from = session.began.max(self.began?);
+        Some(session.reached_end?.seconds_since(from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(number: u64, name: &str, state: State, applied: u64) -> SessionStatus {
+        SessionStatus {
+            number,
+            application_name: name.to_owned(),
+            state,
+            start: Lsn::from(0),
+            sent: Lsn::from(100),
+            written: Lsn::from(applied),
+            flushed: Lsn::from(applied),
+            applied: Lsn::from(applied),
+            bytes: 0,
+            began: Micros(0),
+            reached_end: None,
+        }
+    }
+
+    fn done(sessions: Vec<SessionStatus>) -> bool {
+        PlayerStatus {
+            published: Lsn::from(100),
+            origin: None,
+            began: None,
+            end: Lsn::from(100),
+            sessions,
+            notices: vec![],
+        }
+        .is_done()
+    }
+
+    #[test]
+    fn a_play_is_over_when_all_who_want_the_end_have_it() {
+        use State::{Left, Lost, Streaming};
+        assert!(!done(vec![]));
+        assert!(!done(vec![session(1, "a", Streaming, 99)]));
+        assert!(done(vec![session(1, "a", Streaming, 100)]));
+        assert!(done(vec![session(1, "a", Lost, 100)]));
+        let half = |state| vec![session(1, "a", Streaming, 100), session(2, "b", state, 50)];
+        assert!(!done(half(Streaming)));
+        assert!(!done(half(Lost)));
+        assert!(done(half(Left)));
+        // Killed, and back.
+        assert!(done(vec![
+            session(1, "a", Lost, 50),
+            session(2, "a", Streaming, 100)
+        ]));
+        assert!(!done(vec![
+            session(1, "a", Lost, 50),
+            session(2, "a", Streaming, 60)
+        ]));
+        // Two with one name.
+        assert!(!done(vec![
+            session(1, "a", Streaming, 50),
+            session(2, "a", Streaming, 100)
+        ]));
+        assert!(!done(vec![session(1, "a", Left, 50)]));
+    }
+
+    #[test]
+    fn a_receiver_that_does_not_replay_is_judged_by_what_it_wrote() {
+        let mut receiver = session(1, "a", State::Streaming, 0);
+        receiver.written = Lsn::from(100);
+        assert!(receiver.has(Lsn::from(100)));
+        receiver.applied = Lsn::from(1);
+        assert!(!receiver.has(Lsn::from(100)));
+    }
+}

@@ -1,0 +1,227 @@
+//! The copy of one stream: WAL out, status in.
+//!
+//! The session's own thread sends; a second one listens, so that a standby that stops
+//! reading still tells how far it is. Neither looks into the WAL.
+
+use std::io::{self, Write};
+use std::sync::atomic::Ordering;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_lab::progress::Micros;
+use lockstep_wire::Lsn;
+use lockstep_wire::backend::Backend;
+use lockstep_wire::frame;
+use lockstep_wire::frontend::Frontend;
+use lockstep_wire::stream::{
+    FromServer, FromStandby, MOST_WAL, Timestamp, XLOG_DATA_HEADER, xlog_data_header,
+};
+
+use super::connection::{Incoming, Outgoing, invalid};
+use super::player::Shared;
+use super::segment::{PAGE, SegmentReader};
+use super::session::{Session, TIMEOUT};
+
+/// Bytes of a message before its WAL.
+const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;
+
+/// How long at most nothing is sent: well below a standby's `wal_receiver_timeout`.
+const KEEPALIVE: Duration = Duration::from_secs(10);
+
+/// How often a standby that has all WAL is asked whether it has replayed it.
+const ASK_AT_END: Duration = Duration::from_millis(200);
+
+/// Streams until the standby ends it. An error is the end of the connection.
+pub(crate) fn stream(
+    shared: &Shared,
+    session: &Session,
+    incoming: &mut Incoming,
+    outgoing: &mut Outgoing,
+) -> io::Result<()> {
+    thread::scope(|scope| {
+        let listener = scope.spawn(|| {
+            shared.pin();
+            let heard = listen(shared, session, incoming);
+            session.ending.store(true, Ordering::SeqCst);
+            shared.publisher.wake();
+            heard
+        });
+        let sent = Sender::new(shared, session, outgoing).run();
+        if sent.is_err() {
+            // Or the listener would wait on.
+            outgoing.stream.close();
+        }
+        let heard = listener
+            .join()
+            .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
+        // What the standby did explains why sending failed, not the other way round.
+        heard.and(sent)?;
+        outgoing.send(&Backend::CopyDone)
+    })
+}
+
+/// Hears the standby until it ends its side; an error when it is gone.
+fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Result<()> {
+    let end = shared.recording.end();
+    loop {
+        let Some(frame) = incoming.next()? else {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        match Frontend::parse(frame).map_err(invalid)? {
+            Frontend::CopyData(data) => match FromStandby::parse(data).map_err(invalid)? {
+                FromStandby::Status(status) => {
+                    session.note(status, end);
+                    session.heard.store(Micros::now().0, Ordering::Relaxed);
+                    if status.reply {
+                        session.reply_wanted.store(true, Ordering::SeqCst);
+                        shared.publisher.wake();
+                    }
+                }
+                // A recording cannot keep rows for a standby's queries.
+                FromStandby::Feedback(_) => {
+                    session.heard.store(Micros::now().0, Ordering::Relaxed);
+                }
+            },
+            Frontend::CopyDone | Frontend::CopyFail(_) => return Ok(()),
+            Frontend::Terminate => {
+                session.terminated.store(true, Ordering::SeqCst);
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            Frontend::Query(_) => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a command in the middle of a stream",
+                ));
+            }
+        }
+    }
+}
+
+/// The sending half.
+struct Sender<'a> {
+    shared: &'a Shared,
+    session: &'a Session,
+    outgoing: &'a mut Outgoing,
+    reader: SegmentReader,
+    /// One message: head and WAL.
+    message: Vec<u8>,
+    sent: Lsn,
+    /// When something was sent last.
+    spoke: Instant,
+    /// When the standby was asked for an answer last.
+    asked: Instant,
+}
+
+impl<'a> Sender<'a> {
+    fn new(shared: &'a Shared, session: &'a Session, outgoing: &'a mut Outgoing) -> Self {
+        let now = Instant::now();
+        Self {
+            reader: shared.recording.reader(),
+            message: vec![0; HEAD + MOST_WAL],
+            sent: Lsn::from(session.sent.load(Ordering::Relaxed)),
+            spoke: now,
+            asked: now,
+            shared,
+            session,
+            outgoing,
+        }
+    }
+
+    fn run(&mut self) -> io::Result<()> {
+        let (session, publisher) = (self.session, &self.shared.publisher);
+        while !session.ending.load(Ordering::SeqCst) && !publisher.is_closing() {
+            if session.reply_wanted.swap(false, Ordering::SeqCst) {
+                self.keepalive(false)?;
+            }
+            let published = publisher.published();
+            if published > self.sent {
+                self.piece(published)?;
+                continue;
+            }
+            self.when_idle()?;
+            publisher.wait(self.sent, || {
+                !session.ending.load(Ordering::SeqCst)
+                    && !session.reply_wanted.load(Ordering::SeqCst)
+            });
+        }
+        Ok(())
+    }
+
+    /// Sends the next piece of WAL: up to 128 kB of one segment, cut at a page boundary if
+    /// more is published, as records may be split only there.
+    fn piece(&mut self, published: Lsn) -> io::Result<()> {
+        let start = u64::from(self.sent);
+        let size = self.shared.recording.segment_size();
+        let segment_end = u64::from(size.start_of(self.sent)) + size.bytes();
+        let mut end = (start + MOST_WAL as u64)
+            .min(u64::from(published))
+            .min(segment_end);
+        if end < u64::from(published) && end - end % PAGE > start {
+            end -= end % PAGE;
+        }
+        let length = usize::try_from(end - start).unwrap_or(MOST_WAL);
+        let (head, wal) = self.message.split_at_mut(HEAD);
+        let wal = wal.get_mut(..length).ok_or(io::ErrorKind::InvalidInput)?;
+        self.reader.read(self.sent, wal)?;
+        let data = xlog_data_header(self.sent, published, clock());
+        put_head(head, length, data);
+        let message = self.message.get(..HEAD + length);
+        self.outgoing
+            .stream
+            .write_all(message.ok_or(io::ErrorKind::InvalidInput)?)?;
+        self.sent = Lsn::from(end);
+        self.session.sent.store(end, Ordering::Relaxed);
+        self.session
+            .bytes
+            .fetch_add(length as u64, Ordering::Relaxed);
+        self.spoke = Instant::now();
+        Ok(())
+    }
+
+    /// Signs of life while there is nothing to send, and questions where an answer is due.
+    fn when_idle(&mut self) -> io::Result<()> {
+        let end = self.shared.recording.end();
+        let all_sent = self.sent >= end;
+        let silent = self.session.silent_for();
+        if silent > TIMEOUT {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        let ask = match all_sent && !self.session.has_end() {
+            true => self.asked.elapsed() >= ASK_AT_END,
+            false => silent > TIMEOUT / 2 && self.asked.elapsed() >= TIMEOUT / 4,
+        };
+        if ask {
+            self.asked = Instant::now();
+            return self.keepalive(true);
+        }
+        match self.spoke.elapsed() >= KEEPALIVE {
+            true => self.keepalive(false),
+            false => Ok(()),
+        }
+    }
+
+    fn keepalive(&mut self, reply: bool) -> io::Result<()> {
+        let mut data = Vec::new();
+        FromServer::Keepalive {
+            end: self.shared.publisher.published(),
+            sent_at: clock(),
+            reply,
+        }
+        .encode(&mut data);
+        self.spoke = Instant::now();
+        self.outgoing.send(&Backend::CopyData(&data))
+    }
+}
+
+fn put_head(head: &mut [u8], length: usize, data: [u8; XLOG_DATA_HEADER]) {
+    // A message is far below 4 GB. Its length counts itself.
+    let counted = u32::try_from(4 + XLOG_DATA_HEADER + length).unwrap_or(u32::MAX);
+    let bytes = [b'd'].into_iter().chain(counted.to_be_bytes()).chain(data);
+    for (place, byte) in head.iter_mut().zip(bytes) {
+        *place = byte;
+    }
+}
+
+fn clock() -> Timestamp {
+    Timestamp::from_unix_micros(Micros::now().0)
+}

@@ -1,0 +1,130 @@
+//! Where a [`Relay`] is reached: listener, console and metrics.
+
+use std::sync::Arc;
+
+use lockstep_client::Server;
+use lockstep_service::address::Listen as Place;
+use tokio::sync::watch;
+use tracing::{error, info};
+
+use crate::config::Config;
+use crate::console::Console;
+use crate::error::{RelayError, Result};
+use crate::metrics;
+use crate::relay::Relay;
+use crate::serve::{
+    ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, TlsToPrimary,
+    Verify, stop,
+};
+use crate::slot_commands::Sessions;
+use crate::stats::Source;
+
+impl ConsoleService for Console {
+    fn answer(&self, rights: &Rights, query: &str) -> Vec<u8> {
+        Console::answer(self, rights, query)
+    }
+}
+
+/// Serves until `shutdown` turns true, and all sessions have ended.
+pub async fn serve(
+    relay: &Arc<Relay>,
+    config: &Config,
+    mut shutdown: watch::Receiver<bool>,
+) -> Result<()> {
+    let place = match &config.listen {
+        Place::Tcp(at) => Listen::Tcp {
+            host: at.host.clone(),
+            port: at.port,
+        },
+        Place::Unix { folder, port } => Listen::Socket {
+            folder: folder.clone(),
+            port: *port,
+        },
+    };
+    let listener = Listener::bind(&[place])
+        .await
+        .map_err(|error| RelayError::Listen {
+            address: error.place.to_string(),
+            source: error.source,
+        })?;
+    let (stopper, stop) = stop::channel();
+    let metrics = match &config.metrics {
+        Some(at) => Some(tokio::spawn(serve_metrics(
+            tokio::net::TcpListener::bind((at.host.as_str(), at.port))
+                .await
+                .map_err(|source| RelayError::Listen {
+                    address: at.to_string(),
+                    source,
+                })?,
+            relay.clone(),
+            stop.clone(),
+        ))),
+        None => None,
+    };
+    for place in listener.places() {
+        info!(%place, "listening");
+    }
+    let service = Arc::new(service(relay, config));
+    let serving = listener.run(service, stop);
+    tokio::pin!(serving);
+    tokio::select! {
+        () = &mut serving => {}
+        _ = shutdown.wait_for(|&stop| stop) => {
+            stopper.stop();
+            serving.await;
+        }
+    }
+    if let Some(metrics) = metrics {
+        let _ = metrics.await;
+    }
+    Ok(())
+}
+
+async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut stop: stop::Stop) {
+    let source: Arc<dyn Source> = relay;
+    let stopped = async move { stop.told().await };
+    if let Err(failed) = metrics::serve(listener, source, stopped).await {
+        error!(error = %failed, "metrics are not served any more");
+    }
+}
+
+fn service(relay: &Arc<Relay>, config: &Config) -> Service<Sessions, Console> {
+    let primary = relay.clone();
+    Service {
+        commands: Arc::new(Sessions(relay.clone())),
+        console: Arc::new(Console::new(relay.clone())),
+        terms: relay.terms(),
+        primary: Box::new(move || {
+            let server = primary.primary().known();
+            server
+                .map(|server| address(&server))
+                .ok_or_else(|| "the relay has not found the primary yet".to_owned())
+        }),
+        limits: Limits {
+            sessions: config.max_connections as usize,
+            ..Limits::default()
+        },
+    }
+}
+
+/// How a second connection to the same server is made.
+fn address(server: &Server) -> PrimaryAddress {
+    let verify = match server.sslmode.as_str() {
+        "verify-full" => Verify::Full,
+        "verify-ca" => Verify::Ca,
+        // As libpq has it: with authorities given, `require` checks them.
+        "require" if server.sslrootcert.is_some() => Verify::Ca,
+        _ => Verify::None,
+    };
+    PrimaryAddress {
+        host: server.host.clone(),
+        hostaddr: server.hostaddr.clone(),
+        port: server.port,
+        tls: server.tls.then(|| TlsToPrimary {
+            verify,
+            root_certificates: server.sslrootcert.clone().map(Into::into),
+            server_name: None,
+            required: true,
+        }),
+    }
+}

@@ -1,0 +1,21 @@
+//! Faults that tests plant.
+//!
+//! Each puts back something that was once wrong, or removes one line that a guarantee hangs
+//! on, so that a test can show that it would be found. A relay that runs has none: only
+//! tests make a value of this type.
+
+/// A fault.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Fault {
+    /// The log does not count the headers of records into the room that the beginning of a
+    /// segment needs, nor keeps that room free: a spool may grow over its limit.
+    HeadersNotCounted,
+    /// The receiver confirms to the primary what is in the log, durable or not.
+    ConfirmsReceived,
+    /// The sender says why it ends although its last message was sent in part.
+    ErrorWithinMessage,
+    /// The sender takes a subscriber's word for more than it was offered.
+    ConfirmsUnoffered,
+    /// A slot is dropped on the primary before the relay's book has it.
+    DropsBeforeAdding,
+}

@@ -1,0 +1,2 @@
+mod assembler;
+mod receiver;

@@ -1,0 +1,514 @@
+//! What a sender does: a walsender's part for one subscriber, decided without I/O and
+//! without a clock.
+//!
+//! [`Sender::poll`] says what to do next. Whoever drives the sender does that one thing and
+//! says with [`Sender::handle`] what came of it. The client is heard all the while, also
+//! while something is written to it: its feedback goes to [`Sender::heard`], its end and
+//! that of the relay or the slot are events that may come at any time. The driver of a
+//! relay is a task (`super::task`), that of the simulation a step of its world. An action
+//! that is not answered is the next one again.
+//!
+//! The states, in the order in which they are entered:
+//!
+//! | state | entered | left | the driver |
+//! |---|---|---|---|
+//! | `Opening` | at the start; in another group | opened: `Reading` | opens a reader of the log at `from`, that stops where the slot goes on elsewhere |
+//! | `Reading` | opened; all that was read is written; after a wait | frames: `Writing`; nothing: `Telling` or `Waiting`; the end of the group: `Switching` or `Leaving` | reads |
+//! | `Writing` | frames were read | all of them are written: `Reading` | writes to the client |
+//! | `Telling` | a keepalive is due | it is written: `Waiting` | writes a keepalive |
+//! | `Waiting` | nothing to read | the log, the group, the slot, the relay, the client or time: `Pausing` or `Reading` | waits |
+//! | `Pausing` | many sessions share the group and this one has just sent | time: `Reading` | waits |
+//! | `Switching` | the slot goes on in another group from here on | `Opening` | takes that group |
+//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before, or does not answer: `Ending` | writes keepalives that ask for an answer, and waits |
+//! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy as well; the session goes on |
+//! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
+//!
+//! The end of the copy (`Finishing`) and of relay or slot are acted upon only between two
+//! writes: a write that was begun is finished first. Only where the client is gone, or
+//! sends what it must not, is it given up.
+//!
+//! What holds of positions:
+//!
+//! - The first transaction sent is the first whose commit record starts at or after `from`:
+//!   what the slot has confirmed, or where the client asks to begin, whichever is later.
+//! - *Offered* is the highest position that the client was told of, by a transaction or by
+//!   a keepalive. It is raised before the bytes are written, since the client's answer may
+//!   come while the rest still waits. A client cannot have flushed more than it was
+//!   offered, so feedback is taken only up to there; what a slot has confirmed never goes
+//!   back.
+//! - A keepalive tells what is *covered* only when everything before was written, never
+//!   within a transaction: the client may confirm it.
+//! - An error is sent only between two messages of the copy. Within one the client would
+//!   take it for a part of a row, so the connection is closed without a word.
+
+use std::time::{Duration, Instant};
+
+use lockstep_wire::Lsn;
+use lockstep_wire::backend::Report;
+use lockstep_wire::stream::FromStandby;
+
+use crate::fault::Fault;
+use crate::log::LogError;
+
+/// A session that has just sent waits this long for more, for each other session of its
+/// group. A wake-up and a write cost many times what a small transaction's bytes do: with
+/// many sessions there are fewer of them; a session that is alone never waits.
+pub const PACE: Duration = Duration::from_micros(300);
+
+/// Longest such wait.
+pub const LONGEST_PACE: Duration = Duration::from_millis(5);
+
+/// A client that is sent nothing learns how far the stream is this often.
+pub const COVER_EVERY: Duration = Duration::from_secs(1);
+
+/// A client that says nothing is asked after this time and left after twice that; the
+/// same as `wal_sender_timeout` by default.
+pub const ASK_AFTER: Duration = Duration::from_secs(30);
+
+/// Where a slot goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Onward {
+    /// In another group, from this key on.
+    Group(Lsn),
+    /// On the primary, from this key on: the session ends there.
+    Primary(Lsn),
+}
+
+impl Onward {
+    fn at(self) -> Lsn {
+        match self {
+            Self::Group(at) | Self::Primary(at) => at,
+        }
+    }
+}
+
+/// What to do next.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Open a reader: [`Event::Done`] or [`Event::Unreadable`].
+    Open {
+        /// The first key to send.
+        from: Lsn,
+        /// The first one not to send.
+        before: Option<Lsn>,
+    },
+    /// Read what comes next: [`Event::Frames`], [`Event::Nothing`], [`Event::Limit`],
+    /// [`Event::Cut`] or [`Event::Unreadable`].
+    Read,
+    /// Write what was read: [`Event::Done`]. To be given up if [`Sender::is_over`].
+    Write,
+    /// Write a keepalive: [`Event::Done`]. To be given up if [`Sender::is_over`].
+    Keepalive {
+        /// The client has everything before.
+        end: Lsn,
+        /// It is to answer at once.
+        reply: bool,
+    },
+    /// Wait until there may be more to read, group, slot or relay have changed,
+    /// [`Sender::is_urgent`], or for this long: [`Event::Woken`] or [`Event::GroupFailed`].
+    Wait(Duration),
+    /// Let more gather: [`Event::Done`]. To be given up if [`Sender::is_over`].
+    Pause(Duration),
+    /// Take the next group: [`Event::Done`].
+    NextGroup,
+    /// End the copy as a walsender does. The last action.
+    Finish,
+    /// End the session. The last action.
+    End {
+        /// Why, unless the client just left.
+        why: Option<Report>,
+        /// The client can be told.
+        say: bool,
+    },
+}
+
+/// What came of an action, or what happened meanwhile.
+#[derive(Debug)]
+pub enum Event {
+    /// It is done.
+    Done,
+    /// Frames were read.
+    Frames {
+        /// They end at the end of this transaction, or within a later one.
+        sent: Lsn,
+        /// They end within a message.
+        within: bool,
+    },
+    /// There is nothing to read.
+    Nothing {
+        /// The client has everything before, once it has what it was sent.
+        covered: Lsn,
+    },
+    /// What comes next is not to be read here.
+    Limit,
+    /// A part of a transaction was sent that the log has dropped since.
+    Cut,
+    /// The log cannot be read there.
+    Unreadable(LogError),
+    /// There may be more.
+    Woken {
+        /// That stream from the group, this one included.
+        sessions: usize,
+    },
+    /// The group cannot go on, and why.
+    GroupFailed(Report),
+    /// The relay stops. May come at any time, as what follows.
+    Stop,
+    /// The slot was dropped.
+    Dropped,
+    /// The client has ended its side of the copy.
+    ClientDone,
+    /// The client is gone, or has sent what it must not.
+    ClientGone(Option<Report>),
+}
+
+/// What a client says of itself, as far as it can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Confirmation {
+    /// Received.
+    pub written: Lsn,
+    /// Durable: what the slot has confirmed.
+    pub flushed: Lsn,
+    /// Visible.
+    pub applied: Lsn,
+}
+
+/// See the module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum State {
+    Opening,
+    Reading,
+    Writing { within: bool },
+    Telling { end: Lsn, reply: bool },
+    Waiting,
+    Pausing(Instant),
+    Switching,
+    Leaving(Leaving),
+    Finishing,
+    Ending(Option<Report>),
+}
+
+/// Again and again until the client has confirmed everything.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leaving {
+    Ask,
+    Wait,
+}
+
+/// Decides for one session. See the module.
+#[derive(Debug)]
+pub struct Sender {
+    /// The slot's name, for errors.
+    slot: String,
+    state: State,
+    from: Lsn,
+    next: Option<Onward>,
+    /// Where the primary goes on, while leaving.
+    at: Lsn,
+    offered: Lsn,
+    confirmed: Lsn,
+    /// Last position that a keepalive told, and when.
+    told: Lsn,
+    told_at: Instant,
+    heard_at: Instant,
+    asked_at: Option<Instant>,
+    sent_at: Instant,
+    /// The client wants an answer at once.
+    asked: bool,
+    /// The client has ended its side.
+    done: bool,
+    /// Why nothing more may be sent.
+    end: Option<Report>,
+    /// What the client was sent may end within a message.
+    midway: bool,
+    fault: Option<Fault>,
+}
+
+impl Sender {
+    /// For a slot that has confirmed `confirmed`, from key `from` on and onward elsewhere.
+    pub fn new(slot: &str, confirmed: Lsn, from: Lsn, next: Option<Onward>, now: Instant) -> Self {
+        Self {
+            slot: slot.to_owned(),
+            state: State::Opening,
+            from,
+            next,
+            at: Lsn::INVALID,
+            offered: from,
+            confirmed,
+            told: from,
+            told_at: now,
+            heard_at: now,
+            asked_at: None,
+            sent_at: now,
+            asked: false,
+            done: false,
+            end: None,
+            midway: false,
+            fault: None,
+        }
+    }
+
+    /// With something wrong, for tests.
+    #[must_use]
+    pub fn with_fault(self, fault: Option<Fault>) -> Self {
+        Self { fault, ..self }
+    }
+
+    /// Whether a write or a pause is to be given up.
+    pub fn is_over(&self) -> bool {
+        matches!(self.state, State::Ending(_))
+    }
+
+    /// Whether a wait is to be given up.
+    pub fn is_urgent(&self) -> bool {
+        let confirmed = matches!(self.state, State::Leaving(_)) && self.confirmed >= self.at;
+        self.asked || self.done || confirmed || self.is_over()
+    }
+
+    /// Whether the client is still to be heard: what it sends after its end of the copy is
+    /// not part of it.
+    pub fn hears(&self) -> bool {
+        !self.done
+    }
+
+    /// What to do now.
+    pub fn poll(&mut self, now: Instant) -> Action {
+        loop {
+            if let Some(state) = self.ends() {
+                self.state = state;
+            }
+            self.state = match &self.state {
+                State::Opening => {
+                    return Action::Open {
+                        from: self.from,
+                        before: self.next.map(Onward::at),
+                    };
+                }
+                State::Reading => return Action::Read,
+                State::Writing { .. } => return Action::Write,
+                State::Telling { end, reply } => {
+                    return Action::Keepalive {
+                        end: *end,
+                        reply: *reply,
+                    };
+                }
+                State::Waiting if self.silence(now) >= 2 * ASK_AFTER => {
+                    State::Ending(Some(silent()))
+                }
+                State::Waiting => return Action::Wait(COVER_EVERY),
+                State::Pausing(until) if now < *until => return Action::Pause(*until - now),
+                State::Pausing(_) => State::Reading,
+                State::Switching => return Action::NextGroup,
+                State::Leaving(_)
+                    if self.done || self.confirmed >= self.at || self.silence(now) >= ASK_AFTER =>
+                {
+                    State::Ending(Some(self.left()))
+                }
+                State::Leaving(Leaving::Ask) => self.tell(self.at, true),
+                State::Leaving(Leaving::Wait) => return Action::Wait(COVER_EVERY),
+                State::Finishing => return Action::Finish,
+                State::Ending(report) => {
+                    return Action::End {
+                        why: report.clone(),
+                        say: !self.midway || self.fault == Some(Fault::ErrorWithinMessage),
+                    };
+                }
+            };
+        }
+    }
+
+    /// What ends the stream between two writes, if something does.
+    fn ends(&mut self) -> Option<State> {
+        match self.state {
+            State::Opening | State::Reading | State::Waiting | State::Pausing(_) => {
+                // Within a message its rest comes first: there it would be taken for a row's.
+                if self.done && !self.midway {
+                    return Some(State::Finishing);
+                }
+            }
+            State::Leaving(_) => {}
+            _ => return None,
+        }
+        self.end.take().map(|report| State::Ending(Some(report)))
+    }
+
+    /// What came of the last action, or what happened meanwhile.
+    pub fn handle(&mut self, event: Event, now: Instant) {
+        match event {
+            Event::Stop => drop(self.end.get_or_insert_with(stopping)),
+            Event::Dropped => {
+                let report = dropped(&self.slot);
+                self.end.get_or_insert(report);
+            }
+            Event::ClientDone => self.done = true,
+            Event::ClientGone(report) => self.state = State::Ending(report),
+            event => {
+                self.state = self.answered(event, now);
+            }
+        }
+    }
+
+    fn answered(&mut self, event: Event, now: Instant) -> State {
+        match (&self.state, event) {
+            (State::Ending(report), _) => State::Ending(report.clone()),
+            (_, Event::Unreadable(error)) => State::Ending(Some(self.unreadable(&error))),
+            (State::Opening, _) => State::Reading,
+            (State::Reading, event) => self.read(event, now),
+            (State::Writing { within }, _) => {
+                self.midway = *within;
+                self.sent_at = now;
+                State::Reading
+            }
+            (State::Telling { end, reply }, _) => {
+                self.midway = false;
+                self.told = *end;
+                self.told_at = now;
+                if *reply {
+                    self.asked_at = Some(now);
+                }
+                match self.at.is_valid() {
+                    true => State::Leaving(Leaving::Wait),
+                    false => State::Waiting,
+                }
+            }
+            (State::Waiting, Event::GroupFailed(report)) => State::Ending(Some(report)),
+            (State::Waiting, Event::Woken { sessions }) => {
+                let others = u32::try_from(sessions.saturating_sub(1)).unwrap_or(u32::MAX);
+                State::Pausing(self.sent_at + PACE.saturating_mul(others).min(LONGEST_PACE))
+            }
+            (State::Switching, _) => State::Opening,
+            (State::Leaving(_), _) => State::Leaving(Leaving::Ask),
+            (State::Pausing(_), _) => State::Reading,
+            (state, _) => state.clone(),
+        }
+    }
+
+    fn read(&mut self, event: Event, now: Instant) -> State {
+        match event {
+            Event::Frames { sent, within } => {
+                self.offer(sent);
+                self.midway = true;
+                State::Writing { within }
+            }
+            Event::Nothing { covered } if self.next.is_none_or(|next| covered < next.at()) => {
+                self.keepalive(covered, now)
+            }
+            Event::Nothing { .. } | Event::Limit => match self.next.take() {
+                Some(Onward::Group(at)) => {
+                    self.from = self.from.max(at);
+                    State::Switching
+                }
+                Some(Onward::Primary(at)) => {
+                    self.at = at;
+                    State::Leaving(Leaving::Ask)
+                }
+                None => State::Opening,
+            },
+            Event::Cut => State::Ending(Some(cut())),
+            _ => State::Reading,
+        }
+    }
+
+    /// Tells the client how far the stream is, if it asked, if that has moved for a while,
+    /// or if nothing was heard of it.
+    fn keepalive(&mut self, covered: Lsn, now: Instant) -> State {
+        let asked = std::mem::take(&mut self.asked);
+        let moved =
+            covered > self.told && now.saturating_duration_since(self.told_at) >= COVER_EVERY;
+        let ask = self.asked_at.is_none() && self.silence(now) >= ASK_AFTER;
+        match asked || moved || ask {
+            true => self.tell(covered, ask),
+            false => State::Waiting,
+        }
+    }
+
+    fn tell(&mut self, end: Lsn, reply: bool) -> State {
+        self.offer(end);
+        self.midway = true;
+        State::Telling { end, reply }
+    }
+
+    fn offer(&mut self, lsn: Lsn) {
+        self.offered = self.offered.max(lsn);
+    }
+
+    /// How long the client has been silent.
+    fn silence(&self, now: Instant) -> Duration {
+        now.saturating_duration_since(self.heard_at)
+    }
+
+    /// Feedback of the client, and what of it counts.
+    pub fn heard(&mut self, feedback: &FromStandby, now: Instant) -> Option<Confirmation> {
+        self.heard_at = now;
+        self.asked_at = None;
+        let FromStandby::Status(status) = feedback else {
+            return None;
+        };
+        self.asked |= status.reply;
+        let heard = Confirmation {
+            written: status.written.min(self.offered),
+            flushed: status.flushed.min(self.offered),
+            applied: status.applied.min(self.offered),
+        };
+        self.confirmed = self.confirmed.max(heard.flushed);
+        Some(heard)
+    }
+
+    fn unreadable(&self, error: &LogError) -> Report {
+        let slot = &self.slot;
+        let report = match error {
+            LogError::Gone { .. } => Report::error(
+                "55000",
+                format!("replication slot \"{slot}\" cannot go on at {}", self.from),
+            ),
+            LogError::Corrupt { .. } => Report::error(
+                "XX001",
+                format!("the relay's spool is damaged where replication slot \"{slot}\" reads"),
+            ),
+            _ => Report::error(
+                "58030",
+                format!("replication slot \"{slot}\" cannot be read"),
+            ),
+        };
+        report
+            .detail(error.to_string())
+            .hint("If this does not pass, drop the subscription and create it anew with its initial copy.")
+    }
+
+    fn left(&self) -> Report {
+        let report = Report::error(
+            "57P01",
+            format!(
+                "replication slot \"{}\" goes back to the primary at {}",
+                self.slot, self.at
+            ),
+        );
+        report.hint("Connect again.")
+    }
+}
+
+fn cut() -> Report {
+    let report = Report::error(
+        "57P01",
+        "the relay lost its connection to the primary within a transaction",
+    );
+    report.hint("Connect again: the transaction will be sent from its start.")
+}
+
+fn stopping() -> Report {
+    Report::fatal("57P01", "terminating connection because the relay stops")
+}
+
+fn dropped(slot: &str) -> Report {
+    Report::fatal(
+        "55000",
+        format!("replication slot \"{slot}\" was dropped in the relay"),
+    )
+}
+
+fn silent() -> Report {
+    Report::fatal(
+        "57P05",
+        "terminating: the subscriber did not answer in time",
+    )
+}

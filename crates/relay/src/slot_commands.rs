@@ -1,0 +1,527 @@
+//! What becomes of replication commands: which slots are the relay's, and how they become
+//! and cease to be.
+//!
+//! A slot is made on the primary as ever, so it has a consistent point and whatever
+//! snapshot its maker wanted. With its first `START_REPLICATION` through the relay it is
+//! *adopted*: the relay notes its position and drops it on the primary. From then on the
+//! relay answers for it.
+//!
+//! | the first command | what happens |
+//! |---|---|
+//! | its group is there and has all since the slot's position | adopted |
+//! | no group has its publications and options | a group is made whose upstream slot is a copy of it; adopted |
+//! | its group begins after its position | passed through, until it has caught up |
+//! | its group cannot go on | passed through, until that group is gone |
+//! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
+//! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | a failover slot, while the relay's own are none | passed through |
+//!
+//! A subscription that was altered comes back with other publications or options. It then
+//! goes on in another group: units up to where that one begins come from the old group,
+//! as it was asked for before, later ones from the new. A new group's upstream slot is a
+//! copy of the old one's, so it begins at what the old one has confirmed, and nothing is
+//! between the two. In the same way a slot that wants what cannot be shared goes back to
+//! the primary: a copy with its name is made there, units up to it come from the relay.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use lockstep_client::ClientError;
+use lockstep_wire::Lsn;
+use lockstep_wire::backend::{Backend, Report};
+use lockstep_wire::command::Command;
+use tracing::{info, warn};
+
+use crate::clock;
+use crate::config::Plugin;
+use crate::error::RelayError;
+use crate::group::{Group, GroupKey, Origin, Phase};
+use crate::relay::Relay;
+use crate::send::task::{Next, Sending};
+use crate::session::{Decision, Facts, SlotCommands};
+use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
+use crate::stream_options::{self, StreamOptions};
+
+/// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// How often it looks.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The relay as sessions see it.
+#[derive(Debug, Clone)]
+pub struct Sessions(pub Arc<Relay>);
+
+/// Why a slot cannot be served: an error for the client, or not ours after all.
+enum Refusal {
+    Pass(String),
+    Error(Box<Report>),
+}
+
+impl From<Report> for Refusal {
+    fn from(report: Report) -> Self {
+        Self::Error(Box::new(report))
+    }
+}
+
+impl From<RelayError> for Refusal {
+    fn from(error: RelayError) -> Self {
+        let sqlstate = match &error {
+            RelayError::Upstream(ClientError::Refused(refusal)) => refusal.sqlstate.as_str(),
+            RelayError::Upstream(_) => "08006",
+            _ => "58000",
+        };
+        Report::error(sqlstate, "the relay cannot serve this slot")
+            .detail(error.to_string())
+            .into()
+    }
+}
+
+impl From<ClientError> for Refusal {
+    fn from(error: ClientError) -> Self {
+        RelayError::from(error).into()
+    }
+}
+
+impl SlotCommands for Sessions {
+    type Stream = Sending;
+
+    async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Sending> {
+        let setting = |name: &str| facts.settings.get(name).map_or("", String::as_str);
+        match command {
+            Command::StartLogical {
+                slot,
+                start,
+                options,
+            } => {
+                let request = Request {
+                    facts: facts.clone(),
+                    slot: slot.clone(),
+                    start: *start,
+                    options: stream_options::parse(
+                        &facts.database,
+                        setting("client_encoding"),
+                        options,
+                    ),
+                };
+                self.start(request).await
+            }
+            Command::CreateLogicalSlot { slot, .. } if self.0.slots().get(slot).is_some() => {
+                error(Report::error(
+                    "42710",
+                    format!("replication slot \"{slot}\" already exists"),
+                ))
+            }
+            Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
+            Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
+                Some(_) => alter(options, self.0.config().failover),
+                None => Decision::Pass,
+            },
+            _ => Decision::Pass,
+        }
+    }
+
+    fn opened(&self, facts: &Facts) {
+        self.0.opened(facts);
+    }
+
+    fn closed(&self, facts: &Facts) {
+        self.0.closed(facts.id);
+    }
+}
+
+/// One `START_REPLICATION`.
+struct Request {
+    facts: Facts,
+    slot: String,
+    start: Lsn,
+    options: Result<StreamOptions, Report>,
+}
+
+/// Whether a session would get values written as the relay's streams have them.
+fn writes_alike(facts: &Facts) -> bool {
+    let is = |name: &str, wanted: &str| {
+        let found = facts.settings.get(name);
+        found.is_some_and(|found| found.starts_with(wanted))
+    };
+    is("DateStyle", "ISO") && is("IntervalStyle", "postgres")
+}
+
+fn error(report: Report) -> Decision<Sending> {
+    reply(&[Backend::ErrorResponse(report)])
+}
+
+fn reply(messages: &[Backend<'_>]) -> Decision<Sending> {
+    let mut out = Vec::new();
+    for message in messages {
+        message.encode(&mut out);
+    }
+    Backend::ReadyForQuery(b'I').encode(&mut out);
+    Decision::Reply(out)
+}
+
+/// Options of a slot that the relay keeps.
+fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Sending> {
+    for (name, value) in options {
+        let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
+        // START_REPLICATION says again whether two-phase commit is wanted.
+        if name.eq_ignore_ascii_case("failover") && on && !failover {
+            let report = Report::error(
+                "0A000",
+                "a replication slot that the relay keeps cannot be a failover slot",
+            );
+            return error(report.hint(
+                "The relay's own slot on the primary decides what survives a failover: \
+                 set failover = true in the relay's configuration.",
+            ));
+        }
+    }
+    reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")])
+}
+
+/// Whether a slot serves the initial synchronisation of one table:
+/// `pg_SUBSCRIPTION_sync_TABLE_SYSTEM`.
+fn synchronises_a_table(slot: &str) -> bool {
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let Some((subscription, rest)) = slot
+        .strip_prefix("pg_")
+        .and_then(|rest| rest.split_once("_sync_"))
+    else {
+        return false;
+    };
+    let mut rest = rest.split('_');
+    digits(subscription)
+        && rest.next().is_some_and(digits)
+        && rest.next().is_some_and(digits)
+        && rest.next().is_none()
+}
+
+impl Sessions {
+    async fn start(&self, request: Request) -> Decision<Sending> {
+        let relay = self.0.clone();
+        if let Some(begun) = relay.as_it_is(&request) {
+            return begun.map_or_else(error, Decision::Stream);
+        }
+        let name = request.slot.clone();
+        // A task of its own: a client that leaves must not leave anything half made, nor let
+        // another begin meanwhile. libpq blocks.
+        let begin = tokio::spawn(async move {
+            let making = relay.making().await;
+            let begin = {
+                let relay = relay.clone();
+                move || match relay.slots().get(&request.slot) {
+                    Some(slot) => relay.go_on(&slot, request),
+                    None => relay.adopt(request),
+                }
+            };
+            let begun = tokio::task::spawn_blocking(begin).await;
+            drop(making);
+            begun
+        });
+        match begin.await.and_then(std::convert::identity) {
+            Ok(Ok(streaming)) => Decision::Stream(streaming),
+            Ok(Err(Refusal::Pass(why))) => {
+                info!(slot = name, why, "passed through to the primary");
+                Decision::Pass
+            }
+            Ok(Err(Refusal::Error(report))) => error(*report),
+            Err(failed) => error(Report::error("XX000", failed.to_string())),
+        }
+    }
+
+    async fn drop_slot(&self, name: &str, wait: bool) -> Decision<Sending> {
+        let relay = &self.0;
+        let Some(slot) = relay.slots().get(name) else {
+            return Decision::Pass;
+        };
+        let until = tokio::time::Instant::now() + LONGEST_WAIT;
+        while let Some(active) = slot.active() {
+            if !wait || tokio::time::Instant::now() >= until {
+                return error(in_use(name, active.pid));
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+        let copied = slot.route().next.is_some_and(|next| next.group == PRIMARY);
+        match relay.slots().remove(name) {
+            // The copy that it would have gone back to has to go too.
+            Ok(_) if copied => Decision::Pass,
+            Ok(_) => {
+                info!(slot = name, "dropped");
+                slot.end();
+                reply(&[Backend::CommandComplete("DROP_REPLICATION_SLOT")])
+            }
+            Err(failed) => error(Report::error("58030", failed.to_string())),
+        }
+    }
+}
+
+fn in_use(slot: &str, pid: u32) -> Report {
+    Report::error(
+        "55006",
+        format!("replication slot \"{slot}\" is active for PID {pid}"),
+    )
+}
+
+impl Relay {
+    /// Serves a slot that is the relay's and whose subscriber asks for what it did before:
+    /// nothing has to be made, and the primary need not be there. None if it is not so
+    /// simple.
+    fn as_it_is(&self, request: &Request) -> Option<Result<Sending, Report>> {
+        let slot = self.slots().get(&request.slot)?;
+        let route = slot.route();
+        let group = self.group(&route.group)?;
+        let Ok(StreamOptions::Shared(key)) = &request.options else {
+            return None;
+        };
+        let simple = route.next.is_none()
+            && group.key() == key
+            && slot.database == request.facts.database
+            && writes_alike(&request.facts);
+        if !simple {
+            return None;
+        }
+        let taken = slot.acquire(request.facts.id, request.facts.pid);
+        Some(
+            taken
+                .map(|taken| self.streaming(taken, group, None, request.start))
+                .map_err(|active| in_use(&slot.name, active.pid)),
+        )
+    }
+
+    /// Serves a slot that is the relay's.
+    fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Sending, Refusal> {
+        let facts = &request.facts;
+        if slot.database != facts.database {
+            return Err(Report::error(
+                "55000",
+                format!(
+                    "replication slot \"{}\" was not created in this database",
+                    slot.name
+                ),
+            )
+            .into());
+        }
+        let options = request.options?;
+        let in_use = slot
+            .acquire(facts.id, facts.pid)
+            .map_err(|active| in_use(&slot.name, active.pid))?;
+        let leaves = slot.route().next.is_some_and(|next| next.group == PRIMARY);
+        let route = match &options {
+            StreamOptions::Shared(key) if !leaves && writes_alike(facts) && self.may_serve(key) => {
+                self.route(slot, key)?
+            }
+            _ => self.way_back(slot)?,
+        };
+        let group = self.group_of(slot, &route.group)?;
+        let next = match &route.next {
+            Some(switch) if switch.group == PRIMARY && slot.confirmed() >= switch.at => {
+                self.slots().remove(&slot.name)?;
+                return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
+            }
+            Some(switch) if switch.group == PRIMARY => Some(Next::Primary(switch.at)),
+            Some(switch) => Some(Next::Group(self.group_of(slot, &switch.group)?, switch.at)),
+            None => None,
+        };
+        if route != slot.route() {
+            self.slots().reroute(slot, route)?;
+        }
+        Ok(self.streaming(in_use, group, next, request.start))
+    }
+
+    /// There is a group for it, or one may be made.
+    fn may_serve(&self, key: &GroupKey) -> bool {
+        self.makes_groups() || self.group_for(key).is_some()
+    }
+
+    fn streaming(
+        &self,
+        in_use: InUse,
+        group: Arc<Group>,
+        next: Option<Next>,
+        start: Lsn,
+    ) -> Sending {
+        Sending {
+            from: in_use.slot().confirmed().max(start),
+            in_use,
+            group,
+            next,
+            stop: self.stopping(),
+        }
+    }
+
+    fn group_of(&self, slot: &Slot, name: &str) -> Result<Arc<Group>, Report> {
+        self.group(name).ok_or_else(|| {
+            Report::error(
+                "55000",
+                format!(
+                    "replication slot \"{}\" belongs to group \"{name}\", which is gone",
+                    slot.name
+                ),
+            )
+            .hint("Drop the subscription and create it anew with its initial copy.")
+        })
+    }
+
+    /// The groups that a slot reads from now on, given what its subscriber asks for.
+    fn route(&self, slot: &Slot, key: &GroupKey) -> Result<Route, Refusal> {
+        let mut route = slot.route();
+        if let Some(next) = route.next.take_if(|next| slot.confirmed() >= next.at) {
+            route.group = next.group;
+        }
+        let current = self.group_of(slot, &route.group)?;
+        if current.key() == key {
+            // Also if it was altered and altered back.
+            return Ok(Route {
+                group: route.group,
+                next: None,
+            });
+        }
+        if let Some(next) = &route.next {
+            if self.group_of(slot, &next.group)?.key() == key {
+                return Ok(route);
+            }
+        }
+        let target = match self.group_for(key) {
+            Some(group) => group,
+            None => self.make_group(key, Origin::Slot(current.upstream_slot()))?,
+        };
+        let at = target.start().max(target.log().oldest());
+        info!(slot = slot.name, from = route.group, to = target.name(), %at, "the subscription was altered");
+        let name = target.name().to_owned();
+        Ok(match at <= slot.confirmed() {
+            true => Route {
+                group: name,
+                next: None,
+            },
+            false => Route {
+                group: route.group,
+                next: Some(Switch { group: name, at }),
+            },
+        })
+    }
+
+    /// The route of a slot that goes back to the primary.
+    fn way_back(&self, slot: &Slot) -> Result<Route, Refusal> {
+        let mut route = slot.route();
+        if let Some(next) = route.next.take_if(|next| next.group != PRIMARY) {
+            if slot.confirmed() < next.at {
+                // One alteration after the other: this one when that one is done.
+                route.next = Some(next);
+                return Ok(route);
+            }
+            route.group = next.group;
+        }
+        if route.next.is_none() {
+            let group = self.group_of(slot, &route.group)?;
+            let mut upstream = self.primary().connect(&slot.database)?;
+            // What an unfinished try left stands too early, which does no harm, or is gone.
+            let at = match upstream.slot(&slot.name)? {
+                Some(left) => left.confirmed,
+                None => upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?,
+            };
+            info!(slot = slot.name, %at, "goes back to the primary");
+            route.next = Some(Switch {
+                group: PRIMARY.to_owned(),
+                at,
+            });
+        }
+        Ok(route)
+    }
+
+    /// Takes a slot over from the primary.
+    fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
+        let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
+        let (facts, name) = (&request.facts, &request.slot);
+        if synchronises_a_table(name) {
+            return pass("initial synchronisation of a table");
+        }
+        let key = match request.options {
+            Ok(StreamOptions::Shared(key)) => key,
+            Ok(StreamOptions::Own(why)) => return pass(why),
+            Err(_) => return pass("options that pgoutput refuses"),
+        };
+        if !writes_alike(facts) {
+            return pass("another DateStyle or IntervalStyle");
+        }
+        let mut upstream = self.primary().connect(&facts.database)?;
+        let Some(found) = upstream.slot(name)? else {
+            return pass("the primary has no such slot");
+        };
+        if found.plugin.as_deref() != Some("pgoutput")
+            || found.database.as_ref() != Some(&facts.database)
+        {
+            return pass("a slot of another plugin or database");
+        }
+        if found.temporary || found.invalidation.is_some() {
+            return pass("a slot that is temporary or was invalidated");
+        }
+        if let Some(pid) = found.active_pid {
+            // As a server: a subscription that has moved here comes again, and may find that
+            // its old session has ended meanwhile. Passed through it would stay so.
+            return Err(in_use(name, pid).into());
+        }
+        if found.failover && !self.config().failover {
+            return pass("a failover slot, and failover is off in the configuration");
+        }
+        let group = match self.group_for(&key) {
+            Some(group) => group,
+            None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
+            None => return pass("no group has its publications, and auto_groups is off"),
+        };
+        if let Phase::Failed(_) = *group.phase().borrow() {
+            return pass("its group cannot go on");
+        }
+        if group.start().max(group.log().oldest()) > found.confirmed {
+            return pass("the slot is behind the beginning of its group");
+        }
+        let route = Route {
+            group: group.name().to_owned(),
+            next: None,
+        };
+        let now = clock::unix_micros();
+        let added = self
+            .slots()
+            .add(name, &facts.database, route, found.confirmed, now)?;
+        let Some(slot) = added else {
+            return pass("the relay has as many slots as it can");
+        };
+        if let Err(failed) = upstream.drop_slot(name) {
+            warn!(slot = name, error = %failed, "the primary keeps the slot");
+            self.slots().remove(name)?;
+            return pass("the primary keeps the slot");
+        }
+        self.slots().adopted(&slot)?;
+        info!(slot = name, group = group.name(), at = %found.confirmed, "adopted");
+        let in_use = slot
+            .acquire(facts.id, facts.pid)
+            .map_err(|active| in_use(name, active.pid))?;
+        Ok(self.streaming(in_use, group, None, request.start))
+    }
+
+    /// Makes a group nobody configured.
+    fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
+        self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_of_initial_synchronisation_are_known_by_name() {
+        assert!(synchronises_a_table(
+            "pg_16394_sync_16385_7123456789012345678"
+        ));
+        for name in [
+            "sub",
+            "pg_sync_1_2",
+            "pg_1_sync_2",
+            "pg_1_sync_2_3_4",
+            "pg_x_sync_2_3",
+            "pg_1_sync__3",
+        ] {
+            assert!(!synchronises_a_table(name), "{name}");
+        }
+    }
+}

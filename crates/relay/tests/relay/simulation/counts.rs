@@ -1,0 +1,89 @@
+//! How often runs came to what they are about: a simulation that never gets there shows
+//! nothing.
+
+use std::fmt;
+
+/// Sums over a run.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Counts {
+    /// Units that were cut, and subscribers that had a part of one.
+    pub cuts: u64,
+    pub told_of_cuts: u64,
+    /// Connections on which units came that the log had.
+    pub repeated: u64,
+    /// Keepalives that covered a commit that was held.
+    pub covering: u64,
+    /// Restarts that lost some of what was received.
+    pub lost: u64,
+    /// Restarts after data could not be made durable.
+    pub poisoned: u64,
+    /// Machines that stopped, in the middle of something or not.
+    pub crashes: u64,
+    /// Steps that found the spool or the disk full.
+    pub blocked: u64,
+    /// Times that segments were removed.
+    pub freed: u64,
+    /// Bytes for subscribers: from memory, from the spool, descriptions put in.
+    pub hits: u64,
+    pub misses: u64,
+    pub injected: u64,
+    /// Sessions that ended within a message.
+    pub silent: u64,
+    /// Copies that both sides have ended.
+    pub finished: u64,
+    /// Subscribers that stopped with something that was not durable.
+    pub undone: u64,
+}
+
+impl Counts {
+    fn rows(&self) -> [(&'static str, u64); 15] {
+        [
+            ("units cut", self.cuts),
+            ("told of cuts", self.told_of_cuts),
+            ("repeated", self.repeated),
+            ("covering keepalives", self.covering),
+            ("restarts with losses", self.lost),
+            ("poisoned", self.poisoned),
+            ("crashes", self.crashes),
+            ("blocked", self.blocked),
+            ("segments removed", self.freed),
+            ("bytes from memory", self.hits),
+            ("bytes from the spool", self.misses),
+            ("bytes of descriptions", self.injected),
+            ("ends within a message", self.silent),
+            ("ended copies", self.finished),
+            ("subscribers set back", self.undone),
+        ]
+    }
+
+    pub fn add(&mut self, other: &Self) {
+        self.cuts += other.cuts;
+        self.told_of_cuts += other.told_of_cuts;
+        self.repeated += other.repeated;
+        self.covering += other.covering;
+        self.lost += other.lost;
+        self.poisoned += other.poisoned;
+        self.crashes += other.crashes;
+        self.blocked += other.blocked;
+        self.freed += other.freed;
+        self.hits += other.hits;
+        self.misses += other.misses;
+        self.injected += other.injected;
+        self.silent += other.silent;
+        self.finished += other.finished;
+        self.undone += other.undone;
+    }
+
+    /// What never happened.
+    pub fn missing(&self) -> Vec<&'static str> {
+        let rows = self.rows().into_iter();
+        rows.filter(|row| row.1 == 0).map(|row| row.0).collect()
+    }
+}
+
+impl fmt::Display for Counts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows = self.rows().map(|(what, number)| format!("{what} {number}"));
+        f.write_str(&rows.join(", "))
+    }
+}

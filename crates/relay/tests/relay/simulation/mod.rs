@@ -1,0 +1,101 @@
+//! Primary, relay and subscribers in one thread without a clock or a socket: what a run
+//! does depends on its seed alone.
+//!
+//! The log, the assembler and the check of the primary are the real ones, over a disk in
+//! memory; what drives them is modelled after `receive/thread.rs`, `send.rs` and
+//! `slots.rs`. Whatever stops, is lost or is refused: subscribers get each transaction in
+//! order, byte for byte, once but for what they had not made durable; the primary is told
+//! of nothing that a crash of the machine could take back.
+//!
+//! `SEED=N` runs one seed, `LOCKSTEP_SEEDS=FROM-TO` those, `LOCKSTEP_SEEDS=N` the first N;
+//! `SHOW=1` says each step.
+
+mod counts;
+mod primary;
+mod relay;
+mod subscriber;
+mod world;
+
+use std::ops::RangeInclusive;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+
+use counts::Counts;
+use lockstep_relay::fault::Fault;
+use world::World;
+
+/// Seeds of an ordinary run.
+const SEEDS: u64 = 300;
+
+/// So many seeds come to everything that can happen.
+const ENOUGH: u64 = 200;
+
+fn seeds() -> RangeInclusive<u64> {
+    let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
+    if let Some(seed) = text("SEED") {
+        let seed = seed.parse().expect("SEED is a number");
+        return seed..=seed;
+    }
+    let Some(range) = text("LOCKSTEP_SEEDS") else {
+        return 1..=SEEDS;
+    };
+    let (from, to) = range.split_once('-').unwrap_or(("1", &range));
+    let number = |text: &str| text.parse().expect("LOCKSTEP_SEEDS is N or FROM-TO");
+    number(from)..=number(to)
+}
+
+#[test]
+fn nothing_is_lost_and_nothing_comes_twice() {
+    let mut counts = Counts::default();
+    let seeds = seeds();
+    for seed in seeds.clone() {
+        match catch_unwind(AssertUnwindSafe(|| World::new(seed, None).run())) {
+            Ok(run) => counts.add(&run),
+            Err(panic) => {
+                eprintln!(
+                    "simulation: failed, again with: SEED={seed} SHOW=1 scripts/cargo test -p \
+                     lockstep-relay --test relay simulation::"
+                );
+                resume_unwind(panic);
+            }
+        }
+    }
+    let number = seeds.clone().count() as u64;
+    println!("simulation: seeds {seeds:?} hold: {counts}");
+    if number >= ENOUGH {
+        assert_eq!(counts.missing(), Vec::<&str>::new(), "never happened");
+    }
+}
+
+/// Each planted fault, and what is said where it is found.
+const FAULTS: [(Fault, &str); 3] = [
+    (Fault::HeadersNotCounted, "the spool has"),
+    (Fault::ConfirmsReceived, "was confirmed to the primary"),
+    (Fault::ErrorWithinMessage, "an error within a message"),
+];
+
+/// A planted fault is found within this many seeds.
+const FOUND_WITHIN: u64 = 300;
+
+#[test]
+fn planted_faults_are_found() {
+    for (fault, words) in FAULTS {
+        let said = (1..=FOUND_WITHIN).find_map(|seed| {
+            let run = || World::new(seed, Some(fault)).run();
+            let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
+            let said = panic.downcast_ref::<String>().cloned();
+            let said = said.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+            Some((seed, said.unwrap_or_default()))
+        });
+        let Some((seed, said)) = said else {
+            panic!("{fault:?} is not found in {FOUND_WITHIN} seeds");
+        };
+        println!("simulation: {fault:?} is found with seed {seed}: {said}");
+        assert!(said.contains(words), "{fault:?}: {said}");
+    }
+}
+
+#[test]
+fn a_seed_repeats_its_run() {
+    let run = || World::new(7, None).run().to_string();
+    assert_eq!(run(), run());
+}

@@ -1,0 +1,358 @@
+//! All of it together, driven by chance, and what goes wrong.
+
+use lockstep_relay::fault::Fault;
+use lockstep_relay::log::Limits;
+use lockstep_relay::send::sender::Event;
+use lockstep_wire::backend::Report;
+
+use super::counts::Counts;
+use super::primary::{Primary, START, Sizes};
+use super::relay::{Relay, part};
+use super::subscriber::Subscriber;
+
+/// Most subscribers.
+const SUBSCRIBERS: usize = 5;
+
+/// Rounds in which all must catch up once nothing goes wrong any more.
+const QUIET: usize = 3_000;
+
+const SMALL: Sizes = Sizes {
+    most_changes: 10,
+    most_bytes: 120,
+    long_bytes: 5_000,
+};
+
+/// Longer than a chunk, a segment, the cache.
+const LARGE: Sizes = Sizes {
+    most_changes: 6,
+    most_bytes: 30_000,
+    long_bytes: 700_000,
+};
+
+/// See the module.
+pub struct World {
+    random: fastrand::Rng,
+    primary: Primary,
+    relay: Relay,
+    subscribers: Vec<Subscriber>,
+    large: bool,
+    /// The disk is full for so many more steps.
+    full: Option<u32>,
+    show: bool,
+}
+
+fn caches(large: bool) -> [u64; 4] {
+    match large {
+        true => [0, 300_000, 1 << 20, 8 << 20],
+        false => [0, 3_000, 20_000, 1 << 20],
+    }
+}
+
+impl World {
+    /// With something wrong in the relay, if that is to be found.
+    pub fn new(seed: u64, fault: Option<Fault>) -> Self {
+        let mut random = fastrand::Rng::with_seed(seed);
+        let large = random.u8(..25) == 0;
+        let (segment, spool) = match large {
+            true => (random.u64(100_000..2_000_000), 20_000_000),
+            false => (random.u64(1_000..20_000), 100_000),
+        };
+        let limits = Limits {
+            cache_bytes: random.choice(caches(large)).unwrap(),
+            segment_bytes: segment,
+            spool_bytes: random.bool().then_some(spool),
+        };
+        let primary = Primary::new(if large { LARGE } else { SMALL });
+        let batched = random.bool();
+        let mut relay = Relay::new(limits, batched, fault, random.fork());
+        let mut subscribers = Vec::new();
+        for _ in 0..random.usize(1..SUBSCRIBERS) {
+            relay.adopt(START);
+            subscribers.push(Subscriber::new(&primary, START, random.usize(20..5_000)));
+        }
+        Self {
+            random,
+            primary,
+            relay,
+            subscribers,
+            large,
+            full: None,
+            show: std::env::var_os("SHOW").is_some(),
+        }
+    }
+
+    /// A whole run.
+    pub fn run(mut self) -> Counts {
+        let steps = match self.large {
+            true => self.random.usize(50..150),
+            false => self.random.usize(100..500),
+        };
+        for step in 0..steps {
+            self.step(step);
+            self.after_step();
+            self.relay.check();
+        }
+        self.quiet();
+        self.relay.counts
+    }
+
+    fn say(&self, what: &str) {
+        if self.show {
+            let (relay, primary) = (&self.relay, &self.primary);
+            eprintln!(
+                "{what}: committed {} to {}, confirmed {}, received {}, durable {}, applied {:?}",
+                primary.units.len(),
+                primary.end,
+                primary.confirmed,
+                u64::from(relay.log.received()),
+                u64::from(relay.log.durable()),
+                self.subscribers
+                    .iter()
+                    .map(|s| s.applied)
+                    .collect::<Vec<_>>()
+            );
+        }
+    }
+
+    fn step(&mut self, step: usize) {
+        let chosen = self.random.u8(..100);
+        self.say(&format!("{step} ({chosen})"));
+        let number = self.random.usize(..self.subscribers.len());
+        match chosen {
+            0..14 => {
+                for _ in 0..self.random.usize(1..6) {
+                    self.primary.commit(&mut self.random);
+                }
+            }
+            14..34 => {
+                let actions = self.random.usize(1..20);
+                self.relay.receive(actions, &self.primary);
+            }
+            34..54 => self.serve(number),
+            54..64 => self.deliver(number),
+            64..70 => self.flush(number),
+            70..78 => self.feedback(number),
+            78..84 => self.relay.sync(),
+            84..90 => self.relay.deliver(&mut self.primary),
+            90..93 => {
+                self.relay.save(self.full.is_some());
+                self.relay.retain();
+            }
+            93 => self.primary.persisted = self.primary.confirmed,
+            94 => self.relay.lose(),
+            95 | 96 => self.leave(number),
+            97 => self.join(),
+            98 => self.relay_fault(),
+            _ => self.disk_fault(),
+        }
+    }
+
+    fn after_step(&mut self) {
+        if let Some(left) = self.full {
+            self.full = left.checked_sub(1);
+            if self.full.is_none() {
+                self.relay.disk.set_room(None);
+            }
+        }
+        let stopped = self.relay.disk.has_stopped();
+        let poisoned = self.relay.log.poisoned();
+        if stopped || (poisoned && self.random.u8(..3) == 0) {
+            self.relay.counts.poisoned += u64::from(poisoned);
+            self.restart(stopped);
+        }
+    }
+
+    fn restart(&mut self, crash: bool) {
+        self.say(if crash { "crash" } else { "restart" });
+        self.relay.counts.crashes += u64::from(crash);
+        let orderly = !crash && self.random.u8(..3) == 0;
+        for (number, subscriber) in self.subscribers.iter_mut().enumerate() {
+            if let Some(link) = subscriber.link.as_mut().filter(|_| orderly) {
+                self.relay.tell(number, Event::Stop);
+                self.relay.serve(number, 100, 2_000, link);
+                subscriber.receive(self.random.usize(..10_000), &self.primary);
+            }
+            part(&mut self.relay, number, subscriber, &self.primary);
+        }
+        self.relay.restart(crash, orderly);
+        if crash {
+            self.full = None;
+        }
+    }
+
+    /// The relay sends to a subscriber, which connects first.
+    fn serve(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        if subscriber.away > 0 {
+            subscriber.away -= 1;
+            return;
+        }
+        if subscriber.link.is_none() {
+            let start = subscriber.start(&self.primary);
+            subscriber.link = Some(self.relay.start(number, start));
+        }
+        let Some(link) = &mut subscriber.link else {
+            return;
+        };
+        let most = match self.random.bool() {
+            true => self.random.usize(1..2_000),
+            false => 256 * 1024,
+        };
+        let actions = self.random.usize(1..16);
+        self.relay.serve(number, actions, most, link);
+        if self.relay.sessions[number].is_none() {
+            // What is on the way may still be applied.
+            subscriber.receive(self.random.usize(..10_000), &self.primary);
+            part(&mut self.relay, number, subscriber, &self.primary);
+        }
+    }
+
+    fn deliver(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        subscriber.receive(self.random.usize(..=subscriber.most), &self.primary);
+    }
+
+    /// Some or all of what a subscriber has applied is durable.
+    fn flush(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        subscriber.durable = self.random.usize(subscriber.durable..=subscriber.applied);
+        if self.random.bool() {
+            subscriber.durable = subscriber.applied;
+        }
+    }
+
+    /// A subscriber says how far it is; the relay hears some of what is on the way.
+    fn feedback(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        let flushed = subscriber.flushed(&self.primary);
+        let Some(link) = subscriber.link.as_mut().filter(|link| !link.done) else {
+            return;
+        };
+        link.feedback.push(flushed);
+        while !link.feedback.is_empty() && self.random.u8(..3) > 0 {
+            let chosen = self.random.usize(..link.feedback.len());
+            let flushed = link.feedback.swap_remove(chosen);
+            let reply = self.random.u8(..4) == 0;
+            self.relay.heed(number, flushed, reply);
+        }
+    }
+
+    /// A subscriber ends the copy, sends nonsense, loses its connection or stops; perhaps
+    /// for long.
+    fn leave(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        if let Some(link) = &mut subscriber.link {
+            match self.random.u8(..6) {
+                0 => {
+                    link.done = true;
+                    return self.relay.tell(number, Event::ClientDone);
+                }
+                1 => {
+                    let why = Report::fatal("08P01", "nonsense");
+                    self.relay.tell(number, Event::ClientGone(Some(why)));
+                    self.relay.serve(number, 1, 1, link);
+                    subscriber.receive(self.random.usize(..10_000), &self.primary);
+                }
+                _ => {}
+            }
+        }
+        part(&mut self.relay, number, subscriber, &self.primary);
+        if self.random.bool() {
+            self.relay.counts.undone += u64::from(subscriber.durable < subscriber.applied);
+            subscriber.crash(&self.primary);
+        }
+        if self.random.u8(..3) == 0 {
+            subscriber.away = self.random.u32(1..20);
+        }
+    }
+
+    /// Somebody new, who has a copy of what the relay has kept up to some point.
+    fn join(&mut self) {
+        let Some(unit) = self.random.choice(&self.primary.units) else {
+            return;
+        };
+        let origin = self.random.choice([unit.key, unit.end]).unwrap();
+        let kept = u64::from(self.relay.log.oldest())..=u64::from(self.relay.log.received());
+        if self.subscribers.len() >= SUBSCRIBERS || !kept.contains(&origin) {
+            return;
+        }
+        self.relay.adopt(origin);
+        let most = self.random.usize(20..5_000);
+        self.subscribers
+            .push(Subscriber::new(&self.primary, origin, most));
+    }
+
+    fn relay_fault(&mut self) {
+        match self.random.u8(..4) {
+            0 => self.restart(false),
+            1 => self.restart(true),
+            2 => {
+                // What a process that was killed has left is not yet on the disk.
+                self.restart(false);
+                self.restart(true);
+            }
+            _ => {
+                self.relay.lose();
+                self.primary.restart();
+            }
+        }
+    }
+
+    fn disk_fault(&mut self) {
+        let relay = &mut self.relay;
+        match self.random.u8(..5) {
+            0 => relay.disk.refuse_sync(true),
+            1 => relay.disk.stop_after(self.random.u64(..60)),
+            2 | 3 => {
+                let left = self.random.usize(..2_000);
+                relay.disk.set_room(Some(relay.disk.used() + left));
+                self.full = Some(self.random.u32(1..30));
+            }
+            _ => {
+                relay.limits.cache_bytes = self.random.choice(caches(self.large)).unwrap();
+                relay.log.set_limits(relay.limits);
+            }
+        }
+    }
+
+    /// Nothing goes wrong any more: all catch up.
+    fn quiet(&mut self) {
+        let crash = self.random.bool();
+        self.restart(crash);
+        self.relay.disk.set_room(None);
+        self.relay.disk.refuse_sync(false);
+        self.relay.disk.stop_after(u64::MAX);
+        for _ in 0..QUIET {
+            if self.is_caught_up() {
+                return;
+            }
+            if self.relay.log.poisoned() {
+                self.restart(false);
+            }
+            self.relay.receive(100, &self.primary);
+            self.relay.sync();
+            self.relay.deliver(&mut self.primary);
+            for number in 0..self.subscribers.len() {
+                self.serve(number);
+                self.subscribers[number].receive(usize::MAX, &self.primary);
+                self.subscribers[number].durable = self.subscribers[number].applied;
+                self.feedback(number);
+            }
+            self.relay.save(false);
+            self.relay.retain();
+            self.relay.check();
+        }
+        self.show = true;
+        self.say("at last");
+        let blocked = self.relay.is_blocked();
+        panic!("it does not catch up (waiting for room: {blocked})");
+    }
+
+    fn is_caught_up(&self) -> bool {
+        let all = self.primary.units.len();
+        let mut slots = self.relay.slots.iter();
+        self.subscribers.iter().all(|s| s.durable == all)
+            && slots.all(|slot| slot.saved == self.primary.end)
+            && self.primary.confirmed == self.primary.end
+    }
+}

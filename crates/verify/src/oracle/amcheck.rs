@@ -1,0 +1,71 @@
+//! `pg_amcheck --heapallindexed` on running servers: each side by itself, heap against
+//! indexes.
+
+use std::process::{Command, Stdio};
+
+use lockstep_lab::launch::failure_line;
+use lockstep_lab::package::Package;
+
+use crate::oracle::Node;
+use crate::oracle::error::OracleError;
+use crate::oracle::rows::{databases, running};
+
+const PROGRAM: &str = "pg_amcheck";
+/// Its exit code when it found corruption.
+const CORRUPTION: i32 = 2;
+/// How many of its lines are kept for each side.
+const LINES: usize = 100;
+
+/// What one side's check said.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Amcheck {
+    /// Databases checked: those with extension amcheck.
+    pub databases: Vec<String>,
+    /// What is wrong, line by line, up to a hundred lines; empty if nothing is.
+    pub corruption: Vec<String>,
+}
+
+/// Checks every database of a side that has the extension amcheck.
+pub fn amcheck(package: &Package, node: &Node) -> std::result::Result<Amcheck, OracleError> {
+    let session = running("--amcheck", node)?;
+    let mut result = Amcheck::default();
+    for database in databases(session)? {
+        let session = session.in_database(&database);
+        let query = "SELECT count(*) FROM pg_extension WHERE extname = 'amcheck';";
+        if session.row(query)? == ["1"] {
+            result.databases.push(database);
+        }
+    }
+    if result.databases.is_empty() {
+        return Err(OracleError::NoAmcheck { side: node.side });
+    }
+    let output = Command::new(package.program(PROGRAM))
+        .args(["--all", "--heapallindexed", "--no-password"])
+        .arg(format!("--maintenance-db={}", session.conninfo()))
+        .env("LC_ALL", "C")
+        .stdin(Stdio::null())
+        .output()
+        .map_err(OracleError::io("run", &package.program(PROGRAM)))?;
+    if output.status.success() {
+        return Ok(result);
+    }
+    result.corruption = lines(&output.stdout);
+    if output.status.code() == Some(CORRUPTION) && !result.corruption.is_empty() {
+        return Ok(result);
+    }
+    let reason = failure_line(&String::from_utf8_lossy(&output.stderr));
+    Err(OracleError::Program {
+        program: PROGRAM,
+        path: node.folder().to_path_buf(),
+        reason: reason.unwrap_or_else(|| output.status.to_string()),
+    })
+}
+
+fn lines(output: &[u8]) -> Vec<String> {
+    String::from_utf8_lossy(output)
+        .lines()
+        .map(|line| line.trim().to_owned())
+        .filter(|line| !line.is_empty())
+        .take(LINES)
+        .collect()
+}

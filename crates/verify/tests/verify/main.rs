@@ -1,0 +1,15 @@
+//! What judges replay, on real servers.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod crashes;
+mod invariants;
+mod oracle;
+mod random_workload;
+mod stock_equality;
+
+lockstep_lab::reaper_entry!();

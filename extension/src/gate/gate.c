@@ -1,0 +1,540 @@
+/*
+ * gate.c - the admission gate in front of the executor.
+ *
+ * Purpose: of the read queries of a standby only as many execute at once as the
+ * capacity allows (gate_limit.c); the others queue in order of arrival. That
+ * bounds how many demoted readers can hold buffer locks that replay needs, and
+ * how much CPU and I/O readers take when lag grows.
+ *
+ * Runs in backends. The controller sets the capacity, and gives the places
+ * that become free by that to sessions in the queue. A place is counted in
+ * LsGateShared.running by the process that gives it: the session itself on the
+ * fast path, or the process that takes the session's entry from the queue.
+ *
+ * A turn: while others wait, a session that got in keeps its place for
+ * lockstep.read_throttle_turn and so executes several queries in a row.
+ * Letting in another session for each query would cost a wake-up and cold
+ * caches each time. With W sessions waiting for P places the last of them waits
+ * W / P turns.
+ *
+ * What passes without waiting: exempt sessions, utility commands, parallel
+ * workers, cursors, nested and later calls, transactions above READ COMMITTED,
+ * those that keep a snapshot, and those that hold a lock another process waits
+ * for.
+ *
+ * Limit: portals that are bound before the first of them executes share one
+ * place.
+ *
+ * A waiting query has no snapshot, so it holds back neither replay nor, with
+ * hot_standby_feedback, the primary's vacuum. It keeps AccessShare locks on
+ * its relations; the controller opens the gate while replay waits for a lock.
+ *
+ * Crash: shared memory is made anew. Promotion: the controller opens the gate.
+ * No controller: no query waits.
+ */
+#include "postgres.h"
+
+#include "access/parallel.h"
+#include "access/xact.h"
+#include "access/xlog.h"
+#include "miscadmin.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+#include "tcop/pquery.h"
+#include "utils/portal.h"
+#include "utils/snapmgr.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+#include "controller.h"
+#include "executor_hooks.h"
+#include "gate/gate.h"
+#include "gate/held_locks.h"
+#include "replay/replay_lag.h"
+#include "state/clock.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+
+/* How often a waiter looks by itself, in ms, even if no process wakes it. */
+#define RECHECK_MS 1000
+/* The same for a waiter with locks that others may come to wait for. */
+#define RECHECK_LOCKS_MS 100
+#define LOG_EVERY_US INT64CONST(1000000)
+
+LsGateShared *ls_gate = NULL;
+
+/* this process's place */
+static bool inside = false;
+static const QueryDesc *inside_query = NULL;
+
+void
+ls_gate_init_shared(LsQueue *queue)
+{
+	pg_atomic_init_u32(&ls_gate->limit, 0);
+	/* until the controller has measured anything, every query passes */
+	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
+	pg_atomic_init_u32(&ls_gate->running, 0);
+	pg_atomic_init_u32(&ls_gate->waiting, 0);
+	pg_atomic_init_u64(&ls_gate->waits, 0);
+	pg_atomic_init_u64(&ls_gate->wait_us, 0);
+	pg_atomic_init_u64(&ls_gate->would_wait, 0);
+	pg_atomic_init_u64(&ls_gate->timeouts, 0);
+	pg_atomic_init_u64(&ls_gate->logged_at, 0);
+	pg_atomic_init_u64(&ls_gate->reset_at, (uint64) GetCurrentTimestamp());
+	ls_gate->queue = queue;
+	ls_queue_init(queue, ls_nsessions);
+}
+
+static bool
+try_take_place(void)
+{
+	uint32		running = pg_atomic_read_u32(&ls_gate->running);
+
+	while (running < pg_atomic_read_u32(&ls_gate->capacity))
+	{
+		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
+										   &running, running + 1))
+			return true;
+	}
+	return false;
+}
+
+static void
+hold_place(const QueryDesc *queryDesc)
+{
+	inside = true;
+	inside_query = queryDesc;
+	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) ls_now_us());
+	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
+}
+
+/* For a query that may not wait: over the capacity if need be. */
+static void
+take_place_anyway(const QueryDesc *queryDesc)
+{
+	pg_atomic_fetch_add_u32(&ls_gate->running, 1);
+	hold_place(queryDesc);
+}
+
+/*
+ * Takes the next waiting session out of the queue and grants it the place that
+ * the caller holds. Entries of sessions that gave up are dropped.
+ */
+static int
+next_in_line(void)
+{
+	int			procno;
+
+	while ((procno = ls_queue_pop(ls_gate->queue)) != LS_NO_PROCNO)
+	{
+		LsSession  *s = &ls_sessions[procno];
+		uint32		queued = LS_GATE_QUEUED;
+
+		/* before the grant, or a session that queues again here is lost */
+		pg_atomic_exchange_u32(&s->in_ring, 0);
+		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
+		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
+			break;
+	}
+	return procno;
+}
+
+/*
+ * Lets in as many waiting sessions as there are places. Any process but the
+ * startup process.
+ *
+ * A place is taken before an entry is, so the queue can turn out to be empty
+ * with a place in hand. Then the place is given back and the queue looked at
+ * again, or a session that queued in between, and found no place, would not be
+ * let in.
+ */
+void
+ls_gate_drain(void)
+{
+	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
+	{
+		int			procno = next_in_line();
+
+		if (procno == LS_NO_PROCNO)
+		{
+			pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
+			if (ls_queue_is_empty(ls_gate->queue))
+				return;
+			continue;
+		}
+		pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	}
+}
+
+/* ---- what a waiter must not hold ---- */
+
+static void
+take_fresh_snapshot(QueryDesc *queryDesc)
+{
+	PushActiveSnapshot(GetTransactionSnapshot());
+	queryDesc->snapshot = RegisterSnapshot(GetActiveSnapshot());
+}
+
+/*
+ * Gives up the query's snapshot as PortalStart took it: pushed once and
+ * registered once. False, with a snapshot in place again, if the transaction
+ * keeps another one, for then waiting would hold back replay.
+ */
+static bool
+let_go_of_snapshot(QueryDesc *queryDesc)
+{
+	Snapshot	snapshot = queryDesc->snapshot;
+
+	if (!ActiveSnapshotSet() || GetActiveSnapshot() != snapshot ||
+		queryDesc->crosscheck_snapshot != InvalidSnapshot)
+		return false;
+
+	PopActiveSnapshot();
+	if (ActiveSnapshotSet())
+	{
+		PushActiveSnapshot(snapshot);
+		return false;
+	}
+
+	UnregisterSnapshot(snapshot);
+	queryDesc->snapshot = InvalidSnapshot;
+	InvalidateCatalogSnapshot();
+	if (TransactionIdIsValid(MyProc->xmin))
+	{
+		take_fresh_snapshot(queryDesc);
+		return false;
+	}
+	return true;
+}
+
+/* ---- waiting ---- */
+
+/* Stops waiting; true if the session had been granted a place by then. */
+static bool
+withdraw(LsSession *s)
+{
+	uint32		queued = LS_GATE_QUEUED;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
+		return true;
+	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+	return false;
+}
+
+/*
+ * Puts the session into the queue. An entry left from an earlier wait serves
+ * again, so the ring has room for every session. Should it have none all the
+ * same, false: the session does not wait.
+ */
+static bool
+line_up(LsSession *s)
+{
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
+	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
+	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
+		!ls_queue_push(ls_gate->queue, LS_MY_PROCNO))
+	{
+		pg_atomic_write_u32(&s->in_ring, 0);
+		return withdraw(s);
+	}
+	/* a place may have become free since this session looked */
+	ls_gate_drain();
+	return true;
+}
+
+static void
+report_timeout(void)
+{
+	pg_atomic_fetch_add_u64(&ls_gate->timeouts, 1);
+	ereport(ERROR,
+			(errcode(ERRCODE_CONFIGURATION_LIMIT_EXCEEDED),
+			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
+					ls_read_throttle_timeout),
+			 errdetail("%u read queries execute on this standby, %u wait.",
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->waiting)),
+			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
+}
+
+/* Waits for a place; false if it must go on without one. */
+static bool
+wait_in_queue(LsSession *s, bool has_shared_locks)
+{
+	int64		began = ls_now_us();
+
+	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
+	{
+		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
+
+		CHECK_FOR_INTERRUPTS();
+		if (!ls_controller_alive() || !RecoveryInProgress() ||
+			(has_shared_locks && ls_others_wait_for_us()))
+			return withdraw(s);
+		if (ls_read_throttle_timeout > 0)
+		{
+			long		waited = (long) ((ls_now_us() - began) / 1000);
+
+			if (waited >= ls_read_throttle_timeout)
+				report_timeout();
+			timeout = Min(timeout, ls_read_throttle_timeout - waited);
+		}
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 timeout, ls_event_throttle);
+		ResetLatch(MyLatch);
+	}
+	return true;
+}
+
+static void
+count_wait(int64 began)
+{
+	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
+}
+
+static void
+wait_for_place(QueryDesc *queryDesc)
+{
+	LsSession  *s = ls_my_session;
+	int64		began;
+	bool		has_shared_locks = ls_holds_shared_locks();
+	volatile bool granted = false;
+
+	if ((has_shared_locks && ls_others_wait_for_us()) || !let_go_of_snapshot(queryDesc))
+	{
+		take_place_anyway(queryDesc);
+		return;
+	}
+
+	began = ls_now_us();
+	ls_resolve_wait_events();
+	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
+
+	PG_TRY();
+	{
+		granted = line_up(s) && wait_in_queue(s, has_shared_locks);
+	}
+	PG_CATCH();
+	{
+		count_wait(began);
+		ls_gate_forget();
+		PG_RE_THROW();
+	}
+	PG_END_TRY();
+
+	count_wait(began);
+	if (granted)
+		hold_place(queryDesc);
+	else
+		take_place_anyway(queryDesc);
+	take_fresh_snapshot(queryDesc);
+}
+
+/* ---- log mode ---- */
+
+static void
+say_would_wait(void)
+{
+	uint64		now = (uint64) ls_now_us();
+	uint64		last = pg_atomic_read_u64(&ls_gate->logged_at);
+
+	pg_atomic_fetch_add_u64(&ls_gate->would_wait, 1);
+	if (now - last < LOG_EVERY_US ||
+		!pg_atomic_compare_exchange_u64(&ls_gate->logged_at, &last, now))
+		return;
+	ereport(LOG,
+			(errmsg("lockstep.read_throttle would have held back a read query"),
+			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
+					   pg_atomic_read_u32(&ls_gate->running),
+					   pg_atomic_read_u32(&ls_gate->limit),
+					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
+			 errhidestmt(true)));
+}
+
+/* ---- entry and exit ---- */
+
+static bool
+gate_applies(void)
+{
+	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
+		return false;
+	/* a protocol-level query just being started; no cursor, no nested call */
+	if (ls_nesting > 0 || ActivePortal == NULL ||
+		ActivePortal->status != PORTAL_DEFINED ||
+		ActivePortal->strategy != PORTAL_ONE_SELECT)
+		return false;
+	if (MyBackendType != B_BACKEND || IsParallelWorker() ||
+		IsolationUsesXactSnapshot())
+		return false;
+	return !ls_session_is_exempt();
+}
+
+/*
+ * The session counts again, or has left: the place that the controller added
+ * for it goes as well. Left until the controller's next round, that place would
+ * let in one query too many, which may be a long one.
+ */
+static void
+end_exception(LsSession *s)
+{
+	uint32		capacity;
+
+	if (pg_atomic_read_u32(&s->excepted) == 0 ||
+		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
+		return;
+	capacity = pg_atomic_read_u32(&ls_gate->capacity);
+	while (capacity > 1 && capacity < LS_GATE_OPEN &&
+		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
+										   &capacity, capacity - 1))
+		;
+}
+
+/* Takes a session's place away, if the session is in that state. */
+static bool
+give_back(LsSession *s, LsGateState from)
+{
+	uint32		expected = from;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
+		return false;
+	end_exception(s);
+	pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
+	ls_gate_drain();
+	return true;
+}
+
+static bool
+turn_is_over(LsSession *s, int64 now)
+{
+	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
+		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
+		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
+}
+
+/* Goes on with the session's turn; false if it has none, or it is over. */
+static bool
+resume_turn(LsSession *s, const QueryDesc *queryDesc)
+{
+	uint32		kept = LS_GATE_KEPT;
+
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_KEPT)
+		return false;
+	if (turn_is_over(s, ls_now_us()))
+	{
+		(void) give_back(s, LS_GATE_KEPT);
+		return false;
+	}
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
+		return false;
+	end_exception(s);
+	inside = true;
+	inside_query = queryDesc;
+	return true;
+}
+
+/* The query has executed, or failed. */
+void
+ls_gate_leave(void)
+{
+	LsSession  *s = ls_my_session;
+
+	if (!inside)
+		return;
+	inside = false;
+	inside_query = NULL;
+	if (turn_is_over(s, ls_now_us()))
+	{
+		(void) give_back(s, LS_GATE_INSIDE);
+		return;
+	}
+	/* again, or the place stays kept if the gate was opened in between */
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
+	if (turn_is_over(s, ls_now_us()))
+		(void) give_back(s, LS_GATE_KEPT);
+}
+
+/*
+ * Called before the executor starts a query on a standby. True if the query
+ * now holds a place, which ls_gate_leave() gives back.
+ */
+bool
+ls_gate_enter(QueryDesc *queryDesc)
+{
+	if (!gate_applies() || ls_session_attach() == NULL)
+		return false;
+
+	if (inside)
+	{
+		/* a query bound earlier never executed: its place serves this one */
+		inside_query = queryDesc;
+		return true;
+	}
+
+	if (resume_turn(ls_my_session, queryDesc))
+		return true;
+	if (pg_atomic_read_u32(&ls_gate->waiting) == 0 && try_take_place())
+		hold_place(queryDesc);
+	else if (ls_read_throttle == LS_THROTTLE_LOG)
+	{
+		say_would_wait();
+		take_place_anyway(queryDesc);
+	}
+	else
+		wait_for_place(queryDesc);
+	return true;
+}
+
+/* Controller, each round: ends turns of clients that did not come back. */
+void
+ls_gate_end_turns(int64 now)
+{
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		LsSession  *s = &ls_sessions[i];
+
+		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
+			(void) give_back(s, LS_GATE_KEPT);
+	}
+}
+
+bool
+ls_gate_is_mine(const QueryDesc *queryDesc)
+{
+	return inside && inside_query == queryDesc;
+}
+
+/*
+ * Gives up what this process has at the gate: a place, an entry in the queue,
+ * or a place granted a moment ago. For errors while waiting, and for exit:
+ * FATAL exits without passing any PG_CATCH.
+ */
+void
+ls_gate_forget(void)
+{
+	LsSession  *s = ls_my_session;
+
+	inside = false;
+	inside_query = NULL;
+	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
+		return;
+	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE))
+		return;
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
+		(void) give_back(s, LS_GATE_GRANTED);
+}
+
+/* A query that was started and never run gives its place back here. */
+static void
+at_xact_end(XactEvent event, void *arg)
+{
+	if (inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+				   event == XACT_EVENT_PREPARE))
+		ls_gate_leave();
+}
+
+void
+ls_gate_register_callbacks(void)
+{
+	RegisterXactCallback(at_xact_end, NULL);
+}

@@ -1,0 +1,61 @@
+/*
+ * gate.h - the admission gate in front of the executor.
+ */
+#ifndef LOCKSTEP_GATE_H
+#define LOCKSTEP_GATE_H
+
+#include "executor/execdesc.h"
+#include "gate/gate_queue.h"
+#include "port/atomics.h"
+
+/* What a session holds at the gate (LsSession.gate). */
+typedef enum LsGateState
+{
+	LS_GATE_OUTSIDE = 0,		/* nothing held; set by the owner */
+	LS_GATE_QUEUED,				/* waiting; set by the owner */
+	LS_GATE_GRANTED,			/* has a place and is being woken; set, from
+								 * QUEUED, by the process that grants */
+	LS_GATE_INSIDE,				/* executing; set by the owner */
+	LS_GATE_KEPT				/* between two queries of a turn, the place is
+								 * kept; set by the owner. Taken away by the
+								 * controller when the turn is over */
+} LsGateState;
+
+typedef struct LsGateShared
+{
+	pg_atomic_uint32 limit;		/* what the controller aims at; controller */
+	pg_atomic_uint32 capacity;	/* limit and exceptions from it; controller,
+								 * and the process that ends an exception */
+	pg_atomic_uint32 running;	/* places given; counted up by the process
+								 * that gives one, down by the one that takes
+								 * it back */
+	pg_atomic_uint32 waiting;	/* sessions in QUEUED; counted up by the
+								 * session, down by itself or by the process
+								 * that grants */
+	LsQueue    *queue;			/* constant */
+
+	/* statistics; sessions that wait, and the session that resets them */
+	pg_atomic_uint64 waits;
+	pg_atomic_uint64 wait_us;
+	pg_atomic_uint64 would_wait;
+	pg_atomic_uint64 timeouts;
+	pg_atomic_uint64 logged_at; /* ls_now_us() of log mode's last message; the
+								 * session that wrote it */
+	pg_atomic_uint64 reset_at;	/* TimestampTz; resetting session */
+} LsGateShared;
+
+/* A capacity that no number of sessions reaches: every query passes. */
+#define LS_GATE_OPEN (PG_INT32_MAX / 2)
+
+extern LsGateShared *ls_gate;
+
+extern void ls_gate_init_shared(LsQueue *queue);
+extern bool ls_gate_enter(QueryDesc *queryDesc);
+extern void ls_gate_leave(void);
+extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
+extern void ls_gate_drain(void);
+extern void ls_gate_register_callbacks(void);
+extern void ls_gate_forget(void);
+extern void ls_gate_end_turns(int64 now);
+
+#endif							/* LOCKSTEP_GATE_H */

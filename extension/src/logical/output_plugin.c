@@ -1,0 +1,449 @@
+/*
+ * output_plugin.c - logical decoding output plugin "lockstep": what pgoutput
+ * writes, in batches.
+ *
+ * A walsender spends more than half of its time in one socket write for each
+ * message. This plugin calls pgoutput's own callbacks and gathers what they
+ * write, so that many messages share one write. Without the option "batch" it
+ * is pgoutput, message for message, and any subscriber can use the slot.
+ *
+ * Process: the walsender, or the session that calls an SQL function. No
+ * preloading is needed and no shared memory is used. All state belongs to one
+ * decoding context and goes with it, also on error; a server that crashes or
+ * a standby that is promoted loses nothing, because nothing is kept.
+ *
+ * Option batch:
+ *   off     each message by itself, as pgoutput writes it (default)
+ *   commit  a batch ends at every boundary: commit, end of a streamed block,
+ *           abort, prepare and what becomes of it, message outside of a
+ *           transaction
+ *   hold    a batch may go on past boundaries while there is WAL to decode. A
+ *           walsender's keepalives then cover commits that were not sent yet,
+ *           so the first commit that is held is announced with a marker, and
+ *           the receiver must not confirm any keepalive's position between
+ *           that marker and the next batch. SQL functions, which have no
+ *           keepalives and end without a warning, treat "hold" as "commit".
+ *
+ * Messages sent, each in one CopyData or one row:
+ *   'O'                               marker: a commit is held from here on
+ *   'B' int32 n, then n entries       batch; ends what a marker began
+ *      entry: int64 lsn, int64 time, int32 length, the message
+ * Numbers are big-endian. lsn is what the message's own header would say (0
+ * for all but the last message of a change, as pgoutput has it). time is when
+ * the message was made, in microseconds since 2000-01-01; up to 16 messages in
+ * a row have the same. The outer header has the last entry's lsn.
+ *
+ * Limits: a batch ends at BATCH_BYTES, and at half of wal_sender_timeout. A
+ * message larger than BATCH_BYTES is sent in a batch of its own; its largest
+ * size is 25 bytes below the 1 GB less one byte that PostgreSQL allows.
+ */
+#include "postgres.h"
+
+#include "access/xlogrecovery.h"
+#include "commands/defrem.h"
+#include "fmgr.h"
+#include "libpq/pqformat.h"
+#include "miscadmin.h"
+#include "nodes/value.h"
+#include "port/pg_bswap.h"
+#include "replication/logical.h"
+#include "replication/output_plugin.h"
+#include "replication/slot.h"
+#include "replication/walsender.h"
+#include "utils/memutils.h"
+#include "utils/timestamp.h"
+
+#include "compat.h"
+
+/* A batch ends once it is this large, in bytes. */
+#define BATCH_BYTES (64 * 1024)
+
+/* What stands before a message, in network byte order. */
+typedef struct EntryHeader
+{
+	uint64		lsn;
+	uint64		time;
+	uint32		length;
+} EntryHeader;
+
+/* Bytes of a header as sent; the structure may be longer. */
+#define ENTRY_HEADER (offsetof(EntryHeader, length) + sizeof(uint32))
+
+/* Number of entries of a batch for which the clock is read once. */
+#define ENTRIES_A_TIME 16
+
+/* Kinds of messages. */
+#define BATCH 'B'
+#define MARKER 'O'
+
+/* How long a commit may be held while decoding goes on, in ms. */
+#define HOLD_MS 10
+
+typedef enum BatchMode
+{
+	BATCH_OFF,
+	BATCH_COMMIT,
+	BATCH_HOLD
+} BatchMode;
+
+/* The batch of one decoding context; a process has at most one. */
+typedef struct Batch
+{
+	BatchMode	mode;
+	LogicalDecodingContext *ctx;
+
+	/* what the context had before we replaced it */
+	LogicalOutputPluginWriterPrepareWrite prepare_write;
+	LogicalOutputPluginWriterWrite write;
+	StringInfo	out;
+	XLogPageReadCB page_read;
+
+	/* one message, as pgoutput writes it; ctx->out points here */
+	StringInfo	message;
+	/* finished entries */
+	StringInfo	entries;
+	int			count;
+	/* positions and transaction of the last entry */
+	XLogRecPtr	lsn;
+	XLogRecPtr	location;
+	TransactionId xid;
+	/* time of the first entry, and time that the clock said last */
+	TimestampTz since;
+	TimestampTz now;
+	/* a marker was sent: a commit is held */
+	bool		open;
+
+	MemoryContextCallback reset;
+} Batch;
+
+extern PGDLLEXPORT void _PG_output_plugin_init(OutputPluginCallbacks *callbacks);
+
+static OutputPluginCallbacks pgoutput;
+static Batch *batch = NULL;
+
+static void
+forget_batch(void *arg)
+{
+	if (batch == arg)
+		batch = NULL;
+}
+
+/*
+ * Sends one message through the context's own writer: kind, and for a batch
+ * its entries, the last of which may have its message in tail.
+ */
+static void
+send_message(char kind, const StringInfo tail, bool with_lsn)
+{
+	LogicalDecodingContext *ctx = batch->ctx;
+
+	ctx->out = batch->out;
+	batch->prepare_write(ctx, batch->location, batch->xid, with_lsn);
+	pq_sendbyte(ctx->out, kind);
+	if (kind == BATCH)
+	{
+		pq_sendint32(ctx->out, batch->count);
+		appendBinaryStringInfo(ctx->out, batch->entries->data, batch->entries->len);
+	}
+	if (tail)
+		appendBinaryStringInfo(ctx->out, tail->data, tail->len);
+	batch->write(ctx, batch->location, batch->xid, with_lsn);
+	ctx->out = batch->message;
+}
+
+/* Sends what was gathered, if anything; tail: the last entry's message. */
+static void
+flush_with(const StringInfo tail)
+{
+	if (batch->count == 0)
+		return;
+	send_message(BATCH, tail, batch->lsn != InvalidXLogRecPtr);
+	batch->count = 0;
+	batch->open = false;
+	resetStringInfo(batch->entries);
+}
+
+static void
+flush_batch(void)
+{
+	flush_with(NULL);
+}
+
+/* Announces that a commit is held, before any keepalive can cover it. */
+static void
+open_batch(void)
+{
+	if (batch->open)
+		return;
+	batch->open = true;
+	send_message(MARKER, NULL, false);
+}
+
+static bool
+older_than(int ms)
+{
+	return batch->count > 0 &&
+		TimestampDifferenceExceeds(batch->since, GetCurrentTimestamp(), ms);
+}
+
+static void
+prepare_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+			  bool last_write)
+{
+	resetStringInfo(batch->message);
+}
+
+static void
+write_entry(LogicalDecodingContext *ctx, XLogRecPtr lsn, TransactionId xid,
+			bool last_write)
+{
+	StringInfo	message = batch->message;
+	bool		large = message->len > BATCH_BYTES;
+	EntryHeader header;
+
+	/* a large message goes alone, and is not copied into the batch first */
+	if (large)
+		flush_batch();
+
+	/* messages that are made one right after the other may share a time */
+	if (batch->count % ENTRIES_A_TIME == 0)
+		batch->now = GetCurrentTimestamp();
+	if (batch->count == 0)
+		batch->since = batch->now;
+	batch->lsn = last_write ? lsn : InvalidXLogRecPtr;
+	batch->location = lsn;
+	batch->xid = xid;
+	batch->count++;
+	header.lsn = pg_hton64(batch->lsn);
+	header.time = pg_hton64(batch->now);
+	header.length = pg_hton32(message->len);
+	appendBinaryStringInfo(batch->entries, (char *) &header, ENTRY_HEADER);
+	if (large)
+		flush_with(message);
+	else
+		appendBinaryStringInfo(batch->entries, message->data, message->len);
+
+	/* as often as the walsender itself: at every message */
+	CHECK_FOR_INTERRUPTS();
+
+	if (batch->entries->len >= BATCH_BYTES ||
+		(wal_sender_timeout > 0 &&
+		 TimestampDifferenceExceeds(batch->since, batch->now,
+									wal_sender_timeout / 2)))
+		flush_batch();
+}
+
+/*
+ * A transaction, or a part of one that the receiver acts on, is complete.
+ */
+static void
+boundary(void)
+{
+	if (batch == NULL || batch->mode == BATCH_OFF || batch->count == 0)
+		return;
+	if (batch->mode == BATCH_HOLD && ls_may_hold_commits() &&
+		!older_than(HOLD_MS))
+		open_batch();
+	else
+		flush_batch();
+}
+
+/*
+ * Reading a page may wait for WAL: nothing may be held then. It does not wait
+ * for what is flushed already (on a standby: replayed).
+ */
+static int
+read_page(XLogReaderState *reader, XLogRecPtr page, int needed,
+		  XLogRecPtr record, char *buffer)
+{
+	if (batch->count > 0)
+	{
+		XLogRecPtr	available = RecoveryInProgress() ?
+			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+
+		if (page + needed > available || !ls_may_hold_commits() ||
+			older_than(HOLD_MS))
+			flush_batch();
+	}
+	return batch->page_read(reader, page, needed, record, buffer);
+}
+
+/* Takes our option out of the list, since pgoutput refuses what it does not know. */
+static BatchMode
+take_mode(LogicalDecodingContext *ctx)
+{
+	BatchMode	mode = BATCH_OFF;
+	ListCell   *cell;
+
+	foreach(cell, ctx->output_plugin_options)
+	{
+		DefElem    *option = (DefElem *) lfirst(cell);
+		char	   *value;
+
+		if (strcmp(option->defname, "batch") != 0)
+			continue;
+		value = option->arg ? defGetString(option) : "";
+		if (strcmp(value, "off") == 0)
+			mode = BATCH_OFF;
+		else if (strcmp(value, "commit") == 0)
+			mode = BATCH_COMMIT;
+		else if (strcmp(value, "hold") == 0)
+			mode = BATCH_HOLD;
+		else
+			ereport(ERROR,
+					(errcode(ERRCODE_INVALID_PARAMETER_VALUE),
+					 errmsg("invalid value for option \"batch\" of output plugin lockstep: \"%s\"",
+							value),
+					 errhint("Available values: off, commit, hold.")));
+		ctx->output_plugin_options =
+			foreach_delete_current(ctx->output_plugin_options, cell);
+	}
+	return mode;
+}
+
+static void
+wrap_writer(LogicalDecodingContext *ctx, BatchMode mode)
+{
+	MemoryContext old = MemoryContextSwitchTo(ctx->context);
+
+	batch = palloc0(sizeof(Batch));
+	batch->mode = mode;
+	batch->ctx = ctx;
+	batch->prepare_write = ctx->prepare_write;
+	batch->write = ctx->write;
+	batch->out = ctx->out;
+	batch->message = makeStringInfo();
+	batch->entries = makeStringInfo();
+	enlargeStringInfo(batch->entries, BATCH_BYTES + ENTRY_HEADER);
+	batch->reset.func = forget_batch;
+	batch->reset.arg = batch;
+	MemoryContextRegisterResetCallback(ctx->context, &batch->reset);
+
+	ctx->prepare_write = prepare_entry;
+	ctx->write = write_entry;
+	ctx->out = batch->message;
+	if (mode == BATCH_HOLD)
+	{
+		batch->page_read = ctx->reader->routine.page_read;
+		ctx->reader->routine.page_read = read_page;
+	}
+	MemoryContextSwitchTo(old);
+}
+
+static void
+plugin_startup(LogicalDecodingContext *ctx, OutputPluginOptions *options, bool is_init)
+{
+	BatchMode	mode = take_mode(ctx);
+
+	/*
+	 * Only streaming has progress to tell, and waits for WAL in the page
+	 * reader. An SQL function moves the slot at its end whatever was held,
+	 * also when a walsender runs it (replication=database).
+	 */
+	if (mode == BATCH_HOLD && ctx->update_progress == NULL)
+		mode = BATCH_COMMIT;
+
+	pgoutput.startup_cb(ctx, options, is_init);
+
+	/* while a slot is made nothing is written, and there may be no writer */
+	batch = NULL;
+	if (!is_init && mode != BATCH_OFF && ctx->write != NULL)
+		wrap_writer(ctx, mode);
+}
+
+static void
+plugin_shutdown(LogicalDecodingContext *ctx)
+{
+	if (pgoutput.shutdown_cb)
+		pgoutput.shutdown_cb(ctx);
+	batch = NULL;
+}
+
+static void
+plugin_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.commit_cb(ctx, txn, lsn);
+	boundary();
+}
+
+static void
+plugin_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.prepare_cb(ctx, txn, lsn);
+	boundary();
+}
+
+static void
+plugin_commit_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.commit_prepared_cb(ctx, txn, lsn);
+	boundary();
+}
+
+static void
+plugin_rollback_prepared(LogicalDecodingContext *ctx, ReorderBufferTXN *txn,
+						 XLogRecPtr prepare_end_lsn, TimestampTz prepare_time)
+{
+	pgoutput.rollback_prepared_cb(ctx, txn, prepare_end_lsn, prepare_time);
+	boundary();
+}
+
+static void
+plugin_message(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn,
+			   bool transactional, const char *prefix, Size size, const char *content)
+{
+	pgoutput.message_cb(ctx, txn, lsn, transactional, prefix, size, content);
+	if (!transactional)
+		boundary();
+}
+
+static void
+plugin_stream_stop(LogicalDecodingContext *ctx, ReorderBufferTXN *txn)
+{
+	pgoutput.stream_stop_cb(ctx, txn);
+	boundary();
+}
+
+static void
+plugin_stream_abort(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.stream_abort_cb(ctx, txn, lsn);
+	boundary();
+}
+
+static void
+plugin_stream_prepare(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.stream_prepare_cb(ctx, txn, lsn);
+	boundary();
+}
+
+static void
+plugin_stream_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn)
+{
+	pgoutput.stream_commit_cb(ctx, txn, lsn);
+	boundary();
+}
+
+void
+_PG_output_plugin_init(OutputPluginCallbacks *callbacks)
+{
+	LogicalOutputPluginInit init = (LogicalOutputPluginInit)
+		load_external_function("pgoutput", "_PG_output_plugin_init", true, NULL);
+
+	memset(&pgoutput, 0, sizeof(pgoutput));
+	init(&pgoutput);
+
+	*callbacks = pgoutput;
+	callbacks->startup_cb = plugin_startup;
+	callbacks->shutdown_cb = plugin_shutdown;
+	callbacks->commit_cb = plugin_commit;
+	callbacks->message_cb = plugin_message;
+	callbacks->prepare_cb = plugin_prepare;
+	callbacks->commit_prepared_cb = plugin_commit_prepared;
+	callbacks->rollback_prepared_cb = plugin_rollback_prepared;
+	callbacks->stream_stop_cb = plugin_stream_stop;
+	callbacks->stream_abort_cb = plugin_stream_abort;
+	callbacks->stream_prepare_cb = plugin_stream_prepare;
+	callbacks->stream_commit_cb = plugin_stream_commit;
+}

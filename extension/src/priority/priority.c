@@ -1,0 +1,320 @@
+/*
+ * priority.c - which sessions run at low priority, and making it so.
+ *
+ * A session says once whether it may be demoted (ls_priority_note), weight.c
+ * whether demoting it is worth it. The controller compares the priority that
+ * each session should have with the one it has and changes those that differ,
+ * so promotion, a reload and the kill switch need no help from sessions, idle
+ * ones included. Only the controller changes priorities.
+ *
+ * The kernel takes one autogroup change in 100 ms from all unprivileged
+ * processes of a machine together: 128 new sessions are demoted within 13 s.
+ * No query waits for that. In recovery restores and demotions take turns, or
+ * sessions that keep changing would prevent the demotion of others.
+ */
+#include "postgres.h"
+
+#include <errno.h>
+
+#include "access/xlog.h"
+#include "lib/stringinfo.h"
+#include "utils/timestamp.h"
+
+#include "controller.h"
+#include "priority/priority.h"
+#include "priority/sched_linux.h"
+#include "state/session.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+
+/* The kernel's own limit, 100 ms (HZ / 10), and 1 ms more. */
+#define AUTOGROUP_PACE_US INT64CONST(101000)
+/* Number of stuck processes that a message names. */
+#define STUCK_NAMED 10
+
+LsPriorityShared *ls_priority = NULL;
+
+/* controller only */
+static int64 next_autogroup = 0;
+static bool refusal_logged = false;
+static int	cursor = 0;
+static bool demote_first = false;
+
+void
+ls_priority_init_shared(void)
+{
+	pg_atomic_init_u32(&ls_priority->method, LS_METHOD_NONE);
+	strlcpy(ls_priority->method_detail,
+			"the controller has not run since this server started", LS_TEXT_SIZE);
+	pg_atomic_init_u64(&ls_priority->demotions, 0);
+	pg_atomic_init_u64(&ls_priority->restores, 0);
+	pg_atomic_init_u64(&ls_priority->refusals, 0);
+	pg_atomic_init_u64(&ls_priority->reset_at, (uint64) GetCurrentTimestamp());
+}
+
+/* In a backend or parallel worker, at each start of a query in recovery. */
+void
+ls_priority_note(void)
+{
+	LsSession  *s = ls_session_attach();
+	uint32		wants;
+
+	if (s == NULL)
+		return;
+	wants = ls_session_is_exempt() ? 0 : 1;
+	if (pg_atomic_read_u32(&s->wants_low) == wants)
+		return;
+	pg_atomic_write_u32(&s->wants_low, wants);
+	ls_nudge_controller();
+}
+
+/* Controller, as it starts and at each reload. */
+void
+ls_priority_init(void)
+{
+	char		detail[LS_TEXT_SIZE];
+	LsPriorityMethod method;
+
+	method = ls_sched_detect(ls_priority_irreversible, detail);
+	pg_atomic_write_u32(&ls_priority->method, method);
+	ls_set_text(ls_priority->method_detail, detail);
+
+	/* the kernel may allow now what it refused before */
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		uint32		refused = LS_SCHED_REFUSED;
+
+		pg_atomic_compare_exchange_u32(&ls_sessions[i].sched,
+									   &refused, LS_SCHED_NORMAL);
+	}
+}
+
+static void
+note_refusal(int pid, const char *what)
+{
+	char		text[LS_TEXT_SIZE];
+	int			save_errno = errno;
+
+	snprintf(text, sizeof(text), "%s of process %d: %s", what, pid,
+			 strerror(save_errno));
+	ls_set_text(ls_priority->last_refusal, text);
+	pg_atomic_fetch_add_u64(&ls_priority->refusals, 1);
+	if (refusal_logged)
+		return;
+	refusal_logged = true;
+	ereport(LOG,
+			(errmsg("lockstep could not change the priority of process %d: %s",
+					pid, strerror(save_errno)),
+			 errdetail("Queries go on as before. Further refusals are only counted in lockstep_stat_priority.")));
+}
+
+static bool
+is_demoted(uint32 sched)
+{
+	return sched == LS_SCHED_AUTOGROUP || sched == LS_SCHED_IDLE;
+}
+
+static bool
+should_be_low(LsSession *s)
+{
+	return pg_atomic_read_u32(&s->wants_low) != 0 &&
+		pg_atomic_read_u32(&s->heavy) != 0;
+}
+
+/* Sets the state unless the process left and its slot was taken again. */
+static void
+set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
+{
+	uint32		expected = from;
+
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid ||
+		!pg_atomic_compare_exchange_u32(&s->sched, &expected, to))
+		return;
+	/* a new process took the slot in between: undo */
+	expected = to;
+	if (pg_atomic_read_u32(&s->pid) != (uint32) pid)
+		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
+}
+
+static LsKernelAnswer
+demote(LsSession *s, int pid, LsPriorityMethod method)
+{
+	LsKernelAnswer answer;
+
+	if (method == LS_METHOD_AUTOGROUP)
+		answer = ls_sched_autogroup(pid, LS_NICE_LOW, &s->pid);
+	else
+		answer = ls_sched_policy(pid, true, &s->pid);
+
+	switch (answer)
+	{
+		case LS_KERNEL_DONE:
+			pg_atomic_fetch_add_u64(&ls_priority->demotions, 1);
+			set_sched(s, pid, LS_SCHED_NORMAL,
+					  method == LS_METHOD_AUTOGROUP ? LS_SCHED_AUTOGROUP : LS_SCHED_IDLE);
+			break;
+		case LS_KERNEL_REFUSED:
+			note_refusal(pid, "lowering");
+			set_sched(s, pid, LS_SCHED_NORMAL, LS_SCHED_REFUSED);
+			break;
+		case LS_KERNEL_LATER:
+		case LS_KERNEL_GONE:
+			break;
+	}
+	return answer;
+}
+
+static LsKernelAnswer
+restore(LsSession *s, int pid, LsSchedState was)
+{
+	LsKernelAnswer answer;
+
+	if (was == LS_SCHED_AUTOGROUP)
+		answer = ls_sched_autogroup(pid, LS_NICE_NORMAL, &s->pid);
+	else
+		answer = ls_sched_policy(pid, false, &s->pid);
+
+	switch (answer)
+	{
+		case LS_KERNEL_DONE:
+			pg_atomic_fetch_add_u64(&ls_priority->restores, 1);
+			set_sched(s, pid, was, LS_SCHED_NORMAL);
+			break;
+		case LS_KERNEL_REFUSED:
+			note_refusal(pid, "restoring");
+			set_sched(s, pid, was, LS_SCHED_STUCK);
+			break;
+		case LS_KERNEL_LATER:
+		case LS_KERNEL_GONE:
+			break;
+	}
+	return answer;
+}
+
+/*
+ * Changes sessions, all of them restores or all demotions, starting after the
+ * one that was changed last. Stops, and is true, once it has used up the
+ * kernel's rate of autogroup changes.
+ */
+static bool
+change_sessions(bool low_allowed, bool restoring, int64 now)
+{
+	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
+
+	low_allowed = low_allowed && method != LS_METHOD_NONE;
+
+	for (int n = 0; n < ls_nsessions; n++)
+	{
+		int			i = (cursor + n) % ls_nsessions;
+		LsSession  *s = &ls_sessions[i];
+		int			pid = (int) pg_atomic_read_u32(&s->pid);
+		uint32		sched = pg_atomic_read_u32(&s->sched);
+		bool		low = low_allowed && should_be_low(s);
+		bool		autogroup;
+		LsKernelAnswer answer;
+
+		if (pid == 0)
+			continue;
+		if (low && sched == LS_SCHED_STUCK)
+			set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
+		if (restoring ? !(is_demoted(sched) && !low)
+			: !(low && sched == LS_SCHED_NORMAL))
+			continue;
+
+		autogroup = restoring ? sched == LS_SCHED_AUTOGROUP : method == LS_METHOD_AUTOGROUP;
+		if (autogroup && now < next_autogroup)
+			continue;
+		answer = restoring ? restore(s, pid, sched) : demote(s, pid, method);
+		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
+		{
+			cursor = i + 1;
+			next_autogroup = now + AUTOGROUP_PACE_US;
+			return true;
+		}
+	}
+	return false;
+}
+
+/* Controller, each round. */
+void
+ls_priority_step(int64 now, bool in_recovery)
+{
+	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
+	bool		used;
+
+	if (!low_allowed)
+		demote_first = false;
+	used = change_sessions(low_allowed, !demote_first, now);
+	if (!used && low_allowed)
+		used = change_sessions(low_allowed, demote_first, now);
+	if (used)
+		demote_first = !demote_first;
+}
+
+/* Number of sessions that are still demoted. */
+int
+ls_priority_left(void)
+{
+	int			left = 0;
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
+			is_demoted(pg_atomic_read_u32(&ls_sessions[i].sched)))
+			left++;
+	}
+	return left;
+}
+
+/* After promotion: logs which sessions stay at low priority. */
+void
+ls_priority_report_stuck(void)
+{
+	StringInfoData pids;
+	int			stuck = 0;
+
+	initStringInfo(&pids);
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		int			pid = (int) pg_atomic_read_u32(&ls_sessions[i].pid);
+
+		if (pid == 0 ||
+			pg_atomic_read_u32(&ls_sessions[i].sched) != LS_SCHED_STUCK)
+			continue;
+		if (stuck < STUCK_NAMED)
+			appendStringInfo(&pids, "%s%d", stuck ? ", " : "", pid);
+		stuck++;
+	}
+	if (stuck > 0)
+		ereport(LOG,
+				(errmsg("%d sessions stay at low priority after promotion", stuck),
+				 errdetail("The kernel refused to restore processes %s%s.",
+						   pids.data, stuck > STUCK_NAMED ? ", ..." : ""),
+				 errhint("They are back to normal when they reconnect. LimitNICE=+0 in the systemd unit, or lockstep.priority_irreversible=off, avoids this.")));
+	pfree(pids.data);
+}
+
+/* For view lockstep_stat_priority; any process. */
+void
+ls_priority_count(int *demoted, int *pending, int *stuck)
+{
+	bool		low_allowed = RecoveryInProgress() && ls_enabled && ls_replay_priority &&
+		pg_atomic_read_u32(&ls_priority->method) != LS_METHOD_NONE;
+
+	*demoted = *pending = *stuck = 0;
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		LsSession  *s = &ls_sessions[i];
+		uint32		sched = pg_atomic_read_u32(&s->sched);
+
+		if (pg_atomic_read_u32(&s->pid) == 0)
+			continue;
+		if (is_demoted(sched))
+			(*demoted)++;
+		else if (sched == LS_SCHED_STUCK)
+			(*stuck)++;
+		else if (sched == LS_SCHED_NORMAL && low_allowed &&
+				 should_be_low(s))
+			(*pending)++;
+	}
+}

@@ -1,0 +1,249 @@
+/*
+ * sched_linux.c - what Linux offers for "this process later than that one".
+ *
+ * Autogroup: every session is a child that called setsid(), so with
+ * kernel.sched_autogroup_enabled it is a scheduling group of its own, and nice
+ * or SCHED_IDLE only order tasks inside that group. What counts then is the
+ * group's nice value in /proc/PID/autogroup; the owner may raise and lower it.
+ *
+ * SCHED_IDLE: where autogroup is off, or void because a cgroup schedules the
+ * server, the policy counts; going back from it needs RLIMIT_NICE.
+ *
+ * Only the controller calls these functions. None raises an error: a refusal of
+ * the kernel is reported, and no query fails by it.
+ */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE
+#endif
+#include "postgres.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "miscadmin.h"
+
+#include "priority/cgroup_linux.h"
+#include "priority/sched_linux.h"
+#include "state/settings.h"
+#include "state/shared_state.h"
+
+#ifndef __linux__
+#error "lockstep needs Linux"
+#endif
+
+#ifndef SCHED_IDLE
+#define SCHED_IDLE 5
+#endif
+
+/* Bytes read, 0-terminated; -1 and errno if the file cannot be read. */
+int
+ls_read_small_file(const char *path, char *buf, int size)
+{
+	int			fd = open(path, O_RDONLY | O_CLOEXEC);
+	ssize_t		n;
+
+	if (fd < 0)
+		return -1;
+	n = read(fd, buf, size - 1);
+	close(fd);
+	if (n < 0)
+		return -1;
+	buf[n] = '\0';
+	return (int) n;
+}
+
+static LsKernelAnswer
+kernel_error(int pid)
+{
+	int			save_errno = errno;
+
+	if (save_errno == EAGAIN)
+		return LS_KERNEL_LATER;
+	if (save_errno == ESRCH || (save_errno == ENOENT && kill(pid, 0) != 0))
+		return LS_KERNEL_GONE;
+	errno = save_errno;
+	return LS_KERNEL_REFUSED;
+}
+
+/*
+ * Sets the nice value of a process's scheduling group. still_pid is the slot's
+ * pid, looked at again once the file is open: from then on the kernel answers
+ * ESRCH if the process is replaced by another of the same number.
+ */
+LsKernelAnswer
+ls_sched_autogroup(int pid, int nice, const pg_atomic_uint32 *still_pid)
+{
+	char		path[MAXPGPATH];
+	char		value[16];
+	int			len = snprintf(value, sizeof(value), "%d", nice);
+	int			fd;
+	ssize_t		written;
+	LsKernelAnswer answer = LS_KERNEL_DONE;
+
+	snprintf(path, sizeof(path), "%s/%d/autogroup", ls_proc_root, pid);
+	fd = open(path, O_WRONLY | O_CLOEXEC);
+	if (fd < 0)
+		return kernel_error(pid);
+	if (pg_atomic_read_u32(unconstify(pg_atomic_uint32 *, still_pid)) != (uint32) pid)
+	{
+		close(fd);
+		return LS_KERNEL_GONE;
+	}
+	written = write(fd, value, len);
+	if (written != len)
+		answer = kernel_error(pid);
+	close(fd);
+	return answer;
+}
+
+/* Puts a process under SCHED_IDLE, or back to the normal policy. */
+LsKernelAnswer
+ls_sched_policy(int pid, bool idle, const pg_atomic_uint32 *still_pid)
+{
+	struct sched_param param = {0};
+
+	if (pg_atomic_read_u32(unconstify(pg_atomic_uint32 *, still_pid)) != (uint32) pid)
+		return LS_KERNEL_GONE;
+	if (sched_setscheduler(pid, idle ? SCHED_IDLE : SCHED_OTHER, &param) == 0)
+		return LS_KERNEL_DONE;
+	return kernel_error(pid);
+}
+
+/* True if the group's nice value would count; else why says why not. */
+static bool
+autogroup_counts(char *why)
+{
+	char		path[MAXPGPATH];
+	char		buf[64];
+	char		group[LS_CGROUP_NAME_SIZE];
+
+	snprintf(path, sizeof(path), "%s/self/autogroup", ls_proc_root);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+	{
+		snprintf(why, LS_TEXT_SIZE, "no %s", path);
+		return false;
+	}
+	snprintf(path, sizeof(path), "%s/sys/kernel/sched_autogroup_enabled", ls_proc_root);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0 || buf[0] != '1')
+	{
+		strlcpy(why, "kernel.sched_autogroup_enabled is not 1", LS_TEXT_SIZE);
+		return false;
+	}
+	if (ls_cgroup_owns_cpu(group))
+	{
+		snprintf(why, LS_TEXT_SIZE, "cgroup \"%s\" schedules this server's CPU", group);
+		return false;
+	}
+	return true;
+}
+
+static bool
+idle_policy_can_be_undone(long *limit, long *needed)
+{
+	struct rlimit rl;
+
+	/* RLIMIT_NICE counts 20 - nice */
+	*needed = 20 - getpriority(PRIO_PROCESS, 0);
+	*limit = 0;
+	if (getrlimit(RLIMIT_NICE, &rl) != 0)
+		return false;
+	*limit = rl.rlim_cur == RLIM_INFINITY ? 40 : (long) rl.rlim_cur;
+	return *limit >= *needed;
+}
+
+/*
+ * Which of the two methods works here. detail (LS_TEXT_SIZE bytes) says why, in
+ * words for lockstep_stat_priority.
+ */
+LsPriorityMethod
+ls_sched_detect(bool allow_irreversible, char *detail)
+{
+	char		why[LS_TEXT_SIZE];
+	long		limit;
+	long		needed;
+	pg_atomic_uint32 self;
+
+	pg_atomic_init_u32(&self, (uint32) MyProcPid);
+	if (autogroup_counts(why))
+	{
+		/* a write that changes nothing tells whether writes are allowed */
+		if (ls_sched_autogroup(MyProcPid, LS_NICE_NORMAL, &self) != LS_KERNEL_REFUSED)
+		{
+			snprintf(detail, LS_TEXT_SIZE, "scheduling groups of reading sessions get nice %d",
+					 LS_NICE_LOW);
+			return LS_METHOD_AUTOGROUP;
+		}
+		snprintf(detail, LS_TEXT_SIZE,
+				 "autogroup is in force but %s/PID/autogroup cannot be written: %s",
+				 ls_proc_root, strerror(errno));
+		return LS_METHOD_NONE;
+	}
+
+	if (idle_policy_can_be_undone(&limit, &needed))
+	{
+		snprintf(detail, LS_TEXT_SIZE, "SCHED_IDLE for reading sessions, as %.180s", why);
+		return LS_METHOD_SCHED_IDLE;
+	}
+	if (allow_irreversible)
+	{
+		snprintf(detail, LS_TEXT_SIZE,
+				 "SCHED_IDLE for reading sessions, not undone before they reconnect; %.150s", why);
+		return LS_METHOD_SCHED_IDLE;
+	}
+	snprintf(detail, LS_TEXT_SIZE,
+			 "%.120s, and SCHED_IDLE could not be undone: RLIMIT_NICE is %ld, needs %ld (systemd: LimitNICE=+0)",
+			 why, limit, needed);
+	return LS_METHOD_NONE;
+}
+
+/* Cores that this server may use: its affinity, and its cgroup's CPU quota. */
+int
+ls_sched_cores(void)
+{
+	cpu_set_t	set;
+	int			cores;
+	int			quota = ls_cgroup_cpu_quota();
+
+	CPU_ZERO(&set);
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		cores = CPU_COUNT(&set);
+	else
+		cores = (int) sysconf(_SC_NPROCESSORS_ONLN);
+	if (quota > 0)
+		cores = Min(cores, quota);
+	return Max(cores, 1);
+}
+
+/* CPU time that a process has used, in ns; -1 if it is gone. */
+int64
+ls_sched_cpu_ns(int pid)
+{
+	clockid_t	clock;
+	struct timespec t;
+
+	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
+		return -1;
+	return (int64) t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+/* The kernel's letter for a process's state: R, S, D ...; 0 if unknown. */
+char
+ls_sched_state(int pid)
+{
+	char		path[MAXPGPATH];
+	char		buf[512];
+	char	   *paren;
+
+	snprintf(path, sizeof(path), "%s/%d/stat", ls_proc_root, pid);
+	if (ls_read_small_file(path, buf, sizeof(buf)) <= 0)
+		return 0;
+	paren = strrchr(buf, ')');
+	if (paren == NULL || paren[1] != ' ')
+		return 0;
+	return paren[2];
+}

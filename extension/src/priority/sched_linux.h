@@ -1,0 +1,39 @@
+/*
+ * sched_linux.h - what Linux says about processes and does to their priority.
+ */
+#ifndef LOCKSTEP_SCHED_LINUX_H
+#define LOCKSTEP_SCHED_LINUX_H
+
+#include "port/atomics.h"
+
+/* Why and how the controller can or cannot demote. */
+typedef enum LsPriorityMethod
+{
+	LS_METHOD_NONE,
+	LS_METHOD_AUTOGROUP,
+	LS_METHOD_SCHED_IDLE
+} LsPriorityMethod;
+
+typedef enum LsKernelAnswer
+{
+	LS_KERNEL_DONE,
+	LS_KERNEL_LATER,			/* rate limit: try again in 100 ms */
+	LS_KERNEL_GONE,				/* no such process any more */
+	LS_KERNEL_REFUSED			/* errno says why */
+} LsKernelAnswer;
+
+/* Autogroup nice value of a demoted session and of a normal one. */
+#define LS_NICE_LOW 19
+#define LS_NICE_NORMAL 0
+
+extern LsPriorityMethod ls_sched_detect(bool allow_irreversible, char *detail);
+extern LsKernelAnswer ls_sched_autogroup(int pid, int nice,
+										 const pg_atomic_uint32 *still_pid);
+extern LsKernelAnswer ls_sched_policy(int pid, bool idle,
+									  const pg_atomic_uint32 *still_pid);
+extern int	ls_sched_cores(void);
+extern int64 ls_sched_cpu_ns(int pid);
+extern char ls_sched_state(int pid);
+extern int	ls_read_small_file(const char *path, char *buf, int size);
+
+#endif							/* LOCKSTEP_SCHED_LINUX_H */

@@ -1,0 +1,176 @@
+/*
+ * replay_lag.c - how far replay is behind what this standby has received.
+ *
+ * The controller notes when each stretch of WAL was received and flushed; the
+ * age of the oldest stretch not yet replayed is the lag. It is the standby's
+ * own clock and only what has arrived, so an idle primary, a slow network or a
+ * wrong clock is not lag here.
+ *
+ * WAL can be flushed up to the middle of a record, and on an idle primary the
+ * rest may come much later. So WAL that is received but not replayed is not
+ * lag while the startup process sleeps waiting for more, from the walreceiver
+ * or until it tries again to start one. Its wait event alone does not tell: a
+ * starved startup process has been woken but still reports that wait. The
+ * kernel's state of the process tells.
+ *
+ * Runs in the controller. Shared state: LsLagShared, read by views and by the
+ * gate. Crash: measured anew. Promotion: the controller sets the lag to zero.
+ */
+#include "postgres.h"
+
+#include "access/xlogrecovery.h"
+#include "replication/walreceiver.h"
+#include "utils/timestamp.h"
+#include "utils/wait_event.h"
+
+#include "compat.h"
+#include "replay/replay_lag.h"
+#include "replay/startup_process.h"
+
+/* Stretches of WAL remembered; when full, every second one is forgotten. */
+#define ARRIVALS 4096
+/* How long startup must have slept for lack of WAL: then it is no lag. */
+#define ASLEEP_US INT64CONST(20000)
+/* startup waits in short stretches; with none for this long a conflict ended */
+#define CONFLICT_OVER_US INT64CONST(50000)
+
+LsLagShared *ls_lag = NULL;
+
+typedef struct Arrival
+{
+	XLogRecPtr	end;
+	int64		at;
+} Arrival;
+
+/* controller only; oldest first */
+static Arrival arrivals[ARRIVALS];
+static int	narrivals = 0;
+static XLogRecPtr last_received = InvalidXLogRecPtr;
+static XLogRecPtr last_replayed = InvalidXLogRecPtr;
+static int64 asleep_since = 0;
+
+/* controller only; the conflict that startup is waiting for now */
+static uint32 conflict_now = 0;
+static int64 conflict_began = 0;
+static int64 conflict_seen = 0;
+
+void
+ls_lag_init_shared(void)
+{
+	pg_atomic_init_u64(&ls_lag->lag_us, 0);
+	pg_atomic_init_u64(&ls_lag->conflicts, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_event, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_at, 0);
+	pg_atomic_init_u64(&ls_lag->conflict_us, 0);
+	pg_atomic_init_u64(&ls_lag->reset_at, (uint64) GetCurrentTimestamp());
+}
+
+static void
+note_arrival(XLogRecPtr end, int64 now)
+{
+	if (narrivals == ARRIVALS)
+	{
+		for (int i = 0; i < ARRIVALS / 2; i++)
+			arrivals[i] = arrivals[i * 2];
+		narrivals = ARRIVALS / 2;
+	}
+	arrivals[narrivals].end = end;
+	arrivals[narrivals].at = now;
+	narrivals++;
+}
+
+static void
+forget_replayed(XLogRecPtr replayed)
+{
+	int			done = 0;
+
+	while (done < narrivals && arrivals[done].end <= replayed)
+		done++;
+	if (done > 0)
+	{
+		narrivals -= done;
+		memmove(arrivals, arrivals + done, narrivals * sizeof(Arrival));
+	}
+}
+
+/* Has startup used up everything that it can replay of what was received? */
+static bool
+startup_wants_more(bool moved, int64 now)
+{
+	uint32		event = ls_startup_wait_event();
+
+	/* if it is runnable it has been woken, whatever its wait event says */
+	if (moved || ls_startup_is_runnable() ||
+		(event != WAIT_EVENT_RECOVERY_WAL_STREAM &&
+		 event != WAIT_EVENT_RECOVERY_RETRIEVE_RETRY_INTERVAL))
+	{
+		asleep_since = 0;
+		return false;
+	}
+	if (asleep_since == 0)
+		asleep_since = now;
+	return now - asleep_since >= ASLEEP_US;
+}
+
+static bool
+is_conflict(uint32 event)
+{
+	uint32		class = event & 0xFF000000U;
+
+	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
+}
+
+static void
+watch_conflicts(int64 now)
+{
+	uint32		event = ls_startup_wait_event();
+
+	if (!is_conflict(event))
+	{
+		if (now - conflict_seen > CONFLICT_OVER_US)
+			conflict_now = 0;
+		return;
+	}
+	conflict_seen = now;
+	if (event != conflict_now)
+	{
+		conflict_now = event;
+		conflict_began = now;
+		pg_atomic_fetch_add_u64(&ls_lag->conflicts, 1);
+		pg_atomic_write_u64(&ls_lag->conflict_event, event);
+		pg_atomic_write_u64(&ls_lag->conflict_at, (uint64) GetCurrentTimestamp());
+	}
+	pg_atomic_write_u64(&ls_lag->conflict_us, (uint64) Max(now - conflict_began, 0));
+}
+
+/* Controller: does replay wait for a query, now or a moment ago? */
+bool
+ls_replay_in_conflict(void)
+{
+	return conflict_now != 0;
+}
+
+/* Controller, each round while in recovery. */
+void
+ls_lag_step(int64 now)
+{
+	XLogRecPtr	received = GetWalRcvFlushRecPtr(NULL, NULL);
+	XLogRecPtr	replayed = GetXLogReplayRecPtr(NULL);
+	bool		moved = received != last_received || replayed != last_replayed;
+
+	if (received > last_received && received > replayed)
+		note_arrival(received, now);
+	else if (received < last_received)
+		narrivals = 0;			/* the walreceiver began again further back */
+	last_received = received;
+	last_replayed = replayed;
+
+	forget_replayed(replayed);
+	if (narrivals > 0 && startup_wants_more(moved, now))
+		narrivals = 0;
+	pg_atomic_write_u64(&ls_lag->lag_us,
+						narrivals == 0 ? 0 : (uint64) Max(now - arrivals[0].at, 0));
+	watch_conflicts(now);
+}

@@ -1,0 +1,55 @@
+/*
+ * session.h - one slot in shared memory for each process that can run queries.
+ *
+ * A session says in its slot what it is and what it asks for; the controller
+ * reads all slots in each round. There are MaxBackends slots, indexed like
+ * ProcGlobal->allProcs. The fields of one session lie together, so that two
+ * sessions seldom write to one cache line.
+ */
+#ifndef LOCKSTEP_SESSION_H
+#define LOCKSTEP_SESSION_H
+
+#include "port/atomics.h"
+
+/*
+ * Every field is written by the session itself, the owner, unless its comment
+ * names another writer.
+ */
+typedef struct LsSession
+{
+	pg_atomic_uint32 pid;		/* 0: slot not in use */
+
+	/* priority (priority/) */
+	pg_atomic_uint32 wants_low; /* 1: this session's reads may be demoted */
+	pg_atomic_uint32 heavy;		/* 1: its statements are long; written by the
+								 * controller, by a parallel worker for itself */
+	pg_atomic_uint32 statements;	/* top-level statements begun so far */
+	pg_atomic_uint32 sched;		/* LsSchedState; written by the controller,
+								 * reset by the owner */
+
+	/* gate (gate/) */
+	pg_atomic_uint32 gate;		/* LsGateState, which names the writers */
+	pg_atomic_uint32 in_ring;	/* 1: the queue has an entry of this session;
+								 * set by the owner, cleared by the process
+								 * that takes the entry */
+	pg_atomic_uint32 excepted;	/* 1: the capacity has one place more because
+								 * this session does not count; set by the
+								 * controller, cleared by the process that
+								 * takes that place back */
+	pg_atomic_uint64 inside_since;	/* ls_now_us() when the place was given;
+									 * written by the process that gave it */
+
+	/* wait for an LSN (wait/) */
+	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */
+} LsSession;
+
+extern LsSession *ls_sessions;
+extern int	ls_nsessions;
+extern LsSession *ls_my_session;	/* NULL: this process has no slot */
+
+extern void ls_sessions_init_shared(void);
+extern LsSession *ls_session_attach(void);
+extern bool ls_session_is_exempt(void);
+extern void ls_session_count_statement(void);
+
+#endif							/* LOCKSTEP_SESSION_H */

@@ -1,0 +1,143 @@
+/*
+ * settings.c - the lockstep.* settings.
+ *
+ * All are reloadable but lockstep.proc_root, with which the tests show the
+ * extension a kernel that refuses. docs/operations.md says when to change
+ * which setting.
+ */
+#include "postgres.h"
+
+#include <limits.h>
+
+#include "utils/guc.h"
+
+#include "state/settings.h"
+#include "wait/wait_lsn.h"
+
+bool		ls_enabled = true;
+bool		ls_replay_priority = true;
+bool		ls_priority_irreversible = false;
+int			ls_read_throttle = LS_THROTTLE_ON;
+int			ls_read_throttle_lag = 100;
+int			ls_read_throttle_min = 1;
+int			ls_read_throttle_max = 0;
+int			ls_read_throttle_turn = 20;
+int			ls_read_throttle_timeout = 0;
+int			ls_read_throttle_long_query = 1000;
+int			ls_wait_timeout = 10000;
+int			ls_wal_segments_ahead = 4;
+char	   *ls_wait_for_lsn = NULL;
+char	   *ls_proc_root = NULL;
+
+static const struct config_enum_entry throttle_modes[] = {
+	{"off", LS_THROTTLE_OFF, false},
+	{"log", LS_THROTTLE_LOG, false},
+	{"on", LS_THROTTLE_ON, false},
+	{NULL, 0, false}
+};
+
+/*
+ * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
+ * configuration file has the setting, every process that reads the file calls
+ * this, the startup process included: ARCHITECTURE.md, first invariant.
+ */
+static bool
+check_wait_for_lsn(char **newval, void **extra, GucSource source)
+{
+	XLogRecPtr	lsn;
+
+	if (*newval == NULL || **newval == '\0')
+		return true;
+	if (ls_parse_lsn(*newval, &lsn))
+		return true;
+
+	GUC_check_errdetail("A WAL position is two hexadecimal numbers, like 0/16B3748.");
+	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
+	return false;
+}
+
+static void
+define_throttle_settings(void)
+{
+	DefineCustomEnumVariable("lockstep.read_throttle",
+							 "Bounds how many read queries of a standby execute at once.",
+							 "\"log\" only says what \"on\" would have held back.",
+							 &ls_read_throttle, LS_THROTTLE_ON, throttle_modes,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_lag",
+							"Replay lag from which fewer read queries are let in.",
+							"0 leaves only the bound for the number of cores.",
+							&ls_read_throttle_lag, 100, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_min",
+							"Number of read queries that always may execute.",
+							NULL,
+							&ls_read_throttle_min, 1, 1, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_max",
+							"Number of read queries that may execute while nothing lags.",
+							"0 chooses it from the cores that the server may use.",
+							&ls_read_throttle_max, 0, 0, 262143,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_long_query",
+							"A read query that has executed for so long makes room for another.",
+							"Only while replay does not lag. 0 never makes room.",
+							&ls_read_throttle_long_query, 1000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_turn",
+							"Longest time that a session keeps its place while others wait.",
+							"0 lets another session in after each query.",
+							&ls_read_throttle_turn, 20, 0, 60000,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_timeout",
+							"Longest time that a read query is held back before it fails.",
+							"0 waits without limit.",
+							&ls_read_throttle_timeout, 0, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+}
+
+void
+ls_define_settings(void)
+{
+	DefineCustomBoolVariable("lockstep.enabled",
+							 "Turns replay priority and read throttle on; off is as if stock.",
+							 NULL,
+							 &ls_enabled, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.replay_priority",
+							 "Runs the read queries of a standby at a lower priority than replay.",
+							 NULL,
+							 &ls_replay_priority, true,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.priority_irreversible",
+							 "Lowers priorities even where the kernel will not raise them again.",
+							 "After promotion such sessions stay slow until they reconnect.",
+							 &ls_priority_irreversible, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_throttle_settings();
+	DefineCustomIntVariable("lockstep.wal_segments_ahead",
+							"Number of WAL segments that a standby creates before they are received.",
+							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
+							&ls_wal_segments_ahead, 4, 0, 64,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.wait_timeout",
+							"Longest time that SET lockstep.wait_for_lsn waits.",
+							"0 waits without limit.",
+							&ls_wait_timeout, 10000, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.wait_for_lsn",
+							   "SET returns once the standby has replayed this WAL position.",
+							   NULL,
+							   &ls_wait_for_lsn, "",
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   check_wait_for_lsn, NULL, NULL);
+	DefineCustomStringVariable("lockstep.proc_root",
+							   "Where procfs is mounted (for tests).",
+							   NULL,
+							   &ls_proc_root, "/proc",
+							   PGC_POSTMASTER,
+							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
+							   NULL, NULL, NULL);
+
+	MarkGUCPrefixReserved("lockstep");
+}

@@ -1,0 +1,31 @@
+/*
+ * settings.h - the values of the lockstep.* settings.
+ */
+#ifndef LOCKSTEP_SETTINGS_H
+#define LOCKSTEP_SETTINGS_H
+
+typedef enum LsThrottleMode
+{
+	LS_THROTTLE_OFF,
+	LS_THROTTLE_LOG,
+	LS_THROTTLE_ON
+} LsThrottleMode;
+
+extern bool ls_enabled;
+extern bool ls_replay_priority;
+extern bool ls_priority_irreversible;
+extern int	ls_read_throttle;
+extern int	ls_read_throttle_lag;
+extern int	ls_read_throttle_min;
+extern int	ls_read_throttle_max;
+extern int	ls_read_throttle_timeout;
+extern int	ls_read_throttle_long_query;
+extern int	ls_read_throttle_turn;
+extern int	ls_wait_timeout;
+extern int	ls_wal_segments_ahead;
+extern char *ls_wait_for_lsn;
+extern char *ls_proc_root;
+
+extern void ls_define_settings(void);
+
+#endif							/* LOCKSTEP_SETTINGS_H */
