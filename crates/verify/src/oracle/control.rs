@@ -1,6 +1,6 @@
 //! What a control file says, as the package's own `pg_controldata` reads it.
 //!
-//! Its text under `LC_ALL=C` is the same from 15 to 18 for the lines used here, and it
+//! Its text under `LC_ALL=C` is the same from 15 to 19 for the lines used here, and it
 //! checks the file's version and CRC. Every warning of it is a refusal.
 
 use std::fmt;
