@@ -10,7 +10,7 @@ use crate::trial::Variant;
 /// Which servers to use.
 #[derive(Debug, Clone, Args)]
 pub struct ServerArgs {
-    /// PostgreSQL major, 15 to 18, from /usr/lib/postgresql
+    /// PostgreSQL major, 15 to 19, from /usr/lib/postgresql
     #[arg(
         long,
         value_name = "MAJOR",

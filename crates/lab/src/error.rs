@@ -34,8 +34,8 @@ impl fmt::Display for ServerId {
 
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A server major outside 15 to 18.
-    #[error("PostgreSQL {0} is not supported; choose 15, 16, 17 or 18")]
+    /// A server major outside 15 to 19.
+    #[error("PostgreSQL {0} is not supported; choose 15, 16, 17, 18 or 19")]
     UnsupportedMajor(String),
     /// The server's programs are not installed.
     #[error(

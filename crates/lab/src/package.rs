@@ -7,7 +7,7 @@ use std::str::FromStr;
 use crate::{LabError, Result};
 
 /// Majors that Lockstep supports.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
+pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
 
 /// Debian's packages install each major in a folder of its own below this one.
 pub const SERVERS: &str = "/usr/lib/postgresql";
@@ -85,8 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn majors_outside_15_to_18_are_refused() {
-        for text in ["14", "19", "0", "-1", "", "15.3", "abc", "99999999999"] {
+    fn majors_outside_15_to_19_are_refused() {
+        for text in ["14", "20", "0", "-1", "", "15.3", "abc", "99999999999"] {
             assert!(text.parse::<Major>().is_err(), "{text}");
         }
         for major in SUPPORTED {

@@ -383,7 +383,7 @@ fn refuse_unsuitable(facts: &SourceFacts) -> Result<SegmentSize> {
     let unsuitable = |reason: String| Err(PlayerError::Unsuitable(reason));
     if segment::magic(facts.major).is_none() {
         return unsuitable(format!(
-            "it is PostgreSQL {}, and 15 to 18 are supported",
+            "it is PostgreSQL {}, and 15 to 19 are supported",
             facts.version
         ));
     }

@@ -176,7 +176,7 @@ impl Facts {
     fn check(&self) -> std::result::Result<(), String> {
         if magic(self.major).is_none() {
             return Err(format!(
-                "it is of PostgreSQL {}, and 15 to 18 are supported",
+                "it is of PostgreSQL {}, and 15 to 19 are supported",
                 self.major
             ));
         }
@@ -477,7 +477,7 @@ mod tests {
             change(&mut changed);
             Facts::from_json(&changed.to_json().unwrap()).unwrap_err()
         };
-        assert!(refused(&|f| f.major = 14).contains("15 to 18"));
+        assert!(refused(&|f| f.major = 14).contains("15 to 19"));
         assert!(refused(&|f| f.end = f.start).contains("order"));
         assert!(refused(&|f| f.start = Lsn::from(0)).contains("order"));
         assert!(refused(&|f| f.pace.reverse()).contains("pace"));

@@ -87,6 +87,7 @@ pub fn magic(major: u32) -> Option<u16> {
         16 => Some(0xD113),
         17 => Some(0xD116),
         18 => Some(0xD118),
+        19 => Some(0xD122),
         _ => None,
     }
 }

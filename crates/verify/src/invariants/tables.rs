@@ -70,11 +70,7 @@ impl Table {
 
 /// Drops and creates the tables on a primary.
 pub fn prepare(primary: &Server) -> Result<()> {
-    // Callers wait until standbys have replayed what is flushed, so commits must flush.
-    let mut sql = format!(
-        "SET synchronous_commit = on; DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; \
-         CREATE SCHEMA {SCHEMA};"
-    );
+    let mut sql = format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA};");
     for Table { name, .. } in TABLES {
         sql.push_str(&format!(
             "CREATE TABLE {SCHEMA}.{name} (id bigserial PRIMARY KEY, k int NOT NULL, \

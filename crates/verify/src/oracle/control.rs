@@ -1,6 +1,6 @@
 //! Reads a control file with the package's own `pg_controldata`.
 //!
-//! With `LC_ALL=C` the lines used here are the same from 15 to 18. pg_controldata checks the
+//! With `LC_ALL=C` the lines used here are the same from 15 to 19. pg_controldata checks the
 //! file's version and CRC; any warning from it is an error here.
 
 use std::fmt;

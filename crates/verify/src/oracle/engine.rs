@@ -16,7 +16,7 @@ use crate::oracle::folder::Found;
 use crate::oracle::mask;
 use crate::oracle::node::Node;
 use crate::oracle::page::{self, PAGE_SIZE, PageKind, Place};
-use crate::oracle::wal::Required;
+use crate::oracle::wal::{Needed, Required};
 use crate::oracle::{CompareOptions, Comparison, FreeSpace};
 
 /// Pages that are read from each side at a time.
@@ -263,7 +263,7 @@ impl Engine<'_> {
         fork: &RelationFork,
         segment: u32,
         mut sources: (Source, Source),
-        required: &HashMap<u32, Lsn>,
+        required: &HashMap<u32, Needed>,
     ) -> Result<()> {
         let files = [&sources.0, &sources.1];
         self.comparison.files += files.iter().filter(|source| source.file.is_some()).count() as u64;
@@ -314,14 +314,27 @@ impl Engine<'_> {
     }
 
     /// Compares a page that both sides have.
-    fn page(&mut self, fork: &RelationFork, block: u32, a: &Page, b: &Page, record: Option<&Lsn>) {
+    fn page(
+        &mut self,
+        fork: &RelationFork,
+        block: u32,
+        a: &Page,
+        b: &Page,
+        needed: Option<&Needed>,
+    ) {
         let lsns = (page::lsn(a), page::lsn(b));
         let known = (Some(lsns.0), Some(lsns.1));
         let what = if let Some(side) = Side::of(lsns.0 > self.a.position, lsns.1 > self.b.position)
         {
             Some(What::Future { side })
-        } else if let Some(what) = record.and_then(|&record| self.behind(fork, block, lsns, record))
-        {
+        } else if let Some(what) = needed.and_then(|needed| {
+            let reached = |page: &Page, lsn: Lsn| match needed.or_zero && page::is_zero(page) {
+                true => needed.lsn,
+                false => lsn,
+            };
+            let reached = (reached(a, lsns.0), reached(b, lsns.1));
+            self.behind(fork, block, reached, needed.lsn)
+        }) {
             Some(what)
         } else if a == b {
             None

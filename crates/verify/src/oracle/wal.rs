@@ -56,15 +56,24 @@ struct Record<'a> {
     description: &'a str,
 }
 
-/// For each page the LSN that it must have at least.
+/// What a page must have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needed {
+    /// At least this LSN.
+    pub lsn: Lsn,
+    /// Or nothing at all: a page that was never used has no LSN, and its image leaves none.
+    pub or_zero: bool,
+}
+
+/// The LSN that pages must have at least.
 #[derive(Debug, Default)]
 pub(crate) struct Required {
-    pages: HashMap<RelationFork, HashMap<u32, Lsn>>,
+    pages: HashMap<RelationFork, HashMap<u32, Needed>>,
 }
 
 impl Required {
     /// Removes and returns the blocks of one fork. Each fork is needed only once.
-    pub fn take(&mut self, fork: &RelationFork) -> HashMap<u32, Lsn> {
+    pub fn take(&mut self, fork: &RelationFork) -> HashMap<u32, Needed> {
         self.pages.remove(fork).unwrap_or_default()
     }
 
@@ -78,7 +87,11 @@ impl Required {
                 for reference in references(record.description) {
                     if stamps(record, &reference) {
                         let blocks = self.pages.entry(reference.fork).or_default();
-                        blocks.insert(reference.block, end);
+                        let needed = Needed {
+                            lsn: end,
+                            or_zero: (record.manager, record.operation) == ("XLOG", "FPI"),
+                        };
+                        blocks.insert(reference.block, needed);
                     }
                 }
             }
@@ -127,6 +140,13 @@ fn stamps(record: &Record, reference: &BlockReference) -> bool {
         // Setting the all-visible flag sets the heap page's LSN only with checksums or
         // wal_log_hints.
         ("Heap2", "VISIBLE", 1) => false,
+        // Some minor releases name the page of the map whose bits they clear, and that keeps
+        // its LSN.
+        ("Heap" | "Heap2", operation, _)
+            if reference.fork.fork == Fork::Visibility && operation != "VISIBLE" =>
+        {
+            reference.image
+        }
         // The record of a new hint may hold no image of the page.
         ("XLOG", "FPI_FOR_HINT", _) => reference.image,
         // The record names this block only for the cleanup lock on the bucket's first page, or
@@ -421,6 +441,25 @@ mod tests {
         );
         assert!(stamps(&record, map) && !stamps(&record, heap));
         assert!(Record::parse("rmgr: Heap").is_none());
+    }
+
+    #[test]
+    fn a_page_of_the_map_keeps_its_lsn_when_bits_are_cleared() {
+        let stamped = |operation, description| {
+            let record = Record {
+                manager: "Heap",
+                length: 54,
+                start: Lsn::from(0x300_0028),
+                operation,
+                description,
+            };
+            references(description)
+                .map(|reference| stamps(&record, &reference))
+                .collect::<Vec<_>>()
+        };
+        let both = ", blkref #0: rel 1663/5/9 blk 3, blkref #1: rel 1663/5/9 fork vm blk 0";
+        assert_eq!(stamped("INSERT", both), [true, false]);
+        assert_eq!(stamped("INSERT", &format!("{both} FPW")), [true, true]);
     }
 
     #[test]
