@@ -85,12 +85,12 @@ pub fn settings_text(variant: Variant, set: &[(String, String)]) -> Option<Strin
     Some(settings.join(" "))
 }
 
-/// The same as options of a command.
+/// Settings as options of a command.
 pub fn set_options(set: &[(String, String)]) -> String {
     set.iter().map(|(n, v)| format!(" --set {n}={v}")).collect()
 }
 
-/// Values of an option that takes several.
+/// Several values of one option.
 pub fn joined<T: ToString>(values: impl IntoIterator<Item = T>) -> String {
     let values: Vec<String> = values.into_iter().map(|value| value.to_string()).collect();
     values.join(",")

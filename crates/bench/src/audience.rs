@@ -1,24 +1,25 @@
-//! Who is told how a run goes: the library says what happens, whoever starts a run shows it.
+//! What a run tells while it goes on. This crate only tells; the program that starts a run
+//! decides how to show it.
 
 use std::time::Duration;
 
 use crate::trial::{Stage, Tick};
 
-/// Hears of a run while it goes on.
+/// Is told how a run goes.
 pub trait Audience {
-    /// What is ahead, before anything else is said.
+    /// What the run is made of. Comes first.
     fn expect(&mut self, ahead: Ahead);
     /// One line about the run.
     fn say(&mut self, line: &str);
     /// A step or trial begins.
     fn begin(&mut self, name: &str);
-    /// It is over, with one line about what came of it.
+    /// The step or trial is over. `result` is one line.
     fn end(&mut self, result: &str);
     /// A stage of a trial begins.
     fn stage(&mut self, stage: Stage);
-    /// A moment of a trial; twice a second under load.
+    /// Figures of a trial, twice a second under load.
     fn tick(&mut self, tick: &Tick);
-    /// The run is over; only its result is still to come.
+    /// The run is over; only its result follows.
     fn finish(&mut self);
     /// One line of the result.
     fn result(&mut self, line: &str);
@@ -27,7 +28,7 @@ pub trait Audience {
 /// What a run is made of.
 #[derive(Debug, Clone)]
 pub enum Ahead {
-    /// As many steps, each of which takes about as long as the others.
+    /// This many steps of about the same length.
     Steps(usize),
     /// Trials, whose load has a known length.
     Trials(Trials),
@@ -36,9 +37,8 @@ pub enum Ahead {
 /// Trials one after the other.
 #[derive(Debug, Clone)]
 pub struct Trials {
-    /// Each trial, in order.
     pub phases: Vec<Phase>,
-    /// A first guess of what each takes before its load.
+    /// A first guess of how long each trial takes before its load.
     pub preparation: Duration,
     /// The part of each load that is not measured.
     pub warmup: Duration,
@@ -48,6 +48,6 @@ pub struct Trials {
 #[derive(Debug, Clone)]
 pub struct Phase {
     pub name: String,
-    /// How long its load runs, measured or not.
+    /// How long its load runs, warm-up included.
     pub load: Duration,
 }

@@ -30,11 +30,11 @@ pub type TurnOf<B> = Turn<<B as Benchmark>::Case, <B as Benchmark>::Variant>;
 pub enum Order {
     /// All rounds of a case, its variants in turn, before the next case.
     CaseByCase,
-    /// All cases in each round. No case is complete before the last round, so rows go into
-    /// the file as they come.
+    /// All cases in each round. As no case is complete before the last round, each row is
+    /// written as soon as it is measured.
     SideBySide,
-    /// As [`Order::CaseByCase`]; every other round begins with the last variant, since
-    /// whichever comes first must not win by it.
+    /// As [`Order::CaseByCase`], but every other round begins with the last variant, so that
+    /// being first is no advantage.
     TurnAbout,
 }
 
@@ -53,8 +53,8 @@ pub struct Plot {
     pub svg: String,
 }
 
-/// A measurement of several variants, stock PostgreSQL among them, in one or more cases. What
-/// implements it is its arguments; one line in [`crate::benchmarks`] makes it a command.
+/// A measurement of several variants in one or more cases. It is implemented by its arguments,
+/// and a line in [`crate::benchmarks`] makes it a command.
 pub trait Benchmark: Args {
     /// Name of the command and of the results file.
     const NAME: &'static str;
@@ -64,11 +64,11 @@ pub trait Benchmark: Args {
     type Variant: Copy + Named;
     /// What one turn measures, as keys of a row.
     type Figures: Figures;
-    /// Servers and whatever else stays from one turn to the next.
+    /// Servers, recordings and the like, which stay from one turn to the next.
     type Scene;
 
     fn place(&self) -> &PlaceArgs;
-    /// The options with every choice spelled out, wherever it came from.
+    /// The command's options, with defaults spelled out.
     fn options(&self) -> String;
     /// Megabytes of free space that a run may need.
     fn space_mb(&self) -> u64;
@@ -80,7 +80,7 @@ pub trait Benchmark: Args {
     fn rounds(&self) -> u32;
     /// The cases to run, in order.
     fn cases(&self) -> Vec<Self::Case>;
-    /// A case in results. Cases of one name are one there.
+    /// The name of a case in results, where cases of the same name are one case.
     fn case_name(&self, case: &Self::Case) -> String;
     /// The variants to run, in order.
     fn variants(&self, case: &Self::Case) -> Vec<Self::Variant>;
@@ -111,12 +111,12 @@ pub trait Benchmark: Args {
         }
     }
 
-    /// What the audience is to expect.
+    /// What the run is made of, for its audience.
     fn ahead(&self, plan: &[TurnOf<Self>]) -> Ahead {
         Ahead::Steps(plan.len())
     }
 
-    /// What is said of the conditions before the first turn.
+    /// A line about the conditions, before the first turn.
     fn conditions(&self) -> Option<String> {
         None
     }
@@ -124,7 +124,7 @@ pub trait Benchmark: Args {
     /// Starts what all turns need.
     fn open(&self, site: Site<'_>, audience: &mut dyn Audience) -> Result<Self::Scene>;
 
-    /// Readies a case whose turns are next.
+    /// Readies a case before its turns.
     fn enter(
         &self,
         _site: Site<'_>,
@@ -135,7 +135,7 @@ pub trait Benchmark: Args {
         Ok(())
     }
 
-    /// A turn as people see it.
+    /// The name of a turn for people.
     fn label(&self, _scene: &Self::Scene, turn: &TurnOf<Self>) -> String {
         let case = self.case_name(&turn.case);
         format!("{case} {} {}", turn.round, turn.variant.name())
@@ -150,10 +150,10 @@ pub trait Benchmark: Args {
         audience: &mut dyn Audience,
     ) -> Result<Self::Figures>;
 
-    /// What came of a turn, in one line.
+    /// The result of a turn in one line.
     fn line(&self, figures: &Self::Figures) -> String;
 
-    /// The names of the cases that a turn is a row of: its own, unless others share it.
+    /// The names of the cases that get a row from a turn: only its own, unless cases share turns.
     fn counts_for(&self, turn: &TurnOf<Self>) -> Vec<String> {
         vec![self.case_name(&turn.case)]
     }
@@ -176,7 +176,7 @@ pub trait Benchmark: Args {
     /// The one figure to look at first.
     fn headline(&self, results: &Results<Self::Figures>) -> Option<Headline>;
 
-    /// Columns of the table; without any there is none.
+    /// Columns of the table. Without columns there is no table.
     fn columns(&self) -> Vec<Column<Self::Figures>> {
         vec![]
     }
@@ -188,7 +188,7 @@ pub trait Benchmark: Args {
         results.each(names.map(|case| (case, ["stock", "lockstep"])))
     }
 
-    /// What is said after the table.
+    /// Lines after the table.
     fn remarks(&self, _results: &Results<Self::Figures>) -> Vec<String> {
         vec![]
     }

@@ -13,7 +13,7 @@ use crate::tpcc::TpccError;
 
 pub type Result<T, E = BenchError> = std::result::Result<T, E>;
 
-/// Whatever stopped a benchmark.
+/// What stopped a benchmark.
 #[derive(Debug, thiserror::Error)]
 pub enum BenchError {
     #[error(transparent)]
@@ -34,7 +34,7 @@ pub enum BenchError {
         "{path} holds something else than results of bench {name}; move it away or choose another folder"
     )]
     OtherResults { path: PathBuf, name: String },
-    /// What was measured or is asked for makes no sense, in words that say what to do.
+    /// A measurement that cannot be used, or arguments that cannot work together, in words.
     #[error("{0}")]
     Unusable(String),
 }
@@ -46,7 +46,7 @@ impl BenchError {
         move |source| failed(source).into()
     }
 
-    /// A turn came before what its case needs.
+    /// A turn began before its case was readied.
     pub(crate) fn not_readied() -> Self {
         Self::Unusable("the case has not been readied".to_owned())
     }
@@ -56,7 +56,7 @@ impl BenchError {
         match self {
             Self::Lab(error) => error.role(),
             Self::Player(error) => error.role(),
-            // Whichever server was named is what the command works on: its source.
+            // TPC-C works on one server, which may be a standby: it is the source.
             Self::Tpcc(error) if error.is_refusal() => Some(Role::Primary),
             _ => None,
         }

@@ -14,7 +14,7 @@ pub struct Host {
     /// Started again as the lab's reaper, with the argument `reap`, and as a relay, with
     /// `relay` and its options.
     pub program: PathBuf,
-    /// Ends the program after a signal, whose number it gets. All servers are gone by then.
+    /// Called with the number of a signal, after all servers have been stopped; ends the program.
     pub interrupted: fn(i32),
 }
 
@@ -41,7 +41,7 @@ impl Host {
     }
 }
 
-/// An absolute path, for people who look for a file.
+/// An absolute path, which people need to find a file.
 pub fn absolute(path: &Path) -> PathBuf {
     std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf())
 }

@@ -49,11 +49,11 @@ pub struct SeriesRow {
 /// Everything that one benchmark has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results<F> {
-    /// The benchmark.
+    /// Of the benchmark.
     pub name: String,
     /// The command that measured last.
     pub command: String,
-    /// What was measured last: a commit, with `-dirty` if it was changed.
+    /// The commit that was measured last, with `-dirty` if files were changed.
     pub commit: String,
     pub machine: String,
     /// When the last row was measured.
@@ -77,8 +77,8 @@ pub struct Headline {
     pub ratio: Option<f64>,
 }
 
-/// How many times `better` is `worse`, to so many digits after the point; None where `worse`
-/// is zero.
+/// `better` divided by `worse`, rounded to `digits` digits after the point; None where `worse` is
+/// zero.
 pub fn ratio(better: f64, worse: f64, digits: i32) -> Option<f64> {
     let scale = 10_f64.powi(digits);
     (worse > 0.0).then(|| (better / worse * scale).round() / scale)
@@ -166,7 +166,7 @@ impl<F: Figures> Results<F> {
         replay_lag::median(rows.filter_map(|row| value(&row.figures).into()))
     }
 
-    /// The same of Lockstep and of stock PostgreSQL, if both have been measured.
+    /// Lockstep's median and stock PostgreSQL's, if both have been measured.
     pub fn ours_and_stock<V: Into<Option<f64>>>(
         &self,
         case: &str,
@@ -176,7 +176,7 @@ impl<F: Figures> Results<F> {
         Some((ours, self.median(case, "stock", &value)?))
     }
 
-    /// Writes the whole file, or leaves the old one as it was.
+    /// Writes the file. If that fails, the old file stays as it was.
     pub fn save(&self, path: &Path) -> Result<()> {
         let unfinished = path.with_extension("json.new");
         fs::write(&unfinished, self.text()?)
@@ -184,7 +184,7 @@ impl<F: Figures> Results<F> {
             .map_err(BenchError::io("write", path))
     }
 
-    /// The file.
+    /// What the file contains.
     pub fn text(&self) -> Result<String> {
         let mut text = serde_json::to_string_pretty(self)
             .map_err(|error| BenchError::Unusable(format!("results cannot be written: {error}")))?;

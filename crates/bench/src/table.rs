@@ -53,7 +53,7 @@ impl<'r, F: Figures> Group<'r, F> {
         )
     }
 
-    /// The same over the rows of the group's case that a variant has.
+    /// Median of a figure over the rows of another variant in the group's case.
     pub fn median_of<V: Into<Option<f64>>>(
         &self,
         variant: &str,
@@ -103,20 +103,19 @@ enum Cell<F> {
     },
 }
 
-/// One column.
 #[derive(Debug)]
 pub struct Column<F> {
     head: &'static str,
     cell: Cell<F>,
 }
 
-/// A column of whatever a group says.
+/// A column whose cells are made from the whole group.
 pub fn column<F>(head: &'static str, cell: fn(&Group<'_, F>) -> Option<String>) -> Column<F> {
     let cell = Cell::Group(cell);
     Column { head, cell }
 }
 
-/// A column of the median of a figure over a group's rows.
+/// A column of medians: cells show the median of a figure over the group's rows.
 pub fn median<F>(
     head: &'static str,
     value: fn(&F) -> Option<f64>,

@@ -1,4 +1,4 @@
-//! One trial: fresh data, a fresh standby, load on both ends, and what came of it.
+//! One trial: fresh data, a fresh standby, load on both ends, and what is measured.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -110,9 +110,7 @@ impl Size {
 /// One trial.
 #[derive(Debug, Clone)]
 pub struct TrialSpec {
-    /// Which standby.
     pub variant: Variant,
-    /// Data and clients.
     pub size: Size,
     /// What the readers do.
     pub read: Workload,
@@ -126,14 +124,14 @@ pub struct TrialSpec {
     pub series_every: Duration,
 }
 
-/// Where a trial is.
+/// A part of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Loading fresh data into the primary.
     LoadData,
     /// Copying the primary and letting the copy catch up.
     MakeStandby,
-    /// Load runs, nothing is measured.
+    /// Load that is not measured.
     WarmUp,
     /// The measurement.
     Measure,
@@ -178,18 +176,17 @@ pub struct SeriesPoint {
     pub bloat: Bloat,
 }
 
-/// What came of a trial.
+/// What a trial measured.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Length of the measurement as it was, seconds.
     pub seconds: f64,
-    /// Lag.
     pub lag: LagSummary,
     /// Lag over time.
     pub lag_slices: Vec<LagSlice>,
     /// Distance of neighbouring samples of the primary, 99th percentile, ms.
     pub primary_gap_p99_ms: f64,
-    /// The same of the standby.
+    /// Of the standby.
     pub standby_gap_p99_ms: f64,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
@@ -207,7 +204,7 @@ pub struct Outcome {
     pub bloat_start: Bloat,
     /// Bloat when it ended.
     pub bloat_end: Bloat,
-    /// The whole, point by point.
+    /// The measurement, point by point.
     pub series: Vec<SeriesPoint>,
 }
 
@@ -221,7 +218,7 @@ struct Measured {
 }
 
 impl Outcome {
-    /// What rows and the demo say of it.
+    /// What rows and the demo show.
     pub fn figures(&self) -> TrialFigures {
         TrialFigures {
             lag_p50_ms: self.lag.p50_ms,
@@ -238,7 +235,7 @@ impl Outcome {
     }
 }
 
-/// An outcome in few figures, whose keys carry their units.
+/// The figures of an outcome that rows and the demo show; the keys carry their units.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct TrialFigures {
     pub lag_p50_ms: f64,
@@ -256,7 +253,7 @@ pub struct TrialFigures {
 }
 
 impl TrialFigures {
-    /// As results have it.
+    /// With the precision of results.
     pub fn rounded(self) -> Self {
         Self {
             lag_p50_ms: rounded(self.lag_p50_ms),

@@ -19,8 +19,8 @@ use crate::{BenchError, Result};
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 1_500;
 
-/// By default, what a subscriber's flush takes is so many times its apply, and with the remedy
-/// they differ by no more than this factor.
+/// How many times as long a subscriber's flush is expected to take as its apply: by default at
+/// least HIDDEN, with the remedy at most REMEDIED.
 const HIDDEN: f64 = 20.0;
 const REMEDIED: f64 = 1.2;
 

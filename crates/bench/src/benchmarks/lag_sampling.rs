@@ -19,7 +19,7 @@ use crate::table::{Column, column, median};
 use crate::text::thousandths;
 use crate::{BenchError, Result};
 
-/// Variants: nobody watches, and a monitor as top and serve have it.
+/// Variants: not watched, and watched by a monitor as in top and serve.
 const WITHOUT: &str = "stock";
 const WITH: &str = "lockstep";
 

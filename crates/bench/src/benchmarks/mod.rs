@@ -79,14 +79,19 @@ benchmarks! {
 mod tests {
     use super::*;
     use crate::benchmark::TurnOf;
+    use crate::results::Results;
     use crate::table::Named;
     use std::path::Path;
 
-    /// Turns as `case variant round`.
-    fn turns<B: Benchmark>(options: &str) -> Vec<String> {
+    fn parsed<B: Benchmark>(options: &str) -> B {
         let command = B::augment_args(clap::Command::new("bench").no_binary_name(true));
         let matches = command.get_matches_from(options.split_whitespace());
-        let benchmark = B::from_arg_matches(&matches).unwrap();
+        B::from_arg_matches(&matches).unwrap()
+    }
+
+    /// Turns as `case variant round`.
+    fn turns<B: Benchmark>(options: &str) -> Vec<String> {
+        let benchmark: B = parsed(options);
         let line = |turn: &TurnOf<B>| {
             let case = benchmark.counts_for(turn).join("+");
             format!("{case} {} {}", turn.variant.name(), turn.round)
@@ -161,6 +166,22 @@ mod tests {
             .collect();
         assert_eq!(names, NAMES);
         command.debug_assert();
+    }
+
+    #[test]
+    fn the_recorded_plot_is_that_of_the_recorded_results() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
+        let results = Results::load(&folder.join("replay.json"), "replay").unwrap();
+        let results = results.unwrap();
+        let pg = results
+            .command
+            .split(' ')
+            .skip_while(|word| *word != "--pg");
+        let replay: replay::ReplayArgs = parsed(&format!("--pg {}", pg.skip(1).next().unwrap()));
+        let plot = replay.plot(&replay::ReplayScene::default(), "", &results);
+        let plot = plot.unwrap();
+        let recorded = std::fs::read_to_string(folder.join(plot.file)).unwrap();
+        assert_eq!(plot.svg, recorded);
     }
 
     #[test]

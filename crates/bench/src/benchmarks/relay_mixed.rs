@@ -71,7 +71,7 @@ pub struct MixedFigures {
     pub rows: u64,
     /// Large transactions.
     pub large: u32,
-    /// How long after the last write the last subscriber had it.
+    /// From the last write until all subscribers had it.
     pub behind_s: f64,
     pub lag_p50_ms: f64,
     pub lag_p99_ms: f64,

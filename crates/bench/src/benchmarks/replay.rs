@@ -83,6 +83,7 @@ pub struct ReplayFigures {
 }
 
 /// The recording that is played.
+#[derive(Default)]
 pub struct ReplayScene(Option<(Work, Recorded)>);
 
 impl Benchmark for ReplayArgs {
@@ -145,7 +146,7 @@ impl Benchmark for ReplayArgs {
     }
 
     fn open(&self, _site: Site<'_>, _audience: &mut dyn Audience) -> Result<ReplayScene> {
-        Ok(ReplayScene(None))
+        Ok(ReplayScene::default())
     }
 
     /// Records another kind of writes when it comes to that.

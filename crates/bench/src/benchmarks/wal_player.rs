@@ -29,7 +29,7 @@ const SPACE_MB_BASE: u64 = 1_500;
 /// What is written while WAL is recorded.
 const TABLE: &str = "lockstep_wal";
 
-/// Rows of one statement that writes WAL: some 25 MB of it.
+/// Rows of one statement, which writes about 25 MB of WAL.
 const ROWS: u32 = 40_000;
 
 /// What the WAL player sends to a receiver that throws everything away, and how it keeps a rate

@@ -105,7 +105,7 @@ pub struct Findings {
     pub scale: u32,
     pub warmup_s: u32,
     pub rows: Vec<PhaseFigures>,
-    /// View by view, row by row, at the end of the Lockstep phase.
+    /// Each view's rows at the end of the Lockstep phase.
     pub statistics: serde_json::Map<String, Value>,
     pub report: String,
     /// How to go on with the servers; only with --keep.
@@ -123,7 +123,7 @@ pub struct PhaseFigures {
 
 /// Runs the demo.
 pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<()> {
-    // Found out now rather than after minutes of work.
+    // An unusable path is refused now rather than after minutes of work.
     check_report_path(&args.report)?;
     let lab = host.open_lab(&args.server, true, SPACE_MB)?;
     let size = Size {
@@ -191,9 +191,9 @@ fn check_report_path(path: &Path) -> Result<()> {
     Ok(())
 }
 
-/// pgbench scale. After a checkpoint most WAL is full images of pages changed for the first
-/// time; with little data that ends halfway through a phase, and load that replay cannot
-/// keep up with at first becomes one that it can. So data grows with the duration.
+/// pgbench scale, which grows with the duration. After a checkpoint most WAL is images of pages
+/// that change for the first time. With little data these end halfway through a phase, and replay
+/// would then keep up with a load that was too much for it at first.
 fn scale(args: &DemoArgs) -> u32 {
     (args.duration * 4 / 3).clamp(SCALES.0, SCALES.1)
 }
@@ -251,7 +251,7 @@ fn phase(
     Ok((outcome, standby))
 }
 
-/// What the extension says about itself, whatever columns its views have.
+/// The extension's statistics, with the columns that its views happen to have.
 fn statistics(standby: &Server) -> Result<serde_json::Map<String, Value>> {
     let mut all = serde_json::Map::new();
     for view in VIEWS {

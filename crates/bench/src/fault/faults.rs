@@ -13,17 +13,15 @@ use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
 use crate::Result;
 
-/// How strongly.
+/// How strong a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strength {
-    /// Enough to show.
+    /// Just enough to be found.
     Mild,
-    /// Much.
     Strong,
 }
 
 impl Strength {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Mild, Self::Strong];
 
     fn choose<T>(self, mild: T, strong: T) -> T {
@@ -34,15 +32,14 @@ impl Strength {
     }
 }
 
-/// A way to lag.
+/// A way to make replication lag.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
-    /// Its name, for people and arguments.
     pub name: &'static str,
     cause: Cause,
-    /// Only looks like lag: healthy must be said all the same.
+    /// It only looks like lag: doctor must call the servers healthy.
     pub is_false: bool,
-    /// Seconds to watch it.
+    /// How many seconds doctor watches.
     pub seconds: u32,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
     missing: fn() -> Option<&'static str>,
@@ -73,7 +70,7 @@ const fn hurried(mut fault: Fault) -> Fault {
     fault
 }
 
-/// Begins some seconds after it was injected.
+/// A fault that shows only some seconds after it was injected.
 const fn late(mut fault: Fault) -> Fault {
     fault.seconds = 10;
     fault
@@ -84,7 +81,6 @@ const fn only_looks(mut fault: Fault) -> Fault {
     fault
 }
 
-/// All faults.
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
@@ -142,27 +138,27 @@ impl Fault {
         FAULTS.iter().find(|fault| fault.name == name)
     }
 
-    /// The cause that must be found for it.
+    /// The cause that doctor must find.
     pub fn cause(&self) -> Cause {
         self.cause
     }
 
-    /// Why it cannot be injected here, if it cannot.
+    /// Why the fault cannot be injected on this machine, if it cannot.
     pub fn missing(&self) -> Option<&'static str> {
         (self.missing)()
     }
 
-    /// Puts it upon the servers.
+    /// Begins the fault.
     pub fn inject(&self, lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
         (self.inject)(lab, stage, strength)
     }
 }
 
-/// Rows of about 1 kB into a table that is published.
+/// Inserts rows of about 1 kB into a published table.
 const PUBLISHED: &str =
     "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
-/// The same into one that is not.
+/// Inserts the same rows into a table that is not published.
 const UNPUBLISHED: &str =
     "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
@@ -174,7 +170,7 @@ fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Re
     Ok(())
 }
 
-/// A session that has run something and stays.
+/// Opens a session that runs `sql` and stays, and makes it the culprit.
 fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
     let server = stage.server(which);
     let refused = |error: ClientError| server.refused("refused a statement", &error);
@@ -187,7 +183,7 @@ fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Resu
 
 fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    // FIRST is a keyword there.
+    // Quoted, as FIRST is a keyword of synchronous_standby_names.
     injected.set(
         stage,
         Which::Primary,
@@ -241,7 +237,7 @@ fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     stage
         .primary
         .execute("DELETE FROM victim WHERE id BETWEEN 10 AND 20")?;
-    // A snapshot counts what runs, so the deletion must be over for it.
+    // The snapshot below must see the deletion as committed.
     stage.standby.catch_up(&stage.primary)?;
     hold(
         stage,
@@ -254,7 +250,7 @@ fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     Ok(injected)
 }
 
-/// A backlog and readers that take the core.
+/// A backlog, and readers that take the core.
 fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     backlog(stage, strength.choose(500_000, 1_000_000))?;
@@ -277,20 +273,20 @@ fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected>
     Ok(injected)
 }
 
-/// A backlog that is replayed from memory, by a process that gets a core whoever else wants it.
+/// A backlog that is replayed from memory, by a startup process that gets a core before all others.
 fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     let startup = stage.process(Which::Standby, "startup", None)?;
     injected.hurried = Some(Hurry::process(lab, startup)?);
-    // Some hundred thousand rows a second are replayed, and nobody may be looking yet in the
-    // first one.
+    // Several hundred thousand rows are replayed each second, and doctor may miss the first
+    // second.
     backlog(stage, strength.choose(3_000_000, 4_000_000))?;
     stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
 
-/// Pauses replay and lets rows of a table with three indexes pile up, in another database so
-/// that nobody decodes them.
+/// Pauses replay and inserts rows into a table with three indexes, in a database without
+/// subscriptions so that walsenders do not decode them.
 fn backlog(stage: &mut Stage, rows: u32) -> Result<()> {
     stage.execute_in(
         OTHER_DATABASE,
@@ -410,7 +406,7 @@ fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injec
     Ok(injected)
 }
 
-/// Pieces of WAL written until a slot is near its limit; so many are more than the limit.
+/// Most pieces of WAL written until a slot is near its limit: more than reach the limit.
 const MOST_FILLS: u32 = 50;
 
 fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
@@ -429,8 +425,8 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
             "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
         ))
     };
-    // The subscribers' slots move on with a checkpoint's records, and only the one that nobody
-    // uses stays so far behind.
+    // The subscribers' slots move on with a checkpoint's records; only slot `forgotten` stays
+    // behind.
     fill(70)?;
     stage.primary.execute("CHECKPOINT")?;
     // How much a slot may keep beyond the limit depends on where in a segment it begins.
@@ -451,7 +447,7 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
 
 fn idle(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
     stage.calm()?;
-    // Until those who take the age of the last commit for lag would be misled.
+    // Old enough that the age of the last commit would look like lag.
     stage
         .standby
         .await_event("be idle", lockstep_lab::server::PATIENCE, |standby| {

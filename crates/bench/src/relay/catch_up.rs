@@ -26,7 +26,6 @@ const ROWS_OF_TPC_B: u64 = 4;
 /// One round.
 #[derive(Debug, Clone)]
 pub struct CatchUpSpec {
-    /// What the consumer is.
     pub kind: SubscriberKind,
     /// How it reaches the primary.
     pub way: Way,
@@ -38,7 +37,7 @@ pub struct CatchUpSpec {
     pub transactions: u32,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct CatchUpOutcome {
     /// From the consumer's start until it had everything.
@@ -105,7 +104,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &CatchUpSpec) -> Result<CatchU
     Ok(outcome)
 }
 
-/// The consumer streams once, so that whoever serves it knows it, and stops.
+/// The consumer streams once, so that the relay or primary knows its slot, and stops.
 fn begin_and_stop(
     lab: &Lab,
     primary: &Server,
@@ -132,8 +131,8 @@ fn begin_and_stop(
     }
 }
 
-/// A figure about a consumer that lacks something would be worth nothing. More is allowed: what
-/// it had not confirmed comes again.
+/// A figure is void if the consumer lacks a transaction. It may have more than were written, since
+/// transactions that it had not confirmed are sent again.
 fn check_rows(caught_up: &CaughtUp, transactions: u64) -> Result<()> {
     match caught_up.transactions >= transactions {
         true => Ok(()),
@@ -149,10 +148,10 @@ struct CaughtUp {
     seconds: f64,
     meter: super::scene::Meter,
     bytes: u64,
-    /// Transactions that the consumer has, if it has whole ones.
+    /// Complete transactions that the consumer has.
     transactions: u64,
     apply_cpu_s: Option<f64>,
-    /// Still connected, so that its walsender could be looked at.
+    /// Still connected, since the CPU of a walsender that has ended cannot be read.
     sink: Option<Sink>,
 }
 

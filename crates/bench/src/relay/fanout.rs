@@ -19,7 +19,7 @@ use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::{BenchError, Result};
 
-/// How often a round looks whether all still runs.
+/// How often a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long pgbench may take to report for the first time.
@@ -49,7 +49,6 @@ impl SubscriberKind {
 pub struct FanoutSpec {
     /// How many subscribers; 0 for the primary alone.
     pub subscribers: u32,
-    /// What they are.
     pub kind: SubscriberKind,
     /// How they reach the primary.
     pub way: Way,
@@ -63,10 +62,9 @@ pub struct FanoutSpec {
     pub measured: Duration,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct FanoutOutcome {
-    /// What it cost.
     pub spent: Spent,
     /// The most memory of the relay, in megabytes.
     pub relay_rss_mb: Option<f64>,

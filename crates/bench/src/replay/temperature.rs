@@ -1,4 +1,4 @@
-//! What of a standby's data is in memory when it replays.
+//! Which part of a standby's data is in memory when it replays.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -15,10 +15,10 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use crate::BenchError;
 use crate::Result;
 
-/// How often what the kernel caches is dropped again.
+/// How often the kernel's cache of the data files is dropped.
 const EVICT_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a sleeping evictor looks whether it is over.
+/// How often a sleeping evictor looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Least shared_buffers, in megabytes.
@@ -59,14 +59,14 @@ impl Temperature {
     pub fn shared_buffers(self, data_bytes: u64) -> String {
         let data_mb = data_bytes.div_ceil(1 << 20);
         let megabytes = match self {
-            // Twice, since a table grows and free buffers are never all found.
+            // Twice the data: tables grow, and PostgreSQL does not find every free buffer.
             Self::Cached | Self::Cold => data_mb * 2,
             Self::Part => (data_mb as f64 * PART_CACHED) as u64,
         };
         format!("{}MB", megabytes.max(LEAST_BUFFERS_MB))
     }
 
-    /// Brings a freshly started standby to this temperature. What is returned keeps it there
+    /// Brings a freshly started standby to this temperature. The returned evictor keeps it there
     /// until dropped.
     pub fn settle(self, standby: &Server, pinning: &Pinning) -> Result<Option<Evictor>> {
         if self != Self::Cold {
@@ -95,7 +95,7 @@ fn data_files(data: &Path) -> Result<Vec<PathBuf>> {
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
-            // Dropped while we look.
+            // It was dropped meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(BenchError::io("read", &folder)(error)),
         };
@@ -139,7 +139,7 @@ impl Evictor {
         let thread = thread::spawn(move || {
             pinning.pin_current_thread(Side::Primary);
             while !theirs.load(Ordering::Relaxed) {
-                // A file that goes away meanwhile is no failure.
+                // A file may have been dropped meanwhile.
                 let _ = drop_kernel_cache(&data, false);
                 let mut slept = Duration::ZERO;
                 while slept < EVICT_EVERY && !theirs.load(Ordering::Relaxed) {

@@ -189,7 +189,7 @@ impl Work {
         };
         let mut pgbench = lab.pgbench(primary, SUPERUSER);
         pgbench.args(["--no-vacuum", "--jobs", "1"]);
-        // A prepared CALL may not end transactions.
+        // A procedure that is called by a prepared statement may not commit.
         if self != Self::TpcB {
             pgbench.args(["--protocol", "prepared"]);
         }
@@ -223,8 +223,8 @@ fn run_bulk(lab: &Lab, primary: &Server, length: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Settings of a primary whose WAL is recorded: as on a durable one in what the WAL holds,
-/// but without waiting for the disk, since only the WAL is wanted.
+/// Settings of a primary whose WAL is recorded: the WAL is that of a durable primary, but nothing
+/// waits for the disk.
 pub fn recording_settings(clients: u32) -> Settings {
     [
         ("shared_buffers", "1GB".to_owned()),
@@ -247,9 +247,9 @@ pub struct Recorded {
     pub recording: Recording,
     /// Size of the data at the end, bytes.
     pub data_bytes: u64,
-    /// WAL records in it.
+    /// How many WAL records it has.
     pub records: u64,
-    /// Where [`Amount::lead_in`] was over.
+    /// Where [`Amount::lead_in`] ended.
     pub lead_in: Option<Lsn>,
 }
 
@@ -264,10 +264,10 @@ impl Recorded {
 /// How much to record.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// Writes go on this long first: after a checkpoint, as a base backup begins with, the
-    /// first change of each page is logged with the whole page.
+    /// Write this long first: a base backup begins with a checkpoint, after which the first
+    /// change of each page is logged with the whole page.
     pub lead_in: Option<Duration>,
-    /// Then stop once there is this much WAL more, bytes …
+    /// Then stop after this much more WAL, in bytes …
     pub bytes: u64,
     /// … or after this time.
     pub longest: Duration,
