@@ -3,13 +3,12 @@
 //! With `LC_ALL=C` the lines used here are the same from 15 to 19. pg_controldata checks the
 //! file's version and CRC; any warning from it is an error here.
 
-use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use crate::oracle::error::{OracleError, Result};
 
@@ -17,35 +16,6 @@ const PROGRAM: &str = "pg_controldata";
 
 /// Packaged servers have pages of 8 kB.
 const PAGE_SIZE: u32 = 8192;
-
-/// The same for a cluster and all its copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SystemIdentifier(u64);
-
-impl fmt::Display for SystemIdentifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeline(u32);
-
-impl Timeline {
-    pub(crate) fn new(number: u32) -> Self {
-        Self(number)
-    }
-
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Timeline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
 
 /// State of a cluster in its control file.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +31,7 @@ pub enum ClusterState {
 /// The part of a control file that the oracle needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    pub system: SystemIdentifier,
+    pub system: SystemId,
     pub state: ClusterState,
     /// Start of the last checkpoint record.
     pub checkpoint: Lsn,
@@ -72,7 +42,7 @@ pub struct Control {
     /// Minimum recovery point of a standby: no page on disk is newer.
     pub minimum: Lsn,
     /// The minimum recovery point's timeline; 0 if there is none.
-    pub minimum_timeline: Timeline,
+    pub minimum_timeline: Option<Timeline>,
     pub page_size: u32,
     /// Pages in one segment of a relation's file.
     pub segment_pages: u32,
@@ -116,7 +86,7 @@ impl Control {
         }
         let fields = Fields(text);
         let control = Self {
-            system: SystemIdentifier(fields.number("Database system identifier")?),
+            system: fields.number("Database system identifier")?,
             state: match fields.text("Database cluster state")? {
                 "shut down" => ClusterState::ShutDown,
                 "shut down in recovery" => ClusterState::ShutDownInRecovery,
@@ -124,7 +94,7 @@ impl Control {
             },
             checkpoint: fields.number("Latest checkpoint location")?,
             redo: fields.number("Latest checkpoint's REDO location")?,
-            timeline: Timeline::new(fields.number("Latest checkpoint's TimeLineID")?),
+            timeline: fields.number("Latest checkpoint's TimeLineID")?,
             minimum: fields.number("Minimum recovery ending location")?,
             minimum_timeline: Timeline::new(fields.number("Min recovery ending loc's timeline")?),
             page_size: fields.number("Database block size")?,

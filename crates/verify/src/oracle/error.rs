@@ -3,9 +3,9 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::{Side, Timeline};
+use crate::oracle::Side;
 
 pub(crate) type Result<T> = std::result::Result<T, OracleError>;
 

@@ -34,7 +34,7 @@ use lockstep_wire::Lsn;
 use crate::Result;
 
 pub use amcheck::{Amcheck, amcheck};
-pub use control::{ClusterState, Control, SystemIdentifier, Timeline};
+pub use control::{ClusterState, Control};
 pub use difference::{Difference, Side, What};
 pub use error::OracleError;
 pub use files::{Fork, Relation, RelationFork};

@@ -227,15 +227,15 @@ impl Node {
 /// An error if the timeline has changed since the last restartpoint: the oracle reads the WAL
 /// of one timeline only.
 fn check_timeline(control: &Control, folder: &Path) -> Result<()> {
-    let (from, to) = (control.timeline, control.minimum_timeline);
-    if to.get() == 0 || from == to {
-        return Ok(());
+    let from = control.timeline;
+    match control.minimum_timeline {
+        Some(to) if to != from => Err(OracleError::TimelineSwitch {
+            path: folder.to_path_buf(),
+            from,
+            to,
+        }),
+        _ => Ok(()),
     }
-    Err(OracleError::TimelineSwitch {
-        path: folder.to_path_buf(),
-        from,
-        to,
-    })
 }
 
 fn check_major(package: &Package, folder: &Path) -> Result<()> {

@@ -11,9 +11,9 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::control::{Control, Timeline};
+use crate::oracle::control::Control;
 use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
@@ -415,7 +415,7 @@ mod tests {
         Wal {
             program: PathBuf::new(),
             folder: PathBuf::new(),
-            timeline: Timeline::new(1),
+            timeline: Timeline::FIRST,
             segment_size: 1 << 24,
             page_size: 8192,
             redo: Lsn::from(0x300_0028),
