@@ -22,8 +22,9 @@ use crate::config::{OnSpoolLimit, Plugin, SLOT_PREFIX};
 use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::lock::lock;
-use crate::log::{FileStorage, Limits, Log, LogError};
+use crate::log::{FileStorage, Folder, Limits, Log, LogError};
 use crate::primary::Primary;
+use crate::retention;
 use crate::slots::{self, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 
@@ -555,13 +556,7 @@ impl Group {
 
     /// Removes segments that no slot needs any more; bytes removed.
     pub fn retain(&self) -> Result<u64> {
-        let needed = self.slots.saved(&self.name).unwrap_or(self.log.durable());
-        self.log
-            .retain(needed.min(self.log.durable()))
-            .map_err(|source| RelayError::Log {
-                group: self.name.clone(),
-                source,
-            })
+        retention::retain(&self.name, &self.log, &self.slots)
     }
 
     /// Has the log keep to the policy in force.
@@ -574,25 +569,8 @@ impl Group {
     /// Tries to make room in a spool that is full; true if some was made. Drops the
     /// slowest slot where the operator has chosen that.
     pub fn make_room(&self) -> Result<bool> {
-        self.slots.save_if_moved()?;
-        if self.retain()? > 0 {
-            return Ok(true);
-        }
-        if self.policy.get().on_limit != OnSpoolLimit::DropSlowest {
-            return Ok(false);
-        }
-        let Some(slot) = self.slots.slowest(&self.name) else {
-            return Ok(false);
-        };
-        error!(
-            group = self.name,
-            slot = slot.name,
-            confirmed = %slot.confirmed(),
-            "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
-        );
-        self.slots.remove(&slot.name)?;
-        slot.end();
-        Ok(self.retain()? > 0)
+        let on_limit = self.policy.get().on_limit;
+        retention::make_room(&self.name, &self.log, &self.slots, on_limit)
     }
 
     /// Its row.
@@ -701,7 +679,8 @@ fn write(folder: &Path, kept: &Kept) -> Result<()> {
         path: folder.join(FILE),
         why: error.to_string(),
     })?;
-    slots::replace(folder, FILE, &slots::checked(&json))
+    slots::replace(&Folder::new(folder), FILE, &slots::checked(&json))
+        .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
 }
 
 /// A folder that only we can enter.

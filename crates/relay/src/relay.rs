@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::adoption::{self, Action, Adoption, Drop, Event};
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
@@ -20,7 +22,7 @@ use crate::primary::Primary;
 use crate::receive::thread::Receiving;
 use crate::serve::Terms;
 use crate::session::Facts;
-use crate::slots::{self, SlotBook};
+use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
 use crate::terms;
 
@@ -274,16 +276,28 @@ impl Relay {
             if !slot.is_adopting() || !self.is_connected() {
                 continue;
             }
-            let finish = || -> Result<()> {
-                let mut upstream = self.primary().connect(&slot.database)?;
-                if upstream.slot(&slot.name)?.is_some() {
-                    upstream.drop_slot(&slot.name)?;
-                }
-                self.slots().adopted(&slot)
-            };
-            if let Err(failed) = finish() {
+            if let Err(failed) = self.finish_adoption(&slot) {
                 warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
             }
+        }
+    }
+
+    fn finish_adoption(&self, slot: &Slot) -> Result<()> {
+        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut adoption = Adoption::resume();
+        loop {
+            let event = match adoption.poll() {
+                Action::DropAtPrimary => match upstream.slot(&slot.name)? {
+                    Some(_) => drop_at_primary(&mut upstream, &slot.name),
+                    None => Event::Done,
+                },
+                Action::Settle => {
+                    self.slots().adopted(slot)?;
+                    Event::Done
+                }
+                _ => return Ok(()),
+            };
+            adoption.handle(event);
         }
     }
 
@@ -443,13 +457,10 @@ impl Source for Relay {
             )
         };
         let slot = self.slots().get(name).ok_or_else(missing)?;
-        if let Some(active) = slot.active() {
+        if let Drop::InUse(pid) = adoption::drop_slot(slot.active(), &slot.route()) {
             return Err((
                 "55006",
-                format!(
-                    "replication slot \"{name}\" is active for PID {}",
-                    active.pid
-                ),
+                format!("replication slot \"{name}\" is active for PID {pid}"),
             ));
         }
         match self.slots().remove(name) {
@@ -492,6 +503,31 @@ impl Source for Relay {
 
     fn admin_role(&self) -> Option<String> {
         self.config().admin_role
+    }
+}
+
+/// Has the primary drop a slot, and says what came of it.
+pub(crate) fn drop_at_primary(upstream: &mut Connection, slot: &str) -> Event {
+    match upstream.drop_slot(slot) {
+        Ok(()) => Event::Done,
+        Err(error) if may_have_been_done(&error) => {
+            warn!(slot, %error, "the primary has not said whether it dropped the slot");
+            Event::NoAnswer
+        }
+        Err(error) => {
+            warn!(slot, %error, "the primary keeps the slot");
+            Event::Refused
+        }
+    }
+}
+
+/// Whether the server may have done what it was asked: it has not said that it did not, or
+/// it ended the session meanwhile.
+fn may_have_been_done(error: &ClientError) -> bool {
+    match error {
+        ClientError::Lost(_) | ClientError::TimedOut { .. } | ClientError::Protocol(_) => true,
+        ClientError::Refused(refusal) => refusal.sqlstate.starts_with("57P"),
+        _ => false,
     }
 }
 

@@ -44,7 +44,7 @@ pub use reader::{MOST_PIECES, Read, Reader};
 pub use recover::{Hole, Recovered};
 pub use schema::SCHEMA_LIMIT;
 pub use segment::CHUNK_BYTES;
-pub use storage::{FileStorage, SpoolFile, Storage};
+pub use storage::{FileStorage, Folder, SpoolFile, Storage};
 pub use write::parts;
 
 use crate::lock::lock;

@@ -93,6 +93,13 @@ impl Subscriber {
         }
     }
 
+    /// The primary has sent it everything itself, and it has confirmed that.
+    pub fn catch_up(&mut self, primary: &Primary) {
+        self.applied = primary.units.len();
+        self.durable = self.applied;
+        self.position = primary.end;
+    }
+
     /// The connection is gone.
     pub fn disconnect(&mut self, primary: &Primary) {
         self.link = None;
