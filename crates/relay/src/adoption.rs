@@ -82,7 +82,7 @@ pub enum Action {
     Settle,
     /// Remove it from the book, durably.
     TakeBack,
-    /// It is the relay's.
+    /// The slot is the relay's.
     Serve,
     /// It is the primary's, and why.
     Pass(&'static str),
@@ -111,7 +111,6 @@ enum State {
     Passed(&'static str),
 }
 
-/// One adoption. See the module.
 #[derive(Debug)]
 pub struct Adoption {
     state: State,
@@ -148,7 +147,6 @@ impl Adoption {
         Self { fault, ..self }
     }
 
-    /// What to do now.
     pub fn poll(&self) -> Action {
         match self.state {
             State::Adding => Action::Add,
@@ -183,7 +181,7 @@ impl Adoption {
 pub enum Drop {
     /// It is in use by this process: look again, or say so.
     InUse(u32),
-    /// It goes.
+    /// The relay's slot is removed.
     Remove,
     /// It goes, and so does its copy on the primary, which it was about to go back to.
     RemoveAndPass,

@@ -43,7 +43,6 @@ const FOLDER: &str = "groups";
 /// What subscribers must agree on to share a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupKey {
-    /// Database that is decoded.
     pub database: String,
     /// Publications, sorted, each once.
     pub publications: Vec<String>,
@@ -72,7 +71,7 @@ impl GroupKey {
         }
     }
 
-    /// A name for a group that nobody named: the same for the same key.
+    /// A name for a group that was not given one: the same for the same key.
     pub fn automatic_name(&self) -> String {
         let text = format!("{self:?}");
         format!("auto_{:08x}", crc32c::crc32c(text.as_bytes()))
@@ -182,13 +181,9 @@ const FAILOVER_SLOTS: u32 = 170_000;
 /// What a group needs of the relay.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The spool.
     pub spool: PathBuf,
-    /// The primary.
     pub primary: Arc<Primary>,
-    /// The slots.
     pub slots: Arc<SlotBook>,
-    /// Limits.
     pub policy: InForce,
     /// Slots on the primary are to be failover slots where it has them.
     pub failover: bool,
@@ -345,7 +340,6 @@ impl Group {
             .map_err(|source| slots::file("cannot remove", self.folder.clone(), source))
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -355,7 +349,7 @@ impl Group {
         &self.key
     }
 
-    /// Its slot on the primary.
+    /// The name of its slot on the primary.
     pub fn upstream_slot(&self) -> &str {
         &self.upstream_slot
     }
@@ -365,12 +359,10 @@ impl Group {
         self.start
     }
 
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its log.
     pub fn log(&self) -> &Arc<Log<FileStorage>> {
         &self.log
     }
@@ -388,7 +380,6 @@ impl Group {
             .connect_to_stream(&key.database, &key.encoding)?)
     }
 
-    /// Options of `START_REPLICATION`.
     pub fn stream_options(&self, server_version: u32) -> Vec<(&'static str, String)> {
         let key = &self.key;
         let yes = || "true".to_owned();
@@ -493,7 +484,7 @@ impl Group {
 
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
-        // Whoever met it first says more than that it was so.
+        // "Poisoned" only says that an earlier error was; that one was told already.
         if let RelayError::Log { source, .. } = why {
             if !matches!(source, LogError::Poisoned) {
                 self.check_log(source);
@@ -573,7 +564,6 @@ impl Group {
         retention::make_room(&self.name, &self.log, &self.slots, on_limit)
     }
 
-    /// Its row.
     pub fn stat(&self) -> GroupStat {
         let phase = self.phase.borrow().clone();
         let limits = self.log.limits();

@@ -26,7 +26,7 @@ use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
 use crate::terms;
 
-/// How often slots are saved and segments removed that nobody needs.
+/// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// How often a configured group that could not be made is tried again.
@@ -35,7 +35,7 @@ const MAKE_AGAIN: Duration = Duration::from_secs(5);
 /// How often the primary is looked for while no group is connected to it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// A group that nobody configured is removed once no slot has used it for so long.
+/// A group that is not configured is removed once no slot has used it for this time.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
@@ -54,7 +54,6 @@ struct Running {
     unused_since: Option<Instant>,
 }
 
-/// A relay.
 #[derive(Debug)]
 pub struct Relay {
     around: Surroundings,
@@ -125,12 +124,10 @@ impl Relay {
         Ok(group)
     }
 
-    /// The slots.
     pub fn slots(&self) -> &SlotBook {
         &self.around.slots
     }
 
-    /// The primary.
     pub fn primary(&self) -> &Primary {
         &self.around.primary
     }
@@ -155,7 +152,6 @@ impl Relay {
         self.config().auto_groups
     }
 
-    /// The configuration in force.
     pub fn config(&self) -> Config {
         let config = self.config.read();
         config.unwrap_or_else(PoisonError::into_inner).clone()
@@ -166,7 +162,6 @@ impl Relay {
         self.terms.subscribe()
     }
 
-    /// The group with this name.
     pub fn group(&self, name: &str) -> Option<Arc<Group>> {
         let groups = lock(&self.groups);
         groups.get(name).map(|running| running.group.clone())
@@ -207,7 +202,6 @@ impl Relay {
         self.feed(group)
     }
 
-    /// A session has begun.
     pub fn opened(&self, facts: &Facts) {
         let client = ClientStat {
             id: facts.id,
@@ -223,7 +217,6 @@ impl Relay {
         lock(&self.clients).insert(facts.id, client);
     }
 
-    /// A session has ended.
     pub fn closed(&self, id: u64) {
         lock(&self.clients).remove(&id);
     }
@@ -344,7 +337,7 @@ impl Relay {
         }
     }
 
-    /// Removes groups that nobody configured and nobody uses.
+    /// Removes groups that are not configured and that no slot uses.
     fn forget_unused(&self) {
         let configured = self.config().groups;
         let mut unused = Vec::new();

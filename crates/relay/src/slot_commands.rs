@@ -521,7 +521,7 @@ impl Relay {
         }
     }
 
-    /// Makes a group nobody configured.
+    /// Makes a group that is not configured.
     fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
         self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
     }

@@ -48,7 +48,6 @@ pub struct Switch {
 /// Which groups a slot reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The group.
     pub group: String,
     /// The group after it, if the subscription was altered and has not got there yet.
     pub next: Option<Switch>,
@@ -68,7 +67,6 @@ pub struct Active {
 pub struct Slot {
     /// Its name, unique in the relay.
     pub name: String,
-    /// Its database.
     pub database: String,
     /// The primary may still have a slot of this name that was adopted.
     adopting: AtomicBool,
@@ -124,7 +122,7 @@ impl Slot {
         }
     }
 
-    /// Which groups it reads.
+    /// Which groups the slot reads.
     pub fn route(&self) -> Route {
         lock(&self.route).clone()
     }
@@ -134,7 +132,7 @@ impl Slot {
         self.adopting.load(Ordering::Acquire)
     }
 
-    /// What its subscriber has confirmed.
+    /// The position that the subscriber has confirmed.
     pub fn confirmed(&self) -> Lsn {
         self.confirmed.load(Ordering::Acquire).into()
     }
@@ -184,7 +182,7 @@ impl Slot {
         self.ended.subscribe()
     }
 
-    /// Who uses it.
+    /// The session that uses the slot.
     pub fn active(&self) -> Option<Active> {
         *lock(&self.active)
     }
@@ -202,7 +200,6 @@ impl Slot {
         }
     }
 
-    /// Its row.
     pub fn stat(&self) -> SlotStat {
         let confirmed = self.confirmed();
         // What was confirmed is beyond doubt, also while nobody is connected.
@@ -248,7 +245,6 @@ impl Slot {
 pub struct InUse(Arc<Slot>);
 
 impl InUse {
-    /// The slot.
     pub fn slot(&self) -> &Arc<Slot> {
         &self.0
     }
@@ -260,7 +256,6 @@ impl Drop for InUse {
     }
 }
 
-/// All slots.
 #[derive(Debug)]
 pub struct SlotBook<S: Storage = Folder> {
     storage: S,
@@ -306,7 +301,6 @@ impl<S: Storage> SlotBook<S> {
         })
     }
 
-    /// The slot with this name.
     pub fn get(&self, name: &str) -> Option<Arc<Slot>> {
         lock(&self.slots).get(name).cloned()
     }
@@ -402,7 +396,6 @@ impl<S: Storage> SlotBook<S> {
         }
     }
 
-    /// Writes the file.
     pub fn save(&self) -> Result<()> {
         let _writing = lock(&self.writing);
         let slots = self.all();

@@ -27,7 +27,7 @@ use world::World;
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 300;
 
-/// So many seeds come to everything that can happen.
+/// With this number of seeds everything happens that can.
 const ENOUGH: u64 = 200;
 
 fn seeds() -> RangeInclusive<u64> {

@@ -120,7 +120,7 @@ impl Relay {
         self.log.durable().into()
     }
 
-    /// Does what the receiver decides, up to so many actions; fewer if it rests.
+    /// Does what the receiver decides, at most `actions` actions; fewer if it rests.
     pub fn receive(&mut self, actions: usize, primary: &Primary) {
         for _ in 0..actions {
             let action = self.receiver.poll(self.log.standing(), self.now);

@@ -176,7 +176,7 @@ impl Relay {
         }
     }
 
-    /// Does what a sender decides, up to so many actions; fewer if it waits or its client is
+    /// Does what a sender decides, at most `actions` actions; fewer if it waits or its client is
     /// slow. Reads are of `most` bytes.
     pub fn serve(&mut self, number: usize, actions: usize, most: usize, link: &mut Link) {
         for _ in 0..actions {

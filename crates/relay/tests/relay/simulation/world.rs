@@ -40,7 +40,7 @@ pub struct World {
     large: bool,
     /// Nothing is removed before there is no room: a spool is full most of the time.
     tight: bool,
-    /// The disk is full for so many more steps.
+    /// For how many steps more the disk is full.
     full: Option<u32>,
     show: bool,
 }
