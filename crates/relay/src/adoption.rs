@@ -5,8 +5,9 @@
 //!
 //! | state | entered | left | who has the slot, if the machine stops now |
 //! |---|---|---|---|
-//! | `Adding` | [`verdict`] allows it | the book has it: `Dropping`; no place: `Passed` | the primary; perhaps the book as well |
-//! | `Dropping` | the book has it, *adopting* | dropped: `Settling`; refused: `TakingBack`; no answer: `Served` | the book; perhaps the primary as well |
+//! | `Adding` | [`verdict`] allows it | the book has it: `Checking`; no place: `Passed` | the primary; perhaps the book as well |
+//! | `Checking` | the book has it, *adopting* | the log reaches back to it: `Dropping`; if not: `TakingBack` | both |
+//! | `Dropping` | the log keeps what it needs | dropped: `Settling`; refused: `TakingBack`; no answer: `Served` | the book; perhaps the primary as well |
 //! | `Settling` | the primary does not have it | the book says so: `Served` | the book |
 //! | `TakingBack` | the primary keeps it | the book does not have it: `Passed` | the primary; perhaps the book as well |
 //! | `Served` | | | the book |
@@ -15,7 +16,8 @@
 //! At every moment one of the two has the slot durably, so that no transaction can be
 //! forgotten that its subscriber has not confirmed. Where both have it the book says
 //! *adopting*, the relay answers for it, and the adoption is resumed at `Dropping` until the
-//! primary does not have it any more. That a connection was lost while the primary was to
+//! primary does not have it any more. Whether the log has everything from the slot's
+//! position on is looked at once the book has it: before, segments could go meanwhile. That a connection was lost while the primary was to
 //! drop it does not tell whether it did: then it stays adopting, too, and is not taken back.
 
 use lockstep_client::SlotState;
@@ -23,6 +25,9 @@ use lockstep_wire::Lsn;
 
 use crate::fault::Fault;
 use crate::slots::{Active, PRIMARY, Route};
+
+/// Why a slot is not adopted whose group begins later.
+pub const BEHIND: &str = "the slot is behind the beginning of its group";
 
 /// What may become of a slot of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -59,7 +64,7 @@ pub fn verdict(found: Option<&SlotState>, database: &str, failover: bool) -> Ver
 }
 
 /// Whether a log has everything from `confirmed` on: it began at `start`, and its oldest
-/// segment begins at `oldest`.
+/// segment begins at `oldest`. Holds for as long as the book has a slot there.
 pub fn reaches(start: Lsn, oldest: Lsn, confirmed: Lsn) -> bool {
     start.max(oldest) <= confirmed
 }
@@ -75,6 +80,9 @@ pub fn first_key(confirmed: Lsn, start: Lsn) -> Lsn {
 pub enum Action {
     /// Put it into the book, durably, as adopting: [`Event::Done`] or [`Event::NoPlace`].
     Add,
+    /// See whether the log has everything from it on ([`reaches`]): [`Event::Done`] or
+    /// [`Event::TooLate`].
+    Check,
     /// Have the primary drop it, if it is there: [`Event::Done`], [`Event::Refused`] or
     /// [`Event::NoAnswer`].
     DropAtPrimary,
@@ -94,6 +102,8 @@ pub enum Event {
     Done,
     /// The book has as many slots as it can, or one of this name.
     NoPlace,
+    /// The log begins behind it.
+    TooLate,
     /// The primary has said that it does not drop it.
     Refused,
     /// The primary may have dropped it or not.
@@ -104,9 +114,10 @@ pub enum Event {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Adding,
+    Checking,
     Dropping,
     Settling,
-    TakingBack,
+    TakingBack(&'static str),
     Served,
     Passed(&'static str),
 }
@@ -150,9 +161,10 @@ impl Adoption {
     pub fn poll(&self) -> Action {
         match self.state {
             State::Adding => Action::Add,
+            State::Checking => Action::Check,
             State::Dropping => Action::DropAtPrimary,
             State::Settling => Action::Settle,
-            State::TakingBack => Action::TakeBack,
+            State::TakingBack(_) => Action::TakeBack,
             State::Served => Action::Serve,
             State::Passed(why) => Action::Pass(why),
         }
@@ -163,14 +175,18 @@ impl Adoption {
         let early = self.fault == Some(Fault::DropsBeforeAdding) && !self.resumed;
         self.state = match (self.state, event) {
             (State::Adding, Event::Done) if early => State::Settling,
-            (State::Adding, Event::Done) => State::Dropping,
+            (State::Adding, Event::Done) => State::Checking,
             (State::Adding, _) => State::Passed("the relay has as many slots as it can"),
+            (State::Checking, Event::TooLate) => State::TakingBack(BEHIND),
+            (State::Checking, _) => State::Dropping,
             (State::Dropping, Event::Done | Event::NoAnswer) if early => State::Adding,
             (State::Dropping, Event::Done) => State::Settling,
-            (State::Dropping, Event::Refused) if !self.resumed => State::TakingBack,
+            (State::Dropping, Event::Refused) if !self.resumed => {
+                State::TakingBack("the primary keeps the slot")
+            }
             (State::Dropping, _) => State::Served,
             (State::Settling, _) => State::Served,
-            (State::TakingBack, _) => State::Passed("the primary keeps the slot"),
+            (State::TakingBack(why), _) => State::Passed(why),
             (state, _) => state,
         };
     }
@@ -260,20 +276,27 @@ mod tests {
 
     #[test]
     fn a_slot_is_in_the_book_before_the_primary_drops_it() {
-        use Action::{Add, DropAtPrimary, Pass, Serve, Settle, TakeBack};
-        use Event::{Done, NoAnswer, NoPlace, Refused};
+        use Action::{Add, Check, DropAtPrimary, Pass, Serve, Settle, TakeBack};
+        use Event::{Done, NoAnswer, NoPlace, Refused, TooLate};
         let begun = |events: &[Event]| steps(Adoption::begin(), events);
         assert_eq!(
-            begun(&[Done, Done, Done]),
-            [Add, DropAtPrimary, Settle, Serve]
+            begun(&[Done, Done, Done, Done]),
+            [Add, Check, DropAtPrimary, Settle, Serve]
         );
         assert!(matches!(begun(&[NoPlace])[..], [Add, Pass(_)]));
         assert!(matches!(
-            begun(&[Done, Refused, Done])[..],
-            [Add, DropAtPrimary, TakeBack, Pass(_)]
+            begun(&[Done, Done, Refused, Done])[..],
+            [Add, Check, DropAtPrimary, TakeBack, Pass(_)]
+        ));
+        assert!(matches!(
+            begun(&[Done, TooLate, Done])[..],
+            [Add, Check, TakeBack, Pass(_)]
         ));
         // It may be dropped: taken back, nobody would have it.
-        assert_eq!(begun(&[Done, NoAnswer]), [Add, DropAtPrimary, Serve]);
+        assert_eq!(
+            begun(&[Done, Done, NoAnswer]),
+            [Add, Check, DropAtPrimary, Serve]
+        );
         let resumed = |events: &[Event]| steps(Adoption::resume(), events);
         assert_eq!(resumed(&[Done, Done]), [DropAtPrimary, Settle, Serve]);
         assert_eq!(resumed(&[Refused]), [DropAtPrimary, Serve]);

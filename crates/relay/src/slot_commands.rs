@@ -462,14 +462,11 @@ impl Relay {
         if let Phase::Failed(_) = *group.phase().borrow() {
             return pass("its group cannot go on");
         }
+        // Looked at again once nothing can be removed any more.
         if !adoption::reaches(group.start(), group.log().oldest(), confirmed) {
-            return pass("the slot is behind the beginning of its group");
+            return pass(adoption::BEHIND);
         }
-        let route = Route {
-            group: group.name().to_owned(),
-            next: None,
-        };
-        let taken = self.take_over(&mut upstream, name, &facts.database, route, confirmed)?;
+        let taken = self.take_over(&mut upstream, name, &group, confirmed)?;
         let slot = match taken {
             Ok(slot) => slot,
             Err(why) => return pass(why),
@@ -487,8 +484,7 @@ impl Relay {
         &self,
         upstream: &mut Connection,
         name: &str,
-        database: &str,
-        route: Route,
+        group: &Group,
         confirmed: Lsn,
     ) -> Result<Result<Arc<Slot>, &'static str>, RelayError> {
         let book = self.slots();
@@ -497,11 +493,21 @@ impl Relay {
         loop {
             let event = match (adoption.poll(), &slot) {
                 (Action::Add, _) => {
-                    let now = clock::unix_micros();
-                    slot = book.add(name, database, route.clone(), confirmed, now)?;
+                    let route = Route {
+                        group: group.name().to_owned(),
+                        next: None,
+                    };
+                    let (database, now) = (&group.key().database, clock::unix_micros());
+                    slot = book.add(name, database, route, confirmed, now)?;
                     match slot {
                         Some(_) => Event::Done,
                         None => Event::NoPlace,
+                    }
+                }
+                (Action::Check, _) => {
+                    match adoption::reaches(group.start(), group.log().oldest(), confirmed) {
+                        true => Event::Done,
+                        false => Event::TooLate,
                     }
                 }
                 (Action::DropAtPrimary, _) => drop_at_primary(upstream, name),

@@ -77,6 +77,10 @@ impl Relay {
         let mut adoption = Adoption::begin().with_fault(self.fault);
         let mut added = None;
         loop {
+            if self.random.u8(..4) == 0 {
+                // Another thread of the relay.
+                self.keep_house();
+            }
             let done = match adoption.poll() {
                 Action::Add => {
                     let route = Route {
@@ -86,6 +90,14 @@ impl Relay {
                     let result = self.book.add(slot, "d", route, confirmed, 0);
                     result.map(|slot| added = slot)
                 }
+                Action::Check => {
+                    let (start, oldest) = (self.log.start(), self.log.oldest());
+                    adoption.handle(match adoption::reaches(start, oldest, confirmed) {
+                        true => Event::Done,
+                        false => Event::TooLate,
+                    });
+                    continue;
+                }
                 Action::DropAtPrimary => {
                     adoption.handle(self.drop_at_primary(slot, primary));
                     continue;
@@ -93,6 +105,7 @@ impl Relay {
                 Action::Settle => self.book.adopted(added.as_ref().unwrap()),
                 Action::TakeBack => self.book.remove(slot).map(drop),
                 Action::Serve => return Ok(added.unwrap()),
+                Action::Pass(adoption::BEHIND) => return Err(Started::Passed),
                 Action::Pass(_) => return Err(Started::Refused),
             };
             if let Err(error) = done {
