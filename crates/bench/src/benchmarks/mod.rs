@@ -173,11 +173,9 @@ mod tests {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../bench/results");
         let results = Results::load(&folder.join("replay.json"), "replay").unwrap();
         let results = results.unwrap();
-        let pg = results
-            .command
-            .split(' ')
-            .skip_while(|word| *word != "--pg");
-        let replay: replay::ReplayArgs = parsed(&format!("--pg {}", pg.skip(1).next().unwrap()));
+        let mut words = results.command.split(' ');
+        let pg = words.by_ref().skip_while(|word| *word != "--pg").nth(1);
+        let replay: replay::ReplayArgs = parsed(&format!("--pg {}", pg.unwrap()));
         let plot = replay.plot(&replay::ReplayScene::default(), "", &results);
         let plot = plot.unwrap();
         let recorded = std::fs::read_to_string(folder.join(plot.file)).unwrap();
