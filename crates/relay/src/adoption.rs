@@ -5,9 +5,8 @@
 //!
 //! | state | entered | left | who has the slot, if the machine stops now |
 //! |---|---|---|---|
-//! | `Adding` | [`verdict`] allows it | the book has it: `Checking`; no place: `Passed` | the primary; perhaps the book as well |
-//! | `Checking` | the book has it, *adopting* | the log reaches back to it: `Dropping`; if not: `TakingBack` | both |
-//! | `Dropping` | the log keeps what it needs | dropped: `Settling`; refused: `TakingBack`; no answer: `Served` | the book; perhaps the primary as well |
+//! | `Adding` | [`verdict`] allows it | the book has it: `Dropping`; no place, or its log does not reach back to it: `Passed` | the primary; perhaps the book as well |
+//! | `Dropping` | the book has it, *adopting* | dropped: `Settling`; refused: `TakingBack`; no answer: `Served` | the book; perhaps the primary as well |
 //! | `Settling` | the primary does not have it | the book says so: `Served` | the book |
 //! | `TakingBack` | the primary keeps it | the book does not have it: `Passed` | the primary; perhaps the book as well |
 //! | `Served` | | | the book |
@@ -16,15 +15,15 @@
 //! At every moment one of the two has the slot durably, so that no transaction can be
 //! forgotten that its subscriber has not confirmed. Where both have it the book says
 //! *adopting*, the relay answers for it, and the adoption is resumed at `Dropping` until the
-//! primary does not have it any more. Whether the log has everything from the slot's
-//! position on is looked at once the book has it: before, segments could go meanwhile. That a connection was lost while the primary was to
+//! primary does not have it any more. The log keeps everything from the
+//! slot's position on from the moment that the book has it. That a connection was lost while the primary was to
 //! drop it does not tell whether it did: then it stays adopting, too, and is not taken back.
 
 use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 
 use crate::fault::Fault;
-use crate::slots::{Active, PRIMARY, Route};
+use crate::slots::{Active, NotAdded, PRIMARY, Route};
 
 /// Why a slot is not adopted whose group begins later.
 pub const BEHIND: &str = "the slot is behind the beginning of its group";
@@ -78,11 +77,9 @@ pub fn first_key(confirmed: Lsn, start: Lsn) -> Lsn {
 /// What to do next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Put it into the book, durably, as adopting: [`Event::Done`] or [`Event::NoPlace`].
+    /// Put it into the book, durably, as adopting, if the log has everything from it on
+    /// ([`reaches`]): [`Event::Done`], [`Event::NoPlace`] or [`Event::TooLate`].
     Add,
-    /// See whether the log has everything from it on ([`reaches`]): [`Event::Done`] or
-    /// [`Event::TooLate`].
-    Check,
     /// Have the primary drop it, if it is there: [`Event::Done`], [`Event::Refused`] or
     /// [`Event::NoAnswer`].
     DropAtPrimary,
@@ -110,14 +107,22 @@ pub enum Event {
     NoAnswer,
 }
 
+impl From<NotAdded> for Event {
+    fn from(why: NotAdded) -> Self {
+        match why {
+            NotAdded::NoPlace => Self::NoPlace,
+            NotAdded::TooLate => Self::TooLate,
+        }
+    }
+}
+
 /// See the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
     Adding,
-    Checking,
     Dropping,
     Settling,
-    TakingBack(&'static str),
+    TakingBack,
     Served,
     Passed(&'static str),
 }
@@ -161,10 +166,9 @@ impl Adoption {
     pub fn poll(&self) -> Action {
         match self.state {
             State::Adding => Action::Add,
-            State::Checking => Action::Check,
             State::Dropping => Action::DropAtPrimary,
             State::Settling => Action::Settle,
-            State::TakingBack(_) => Action::TakeBack,
+            State::TakingBack => Action::TakeBack,
             State::Served => Action::Serve,
             State::Passed(why) => Action::Pass(why),
         }
@@ -175,18 +179,15 @@ impl Adoption {
         let early = self.fault == Some(Fault::DropsBeforeAdding) && !self.resumed;
         self.state = match (self.state, event) {
             (State::Adding, Event::Done) if early => State::Settling,
-            (State::Adding, Event::Done) => State::Checking,
+            (State::Adding, Event::Done) => State::Dropping,
+            (State::Adding, Event::TooLate) => State::Passed(BEHIND),
             (State::Adding, _) => State::Passed("the relay has as many slots as it can"),
-            (State::Checking, Event::TooLate) => State::TakingBack(BEHIND),
-            (State::Checking, _) => State::Dropping,
             (State::Dropping, Event::Done | Event::NoAnswer) if early => State::Adding,
             (State::Dropping, Event::Done) => State::Settling,
-            (State::Dropping, Event::Refused) if !self.resumed => {
-                State::TakingBack("the primary keeps the slot")
-            }
+            (State::Dropping, Event::Refused) if !self.resumed => State::TakingBack,
             (State::Dropping, _) => State::Served,
             (State::Settling, _) => State::Served,
-            (State::TakingBack(why), _) => State::Passed(why),
+            (State::TakingBack, _) => State::Passed("the primary keeps the slot"),
             (state, _) => state,
         };
     }
@@ -276,27 +277,21 @@ mod tests {
 
     #[test]
     fn a_slot_is_in_the_book_before_the_primary_drops_it() {
-        use Action::{Add, Check, DropAtPrimary, Pass, Serve, Settle, TakeBack};
+        use Action::{Add, DropAtPrimary, Pass, Serve, Settle, TakeBack};
         use Event::{Done, NoAnswer, NoPlace, Refused, TooLate};
         let begun = |events: &[Event]| steps(Adoption::begin(), events);
         assert_eq!(
-            begun(&[Done, Done, Done, Done]),
-            [Add, Check, DropAtPrimary, Settle, Serve]
+            begun(&[Done, Done, Done]),
+            [Add, DropAtPrimary, Settle, Serve]
         );
         assert!(matches!(begun(&[NoPlace])[..], [Add, Pass(_)]));
         assert!(matches!(
-            begun(&[Done, Done, Refused, Done])[..],
-            [Add, Check, DropAtPrimary, TakeBack, Pass(_)]
+            begun(&[Done, Refused, Done])[..],
+            [Add, DropAtPrimary, TakeBack, Pass(_)]
         ));
-        assert!(matches!(
-            begun(&[Done, TooLate, Done])[..],
-            [Add, Check, TakeBack, Pass(_)]
-        ));
+        assert_eq!(begun(&[TooLate]), [Add, Pass(BEHIND)]);
         // It may be dropped: taken back, nobody would have it.
-        assert_eq!(
-            begun(&[Done, Done, NoAnswer]),
-            [Add, Check, DropAtPrimary, Serve]
-        );
+        assert_eq!(begun(&[Done, NoAnswer]), [Add, DropAtPrimary, Serve]);
         let resumed = |events: &[Event]| steps(Adoption::resume(), events);
         assert_eq!(resumed(&[Done, Done]), [DropAtPrimary, Settle, Serve]);
         assert_eq!(resumed(&[Refused]), [DropAtPrimary, Serve]);

@@ -17,6 +17,7 @@ pub fn retain<L: Storage, B: Storage>(
     log: &Log<L>,
     slots: &SlotBook<B>,
 ) -> Result<u64> {
+    let _held = slots.hold();
     let durable = log.durable();
     let needed = slots.saved(group).unwrap_or(durable).min(durable);
     log.retain(needed).map_err(|source| RelayError::Log {

@@ -462,10 +462,6 @@ impl Relay {
         if let Phase::Failed(_) = *group.phase().borrow() {
             return pass("its group cannot go on");
         }
-        // Looked at again once nothing can be removed any more.
-        if !adoption::reaches(group.start(), group.log().oldest(), confirmed) {
-            return pass(adoption::BEHIND);
-        }
         let taken = self.take_over(&mut upstream, name, &group, confirmed)?;
         let slot = match taken {
             Ok(slot) => slot,
@@ -498,16 +494,14 @@ impl Relay {
                         next: None,
                     };
                     let (database, now) = (&group.key().database, clock::unix_micros());
-                    slot = book.add(name, database, route, confirmed, now)?;
-                    match slot {
-                        Some(_) => Event::Done,
-                        None => Event::NoPlace,
-                    }
-                }
-                (Action::Check, _) => {
-                    match adoption::reaches(group.start(), group.log().oldest(), confirmed) {
-                        true => Event::Done,
-                        false => Event::TooLate,
+                    let reaches =
+                        || adoption::reaches(group.start(), group.log().oldest(), confirmed);
+                    match book.add(name, database, route, confirmed, now, reaches)? {
+                        Ok(added) => {
+                            slot = Some(added);
+                            Event::Done
+                        }
+                        Err(why) => why.into(),
                     }
                 }
                 (Action::DropAtPrimary, _) => drop_at_primary(upstream, name),

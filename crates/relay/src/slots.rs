@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
@@ -264,6 +264,17 @@ pub struct SlotBook<S: Storage = Folder> {
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
     /// Held while the file is written: an older state must not replace a newer one.
     writing: Mutex<()>,
+    /// See [`SlotBook::hold`].
+    holding: Mutex<()>,
+}
+
+/// Why a slot was not added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NotAdded {
+    /// The name is taken, or there are [`MOST_SLOTS`].
+    NoPlace,
+    /// Its group does not have everything that it needs any more.
+    TooLate,
 }
 
 impl SlotBook {
@@ -298,6 +309,7 @@ impl<S: Storage> SlotBook<S> {
             path,
             slots: Mutex::new(slots),
             writing: Mutex::new(()),
+            holding: Mutex::new(()),
         })
     }
 
@@ -310,8 +322,15 @@ impl<S: Storage> SlotBook<S> {
         lock(&self.slots).values().cloned().collect()
     }
 
+    /// While this is held no segment of a log is removed, and no slot is added that might
+    /// need it. Taken before any lock of a log.
+    pub fn hold(&self) -> MutexGuard<'_, ()> {
+        lock(&self.holding)
+    }
+
     /// Adds a slot that the primary still has, durably: [`SlotBook::adopted`] is to follow
-    /// once that is dropped. None: the name is taken, or there are too many.
+    /// once that is dropped. `reaches` says whether its group has everything from
+    /// `confirmed` on; from then on it is kept for the slot.
     pub fn add(
         &self,
         name: &str,
@@ -319,13 +338,18 @@ impl<S: Storage> SlotBook<S> {
         route: Route,
         confirmed: Lsn,
         now_unix_us: i64,
-    ) -> Result<Option<Arc<Slot>>> {
+        reaches: impl FnOnce() -> bool,
+    ) -> Result<Result<Arc<Slot>, NotAdded>> {
         let slot = Arc::new(Slot::new(name, database, route, confirmed, now_unix_us));
         slot.adopting.store(true, Ordering::Release);
         {
+            let _held = self.hold();
+            if !reaches() {
+                return Ok(Err(NotAdded::TooLate));
+            }
             let mut slots = lock(&self.slots);
             if slots.contains_key(name) || slots.len() >= MOST_SLOTS {
-                return Ok(None);
+                return Ok(Err(NotAdded::NoPlace));
             }
             slots.insert(name.to_owned(), slot.clone());
         }
@@ -333,7 +357,7 @@ impl<S: Storage> SlotBook<S> {
             lock(&self.slots).remove(name);
             return Err(error);
         }
-        Ok(Some(slot))
+        Ok(Ok(slot))
     }
 
     /// The primary does not have the slot any more.
@@ -495,18 +519,18 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let first = book(folder.path());
         let a = first
-            .add("a", "app", route("g"), 5.into(), 0)
+            .add("a", "app", route("g"), 5.into(), 0, || true)
             .unwrap()
             .unwrap();
         first
-            .add("b", "app", route("g"), 9.into(), 0)
+            .add("b", "app", route("g"), 9.into(), 0, || true)
             .unwrap()
             .unwrap();
         assert!(
             first
-                .add("a", "app", route("g"), 1.into(), 0)
+                .add("a", "app", route("g"), 1.into(), 0, || true)
                 .unwrap()
-                .is_none()
+                .is_err()
         );
         let altered = Route {
             group: "g".to_owned(),
@@ -549,7 +573,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
         let slot = book
-            .add("a", "app", route("g"), 5.into(), 0)
+            .add("a", "app", route("g"), 5.into(), 0, || true)
             .unwrap()
             .unwrap();
         let used = slot.acquire(1, 77).unwrap();
@@ -564,7 +588,10 @@ mod tests {
     fn a_damaged_book_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let first = book(folder.path());
-        first.add("a", "app", route("g"), 5.into(), 0).unwrap();
+        first
+            .add("a", "app", route("g"), 5.into(), 0, || true)
+            .unwrap()
+            .unwrap();
         let path = folder.path().join(FILE);
         let good = fs::read(&path).unwrap();
         for place in 0..good.len() {
@@ -582,7 +609,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());
         let slot = book
-            .add("a", "app", route("g"), 5.into(), 0)
+            .add("a", "app", route("g"), 5.into(), 0, || true)
             .unwrap()
             .unwrap();
         slot.count(BLOCK * 3, 1);

@@ -71,9 +71,6 @@ impl Relay {
             Verdict::Adopt(confirmed) => confirmed,
             other => panic!("{slot}: {other:?}"),
         };
-        if !adoption::reaches(self.log.start(), self.log.oldest(), confirmed) {
-            return Err(Started::Passed);
-        }
         let mut adoption = Adoption::begin().with_fault(self.fault);
         let mut added = None;
         loop {
@@ -87,16 +84,19 @@ impl Relay {
                         group: GROUP.to_owned(),
                         next: None,
                     };
-                    let result = self.book.add(slot, "d", route, confirmed, 0);
-                    result.map(|slot| added = slot)
-                }
-                Action::Check => {
-                    let (start, oldest) = (self.log.start(), self.log.oldest());
-                    adoption.handle(match adoption::reaches(start, oldest, confirmed) {
-                        true => Event::Done,
-                        false => Event::TooLate,
-                    });
-                    continue;
+                    let reaches =
+                        || adoption::reaches(self.log.start(), self.log.oldest(), confirmed);
+                    match self.book.add(slot, "d", route, confirmed, 0, reaches) {
+                        Ok(Ok(slot)) => {
+                            added = Some(slot);
+                            Ok(())
+                        }
+                        Ok(Err(why)) => {
+                            adoption.handle(why.into());
+                            continue;
+                        }
+                        Err(error) => Err(error),
+                    }
                 }
                 Action::DropAtPrimary => {
                     adoption.handle(self.drop_at_primary(slot, primary));
