@@ -1,11 +1,11 @@
-# The verbs of this project; `make` lists them.
+# The commands of this project; `make` lists them.
 #
-# Everything that is built, logged or cached lands in build/. Only install and
-# uninstall write to system folders. scripts/setup installs packages that are
-# missing, and nothing when nothing is.
+# Everything that is built, logged or cached is in build/. Only install and
+# uninstall write to system folders. scripts/setup installs missing packages;
+# if none is missing it changes nothing.
 
-# The PostgreSQL major to build for, test and run: by default the one that
-# this Debian packages.
+# The PostgreSQL major to build for, to test and to run. The default is the major
+# that this Debian release packages.
 CODENAME := $(shell . /etc/os-release 2>/dev/null; echo $$VERSION_CODENAME)
 PG_of_bookworm := 15
 PG_of_trixie := 17
@@ -22,13 +22,14 @@ export PG
 export CARGO_TARGET_DIR := $(CURDIR)/build/target
 export LOCKSTEP_EXTENSION_STAGE := $(CURDIR)/$(STAGE)
 
-# Out of tree; DESTDIR must not leak from the environment into the staging.
+# Builds the extension in $(EXT_BUILD), outside its source folder. Each use passes its
+# own DESTDIR, since one from the environment must not change the staging.
 PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $(CURDIR)/extension/Makefile \
 	PG_CONFIG=$(PG_CONFIG) with_llvm=no
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak measurements lint install uninstall clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -77,6 +78,9 @@ test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIA
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
 	@$(BINARY) bench $* $(ARGS)
 
+measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
+	@$(BINARY) bench measurements
+
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
 
@@ -92,7 +96,7 @@ uninstall: check-pg ## remove what install put there
 clean: ## remove what was built; cached Debian roots stay (build/roots)
 	@[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name roots -exec rm -rf {} +
 
-# ---- Steps behind the verbs ------------------------------------------------
+# ---- Steps of these commands -----------------------------------------------
 
 check-pg:
 	@$(if $(filter $(PG),15 16 17 18 19),:,echo "make: PostgreSQL '$(PG)' is not supported: choose with PG=15, 16, 17, 18 or 19" >&2; exit 1)
@@ -100,7 +104,8 @@ check-pg:
 setup: check-pg
 	@scripts/setup $(or $(SETUP),build)
 
-# Objects of another minor release, or of another compiler, are not reused.
+# Objects that were built for another minor release or by another compiler are not
+# reused.
 build-extension: setup
 	@mkdir -p $(EXT_BUILD)
 	@{ $(PG_CONFIG) --version; gcc --version | head -n 1; } >$(EXT_BUILD)/made-with.new; \

@@ -1,6 +1,6 @@
 # shellcheck shell=bash
-# Sourced. `suite_of MAJOR` prints the Debian release that packages it, and
-# nothing where none does.
+# Sourced. `suite_of MAJOR` prints the Debian release that packages this PostgreSQL
+# major, or nothing if none does.
 suite_of() {
     case $1 in
         15) echo bookworm ;;
@@ -10,9 +10,9 @@ suite_of() {
     esac
 }
 
-# `native` is true where tests of PostgreSQL $PG run on this system
-# itself: inside a Debian root made for them, where it is installed, or where
-# scripts/setup can install it.
+# `native` is true if tests of PostgreSQL $PG run on this system itself: inside a
+# Debian root that was made for them, if $PG is installed, or if scripts/setup can
+# install it.
 native() {
     [ -z "${LOCKSTEP_IN_ROOT:-}" ] || return 0
     # shellcheck disable=SC1091

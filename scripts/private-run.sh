@@ -1,17 +1,19 @@
 # shellcheck shell=bash
-# Sourced by scripts that run PostgreSQL's test programs: an unprivileged user,
-# a private folder for what they write, and an end to every server in it.
+# Sourced by scripts that run PostgreSQL's test programs. It provides an
+# unprivileged user and a private folder for all that the programs write, and ends
+# every server in that folder.
 #
 # Needs `clone`, `bin` (the server's programs), PG, LOCKSTEP_EXTENSION_STAGE
-# and a function `die`. Gives:
+# and a function `die`. Provides:
 #
-#   $owner      the user; $run, its folder outside the clone, with work/ and
-#               tmp/: neither the clone nor /usr has to be readable or writable
-#               for that user. No TCP: sockets lie in the folder.
-#   hand_over   makes the user own all that lies there
+#   $owner      the user
+#   $run        the user's folder, outside the clone, with work/ and tmp/. The user
+#               need neither be able to read the clone nor to write to /usr.
+#               Servers listen on sockets in this folder only, not on TCP.
+#   hand_over   makes the user own everything in the folder
 #   preload [DESTDIR_TOO]   copies the stage there, prints settings that load it
-#   as_owner FOLDER COMMAND…   runs it as that user, in $run/FOLDER, with the
-#               variables in the array `environment` and few others
+#   as_owner FOLDER COMMAND…   runs the command as that user, in $run/FOLDER, with
+#               the variables in the array `environment` and a few others
 #
 # On every exit but SIGKILL the servers are stopped and the folder is removed.
 
@@ -23,7 +25,7 @@ if [ "$(id -u)" -eq 0 ]; then
     demote=(setpriv "--reuid=$(id -u "$owner")" "--regid=$(id -g "$owner")" --init-groups --inh-caps=-all)
 fi
 
-# Socket paths are limited to 107 bytes, so a long TMPDIR is not used; nor is
+# Socket paths are limited to 107 bytes, so a long TMPDIR is not used. Neither is
 # one that the user cannot enter.
 run=
 for parent in "${TMPDIR:-/tmp}" /tmp; do
@@ -36,7 +38,7 @@ for parent in "${TMPDIR:-/tmp}" /tmp; do
 done
 [ -n "$run" ] || die "no folder for run-time files that user $owner can enter: point TMPDIR at one"
 
-# Everything started here has its working folder below $run.
+# The processes whose working folder is $run or below: all that this script starts.
 processes() {
     local link
     for link in /proc/[0-9]*/cwd; do
@@ -72,8 +74,8 @@ mkdir "$run/work" "$run/tmp"
 
 hand_over() { [ ${#demote[@]} -eq 0 ] || chown -R "$owner:" "$run"; }
 
-# With an argument also what CREATE EXTENSION needs: Debian's servers look for
-# a control file below extension_destdir; from 18 on there is
+# With an argument also prints what CREATE EXTENSION needs: Debian's servers look
+# for a control file below extension_destdir, and from 18 on PostgreSQL has
 # extension_control_path for that.
 preload() {
     cp -r "$LOCKSTEP_EXTENSION_STAGE" "$run/stage"
@@ -88,8 +90,8 @@ preload() {
     fi
 }
 
-# Nothing of the caller's environment but what tests document; a process group
-# of its own.
+# The command gets only those variables of the caller's environment that tests
+# document, and runs in a session of its own.
 environment=()
 as_owner() {
     local keep name vars=() status=0

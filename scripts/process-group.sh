@@ -1,8 +1,8 @@
 # shellcheck shell=bash
 # Sourced. `in_group COMMAND…` runs a command or function in a process group of
-# its own, without standard input; when the sourcing script is interrupted or
-# terminated, it ends that whole group, gives it 20 s to clean up, and exits.
-# (Without this, a signal sent to the script alone would leave the command
+# its own, without standard input. When the sourcing script is interrupted or
+# terminated, it sends SIGTERM to that whole group, waits up to 20 s for it to clean
+# up, and exits. (Otherwise a signal sent to the script alone would leave the command
 # running.)
 
 group=

@@ -17,14 +17,12 @@ const SUBSCRIBER: &str = "subscriber";
 /// The replica that commits wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
-    /// The physical one.
     Standby,
-    /// The logical one.
     Subscriber,
 }
 
 impl Awaited {
-    /// What it calls itself.
+    /// Its `application_name`.
     pub fn name(self) -> &'static str {
         match self {
             Self::Standby => STANDBY,
@@ -36,7 +34,7 @@ impl Awaited {
 /// How the subscriber flushes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flushing {
-    /// As by default: the apply worker commits asynchronously.
+    /// PostgreSQL's default: the apply worker commits asynchronously.
     Default,
     /// The subscription's own `synchronous_commit = on`.
     WithEachCommit,
@@ -44,14 +42,10 @@ pub enum Flushing {
     ShortDelay,
 }
 
-/// The servers.
 #[derive(Debug)]
 pub struct Bed {
-    /// Takes the commits.
     pub primary: Server,
-    /// Physical.
     pub standby: Server,
-    /// Logical.
     pub subscriber: Server,
 }
 
@@ -113,7 +107,7 @@ impl Bed {
         self.subscriber.execute(&format!(
             "ALTER SUBSCRIPTION {SUBSCRIBER} SET (synchronous_commit = {commit})"
         ))?;
-        // The worker looks for changes of both when it wakes: with a commit, at the latest.
+        // The worker reads both settings when it wakes, which this commit makes it do.
         Ok(self
             .primary
             .execute("SELECT pg_logical_emit_message(true, 'lockstep', '')")?)

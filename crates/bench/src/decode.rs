@@ -3,6 +3,7 @@
 
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -21,24 +22,27 @@ const LONGEST_PASS: Duration = Duration::from_secs(1_800);
 /// How often a pass looks whether its receiver has ended.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// CPU that does not change for so long is final.
+/// CPU that does not change for this long is final.
 const SETTLED_AFTER: Duration = Duration::from_millis(50);
 
-/// How often to look for that at most.
+/// How often to look at most.
 const MOST_LOOKS: u32 = 100;
 
 /// What writes the WAL.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Changes {
     /// pgbench's TPC-B-like transactions.
+    #[value(name = "tpcb")]
     TpcB,
-    /// One row inserted in each transaction.
+    /// One row in each transaction.
     Insert,
-    /// One transaction that inserts all rows.
+    /// One transaction with all rows.
     Giant,
 }
 
 impl Changes {
+    pub const ALL: [Self; 3] = [Self::TpcB, Self::Insert, Self::Giant];
+
     /// Its name in cases.
     pub fn name(self) -> &'static str {
         match self {
@@ -83,11 +87,10 @@ pub const RELAY_WORK_MEM: &str = "256MB";
 /// A stretch of WAL with changes, and slots that start before it.
 #[derive(Debug)]
 pub struct Stretch {
-    /// Bytes of WAL.
+    /// Of WAL.
     pub bytes: u64,
     /// Rows changed, as far as they are published.
     pub changes: u64,
-    /// Transactions.
     pub transactions: u64,
     end: Lsn,
 }
@@ -111,7 +114,7 @@ pub fn settings() -> Settings {
         ("max_connections", "100"),
         ("max_replication_slots", "20"),
         ("autovacuum", "off"),
-        // Only the WAL is wanted, and it is the same.
+        // They do not change the WAL.
         ("fsync", "off"),
         ("synchronous_commit", "off"),
     ]
@@ -268,8 +271,8 @@ pub fn pass(
     Ok(Pass { cpu_s, seconds })
 }
 
-/// CPU once nothing changes any more: a process that ends just now could be missed both
-/// among those that run and among those that have ended.
+/// CPU once it no longer changes. A process that is just ending may be counted neither among
+/// those that run nor among those that have ended.
 fn settled_usage(primary: &Server) -> Usage {
     let mut usage = primary.usage();
     for _ in 0..MOST_LOOKS {
@@ -291,7 +294,7 @@ pub fn forget(primary: &Server) -> Result<()> {
     Ok(primary.execute("TRUNCATE decoded; CHECKPOINT")?)
 }
 
-/// Drops a slot, after its walsender has let go of it.
+/// Drops a slot, after its walsender has ended.
 fn drop_slot(primary: &Server, name: &str) -> Result<()> {
     let started = Instant::now();
     let sql = format!(

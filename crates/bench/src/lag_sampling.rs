@@ -1,18 +1,19 @@
-//! A primary with many replicas, and CPU of its processes in nanoseconds: what watching it
-//! costs it.
+//! A primary with many replicas, and the CPU of its processes in nanoseconds: what watching
+//! the primary costs it.
 //!
-//! Every standby is a server of its own; subscriptions are in databases of one server, which
-//! for the primary is the same as many. Settings are small, so that twenty fit on one machine.
+//! Each standby is a server. Subscriptions are in databases of one server; to the primary that
+//! looks like many servers. Settings are small, so that twenty nodes fit on one machine.
 
 use std::collections::BTreeMap;
 use std::fs;
 
-use lockstep_client::ClientError;
+use lockstep_client::{ClientError, Conninfo};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_lab::{LabError, Role, usage};
+use lockstep_lag::{LagError, Node, Role as NodeRole};
 
 use crate::Result;
 
@@ -22,7 +23,6 @@ const SCALE: u32 = 1;
 /// The servers. Dropping them stops them.
 #[derive(Debug)]
 pub struct Fleet {
-    /// The primary.
     pub primary: Server,
     standbys: Vec<Server>,
     subscriber: Server,
@@ -37,7 +37,7 @@ fn settings(replicas: u32) -> Settings {
         ("max_connections", "60"),
         ("max_wal_senders", &most),
         ("max_replication_slots", &most),
-        // Its workers come and go, and their CPU would be nobody's.
+        // The CPU of its short-lived workers could not be assigned.
         ("autovacuum", "off"),
         ("checkpoint_timeout", "1h"),
         ("max_wal_size", "4GB"),
@@ -48,7 +48,7 @@ fn settings(replicas: u32) -> Settings {
 }
 
 impl Fleet {
-    /// Starts so many standbys and subscriptions of one primary.
+    /// Starts a primary with this many standbys and subscriptions.
     pub fn start(lab: &Lab, standbys: u32, subscriptions: u32) -> Result<Self> {
         let mut primary = lab.primary("primary", None, &settings(standbys + subscriptions))?;
         lab.create_app_role(&primary)?;
@@ -92,7 +92,7 @@ impl Fleet {
         (1..=self.subscriptions).map(place).collect()
     }
 
-    /// pgbench's TPC-B-like transactions on the primary, so many a second.
+    /// pgbench's TPC-B-like transactions on the primary, at `rate` a second.
     pub fn load(&self, lab: &Lab, rate: f64) -> Result<Load> {
         Ok(lab.start_paced_load(
             &self.primary,
@@ -132,14 +132,14 @@ impl Fleet {
     }
 }
 
-/// Nanoseconds on a core, by process. Ticks would be too coarse: a session that works for a
-/// millisecond now and then is seldom seen at one.
+/// Nanoseconds on a core, by process. Clock ticks would be too coarse: they miss most of a session
+/// that works for a millisecond now and then.
 #[derive(Debug, Clone, Default)]
 pub struct Cpu(BTreeMap<i32, u64>);
 
 impl Cpu {
-    /// Seconds that the processes of which `counts` says so have used since `before`. Those
-    /// that have ended are not seen.
+    /// Seconds that processes have used since `before`, as far as `counts` includes them. A
+    /// process that has ended is not seen.
     pub fn since(&self, before: &Self, counts: impl Fn(i32) -> bool) -> f64 {
         let grown = |(pid, now): (&i32, &u64)| {
             now.saturating_sub(before.0.get(pid).copied().unwrap_or(0)) as f64 / 1e9
@@ -162,6 +162,15 @@ fn ran(pid: i32) -> Option<u64> {
 pub fn own_cpu_s() -> f64 {
     let own = i32::try_from(std::process::id()).ok();
     own.and_then(usage::cpu_s).unwrap_or(0.0)
+}
+
+/// A server of the lab as one of the nodes that are watched.
+pub fn node(name: String, role: NodeRole, conninfo: &str) -> Result<Node> {
+    Ok(Node {
+        name,
+        role,
+        conninfo: Conninfo::parse(conninfo).map_err(LagError::from)?,
+    })
 }
 
 fn database(number: u32) -> String {
@@ -190,7 +199,7 @@ fn subscriber(lab: &Lab, primary: &Server, subscriptions: u32) -> Result<Server>
                  mtime timestamp, filler character(22))",
             )
             .map_err(refused)?;
-        // Alone, as a slot is made for it.
+        // A statement of its own: it creates a slot, which no transaction block allows.
         client
             .execute(&format!(
                 "CREATE SUBSCRIPTION {name} CONNECTION 'host={} port={} user={SUPERUSER} dbname={DATABASE}' \

@@ -1,7 +1,14 @@
-//! Benchmarks: workloads, trials, samplers, faults.
+//! Benchmarks, and what they are made of: workloads, trials, samplers, faults. The demo is one
+//! trial of each variant.
 //!
 //! | module | what |
 //! |---|---|
+//! | [`benchmarks`] | the list of all benchmarks, and a file for each |
+//! | [`benchmark`], `runner` | what a benchmark is made of, and what runs it |
+//! | [`results`], [`table`], [`plot`] | its file, its table and its plots |
+//! | [`audience`], [`host`] | who is shown how a run goes, and the program that it is a part of |
+//! | [`args`], [`text`] | arguments, and figures for people, that several modules share |
+//! | [`demo`] | a stock standby and a Lockstep standby, one after the other |
 //! | [`trial`] | fresh data, a fresh standby, load on both ends and what was measured |
 //! | [`sampler`], [`replay_lag`] | positions of both ends over time, and lag from them |
 //! | [`tpcc`] | TPC-C's data, transactions and consistency conditions |
@@ -11,6 +18,7 @@
 //! | [`relay`] | consumers of logical replication, direct or behind a relay |
 //! | [`commit_levels`] | servers on which commits are timed |
 //! | [`lag_sampling`] | many replicas, and what watching them costs |
+//! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
     test,
     allow(
@@ -21,15 +29,27 @@
     )
 )]
 
+pub mod args;
+pub mod audience;
+pub mod benchmark;
+pub mod benchmarks;
 pub mod commit_levels;
 pub mod decode;
+pub mod demo;
 mod error;
 pub mod fault;
+pub mod host;
 pub mod lag_sampling;
+pub mod measurements;
+pub mod plot;
 pub mod relay;
 pub mod replay;
 pub mod replay_lag;
+pub mod results;
+mod runner;
 pub mod sampler;
+pub mod table;
+pub mod text;
 pub mod tpcc;
 pub mod trial;
 

@@ -26,7 +26,7 @@ const MOST_SAMPLES: usize = 2_000_000;
 /// Distance of the primary's samples. It limits how exactly the start of a lag is known.
 const PRIMARY_STEP: Duration = Duration::from_micros(STEP_US.unsigned_abs());
 
-/// Distance of the standby's samples: each costs the standby's core what readers could use.
+/// Distance of the standby's samples: each takes time of the readers' core.
 const STANDBY_STEP: Duration = Duration::from_millis(5);
 
 /// Clock before position: see [`crate::replay_lag`].
@@ -146,7 +146,6 @@ fn await_sample_after(samplers: &[&Sampler], at: Micros, patience: Duration) {
 pub struct StandbyWatch(Sampler);
 
 impl StandbyWatch {
-    /// Starts sampling.
     pub fn start(standby: &Server, pinning: &Pinning) -> Result<Self> {
         Sampler::start(standby, pinning).map(Self)
     }

@@ -1,8 +1,9 @@
-//! One trial: fresh data, a fresh standby, load on both ends, and what came of it.
+//! One trial: fresh data, a fresh standby, load on both ends, and what is measured.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use lockstep_client::{Connection, field};
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
@@ -11,12 +12,16 @@ use lockstep_lab::progress::{self, Micros, Progress};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
+use serde::{Deserialize, Serialize};
 
 use crate::Result;
+use crate::audience::Audience;
 use crate::replay_lag::{self, LagPoint, LagSlice, LagSummary};
+use crate::results::rounded;
 use crate::sampler::LagWatch;
+use crate::text::{count, ms, slope};
 
-/// How often the watcher hears of a trial.
+/// How often the audience hears of a trial under load.
 const TICK: Duration = Duration::from_millis(500);
 
 /// How long load may take to report for the first time: 128 sessions must connect to a
@@ -33,11 +38,11 @@ const SLICES: usize = 400;
 const SPARE_CONNECTIONS: u32 = 40;
 
 /// Which standby a trial runs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Variant {
     /// PostgreSQL as it is.
     Stock,
-    /// With the extension loaded.
+    /// With the extension.
     Lockstep,
 }
 
@@ -48,6 +53,24 @@ impl Variant {
             Self::Stock => "stock",
             Self::Lockstep => "lockstep",
         }
+    }
+
+    /// Its standby's name for people.
+    pub fn title(self) -> &'static str {
+        match self {
+            Self::Stock => "stock standby",
+            Self::Lockstep => "Lockstep standby",
+        }
+    }
+
+    /// Settings of its standby: those in `extra` are for Lockstep only.
+    pub fn standby_settings(self, extra: &[(String, String)]) -> Settings {
+        let mut settings = Settings::new();
+        if self == Self::Lockstep {
+            settings.insert("shared_preload_libraries".to_owned(), "lockstep".to_owned());
+            settings.extend(extra.iter().cloned());
+        }
+        settings
     }
 }
 
@@ -87,9 +110,7 @@ impl Size {
 /// One trial.
 #[derive(Debug, Clone)]
 pub struct TrialSpec {
-    /// Which standby.
     pub variant: Variant,
-    /// Data and clients.
     pub size: Size,
     /// What the readers do.
     pub read: Workload,
@@ -103,14 +124,14 @@ pub struct TrialSpec {
     pub series_every: Duration,
 }
 
-/// Where a trial is.
+/// A part of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// Loading fresh data into the primary.
     LoadData,
     /// Copying the primary and letting the copy catch up.
     MakeStandby,
-    /// Load runs, nothing is measured.
+    /// Load that is not measured.
     WarmUp,
     /// The measurement.
     Measure,
@@ -129,14 +150,6 @@ pub struct Tick {
     pub primary_tps: Option<f64>,
     /// Reads a second on the standby, as last reported.
     pub read_tps: Option<f64>,
-}
-
-/// Hears of a trial while it runs.
-pub trait Watcher {
-    /// A stage begins.
-    fn stage(&mut self, stage: Stage);
-    /// Twice a second under load.
-    fn tick(&mut self, tick: &Tick);
 }
 
 /// Dead rows and size of the load's tables on the primary.
@@ -163,18 +176,17 @@ pub struct SeriesPoint {
     pub bloat: Bloat,
 }
 
-/// What came of a trial.
+/// What a trial measured.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Length of the measurement as it was, seconds.
     pub seconds: f64,
-    /// Lag.
     pub lag: LagSummary,
     /// Lag over time.
     pub lag_slices: Vec<LagSlice>,
     /// Distance of neighbouring samples of the primary, 99th percentile, ms.
     pub primary_gap_p99_ms: f64,
-    /// The same of the standby.
+    /// Of the standby.
     pub standby_gap_p99_ms: f64,
     /// Transactions a second on the primary.
     pub primary_tps: f64,
@@ -192,7 +204,7 @@ pub struct Outcome {
     pub bloat_start: Bloat,
     /// Bloat when it ended.
     pub bloat_end: Bloat,
-    /// The whole, point by point.
+    /// The measurement, point by point.
     pub series: Vec<SeriesPoint>,
 }
 
@@ -205,10 +217,82 @@ struct Measured {
     primary_usage: Usage,
 }
 
-/// Readies a primary for trials: the load's role, and pg_prewarm to fill caches.
-pub fn prepare_primary(lab: &Lab, primary: &Server) -> Result<()> {
-    lab.create_app_role(primary)?;
-    Ok(primary.execute("CREATE EXTENSION pg_prewarm")?)
+impl Outcome {
+    /// What rows and the demo show.
+    pub fn figures(&self) -> TrialFigures {
+        TrialFigures {
+            lag_p50_ms: self.lag.p50_ms,
+            lag_p99_ms: self.lag.p99_ms,
+            lag_max_ms: self.lag.max_ms,
+            lag_end_ms: self.lag.end_ms,
+            lag_slope_ms_per_s: self.lag.slope_ms_per_s,
+            primary_tps: self.primary_tps,
+            read_tps: self.read_tps,
+            seconds: self.seconds,
+            cpu_s: self.standby_usage.cpu_s,
+            startup_cpu_s: self.standby_usage.startup_cpu_s,
+        }
+    }
+}
+
+/// The figures of an outcome that rows and the demo show; the keys carry their units.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct TrialFigures {
+    pub lag_p50_ms: f64,
+    pub lag_p99_ms: f64,
+    pub lag_max_ms: f64,
+    pub lag_end_ms: f64,
+    pub lag_slope_ms_per_s: f64,
+    pub primary_tps: f64,
+    pub read_tps: f64,
+    pub seconds: f64,
+    /// Of the standby.
+    pub cpu_s: f64,
+    /// Of the standby's startup process, which replays.
+    pub startup_cpu_s: f64,
+}
+
+impl TrialFigures {
+    /// With the precision of results.
+    pub fn rounded(self) -> Self {
+        Self {
+            lag_p50_ms: rounded(self.lag_p50_ms),
+            lag_p99_ms: rounded(self.lag_p99_ms),
+            lag_max_ms: rounded(self.lag_max_ms),
+            lag_end_ms: rounded(self.lag_end_ms),
+            lag_slope_ms_per_s: rounded(self.lag_slope_ms_per_s),
+            primary_tps: rounded(self.primary_tps),
+            read_tps: rounded(self.read_tps),
+            seconds: rounded(self.seconds),
+            cpu_s: rounded(self.cpu_s),
+            startup_cpu_s: rounded(self.startup_cpu_s),
+        }
+    }
+
+    /// The trial in one line.
+    pub fn line(&self) -> String {
+        format!(
+            "lag p50 {}, p99 {}, at end {} ({}), primary {} tps, reads {}/s",
+            ms(self.lag_p50_ms),
+            ms(self.lag_p99_ms),
+            ms(self.lag_end_ms),
+            slope(self.lag_slope_ms_per_s),
+            count(self.primary_tps),
+            count(self.read_tps)
+        )
+    }
+}
+
+/// A primary that is ready for trials: with the load's role, pg_prewarm to fill caches, and
+/// the extension's views, which reach the standbys with replication.
+pub fn open_primary(lab: &Lab, size: &Size, with_extension: bool) -> Result<Server> {
+    let primary = lab.primary("primary", None, &size.settings())?;
+    lab.create_app_role(&primary)?;
+    primary.execute("CREATE EXTENSION pg_prewarm")?;
+    if with_extension {
+        primary.execute("CREATE EXTENSION lockstep")?;
+    }
+    Ok(primary)
 }
 
 /// Runs one trial. The standby, named `name`, is returned running without load; the
@@ -218,13 +302,13 @@ pub fn run(
     primary: &mut Server,
     name: &str,
     spec: &TrialSpec,
-    watcher: &mut dyn Watcher,
+    audience: &mut dyn Audience,
 ) -> Result<(Outcome, Server)> {
-    watcher.stage(Stage::LoadData);
+    audience.stage(Stage::LoadData);
     lab.load_data(primary, spec.size.scale)?;
     primary.execute("CHECKPOINT")?;
 
-    watcher.stage(Stage::MakeStandby);
+    audience.stage(Stage::MakeStandby);
     let mut standby = lab.standby(primary, name, &spec.standby_settings)?;
     for server in [&*primary, &standby] {
         // A base backup leaves caches cold, which would slow reads and replay at first.
@@ -237,7 +321,7 @@ pub fn run(
         server.execute("CHECKPOINT")?;
     }
 
-    let outcome = under_load(lab, primary, &mut standby, spec, watcher)?;
+    let outcome = under_load(lab, primary, &mut standby, spec, audience)?;
     Ok((outcome, standby))
 }
 
@@ -246,7 +330,7 @@ fn under_load(
     primary: &mut Server,
     standby: &mut Server,
     spec: &TrialSpec,
-    watcher: &mut dyn Watcher,
+    audience: &mut dyn Audience,
 ) -> Result<Outcome> {
     let Size {
         scale,
@@ -265,7 +349,7 @@ fn under_load(
         standby,
     };
 
-    running.go_on(Stage::WarmUp, spec.warmup, watcher, |_, _| Ok(()))?;
+    running.go_on(Stage::WarmUp, spec.warmup, audience, |_, _| Ok(()))?;
     running.await_reports()?;
 
     let before = (running.primary.usage(), running.standby.usage());
@@ -275,7 +359,7 @@ fn under_load(
     running.go_on(
         Stage::Measure,
         spec.measured,
-        watcher,
+        audience,
         |primary, elapsed| {
             if elapsed >= next {
                 next += spec.series_every;
@@ -323,16 +407,16 @@ impl Running<'_> {
         &mut self,
         stage: Stage,
         length: Duration,
-        watcher: &mut dyn Watcher,
+        audience: &mut dyn Audience,
         mut also: impl FnMut(&Server, Duration) -> Result<()>,
     ) -> Result<()> {
-        watcher.stage(stage);
+        audience.stage(stage);
         let started = Instant::now();
         while started.elapsed() < length {
             thread::sleep(TICK.min(length.saturating_sub(started.elapsed())));
             self.check()?;
             also(self.primary, started.elapsed())?;
-            watcher.tick(&Tick {
+            audience.tick(&Tick {
                 stage,
                 elapsed: started.elapsed().min(length),
                 lag_ms: self.watch.newest().map(|point| point.ms),

@@ -1,4 +1,4 @@
-//! Exit codes, and the one line that goes with each failure.
+//! Exit codes, and the line that is printed for each failure.
 
 use std::fmt;
 use std::io::Write;
@@ -15,20 +15,20 @@ use lockstep_verify::VerifyError;
 use lockstep_verify::oracle::Side;
 use lockstep_verify::random::RandomError;
 
-/// Failures without a code of their own.
+/// Failures that have no code of their own.
 const FAILED: u8 = 1;
 /// Arguments that cannot be used.
 pub const USAGE: u8 = 2;
-/// The source (primary) could not be reached, or it refused.
+/// The source (primary) could not be reached, or it refused a request.
 const SOURCE: u8 = 3;
-/// The target (standby) could not be reached, or it refused.
+/// The target (standby) could not be reached, or it refused a request.
 const TARGET: u8 = 4;
-/// Data is not as it must be.
+/// A check found wrong data.
 const DATA: u8 = 5;
-/// Something lags or stands still.
+/// A replica lags, or replication stands still.
 const LAG: u8 = 6;
 
-/// Arguments, or files that they name, cannot be used. In words.
+/// Says which arguments, or files that they name, cannot be used, and why.
 #[derive(Debug)]
 pub struct Usage(pub String);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Usage {
 
 impl std::error::Error for Usage {}
 
-/// The source could not be reached, or it refused. In words.
+/// Says why the source could not be reached, or what it refused.
 #[derive(Debug)]
 pub struct Unreachable(pub String);
 
@@ -52,7 +52,7 @@ impl fmt::Display for Unreachable {
 
 impl std::error::Error for Unreachable {}
 
-/// The target could not be reached, or it is none. In words.
+/// Says why the target could not be reached, or why it is not a target.
 #[derive(Debug)]
 pub struct NoTarget(pub String);
 
@@ -64,7 +64,7 @@ impl fmt::Display for NoTarget {
 
 impl std::error::Error for NoTarget {}
 
-/// Something lags or stands still. In words.
+/// Says what lags or stands still.
 #[derive(Debug)]
 pub struct Behind(pub String);
 
@@ -76,7 +76,7 @@ impl fmt::Display for Behind {
 
 impl std::error::Error for Behind {}
 
-/// A check found something wrong. The details are printed already.
+/// Says that a check found wrong data. The details have been printed before.
 #[derive(Debug)]
 pub struct DataMismatch(pub String);
 
@@ -88,7 +88,7 @@ impl fmt::Display for DataMismatch {
 
 impl std::error::Error for DataMismatch {}
 
-/// Reports a failure in one line and gives the exit code.
+/// Prints a failure in one line and returns the exit code.
 pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
     let Err(error) = result else {
         return ExitCode::SUCCESS;
@@ -100,11 +100,24 @@ pub fn code_of(result: anyhow::Result<()>) -> ExitCode {
             std::thread::park();
         }
     }
-    complain(&format!("{error:#}"));
+    complain(&words(&error));
     ExitCode::from(code(&error))
 }
 
-/// Writes one line to standard error. Text of servers in it is sanitized.
+/// An error and its sources, each of them once: some name theirs already.
+fn words(error: &anyhow::Error) -> String {
+    let mut words = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if words.is_empty() {
+            words = cause;
+        } else if !words.ends_with(&cause) {
+            words = format!("{words}: {cause}");
+        }
+    }
+    words
+}
+
+/// Writes one line to standard error. It is sanitized, since it may hold text of servers.
 pub fn complain(message: &str) {
     let line = message.split_whitespace().collect::<Vec<_>>().join(" ");
     let _ = writeln!(std::io::stderr(), "lockstep: {}", sanitize(&line));
@@ -197,6 +210,14 @@ mod tests {
             },
             reason: "no".to_owned(),
         }
+    }
+
+    #[test]
+    fn sources_are_named_once() {
+        let missing = std::io::Error::from(std::io::ErrorKind::NotFound);
+        let failed = LabError::io("create", std::path::Path::new("/x"))(missing);
+        let error = anyhow::Error::from(BenchError::from(failed)).context("demo");
+        assert_eq!(words(&error), "demo: cannot create /x: entity not found");
     }
 
     #[test]

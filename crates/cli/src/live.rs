@@ -1,39 +1,32 @@
-//! What people see while something long runs: bars on a terminal, plain lines elsewhere.
+//! Progress of a long run: bars on a terminal, plain lines elsewhere.
 
 use std::io::{self, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use lockstep_bench::trial::{Stage, Tick, Watcher};
+use lockstep_bench::audience::{Phase, Trials};
+use lockstep_bench::trial::{Stage, Tick};
 
 use crate::args::Output;
 use crate::text;
 
-/// Distance of plain lines under load.
+/// Time between plain lines while load runs.
 const LINE_EVERY: Duration = Duration::from_secs(5);
 
-/// Steps of the bar.
+/// Steps of the progress bar.
 const STEPS: u64 = 1000;
-
-/// One phase of a run: a trial with its preparation.
-#[derive(Debug, Clone)]
-pub struct Phase {
-    /// What it is called.
-    pub name: String,
-    /// How long its load runs, measured or not.
-    pub load: Duration,
-}
 
 /// Progress of a run made of phases.
 pub struct Live {
     view: View,
     phases: Vec<Phase>,
-    current: usize,
+    /// Phases that have begun.
+    begun: usize,
     started: Instant,
     phase_started: Instant,
-    /// How long a phase is prepared before its load: a guess, then what it last took.
+    /// How long the preparation of a phase takes: a guess at first, then the time of the last one.
     preparation: Duration,
-    /// Load of the current phase that is over.
+    /// How long the current phase's load has run.
     load_done: Duration,
     warmup: Duration,
     measured: Duration,
@@ -53,20 +46,19 @@ enum View {
 }
 
 impl Live {
-    /// Progress over `phases`. `preparation` is a first guess of what each takes before
-    /// its load; `warmup` is the part of each load that is not measured.
-    pub fn new(
-        output: Output,
-        phases: Vec<Phase>,
-        preparation: Duration,
-        warmup: Duration,
-    ) -> Self {
+    /// Progress over trials.
+    pub fn new(output: Output, trials: Trials) -> Self {
+        let Trials {
+            phases,
+            preparation,
+            warmup,
+        } = trials;
         let now = Instant::now();
         let mut live = Self {
             view: View::Lines {
                 to_stderr: output == Output::Json,
             },
-            current: 0,
+            begun: 0,
             started: now,
             phase_started: now,
             preparation,
@@ -108,9 +100,9 @@ impl Live {
         View::Bars { all, total, lines }
     }
 
-    /// Says one line that stays.
+    /// Prints one line that stays on the screen.
     pub fn say(&self, line: &str) {
-        // A reader that went away is no reason to stop the run.
+        // Ignore errors: the run goes on even if nobody reads its output any more.
         match &self.view {
             View::Bars { all, .. } => {
                 let _ = all.println(line);
@@ -124,20 +116,20 @@ impl Live {
         }
     }
 
-    /// A phase begins.
-    pub fn begin(&mut self, index: usize) {
-        self.current = index;
+    /// The next phase begins.
+    pub fn begin(&mut self) {
+        self.begun += 1;
         self.phase_started = Instant::now();
         self.load_done = Duration::ZERO;
         self.loading = false;
     }
 
-    /// A phase is over, with one line about what came of it.
+    /// Ends the current phase with one line about its result.
     pub fn end(&mut self, result: &str) {
         self.load_done = self.phase().load;
         match &self.view {
             View::Bars { lines, .. } => {
-                if let Some(line) = lines.get(self.current) {
+                if let Some(line) = lines.get(self.current()) {
                     line.finish_with_message(result.to_owned());
                 }
             }
@@ -145,26 +137,31 @@ impl Live {
         }
     }
 
-    /// The run is over; bars go away, lines stay.
+    /// Ends the run. The bar of the whole run is removed; printed lines stay.
     pub fn finish(&self) {
         if let View::Bars { total, .. } = &self.view {
             total.finish_and_clear();
         }
     }
 
+    /// The phase that has begun last, or the first.
+    fn current(&self) -> usize {
+        self.begun.saturating_sub(1)
+    }
+
     fn phase(&self) -> Phase {
-        self.phases.get(self.current).cloned().unwrap_or(Phase {
+        self.phases.get(self.current()).cloned().unwrap_or(Phase {
             name: String::new(),
             load: Duration::ZERO,
         })
     }
 
-    /// Time left, by the plan.
+    /// Expected time until the end of the run.
     fn left(&self) -> Duration {
         let later = self
             .phases
             .iter()
-            .skip(self.current + 1)
+            .skip(self.current() + 1)
             .map(|phase| phase.load + self.preparation)
             .sum::<Duration>();
         let preparing = match self.loading {
@@ -185,7 +182,7 @@ impl Live {
                 let part = elapsed / (elapsed + left.as_secs_f64()).max(0.001);
                 total.set_position((part * STEPS as f64) as u64);
                 total.set_message(remaining);
-                if let Some(line) = lines.get(self.current) {
+                if let Some(line) = lines.get(self.current()) {
                     line.set_message(status.to_owned());
                 }
             }
@@ -197,10 +194,9 @@ impl Live {
             }
         }
     }
-}
 
-impl Watcher for Live {
-    fn stage(&mut self, stage: Stage) {
+    /// A stage of the current phase begins.
+    pub fn stage(&mut self, stage: Stage) {
         let status = match stage {
             Stage::LoadData => "loading fresh data into the primary",
             Stage::MakeStandby => "making the standby",
@@ -218,7 +214,8 @@ impl Watcher for Live {
         self.show(status, true);
     }
 
-    fn tick(&mut self, tick: &Tick) {
+    /// A moment of the current phase under load.
+    pub fn tick(&mut self, tick: &Tick) {
         let (what, done, total) = match tick.stage {
             Stage::Measure => ("measuring", self.warmup + tick.elapsed, self.measured),
             _ => ("warming up", tick.elapsed, self.warmup),
@@ -236,7 +233,7 @@ impl Watcher for Live {
     }
 }
 
-/// Prints one line of a result. A reader that went away is no failure of ours.
+/// Prints one line of a result. It is no error if nobody reads the output any more.
 pub fn print(line: &str) {
     let _ = writeln!(io::stdout(), "{line}");
 }

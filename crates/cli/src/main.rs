@@ -1,4 +1,4 @@
-//! The `lockstep` command: arguments in, text or JSON out, an exit code.
+//! The `lockstep` command: reads arguments, prints text or JSON, and returns an exit code.
 #![cfg_attr(
     test,
     allow(
@@ -10,18 +10,15 @@
 )]
 
 mod args;
-mod bars;
 mod bench;
-mod demo;
 mod doctor;
 mod exit;
 mod live;
 mod nodes;
-mod plot;
 mod relay;
-mod report;
-mod scene;
 mod serve;
+mod steps;
+mod terminal;
 mod text;
 mod top;
 mod wal;
@@ -36,7 +33,7 @@ fn main() -> ExitCode {
         Err(code) => return code,
     };
     let result = match command {
-        Command::Demo(args) => demo::run(&args),
+        Command::Demo(args) => bench::run_demo(&args),
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Relay(args) => relay::run(&args),

@@ -22,11 +22,9 @@ pub type Rows = Vec<Vec<Option<String>>>;
 pub struct Table {
     /// Names of the columns, in order.
     pub columns: Vec<String>,
-    /// The rows.
     pub rows: Rows,
 }
 
-/// What a connection is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Purpose {
     /// Queries.
@@ -35,14 +33,14 @@ pub enum Purpose {
     Replication,
 }
 
-/// What the settings of a subscriber's own connection are, so that values of a stream are
-/// unambiguous and functions of row filters are found where they should be.
+/// The settings that a subscriber makes for its own connection: values of a stream are then
+/// unambiguous, and row filters look up unqualified names in pg_catalog only.
 const PREPARE: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
      SET extra_float_digits = 3; SELECT pg_catalog.set_config('search_path', '', false)";
 
-/// How often libpq is asked to take what has arrived. With TLS one message can need several:
-/// a record that does not fit into libpq's buffer waits inside OpenSSL, where poll does not
-/// see it.
+/// How often libpq is asked to read what has arrived. With TLS one message can need several
+/// reads: a record that does not fit into libpq's buffer waits inside OpenSSL, where poll
+/// does not see it.
 const TAKES: u32 = 1;
 const TAKES_WITH_TLS: u32 = 4;
 
@@ -53,39 +51,36 @@ pub struct Connection {
     patience: Duration,
 }
 
-/// Who a server is, and how far.
+/// What a server says about its cluster and its WAL.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// Its cluster.
+    /// The cluster's system identifier.
     pub system: SystemId,
-    /// Its timeline.
     pub timeline: Timeline,
-    /// Where its WAL ends on disk.
+    /// Where the server's WAL ends on disk.
     pub end: Lsn,
-    /// The connection's database.
+    /// The database of this connection.
     pub database: Option<String>,
 }
 
-/// What somebody needs who connects to the same server without libpq.
+/// What a program needs to connect to the same server without libpq.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Server {
-    /// The host, one of possibly several; the folder of the socket if it begins with `/`.
+    /// The host in use if the conninfo names several; the socket's folder if it begins with `/`.
     pub host: String,
     /// The address in use; None for a Unix socket.
     pub hostaddr: Option<String>,
     /// The port, also in the socket's name.
     pub port: u16,
-    /// The database.
     pub database: String,
-    /// The role.
     pub user: String,
-    /// This connection is encrypted by TLS.
+    /// True if this connection is encrypted.
     pub tls: bool,
     /// When to use TLS, `prefer` by default.
     pub sslmode: String,
-    /// The file with the authorities to trust, or `system`.
+    /// The file with the certificate authorities to trust, or `system`.
     pub sslrootcert: Option<String>,
-    /// The file with certificates that are revoked.
+    /// The file that lists revoked certificates.
     pub sslcrl: Option<String>,
     /// The file with the client's certificate.
     pub sslcert: Option<String>,
@@ -93,14 +88,15 @@ pub struct Server {
     pub sslkey: Option<String>,
     /// Send the host's name when TLS begins.
     pub sslsni: bool,
-    /// Least version of TLS, `TLSv1.2`.
+    /// The lowest version of TLS to accept, e.g. `TLSv1.2`.
     pub ssl_min_protocol_version: Option<String>,
 }
 
 impl Connection {
-    /// Connects. Blocks until the server has let us in or all hosts have refused, at most
-    /// the conninfo's `connect_timeout` for each address, [`crate::CONNECT_TIMEOUT_S`] if it
-    /// has none. The name is shown by the server unless the user has chosen another.
+    /// Connects. Blocks until a server has accepted the connection or all hosts have refused it,
+    /// for each address at most the conninfo's `connect_timeout`, or
+    /// [`crate::CONNECT_TIMEOUT_S`] if it has none. `application_name` is used unless the user
+    /// has chosen another.
     pub fn connect(conninfo: &Conninfo, purpose: Purpose, application_name: &str) -> Result<Self> {
         let parameters = conninfo.parameters(purpose, application_name);
         let connection = Handle::connect(&parameters).map_err(ClientError::Connect)?;
@@ -123,7 +119,6 @@ impl Connection {
         }
     }
 
-    /// What it is for.
     pub fn purpose(&self) -> Purpose {
         self.purpose
     }
@@ -145,29 +140,30 @@ impl Connection {
         self.command(Step::Query, "run a query", sql)
     }
 
-    /// Runs SQL and returns what each statement that has rows has answered, also where these are
+    /// Runs SQL and returns one table for each statement that returns rows, even if it returned
     /// none, within the same limits as [`Connection::query`].
     pub fn tables(&mut self, sql: &str) -> Result<Vec<Table>> {
         self.ask(Step::Query, "run a query", &simple(sql)?)
     }
 
-    /// What cancels this connection's statements while another thread waits for them.
+    /// Makes a canceller, which cancels this connection's statements while another thread waits
+    /// for them.
     pub fn canceller(&self) -> Result<Canceller> {
         self.link.connection.canceller().map_err(ClientError::Lost)
     }
 
-    /// No further command will succeed. A connection that the server has ended is noticed by
-    /// the next command.
+    /// True if no further command can succeed. That the server has ended the connection is only
+    /// noticed by the next command.
     pub fn is_closed(&self) -> bool {
         self.link.broken.is_some() || self.link.connection.is_closed()
     }
 
-    /// The server's version, as in `server_version_num`: 150020.
+    /// The server's version as in `server_version_num`, e.g. 150020.
     pub fn server_version(&self) -> u32 {
         self.link.connection.server_version()
     }
 
-    /// The server's process for this connection.
+    /// The process id of the server's backend for this connection.
     pub fn backend_pid(&self) -> u32 {
         self.link.connection.backend_pid()
     }
@@ -178,7 +174,7 @@ impl Connection {
         self.link.connection.parameter(&name)
     }
 
-    /// An option of the connection as it is in use. Passwords are not told.
+    /// The value of a connection option that is in use. None for a password.
     pub fn option(&self, name: &str) -> Option<String> {
         self.link
             .connection
@@ -189,7 +185,7 @@ impl Connection {
             .filter(|value| !value.is_empty())
     }
 
-    /// The server that we are connected to: one, even if the conninfo names several.
+    /// The server of this connection: one, even if the conninfo names several.
     pub fn server(&self) -> Result<Server> {
         let connection = &self.link.connection;
         let port = connection.port();
@@ -246,7 +242,7 @@ impl Connection {
         if !matches!(answered, Err(Failure::TimedOut)) {
             return answered.map_err(|failure| failure.into_error(what, self.patience));
         }
-        // The server must not do it later, behind our back.
+        // Cancel the command: the server must not finish it later, after this error.
         let cancelled = self.canceller().and_then(|canceller| canceller.cancel());
         let ended = cancelled.is_ok()
             && !matches!(
@@ -270,7 +266,7 @@ impl fmt::Debug for Connection {
     }
 }
 
-/// A field of an answer, parsed.
+/// Parses a field of an answer.
 pub(crate) fn parsed<T: std::str::FromStr>(what: &str, field: Option<String>) -> Result<T> {
     let text = field.unwrap_or_default();
     text.parse()
@@ -282,7 +278,7 @@ pub(crate) fn simple(sql: &str) -> Result<Request> {
     Ok(Request::Simple(c_string(sql)?))
 }
 
-/// A command of ours, for libpq.
+/// A command's text, for libpq.
 pub(crate) fn c_string(text: &str) -> Result<CString> {
     CString::new(text)
         .map_err(|_| ClientError::Protocol("a command of ours holds a NUL character".to_owned()))
@@ -312,15 +308,15 @@ impl Failure {
     }
 }
 
-/// A connection together with its waiting.
+/// A connection, and the waiting for its socket.
 pub(crate) struct Link {
     pub connection: Handle,
-    /// Why it can no longer be used.
+    /// Why the connection can no longer be used; None while it can.
     pub broken: Option<String>,
 }
 
 impl Link {
-    /// Sends a request, as far as it goes without waiting.
+    /// Sends as much of a request as can be sent without waiting.
     pub fn send(&mut self, request: &Request) -> Result<()> {
         if let Some(reason) = &self.broken {
             return Err(ClientError::Lost(reason.clone()));
@@ -328,7 +324,7 @@ impl Link {
         self.connection.send(request).map_err(ClientError::Lost)
     }
 
-    /// Takes what has arrived.
+    /// Reads what has arrived into libpq's buffer.
     pub fn take(&mut self) -> Result<()> {
         let takes = match self.connection.tls() {
             true => TAKES_WITH_TLS,
@@ -340,7 +336,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends the rest of what is to be sent, and waits for the next answer.
+    /// Sends the rest of a request, and waits for the next answer.
     pub fn next_answer(&mut self, deadline: Instant) -> Result<Option<Answer>, Failure> {
         loop {
             let unsent = self.connection.flush().map_err(ClientError::Lost)?;
@@ -357,7 +353,7 @@ impl Link {
         }
     }
 
-    /// All of a command's answers that have rows.
+    /// All answers to a command that have rows.
     fn tables(&mut self, step: Step, what: &str, deadline: Instant) -> Result<Vec<Table>, Failure> {
         let mut tables = Vec::new();
         let mut table: Option<Table> = None;
@@ -367,7 +363,7 @@ impl Link {
             let answer = match self.next_answer(deadline) {
                 Ok(Some(answer)) => answer,
                 Ok(None) => break,
-                // The server has said why it ends the connection, which says more.
+                // The server's last error, which says why it ends the connection, says more.
                 Err(Failure::Other(ClientError::Lost(_))) if refused.is_some() => break,
                 Err(failure) => return Err(failure),
             };
@@ -420,8 +416,8 @@ impl Link {
         ClientError::Protocol(reason).into()
     }
 
-    /// Waits until the socket can be read, `unsent` data can be sent, or `wake` can be read;
-    /// at most for `timeout`. May return early without anything.
+    /// Waits until the socket can be read, until it can be written if data is `unsent`, or
+    /// until `wake` can be read; at most for `timeout`. May return early with none of them.
     pub fn poll(
         &self,
         unsent: bool,
@@ -455,7 +451,6 @@ impl Link {
     }
 }
 
-/// What poll has found.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Polled {
     pub input: bool,
@@ -463,7 +458,8 @@ pub(crate) struct Polled {
     pub woken: bool,
 }
 
-/// In whole milliseconds, rounded up: a shorter wait would be none.
+/// The timeout in whole milliseconds. It is rounded up: rounded down, a wait of less than a
+/// millisecond would not wait at all.
 fn poll_timeout(timeout: Duration) -> PollTimeout {
     let millis = timeout.as_nanos().div_ceil(1_000_000);
     let millis = i32::try_from(millis).unwrap_or(i32::MAX);
@@ -475,7 +471,8 @@ fn size(rows: &Rows) -> usize {
     rows.iter().map(Vec::len).sum::<usize>() * size_of::<Option<String>>() + texts.sum::<usize>()
 }
 
-/// What an error's result says. Without a code it comes from libpq: the connection is gone.
+/// The error that an answer reports. An error without an SQLSTATE comes from libpq and means
+/// that the connection is lost.
 pub(crate) fn refusal(answer: &Answer, step: Step, what: &str) -> ClientError {
     let report = answer.report();
     if report.sqlstate.is_empty() {

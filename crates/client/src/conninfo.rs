@@ -7,21 +7,22 @@ use crate::connection::Purpose;
 use crate::libpq::{self, Setting};
 use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
 
-/// A value of `hostaddr` that is no address, so that nothing can be connected to.
+/// A value of `hostaddr` that is no address, so that libpq connects to nothing.
 const NOWHERE: &str = "-";
 
-/// What a user said about a connection: a URI or `keyword=value` pairs. What it does not say
-/// comes from the service file, the `PG*` variables and libpq's defaults, as everywhere.
+/// What a user said about a connection: a URI or `keyword=value` pairs. Options that it leaves
+/// out come from the service file, the `PG*` variables and libpq's defaults, as in every
+/// program that uses libpq.
 ///
 /// Neither `Debug` nor `Display` shows passwords.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Conninfo {
-    /// All options that libpq knows, those without a value too.
+    /// All options that libpq knows, including those without a value.
     settings: Vec<Setting>,
 }
 
 impl Conninfo {
-    /// Reads a conninfo. An empty one leaves everything to variables and defaults.
+    /// Parses a conninfo. An empty one leaves everything to variables and defaults.
     pub fn parse(text: &str) -> Result<Self> {
         let string = CString::new(text)
             .map_err(|_| ClientError::Conninfo("it holds a NUL character".to_owned()))?;
@@ -31,7 +32,7 @@ impl Conninfo {
         }
     }
 
-    /// What the conninfo itself says about an option.
+    /// The value that the conninfo itself gives an option.
     pub fn get(&self, option: &str) -> Option<&str> {
         self.settings
             .iter()
@@ -39,7 +40,7 @@ impl Conninfo {
             .and_then(|setting| setting.value.as_deref())
     }
 
-    /// Whether it says a password, or what is as good as one.
+    /// True if the conninfo holds a password or another secret.
     pub fn has_secret(&self) -> bool {
         self.settings.iter().any(|setting| {
             let said = setting
@@ -50,9 +51,9 @@ impl Conninfo {
         })
     }
 
-    /// What a connection would use for an option: variables, service file and defaults
-    /// included. Passwords from `.pgpass` are not. Reads the environment, so no other thread
-    /// may change it meanwhile.
+    /// The value of an option that a connection would use, with variables, the service file and
+    /// defaults, but without passwords from `.pgpass`. It reads the environment, which no other
+    /// thread may change meanwhile.
     pub fn effective(&self, option: &str) -> Option<String> {
         value_of(&self.resolve(), option)
             .or_else(|| self.get(option))
@@ -68,8 +69,8 @@ impl Conninfo {
         settings
     }
 
-    /// The same with another value for an option. An error is an option that libpq does not
-    /// know, or a value with a NUL.
+    /// The same conninfo with another value of one option. An error if libpq does not know the
+    /// option or the value holds a NUL.
     pub fn with(mut self, option: &str, value: &str) -> Result<Self> {
         if value.contains('\0') {
             return Err(ClientError::Conninfo(format!(
@@ -85,7 +86,7 @@ impl Conninfo {
         Ok(self)
     }
 
-    /// The same for another database.
+    /// The same conninfo with another database.
     pub fn with_database(self, database: &str) -> Result<Self> {
         self.with("dbname", database)
     }
@@ -100,7 +101,7 @@ impl Conninfo {
         parameters
     }
 
-    /// What to hand to libpq to connect.
+    /// The parameters with which libpq connects.
     pub(crate) fn parameters(
         &self,
         purpose: Purpose,
@@ -120,7 +121,7 @@ impl Conninfo {
         let effective = self.resolve();
         for (option, value) in [
             ("connect_timeout", CONNECT_TIMEOUT_S.to_string().as_str()),
-            // Ours is the only encoding that answers are read in.
+            // Answers are read as UTF-8 only.
             ("client_encoding", "UTF8"),
         ] {
             if value_of(&effective, option).is_none() {
@@ -131,7 +132,7 @@ impl Conninfo {
     }
 }
 
-/// Values with NULs cannot be here: neither libpq nor [`Conninfo::with`] let them in.
+/// Adds a parameter. None can hold a NUL: neither libpq nor [`Conninfo::with`] accepts one.
 fn push(parameters: &mut Vec<(CString, CString)>, name: &str, value: &str) {
     if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
         parameters.push((name, value));
@@ -146,8 +147,8 @@ fn value_of<'a>(settings: &'a [Setting], option: &str) -> Option<&'a str> {
         .filter(|value| !value.is_empty())
 }
 
-/// libpq's words about a conninfo. They quote parts of it, which may be a password or a part
-/// of one, wherever the conninfo can have one at all.
+/// libpq's error about a conninfo, without what it quotes of the conninfo: that may be a
+/// password or a part of one. The quotes stay if the conninfo cannot hold a password.
 fn without_quotes(conninfo: &str, words: &str) -> String {
     let harmless = !conninfo.contains('@')
         && !["pass", "secret", "scram"]

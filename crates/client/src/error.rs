@@ -1,10 +1,9 @@
-//! What can go wrong between us and the primary, each as one line.
+//! What can go wrong on a connection to a server, each as one line.
 
 use std::fmt;
 
 use crate::MOST_WORDS;
 
-/// Result of everything in this crate.
 pub type Result<T, E = ClientError> = std::result::Result<T, E>;
 
 /// Everything that can go wrong with a connection.
@@ -13,7 +12,7 @@ pub enum ClientError {
     /// A conninfo that libpq does not understand; passwords are left out.
     #[error("the conninfo cannot be used: {0}")]
     Conninfo(String),
-    /// No connection; libpq's words, which name the address.
+    /// No connection could be made; libpq's message, which names the address.
     #[error("{0}")]
     Connect(String),
     /// The server refused a command.
@@ -29,22 +28,20 @@ pub enum ClientError {
     /// is a [`ClientError::Refused`].
     #[error("the primary did not {what} within {seconds} s")]
     TimedOut {
-        /// What it was asked to do.
+        /// What the server was asked to do.
         what: String,
-        /// How long, in seconds.
         seconds: u64,
     },
-    /// An answer that makes no sense.
+    /// An answer that the protocol does not allow here.
     #[error("the primary answered unexpectedly: {0}")]
     Protocol(String),
     /// A name or value that cannot be sent.
     #[error("{what} \"{name}\" cannot be used: {reason}")]
     Name {
-        /// What it names.
+        /// What the name names, e.g. `slot`.
         what: &'static str,
-        /// It, shortened.
+        /// The name, shortened.
         name: String,
-        /// Why not.
         reason: &'static str,
     },
 }
@@ -52,40 +49,30 @@ pub enum ClientError {
 /// What the server was asked when it refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
-    /// SQL.
     Query,
     /// `IDENTIFY_SYSTEM`.
     Identify,
-    /// A timeline's history.
     History,
-    /// A new slot.
     CreateSlot,
-    /// A copy of a slot.
     CopySlot,
-    /// Other properties of a slot.
     AlterSlot,
-    /// A slot's end.
     DropSlot,
-    /// The beginning of a stream.
+    /// `START_REPLICATION`, before the first message.
     Start,
-    /// In the middle of a stream.
+    /// A running stream.
     Stream,
 }
 
 /// A command that the server refused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Refusal {
-    /// What it was asked.
     pub step: Step,
-    /// The same in words, with names: `start streaming from slot "s"`.
+    /// The step in words, with names: `start streaming from slot "s"`.
     pub what: String,
     /// The error's code, five characters; empty if there is none.
     pub sqlstate: String,
-    /// The error's message.
     pub message: String,
-    /// Its detail.
     pub detail: Option<String>,
-    /// Its hint.
     pub hint: Option<String>,
 }
 
@@ -101,18 +88,20 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// SQLSTATEs that are told apart.
+/// SQLSTATEs that callers handle differently.
 mod sqlstate {
     pub const UNDEFINED_OBJECT: &str = "42704";
     pub const DUPLICATE_OBJECT: &str = "42710";
     pub const UNDEFINED_FILE: &str = "58P01";
     pub const OBJECT_IN_USE: &str = "55006";
     pub const INSUFFICIENT_PRIVILEGE: &str = "42501";
-    /// Classes that can pass by themselves: connection, resources, operator intervention.
+    /// Classes of errors after which a retry may succeed: connection exception, insufficient
+    /// resources, operator intervention.
     pub const PASSING: [&str; 3] = ["08", "53", "57"];
 }
 
-/// The setting that lists the plugins which a server accepts (15.20, 16.16, 17.11, 18.6 on).
+/// The setting that lists the output plugins that a server accepts (from 15.20, 16.16, 17.11
+/// and 18.6 on).
 const PLUGIN_SETTING: &str = "output_plugin_libraries";
 
 impl ClientError {
@@ -120,7 +109,7 @@ impl ClientError {
         Self::Refused(Box::new(refusal))
     }
 
-    /// What the server refused, if it is that.
+    /// The refused command, if this error is a refusal.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
@@ -128,7 +117,7 @@ impl ClientError {
         }
     }
 
-    /// The server's own error, also if it ended the connection with it.
+    /// The error that the server reported, also if the server ended the connection with it.
     pub fn report(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(report) | Self::Ended(report) => Some(report),
@@ -136,7 +125,7 @@ impl ClientError {
         }
     }
 
-    /// The error without the word primary: the server may be any.
+    /// The error without the word primary, for servers that may be standbys.
     pub fn words(&self) -> String {
         match self {
             Self::Refused(refusal) => match &refusal.hint {
@@ -158,7 +147,7 @@ impl ClientError {
 
     /// The slot does not exist.
     pub fn is_missing_slot(&self) -> bool {
-        // In a stream, and in SQL, the same code is about publications.
+        // While streaming, and in SQL, the same SQLSTATE is about publications.
         self.is_refusal(
             sqlstate::UNDEFINED_OBJECT,
             &[Step::Start, Step::DropSlot, Step::CopySlot],
@@ -183,7 +172,7 @@ impl ClientError {
 
     /// The server's setting `output_plugin_libraries` does not name the plugin's library.
     pub fn is_library_not_allowed(&self) -> bool {
-        // The setting's name is not translated.
+        // The server translates its messages, but not the setting's name.
         self.refusal().is_some_and(|refusal| {
             [&refusal.detail, &refusal.hint]
                 .into_iter()
@@ -201,7 +190,7 @@ impl ClientError {
         )
     }
 
-    /// The role may not do it.
+    /// The role lacks the privilege.
     pub fn is_not_permitted(&self) -> bool {
         !self.is_library_not_allowed()
             && self
@@ -209,8 +198,8 @@ impl ClientError {
                 .is_some_and(|refusal| refusal.sqlstate == sqlstate::INSUFFICIENT_PRIVILEGE)
     }
 
-    /// A later try may succeed although nobody has changed anything: the server is away, is
-    /// busy or shuts down.
+    /// A retry may succeed although no user has changed anything: the server cannot be reached,
+    /// is busy or shuts down.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Connect(_) | Self::Ended(_) | Self::Lost(_) | Self::TimedOut { .. } => true,
@@ -225,7 +214,7 @@ impl ClientError {
     }
 }
 
-/// One line out of possibly several, of bounded length.
+/// Joins the lines of `text` into one, of at most [`MOST_WORDS`] characters.
 pub(crate) fn one_line(text: &str) -> String {
     let mut line = String::new();
     for word in text.split_whitespace() {

@@ -1,7 +1,7 @@
 //! One connection to a server, through libpq: SQL, replication slots, streaming, feedback.
 //!
-//! libpq itself reads the conninfo, so everything it knows works: URIs, `PG*` variables,
-//! service files, `.pgpass`, `sslmode`, several hosts and `target_session_attrs`.
+//! libpq itself parses the conninfo, so everything that libpq knows works: URIs, `PG*`
+//! variables, service files, `.pgpass`, `sslmode`, several hosts and `target_session_attrs`.
 //!
 //! | module | what |
 //! |---|---|
@@ -9,14 +9,14 @@
 //! | [`connection`] | a connection and its queries |
 //! | [`sql`] | statements with parameters, prepared statements |
 //! | [`value`] | values as the text that the server reads and writes |
-//! | [`slots`] | replication slots, and how timelines came to be |
+//! | [`slots`] | replication slots, and histories of timelines |
 //! | [`stream`] | a slot's stream and the feedback to it |
-//! | [`quote`] | names and values inside commands |
+//! | [`quote`] | quoting of names and values in commands |
 //! | [`error`] | what can go wrong |
 //!
-//! Connecting and queries block the thread, for a bounded time each. A stream never blocks
-//! except in [`Stream::wait`] and [`Stream::finish`]. A connection belongs to one thread at
-//! a time, and may move between threads.
+//! Connecting and queries block the thread, for a bounded time each. A stream blocks only in
+//! [`Stream::wait`] and [`Stream::finish`]. A connection belongs to one thread at a time,
+//! and may move between threads.
 #![cfg_attr(
     test,
     allow(
@@ -62,10 +62,11 @@ pub const MOST_ANSWER: usize = 64 * 1024 * 1024;
 /// Most parameters of one statement: the protocol counts them in two bytes.
 pub const MOST_PARAMETERS: usize = 65_535;
 
-/// Longest name of a slot, plugin or publication, in bytes: the server would shorten it.
+/// Longest name of a slot, plugin or publication, in bytes. The server would shorten a longer
+/// one.
 pub const MOST_NAME: usize = 63;
 
-/// Longest piece of the server's or libpq's words in an error, in characters.
+/// Longest message of the server or libpq in an error, in characters. A longer one is cut.
 pub const MOST_WORDS: usize = 1_000;
 
 /// Most switches in a timeline's history.

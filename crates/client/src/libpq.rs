@@ -1,12 +1,12 @@
-//! Every call of libpq, in safe wrappers. Nothing else in the workspace calls C.
+//! Safe wrappers for every call of libpq. No other module of the workspace calls C.
 //!
-//! What makes them sound, beyond each call's own comment:
-//! - A [`Handle`] owns its `PGconn`, an [`Answer`] its `PGresult`, [`CopyData`] its
-//!   buffer: made once, freed once, when dropped.
-//! - libpq is thread-safe as long as one connection is not used by two threads at a time:
-//!   the types are `Send`, and `Handle` and `Answer` are not `Sync`.
-//! - Strings that libpq returns live as long as what they were asked of, or until its next
-//!   call: they are copied at once.
+//! Why the wrappers are sound, beside each call's own comment:
+//! - A [`Handle`] owns its `PGconn`, an [`Answer`] its `PGresult`, a [`CopyData`] its
+//!   buffer. Each is created once, and freed once, when its owner is dropped.
+//! - libpq is thread-safe as long as two threads do not use one connection at the same time.
+//!   So the types are `Send`, and `Handle` and `Answer` are not `Sync`.
+//! - A string that libpq returns lives as long as its connection or result, or until the next
+//!   call on it. So it is copied at once.
 #![allow(unsafe_code)]
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -24,11 +24,11 @@ use crate::error::one_line;
 pub(crate) struct Setting {
     pub name: String,
     pub value: Option<String>,
-    /// A password, or as good as one.
+    /// A password, or as secret as one.
     pub secret: bool,
 }
 
-/// Options that nobody else may read, whatever this libpq says about showing them.
+/// Options that are never shown, whatever this version of libpq says about them.
 const SECRETS: [&str; 5] = [
     "password",
     "sslpassword",
@@ -37,7 +37,7 @@ const SECRETS: [&str; 5] = [
     "scram_server_key",
 ];
 
-/// Whether an option must not be shown; `shown` is how libpq wants it displayed.
+/// True if an option must not be shown. `shown` is libpq's `dispchar`, `*` for a password.
 fn is_secret(name: &str, shown: Option<&str>) -> bool {
     shown == Some("*") || SECRETS.contains(&name)
 }
@@ -79,8 +79,8 @@ unsafe fn settings(options: *mut pq::PQconninfoOption) -> Vec<Setting> {
     settings
 }
 
-/// What a conninfo says, without defaults. An error is libpq's words, which may quote parts
-/// of the conninfo.
+/// The options of a conninfo, without defaults. An error is libpq's message, which may quote
+/// parts of the conninfo.
 pub(crate) fn parse(conninfo: &CStr) -> Result<Vec<Setting>, String> {
     let mut message = ptr::null_mut();
     // SAFETY: a string, and a place for an error's message; what is returned is freed below.
@@ -89,7 +89,7 @@ pub(crate) fn parse(conninfo: &CStr) -> Result<Vec<Setting>, String> {
         // SAFETY: it came from libpq just now.
         return Ok(unsafe { settings(options) });
     }
-    // SAFETY: null or a string of libpq's, freed once, here.
+    // SAFETY: null or a string that libpq allocated; it is freed once, here.
     let words = unsafe {
         let words = text(message);
         pq::PQfreemem(message.cast());
@@ -100,11 +100,11 @@ pub(crate) fn parse(conninfo: &CStr) -> Result<Vec<Setting>, String> {
     ))
 }
 
-/// Options as libpq wants them: two arrays that end with null.
+/// Options in libpq's form: two arrays that end with null.
 struct Parameters<'a> {
     names: Vec<*const c_char>,
     values: Vec<*const c_char>,
-    /// The pointers point into these.
+    /// The strings that the pointers point to.
     _owner: &'a [(CString, CString)],
 }
 
@@ -121,8 +121,8 @@ impl<'a> Parameters<'a> {
     }
 }
 
-/// Everything that a connection with these options would use: variables, service files and
-/// defaults included. Nothing is connected to, as long as `hostaddr` is no address.
+/// All options that a connection with these would use, with variables, service files and
+/// defaults. The caller sets `hostaddr` to what is no address, so that libpq does not connect.
 pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>> {
     let parameters = Parameters::new(parameters);
     // SAFETY: two arrays of strings that end with null; libpq copies what it needs.
@@ -133,10 +133,10 @@ pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>>
     Some(connection.settings())
 }
 
-/// Notices are dropped: libpq would print them.
+/// Drops notices: libpq would print them.
 unsafe extern "C" fn no_notices(_: *mut c_void, _: *const c_char) {}
 
-/// A connection. Nonblocking, so only its poll callers wait.
+/// A connection in nonblocking mode: once it is connected, only callers that poll wait.
 pub(crate) struct Handle(NonNull<pq::PGconn>);
 
 // SAFETY: libpq keeps no thread-local state about a connection.
@@ -150,7 +150,7 @@ impl Drop for Handle {
 }
 
 impl Handle {
-    /// Connects, and blocks while it does. An error is libpq's words in one line.
+    /// Connects, and blocks until that is done. An error is libpq's message in one line.
     pub fn connect(parameters: &[(CString, CString)]) -> Result<Self, String> {
         let parameters = Parameters::new(parameters);
         // SAFETY: two arrays of strings that end with null; libpq copies what it needs.
@@ -184,13 +184,13 @@ impl Handle {
         }
     }
 
-    /// All options as they are in use.
+    /// All options of the connection, with the values in use.
     pub fn settings(&self) -> Vec<Setting> {
         // SAFETY: a live connection; the array is used only there.
         unsafe { settings(pq::PQconninfo(self.0.as_ptr())) }
     }
 
-    /// Hands a request over; [`Handle::flush`] sends it.
+    /// Gives libpq a request; [`Handle::flush`] sends it.
     pub fn send(&mut self, request: &Request) -> Result<(), String> {
         let sent = match request {
             Request::Simple(sql) => {
@@ -203,7 +203,7 @@ impl Handle {
                 let sent = unsafe {
                     pq::PQsendPrepare(self.0.as_ptr(), name.as_ptr(), sql.as_ptr(), 0, ptr::null())
                 };
-                // No rows will come: libpq refuses to give them one by one.
+                // Preparing returns no rows, and libpq refuses single-row mode for it.
                 return self.done(sent == 1);
             }
             Request::Parameters { sql, values } => {
@@ -242,12 +242,12 @@ impl Handle {
                 })?
             }
         };
-        // SAFETY: a live connection. Rows one by one may be asked for right after sending.
+        // SAFETY: a live connection. Single-row mode may be set right after sending.
         let sent = sent && unsafe { pq::PQsetSingleRowMode(self.0.as_ptr()) == 1 };
         self.done(sent)
     }
 
-    /// Calls `send` with the values as libpq wants them: a null pointer is a null value.
+    /// Calls `send` with the values in libpq's form: a null pointer is a null value.
     fn send_values(
         &mut self,
         values: &[Option<CString>],
@@ -261,7 +261,7 @@ impl Handle {
         Ok(send(self.0.as_ptr(), count, pointers.as_ptr()) == 1)
     }
 
-    /// Sends what can be sent at once; true if something is left.
+    /// Sends what can be sent without waiting. True if some of it is left.
     pub fn flush(&mut self) -> Result<bool, String> {
         // SAFETY: a live connection.
         match unsafe { pq::PQflush(self.0.as_ptr()) } {
@@ -271,7 +271,7 @@ impl Handle {
         }
     }
 
-    /// Takes what has arrived. Does not wait.
+    /// Reads what has arrived, without waiting.
     pub fn consume_input(&mut self) -> Result<(), String> {
         // SAFETY: a live connection.
         let taken = unsafe { pq::PQconsumeInput(self.0.as_ptr()) };
@@ -290,7 +290,7 @@ impl Handle {
         NonNull::new(unsafe { pq::PQgetResult(self.0.as_ptr()) }).map(Answer)
     }
 
-    /// The next message of a copy, if it is there.
+    /// The next message of a copy, if it has arrived.
     pub fn get_copy_data(&mut self) -> Copied {
         let mut buffer: *mut c_char = ptr::null_mut();
         // SAFETY: a live connection and a place for a pointer, which is null or a buffer of
@@ -307,7 +307,7 @@ impl Handle {
         }
     }
 
-    /// Hands one message of a copy over; false if there is no room for it.
+    /// Gives libpq one message of a copy. False if libpq has no room for it.
     pub fn put_copy_data(&mut self, data: &[u8]) -> Result<bool, String> {
         let length = c_int::try_from(data.len()).map_err(|_| "message too long".to_owned())?;
         // SAFETY: a live connection, and a buffer of that length which libpq copies.
@@ -315,14 +315,14 @@ impl Handle {
         self.room(put)
     }
 
-    /// Ends our side of a copy; false if there is no room to say so.
+    /// Ends the client's side of a copy. False if libpq has no room for the message.
     pub fn put_copy_end(&mut self) -> Result<bool, String> {
         // SAFETY: a live connection; no message means no failure.
         let put = unsafe { pq::PQputCopyEnd(self.0.as_ptr(), ptr::null()) };
         self.room(put)
     }
 
-    /// What can cancel a request while it runs.
+    /// Makes a canceller for requests of this connection.
     pub fn canceller(&self) -> Result<Canceller, String> {
         // SAFETY: a live connection, which libpq only reads; the object is freed once, by the
         // value that owns it.
@@ -347,27 +347,27 @@ impl Handle {
         (number >= 0).then(|| unsafe { BorrowedFd::borrow_raw(number) })
     }
 
-    /// Encrypted by TLS.
+    /// True if the connection is encrypted by TLS.
     pub fn tls(&self) -> bool {
         // SAFETY: a live connection.
         unsafe { pq::PQsslInUse(self.0.as_ptr()) == 1 }
     }
 
-    /// As `server_version_num`, 150020.
+    /// As `server_version_num`, e.g. 150020.
     pub fn server_version(&self) -> u32 {
         // SAFETY: a live connection.
         let number = unsafe { pq::PQserverVersion(self.0.as_ptr()) };
         number.try_into().unwrap_or(0)
     }
 
-    /// The server's process for this connection.
+    /// The process id of the server's backend for this connection.
     pub fn backend_pid(&self) -> u32 {
         // SAFETY: a live connection.
         let number = unsafe { pq::PQbackendPID(self.0.as_ptr()) };
         number.try_into().unwrap_or(0)
     }
 
-    /// A setting that the server reports.
+    /// The value of a setting that the server reports by itself.
     pub fn parameter(&self, name: &CStr) -> Option<String> {
         // SAFETY: a live connection and a string; what is returned is copied.
         unsafe { text(pq::PQparameterStatus(self.0.as_ptr(), name.as_ptr())) }
@@ -385,19 +385,16 @@ impl Handle {
         unsafe { text(pq::PQhostaddr(self.0.as_ptr())) }.unwrap_or_default()
     }
 
-    /// The port in use.
     pub fn port(&self) -> String {
         // SAFETY: a live connection; the string is copied.
         unsafe { text(pq::PQport(self.0.as_ptr())) }.unwrap_or_default()
     }
 
-    /// The database.
     pub fn database(&self) -> String {
         // SAFETY: a live connection; the string is copied.
         unsafe { text(pq::PQdb(self.0.as_ptr())) }.unwrap_or_default()
     }
 
-    /// The role.
     pub fn user(&self) -> String {
         // SAFETY: a live connection; the string is copied.
         unsafe { text(pq::PQuser(self.0.as_ptr())) }.unwrap_or_default()
@@ -419,25 +416,25 @@ impl Handle {
     }
 }
 
-/// What a server is asked.
+/// A request to the server.
 pub(crate) enum Request {
-    /// Statements, without parameters.
+    /// Statements without parameters.
     Simple(CString),
     /// One statement and the values of its parameters.
     Parameters {
         sql: CString,
         values: Vec<Option<CString>>,
     },
-    /// One statement that is kept under a name.
+    /// One statement to prepare under a name.
     Prepare { name: CString, sql: CString },
-    /// A statement that is kept, and the values of its parameters.
+    /// The name of a prepared statement, and the values of its parameters.
     Prepared {
         name: CString,
         values: Vec<Option<CString>>,
     },
 }
 
-/// Cancels what a connection's server is doing, from any thread and also after the
+/// Cancels the statement that runs on a connection. Any thread may use it, even after the
 /// connection has ended.
 pub struct Canceller(NonNull<pq::PGcancel>);
 
@@ -460,8 +457,8 @@ impl std::fmt::Debug for Canceller {
 }
 
 impl Canceller {
-    /// Asks the server, over a connection of its own, to cancel the statement that runs. If
-    /// none does, nothing is cancelled. Returns before the statement has ended.
+    /// Asks the server, over a new connection, to cancel the statement that runs. If none runs,
+    /// nothing is cancelled. Returns before the statement has ended.
     pub fn cancel(&self) -> crate::Result<()> {
         const MOST: usize = 256;
         let mut words: [c_char; MOST] = [0; MOST];
@@ -478,16 +475,16 @@ impl Canceller {
     }
 }
 
-/// What comes next in a copy.
+/// The next thing in a copy.
 pub(crate) enum Copied {
     Data(CopyData),
     NotYet,
-    /// The server's side is over, or it reports an error: the next answer says which.
+    /// The server has ended its side, or reports an error: the next answer says which.
     Done,
     Failed(String),
 }
 
-/// One message of a copy: its content, in libpq's own buffer.
+/// The content of one message of a copy, in a buffer that libpq allocated.
 pub struct CopyData {
     start: NonNull<u8>,
     length: usize,
@@ -520,22 +517,19 @@ impl Drop for CopyData {
     }
 }
 
-/// What a result says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Kind {
-    /// One row.
+    /// One row (single-row mode).
     Row,
-    /// The end of rows.
+    /// The end of a statement's rows.
     Rows,
-    /// A command is done.
+    /// A statement without rows is done.
     Command,
     /// A copy in both directions begins.
     CopyBoth,
-    /// A copy in one direction; `true` if it is ours to end.
+    /// A copy in one direction begins; `true` if the client sends it.
     CopyOne(bool),
-    /// An error.
     Error,
-    /// Anything else.
     Other,
 }
 
@@ -559,7 +553,6 @@ impl Drop for Answer {
 }
 
 impl Answer {
-    /// What it says.
     pub fn kind(&self) -> Kind {
         // SAFETY: a live result.
         match unsafe { pq::PQresultStatus(self.0.as_ptr()) } {
@@ -578,7 +571,6 @@ impl Answer {
         }
     }
 
-    /// Names of its columns.
     pub fn columns(&self) -> Vec<String> {
         let result = self.0.as_ptr();
         // SAFETY: a live result; libpq checks the number, and what is returned is copied.
@@ -589,7 +581,6 @@ impl Answer {
         }
     }
 
-    /// Its rows, as text.
     pub fn rows(&self) -> Vec<Vec<Option<String>>> {
         let result = self.0.as_ptr();
         // SAFETY: a live result.
@@ -599,7 +590,7 @@ impl Answer {
             .collect()
     }
 
-    /// `row` and `column` are within the result.
+    /// The value at `row` and `column`, which must be within the result.
     fn value(&self, row: c_int, column: c_int) -> Option<String> {
         let result = self.0.as_ptr();
         // SAFETY: a live result; libpq checks both numbers, and the value has as many bytes
@@ -618,7 +609,8 @@ impl Answer {
         }
     }
 
-    /// The error that it is. None of the fields is there if the connection broke.
+    /// The error that this answer reports. If the connection broke, there is a message and none of
+    /// the other fields.
     pub fn report(&self) -> Report {
         let field = |code: u8| {
             // SAFETY: a live result; what is returned is copied.

@@ -1,14 +1,14 @@
-//! Names and values inside commands. Replication commands have no parameters, so everything
-//! is quoted into their text.
+//! Quoting of names and values in commands. Replication commands have no parameters, so all
+//! names and values are part of their text.
 //!
-//! Replication commands know one way to quote: the quotation mark doubled, and backslashes
-//! as they are. SQL strings depend on `standard_conforming_strings` as soon as there is a
-//! backslash in them, hence a function of its own.
+//! Replication commands know one way to quote: quotation marks are doubled, backslashes stay
+//! as they are. The meaning of a backslash in an SQL string depends on
+//! `standard_conforming_strings`, so SQL strings have a function of their own.
 
 use crate::{ClientError, MOST_NAME, Result};
 
-/// A quoted identifier, for SQL and replication commands alike. `what` it names is for the
-/// error: names that are empty, longer than the server keeps, or hold a NUL are refused.
+/// A quoted identifier, for SQL and for replication commands. Names that are empty, longer
+/// than the server keeps, or hold a NUL are refused; `what` says in the error what is named.
 pub fn identifier(what: &'static str, name: &str) -> Result<String> {
     let refused = |reason| {
         Err(ClientError::Name {
@@ -45,8 +45,8 @@ pub fn sql_literal(what: &'static str, value: &str) -> Result<String> {
     })
 }
 
-/// The value of the option `publication_names`: a list of identifiers, which is yet to be
-/// quoted as a string.
+/// The value of the option `publication_names`: a list of quoted identifiers. The caller must
+/// still quote the list as a string.
 pub fn publication_names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> Result<String> {
     let names: Result<Vec<_>> = names
         .into_iter()
@@ -66,7 +66,7 @@ pub(crate) fn without_nul(what: &'static str, value: &str) -> Result<()> {
     }
 }
 
-/// Names in errors are printable and short.
+/// A name for an error: printable and short.
 fn shortened(name: &str) -> String {
     name.chars()
         .take(MOST_NAME)

@@ -1,4 +1,4 @@
-//! Replication slots, and how timelines came to be.
+//! Replication slots, and histories of timelines.
 
 use lockstep_wire::{Lsn, Timeline};
 
@@ -7,59 +7,57 @@ use crate::error::Step;
 use crate::quote::{identifier, sql_literal};
 use crate::{ClientError, MOST_SWITCHES, Result};
 
-/// How much of the WAL that a slot needs is there.
+/// How much of the WAL that a slot needs still exists (`pg_replication_slots.wal_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WalStatus {
-    /// All, within `max_wal_size`.
+    /// All of it, within `max_wal_size`.
     Reserved,
-    /// All, beyond `max_wal_size`.
+    /// All of it, beyond `max_wal_size`.
     Extended,
-    /// The next checkpoint may remove some.
+    /// All of it, but the next checkpoint may remove some.
     Unreserved,
-    /// Some is gone: the slot is of no use any more.
+    /// Some of it is gone: the slot can no longer be used.
     Lost,
 }
 
 /// A slot as the server describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SlotState {
-    /// Its output plugin; None for a slot of physical replication.
+    /// None for a physical slot.
     pub plugin: Option<String>,
-    /// Its database; None for a slot of physical replication.
+    /// None for a physical slot.
     pub database: Option<String>,
-    /// It goes away with the session that made it.
+    /// The server drops the slot with the session that created it.
     pub temporary: bool,
-    /// The process that streams from it.
+    /// The process that streams from the slot.
     pub active_pid: Option<u32>,
-    /// What its consumer has confirmed; `0/0` if nothing.
+    /// `confirmed_flush_lsn`, up to which the consumer has confirmed; `0/0` if it has not.
     pub confirmed: Lsn,
-    /// The oldest WAL that it needs; `0/0` if none.
+    /// `restart_lsn`, the oldest WAL that the slot needs; `0/0` if it needs none.
     pub restart: Lsn,
-    /// How much of that is there; None if it needs none yet.
+    /// How much of that WAL still exists; None if the slot needs none yet.
     pub wal_status: Option<WalStatus>,
-    /// Why it cannot be used any more, as the server puts it; `wal_removed` for a lost slot
-    /// of a server that does not say. None while it can be used.
+    /// Why the slot can no longer be used, in the server's words. `wal_removed` for a lost slot if
+    /// the server gives no reason. None while the slot can be used.
     pub invalidation: Option<String>,
     /// Prepared transactions are decoded when they are prepared.
     pub two_phase: bool,
-    /// It is kept on standbys too (17 on).
+    /// Standbys may keep a copy of the slot (17 and later).
     pub failover: bool,
-    /// It is a standby's copy of the primary's (17 on).
+    /// The slot is a standby's copy of the primary's slot (17 and later).
     pub synced: bool,
 }
 
-/// Where a timeline was left for the next one.
+/// The end of one timeline, where the next one began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Switch {
-    /// The timeline that was left.
     pub timeline: Timeline,
-    /// Its end.
     pub at: Lsn,
 }
 
 impl Connection {
-    /// Creates a slot, which waits for the end of all transactions that are open now, and
-    /// returns its consistent point: transactions that commit after it are streamed.
+    /// Creates a slot and returns its consistent point: transactions that commit after it are
+    /// streamed. The server waits for the end of all transactions that are open at the call.
     /// `failover` needs a server of 17 or later. Needs [`crate::Purpose::Replication`].
     pub fn create_slot(
         &mut self,
@@ -85,7 +83,7 @@ impl Connection {
         parsed("position", field(rows, 1))
     }
 
-    /// Drops a slot. One that is in use is refused. Needs [`crate::Purpose::Replication`].
+    /// Drops a slot. An error if it is in use. Needs [`crate::Purpose::Replication`].
     pub fn drop_slot(&mut self, name: &str) -> Result<()> {
         let sql = format!("DROP_REPLICATION_SLOT {}", identifier("slot", name)?);
         let what = format!("drop slot \"{name}\"");
@@ -103,8 +101,8 @@ impl Connection {
         self.command(Step::AlterSlot, &what, &sql).map(drop)
     }
 
-    /// Creates slot `to` that begins where `from` stands, with another plugin if it is to be,
-    /// and returns what it has confirmed.
+    /// Creates slot `to` as a copy of slot `from`, with `plugin`, and returns the new slot's
+    /// confirmed position.
     pub fn copy_slot(&mut self, from: &str, to: &str, plugin: &str) -> Result<Lsn> {
         for (what, name) in [("slot", from), ("slot", to), ("plugin", plugin)] {
             identifier(what, name)?;
@@ -120,7 +118,7 @@ impl Connection {
         parsed("position", field(rows, 0))
     }
 
-    /// Looks at a slot; None if there is none of that name.
+    /// The state of a slot; None if no slot has that name.
     pub fn slot(&mut self, name: &str) -> Result<Option<SlotState>> {
         let name = sql_literal("slot", name)?;
         let version = self.server_version();
@@ -144,7 +142,7 @@ impl Connection {
         rows.into_iter().next().map(slot_state).transpose()
     }
 
-    /// How a timeline came to be: which others were left for it where, oldest first. Empty
+    /// The history of a timeline: its ancestors and where each of them ended, oldest first. Empty
     /// for the first timeline. Needs [`crate::Purpose::Replication`].
     pub fn timeline_history(&mut self, timeline: Timeline) -> Result<Vec<Switch>> {
         if timeline == Timeline::FIRST {
@@ -194,7 +192,8 @@ fn slot_state(row: Vec<Option<String>>) -> Result<SlotState> {
     })
 }
 
-/// A history file: a line for each switch, `timeline position reason`; `#` begins a comment.
+/// Parses a history file. It has a line `timeline position reason` for each switch; `#` begins
+/// a comment.
 fn history(text: &str) -> Result<Vec<Switch>> {
     let mut switches: Vec<Switch> = Vec::new();
     let lines = text

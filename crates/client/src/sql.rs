@@ -1,6 +1,6 @@
 //! Statements with parameters, prepared statements, and queries of one row.
 //!
-//! All keep the limits of [`Connection::query`]: the patience, and the size of an answer.
+//! All have the limits of [`Connection::query`]: the patience, and the size of an answer.
 
 use std::ffi::CString;
 
@@ -12,24 +12,24 @@ use crate::value::ToText;
 use crate::{ClientError, MOST_PARAMETERS, Result};
 
 impl Connection {
-    /// Runs statements, and drops the rows that they may have.
+    /// Runs statements and ignores their rows.
     pub fn execute(&mut self, sql: &str) -> Result<()> {
         self.query(sql).map(drop)
     }
 
-    /// Runs a query that has one row.
+    /// Runs a query that returns one row. Any other number of rows is an error.
     pub fn query_one(&mut self, sql: &str) -> Result<Vec<Option<String>>> {
         let row = at_most_one(self.query(sql)?)?;
         row.ok_or_else(|| ClientError::Protocol("no row where one was expected".to_owned()))
     }
 
-    /// Runs a query that has at most one row.
+    /// Runs a query that returns at most one row. More rows are an error.
     pub fn query_opt(&mut self, sql: &str) -> Result<Option<Vec<Option<String>>>> {
         at_most_one(self.query(sql)?)
     }
 
-    /// Runs one statement with parameters, `$1` and so on. The server takes their types from
-    /// where they stand; a cast such as `$1::int` says which it is.
+    /// Runs one statement with parameters, `$1` and so on. The server infers the type of each from
+    /// where it stands; a cast such as `$1::int` states the type.
     pub fn query_with(&mut self, sql: &str, parameters: &[&dyn ToText]) -> Result<Rows> {
         let request = Request::Parameters {
             sql: c_string(sql)?,
@@ -38,7 +38,7 @@ impl Connection {
         self.rows(Step::Query, "run a query", &request)
     }
 
-    /// Keeps one statement under a name until the connection ends.
+    /// Prepares one statement under a name; the server keeps it until the connection ends.
     pub fn prepare(&mut self, name: &str, sql: &str) -> Result<()> {
         let request = Request::Prepare {
             name: c_string(name)?,
@@ -48,7 +48,7 @@ impl Connection {
             .map(drop)
     }
 
-    /// Runs a statement that [`Connection::prepare`] has kept.
+    /// Runs a statement that [`Connection::prepare`] has prepared.
     pub fn query_prepared(&mut self, name: &str, parameters: &[&dyn ToText]) -> Result<Rows> {
         let request = Request::Prepared {
             name: c_string(name)?,

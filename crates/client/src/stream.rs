@@ -13,45 +13,45 @@ use crate::libpq::{Copied, CopyData, Kind};
 use crate::quote::{command_literal, identifier};
 use crate::{ClientError, Result};
 
-/// What comes next in a stream.
+/// The next thing in a stream.
 #[derive(Debug)]
 pub enum Next {
-    /// One message, see `lockstep_wire::stream::FromServer`.
+    /// One message; `lockstep_wire::stream::FromServer` decodes it.
     Data(CopyData),
-    /// Nothing yet: [`Stream::wait`].
+    /// No message has arrived yet: call [`Stream::wait`].
     NotYet,
-    /// The server has ended the stream without an error: it stops.
+    /// The server has ended the stream without an error, because it shuts down.
     Ended,
 }
 
-/// What a wait has brought.
+/// What [`Stream::wait`] returns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// Something may have arrived: [`Stream::next`].
+    /// A message may have arrived: call [`Stream::next`].
     pub input: bool,
-    /// The descriptor to be woken by can be read.
+    /// `wake` can be read.
     pub woken: bool,
 }
 
 /// A connection that streams from a slot. Dropping it closes the connection.
 pub struct Stream {
     link: Link,
-    /// The slot in the words of errors.
+    /// `stream from slot "NAME"`, for errors.
     what: String,
     /// libpq has not yet sent all that it was given.
     unsent: bool,
-    /// A message to send once libpq has. Only the newest is kept, so that a server which
-    /// does not read costs no memory.
+    /// A message to send once libpq has sent the previous one. Only the newest is kept, so that a
+    /// server that does not read costs no memory.
     waiting: Option<FromStandby>,
     ended: bool,
-    /// How long the server may take to say why it has ended the stream.
+    /// How long the server may take to say why it ended the stream.
     patience: Duration,
 }
 
 impl Connection {
-    /// Starts to stream from a slot: everything that commits after `start`, or after what
-    /// the slot's consumer has confirmed, whichever is later; `0/0` means the latter. The
-    /// options are the plugin's. Needs [`crate::Purpose::Replication`].
+    /// Starts to stream from a slot: everything that commits after `start` or after the slot's
+    /// confirmed position, whichever is later. `0/0` is always the earlier. `options` are the
+    /// plugin's. Needs [`crate::Purpose::Replication`].
     pub fn start(mut self, slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<Stream> {
         let command = start_command(slot, start, options)?;
         let what = format!("start streaming from slot \"{slot}\"");
@@ -95,7 +95,7 @@ fn start_command(slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<S
     Ok(command)
 }
 
-/// What to send in place of two messages.
+/// One message that replaces two: the newer, with a request for a reply if either has one.
 fn instead_of(old: FromStandby, new: FromStandby) -> FromStandby {
     match (old, new) {
         (FromStandby::Status(old), FromStandby::Status(new)) => FromStandby::Status(Status {
@@ -107,7 +107,7 @@ fn instead_of(old: FromStandby, new: FromStandby) -> FromStandby {
 }
 
 impl Stream {
-    /// The next message, if it is there. Never waits. An error ends the stream.
+    /// The next message, if it has arrived. Never waits. An error ends the stream.
     #[expect(
         clippy::should_implement_trait,
         reason = "it is not over where one would end"
@@ -135,7 +135,7 @@ impl Stream {
         }
     }
 
-    /// The server's side of the copy is over: by itself or with an error.
+    /// Finds out whether the server has ended its side of the copy with an error.
     fn why_ended(&mut self) -> Result<Next> {
         let deadline = Instant::now() + self.patience;
         match self.link.next_answer(deadline) {
@@ -147,9 +147,9 @@ impl Stream {
         }
     }
 
-    /// Waits until something arrives, `wake` can be read, or the time is over; may return
-    /// early with neither. Call it only after [`Next::NotYet`]. Meanwhile feedback is sent
-    /// that could not be sent at once.
+    /// Waits until data arrives, `wake` can be read, or `timeout` has passed. May return early
+    /// with neither. Call it only after [`Next::NotYet`]. It also sends feedback that
+    /// [`Stream::send`] could not send at once.
     pub fn wait(&mut self, wake: Option<BorrowedFd<'_>>, timeout: Duration) -> Result<Ready> {
         let polled = self.link.poll(self.unsent, wake, timeout)?;
         if polled.output {
@@ -161,8 +161,8 @@ impl Stream {
         })
     }
 
-    /// Sends feedback, at once or as soon as the server reads. Of several that wait only the
-    /// newest is sent, with a request for an answer if one of them had it.
+    /// Sends feedback, at once or as soon as the server reads. If several messages wait, only the
+    /// newest is sent, with a request for a reply if one of them has one.
     pub fn send(&mut self, message: &FromStandby) -> Result<()> {
         self.waiting = Some(match self.waiting {
             Some(waiting) => instead_of(waiting, *message),
@@ -193,10 +193,11 @@ impl Stream {
         self.unsent || self.waiting.is_some()
     }
 
-    /// Ends the stream in order, and closes the connection: what was to be sent is sent and
-    /// taken note of, what still arrives is dropped. Takes at most `patience`; a server that
-    /// is in the middle of a large transaction may take longer, then it is just closed. (The
-    /// session itself could go on, but servers end any further logical stream in it at once.)
+    /// Ends the stream in an orderly way and closes the connection. Waiting feedback is sent and
+    /// the server processes it; data that still arrives is dropped. Takes at most `patience`. A
+    /// server in the middle of a large transaction may need longer: then the connection is
+    /// closed without waiting for it. (The session cannot be used again: servers end any further
+    /// logical stream in it at once.)
     pub fn finish(mut self, patience: Duration) -> Result<()> {
         let ended = self.end(Instant::now() + patience);
         ended.map_err(|failure| failure.into_error("end the stream", patience))
@@ -241,7 +242,8 @@ impl Stream {
         Ok(())
     }
 
-    /// Waits for the server, and takes what has arrived: it may not read before.
+    /// Waits for the server, and reads what has arrived: a server that waits for its own data to
+    /// be read does not read ours.
     fn pause(&mut self, deadline: Instant) -> Result<(), Failure> {
         let left = deadline.saturating_duration_since(Instant::now());
         if left.is_zero() {

@@ -7,15 +7,16 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 use crate::error::one_line;
 use crate::{ClientError, Result};
 
-/// A value that can be a parameter of SQL.
+/// A value that can be a parameter of a statement.
 pub trait ToText {
-    /// Its text; None for null.
+    /// The value as text; None for null.
     fn to_text(&self) -> Option<String>;
 }
 
-/// A value that a field of a row can be.
+/// A type that a field of a row can be read as.
 pub trait FromText: Sized {
-    /// The value of a field, whose text is None for null. None if the text is no such value.
+    /// Parses the text of a field; `text` is None for null. Returns None if the text is no value of
+    /// this type.
     fn from_text(text: Option<&str>) -> Option<Self>;
 }
 
@@ -78,7 +79,8 @@ impl<T: FromText> FromText for Option<T> {
     }
 }
 
-/// The value of a row's field, the first being 0. Null is only a value of an [`Option`].
+/// The value of the field at `place` of a row, counted from 0. Null is an error unless `T` is
+/// an [`Option`].
 pub fn field<T: FromText>(row: &[Option<String>], place: usize) -> Result<T> {
     let text = row
         .get(place)

@@ -9,7 +9,7 @@ use nix::unistd::{Gid, Uid, User, getegid, geteuid};
 
 use crate::{LabError, Result};
 
-/// Accounts to run servers as when we are root, best first.
+/// Accounts that root runs servers as, best first.
 const CANDIDATES: [&str; 2] = ["postgres", "nobody"];
 
 /// The account that servers and load run as.
@@ -18,12 +18,13 @@ pub struct Account {
     uid: Uid,
     gid: Gid,
     name: String,
-    /// We are root, so every child must drop to the account.
+    /// This process is root, so every child must switch to the account.
     switch: bool,
 }
 
 impl Account {
-    /// `postgres` or `nobody` for root, since PostgreSQL refuses root; otherwise ourselves.
+    /// Chooses `postgres` or `nobody` if this process is root, since PostgreSQL refuses to run as
+    /// root; otherwise this process's own account.
     pub fn choose() -> Result<Self> {
         let euid = geteuid();
         if !euid.is_root() {
@@ -51,17 +52,16 @@ impl Account {
             .ok_or(LabError::NoAccount)
     }
 
-    /// The account's name.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// True when the account is not the one that runs us.
+    /// True when the account is not the one that runs this process.
     pub fn is_other(&self) -> bool {
         self.switch
     }
 
-    /// Makes `command` run as the account. Supplementary groups are dropped with it.
+    /// Makes `command` run as the account, without the supplementary groups of root.
     pub(crate) fn run_as(&self, command: &mut Command) {
         if self.switch {
             command.uid(self.uid.as_raw()).gid(self.gid.as_raw());

@@ -10,33 +10,30 @@ use crate::server::PATIENCE;
 /// How long a statement may take: filling a large database takes hours on a slow machine.
 const STATEMENT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// What would otherwise come from the user's environment, which is not meant for servers of
-/// ours.
+/// Parameters that libpq would otherwise take from the user's environment, which is not meant
+/// for private servers.
 const ALONE: &str = "options='' channel_binding=disable target_session_attrs=any";
 
-/// Where a server listens, and as whom to connect: for threads that may have to do it again.
+/// Where a server listens, and as whom to connect: for threads that may have to reconnect.
 #[derive(Debug, Clone)]
 pub struct ServerAddress {
-    /// The folder of its socket.
+    /// The folder of the server's socket.
     pub sockets: PathBuf,
-    /// The number in its socket's name.
+    /// The number in the socket's name.
     pub port: u16,
-    /// The database.
     pub database: String,
-    /// The role.
     pub user: String,
-    /// How the server shows the session.
+    /// `application_name` of the session.
     pub application: String,
 }
 
 impl ServerAddress {
-    /// The same for another database.
+    /// The same address with another database.
     pub fn database(mut self, name: &str) -> Self {
         name.clone_into(&mut self.database);
         self
     }
 
-    /// Connects over the socket.
     pub fn connect(&self) -> Result<Connection, ClientError> {
         let conninfo = Conninfo::parse(ALONE)?
             .with("host", &self.sockets.to_string_lossy())?

@@ -14,10 +14,8 @@ use crate::pinning::Pinning;
 use crate::server::{Server, Settings};
 use crate::{LabError, Result, Role, run_folder};
 
-/// What a lab needs.
 #[derive(Debug, Clone)]
 pub struct LabOptions {
-    /// Which PostgreSQL to use.
     pub major: Major,
     /// The staged extension; None for stock servers only.
     pub stage: Option<PathBuf>,
@@ -25,13 +23,13 @@ pub struct LabOptions {
     pub reaper: ReaperProgram,
     /// Free disk space needed, in megabytes.
     pub space_mb: u64,
-    /// One core for each side, if there are two.
+    /// Give each side a core of its own, if this process may use two.
     pub pinned: bool,
 }
 
 /// A run folder and what is needed to make servers in it.
 ///
-/// Drop servers before the lab; what is still running when the lab is dropped is ended.
+/// Drop servers before the lab: dropping the lab ends every server that still runs.
 #[derive(Debug)]
 pub struct Lab {
     guard: Arc<Guard>,
@@ -44,7 +42,8 @@ pub struct Lab {
 }
 
 impl Lab {
-    /// Creates the run folder. Nothing is created when anything needed is missing.
+    /// Creates the run folder. Nothing is created if a program, an account or the staged extension
+    /// is missing.
     pub fn new(options: &LabOptions) -> Result<Self> {
         let package = Package::find(options.major)?;
         let account = Account::choose()?;
@@ -79,22 +78,18 @@ impl Lab {
         guard::end_on_signals(Arc::clone(&self.guard), exit)
     }
 
-    /// The run folder.
     pub fn folder(&self) -> &Path {
         self.launcher.folder()
     }
 
-    /// The servers' programs.
     pub fn package(&self) -> &Package {
         &self.package
     }
 
-    /// The account that servers run as.
     pub fn account(&self) -> &Account {
         self.launcher.account()
     }
 
-    /// The cores of each side.
     pub fn pinning(&self) -> &Pinning {
         self.launcher.pinning()
     }
@@ -112,7 +107,7 @@ impl Lab {
         Ok(server)
     }
 
-    /// A primary that nothing is measured on, and that may use every core.
+    /// Creates and starts a primary that may use every core: for work that is not measured.
     pub fn unpinned_primary(&self, name: &str, settings: &Settings) -> Result<Server> {
         let mut server = self.server(Role::Primary, name, None)?;
         server.unpin();

@@ -4,7 +4,6 @@ use std::fmt;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Result of everything in this crate.
 pub type Result<T> = std::result::Result<T, LabError>;
 
 /// Which end of replication a server is.
@@ -19,9 +18,8 @@ pub enum Role {
 /// A server as messages name it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerId {
-    /// Which end of replication it is.
     pub role: Role,
-    /// Its name in messages and its folder in the run folder.
+    /// The server's name in messages, and its folder in the run folder.
     pub name: String,
 }
 
@@ -34,20 +32,18 @@ impl fmt::Display for ServerId {
     }
 }
 
-/// Everything that can go wrong in the lab.
 #[derive(Debug, thiserror::Error)]
 pub enum LabError {
-    /// A server major outside 15 to 18.
-    #[error("PostgreSQL {0} is not supported; choose 15, 16, 17 or 18")]
+    /// A server major outside 15 to 19.
+    #[error("PostgreSQL {0} is not supported; choose 15, 16, 17, 18 or 19")]
     UnsupportedMajor(String),
     /// The server's programs are not installed.
     #[error(
         "PostgreSQL {major} is not installed: {missing} does not exist; install the package postgresql-{major}"
     )]
     MissingPackage {
-        /// The major asked for.
         major: u32,
-        /// The program that was looked for.
+        /// The program that was not found.
         missing: PathBuf,
     },
     /// The staged extension is not there.
@@ -58,7 +54,7 @@ pub enum LabError {
         "LOCKSTEP_EXTENSION_STAGE is not set; run the tests with `make test`, which builds the extension and sets it"
     )]
     NoStage,
-    /// Root, and no account to run servers as.
+    /// The process is root and finds no account to run servers as.
     #[error(
         "PostgreSQL refuses to run as root, and there is neither an account postgres nor nobody; create one or run as another user"
     )]
@@ -72,68 +68,54 @@ pub enum LabError {
     /// A port or its socket file is taken.
     #[error("port {0} is in use; stop the program that uses it or choose another port")]
     PortInUse(u16),
-    /// A server did not start.
     #[error("{server} did not start: {reason}")]
     Start {
-        /// The server.
         server: ServerId,
-        /// The line of its log that says why, with advice.
+        /// The line of the server's log that says why, with advice.
         reason: String,
     },
     /// A running server refused or lost a connection, or failed a statement.
     #[error("{server} {what}: {reason}")]
     Refused {
-        /// The server.
         server: ServerId,
         /// What was tried, e.g. "refused a connection".
         what: String,
-        /// The server's own words.
+        /// The server's message.
         reason: String,
     },
     /// An event that was waited for did not come.
     #[error("{server} did not {what} within {seconds} s; look at {log}")]
     Timeout {
-        /// The server.
         server: ServerId,
-        /// What was waited for.
         what: String,
-        /// How long, in seconds.
         seconds: u64,
-        /// Where to look.
         log: PathBuf,
     },
     /// A program that the lab ran failed.
     #[error("{program} failed: {reason}")]
     Program {
-        /// The program's name.
         program: String,
-        /// The line of its output that says why.
+        /// The line of the program's output that says why.
         reason: String,
     },
     /// A pgbench process ended or reported a failure while it should run.
     #[error("the {load} against {server} stopped: {reason}")]
     Load {
-        /// Which load.
         load: String,
-        /// The server that it ran against.
         server: ServerId,
-        /// The line of its output that says why.
+        /// The line of pgbench's output that says why.
         reason: String,
     },
-    /// The measurement is not usable.
     #[error("the measurement is not usable: {0}; repeat it on a quieter machine or for longer")]
     Measurement(String),
-    /// The lab is being torn down, nothing more may start.
+    /// The lab is being torn down: no program may start any more.
     #[error("interrupted")]
     Closing,
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was tried.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The system's own words.
         source: io::Error,
     },
 }
@@ -156,7 +138,7 @@ impl LabError {
     }
 }
 
-/// One line out of possibly several: messages are one line each.
+/// Joins the lines of `text` into one, as every message is one line.
 pub fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -7,11 +7,11 @@ use crate::account::Account;
 use crate::package::Major;
 use crate::{LabError, Result};
 
-/// From this major on PostgreSQL itself searches several folders for control files;
-/// before, only Debian's packages do, by a setting of their own.
+/// From this major on PostgreSQL itself searches several folders for control files
+/// (`extension_control_path`). Before, only Debian's packages do (`extension_destdir`).
 const OWN_CONTROL_PATH: u32 = 18;
 
-/// Folder in the run folder that holds the copy.
+/// Folder of the copy, in the run folder.
 const COPY: &str = "extension";
 
 /// A copy of the staged extension that servers can read.
@@ -22,7 +22,7 @@ pub struct StagedExtension {
 }
 
 impl StagedExtension {
-    /// Copies `stage` into the run folder: the clone may be in a folder that the
+    /// Copies `stage` into the run folder: the source tree may be in a folder that the
     /// servers' account cannot enter.
     pub(crate) fn copy(
         stage: &Path,

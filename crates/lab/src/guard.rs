@@ -1,10 +1,10 @@
-//! Nothing is left behind, whichever way the lab ends.
+//! Removes every server and the run folder, whichever way the lab ends.
 //!
 //! - Normal end, error, panic: [`Guard`] is dropped and sweeps the run folder.
-//! - SIGINT, SIGTERM, SIGHUP: a thread sweeps, then hands over to the caller to exit.
+//! - SIGINT, SIGTERM, SIGHUP: a thread sweeps, then calls the caller's function to exit.
 //! - SIGKILL: a small child process, the *reaper*, in a session of its own, holds the
-//!   reading end of a pipe. When the pipe closes without the word that all is done, we
-//!   are gone and it sweeps.
+//!   reading end of a pipe. If the pipe closes before the lab has written `DONE` to it,
+//!   the lab's process was killed, and the reaper sweeps.
 
 use std::fs;
 use std::io::{self, BufRead, Read, Write};
@@ -22,16 +22,17 @@ use crate::launch::Launcher;
 use crate::sweep::sweep;
 use crate::{LabError, Result};
 
-/// The word that tells the reaper that there is nothing to do.
+/// The byte that tells the reaper that there is nothing to do.
 const DONE: u8 = b'.';
 
-/// The reaper's name. Not our own: whoever kills us by name must not hit it too.
+/// The reaper's process name. It differs from the lab's own, so that killing the lab by name
+/// does not kill the reaper too.
 pub const REAPER_NAME: &str = "lab-reaper";
 
-/// The first signal that asked us to end, or 0.
+/// The first signal that asked this process to end, or 0.
 static ASKED_TO_END: AtomicI32 = AtomicI32::new(0);
 
-/// The signal that asked us to end, if one did. Errors from then on are its consequence.
+/// The signal that asked this process to end, if one did. Errors after it are its consequence.
 pub fn asked_to_end() -> Option<i32> {
     match ASKED_TO_END.load(Ordering::SeqCst) {
         0 => None,
@@ -42,9 +43,9 @@ pub fn asked_to_end() -> Option<i32> {
 /// How to start the reaper: a program that calls [`run_reaper`] when given `args`.
 #[derive(Debug, Clone)]
 pub struct ReaperProgram {
-    /// The program, usually ourselves.
+    /// The program, usually the one that runs the lab.
     pub program: PathBuf,
-    /// What makes it call [`run_reaper`].
+    /// The arguments that make the program call [`run_reaper`].
     pub args: Vec<String>,
 }
 
@@ -52,12 +53,11 @@ pub struct ReaperProgram {
 #[derive(Debug)]
 pub struct Guard {
     launcher: Arc<Launcher>,
-    /// Taken by whoever ends the lab; others then wait here until that is done.
+    /// Taken by the thread that ends the lab. Other threads wait for the lock until that is done.
     reaper: Mutex<Option<Child>>,
 }
 
 impl Guard {
-    /// Starts the reaper for the launcher's run folder.
     pub(crate) fn new(launcher: Arc<Launcher>, how: &ReaperProgram) -> Result<Self> {
         match start_reaper(how, launcher.folder()) {
             Ok(reaper) => Ok(Self {
@@ -75,13 +75,12 @@ impl Guard {
         }
     }
 
-    /// Ends everything and removes the folder. Only the first call does something, but
-    /// every call returns only when that is done.
+    /// Ends every process and removes the folder. Only the first call does the work, but
+    /// every call returns only when it is done.
     pub(crate) fn finish(&self) {
         self.end(true);
     }
 
-    /// Leaves servers and folder to the user.
     pub(crate) fn keep(&self) {
         self.end(false);
     }
@@ -159,7 +158,7 @@ fn start_reaper(how: &ReaperProgram, folder: &Path) -> io::Result<Child> {
         .stdout(Stdio::piped())
         .stderr(Stdio::null())
         .spawn()?;
-    // Wait until it has left our session, or a Ctrl-C now would end it as well.
+    // Wait until the reaper has left this session: before, a Ctrl-C would end it as well.
     let ready = tell_folder(&mut child, folder).and_then(|()| await_ready(&mut child));
     if let Err(error) = ready {
         let _ = child.kill();
@@ -176,8 +175,8 @@ fn tell_folder(child: &mut Child, folder: &Path) -> io::Result<()> {
 }
 
 fn await_ready(child: &mut Child) -> io::Result<()> {
-    // A test harness as the reaper prints lines of its own first, and after a minute another:
-    // it must find its output open then, or it would end.
+    // If the reaper is a test binary, its harness prints lines of its own first and another
+    // after a minute. Its output must still be open then, or the harness would end.
     let stdout = child.stdout.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
     for line in io::BufReader::new(stdout).lines() {
         if line?.ends_with(READY) {
@@ -187,23 +186,23 @@ fn await_ready(child: &mut Child) -> io::Result<()> {
     Err(io::ErrorKind::UnexpectedEof.into())
 }
 
-/// What the reaper prints once it is on its own.
+/// What the reaper prints once it is in a session of its own.
 const READY: &str = "reaper ready";
 
-/// The reaper: reads the run folder from standard input, then waits for the word that
-/// all is done, and sweeps the folder if standard input ends without it.
+/// The reaper: reads the run folder from standard input, then waits for `DONE`, and
+/// sweeps the folder if standard input ends without it.
 pub fn run_reaper() -> io::Result<()> {
     let _ = nix::unistd::setsid();
     let _ = fs::write("/proc/self/comm", REAPER_NAME);
     for signal in [SIGINT, SIGTERM, SIGHUP] {
-        // Caught and forgotten: only the pipe tells us to end.
+        // Caught and ignored: only the pipe tells the reaper to end.
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)))?;
     }
     let mut input = io::stdin().lock();
     let mut folder = String::new();
     input.read_line(&mut folder)?;
     let folder = Path::new(folder.trim_end_matches('\n'));
-    // Swept as root perhaps: only ever a run folder.
+    // The reaper may be root, so it must never sweep anything but a run folder.
     let is_run_folder = folder.is_absolute()
         && folder.file_name().is_some_and(|name| {
             name.to_string_lossy()
@@ -214,7 +213,7 @@ pub fn run_reaper() -> io::Result<()> {
     }
     writeln!(io::stdout(), "{READY}")?;
     let mut word = Vec::new();
-    // An unreadable pipe is a closed one.
+    // A pipe that cannot be read counts as closed.
     let _ = input.read_to_end(&mut word);
     if word.first() != Some(&DONE) {
         sweep(folder);

@@ -13,14 +13,13 @@ use crate::error::one_line;
 use crate::pinning::{Pinning, Side};
 use crate::{LabError, Result};
 
-/// Starts programs for one lab.
 #[derive(Debug)]
 pub struct Launcher {
     account: Account,
     pinning: Pinning,
     folder: PathBuf,
-    /// True once nothing may start any more. Starting holds it shared, so that closing
-    /// waits for a program that is being started and then finds it.
+    /// True once no program may start any more. A thread that starts a program holds the lock
+    /// shared: closing waits for it, so the sweep that follows finds the program.
     closing: RwLock<bool>,
 }
 
@@ -38,27 +37,25 @@ impl Launcher {
         &self.account
     }
 
-    /// The cores of each side.
     pub fn pinning(&self) -> &Pinning {
         &self.pinning
     }
 
-    /// The run folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// After this nothing starts.
+    /// Refuses to start any program from now on.
     pub(crate) fn close(&self) {
         *self.closing.write().unwrap_or_else(PoisonError::into_inner) = true;
     }
 
-    /// A command for `program` as the account, with nothing inherited that could lead
-    /// it elsewhere: no PG* variables, no other folder for temporary files.
+    /// A command for `program` as the account. It inherits nothing that could lead it to
+    /// another server or folder: no PG* variables, no TMPDIR.
     ///
-    /// It runs in a session of its own. So Ctrl-C reaches only us, and with the
-    /// kernel's autogroups (one scheduling group a session) servers and clients compete
-    /// as they would when started by hand, rather than share one group with us.
+    /// The program runs in a session of its own, for two reasons. Ctrl-C reaches only the
+    /// lab's process. And the kernel's autogroups (one scheduling group a session) let
+    /// servers and clients compete as when started by hand, not within the lab's group.
     pub fn command(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.plain_command(program);
         self.account.run_as(&mut command);
@@ -79,7 +76,7 @@ impl Launcher {
         command
     }
 
-    /// As [`Launcher::command`], with our own rights: for what only root may do.
+    /// As [`Launcher::command`], but as this process's own account: for what only root may do.
     pub fn command_as_ourselves(&self, program: impl AsRef<OsStr>) -> Command {
         let mut command = self.plain_command(program);
         command.env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin");
@@ -93,8 +90,8 @@ impl Launcher {
             return Err(LabError::Closing);
         }
         let program = program_name(&command);
-        // A child inherits the affinity of the thread that forks it: a thread that ends
-        // here leaves the caller's own affinity alone.
+        // A child inherits the affinity of the thread that forks it. A thread made for this
+        // leaves the caller's own affinity alone.
         let spawned = thread::scope(|scope| {
             scope
                 .spawn(|| {
@@ -117,7 +114,7 @@ impl Launcher {
         self.finish(command, Stdio::null()).map(drop)
     }
 
-    /// The same, and returns what it printed.
+    /// As [`Launcher::run`], and returns what the program printed.
     pub fn output(&self, command: Command) -> Result<String> {
         self.finish(command, Stdio::piped())
     }
@@ -139,7 +136,7 @@ impl Launcher {
         })
     }
 
-    /// A file in the run folder that belongs to the account.
+    /// Creates a file in the run folder that belongs to the account.
     pub fn create_file(&self, path: &Path) -> Result<File> {
         let file = File::create(path).map_err(LabError::io("create", path))?;
         self.account.own(path)?;
@@ -147,7 +144,7 @@ impl Launcher {
     }
 }
 
-/// The name of what `command` runs, without the session wrapper.
+/// The name of the program that `command` runs through setsid.
 fn program_name(command: &Command) -> String {
     let program = command
         .get_args()
@@ -160,8 +157,8 @@ fn program_name(command: &Command) -> String {
         .into_owned()
 }
 
-/// The line of a client program's output that says what went wrong: the last error, as
-/// later lines often only say that something was given up.
+/// The line of a client program's output that says what went wrong: the last line with an
+/// error, since lines after it often only say that the program gave up.
 pub fn failure_line(output: &str) -> Option<String> {
     let lines = || output.lines().filter(|line| !line.trim().is_empty());
     lines()

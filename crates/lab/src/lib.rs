@@ -1,8 +1,8 @@
-//! Private PostgreSQL servers in a temporary folder, plain pgbench on them, and nothing else.
+//! Private PostgreSQL servers in a temporary folder, and plain pgbench on them.
 //!
-//! Used by the demo, the benchmarks and the tests alike. It never touches the
-//! terminal, never uses a server that it did not start, and leaves nothing behind:
-//! see [`guard`] for how every way to end is covered.
+//! The demo, the benchmarks and the tests use this crate. It never touches the terminal,
+//! never uses a server that it did not start, and leaves nothing behind: [`guard`] says
+//! how every way to end is covered.
 #![cfg_attr(
     test,
     allow(

@@ -1,4 +1,4 @@
-//! What a measurement was made on, as text.
+//! The machine that a measurement was made on, as text.
 
 use std::fs;
 use std::path::Path;
@@ -51,8 +51,8 @@ fn distribution() -> String {
         )
 }
 
-/// Type of the file system with the longest mount point above `path`: a memory file
-/// system makes fsync free.
+/// Type of the file system with the longest mount point above `path`. It matters because
+/// fsync costs nothing on a memory file system.
 fn file_system(path: &Path) -> Option<String> {
     let mounts = read("/proc/mounts");
     mounts

@@ -6,10 +6,10 @@ use std::str::FromStr;
 
 use crate::{LabError, Result};
 
-/// Majors that Lockstep is for.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
+/// Majors that Lockstep supports.
+pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
 
-/// Where the distribution keeps the majors.
+/// Debian's packages install each major in a folder of its own below this one.
 pub const SERVERS: &str = "/usr/lib/postgresql";
 
 /// Programs that the lab runs.
@@ -20,7 +20,6 @@ const NEEDED: [&str; 4] = ["postgres", "initdb", "pg_basebackup", "pgbench"];
 pub struct Major(u32);
 
 impl Major {
-    /// The number.
     pub fn get(self) -> u32 {
         self.0
     }
@@ -51,8 +50,8 @@ pub struct Package {
 }
 
 impl Package {
-    /// Finds the package. PATH is never searched: the programs of another major, or a
-    /// wrapper that talks to the machine's own clusters, must not be picked up.
+    /// Finds the package. PATH is never searched: it might lead to the programs of another
+    /// major, or to a wrapper that talks to the machine's own clusters.
     pub fn find(major: Major) -> Result<Self> {
         let bin = Path::new(SERVERS).join(major.to_string()).join("bin");
         for program in NEEDED {
@@ -67,17 +66,15 @@ impl Package {
         Ok(Self { major, bin })
     }
 
-    /// The package's major.
     pub fn major(&self) -> Major {
         self.major
     }
 
-    /// The full path of one of its programs.
+    /// The full path of one of the package's programs.
     pub fn program(&self, name: &str) -> PathBuf {
         self.bin.join(name)
     }
 
-    /// `bin` folder of the package.
     pub fn bin(&self) -> &Path {
         &self.bin
     }
@@ -88,8 +85,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn majors_outside_15_to_18_are_refused() {
-        for text in ["14", "19", "0", "-1", "", "15.3", "abc", "99999999999"] {
+    fn majors_outside_15_to_19_are_refused() {
+        for text in ["14", "20", "0", "-1", "", "15.3", "abc", "99999999999"] {
             assert!(text.parse::<Major>().is_err(), "{text}");
         }
         for major in SUPPORTED {

@@ -8,28 +8,27 @@ use std::process::{Command, Stdio};
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::unistd::Pid;
 
-/// Who a process or thread works for.
+/// The end of replication that a process or thread works for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
     /// The primary, its writers and the lab's own threads.
     Primary,
     /// The standby and its readers.
     Standby,
-    /// Preparation, which may use every core that we may use.
+    /// Preparation, which may use every core that this process may use.
     Both,
 }
 
-/// The cores of each side.
 #[derive(Debug, Clone)]
 pub struct Pinning {
     all: CpuSet,
-    /// One core each, if we may use at least two.
+    /// The primary's core and the standby's, if this process may use at least two.
     pair: Option<(usize, usize)>,
 }
 
 impl Pinning {
-    /// Takes the first two of the cores that this process may use: fewer may be allowed
-    /// than the machine has. With one there is no pinning.
+    /// Takes the first two of the cores that this process may use, which can be fewer than
+    /// the machine has. With only one core nothing is pinned.
     pub fn detect() -> Self {
         let all = sched_getaffinity(Pid::from_raw(0)).unwrap_or_default();
         let mut cores = (0..CpuSet::count()).filter(|&core| all.is_set(core) == Ok(true));
@@ -42,12 +41,12 @@ impl Pinning {
         Self { pair: None, ..self }
     }
 
-    /// True when the two sides have a core each.
+    /// True if each side has a core of its own.
     pub fn is_pinned(&self) -> bool {
         self.pair.is_some()
     }
 
-    /// One line for people.
+    /// The pinning in one line, for people.
     pub fn describe(&self) -> String {
         match self.pair {
             Some((primary, standby)) => format!(
@@ -57,9 +56,9 @@ impl Pinning {
         }
     }
 
-    /// Pins the calling thread, and what it starts from now on.
+    /// Pins the calling thread, and all that it starts from now on.
     pub fn pin_current_thread(&self, side: Side) {
-        // A refusal only costs precision, and containers may forbid the call.
+        // Containers may forbid the call. A refusal only costs precision.
         let _ = sched_setaffinity(Pid::from_raw(0), &self.cores(side));
     }
 
@@ -74,7 +73,7 @@ impl Pinning {
     }
 }
 
-/// Puts a thread or process ahead of all others. A refusal only costs precision.
+/// Gives a thread or process real-time priority (SCHED_FIFO). A refusal only costs precision.
 pub fn run_promptly(id: Pid) {
     let _ = Command::new("/usr/bin/chrt")
         .args(["--fifo", "--pid", "1", &id.to_string()])

@@ -1,20 +1,20 @@
 //! Ports that nobody uses.
 //!
-//! The lab's servers listen on Unix sockets only, but the port names the socket file,
-//! and a number that is also free for TCP cannot be confused with somebody's server.
+//! The lab's servers listen on Unix sockets only. The port is part of the socket file's
+//! name, and a number that is free for TCP too cannot be mistaken for another server's.
 
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
 
 use crate::{LabError, Result};
 
-/// The machine's own cluster lives here; never used, free or not.
+/// The port of the machine's own cluster: never used, even if it is free.
 const RESERVED: u16 = 5432;
 
 /// How many ports to try before giving up.
 const ATTEMPTS: usize = 64;
 
-/// A port that is free for TCP and as a socket file in `sockets`.
+/// Finds a port that is free for TCP and as a socket file in `sockets`.
 pub fn free(sockets: &Path) -> Result<u16> {
     let mut last = RESERVED;
     for _ in 0..ATTEMPTS {
@@ -31,7 +31,7 @@ pub fn free(sockets: &Path) -> Result<u16> {
     Err(LabError::PortInUse(last))
 }
 
-/// Refuses a port that somebody uses.
+/// Refuses a port that is in use.
 pub fn check(sockets: &Path, port: u16) -> Result<()> {
     let taken = port == RESERVED
         || socket_exists(sockets, port)

@@ -1,4 +1,4 @@
-//! What pgbench says while it runs, and throughput from it.
+//! pgbench's progress lines, and the throughput that follows from them.
 
 use lockstep_wire::Lsn;
 
@@ -7,22 +7,18 @@ use lockstep_wire::Lsn;
 pub struct Micros(pub i64);
 
 impl Micros {
-    /// Now, by this machine's clock.
     pub fn now() -> Micros {
         std::time::SystemTime::now().into()
     }
 
-    /// Seconds from `earlier` to this.
     pub fn seconds_since(self, earlier: Micros) -> f64 {
         (self.0 - earlier.0) as f64 / 1e6
     }
 
-    /// Milliseconds from `earlier` to this.
     pub fn ms_since(self, earlier: Micros) -> f64 {
         (self.0 - earlier.0) as f64 / 1e3
     }
 
-    /// This much later, in seconds.
     pub fn plus_seconds(self, seconds: f64) -> Micros {
         Micros(self.0 + (seconds * 1e6) as i64)
     }
@@ -37,21 +33,19 @@ impl From<std::time::SystemTime> for Micros {
     }
 }
 
-/// A position of one server at one time.
+/// A server's WAL position at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// When, by the server's clock.
+    /// By the server's clock.
     pub at: Micros,
-    /// Flushed (primary) or replayed (standby) up to here.
+    /// End of the WAL that is flushed (primary) or replayed (standby).
     pub lsn: Lsn,
 }
 
 /// One progress line of pgbench: transactions a second since the line before.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress {
-    /// When the line was made.
     pub at: Micros,
-    /// Transactions a second since the line before.
     pub tps: f64,
 }
 
@@ -70,17 +64,17 @@ pub fn parse(line: &str) -> Option<Progress> {
     })
 }
 
-/// Nominal distance of two progress lines, in seconds.
+/// Seconds between two progress lines, as asked of pgbench.
 pub const INTERVAL: u32 = 1;
 
-/// Transactions a second from `from` to `to`. A line that covers the window only in part
-/// counts in part. None if no line covers any of it.
+/// Transactions a second from `from` to `to`. A progress line that lies only partly in this
+/// window counts for that part. None if no line lies in it.
 pub fn tps_between(lines: &[Progress], from: Micros, to: Micros) -> Option<f64> {
     let mut transactions = 0.0;
     let mut covered = 0.0;
     let mut before = None;
     for line in lines {
-        // The first line's interval starts when the load did, an interval earlier.
+        // The first line covers the interval since the load started.
         let start = before.unwrap_or(line.at.plus_seconds(-f64::from(INTERVAL)));
         before = Some(line.at);
         let overlap = line.at.min(to).seconds_since(start.max(from));

@@ -10,20 +10,20 @@ use nix::sys::statvfs::statvfs;
 use crate::account::Account;
 use crate::{LabError, Result};
 
-/// Name of every run folder up to its random part.
+/// The beginning of every run folder's name; the rest is random.
 pub(crate) const PREFIX: &str = "lockstep-";
 
-/// A socket path must fit `sockaddr_un` (108 bytes with its end); the longest file in
-/// the folder is `.s.PGSQL.NNNNN.lock`.
+/// A socket's path must fit `sockaddr_un` (108 bytes with the zero at its end); the longest
+/// name in the folder is `.s.PGSQL.NNNNN.lock`.
 const LONGEST_SOCKET_PATH: usize = 99;
 const LONGEST_SOCKET_NAME: usize = "/.s.PGSQL.65535.lock".len();
 
 /// Creates a fresh folder (mode 0700, owned by the account) with at least `space_mb`
 /// megabytes free, and returns it.
 ///
-/// The usual temporary folder may be unusable: its path too long for sockets, below a
-/// folder that the account cannot enter, or a small memory file system. Then the
-/// system's own ones are tried.
+/// The user's temporary folder may not do: its path may be too long for sockets, the
+/// account may not enter a folder above it, or it may be a small memory file system. Then
+/// `/tmp` and `/var/tmp` are tried.
 pub(crate) fn create(account: &Account, space_mb: u64) -> Result<PathBuf> {
     let mut parents = vec![std::env::temp_dir()];
     for fallback in ["/tmp", "/var/tmp"] {
@@ -66,7 +66,8 @@ fn create_in(
     if !can_enter(folder.path(), account) {
         return Err(format!("cannot be entered by {}", account.name()));
     }
-    // From here on the guard removes it, on every exit path; TempDir only on some.
+    // From here on the guard removes the folder, on every exit path. TempDir would remove it
+    // only on some of them.
     Ok(folder.keep())
 }
 

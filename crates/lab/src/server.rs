@@ -26,16 +26,16 @@ use crate::{LabError, Result, Role, ServerId, port, server_log, sweep};
 /// The superuser of every private server.
 pub const SUPERUSER: &str = "postgres";
 
-/// The database that load and measurement use.
+/// The database of the load and of the measurements.
 pub const DATABASE: &str = "postgres";
 
 /// How long a server may take to start, stop, promote or catch up, unless told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often an event that the server cannot announce is looked for.
+/// How often to look for an event that the server does not announce.
 const POLL: Duration = Duration::from_millis(5);
 
-/// Settings of the lab, included from postgresql.conf.
+/// The file of the lab's settings, included from postgresql.conf.
 const SETTINGS_FILE: &str = "lab.conf";
 
 /// Settings by name; values are quoted when written.
@@ -44,9 +44,9 @@ pub type Settings = BTreeMap<String, String>;
 /// How to stop a server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// Ends sessions, writes a shutdown checkpoint (SIGINT).
+    /// Ends sessions and writes a shutdown checkpoint (SIGINT).
     Fast,
-    /// Ends at once, the next start recovers (SIGQUIT).
+    /// Ends at once; the next start runs crash recovery (SIGQUIT).
     Immediate,
 }
 
@@ -63,12 +63,12 @@ pub struct Server {
     side: Side,
     pub(crate) settings: Settings,
     child: Option<Child>,
-    /// Started, and left running on purpose.
+    /// Dropping this value leaves the server running.
     kept: bool,
 }
 
 impl Server {
-    /// A server that is not there yet. `chosen_port` is refused if it is in use.
+    /// A server whose data folder does not exist yet. `chosen_port` is refused if it is in use.
     pub(crate) fn new(
         launcher: Arc<Launcher>,
         package: Package,
@@ -108,32 +108,29 @@ impl Server {
         })
     }
 
-    /// Lets it use every core from its next start on.
+    /// Lets the server use every core from its next start on.
     pub fn unpin(&mut self) {
         self.side = Side::Both;
     }
 
-    /// Which server it is, for messages.
     pub fn id(&self) -> &ServerId {
         &self.id
     }
 
-    /// Its port, the number in its socket's name.
+    /// The number in the socket's name.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// The folder of its socket.
+    /// The folder of the server's socket.
     pub fn sockets(&self) -> &Path {
         self.launcher.folder()
     }
 
-    /// Its data folder.
     pub fn data(&self) -> &Path {
         &self.data
     }
 
-    /// Its log.
     pub fn log(&self) -> &Path {
         &self.log
     }
@@ -182,7 +179,7 @@ impl Server {
         self.write_settings()
     }
 
-    /// Takes a setting back to what it would be without the lab.
+    /// Removes a setting, so that it has the value that it would have without the lab.
     pub fn unset(&mut self, name: &str) -> Result<()> {
         self.settings.remove(name);
         self.write_settings()
@@ -255,7 +252,7 @@ impl Server {
         }
     }
 
-    /// Bytes of its log so far, for [`Server::log_since`].
+    /// Bytes of the server's log so far, for [`Server::log_since`].
     pub fn log_length(&self) -> u64 {
         fs::metadata(&self.log).map_or(0, |meta| meta.len())
     }
@@ -267,7 +264,7 @@ impl Server {
         Some(String::from_utf8_lossy(new).into_owned())
     }
 
-    /// Looks for an event until it has happened or `patience` is over.
+    /// Calls `happened` until it returns true. An error after `patience`.
     pub fn await_event(
         &mut self,
         what: &str,
@@ -289,14 +286,13 @@ impl Server {
         Ok(())
     }
 
-    /// Connects over the socket.
     pub fn connect(&self, user: &str, application: &str) -> Result<Connection> {
         self.config(user, application)
             .connect()
             .map_err(|error| self.refused("refused a connection", &error))
     }
 
-    /// How to connect, for threads that may have to do it again.
+    /// How to connect, for threads that may have to reconnect.
     pub fn config(&self, user: &str, application: &str) -> ServerAddress {
         ServerAddress {
             sockets: self.sockets().to_path_buf(),
@@ -307,7 +303,7 @@ impl Server {
         }
     }
 
-    /// What the server did, and why.
+    /// An error that says what the server did (`what`) and why.
     pub fn refused(&self, what: &str, error: &ClientError) -> LabError {
         LabError::Refused {
             server: self.id.clone(),
@@ -338,12 +334,12 @@ impl Server {
         }
     }
 
-    /// Where the WAL is flushed (primary).
+    /// End of the WAL that is flushed (primary).
     pub fn flush_lsn(&self) -> Result<Lsn> {
         self.lsn("SELECT pg_current_wal_flush_lsn()")
     }
 
-    /// Where the WAL is replayed (standby).
+    /// End of the WAL that is replayed (standby).
     pub fn replay_lsn(&self) -> Result<Lsn> {
         self.lsn("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')")
     }
@@ -360,7 +356,7 @@ impl Server {
         self.execute("SELECT pg_reload_conf()")
     }
 
-    /// Stops the server and waits for its end.
+    /// Stops the server and waits until it has ended.
     pub fn stop(&mut self, how: Stop) -> Result<()> {
         self.signal(match how {
             Stop::Fast => Signal::SIGINT,
@@ -371,7 +367,7 @@ impl Server {
         stopped
     }
 
-    /// Fast stop and start, e.g. for settings that need it.
+    /// Fast stop and start, e.g. for settings that need a restart.
     pub fn restart(&mut self) -> Result<()> {
         self.stop(Stop::Fast)?;
         self.start()
@@ -383,7 +379,7 @@ impl Server {
         self.kill_and_await(true)
     }
 
-    /// Kills the postmaster alone (SIGKILL) and waits until its children, which notice,
+    /// Kills the postmaster alone (SIGKILL) and waits until its children, which notice that,
     /// have ended as well.
     pub fn kill_postmaster(&mut self) -> Result<()> {
         self.kill_and_await(false)
@@ -414,7 +410,8 @@ impl Server {
         self.end_at_once();
         let data = self.data.clone();
         self.await_event("end", PATIENCE, |_| Ok(sweep::processes(&data).is_empty()))?;
-        // Nobody else would: the next start only removes what its own data folder names.
+        // Nothing else removes these segments: the next start only removes the one that its
+        // data folder names.
         for segment in segments {
             let _ = fs::remove_file(segment);
         }
@@ -426,7 +423,7 @@ impl Server {
         self.pid().map(usage::of_server).unwrap_or_default()
     }
 
-    /// An error if the postmaster has ended by itself.
+    /// Returns an error if the postmaster has ended by itself.
     pub fn check_alive(&mut self) -> Result<()> {
         if !self.has_ended() {
             return Ok(());
@@ -448,7 +445,7 @@ impl Server {
         match self.child.as_mut().map(Child::try_wait) {
             Some(Ok(None)) => false,
             Some(Ok(Some(_))) => {
-                // An ended server keeps no child: its process id may be reused.
+                // Forget the child of an ended server: its process id may be reused.
                 self.child = None;
                 true
             }
@@ -462,13 +459,13 @@ impl Server {
         }
     }
 
-    /// Ends what is left of the postmaster and collects it.
+    /// Ends the postmaster if it still runs, and reaps it.
     fn end_at_once(&mut self) {
         if self.has_ended() {
             return;
         }
         self.signal(Signal::SIGQUIT);
-        // The postmaster itself kills children that take longer than 5 s for this.
+        // The postmaster itself kills children that take longer than 5 s to quit.
         let ended = self.await_event("stop", Duration::from_secs(10), |server| {
             Ok(server.has_ended())
         });

@@ -1,8 +1,8 @@
-//! From a server's log to the one line that says why it did not start, with advice.
+//! Finds the line of a server's log that says why the server did not start, and adds advice.
 
 use crate::error::one_line;
 
-/// The reason in `log`, and what to do where that is known.
+/// The reason that `log` gives, and what to do about it if that is known.
 pub(crate) fn reason(log: &str) -> Option<String> {
     let (level, text) = important(log)?;
     let advice = advice(text);
@@ -13,8 +13,9 @@ pub(crate) fn reason(log: &str) -> Option<String> {
     })
 }
 
-/// The first line that names a cause. A bad setting is reported as LOG before the FATAL
-/// that only says that the file contains errors, so causes known by their words win.
+/// The first line that names a cause. The server reports a bad setting at level LOG, before a
+/// FATAL that only says that the file contains errors. So a line with words of [`CAUSES`] wins
+/// over the first FATAL.
 fn important(log: &str) -> Option<(&'static str, &str)> {
     let message = |line: &'_ str| -> Option<(&'static str, usize)> {
         ["PANIC:", "FATAL:", "ERROR:", "LOG:"]
@@ -45,7 +46,7 @@ fn advice(text: &str) -> Option<&'static str> {
         .map(|(_, advice)| *advice)
 }
 
-/// Words in the server's messages (LC_MESSAGES is C) and what to do about them.
+/// Words in the server's messages (LC_MESSAGES is C), each with what to do about it.
 const CAUSES: [(&str, &str); 13] = [
     (
         "unrecognized configuration parameter",

@@ -1,4 +1,4 @@
-//! Standbys: base backup, catching up, promotion, and removal.
+//! Copying a primary, and what its standby can do: catch up, be promoted, be removed.
 
 use std::fs;
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Server {
         })
     }
 
-    /// Waits until the standby has replayed all that the primary has flushed by now.
+    /// Waits until the standby has replayed all that the primary had flushed at the call.
     pub fn catch_up(&mut self, primary: &Server) -> Result<()> {
         let lsn = primary.flush_lsn()?;
         self.await_replay(lsn, PATIENCE)
@@ -75,7 +75,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops the standby, drops its slot and removes its data, log and all.
+    /// Stops the standby, drops its slot and removes its data folder and its log.
     pub fn discard(mut self, primary: &Server) -> Result<()> {
         self.stop(Stop::Immediate)?;
         let slot = self.slot();
@@ -92,7 +92,7 @@ impl Server {
         self.remove()
     }
 
-    /// Stops the server, whatever its role, and removes its data and log.
+    /// Stops the server, primary or standby, and removes its data folder and its log.
     pub fn remove(mut self) -> Result<()> {
         self.stop(Stop::Immediate)?;
         fs::remove_dir_all(&self.data).map_err(LabError::io("remove", &self.data))?;

@@ -1,10 +1,10 @@
 //! Ending every process of a run folder and removing the folder.
 //!
-//! Works from the folder alone, so that it can also be done by a process that knows
-//! nothing else ([`crate::guard`]). File systems mounted inside ([`crate::crash`]) are
-//! unmounted and their loop devices freed. A process belongs to the folder if its working
-//! directory is inside and its program is one of the distribution's PostgreSQL
-//! programs, or our own (a relay); somebody's shell in the folder is left alone.
+//! A sweep needs nothing but the folder's path, so that the reaper ([`crate::guard`]) can do
+//! it too. It unmounts file systems that are mounted inside the folder (the power-loss tests
+//! mount some) and frees their loop devices. A process belongs to the folder if its working
+//! directory is inside and its program is one of the distribution's PostgreSQL programs or
+//! the sweeping program itself (a relay is one). A user's shell in the folder is left alone.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -17,20 +17,18 @@ use nix::unistd::Pid;
 
 use crate::package::SERVERS;
 
-/// What takes file systems off.
 pub const UMOUNT: &str = "/usr/bin/umount";
 
 /// How long servers may take for an immediate shutdown before they are killed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Lists and frees loop devices.
 const LOSETUP: &str = "/usr/sbin/losetup";
 
-/// How often to look.
+/// How often to look for processes of the folder, and to retry its removal.
 const POLL: Duration = Duration::from_millis(20);
 
-/// Looks without a process found before the folder counts as quiet: a program that was
-/// being started when we looked shows up in the next look.
+/// The folder counts as quiet when no process was found this many times in a row: a program
+/// that is being started during one look is found by the next.
 const QUIET_LOOKS: u32 = 2;
 
 /// Ends all processes of the folder, at once, and removes it.
@@ -51,8 +49,8 @@ fn end_processes(folder: &Path) {
         let postmasters = postmasters(folder);
         let late = started.elapsed() > PATIENCE;
         for pid in found {
-            // A postmaster told to quit ends its children itself and removes their
-            // shared memory, which killing them all would leave behind.
+            // On SIGQUIT a postmaster ends its children itself and removes their shared
+            // memory. Killing them all would leave it behind.
             let signal = if late {
                 Signal::SIGKILL
             } else if postmasters.contains(&pid) {
@@ -77,7 +75,8 @@ fn end_processes(folder: &Path) {
     }
 }
 
-/// POSIX shared memory that a process has mapped: killed servers leave it in /dev/shm.
+/// POSIX shared memory of PostgreSQL that a process has mapped. A server that is killed leaves
+/// it in /dev/shm.
 pub fn shared_segments(pid: i32) -> Vec<PathBuf> {
     fs::read_to_string(format!("/proc/{pid}/maps"))
         .unwrap_or_default()
@@ -104,7 +103,7 @@ pub fn processes(folder: &Path) -> Vec<i32> {
 
 fn belongs(pid: i32, folder: &Path) -> bool {
     let link = |name: &str| fs::read_link(format!("/proc/{pid}/{name}"));
-    // Links of a zombie cannot be read, so one that waits for its parent is not found.
+    // A zombie does not belong: its links cannot be read.
     let ours = |exe: &Path| {
         i64::from(pid) != i64::from(std::process::id())
             && fs::read_link("/proc/self/exe").is_ok_and(|own| own == exe)
@@ -116,7 +115,7 @@ fn belongs(pid: i32, folder: &Path) -> bool {
 /// The parent of a process, if it still exists.
 pub fn parent(pid: i32) -> Option<i32> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name in parentheses may hold anything, so count from its end.
+    // The program's name, in parentheses, may hold any character, so count from its end.
     stat.rsplit(')')
         .next()?
         .split_whitespace()
@@ -155,8 +154,8 @@ fn postmasters(folder: &Path) -> Vec<i32> {
         .collect()
 }
 
-/// A killed postmaster leaves its System V segment, named in the seventh line of its
-/// pid file. (Its POSIX segments are found while it lives: [`shared_segments`].)
+/// Removes the System V segment that a killed postmaster leaves; the seventh line of
+/// postmaster.pid names it. (POSIX segments are found while it runs: [`shared_segments`].)
 fn remove_shared_memory(folder: &Path) {
     for path in pid_files(folder) {
         let Ok(text) = fs::read_to_string(&path) else {
@@ -189,7 +188,7 @@ pub fn mounts(folder: &Path) -> Vec<PathBuf> {
     found
 }
 
-/// The kernel writes blanks and backslashes in paths as `\\` and three octal digits.
+/// The kernel writes blanks and backslashes in paths as `\` and three octal digits.
 fn unescape(point: &str) -> String {
     [
         ("\\040", " "),
@@ -206,7 +205,8 @@ fn unescape(point: &str) -> String {
 fn unmount(folder: &Path) {
     for point in mounts(folder) {
         if !quietly(UMOUNT, |command| command.arg(&point)) {
-            // Something still has a file open: out of sight at least, and gone with it.
+            // A process still has a file open. A lazy unmount hides the file system now and
+            // ends it when the file is closed.
             quietly(UMOUNT, |command| command.arg("--lazy").arg(&point));
         }
     }
@@ -235,7 +235,7 @@ pub fn loop_devices() -> Vec<(String, PathBuf)> {
         .collect()
 }
 
-/// A loop device goes with its mount, but one that was never mounted stays.
+/// Frees loop devices that were never mounted; the others go with their mount.
 fn free_loop_devices(folder: &Path) {
     for (device, file) in loop_devices() {
         if file.starts_with(folder) {
@@ -257,7 +257,7 @@ fn quietly(program: &str, with: impl FnOnce(&mut Command) -> &mut Command) -> bo
 fn remove(folder: &Path) {
     let started = Instant::now();
     while folder.exists() && started.elapsed() < PATIENCE {
-        // Each time: a mount that was under way when we looked shows up in the next look.
+        // Each time: a mount that was under way at one look is found by the next.
         unmount(folder);
         free_loop_devices(folder);
         if fs::remove_dir_all(folder).is_err() {

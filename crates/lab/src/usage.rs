@@ -6,14 +6,13 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::sweep;
 
-/// What a server's processes have used.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
-    /// CPU seconds of all processes, those that have ended included.
+    /// CPU seconds of all processes, including those that have ended.
     pub cpu_s: f64,
     /// CPU seconds of the startup process, which replays.
     pub startup_cpu_s: f64,
-    /// Memory in megabytes: private memory of every process, and shared memory once.
+    /// Memory in megabytes: private memory of every process, and shared memory counted once.
     pub rss_mb: f64,
 }
 
@@ -46,7 +45,7 @@ pub fn children(of: i32) -> Vec<i32> {
         .collect()
 }
 
-/// Adds up the postmaster and its children, which have no children of their own.
+/// Adds up the postmaster and its children. The children have no children of their own.
 pub fn of_server(postmaster: i32) -> Usage {
     let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten().unwrap_or(100) as f64;
     let mut usage = Usage::default();
@@ -73,7 +72,7 @@ pub fn of_server(postmaster: i32) -> Usage {
 
 struct Ticks {
     own: f64,
-    /// Of children that have ended.
+    /// Ticks of children that have ended.
     reaped: f64,
 }
 
@@ -81,8 +80,8 @@ fn cpu_ticks(pid: i32) -> Option<Ticks> {
     parse_ticks(&fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
 }
 
-/// utime, stime, cutime and cstime are fields 14 to 17; after the name in parentheses,
-/// which may hold anything, field 3 is the first.
+/// utime, stime, cutime and cstime are fields 14 to 17. The first field after the name in
+/// parentheses, which may hold any character, is field 3.
 fn parse_ticks(stat: &str) -> Option<Ticks> {
     let mut fields = stat.rsplit(')').next()?.split_whitespace().skip(11);
     let mut next = || -> Option<f64> { fields.next()?.parse().ok() };

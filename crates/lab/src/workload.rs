@@ -1,4 +1,4 @@
-//! Load: pgbench processes and what they report while they run.
+//! Load: pgbench processes, and what they report while they run.
 
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -14,8 +14,8 @@ use crate::progress::{self, Micros, Progress};
 use crate::server::{DATABASE, SUPERUSER, Server};
 use crate::{LabError, Result};
 
-/// The role that readers and writers log in as: neither superuser, replication nor
-/// pg_monitor, since Lockstep exempts those.
+/// The role that readers and writers log in as. It is neither a superuser nor a replication
+/// role nor a member of pg_monitor, since Lockstep exempts those.
 pub const APP_ROLE: &str = "app";
 
 /// Rows that the aggregate query reads.
@@ -24,23 +24,23 @@ pub const AGGREGATE_ROWS: u32 = 3_000;
 /// Rows of pgbench_accounts for each unit of scale.
 const ACCOUNTS_PER_SCALE: u32 = 100_000;
 
-/// Megabytes of table and index for each unit of scale, for sizing.
+/// Megabytes of tables and indexes for each unit of scale, to estimate disk space.
 pub const MB_PER_SCALE: u64 = 16;
 
-/// Longer than any run: load is ended by signal.
+/// `--time` of pgbench, longer than any run: a load is ended by a signal.
 const SECONDS: &str = "1000000";
 
-/// Last lines of pgbench's messages that are kept for an error.
+/// The newest lines of pgbench's messages that are kept, for an error.
 const KEPT_LINES: usize = 20;
 
-/// What the clients do. All use pgbench's default, the simple query protocol.
+/// What the clients run. All use pgbench's default, the simple query protocol.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Workload {
     /// pgbench's TPC-B-like transaction.
     TpcB,
     /// One row of pgbench_accounts by primary key (`pgbench -S`).
     Select,
-    /// Sum over 3,000 consecutive rows of pgbench_accounts, from a random row on.
+    /// Sum over [`AGGREGATE_ROWS`] consecutive rows of pgbench_accounts, from a random row on.
     Aggregate,
 }
 
@@ -53,7 +53,7 @@ impl Workload {
     }
 }
 
-/// A running pgbench. Dropping it ends it.
+/// A running pgbench. Dropping the value ends pgbench.
 #[derive(Debug)]
 pub struct Load {
     name: &'static str,
@@ -75,7 +75,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Lab {
-    /// Creates the role that load runs as, with the rights it needs on every table to come.
+    /// Creates [`APP_ROLE`] with rights to read and write every present and future table.
     pub fn create_app_role(&self, primary: &Server) -> Result<()> {
         primary.execute(&format!(
             "CREATE ROLE {APP_ROLE} LOGIN; \
@@ -83,7 +83,7 @@ impl Lab {
         ))
     }
 
-    /// Loads fresh pgbench data, replacing what is there.
+    /// Creates pgbench's tables and fills them, replacing those that exist.
     pub fn load_data(&self, primary: &Server, scale: u32) -> Result<()> {
         let mut pgbench = self.pgbench(primary, SUPERUSER);
         pgbench.args(["--initialize", "--quiet", "--scale"]);
@@ -104,8 +104,7 @@ impl Lab {
         self.start_paced_load(server, side, workload, clients, scale, None)
     }
 
-    /// As [`Lab::start_load`], at `rate` transactions a second if that is given, all
-    /// clients together.
+    /// As [`Lab::start_load`]; `rate` limits the transactions a second of all clients together.
     pub fn start_paced_load(
         &self,
         server: &Server,
@@ -130,8 +129,8 @@ impl Lab {
         self.start_pgbench(server, side, workload.name(), clients, &options)
     }
 
-    /// Starts `clients` clients of pgbench with `options` beside those of every load: scripts
-    /// of the caller's own. `name` is for messages.
+    /// Starts `clients` clients of pgbench with the options of every load and `options`, e.g. the
+    /// caller's own scripts. `name` is for messages.
     pub fn start_pgbench(
         &self,
         server: &Server,
@@ -143,7 +142,7 @@ impl Lab {
         let mut pgbench = self.pgbench(server, APP_ROLE);
         pgbench.arg("--no-vacuum");
         pgbench.args(["--client", &clients.to_string()]);
-        // Each side has one core, which more threads would only have to share.
+        // Each side has one core; more threads would have to share it.
         pgbench.args(["--jobs", "1", "--time", SECONDS, "--progress-timestamp"]);
         pgbench.args(["--progress", &progress::INTERVAL.to_string()]);
         pgbench.args(options);
@@ -202,7 +201,7 @@ fn listen(stderr: ChildStderr, said: &Said) {
 }
 
 impl Load {
-    /// An error if pgbench has ended by itself, or lost all its clients.
+    /// Returns an error if pgbench has ended: by itself, or because it lost all its clients.
     pub fn check(&mut self) -> Result<()> {
         match self.child.try_wait() {
             Ok(None) => Ok(()),
@@ -214,7 +213,7 @@ impl Load {
         }
     }
 
-    /// The last transactions a second that it reported.
+    /// Transactions a second in the newest progress line.
     pub fn newest_tps(&self) -> Option<f64> {
         locked(&self.said.progress).last().map(|line| line.tps)
     }
@@ -224,8 +223,8 @@ impl Load {
         locked(&self.said.progress).clone()
     }
 
-    /// Transactions a second from `from` to `to`. An error if a client was lost or
-    /// nothing was reported: the figure would not be what it says.
+    /// Transactions a second from `from` to `to`. An error if a client was lost or nothing was
+    /// reported, since the figure would then be wrong.
     pub fn tps_between(&self, from: Micros, to: Micros) -> Result<f64> {
         let aborted = locked(&self.said.other)
             .iter()
@@ -255,7 +254,7 @@ impl Load {
 
 impl Drop for Load {
     fn drop(&mut self) {
-        // Not when it has ended: its process id may be somebody else's by now.
+        // Only if it still runs: another process may have its process id by now.
         if matches!(self.child.try_wait(), Ok(None)) {
             let _ = self.child.kill();
         }

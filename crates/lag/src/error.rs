@@ -14,7 +14,7 @@ pub enum LagError {
     #[error("{}", .0.words())]
     Server(#[from] ClientError),
     /// A major that the questions are not written for.
-    #[error("PostgreSQL {0} is not supported; 15, 16, 17 and 18 are")]
+    #[error("PostgreSQL {0} is not supported; 15, 16, 17, 18 and 19 are")]
     Version(u32),
     /// A node that is something else than it was said to be, in words.
     #[error("{0}")]

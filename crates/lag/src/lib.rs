@@ -13,7 +13,7 @@
 //! | [`relay`] | what a relay's console says |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
-//! | [`questions`] | the SQL, and where PostgreSQL 15 to 18 differ |
+//! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
 //! | [`node_sampler`] | one connection that takes samples |
 //! | [`process_cpu`] | CPU of server processes on this machine |
 //! | [`watch`] | all nodes for some seconds |

@@ -118,7 +118,7 @@ impl fmt::Display for Trouble {
                 "it belongs to another cluster: system identifier {found}, the primary's is {expected}"
             ),
             Self::Version { major } => {
-                write!(f, "PostgreSQL {major} is not supported; 15 to 18 are")
+                write!(f, "PostgreSQL {major} is not supported; 15 to 19 are")
             }
             Self::ClockSkew {
                 ahead_ms,

@@ -16,7 +16,7 @@ use crate::window::Glance;
 use crate::{LagError, Result};
 
 /// Majors that the questions are written for.
-pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=18;
+pub const SUPPORTED: std::ops::RangeInclusive<u32> = 15..=19;
 
 /// The session's prepared statements. Planning takes the server several times as long as the
 /// answer, so it is done once.

@@ -1,4 +1,4 @@
-//! The SQL that nodes are asked. PostgreSQL 15 to 18 differ here and nowhere else in this
+//! The SQL that nodes are asked. PostgreSQL 15 to 19 differ here and nowhere else in this
 //! crate.
 //!
 //! Each part is an expression that gives JSON, and one statement asks all parts. A part that is

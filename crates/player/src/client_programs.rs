@@ -1,5 +1,5 @@
-//! PostgreSQL's client programs: as the user's own for the user's servers, and as the
-//! lab's account for private ones.
+//! Runs PostgreSQL's client programs: as the invoking user for that user's servers, and as
+//! the lab's account for private servers.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -14,28 +14,28 @@ use lockstep_lab::pinning::Side;
 use crate::PlayerError;
 use crate::Result;
 
-/// What servers see as our `application_name`.
+/// `application_name` of the programs.
 const APPLICATION: &str = "lockstep wal record";
 
-/// Starts client programs.
 #[derive(Debug, Clone)]
 pub(crate) struct ClientPrograms {
     package: Package,
-    /// None: they run as we do.
+    /// None: the programs run as the invoking user.
     launcher: Option<Arc<Launcher>>,
 }
 
-/// What a program left behind.
+/// The result of a program that has ended.
 #[derive(Debug)]
 pub(crate) struct Ended {
     pub success: bool,
     pub stdout: String,
-    /// Its exit status and what it said went wrong, in one line.
+    /// What went wrong, in one line: the program's message, or its exit status.
     pub reason: String,
 }
 
 impl ClientPrograms {
-    /// As the invoking user, with its `PG*` variables, service files and passwords.
+    /// Programs that run as the invoking user, with the user's `PG*` variables, service files and
+    /// passwords.
     pub fn of_user(package: Package) -> Self {
         Self {
             package,
@@ -43,7 +43,7 @@ impl ClientPrograms {
         }
     }
 
-    /// As the account of a lab.
+    /// Programs that run as the account of a lab.
     pub fn of_lab(package: Package, launcher: Arc<Launcher>) -> Self {
         Self {
             package,
@@ -63,14 +63,16 @@ impl ClientPrograms {
         &self.package
     }
 
-    /// A command for one of the programs, with messages and times as we parse them.
+    /// A command for one of the programs. Its messages are English and its times UTC, as the
+    /// parsers here expect.
     pub fn command(&self, program: &str) -> Command {
         let path = self.package.program(program);
         let mut command = match &self.launcher {
             Some(launcher) => launcher.command(path),
             None => {
-                // It ends when the thread that starts it does, even by SIGKILL; and Ctrl-C
-                // reaches only us, who end it when it is time.
+                // The program gets SIGTERM when the thread that starts it ends, even by
+                // SIGKILL. In a process group of its own it does not get a Ctrl-C: the
+                // recorder ends it when it is time.
                 let mut command = Command::new("/usr/bin/setpriv");
                 command.args(["--pdeathsig", "TERM"]).arg(path);
                 command.process_group(0);
@@ -96,7 +98,7 @@ impl ClientPrograms {
         }
     }
 
-    /// Runs a program to its end.
+    /// Runs a program and waits for its end.
     pub fn run(&self, mut command: Command) -> Result<Ended> {
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let output = self
@@ -119,8 +121,8 @@ impl ClientPrograms {
     }
 }
 
-/// What went wrong, in one line. What psql says about a connection has several, and each
-/// says something.
+/// What went wrong, in one line. psql's message about a failed connection has several lines;
+/// all of them matter, so they are joined.
 pub(crate) fn reason(stderr: &str, status: &std::process::ExitStatus) -> String {
     let connection = stderr.lines().position(|line| {
         line.contains("connection to server") || line.contains("connection failed")

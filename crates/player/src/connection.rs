@@ -1,4 +1,4 @@
-//! Messages in and out of one connection.
+//! Reads and writes the protocol messages of one connection.
 
 use std::io::{self, BufReader, ErrorKind, Read, Write};
 
@@ -8,11 +8,11 @@ use lockstep_wire::startup::{self, Startup};
 
 use super::listener::Stream;
 
-/// Messages from the other side, one after the other.
+/// Reads the messages of the other side.
 #[derive(Debug)]
 pub(crate) struct Incoming {
     reader: BufReader<Stream>,
-    /// Longest message that is taken.
+    /// Longest message that is accepted, in bytes.
     limit: usize,
     body: Vec<u8>,
 }
@@ -26,7 +26,7 @@ impl Incoming {
         }
     }
 
-    /// The next message; None if the other side is gone.
+    /// The next message; None if the other side has closed the connection.
     pub fn next(&mut self) -> io::Result<Option<Frame<'_>>> {
         let mut head = [0; frame::HEADER];
         if !self.begin(&mut head)? {
@@ -40,7 +40,7 @@ impl Incoming {
         }))
     }
 
-    /// A client's first packet; None if it is gone.
+    /// A client's first packet; None if the client has closed the connection.
     pub fn startup(&mut self) -> io::Result<Option<Startup>> {
         let mut head = [0; startup::HEADER];
         if !self.begin(&mut head)? {
@@ -50,7 +50,7 @@ impl Incoming {
         Startup::parse(&self.body).map(Some).map_err(invalid)
     }
 
-    /// Reads a message's first bytes; false if there is no message any more.
+    /// Reads a message's first bytes; false if the other side has closed the connection.
     fn begin(&mut self, head: &mut [u8]) -> io::Result<bool> {
         match self.reader.read_exact(head) {
             Ok(()) => Ok(true),
@@ -72,12 +72,12 @@ impl Incoming {
     }
 }
 
-/// Bytes that make no sense, as an error of the connection.
+/// The error of a connection on which bytes arrived that are no valid message.
 pub(crate) fn invalid(error: lockstep_wire::WireError) -> io::Error {
     io::Error::new(ErrorKind::InvalidData, error)
 }
 
-/// Messages of a server to its client; they leave when flushed.
+/// Writes a server's messages to its client. They are buffered until flushed.
 #[derive(Debug)]
 pub(crate) struct Outgoing {
     pub stream: Stream,

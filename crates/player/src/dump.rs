@@ -1,4 +1,4 @@
-//! What `pg_waldump` says: where the last complete record ends, and when commits were.
+//! Learns from `pg_waldump` where the last complete record ends, and the times of commits.
 
 use std::collections::VecDeque;
 use std::io::{BufRead, BufReader};
@@ -11,11 +11,10 @@ use super::recording::PacePoint;
 use super::segment::{SegmentSize, record_end};
 use crate::{PlayerError, Result};
 
-/// Most points of a pace. Beyond, every other one is left out, again and again: positions
-/// between two points are interpolated.
+/// Most points of a pace. Each time there are this many, every other point is left out.
+/// Positions between two points are interpolated.
 const MOST_POINTS: usize = 65_536;
 
-/// What to dump.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Range<'a> {
     pub folder: &'a std::path::Path,
@@ -25,7 +24,7 @@ pub(crate) struct Range<'a> {
     pub to: Lsn,
 }
 
-/// One line of `pg_waldump`.
+/// A record as one line of `pg_waldump` describes it.
 #[derive(Debug, PartialEq, Eq)]
 struct Record<'a> {
     start: Lsn,
@@ -41,7 +40,7 @@ pub(crate) fn last_end(programs: &ClientPrograms, range: Range<'_>) -> Result<Op
         let at = record_end(record.start, record.length, range.size);
         let switch = record.manager == "XLOG" && record.description.starts_with("SWITCH");
         let at = match switch {
-            // The rest of its segment belongs to it.
+            // A segment switch takes up the rest of its segment.
             true => {
                 let before = u64::from(at) - 1;
                 Lsn::from(before - before % range.size.bytes() + range.size.bytes())
@@ -55,7 +54,7 @@ pub(crate) fn last_end(programs: &ClientPrograms, range: Range<'_>) -> Result<Op
     Ok(end)
 }
 
-/// The pace at which commits were written.
+/// The pace of the source, from the times in its commit records.
 pub(crate) fn pace(programs: &ClientPrograms, range: Range<'_>) -> Result<Vec<PacePoint>> {
     let mut points = Points::default();
     dump(programs, range, &["--rmgr=Transaction"], |record| {
@@ -103,8 +102,8 @@ fn dump(
     let stderr = stderr
         .and_then(|thread| thread.join().ok())
         .unwrap_or_default();
-    // It ends with an error at the end of the WAL, which is what is looked for, and when it
-    // finds no record at all: whoever asks then has no record.
+    // pg_waldump fails at the end of the WAL, which is expected here. It also fails if the
+    // range holds no record: then `see` was never called, and callers handle that.
     if status.success() || seen || stderr.contains("could not find a valid record") {
         return Ok(());
     }
@@ -132,8 +131,8 @@ fn parse(line: &str) -> Option<Record<'_>> {
     })
 }
 
-/// Microseconds since 1970 from `COMMIT 2026-01-31 23:59:59.123456 UTC…`, or the same with
-/// `PREPARED` and a transaction before the time.
+/// Microseconds since 1970 from `COMMIT 2026-01-31 23:59:59.123456 UTC…`, or from
+/// `COMMIT_PREPARED`, which names a transaction before the time.
 fn commit_time(description: &str) -> Option<u64> {
     let rest = description.strip_prefix("COMMIT")?;
     let rest = match rest.strip_prefix("_PREPARED") {
@@ -158,7 +157,8 @@ fn commit_time(description: &str) -> Option<u64> {
     u64::try_from(seconds * 1_000_000 + micros).ok()
 }
 
-/// Days from 1970-01-01 to a date. Years begin in March here, so that the leap day is last.
+/// Days from 1970-01-01 to a date. Years are counted from March on, so that the leap day is
+/// the last day of a year.
 fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
         return None;
@@ -169,15 +169,15 @@ fn days(year: i64, month: i64, day: i64) -> Option<i64> {
     };
     let before = year * 365 + year / 4 - year / 100 + year / 400;
     let in_year = (month * 153 + 2) / 5 + day - 1;
-    // From the first of March of year 0 to 1970.
+    // 719,468 days lie between 1 March of year 0 and 1 January 1970.
     Some(before + in_year - 719_468)
 }
 
-/// Points of a pace, kept few.
+/// Collects the points of a pace, at most [`MOST_POINTS`].
 #[derive(Debug, Default)]
 struct Points {
     kept: VecDeque<(Lsn, u64)>,
-    /// Commits between two kept ones.
+    /// How many commits are left out between two kept ones.
     stride: usize,
     skipped: usize,
     newest: Option<(Lsn, u64)>,
@@ -185,7 +185,8 @@ struct Points {
 
 impl Points {
     fn add(&mut self, lsn: Lsn, micros: u64) {
-        // A commit takes its time before its place in the WAL.
+        // A transaction reads the clock before it gets its place in the WAL, so the times are
+        // not always in the order of positions.
         let micros = self.newest.map_or(micros, |(_, before)| before.max(micros));
         self.newest = Some((lsn, micros));
         if self.skipped > 0 {

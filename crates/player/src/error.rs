@@ -8,23 +8,21 @@ use lockstep_lab::{LabError, Role};
 
 pub type Result<T, E = PlayerError> = std::result::Result<T, E>;
 
-/// Everything that can go wrong around recordings, as one line.
+/// Everything that can go wrong with recordings, each as one line.
 #[derive(Debug, thiserror::Error)]
 pub enum PlayerError {
     #[error(transparent)]
     Lab(#[from] LabError),
-    /// A folder that holds something else.
+    /// A folder that is no recording.
     #[error("{folder} is no recording: {reason}; make one with `lockstep wal record`")]
     NotARecording {
-        /// The folder.
         folder: PathBuf,
         /// What is missing.
         reason: String,
     },
-    /// A recording of which something is missing or foreign.
+    /// A recording with parts that are missing or belong to another.
     #[error("recording {folder} cannot be used: {reason}; copy it again or record anew")]
     Damaged {
-        /// The recording.
         folder: PathBuf,
         /// What is wrong.
         reason: String,
@@ -32,48 +30,42 @@ pub enum PlayerError {
     /// A folder that would be overwritten.
     #[error("folder {0} exists and is not empty; remove it or choose another")]
     FolderInUse(PathBuf),
-    /// The server to record could not be reached, or refused.
+    /// The server to record could not be reached, or refused a request.
     #[error("the source {what}: {reason}")]
     Source {
-        /// What was tried.
         what: &'static str,
-        /// The source's, or libpq's, own words.
+        /// The source's message, or libpq's.
         reason: String,
     },
     /// The server to record is of a kind that cannot be recorded.
     #[error("the source cannot be recorded: {0}")]
     Unsuitable(String),
-    /// The recording was ended before it was worth anything.
+    /// The recording was ended before its base backup was complete.
     #[error("interrupted before the base backup was complete; nothing is recorded")]
     Interrupted,
-    /// A pace that makes no sense, or that the recording does not know.
+    /// A pace that is not possible, or not with this recording.
     #[error("cannot play at this pace: {0}")]
     Pace(String),
     /// The player's address cannot be used.
     #[error("cannot listen on {address}: {reason}; choose another address")]
-    Listen {
-        /// The address.
-        address: String,
-        /// The system's own words.
-        reason: String,
-    },
+    Listen { address: String, reason: String },
     /// A standby of another major than the recording.
     #[error(
         "the recording is of PostgreSQL {recorded}, these programs are of {programs}; use --pg {recorded}"
     )]
     OtherMajor {
-        /// Of the recording.
+        /// The recording's major.
         recorded: u32,
-        /// Of the programs.
+        /// The major of the installed programs.
         programs: u32,
     },
-    /// The player's other side did what it should not, or went away.
+    /// A receiver's connection to the player failed.
     #[error("the player's connection failed: {0}")]
     Connection(String),
 }
 
 impl PlayerError {
-    /// A program that was run failed, in its own words.
+    /// The error of a program that failed; `output` is what it said.
     pub(crate) fn program(program: &str, output: &str) -> Self {
         LabError::Program {
             program: program.to_owned(),
@@ -82,7 +74,7 @@ impl PlayerError {
         .into()
     }
 
-    /// The operating system refused something.
+    /// Makes the error of a refused system call.
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let failed = LabError::io(what, path);
         move |source| failed(source).into()

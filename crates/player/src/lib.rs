@@ -1,19 +1,19 @@
-//! Recorded WAL, and the player that feeds it to standbys as a primary would.
+//! Recorded WAL, and the player that sends it to standbys as a primary would.
 //!
-//! A [`Recording`] is a folder with a base backup and the WAL from there on; [`Recorder`]
-//! makes one of any running primary. [`Player`] serves it to any number of standbys
-//! through the streaming protocol, at a [`Pace`].
+//! A [`Recording`] is a folder with a base backup and all WAL since that backup began. A
+//! [`Recorder`] makes one from any running primary. A [`Player`] serves it to standbys through
+//! the streaming replication protocol, at a [`Pace`].
 //!
 //! | module | what |
 //! |---|---|
-//! | [`recording`] | the folder, and what is checked before it is used |
-//! | `record`, `source`, `dump`, `client_programs` | making one with PostgreSQL's own programs |
+//! | [`recording`] | the folder, and its checks before it is used |
+//! | `record`, `source`, `dump`, `client_programs` | recording, with PostgreSQL's own programs |
 //! | `segment` | names, page headers and bytes of WAL segments |
-//! | [`pace`] | when which WAL is published |
-//! | [`player`], `publisher`, `listener`, `session`, `slots`, `streaming` | the primary's side |
-//! | [`status`] | what the player says about its standbys |
+//! | [`pace`] | which WAL is published when |
+//! | [`player`], `publisher`, `listener`, `session`, `slots`, `streaming` | the primary's part |
+//! | [`status`] | what the player reports about its standbys |
 //! | `standby_of` | a private standby from a recording |
-//! | [`null_receiver`] | a receiver that throws everything away |
+//! | [`null_receiver`] | a receiver that discards all WAL |
 #![cfg_attr(
     test,
     allow(

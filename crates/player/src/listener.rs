@@ -1,4 +1,4 @@
-//! Where the player listens, and its connections.
+//! The player's addresses and connections.
 
 use std::fmt;
 use std::fs::{self, Permissions};
@@ -19,13 +19,8 @@ use crate::Result;
 pub enum Address {
     /// TCP; with port 0 the system chooses one.
     Tcp(SocketAddr),
-    /// A Unix socket, named by the folder and the port as libpq does.
-    Socket {
-        /// The folder.
-        folder: PathBuf,
-        /// The port.
-        port: u16,
-    },
+    /// A Unix socket. Its folder and port make its path, as in libpq.
+    Socket { folder: PathBuf, port: u16 },
 }
 
 impl Address {
@@ -37,13 +32,13 @@ impl Address {
         })
     }
 
-    /// TCP on the loopback, on a port that the system chooses.
+    /// TCP on 127.0.0.1, on a port that the system chooses.
     pub fn loopback() -> Self {
         Self::Tcp(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
     }
 
-    /// How libpq finds it. Users and databases do not matter to the player; libpq wants to
-    /// know a user even where the system has no name for it.
+    /// The conninfo of this address. It names a user because libpq needs one, even if the
+    /// system has no name for the current user. The player accepts any user and database.
     pub fn conninfo(&self) -> String {
         let (host, port) = match self {
             Self::Tcp(address) => (address.ip().to_string(), address.port()),
@@ -102,14 +97,14 @@ impl Listener {
             }
             Address::Socket { .. } => {
                 let path = address.path().unwrap_or_default();
-                // A file that nobody listens on is what a killed player has left.
+                // A socket file without a listener was left by a killed player.
                 let left_over = UnixStream::connect(&path)
                     .is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused);
                 if left_over {
                     let _ = fs::remove_file(&path);
                 }
                 let listener = UnixListener::bind(&path).map_err(refused)?;
-                // As a server's socket: the folder decides who may connect.
+                // As with PostgreSQL's own sockets, the folder decides who may connect.
                 fs::set_permissions(&path, Permissions::from_mode(0o777)).map_err(refused)?;
                 Ok(Self {
                     address: address.clone(),
@@ -171,7 +166,7 @@ impl Stream {
         }
     }
 
-    /// Ends both directions, for every copy of it.
+    /// Shuts down both directions, for every copy of the connection.
     pub fn close(&self) {
         let _ = match self {
             Self::Tcp(stream) => stream.shutdown(Shutdown::Both),

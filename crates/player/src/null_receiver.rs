@@ -1,5 +1,5 @@
-//! A receiver that speaks the protocol and throws all WAL away: what the player can send
-//! when nobody writes it down.
+//! A receiver that speaks the streaming protocol and discards all WAL. It measures how fast
+//! the player can send when no disk slows the receiver.
 
 use std::io::{self, Write};
 use std::time::{Duration, Instant};
@@ -19,24 +19,24 @@ use super::player::connection_failed;
 use super::{Address, PlayerError};
 use crate::Result;
 
-/// How long the player may send nothing.
+/// How long the player may be silent before the receiver gives up.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often the receiver says how far it is.
+/// How often the receiver reports its position.
 const STATUS_EVERY: Duration = Duration::from_secs(1);
 
 /// What to receive.
 #[derive(Debug, Clone)]
 pub struct Wanted {
-    /// Its `application_name`.
+    /// The receiver's `application_name`.
     pub name: String,
-    /// On which timeline; None is the player's own.
+    /// The timeline to ask for; None for the player's own.
     pub timeline: Option<Timeline>,
-    /// From where on.
+    /// Where the stream begins.
     pub start: Lsn,
-    /// Up to where.
+    /// The receiver leaves once it has all WAL up to here.
     pub end: Lsn,
-    /// It leaves after so long, whether it has the end or not.
+    /// The receiver leaves after this time even if it has not reached `end`.
     pub at_most: Duration,
 }
 
@@ -49,7 +49,7 @@ pub struct Received {
     pub end: Lsn,
     /// Seconds from the first message to the last.
     pub seconds: f64,
-    /// Bytes in those seconds, so without the first message's.
+    /// Bytes received in `seconds`, so without those of the first message.
     pub timed_bytes: u64,
 }
 
@@ -60,7 +60,7 @@ impl Received {
     }
 }
 
-/// Receives from a player.
+/// Receives from the player at `address`, and ends the stream in an orderly way.
 pub fn receive(address: &Address, wanted: &Wanted) -> Result<Received> {
     let mut receiver = Receiver::connect(address).map_err(|error| connection_failed(&error))?;
     let received = receiver.start(wanted).and_then(|()| receiver.take(wanted));
@@ -76,7 +76,7 @@ struct Receiver {
     incoming: Incoming,
 }
 
-/// What the player said, as far as a receiver cares.
+/// A message of the player, as far as the receiver needs it.
 enum Said {
     Ready,
     Streaming,
@@ -185,7 +185,7 @@ impl Receiver {
             .next()
             .map_err(|error| connection_failed(&error))?
             .ok_or_else(gone)?;
-        // WAL is not even parsed into a message of its own.
+        // CopyData messages, which carry the WAL, take the short way below.
         if frame.tag != b'd' {
             return match Backend::parse(frame).map_err(bad)? {
                 Backend::ReadyForQuery(_) => Ok(Said::Ready),

@@ -1,4 +1,4 @@
-//! When which WAL is published: pure computation, no clock.
+//! Which WAL is published when: pure computation, no clock.
 
 use std::fmt;
 use std::time::Duration;
@@ -12,11 +12,11 @@ use crate::Result;
 /// How fast a recording is played.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Pace {
-    /// So many bytes a second.
+    /// Bytes a second.
     Rate(f64),
-    /// So many times as fast as it was written.
+    /// A multiple of the speed at which the source wrote the WAL.
     Factor(f64),
-    /// All is published at once; a standby takes it as fast as it can.
+    /// All WAL is published at once: each standby receives it as fast as it can.
     Unlimited,
 }
 
@@ -30,19 +30,19 @@ impl fmt::Display for Pace {
     }
 }
 
-/// From time to position, for one play.
+/// The position to publish at each time of one play.
 #[derive(Debug, Clone)]
 pub(crate) struct Schedule {
     pace: Pace,
     origin: u64,
     end: u64,
     points: Vec<PacePoint>,
-    /// The recording's time at the origin, in microseconds.
+    /// Time of the recording at the origin, in microseconds.
     shift: f64,
 }
 
 impl Schedule {
-    /// An error if the pace makes no sense with this recording.
+    /// An error if the pace is not possible with this recording.
     pub fn check(recording: &Recording, pace: Pace) -> Result<()> {
         let bad = |reason: &str| Err(PlayerError::Pace(reason.to_owned()));
         match pace {
@@ -59,7 +59,7 @@ impl Schedule {
         }
     }
 
-    /// A play that begins at `origin`.
+    /// The schedule of a play that begins at `origin`.
     pub fn new(recording: &Recording, pace: Pace, origin: Lsn) -> Self {
         let end = u64::from(recording.end());
         let mut schedule = Self {
@@ -73,7 +73,8 @@ impl Schedule {
         schedule
     }
 
-    /// How far WAL may be published `elapsed` after the start. It never decreases.
+    /// The position up to which WAL may be published `elapsed` after the start. It never
+    /// decreases.
     pub fn position(&self, elapsed: Duration) -> Lsn {
         let position = match self.pace {
             Pace::Unlimited => self.end,
@@ -100,7 +101,7 @@ impl Schedule {
                 let part = (micros - before.micros as f64) / (next.micros - before.micros) as f64;
                 from + (part * (to - from) as f64) as u64
             }
-            // Before the first commit, and what follows the last one.
+            // Before the first commit, and after the last one.
             (None, _) => self.origin,
             (Some(_), None) => self.end,
         }

@@ -1,9 +1,9 @@
-//! The player: the primary's side of physical streaming, fed by a recording.
+//! The player: the primary's part in physical streaming, with WAL from a recording.
 //!
-//! One thread for each address and one for the published position; for each session one
-//! that answers and sends, and while it streams one that listens. The play begins when
-//! enough standbys stream, and from then on its published position follows the pace
-//! whether they keep up or not, as a primary's would.
+//! Each address has a thread, and the published position has one. Each session has a thread
+//! that answers and sends, and while it streams another that reads from the standby. The play
+//! begins when enough standbys stream. From then on the published position follows the pace
+//! even if the standbys do not keep up, as a primary's would.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,35 +24,32 @@ use super::slots::Slots;
 use super::{Address, Pace, PlayerError, PlayerStatus, Recording, SessionStatus};
 use crate::Result;
 
-/// Most connections at once.
+/// Most open connections.
 pub(crate) const MOST_SESSIONS: usize = 64;
 
-/// Sessions that are over and still shown.
+/// Most ended sessions that the status still shows.
 const MOST_OVER: usize = 256;
 
-/// Most notices kept.
 const MOST_NOTICES: usize = 100;
 
-/// How often [`Player::await_done`] looks.
+/// How often [`Player::await_done`] checks.
 const POLL: Duration = Duration::from_millis(5);
 
-/// How to play.
 #[derive(Debug, Clone)]
 pub struct PlayerOptions {
-    /// Where to listen: one address or more.
+    /// One address or more.
     pub listen: Vec<Address>,
-    /// How fast.
     pub pace: Pace,
     /// How many standbys must stream before the play begins.
     pub standbys: usize,
-    /// WAL up to here is published from the start, whatever the pace; then the play begins
-    /// only when [`Player::release`] is called as well.
+    /// WAL up to here is published from the start, whatever the pace. With a lead-in the play
+    /// also waits for [`Player::release`].
     pub lead_in: Option<Lsn>,
-    /// The cores that its threads run on; None leaves them where they are.
+    /// The cores of the player's threads; None leaves the threads unpinned.
     pub pin: Option<(Pinning, Side)>,
 }
 
-/// A running player. Dropping it ends it.
+/// A running player. Dropping the value ends it.
 #[derive(Debug)]
 pub struct Player {
     shared: Arc<Shared>,
@@ -60,7 +57,6 @@ pub struct Player {
     addresses: Vec<Address>,
 }
 
-/// What the threads share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub recording: Recording,
@@ -82,13 +78,13 @@ struct Sessions {
 #[derive(Debug)]
 struct Open {
     session: Arc<Session>,
-    /// To end it.
+    /// A copy of the connection, to close it.
     stream: Stream,
     thread: Option<JoinHandle<()>>,
 }
 
 impl Player {
-    /// Starts to listen.
+    /// Binds the addresses and starts the player's threads.
     pub fn start(recording: &Recording, options: PlayerOptions) -> Result<Self> {
         Schedule::check(recording, options.pace)?;
         let listeners = options
@@ -114,7 +110,7 @@ impl Player {
             let shared = Arc::clone(&shared);
             move || {
                 shared.pin();
-                // It needs some 20 microseconds of each millisecond, and those on time.
+                // This thread needs about 20 microseconds of each millisecond, on time.
                 run_promptly(gettid());
                 shared.publisher.run(shared.recording.reader());
             }
@@ -130,12 +126,11 @@ impl Player {
         })
     }
 
-    /// Where it listens.
     pub fn addresses(&self) -> &[Address] {
         &self.addresses
     }
 
-    /// How libpq finds it: what belongs into a standby's `primary_conninfo`.
+    /// The conninfo of the first address, for a standby's `primary_conninfo`.
     pub fn conninfo(&self) -> String {
         self.addresses
             .first()
@@ -149,10 +144,9 @@ impl Player {
         self.shared.begin_if_enough();
     }
 
-    /// How the play stands.
     pub fn status(&self) -> PlayerStatus {
         let shared = &self.shared;
-        // Before the sessions, so that none is shown beyond what was published.
+        // Read before the sessions, so that none is shown beyond what was published.
         let begun = shared.publisher.begun();
         let sessions = locked(&shared.sessions);
         let open = sessions.open.values();
@@ -169,8 +163,9 @@ impl Player {
         }
     }
 
-    /// When which WAL was published, every 2 ms from the start of the play until now; the
-    /// clock was read before the WAL was published. Only the newest hour is kept.
+    /// The published position at least every 2 ms, from the start of the play until now. Each
+    /// sample's clock was read before its position was published. Only the newest samples are
+    /// kept, for more than half an hour.
     pub fn published_line(&self) -> Vec<Sample> {
         self.shared.publisher.line()
     }
@@ -187,7 +182,7 @@ impl Player {
         true
     }
 
-    /// Ends all sessions and says how they stood.
+    /// Ends all sessions. Returns the status before that.
     pub fn finish(mut self) -> PlayerStatus {
         let status = self.status();
         self.close();
@@ -197,13 +192,13 @@ impl Player {
     fn close(&mut self) {
         self.shared.publisher.close();
         for address in &self.addresses {
-            // Wakes the thread that listens.
+            // A connection wakes the thread that waits in accept.
             let _ = Stream::connect(address);
         }
         for thread in self.threads.drain(..) {
             let _ = thread.join();
         }
-        // Nothing is accepted any more.
+        // From here on no session is added.
         let open: Vec<_> = locked(&self.shared.sessions)
             .open
             .values_mut()
@@ -224,7 +219,7 @@ impl Drop for Player {
     }
 }
 
-/// How long to wait after a refused accept: out of file descriptors, most likely.
+/// How long to wait after an accept that failed, most likely for lack of file descriptors.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 fn accept(listener: &Listener, shared: &Arc<Shared>) {
@@ -252,8 +247,8 @@ impl Shared {
         };
         let number = self.next_session.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session::new(number));
-        // The lock is kept until the thread is in the list: a session that is over at once
-        // must find itself there.
+        // Hold the lock until the session is in the list: a session that ends at once must
+        // find itself there to remove itself.
         let mut sessions = locked(&self.sessions);
         let full = sessions.open.len() >= MOST_SESSIONS;
         let thread = thread::spawn({
@@ -286,7 +281,7 @@ impl Shared {
         }
     }
 
-    /// A session begins to stream: perhaps the play begins.
+    /// Begins the play if enough standbys stream. Called when a session begins to stream.
     pub fn begin_if_enough(&self) {
         let starts: Vec<_> = locked(&self.sessions)
             .open
@@ -300,11 +295,11 @@ impl Shared {
         }
     }
 
-    /// Something that people should know.
+    /// Adds a notice for people, unless it repeats the newest one.
     pub fn notice(&self, text: String) {
         let mut notices = locked(&self.notices);
         if notices.back() == Some(&text) {
-            // A standby tries again every few seconds.
+            // A refused standby tries again every few seconds.
             return;
         }
         if notices.len() >= MOST_NOTICES {
@@ -314,7 +309,7 @@ impl Shared {
     }
 }
 
-/// What a failed connection of ours says.
+/// The error of a receiver's connection to the player.
 pub(crate) fn connection_failed(error: &std::io::Error) -> PlayerError {
     PlayerError::Connection(error.to_string())
 }

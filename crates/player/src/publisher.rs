@@ -1,7 +1,8 @@
-//! The published position: what a primary's flush position is to its walsenders.
+//! The published position: sessions send WAL up to it, as a primary's walsenders send up to
+//! the flush position.
 //!
-//! One thread moves it, every millisecond, always to the end of a record, and writes down
-//! when. Sessions read it without a lock and wait for its moves.
+//! One thread moves it every millisecond, to the end of a record, and keeps a history of its
+//! moves. Sessions read it without a lock, and wait until it moves.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -19,13 +20,13 @@ use super::{Pace, Recording};
 /// How often the position moves.
 const TICK: Duration = Duration::from_millis(1);
 
-/// Every how many ticks a sample is kept.
+/// A sample is kept every 2 ticks, and at each move.
 const TICKS_A_SAMPLE: u64 = 2;
 
-/// Most samples kept, the newest: over an hour.
+/// Most samples kept. They cover more than half an hour even with one sample each tick.
 const MOST_SAMPLES: usize = 2_000_000;
 
-/// How long a session sleeps at most without looking at what else there is to do.
+/// Longest sleep of a session before it checks for other work, such as a keepalive.
 pub(crate) const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 pub(crate) fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -38,7 +39,7 @@ pub(crate) struct Publisher {
     published: AtomicU64,
     end: Lsn,
     pace: Pace,
-    /// Sessions wait here; counts the moves, so that none is missed.
+    /// Sessions wait with this lock. It counts the moves, so that a session misses none.
     moves: Mutex<u64>,
     moved: Condvar,
     begun: Mutex<Option<Begun>>,
@@ -57,8 +58,8 @@ struct Begun {
 }
 
 impl Publisher {
-    /// Before the play begins, what the base backup holds is published, and the WAL up to
-    /// `lead_in`; with a lead-in the play begins only once it is released.
+    /// Before the play begins, the WAL that the base backup holds is published, and the WAL up
+    /// to `lead_in`. With a lead-in the play also waits for [`Publisher::release`].
     pub fn new(recording: &Recording, pace: Pace, lead_in: Option<Lsn>) -> Self {
         let first = recording.played_from();
         let published = lead_in
@@ -92,7 +93,7 @@ impl Publisher {
         begun.as_ref().map(|begun| (begun.origin, begun.clock))
     }
 
-    /// The play begins at `origin`, unless it has.
+    /// Begins the play at `origin`, unless it has begun or is held back.
     pub fn begin(&self, recording: &Recording, origin: Lsn) {
         if self.held.load(Ordering::SeqCst) {
             return;
@@ -100,7 +101,7 @@ impl Publisher {
         let mut begun = locked(&self.begun);
         if begun.is_none() {
             let origin = origin.max(self.published()).min(self.end);
-            // What was published before is where every lag is counted from.
+            // The first sample: lag is measured from what was published before the play.
             self.note(Sample {
                 at: Micros::now(),
                 lsn: self.published(),
@@ -114,12 +115,11 @@ impl Publisher {
         }
     }
 
-    /// Lets the play begin.
     pub fn release(&self) {
         self.held.store(false, Ordering::SeqCst);
     }
 
-    /// Nobody waits any more.
+    /// Ends the publisher's thread and every wait.
     pub fn close(&self) {
         self.closing.store(true, Ordering::SeqCst);
         self.wake();
@@ -129,17 +129,18 @@ impl Publisher {
         self.closing.load(Ordering::SeqCst)
     }
 
-    /// Makes every waiting session look at what there is to do.
+    /// Wakes every waiting session, so that it checks for work.
     pub fn wake(&self) {
         *locked(&self.moves) += 1;
         self.moved.notify_all();
     }
 
-    /// Waits until more than `sent` is published, or [`Publisher::wake`] was called after
-    /// `idle` was found true, or for a moment.
+    /// Waits until WAL beyond `sent` is published or [`Publisher::wake`] is called, at most
+    /// [`LONGEST_WAIT`]. Returns at once if `idle` is false.
     pub fn wait(&self, sent: Lsn, idle: impl FnOnce() -> bool) {
         let moves = locked(&self.moves);
-        // Who changes what is looked at here wakes us afterwards, under the lock.
+        // No wake-up is lost: a thread that changes one of these conditions calls `wake`
+        // afterwards, which needs the lock that is held here.
         if self.published() > sent || self.is_closing() || !idle() {
             return;
         }
@@ -155,14 +156,15 @@ impl Publisher {
         locked(&self.line).iter().copied().collect()
     }
 
-    /// Moves the position until closed.
+    /// Moves the position until [`Publisher::close`].
     pub fn run(&self, mut reader: SegmentReader) {
         let mut next = Instant::now();
         let mut ticks = 0_u64;
         while !self.is_closing() {
             if self.begun().is_some() {
-                // The clock before the position: see `lockstep_bench::replay_lag`. Published only after it
-                // was written down.
+                // Read the clock before the position, and publish the position only after its
+                // sample is noted: a lag can then look longer than it is, never shorter. The
+                // benchmarks rely on that (`lockstep_bench::replay_lag`).
                 let at = Micros::now();
                 let target = self.target(&mut reader);
                 let moves = target > self.published();
@@ -178,14 +180,14 @@ impl Publisher {
             next += TICK;
             match next.checked_duration_since(Instant::now()) {
                 Some(left) => thread::sleep(left),
-                // Late: positions follow the clock, so nothing is made up for.
+                // The thread is late. Positions follow the clock, so missed ticks are skipped.
                 None => next = Instant::now(),
             }
         }
     }
 
-    /// Where the published position should be now: at the end of a record, never before
-    /// what is published, never beyond what the pace allows.
+    /// Where the published position should be now: at the end of a record, not before the
+    /// present position and not beyond what the pace allows.
     fn target(&self, reader: &mut SegmentReader) -> Lsn {
         let published = self.published();
         let allowed = match locked(&self.begun).as_ref() {
@@ -198,8 +200,8 @@ impl Publisher {
         let page = u64::from(allowed) - u64::from(allowed) % PAGE;
         reader
             .record_end_before(allowed)
-            // A page boundary will do where a record is longer than many pages: walsenders
-            // split records there.
+            // In the middle of a record of many pages use a page boundary, where walsenders
+            // also split records.
             .unwrap_or(Lsn::from(page))
             .max(published)
     }

@@ -1,9 +1,12 @@
-//! Making a recording of a running primary with PostgreSQL's own programs.
+//! Records a running primary with PostgreSQL's own programs.
 //!
-//! In this order, so that no WAL is lost between backup and stream: a temporary slot on
-//! the source, `pg_receivewal` from a segment that the slot keeps, then the base backup.
-//! At the end: the source's flush position, `pg_receivewal` once more up to there, and
-//! `pg_waldump` for the last complete record and the commit times.
+//! The order makes sure that no WAL is missing between the backup and the stream:
+//! 1. A temporary slot on the source keeps its WAL.
+//! 2. `pg_receivewal` starts with a segment that the slot keeps.
+//! 3. `pg_basebackup` makes the base backup.
+//!
+//! At the end the source's flush position is read, `pg_receivewal` runs once more up to
+//! there, and `pg_waldump` finds the last complete record and the times of commits.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -30,23 +33,23 @@ use super::source::{SlotHolder, Source, SourceFacts};
 use super::{PlayerError, segment};
 use crate::Result;
 
-/// How often programs are looked at.
+/// How often to check whether a program has ended.
 const POLL: Duration = Duration::from_millis(20);
 
 /// How often the source is told that it may remove WAL.
 const ADVANCE_EVERY: Duration = Duration::from_secs(2);
 
-/// Exit code of a process that the second Ctrl-C ends at once.
+/// Exit code of the process when a second Ctrl-C ends it.
 const INTERRUPTED: i32 = 130;
 
-/// A recording being made. Dropping it unfinished removes what it wrote.
+/// A recording in progress. Dropping it before [`Recorder::finish`] removes what it wrote.
 #[derive(Debug)]
 pub struct Recorder {
     source: Source,
     facts: SourceFacts,
     size: SegmentSize,
     folder: PathBuf,
-    /// The folder was not there before.
+    /// The recorder created the folder, and removes it with an unfinished recording.
     created: bool,
     receiver: Option<Child>,
     slot: Option<SlotHolder>,
@@ -54,7 +57,8 @@ pub struct Recorder {
     finished: bool,
 }
 
-/// SIGINT and SIGTERM set the flag that is returned; the second one ends the process.
+/// The first SIGINT or SIGTERM sets the returned flag; a second signal ends the process at
+/// once.
 pub fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     let flag = Arc::new(AtomicBool::new(false));
     for number in [SIGINT, SIGTERM] {
@@ -65,8 +69,8 @@ pub fn stop_on_signals() -> Result<Arc<AtomicBool>> {
     Ok(flag)
 }
 
-/// Records `primary` into `folder` while `workload` runs. The folder must be new or
-/// empty, and one that the lab's account can enter.
+/// Records `primary` into `folder` while `workload` runs. The folder must not exist or must
+/// be empty, and the lab's account must be able to enter it.
 pub fn record<E: From<PlayerError>>(
     lab: &Lab,
     primary: &Server,
@@ -85,8 +89,8 @@ pub fn record<E: From<PlayerError>>(
 }
 
 impl Recorder {
-    /// Begins to record the server that libpq finds with `conninfo`, as the invoking user.
-    /// Returns once the base backup is complete. `stop` gives it up before that.
+    /// Begins to record the server of `conninfo`, as the invoking user. Returns once the base
+    /// backup is complete. Until then `stop` ends the recording with an error.
     pub fn of(conninfo: &str, folder: &Path, stop: &AtomicBool) -> Result<Self> {
         let newest = SUPPORTED
             .rev()
@@ -141,8 +145,9 @@ impl Recorder {
         command
     }
 
-    /// Starts pg_receivewal at the segment that the source writes now. It begins where the
-    /// unfinished segment begins that it finds, and takes an empty file for one.
+    /// Starts pg_receivewal at the segment that the source writes now. pg_receivewal begins with
+    /// the unfinished segment that it finds in its folder, so an empty file of that segment's
+    /// name is created first.
     fn receive(&mut self) -> Result<()> {
         let (lsn, timeline) = self.source.position()?;
         let name = self.size.file_name(timeline, lsn);
@@ -185,7 +190,7 @@ impl Recorder {
         }
     }
 
-    /// An error if no more WAL is recorded. Tells the source what WAL it may remove.
+    /// An error if WAL is no longer received. Also tells the source which WAL it may remove.
     pub fn check(&mut self) -> Result<()> {
         if let Some(child) = self.receiver.as_mut() {
             if let Some(status) = ended(child)? {
@@ -218,13 +223,13 @@ impl Recorder {
         Ok(whole as u64 * self.size.bytes())
     }
 
-    /// Start of the segment that is being written.
+    /// Start of the segment that pg_receivewal writes now.
     fn newest(&self) -> Result<Option<Lsn>> {
         let files = segments(&self.folder.join(WAL))?;
         Ok(files.last().map(|file| file.start(self.size)))
     }
 
-    /// Ends the recording at what the source has flushed by now.
+    /// Ends the recording at the source's present flush position.
     pub fn finish(mut self) -> Result<Recording> {
         let (flushed, _) = self.source.position()?;
         if let Some(mut child) = self.receiver.take() {
@@ -242,8 +247,8 @@ impl Recorder {
         Ok(recording)
     }
 
-    /// `pg_receivewal` goes on with the segment that it left unfinished, and ends once it
-    /// is past the byte before `flushed`.
+    /// Runs `pg_receivewal` again. It continues the unfinished segment, and ends once it has
+    /// received the byte before `flushed`.
     fn receive_up_to(&mut self, flushed: Lsn) -> Result<()> {
         let last = Lsn::from(u64::from(flushed).saturating_sub(1));
         let mut command = self.pg_receivewal();
@@ -255,7 +260,7 @@ impl Recorder {
         }
     }
 
-    /// Brings the segments into their final form and finds out what they are.
+    /// Brings the segments into their final form and collects the facts for `recording.json`.
     fn conclude(&self, flushed: Lsn) -> Result<Facts> {
         let wal = self.folder.join(WAL);
         let files = segments(&wal)?;
@@ -304,7 +309,8 @@ impl Recorder {
         })
     }
 
-    /// The last complete record begins in the last segment, or before.
+    /// The end of the last complete record. That record may begin in the last segment or in an
+    /// earlier one, so the search goes back segment by segment.
     fn last_end(&self, backup: &Backup, flushed: Lsn) -> Result<Lsn> {
         let size = self.size;
         let mut from = size.start_of(Lsn::from(u64::from(flushed).saturating_sub(1)));
@@ -326,7 +332,7 @@ impl Recorder {
         }
     }
 
-    /// Makes the last segment zeros from the recording's end on, and removes later ones.
+    /// Fills the last segment with zeros from the recording's end on, and removes later segments.
     fn clear_after(&self, timeline: Timeline, end: Lsn) -> Result<()> {
         let size = self.size;
         let wal = self.folder.join(WAL);
@@ -372,12 +378,12 @@ impl Drop for Recorder {
     }
 }
 
-/// The source's segment size, if it can be recorded.
+/// Refuses a source that cannot be recorded. Returns the source's segment size.
 fn refuse_unsuitable(facts: &SourceFacts) -> Result<SegmentSize> {
     let unsuitable = |reason: String| Err(PlayerError::Unsuitable(reason));
     if segment::magic(facts.major).is_none() {
         return unsuitable(format!(
-            "it is PostgreSQL {}, and 15 to 18 are supported",
+            "it is PostgreSQL {}, and 15 to 19 are supported",
             facts.version
         ));
     }
@@ -395,7 +401,7 @@ fn refuse_unsuitable(facts: &SourceFacts) -> Result<SegmentSize> {
     }
 }
 
-/// Creates `folder`, or takes it if it is empty. True if it was not there.
+/// Creates `folder`, or accepts it if it is empty. True if it was created.
 fn create_empty(folder: &Path) -> Result<bool> {
     match fs::read_dir(folder) {
         Ok(mut entries) => match entries.next() {
@@ -410,7 +416,7 @@ fn create_empty(folder: &Path) -> Result<bool> {
     }
 }
 
-/// A file of `pg_receivewal`.
+/// A segment file of `pg_receivewal`, whole or partial.
 #[derive(Debug)]
 struct SegmentFile {
     name: String,

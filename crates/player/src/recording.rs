@@ -1,17 +1,16 @@
-//! A recording: a folder with a base backup and all WAL from there on.
+//! A recording: a folder with a base backup and all WAL since that backup began.
 //!
 //! ```text
 //! base/            the base backup, as pg_basebackup made it
-//! wal/             segments, whole; the last is zeros from the recording's end on;
-//!                  the history file of a timeline above 1
-//! recording.json   what it is a recording of, and at what pace it was written
+//! wal/             whole segments, the last with zeros from the recording's end on;
+//!                  the timeline's history file if the timeline is above 1
+//! recording.json   which server was recorded, and the pace at which it wrote
 //! ```
 //!
 //! `recording.json` is written last: without it a folder is no recording. A recording is
-//! used only if every segment from the backup's start to the end is there in full length,
-//! and its first page says that it belongs to this system, timeline and place, as does
-//! the page that the recording ends on.
-//! Records inside are not checked: the standby does that, by their checksums.
+//! used only if every segment from the backup's start to the end exists in full length and
+//! its first page names this system, timeline and position. The same is checked of the page
+//! that the recording ends on. Records are not checked: the standby checks their CRCs.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -26,7 +25,7 @@ use super::PlayerError;
 use super::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
 use crate::Result;
 
-/// The form of `recording.json` that this program writes and reads.
+/// Version of the format of `recording.json`. Only this one is written and read.
 const FORMAT: u32 = 1;
 
 /// File names in the folder.
@@ -34,11 +33,11 @@ pub(crate) const DESCRIPTION: &str = "recording.json";
 pub(crate) const BASE: &str = "base";
 pub(crate) const WAL: &str = "wal";
 
-/// Longest history file that is served, in bytes: a line for each promotion.
+/// Longest history file that is served, in bytes. The file has a line for each promotion.
 const MOST_HISTORY: u64 = 256 * 1024;
 
-/// Settings that a standby must have at least as high as its primary, and what the player
-/// answers to SHOW; recorded with the WAL.
+/// Settings that are recorded with the WAL. A standby needs the first five at least as high
+/// as its primary; the player answers SHOW and the start of a session with them.
 pub(crate) const SETTINGS: [&str; 10] = [
     "max_connections",
     "max_worker_processes",
@@ -52,19 +51,19 @@ pub(crate) const SETTINGS: [&str; 10] = [
     "data_checksums",
 ];
 
-/// How many of them a standby needs.
+/// The first five of [`SETTINGS`] are those that a standby needs.
 const NEEDED_BY_STANDBY: usize = 5;
 
-/// Where the WAL was at a time.
+/// The source's WAL position at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PacePoint {
     /// The end of a commit's record.
     pub lsn: Lsn,
-    /// When it was written: microseconds since the first point.
+    /// Time of the commit, in microseconds since the first point.
     pub micros: u64,
 }
 
-/// A recording that was checked.
+/// A recording that has passed the checks.
 #[derive(Debug, Clone)]
 pub struct Recording {
     folder: PathBuf,
@@ -86,7 +85,8 @@ pub(crate) struct Facts {
     pub pace: Vec<PacePoint>,
 }
 
-/// `recording.json`. Numbers of 64 bits are text, which every reader of JSON keeps exact.
+/// `recording.json`. The system identifier and positions are text, since many JSON readers do
+/// not keep 64-bit numbers exact.
 #[derive(Serialize, Deserialize)]
 struct Written {
     format: u32,
@@ -99,7 +99,7 @@ struct Written {
     consistency_lsn: String,
     end_lsn: String,
     settings: BTreeMap<String, String>,
-    /// Position and microseconds.
+    /// Position, and microseconds since the first point.
     pace: Vec<(String, u64)>,
 }
 
@@ -131,7 +131,7 @@ impl Facts {
         Ok(text + "\n")
     }
 
-    /// An error says what is wrong.
+    /// Parses and checks `recording.json`. An error is a sentence about what is wrong.
     fn from_json(text: &str) -> std::result::Result<Self, String> {
         let bad = |what: &str| format!("{DESCRIPTION} has no usable {what}");
         let format = serde_json::from_str::<serde_json::Value>(text)
@@ -176,7 +176,7 @@ impl Facts {
     fn check(&self) -> std::result::Result<(), String> {
         if magic(self.major).is_none() {
             return Err(format!(
-                "it is of PostgreSQL {}, and 15 to 18 are supported",
+                "it is of PostgreSQL {}, and 15 to 19 are supported",
                 self.major
             ));
         }
@@ -195,7 +195,7 @@ impl Facts {
 }
 
 impl Recording {
-    /// Opens a recording and checks that all of it is there and belongs together.
+    /// Opens a recording and checks that it is complete and that its parts belong together.
     pub fn open(folder: &Path) -> Result<Self> {
         let path = folder.join(DESCRIPTION);
         let text = fs::read_to_string(&path).map_err(|error| match error.kind() {
@@ -222,7 +222,7 @@ impl Recording {
         Ok(recording)
     }
 
-    /// The backup belongs to the system and major that the recording is of.
+    /// Checks that the backup has the system identifier and major of `recording.json`.
     fn check_base(&self) -> std::result::Result<(), String> {
         let system = system_of(&self.base())
             .map_err(|error| format!("cannot read {BASE}/global/pg_control: {error}"))?;
@@ -260,8 +260,9 @@ impl Recording {
                     size.bytes()
                 )));
             }
-            // Its first page, and the one that the recording ends on. Pages between may be
-            // empty: those after a segment switch are.
+            // Check the segment's first page, or in the last segment also the page that the
+            // recording ends on. Pages between may be empty, as they are after a switch of
+            // segments.
             let end = u64::from(self.facts.end);
             let last = match end > u64::from(start).saturating_add(size.bytes())
                 || end % size.bytes() == 0
@@ -290,7 +291,7 @@ impl Recording {
                 Lsn::from(header.address)
             ));
         }
-        // The segment in which a timeline began starts with its parent's pages.
+        // The segment in which a timeline began starts with pages of its parent.
         let inherits = page < u64::from(facts.start);
         let timeline = facts.timeline.get();
         if header.timeline != timeline && !(inherits && header.timeline < timeline) {
@@ -326,7 +327,7 @@ impl Recording {
         }
     }
 
-    /// The file that says how a timeline came to be.
+    /// The content of a timeline's history file.
     pub(crate) fn history(&self, timeline: Timeline) -> io::Result<Vec<u8>> {
         let name = history_name(timeline);
         let mut content = Vec::new();
@@ -337,12 +338,10 @@ impl Recording {
         Ok(content)
     }
 
-    /// Reads its WAL.
     pub(crate) fn reader(&self) -> SegmentReader {
         SegmentReader::new(&self.wal(), self.facts.timeline, self.facts.size)
     }
 
-    /// Where it is.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
@@ -352,12 +351,10 @@ impl Recording {
         self.folder.join(BASE)
     }
 
-    /// The segments.
     pub fn wal(&self) -> PathBuf {
         self.folder.join(WAL)
     }
 
-    /// PostgreSQL's major version.
     pub fn major(&self) -> u32 {
         self.facts.major
     }
@@ -367,32 +364,29 @@ impl Recording {
         &self.facts.server_version
     }
 
-    /// The cluster that was recorded.
     pub fn system_identifier(&self) -> SystemId {
         self.facts.system
     }
 
-    /// Its timeline.
     pub fn timeline(&self) -> Timeline {
         self.facts.timeline
     }
 
-    /// Size of its segments.
     pub fn segment_size(&self) -> SegmentSize {
         self.facts.size
     }
 
-    /// Where the backup began: the first WAL that a standby of it needs.
+    /// Where the backup began: the first WAL that a standby made from it needs.
     pub fn start(&self) -> Lsn {
         self.facts.start
     }
 
-    /// The first byte that can be served.
+    /// The first position that can be served.
     pub fn first(&self) -> Lsn {
         self.facts.size.start_of(self.facts.start)
     }
 
-    /// Where the backup ended: a standby of it accepts queries from here on.
+    /// Where the backup ended: a standby made from it accepts queries from here on.
     pub fn consistency(&self) -> Lsn {
         self.facts.consistency
     }
@@ -402,30 +396,30 @@ impl Recording {
         self.facts.end
     }
 
-    /// Where a fresh standby begins to stream: the backup holds the WAL before, since at
-    /// its end the source begins a new segment.
+    /// Where a new standby begins to stream. The backup itself holds the WAL before: at the end
+    /// of a backup the source switches to a new segment.
     pub fn played_from(&self) -> Lsn {
         self.facts.size.round_up(self.consistency()).min(self.end())
     }
 
-    /// Bytes of WAL that a fresh standby streams.
+    /// Bytes of WAL that a new standby streams.
     pub fn bytes(&self) -> u64 {
         u64::from(self.end()) - u64::from(self.played_from())
     }
 
-    /// The pace at which the source wrote it; empty if it committed nothing.
+    /// The pace at which the source wrote; empty if it committed nothing.
     pub fn pace(&self) -> &[PacePoint] {
         &self.facts.pace
     }
 
-    /// Seconds that the source took, from the first commit to the last.
+    /// Seconds from the source's first recorded commit to its last.
     pub fn seconds(&self) -> f64 {
         self.pace()
             .last()
             .map_or(0.0, |point| point.micros as f64 / 1e6)
     }
 
-    /// Settings that a standby needs at least as high as the source.
+    /// The source's values of the settings that a standby must have at least as high.
     pub fn standby_settings(&self) -> BTreeMap<String, String> {
         SETTINGS
             .iter()
@@ -483,7 +477,7 @@ mod tests {
             change(&mut changed);
             Facts::from_json(&changed.to_json().unwrap()).unwrap_err()
         };
-        assert!(refused(&|f| f.major = 14).contains("15 to 18"));
+        assert!(refused(&|f| f.major = 14).contains("15 to 19"));
         assert!(refused(&|f| f.end = f.start).contains("order"));
         assert!(refused(&|f| f.start = Lsn::from(0)).contains("order"));
         assert!(refused(&|f| f.pace.reverse()).contains("pace"));

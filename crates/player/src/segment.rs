@@ -1,4 +1,4 @@
-//! WAL segments: their names, their page headers, their bytes.
+//! WAL segments: their file names, page headers and bytes.
 
 use std::fs::File;
 use std::io;
@@ -7,32 +7,31 @@ use std::path::{Path, PathBuf};
 
 use lockstep_wire::{Lsn, Timeline};
 
-/// Bytes of a WAL page. Packaged servers have no other.
+/// Bytes of a WAL page. Debian's packages use no other size.
 pub const PAGE: u64 = 8192;
 
-/// Bytes of a page's header, and of the longer one at the start of a segment.
+/// Bytes of a page's header, and of the long header of a segment's first page.
 const SHORT_HEADER: u64 = 24;
 pub const LONG_HEADER: usize = 40;
 
-/// In a header's `xlp_info`: this is the longer one.
+/// Flag in a header's `xlp_info`: the header is a long one.
 const IS_LONG: u16 = 0x0002;
 
-/// Size of segments: a power of two from 1 MB to 1 GB.
+/// Size of a segment: a power of two from 1 MB to 1 GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SegmentSize(u32);
 
 impl SegmentSize {
-    /// A size in bytes; None if it cannot be one.
+    /// The size of `bytes` bytes; None if a segment cannot have that size.
     pub fn new(bytes: u32) -> Option<Self> {
         ((1 << 20..=1 << 30).contains(&bytes) && bytes.is_power_of_two()).then_some(Self(bytes))
     }
 
-    /// In bytes.
     pub fn bytes(self) -> u64 {
         u64::from(self.0)
     }
 
-    /// As `SHOW wal_segment_size` says it.
+    /// As `SHOW wal_segment_size` displays it.
     pub fn shown(self) -> String {
         match self.0 >> 20 {
             1024 => "1GB".to_owned(),
@@ -67,7 +66,7 @@ impl SegmentSize {
         )
     }
 
-    /// Starts of the segments that hold the bytes from `from` up to before `to`.
+    /// Starts of the segments that hold the bytes from `from` up to `to`, `to` excluded.
     pub fn starts(self, from: Lsn, to: Lsn) -> impl Iterator<Item = Lsn> {
         let step = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
         (u64::from(self.start_of(from))..u64::from(to))
@@ -76,35 +75,36 @@ impl SegmentSize {
     }
 }
 
-/// Name of the file that says how a timeline came to be.
+/// Name of a timeline's history file.
 pub fn history_name(timeline: Timeline) -> String {
     format!("{:08X}.history", timeline.get())
 }
 
-/// What WAL pages of a major begin with.
+/// The magic number (`xlp_magic`) of a major's WAL pages.
 pub fn magic(major: u32) -> Option<u16> {
     match major {
         15 => Some(0xD110),
         16 => Some(0xD113),
         17 => Some(0xD116),
         18 => Some(0xD118),
+        19 => Some(0xD122),
         _ => None,
     }
 }
 
-/// A page's header. Servers write it in their own byte order, and so is it read.
+/// A page's header. It is written and read in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageHeader {
     pub magic: u16,
     pub timeline: u32,
     pub address: u64,
-    /// Bytes of a record that began on an earlier page.
+    /// Bytes that remain of a record that began on an earlier page (`xlp_rem_len`).
     pub continued: u32,
-    /// Only at the start of a segment.
+    /// Only on a segment's first page.
     pub long: Option<LongPart>,
 }
 
-/// What only a segment's first page says.
+/// The part of a header that only a segment's first page has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LongPart {
     pub system: u64,
@@ -128,8 +128,8 @@ impl PageHeader {
         }
     }
 
-    /// Where the record ends that this page continues, or the page's start if it continues
-    /// none: a position at which a record ends. None if the record goes on after the page.
+    /// The end of the record that this page continues, or the page's start if it continues none:
+    /// in both cases a record ends there. None if the record goes on after this page.
     fn record_end(&self) -> Option<u64> {
         if self.continued == 0 {
             return Some(self.address);
@@ -146,7 +146,7 @@ impl PageHeader {
     }
 }
 
-/// `N` bytes from `at` on; zeros where there are none.
+/// `N` bytes from `at` on, with zeros after the end of `bytes`.
 fn part<const N: usize>(bytes: &[u8; LONG_HEADER], at: usize) -> [u8; N] {
     let mut out = [0; N];
     for (place, byte) in out.iter_mut().zip(bytes.iter().skip(at)) {
@@ -155,8 +155,8 @@ fn part<const N: usize>(bytes: &[u8; LONG_HEADER], at: usize) -> [u8; N] {
     out
 }
 
-/// Where the record ends that starts at `start` and has `length` bytes, which go on after
-/// the headers of the pages between.
+/// The end of a record of `length` bytes that starts at `start`. The headers of the pages that
+/// it crosses are skipped; they do not count for `length`.
 pub fn record_end(start: Lsn, length: u64, size: SegmentSize) -> Lsn {
     let mut at = u64::from(start);
     let mut left = length;
@@ -180,11 +180,11 @@ pub struct SegmentReader {
     folder: PathBuf,
     timeline: Timeline,
     size: SegmentSize,
-    /// The file that was read last, and where its segment starts.
+    /// The file that was read last, and the start of its segment.
     open: Option<(Lsn, File)>,
 }
 
-/// How many pages back a record's end is looked for.
+/// How many pages [`SegmentReader::record_end_before`] goes back.
 const MOST_PAGES_BACK: usize = 16;
 
 impl SegmentReader {
@@ -197,7 +197,7 @@ impl SegmentReader {
         }
     }
 
-    /// Fills `out` with the bytes from `lsn` on, which are all in one segment.
+    /// Fills `out` with the bytes from `lsn` on. They must lie in one segment.
     pub fn read(&mut self, lsn: Lsn, out: &mut [u8]) -> io::Result<()> {
         let start = self.size.start_of(lsn);
         let file = match self.open.take() {
@@ -216,8 +216,8 @@ impl SegmentReader {
         Ok(PageHeader::parse(&bytes))
     }
 
-    /// The end of a record at or before `at`, close to it; None if there is none in the
-    /// pages before.
+    /// The end of a record at or shortly before `at`; None if there is none in the last
+    /// [`MOST_PAGES_BACK`] pages.
     pub fn record_end_before(&mut self, at: Lsn) -> Option<Lsn> {
         let at = u64::from(at);
         let mut page = at - at % PAGE;

@@ -1,4 +1,4 @@
-//! One connection: how it begins, and its commands.
+//! One connection to the player: its start, and its commands.
 
 use std::io;
 use std::sync::Mutex;
@@ -22,37 +22,37 @@ use super::segment::history_name;
 use super::status::{SessionStatus, State};
 use super::streaming;
 
-/// How long a client may take to say who it is.
+/// How long a client may take to send its startup packet.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long the other side may refuse what is sent before it counts as gone, as a server's
-/// `wal_sender_timeout`.
+/// How long a client may take no data, or a standby send none, before the connection is
+/// closed, like a server's `wal_sender_timeout`.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Most first packets: a request for each way of encryption, then the session.
+/// Most packets before a session starts: one request for each kind of encryption, then the
+/// startup packet.
 const MOST_FIRST_PACKETS: usize = 4;
 
-/// Newest minor version of protocol 3 that is spoken here.
+/// Newest minor version of protocol 3 that the player speaks.
 const MINOR: u16 = 0;
 
-/// From version 16 on timelines are told as int8.
+/// From major 16 on `IDENTIFY_SYSTEM` returns the timeline as int8.
 const TIMELINES_ARE_INT8: u32 = 16;
 
-/// What others see of a session.
+/// The state of a session that other threads read.
 #[derive(Debug)]
 pub(crate) struct Session {
     pub number: u64,
-    /// Everything that changes rarely.
     about: Mutex<About>,
     pub sent: AtomicU64,
     pub bytes: AtomicU64,
-    /// The standby asked for an answer.
+    /// The standby has asked for a reply.
     pub reply_wanted: AtomicBool,
-    /// The standby ends its side of the stream, or is gone.
+    /// The standby has ended its side of the stream, or its connection is gone.
     pub ending: AtomicBool,
-    /// It said that it leaves.
+    /// The client has sent Terminate.
     pub terminated: AtomicBool,
-    /// When it was last heard of, in microseconds since 1970.
+    /// When the standby's last message arrived, in microseconds since 1970.
     pub heard: AtomicI64,
 }
 
@@ -60,14 +60,14 @@ pub(crate) struct Session {
 struct About {
     application_name: String,
     state: State,
-    /// Where its stream began, once one has.
+    /// Where the newest stream began; None before the first.
     start: Option<Lsn>,
     began: lockstep_lab::progress::Micros,
     said: Status,
     reached_end: Option<lockstep_lab::progress::Micros>,
-    /// How often it asked for our system identifier, timeline and position.
+    /// How often the client has run `IDENTIFY_SYSTEM`.
     asked: u32,
-    /// A stream was refused.
+    /// A `START_REPLICATION` was refused.
     refused: bool,
 }
 
@@ -94,7 +94,7 @@ impl Session {
         }
     }
 
-    /// None if it has never streamed.
+    /// None if the session has never streamed.
     pub fn status(&self) -> Option<SessionStatus> {
         let about = locked(&self.about);
         Some(SessionStatus {
@@ -112,13 +112,13 @@ impl Session {
         })
     }
 
-    /// Where its stream began, if it streams.
+    /// Where the stream began, if the session streams now.
     pub fn streaming_from(&self) -> Option<Lsn> {
         let about = locked(&self.about);
         about.start.filter(|_| about.state == State::Streaming)
     }
 
-    /// The standby says how far it is.
+    /// Takes note of the positions that the standby reports.
     pub fn note(&self, said: Status, end: Lsn) {
         let mut about = locked(&self.about);
         about.said = said;
@@ -131,12 +131,12 @@ impl Session {
         }
     }
 
-    /// The standby said that it has the recording's end.
+    /// True once the standby has reported that it has the recording's end.
     pub fn has_end(&self) -> bool {
         locked(&self.about).reached_end.is_some()
     }
 
-    /// How long the standby has said nothing.
+    /// The time since the standby's last message.
     pub fn silent_for(&self) -> Duration {
         let micros = Micros::now().0 - self.heard.load(Ordering::Relaxed);
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
@@ -163,14 +163,15 @@ impl Session {
         }
     }
 
-    /// True if it asked who we are and went away without streaming or being refused.
+    /// True if the client ran `IDENTIFY_SYSTEM` and then neither streamed nor was refused: most
+    /// likely it belongs to another system or timeline.
     fn went_away(&self) -> bool {
         let about = locked(&self.about);
         about.asked > 0 && about.start.is_none() && !about.refused
     }
 }
 
-/// Serves a connection until it ends. With `full` there is no place for it.
+/// Serves a connection until it ends. With `full` it is refused for lack of a place.
 pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bool) {
     let result = Talk::begin(shared, session, stream, full);
     let talked = match result {
@@ -202,7 +203,7 @@ pub(crate) fn serve(shared: &Shared, session: &Session, stream: Stream, full: bo
     }
 }
 
-/// A session's conversation.
+/// The messages of one session.
 struct Talk<'a> {
     shared: &'a Shared,
     session: &'a Session,
@@ -210,7 +211,8 @@ struct Talk<'a> {
     outgoing: Outgoing,
 }
 
-/// A command's failure: told to the client, which may go on.
+/// A command's failure. `Told` goes to the client, which may send further commands; `Broken`
+/// ends the connection.
 enum Failure {
     Told(Report),
     Broken(io::Error),
@@ -231,7 +233,7 @@ impl From<Report> for Failure {
 type Answer = Result<&'static str, Failure>;
 
 impl<'a> Talk<'a> {
-    /// The start of a session; None if there is none.
+    /// Handles the packets before a session. None if no session follows.
     fn begin(
         shared: &'a Shared,
         session: &'a Session,
@@ -261,7 +263,7 @@ impl<'a> Talk<'a> {
         Ok(None)
     }
 
-    /// False if the session is refused.
+    /// Accepts or refuses the session; false if it is refused.
     fn greet(&mut self, start: &startup::Session, full: bool) -> io::Result<bool> {
         let name = start.get("application_name").unwrap_or_default();
         name.clone_into(&mut locked(&self.session.about).application_name);
@@ -313,7 +315,7 @@ impl<'a> Talk<'a> {
         self.outgoing.send(&Backend::ReadyForQuery(b'I'))
     }
 
-    /// Commands until the client leaves.
+    /// Answers commands until the client leaves.
     fn commands(&mut self) -> io::Result<State> {
         loop {
             let command = match self.incoming.next()? {
@@ -321,7 +323,7 @@ impl<'a> Talk<'a> {
                 Some(frame) => match Frontend::parse(frame).map_err(invalid)? {
                     Frontend::Query(text) => Command::parse(text),
                     Frontend::Terminate => return Ok(State::Left),
-                    // Late messages of a stream that is over.
+                    // Late messages of a stream that has ended.
                     Frontend::CopyData(_) | Frontend::CopyDone | Frontend::CopyFail(_) => continue,
                 },
             };
@@ -379,7 +381,7 @@ impl<'a> Talk<'a> {
         }
     }
 
-    /// One row of text.
+    /// Sends one row of text.
     fn row(&mut self, columns: &[(&str, u32)], values: &[Option<&[u8]>]) {
         let columns = columns
             .iter()
@@ -389,9 +391,10 @@ impl<'a> Talk<'a> {
         self.outgoing.put(&Backend::DataRow(values.to_vec()));
     }
 
-    /// Newer minor releases' walreceivers compare our position with the one that they want
-    /// to begin at, and ask again until it is there. Before the play begins nothing would
-    /// move it, so then they are told how far it can get.
+    /// The position that `IDENTIFY_SYSTEM` returns. Walreceivers of newer minor releases compare it
+    /// with the position at which they want to begin, and ask again until it is reached. Before
+    /// the play begins the published position does not move, so a client that asks again is given
+    /// the recording's end.
     fn position_to_tell(&self) -> Lsn {
         let mut about = locked(&self.session.about);
         about.asked = about.asked.saturating_add(1);
@@ -549,7 +552,7 @@ impl<'a> Talk<'a> {
         }
         streamed?;
         self.session.set_state(State::Asking);
-        // A walsender says both; some clients wait for the second.
+        // A walsender sends both tags, and some clients wait for the second.
         self.outgoing
             .put(&Backend::CommandComplete("START_STREAMING"));
         Ok("START_REPLICATION")
@@ -597,7 +600,7 @@ impl<'a> Talk<'a> {
     }
 }
 
-/// Why a session cannot be served.
+/// Why a session is refused; None if it is accepted.
 fn refusal(start: &startup::Session, full: bool) -> Option<Report> {
     let replication = match start.get("replication").map(str::to_ascii_lowercase) {
         Some(value) => matches!(value.as_str(), "true" | "on" | "yes" | "1" | "database"),

@@ -1,7 +1,8 @@
-//! Physical replication slots, as far as a player needs them: names and who uses them.
+//! Physical replication slots, as far as a player needs them: names, and which session uses
+//! each.
 //!
-//! They live in memory and hold nothing back: a recording keeps its WAL anyway. A slot
-//! that `START_REPLICATION` names is made if it is not there, so that a standby's
+//! They live in memory and do not hold back WAL: a recording keeps all its WAL anyway. A slot
+//! that `START_REPLICATION` names is created if it does not exist, so that a standby's
 //! `primary_slot_name` need not be changed.
 
 use std::collections::BTreeMap;
@@ -9,13 +10,11 @@ use std::collections::BTreeMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 
-/// Most slots.
 const MOST: usize = 64;
 
-/// Longest name, the same as a server's own limit.
+/// Longest name in bytes, the same as a server's limit.
 const LONGEST_NAME: usize = 63;
 
-/// All slots.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     by_name: BTreeMap<String, Slot>,
@@ -23,11 +22,11 @@ pub(crate) struct Slots {
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Slot {
-    /// Where its user wants to go on.
+    /// Where the session that used the slot will continue.
     pub restart: Option<Lsn>,
-    /// The session that uses it.
+    /// The session that uses the slot now.
     user: Option<u64>,
-    /// The session with which it goes away.
+    /// The session with which a temporary slot ends.
     temporary: Option<u64>,
 }
 
@@ -72,7 +71,7 @@ impl Slots {
         Ok(())
     }
 
-    /// A session begins to use a slot.
+    /// Gives a session the use of a slot, which is created if it does not exist.
     pub fn acquire(&mut self, name: &str, session: u64) -> Result<(), Report> {
         if !self.by_name.contains_key(name) {
             self.create(name, None, None)?;
@@ -86,7 +85,7 @@ impl Slots {
         }
     }
 
-    /// A session ends its use of a slot, having received up to `restart`.
+    /// Ends a session's use of a slot. WAL up to `restart` has been sent to it.
     pub fn release(&mut self, name: &str, session: u64, restart: Lsn) {
         if let Some(slot) = self.by_name.get_mut(name) {
             if slot.user == Some(session) {
@@ -96,7 +95,7 @@ impl Slots {
         }
     }
 
-    /// A session is over.
+    /// Removes the temporary slots of a session that has ended.
     pub fn forget(&mut self, session: u64) {
         self.by_name
             .retain(|_, slot| slot.temporary != Some(session));

@@ -1,4 +1,4 @@
-//! The server that is recorded: questions to it, and a slot that keeps its WAL.
+//! The server that is recorded: queries to it, and a slot that keeps its WAL.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,17 +17,16 @@ use crate::Result;
 /// How long the slot may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to look for it.
+/// How often to look for the slot.
 const POLL: Duration = Duration::from_millis(50);
 
-/// A server to record.
 #[derive(Debug, Clone)]
 pub(crate) struct Source {
     pub programs: ClientPrograms,
     pub conninfo: String,
 }
 
-/// What a server says about itself.
+/// What the recorder needs to know about a server.
 #[derive(Debug)]
 pub(crate) struct SourceFacts {
     pub version: String,
@@ -39,7 +38,7 @@ pub(crate) struct SourceFacts {
 }
 
 impl Source {
-    /// Asks one question; the answer's rows are lines, its columns separated by `|`.
+    /// Runs one query. Each line of the answer is a row, with columns separated by `|`.
     pub fn ask(&self, sql: &str) -> Result<String> {
         let mut psql = self.psql();
         psql.args(["--command", sql]);
@@ -54,7 +53,7 @@ impl Source {
         let mut psql = self.programs.command("psql");
         psql.args(["--no-psqlrc", "--quiet", "--no-align", "--tuples-only"]);
         psql.args(["--field-separator=|", "--no-password"]);
-        // Until told otherwise.
+        // An error ends psql until its input switches that off.
         psql.args(["--set=ON_ERROR_STOP=1", "--dbname", &self.conninfo]);
         psql
     }
@@ -63,7 +62,7 @@ impl Source {
         PlayerError::Source { what, reason }
     }
 
-    /// What it is, in one question.
+    /// Reads the facts with one query.
     pub fn facts(&self) -> Result<SourceFacts> {
         let names: Vec<String> = SETTINGS.iter().map(|name| format!("'{name}'")).collect();
         let answer = self.ask(&format!(
@@ -106,9 +105,9 @@ impl Source {
         Ok(facts)
     }
 
-    /// Where its WAL is flushed, and on which timeline.
+    /// The flush position and the timeline.
     pub fn position(&self) -> Result<(Lsn, Timeline)> {
-        // The file's name begins with the timeline.
+        // The name of a WAL file begins with the timeline.
         let answer = self
             .ask("SELECT l, substr(pg_walfile_name(l), 1, 8) FROM pg_current_wal_flush_lsn() l")?;
         let position = answer.split_once('|').and_then(|(lsn, timeline)| {
@@ -118,8 +117,8 @@ impl Source {
         position.ok_or_else(|| self.refused("gives no flush position", answer))
     }
 
-    /// Makes a slot that keeps all WAL from now on. It is a temporary one: whatever happens
-    /// to us, it ends with its session, and the source can remove its WAL again.
+    /// Creates a slot that keeps all WAL from now on. The slot is temporary: even if the recorder
+    /// is killed, the slot ends with its session and the source can remove WAL again.
     pub fn hold_wal(&self) -> Result<SlotHolder> {
         let name = format!("lockstep_record_{}", std::process::id());
         let mut psql = self.psql();
@@ -160,17 +159,17 @@ impl Source {
     }
 }
 
-/// A session whose temporary slot keeps the source's WAL until this is dropped.
+/// A session with a temporary slot that keeps the source's WAL until this value is dropped.
 #[derive(Debug)]
 pub(crate) struct SlotHolder {
     child: Child,
     name: String,
-    /// How far it was told to advance.
+    /// The position that the slot was last told to advance to.
     advanced: Lsn,
 }
 
 impl SlotHolder {
-    /// The WAL before `lsn` is not needed any more. A slot that is beyond stays there.
+    /// Tells the slot that WAL before `lsn` is no longer needed. A slot beyond `lsn` stays there.
     pub fn advance(&mut self, lsn: Lsn) {
         if self.advanced >= lsn {
             return;
@@ -184,7 +183,8 @@ impl SlotHolder {
         self.say(&advance);
     }
 
-    /// A session that is gone says so by itself, when the WAL is missed.
+    /// Sends SQL to the session. Errors are ignored: if the session is gone, the WAL that it no
+    /// longer keeps will be missing, and pg_receivewal reports that.
     fn say(&mut self, sql: &str) {
         if let Some(stdin) = self.child.stdin.as_mut() {
             let _ = stdin.write_all(sql.as_bytes()).and_then(|()| stdin.flush());
@@ -195,7 +195,7 @@ impl SlotHolder {
 impl Drop for SlotHolder {
     fn drop(&mut self) {
         drop(self.child.stdin.take());
-        // The end of its input ends it, unless the source hangs.
+        // psql ends at the end of its input, unless the source hangs.
         let started = Instant::now();
         while matches!(self.child.try_wait(), Ok(None)) {
             if started.elapsed() > PATIENCE / 10 {

@@ -11,12 +11,13 @@ use lockstep_lab::server::{Server, Settings};
 use super::{PlayerError, Recording};
 use crate::Result;
 
-/// Who may connect: the socket is in the lab's own folder.
+/// `pg_hba.conf`: everybody may connect, since only the lab's account can enter the socket's
+/// folder.
 const HBA: &str = "local all all trust\nlocal replication all trust\n";
 
-/// Copies a recording's base backup and starts it as a standby of `player`, a conninfo
-/// such as [`super::Player::conninfo`] gives. It has the settings that a standby needs
-/// from its primary, and `settings` on top; the source's own configuration is left out.
+/// Copies a recording's base backup and starts it as a standby of `player`, a conninfo such as
+/// [`super::Player::conninfo`] returns. The standby has the settings that must be as high as
+/// its primary's, and `settings` on top; the source's own configuration is left out.
 pub fn standby_of(
     lab: &Lab,
     recording: &Recording,
@@ -29,7 +30,7 @@ pub fn standby_of(
     Ok(server)
 }
 
-/// The same without starting it: [`Server::start`] does that.
+/// As [`standby_of`], without starting the server.
 pub fn prepare_standby_of(
     lab: &Lab,
     recording: &Recording,
@@ -66,8 +67,8 @@ pub fn prepare_standby_of(
     Ok(server)
 }
 
-/// As ourselves, since a user's recording may belong to somebody else than the account
-/// that servers run as; then the copy goes to that account.
+/// Copies the base backup as the invoking user, since the account that servers run as may not
+/// be able to read a user's recording. Then gives the copy to that account.
 fn copy_base(lab: &Lab, recording: &Recording, server: &Server) -> Result<()> {
     let data = server.data();
     fs::create_dir_all(data).map_err(PlayerError::io("create", data))?;

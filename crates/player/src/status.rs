@@ -1,26 +1,27 @@
-//! What the player says about itself and its standbys.
+//! What the player reports about itself and its standbys.
 
 use std::collections::BTreeMap;
 
 use lockstep_lab::progress::Micros;
 use lockstep_wire::Lsn;
 
-/// What a session is about.
+/// The state of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
-    /// Connected, not streaming: it asks, or has just ended a stream.
-    /// Entered at the start and when a stream ends; left by the next one, or the end.
+    /// The client is connected and does not stream: it has not begun yet, or its stream has
+    /// ended. Entered at the start and when a stream ends; left when a stream begins or the
+    /// session ends.
     Asking,
-    /// WAL goes to it. Left when either side ends the stream.
+    /// WAL is sent to the standby. Left when either side ends the stream.
     Streaming,
-    /// It said that it leaves.
+    /// The client has sent Terminate. The session is over.
     Left,
-    /// Its connection broke; a standby that was killed comes back as another session.
+    /// The connection broke. The session is over; a killed standby returns in another session.
     Lost,
 }
 
 impl State {
-    /// A word for people and machines.
+    /// The state as one word, for people and machines.
     pub fn name(self) -> &'static str {
         match self {
             Self::Asking => "asking",
@@ -38,29 +39,28 @@ pub struct SessionStatus {
     pub number: u64,
     /// The standby's `application_name`.
     pub application_name: String,
-    /// What it is about.
     pub state: State,
-    /// Where its stream began.
+    /// Where the newest stream began.
     pub start: Lsn,
-    /// All WAL before this was handed to the network.
+    /// End of the WAL that was handed to the network.
     pub sent: Lsn,
-    /// The standby has given it to its operating system.
+    /// End of the WAL that the standby has written to its operating system.
     pub written: Lsn,
-    /// It is durable on the standby's disk.
+    /// End of the WAL that is durable on the standby's disk.
     pub flushed: Lsn,
-    /// The standby has replayed it; `0/0` if it does not replay.
+    /// End of the WAL that the standby has replayed; `0/0` if it does not replay.
     pub applied: Lsn,
-    /// Bytes of WAL sent, repeated ones included.
+    /// Bytes of WAL sent, including those sent again.
     pub bytes: u64,
-    /// When its stream began.
+    /// When the newest stream began.
     pub began: Micros,
-    /// When it first said that it has the recording's end.
+    /// When the standby first reported that it has the recording's end.
     pub reached_end: Option<Micros>,
 }
 
 impl SessionStatus {
-    /// The standby has replayed all WAL before `lsn`. A receiver that does not replay, such
-    /// as pg_receivewal, is judged by what it has written.
+    /// True if the standby has replayed all WAL before `lsn`. Of a receiver that does not replay,
+    /// such as pg_receivewal, the written WAL counts.
     pub fn has(&self, lsn: Lsn) -> bool {
         match u64::from(self.applied) {
             0 => self.written >= lsn,
@@ -72,28 +72,27 @@ impl SessionStatus {
 /// The state of a play.
 #[derive(Debug, Clone)]
 pub struct PlayerStatus {
-    /// WAL before this may be sent.
+    /// WAL up to here may be sent.
     pub published: Lsn,
     /// Where the play began; None while it waits for standbys.
     pub origin: Option<Lsn>,
-    /// When it began.
     pub began: Option<Micros>,
-    /// The recording's end.
     pub end: Lsn,
     /// Sessions that stream or have streamed, oldest first; only the newest are kept.
     pub sessions: Vec<SessionStatus>,
-    /// What people should know, oldest first; only the newest are kept.
+    /// Messages for people, oldest first; only the newest are kept.
     pub notices: Vec<String>,
 }
 
 impl PlayerStatus {
-    /// True when somebody has streamed to the end and nobody who still wants WAL lacks it.
-    /// A standby that was lost is waited for, one that said that it leaves is not.
+    /// True if at least one standby has the recording's end and no other standby is still
+    /// expected to reach it: not one that streams, and not one whose connection was lost, since it
+    /// may return. One that has left is not waited for.
     pub fn is_done(&self) -> bool {
         let mut newest: BTreeMap<&str, Vec<&SessionStatus>> = BTreeMap::new();
         for session in &self.sessions {
             let same = newest.entry(&session.application_name).or_default();
-            // Two standbys may have one name: only a session that is over is replaced.
+            // Two standbys may have the same name, so a session that still streams is kept.
             same.retain(|before| matches!(before.state, State::Streaming));
             same.push(session);
         }
@@ -104,7 +103,8 @@ impl PlayerStatus {
         all().any(|session| session.has(self.end)) && !all().any(|session| wants(&session))
     }
 
-    /// Seconds from the start of the play until a session had the end.
+    /// Seconds until a session had the recording's end, from the start of the play or of the
+    /// session's stream, whichever was later.
     pub fn seconds(&self, session: &SessionStatus) -> Option<f64> {
         let from = session.began.max(self.began?);
         Some(session.reached_end?.seconds_since(from))

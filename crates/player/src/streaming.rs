@@ -1,7 +1,7 @@
-//! The copy of one stream: WAL out, status in.
+//! One stream: WAL goes out, status messages come in.
 //!
-//! The session's own thread sends; a second one listens, so that a standby that stops
-//! reading still tells how far it is. Neither looks into the WAL.
+//! The session's own thread sends. A second thread reads, so that the positions of a standby
+//! that has stopped receiving are still read. Neither thread parses the WAL.
 
 use std::io::{self, Write};
 use std::sync::atomic::Ordering;
@@ -22,16 +22,17 @@ use super::player::Shared;
 use super::segment::{PAGE, SegmentReader};
 use super::session::{Session, TIMEOUT};
 
-/// Bytes of a message before its WAL.
+/// Bytes of a message before the WAL in it.
 const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;
 
-/// How long at most nothing is sent: well below a standby's `wal_receiver_timeout`.
+/// A keepalive is sent after this time without a message. It is well below a standby's
+/// `wal_receiver_timeout`.
 const KEEPALIVE: Duration = Duration::from_secs(10);
 
-/// How often a standby that has all WAL is asked whether it has replayed it.
+/// How often a standby that was sent all WAL is asked how far it has replayed.
 const ASK_AT_END: Duration = Duration::from_millis(200);
 
-/// Streams until the standby ends it. An error is the end of the connection.
+/// Streams until the standby or the player ends it. After an error the connection is closed.
 pub(crate) fn stream(
     shared: &Shared,
     session: &Session,
@@ -48,19 +49,19 @@ pub(crate) fn stream(
         });
         let sent = Sender::new(shared, session, outgoing).run();
         if sent.is_err() {
-            // Or the listener would wait on.
+            // Otherwise the listener would wait for the standby's next message.
             outgoing.stream.close();
         }
         let heard = listener
             .join()
             .unwrap_or_else(|_| Err(io::ErrorKind::Other.into()));
-        // What the standby did explains why sending failed, not the other way round.
+        // If both have failed, return the listener's error: it explains why sending failed.
         heard.and(sent)?;
         outgoing.send(&Backend::CopyDone)
     })
 }
 
-/// Hears the standby until it ends its side; an error when it is gone.
+/// Reads the standby's messages until it ends its side. An error if the connection is gone.
 fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Result<()> {
     let end = shared.recording.end();
     loop {
@@ -77,7 +78,7 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
                         shared.publisher.wake();
                     }
                 }
-                // A recording cannot keep rows for a standby's queries.
+                // Hot standby feedback has no effect: the recorded WAL cannot change.
                 FromStandby::Feedback(_) => {
                     session.heard.store(Micros::now().0, Ordering::Relaxed);
                 }
@@ -97,18 +98,17 @@ fn listen(shared: &Shared, session: &Session, incoming: &mut Incoming) -> io::Re
     }
 }
 
-/// The sending half.
 struct Sender<'a> {
     shared: &'a Shared,
     session: &'a Session,
     outgoing: &'a mut Outgoing,
     reader: SegmentReader,
-    /// One message: head and WAL.
+    /// Buffer for one message: its head and its WAL.
     message: Vec<u8>,
     sent: Lsn,
-    /// When something was sent last.
+    /// When the last message was sent.
     spoke: Instant,
-    /// When the standby was asked for an answer last.
+    /// When the standby was last asked for a reply.
     asked: Instant,
 }
 
@@ -147,8 +147,8 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Sends the next piece of WAL: up to 128 kB of one segment, cut at a page boundary if
-    /// more is published, as records may be split only there.
+    /// Sends the next piece of WAL: up to 128 kB of one segment. If more WAL is published, the
+    /// piece ends at a page boundary, since records may be split only there.
     fn piece(&mut self, published: Lsn) -> io::Result<()> {
         let start = u64::from(self.sent);
         let size = self.shared.recording.segment_size();
@@ -178,7 +178,8 @@ impl<'a> Sender<'a> {
         Ok(())
     }
 
-    /// Signs of life while there is nothing to send, and questions where an answer is due.
+    /// Called while there is no WAL to send: sends keepalives, asks for a reply when one is due,
+    /// and fails if the standby has been silent for [`TIMEOUT`].
     fn when_idle(&mut self) -> io::Result<()> {
         let end = self.shared.recording.end();
         let all_sent = self.sent >= end;
@@ -214,7 +215,7 @@ impl<'a> Sender<'a> {
 }
 
 fn put_head(head: &mut [u8], length: usize, data: [u8; XLOG_DATA_HEADER]) {
-    // A message is far below 4 GB. Its length counts itself.
+    // A message is far below 4 GB. Its length field counts itself.
     let counted = u32::try_from(4 + XLOG_DATA_HEADER + length).unwrap_or(u32::MAX);
     let bytes = [b'd'].into_iter().chain(counted.to_be_bytes()).chain(data);
     for (place, byte) in head.iter_mut().zip(bytes) {

@@ -18,11 +18,8 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 pub struct Known {
     /// The slot on the primary.
     pub slot: String,
-    /// Its plugin.
     pub plugin: String,
-    /// Its database.
     pub database: String,
-    /// The cluster.
     pub system: SystemId,
     /// The timeline that the end of the log was received on.
     pub timeline: Timeline,

@@ -12,66 +12,38 @@ pub enum RelayError {
     /// A file or folder of the spool.
     #[error("{what} {}: {source}", path.display())]
     File {
-        /// What was tried.
         what: &'static str,
-        /// On which file.
         path: PathBuf,
-        /// What the operating system says.
         source: std::io::Error,
     },
     /// A file of the spool that does not say what it should.
     #[error("{} is damaged: {why}", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// What is wrong with it.
-        why: String,
-    },
+    Damaged { path: PathBuf, why: String },
     /// Another relay works in the same spool.
     #[error("spool {} is in use by another relay: give each relay a folder of its own", .0.display())]
     SpoolInUse(PathBuf),
     /// The primary cannot be reached or refuses.
     #[error(transparent)]
     Upstream(#[from] ClientError),
-    /// The log of a group.
     #[error("log of group {group}: {source}")]
-    Log {
-        /// The group.
-        group: String,
-        /// What happened.
-        source: LogError,
-    },
+    Log { group: String, source: LogError },
     /// What the disk holds of a group's log is not known any more.
     #[error(
         "the relay has ended because the spool of group {group} cannot be written: {why}; once \
          it is started again it receives what was not durable again, but look at the disk first"
     )]
-    Poisoned {
-        /// The group.
-        group: String,
-        /// What happened.
-        why: String,
-    },
+    Poisoned { group: String, why: String },
     /// The stream of the primary makes no sense.
     #[error("stream of group {group}: {why}")]
-    Stream {
-        /// The group.
-        group: String,
-        /// What is wrong with it.
-        why: String,
-    },
+    Stream { group: String, why: String },
     /// Going on would lose transactions, or deliver some that the primary never kept.
     #[error("{0}")]
     Gap(String),
-    /// Something cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
         address: String,
-        /// What the operating system says.
         source: std::io::Error,
     },
-    /// Certificate or key.
     #[error("{0}")]
     Tls(String),
 }

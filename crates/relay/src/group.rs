@@ -22,8 +22,9 @@ use crate::config::{OnSpoolLimit, Plugin, SLOT_PREFIX};
 use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::lock::lock;
-use crate::log::{FileStorage, Limits, Log, LogError};
+use crate::log::{FileStorage, Folder, Limits, Log, LogError};
 use crate::primary::Primary;
+use crate::retention;
 use crate::slots::{self, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 
@@ -42,7 +43,6 @@ const FOLDER: &str = "groups";
 /// What subscribers must agree on to share a group.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct GroupKey {
-    /// Database that is decoded.
     pub database: String,
     /// Publications, sorted, each once.
     pub publications: Vec<String>,
@@ -71,7 +71,7 @@ impl GroupKey {
         }
     }
 
-    /// A name for a group that nobody named: the same for the same key.
+    /// A name for a group that was not given one: the same for the same key.
     pub fn automatic_name(&self) -> String {
         let text = format!("{self:?}");
         format!("auto_{:08x}", crc32c::crc32c(text.as_bytes()))
@@ -181,13 +181,9 @@ const FAILOVER_SLOTS: u32 = 170_000;
 /// What a group needs of the relay.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
-    /// The spool.
     pub spool: PathBuf,
-    /// The primary.
     pub primary: Arc<Primary>,
-    /// The slots.
     pub slots: Arc<SlotBook>,
-    /// Limits.
     pub policy: InForce,
     /// Slots on the primary are to be failover slots where it has them.
     pub failover: bool,
@@ -344,7 +340,6 @@ impl Group {
             .map_err(|source| slots::file("cannot remove", self.folder.clone(), source))
     }
 
-    /// Its name.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -354,7 +349,7 @@ impl Group {
         &self.key
     }
 
-    /// Its slot on the primary.
+    /// The name of its slot on the primary.
     pub fn upstream_slot(&self) -> &str {
         &self.upstream_slot
     }
@@ -364,12 +359,10 @@ impl Group {
         self.start
     }
 
-    /// Its folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Its log.
     pub fn log(&self) -> &Arc<Log<FileStorage>> {
         &self.log
     }
@@ -387,7 +380,6 @@ impl Group {
             .connect_to_stream(&key.database, &key.encoding)?)
     }
 
-    /// Options of `START_REPLICATION`.
     pub fn stream_options(&self, server_version: u32) -> Vec<(&'static str, String)> {
         let key = &self.key;
         let yes = || "true".to_owned();
@@ -492,7 +484,7 @@ impl Group {
 
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
-        // Whoever met it first says more than that it was so.
+        // "Poisoned" only says that an earlier error was; that one was told already.
         if let RelayError::Log { source, .. } = why {
             if !matches!(source, LogError::Poisoned) {
                 self.check_log(source);
@@ -555,13 +547,7 @@ impl Group {
 
     /// Removes segments that no slot needs any more; bytes removed.
     pub fn retain(&self) -> Result<u64> {
-        let needed = self.slots.saved(&self.name).unwrap_or(self.log.durable());
-        self.log
-            .retain(needed.min(self.log.durable()))
-            .map_err(|source| RelayError::Log {
-                group: self.name.clone(),
-                source,
-            })
+        retention::retain(&self.name, &self.log, &self.slots)
     }
 
     /// Has the log keep to the policy in force.
@@ -574,28 +560,10 @@ impl Group {
     /// Tries to make room in a spool that is full; true if some was made. Drops the
     /// slowest slot where the operator has chosen that.
     pub fn make_room(&self) -> Result<bool> {
-        self.slots.save_if_moved()?;
-        if self.retain()? > 0 {
-            return Ok(true);
-        }
-        if self.policy.get().on_limit != OnSpoolLimit::DropSlowest {
-            return Ok(false);
-        }
-        let Some(slot) = self.slots.slowest(&self.name) else {
-            return Ok(false);
-        };
-        error!(
-            group = self.name,
-            slot = slot.name,
-            confirmed = %slot.confirmed(),
-            "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
-        );
-        self.slots.remove(&slot.name)?;
-        slot.end();
-        Ok(self.retain()? > 0)
+        let on_limit = self.policy.get().on_limit;
+        retention::make_room(&self.name, &self.log, &self.slots, on_limit)
     }
 
-    /// Its row.
     pub fn stat(&self) -> GroupStat {
         let phase = self.phase.borrow().clone();
         let limits = self.log.limits();
@@ -701,7 +669,8 @@ fn write(folder: &Path, kept: &Kept) -> Result<()> {
         path: folder.join(FILE),
         why: error.to_string(),
     })?;
-    slots::replace(folder, FILE, &slots::checked(&json))
+    slots::replace(&Folder::new(folder), FILE, &slots::checked(&json))
+        .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
 }
 
 /// A folder that only we can enter.

@@ -20,6 +20,8 @@
 //! | [`log`] | the stream: cache in memory, spool on disk, readers |
 //! | [`error`] | what can go wrong in a relay as a whole |
 //! | [`slots`] | who reads, and how far each has confirmed |
+//! | [`retention`] | what of a log may be removed, and how room is made |
+//! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | whether a primary's slot continues what the log has |
 //! | [`group`] | one upstream slot and the log it fills |
@@ -45,6 +47,7 @@
     )
 )]
 
+pub mod adoption;
 mod clock;
 pub mod config;
 pub mod console;
@@ -61,6 +64,7 @@ pub mod metrics;
 pub mod primary;
 pub mod receive;
 pub mod relay;
+pub mod retention;
 pub mod run;
 pub mod send;
 pub mod serve;

@@ -248,7 +248,6 @@ pub fn health(snapshot: &Snapshot) -> (bool, String) {
     (healthy, format!("{body}\n"))
 }
 
-/// The two pages.
 fn router(source: Arc<dyn Source>) -> Router {
     Router::new()
         .route("/metrics", get(metrics_page))

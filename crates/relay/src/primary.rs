@@ -12,7 +12,6 @@ const APPLICATION_NAME: &str = "lockstep relay";
 /// shared only with sessions whose reported settings are the same.
 const AS_SUBSCRIBERS: &str = "-c datestyle=ISO -c intervalstyle=postgres -c extra_float_digits=3";
 
-/// The primary.
 #[derive(Debug)]
 pub struct Primary {
     conninfo: Conninfo,
@@ -72,12 +71,12 @@ impl Primary {
         Ok(upstream)
     }
 
-    /// Finds out where it is.
+    /// Finds out where the primary is.
     pub fn look(&self) -> Result<(), ClientError> {
         self.connect(&self.database).map(drop)
     }
 
-    /// Where it is, as last connected to; None while nobody knows.
+    /// Where the primary is, as last connected to; None while that is not known.
     pub fn known(&self) -> Option<Server> {
         let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
         known.clone()

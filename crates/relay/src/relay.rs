@@ -6,10 +6,12 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
+use lockstep_client::{ClientError, Connection};
 use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
+use crate::adoption::{self, Action, Adoption, Drop, Event};
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
@@ -20,11 +22,11 @@ use crate::primary::Primary;
 use crate::receive::thread::Receiving;
 use crate::serve::Terms;
 use crate::session::Facts;
-use crate::slots::{self, SlotBook};
+use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
 use crate::terms;
 
-/// How often slots are saved and segments removed that nobody needs.
+/// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
 
 /// How often a configured group that could not be made is tried again.
@@ -33,7 +35,7 @@ const MAKE_AGAIN: Duration = Duration::from_secs(5);
 /// How often the primary is looked for while no group is connected to it.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
 
-/// A group that nobody configured is removed once no slot has used it for so long.
+/// A group that is not configured is removed once no slot has used it for this time.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
@@ -52,7 +54,6 @@ struct Running {
     unused_since: Option<Instant>,
 }
 
-/// A relay.
 #[derive(Debug)]
 pub struct Relay {
     around: Surroundings,
@@ -123,12 +124,10 @@ impl Relay {
         Ok(group)
     }
 
-    /// The slots.
     pub fn slots(&self) -> &SlotBook {
         &self.around.slots
     }
 
-    /// The primary.
     pub fn primary(&self) -> &Primary {
         &self.around.primary
     }
@@ -153,7 +152,6 @@ impl Relay {
         self.config().auto_groups
     }
 
-    /// The configuration in force.
     pub fn config(&self) -> Config {
         let config = self.config.read();
         config.unwrap_or_else(PoisonError::into_inner).clone()
@@ -164,7 +162,6 @@ impl Relay {
         self.terms.subscribe()
     }
 
-    /// The group with this name.
     pub fn group(&self, name: &str) -> Option<Arc<Group>> {
         let groups = lock(&self.groups);
         groups.get(name).map(|running| running.group.clone())
@@ -205,7 +202,6 @@ impl Relay {
         self.feed(group)
     }
 
-    /// A session has begun.
     pub fn opened(&self, facts: &Facts) {
         let client = ClientStat {
             id: facts.id,
@@ -221,7 +217,6 @@ impl Relay {
         lock(&self.clients).insert(facts.id, client);
     }
 
-    /// A session has ended.
     pub fn closed(&self, id: u64) {
         lock(&self.clients).remove(&id);
     }
@@ -274,16 +269,28 @@ impl Relay {
             if !slot.is_adopting() || !self.is_connected() {
                 continue;
             }
-            let finish = || -> Result<()> {
-                let mut upstream = self.primary().connect(&slot.database)?;
-                if upstream.slot(&slot.name)?.is_some() {
-                    upstream.drop_slot(&slot.name)?;
-                }
-                self.slots().adopted(&slot)
-            };
-            if let Err(failed) = finish() {
+            if let Err(failed) = self.finish_adoption(&slot) {
                 warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
             }
+        }
+    }
+
+    fn finish_adoption(&self, slot: &Slot) -> Result<()> {
+        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut adoption = Adoption::resume();
+        loop {
+            let event = match adoption.poll() {
+                Action::DropAtPrimary => match upstream.slot(&slot.name)? {
+                    Some(_) => drop_at_primary(&mut upstream, &slot.name),
+                    None => Event::Done,
+                },
+                Action::Settle => {
+                    self.slots().adopted(slot)?;
+                    Event::Done
+                }
+                _ => return Ok(()),
+            };
+            adoption.handle(event);
         }
     }
 
@@ -330,7 +337,7 @@ impl Relay {
         }
     }
 
-    /// Removes groups that nobody configured and nobody uses.
+    /// Removes groups that are not configured and that no slot uses.
     fn forget_unused(&self) {
         let configured = self.config().groups;
         let mut unused = Vec::new();
@@ -443,13 +450,10 @@ impl Source for Relay {
             )
         };
         let slot = self.slots().get(name).ok_or_else(missing)?;
-        if let Some(active) = slot.active() {
+        if let Drop::InUse(pid) = adoption::drop_slot(slot.active(), &slot.route()) {
             return Err((
                 "55006",
-                format!(
-                    "replication slot \"{name}\" is active for PID {}",
-                    active.pid
-                ),
+                format!("replication slot \"{name}\" is active for PID {pid}"),
             ));
         }
         match self.slots().remove(name) {
@@ -492,6 +496,31 @@ impl Source for Relay {
 
     fn admin_role(&self) -> Option<String> {
         self.config().admin_role
+    }
+}
+
+/// Has the primary drop a slot, and says what came of it.
+pub(crate) fn drop_at_primary(upstream: &mut Connection, slot: &str) -> Event {
+    match upstream.drop_slot(slot) {
+        Ok(()) => Event::Done,
+        Err(error) if may_have_been_done(&error) => {
+            warn!(slot, %error, "the primary has not said whether it dropped the slot");
+            Event::NoAnswer
+        }
+        Err(error) => {
+            warn!(slot, %error, "the primary keeps the slot");
+            Event::Refused
+        }
+    }
+}
+
+/// Whether the server may have done what it was asked: it has not said that it did not, or
+/// it ended the session meanwhile.
+fn may_have_been_done(error: &ClientError) -> bool {
+    match error {
+        ClientError::Lost(_) | ClientError::TimedOut { .. } | ClientError::Protocol(_) => true,
+        ClientError::Refused(refusal) => refusal.sqlstate.starts_with("57P"),
+        _ => false,
     }
 }
 

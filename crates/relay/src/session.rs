@@ -18,9 +18,7 @@ pub struct Facts {
     pub id: u64,
     /// The primary's process for it, as its cancel key says: what a client sees as its pid.
     pub pid: u32,
-    /// Role.
     pub user: String,
-    /// Database.
     pub database: String,
     /// `application_name`, or nothing.
     pub application_name: String,
@@ -45,9 +43,7 @@ pub enum Decision<S> {
 
 /// The client's side of a session, decrypted.
 pub struct Client {
-    /// What it sends.
     pub reader: Box<dyn AsyncRead + Send + Unpin>,
-    /// What it is sent.
     pub writer: Box<dyn AsyncWrite + Send + Unpin>,
 }
 
@@ -86,6 +82,5 @@ pub trait SlotCommands: Send + Sync + 'static {
     /// A session has begun (after authentication).
     fn opened(&self, facts: &Facts);
 
-    /// A session has ended.
     fn closed(&self, facts: &Facts);
 }

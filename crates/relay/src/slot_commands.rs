@@ -26,17 +26,18 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::ClientError;
+use lockstep_client::{ClientError, Connection};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
-use tracing::{info, warn};
+use tracing::info;
 
+use crate::adoption::{self, Action, Adoption, Drop, Event, Verdict};
 use crate::clock;
 use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
-use crate::relay::Relay;
+use crate::relay::{Relay, drop_at_primary};
 use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, SlotCommands};
 use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
@@ -235,16 +236,18 @@ impl Sessions {
             return Decision::Pass;
         };
         let until = tokio::time::Instant::now() + LONGEST_WAIT;
-        while let Some(active) = slot.active() {
-            if !wait || tokio::time::Instant::now() >= until {
-                return error(in_use(name, active.pid));
+        let decision = loop {
+            match adoption::drop_slot(slot.active(), &slot.route()) {
+                Drop::InUse(pid) if !wait || tokio::time::Instant::now() >= until => {
+                    return error(in_use(name, pid));
+                }
+                Drop::InUse(_) => tokio::time::sleep(LOOK_EVERY).await,
+                decision => break decision,
             }
-            tokio::time::sleep(LOOK_EVERY).await;
-        }
-        let copied = slot.route().next.is_some_and(|next| next.group == PRIMARY);
+        };
         match relay.slots().remove(name) {
             // The copy that it would have gone back to has to go too.
-            Ok(_) if copied => Decision::Pass,
+            Ok(_) if decision == Drop::RemoveAndPass => Decision::Pass,
             Ok(_) => {
                 info!(slot = name, "dropped");
                 slot.end();
@@ -341,7 +344,7 @@ impl Relay {
         start: Lsn,
     ) -> Sending {
         Sending {
-            from: in_use.slot().confirmed().max(start),
+            from: adoption::first_key(in_use.slot().confirmed(), start),
             in_use,
             group,
             next,
@@ -444,25 +447,13 @@ impl Relay {
             return pass("another DateStyle or IntervalStyle");
         }
         let mut upstream = self.primary().connect(&facts.database)?;
-        let Some(found) = upstream.slot(name)? else {
-            return pass("the primary has no such slot");
+        let found = upstream.slot(name)?;
+        let failover = self.config().failover;
+        let confirmed = match adoption::verdict(found.as_ref(), &facts.database, failover) {
+            Verdict::Adopt(confirmed) => confirmed,
+            Verdict::Pass(why) => return pass(why),
+            Verdict::InUse(pid) => return Err(in_use(name, pid).into()),
         };
-        if found.plugin.as_deref() != Some("pgoutput")
-            || found.database.as_ref() != Some(&facts.database)
-        {
-            return pass("a slot of another plugin or database");
-        }
-        if found.temporary || found.invalidation.is_some() {
-            return pass("a slot that is temporary or was invalidated");
-        }
-        if let Some(pid) = found.active_pid {
-            // As a server: a subscription that has moved here comes again, and may find that
-            // its old session has ended meanwhile. Passed through it would stay so.
-            return Err(in_use(name, pid).into());
-        }
-        if found.failover && !self.config().failover {
-            return pass("a failover slot, and failover is off in the configuration");
-        }
         let group = match self.group_for(&key) {
             Some(group) => group,
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
@@ -471,34 +462,72 @@ impl Relay {
         if let Phase::Failed(_) = *group.phase().borrow() {
             return pass("its group cannot go on");
         }
-        if group.start().max(group.log().oldest()) > found.confirmed {
-            return pass("the slot is behind the beginning of its group");
+        // Looked at again once nothing can be removed any more.
+        if !adoption::reaches(group.start(), group.log().oldest(), confirmed) {
+            return pass(adoption::BEHIND);
         }
-        let route = Route {
-            group: group.name().to_owned(),
-            next: None,
+        let taken = self.take_over(&mut upstream, name, &group, confirmed)?;
+        let slot = match taken {
+            Ok(slot) => slot,
+            Err(why) => return pass(why),
         };
-        let now = clock::unix_micros();
-        let added = self
-            .slots()
-            .add(name, &facts.database, route, found.confirmed, now)?;
-        let Some(slot) = added else {
-            return pass("the relay has as many slots as it can");
-        };
-        if let Err(failed) = upstream.drop_slot(name) {
-            warn!(slot = name, error = %failed, "the primary keeps the slot");
-            self.slots().remove(name)?;
-            return pass("the primary keeps the slot");
-        }
-        self.slots().adopted(&slot)?;
-        info!(slot = name, group = group.name(), at = %found.confirmed, "adopted");
+        info!(slot = name, group = group.name(), at = %confirmed, "adopted");
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(name, active.pid))?;
         Ok(self.streaming(in_use, group, None, request.start))
     }
 
-    /// Makes a group nobody configured.
+    /// From the primary's slots to the relay's, as the adoption decides; or why the primary
+    /// keeps it.
+    fn take_over(
+        &self,
+        upstream: &mut Connection,
+        name: &str,
+        group: &Group,
+        confirmed: Lsn,
+    ) -> Result<Result<Arc<Slot>, &'static str>, RelayError> {
+        let book = self.slots();
+        let mut adoption = Adoption::begin();
+        let mut slot = None;
+        loop {
+            let event = match (adoption.poll(), &slot) {
+                (Action::Add, _) => {
+                    let route = Route {
+                        group: group.name().to_owned(),
+                        next: None,
+                    };
+                    let (database, now) = (&group.key().database, clock::unix_micros());
+                    slot = book.add(name, database, route, confirmed, now)?;
+                    match slot {
+                        Some(_) => Event::Done,
+                        None => Event::NoPlace,
+                    }
+                }
+                (Action::Check, _) => {
+                    match adoption::reaches(group.start(), group.log().oldest(), confirmed) {
+                        true => Event::Done,
+                        false => Event::TooLate,
+                    }
+                }
+                (Action::DropAtPrimary, _) => drop_at_primary(upstream, name),
+                (Action::Settle, Some(slot)) => {
+                    book.adopted(slot)?;
+                    Event::Done
+                }
+                (Action::TakeBack, _) => {
+                    book.remove(name)?;
+                    Event::Done
+                }
+                (Action::Serve, Some(slot)) => return Ok(Ok(slot.clone())),
+                (Action::Pass(why), _) => return Ok(Err(why)),
+                (Action::Settle | Action::Serve, None) => return Ok(Err("it was never added")),
+            };
+            adoption.handle(event);
+        }
+    }
+
+    /// Makes a group that is not configured.
     fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
         self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
     }

@@ -13,9 +13,7 @@
 //! is in the file ([`SlotBook::saved`]).
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -26,6 +24,7 @@ use tokio::sync::watch;
 
 use crate::error::{RelayError, Result};
 use crate::lock::lock;
+use crate::log::{Folder, SpoolFile, Storage};
 use crate::stats::{BLOCK, SlotStat};
 
 /// Most slots that a relay keeps.
@@ -49,7 +48,6 @@ pub struct Switch {
 /// Which groups a slot reads.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Route {
-    /// The group.
     pub group: String,
     /// The group after it, if the subscription was altered and has not got there yet.
     pub next: Option<Switch>,
@@ -69,7 +67,6 @@ pub struct Active {
 pub struct Slot {
     /// Its name, unique in the relay.
     pub name: String,
-    /// Its database.
     pub database: String,
     /// The primary may still have a slot of this name that was adopted.
     adopting: AtomicBool,
@@ -125,7 +122,7 @@ impl Slot {
         }
     }
 
-    /// Which groups it reads.
+    /// Which groups the slot reads.
     pub fn route(&self) -> Route {
         lock(&self.route).clone()
     }
@@ -135,7 +132,7 @@ impl Slot {
         self.adopting.load(Ordering::Acquire)
     }
 
-    /// What its subscriber has confirmed.
+    /// The position that the subscriber has confirmed.
     pub fn confirmed(&self) -> Lsn {
         self.confirmed.load(Ordering::Acquire).into()
     }
@@ -185,7 +182,7 @@ impl Slot {
         self.ended.subscribe()
     }
 
-    /// Who uses it.
+    /// The session that uses the slot.
     pub fn active(&self) -> Option<Active> {
         *lock(&self.active)
     }
@@ -203,7 +200,6 @@ impl Slot {
         }
     }
 
-    /// Its row.
     pub fn stat(&self) -> SlotStat {
         let confirmed = self.confirmed();
         // What was confirmed is beyond doubt, also while nobody is connected.
@@ -249,7 +245,6 @@ impl Slot {
 pub struct InUse(Arc<Slot>);
 
 impl InUse {
-    /// The slot.
     pub fn slot(&self) -> &Arc<Slot> {
         &self.0
     }
@@ -261,10 +256,11 @@ impl Drop for InUse {
     }
 }
 
-/// All slots.
 #[derive(Debug)]
-pub struct SlotBook {
-    folder: PathBuf,
+pub struct SlotBook<S: Storage = Folder> {
+    storage: S,
+    /// The file, for errors.
+    path: PathBuf,
     slots: Mutex<BTreeMap<String, Arc<Slot>>>,
     /// Held while the file is written: an older state must not replace a newer one.
     writing: Mutex<()>,
@@ -273,10 +269,20 @@ pub struct SlotBook {
 impl SlotBook {
     /// Reads the book in a spool; there is none yet in a new one.
     pub fn open(folder: &Path, now_unix_us: i64) -> Result<Self> {
-        let path = folder.join(FILE);
-        let kept = match fs::read_to_string(&path) {
-            Ok(text) => parse(&text).map_err(|why| RelayError::Damaged { path, why })?,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Vec::new(),
+        Self::read(Folder::new(folder), folder.join(FILE), now_unix_us)
+    }
+}
+
+impl<S: Storage> SlotBook<S> {
+    /// Reads the book in a storage; there is none yet in a new one. Errors call its file
+    /// `path`.
+    pub fn read(storage: S, path: PathBuf, now_unix_us: i64) -> Result<Self> {
+        let kept = match read_text(&storage, FILE) {
+            Ok(text) => parse(&text).map_err(|why| RelayError::Damaged {
+                path: path.clone(),
+                why,
+            })?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
             Err(source) => return Err(file("cannot read", path, source)),
         };
         let slots = kept
@@ -288,13 +294,13 @@ impl SlotBook {
             })
             .collect();
         Ok(Self {
-            folder: folder.to_owned(),
+            storage,
+            path,
             slots: Mutex::new(slots),
             writing: Mutex::new(()),
         })
     }
 
-    /// The slot with this name.
     pub fn get(&self, name: &str) -> Option<Arc<Slot>> {
         lock(&self.slots).get(name).cloned()
     }
@@ -390,16 +396,16 @@ impl SlotBook {
         }
     }
 
-    /// Writes the file.
     pub fn save(&self) -> Result<()> {
         let _writing = lock(&self.writing);
         let slots = self.all();
         let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(|slot| slot.keep()).unzip();
         let json = serde_json::to_string_pretty(&kept).map_err(|error| RelayError::Damaged {
-            path: self.folder.join(FILE),
+            path: self.path.clone(),
             why: error.to_string(),
         })?;
-        replace(&self.folder, FILE, &checked(&json))?;
+        replace(&self.storage, FILE, &checked(&json))
+            .map_err(|source| file("cannot write", self.path.clone(), source))?;
         for (slot, confirmed) in slots.iter().zip(positions) {
             slot.saved.store(confirmed.into(), Ordering::Release);
         }
@@ -446,22 +452,21 @@ fn parse(text: &str) -> Result<Vec<(Kept, Route, Lsn)>, String> {
 }
 
 /// Replaces a file as a whole: afterwards it is durable, before that the old one is.
-pub(crate) fn replace(folder: &Path, name: &str, content: &str) -> Result<()> {
-    let path = folder.join(name);
-    let beside = folder.join(format!("{name}.new"));
-    let write = || -> std::io::Result<()> {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(0o600)
-            .open(&beside)?;
-        file.write_all(content.as_bytes())?;
-        file.sync_all()?;
-        fs::rename(&beside, &path)?;
-        File::open(folder)?.sync_all()
-    };
-    write().map_err(|source| file("cannot write", path, source))
+pub(crate) fn replace<S: Storage>(storage: &S, name: &str, content: &str) -> io::Result<()> {
+    let beside = format!("{name}.new");
+    let file = storage.create(&beside)?;
+    file.write_at(0, content.as_bytes())?;
+    file.sync()?;
+    storage.rename(&beside, name)?;
+    storage.sync()
+}
+
+fn read_text<S: Storage>(storage: &S, name: &str) -> io::Result<String> {
+    let file = storage.open(name)?;
+    let length = usize::try_from(file.length()?).map_err(io::Error::other)?;
+    let mut bytes = vec![0; length];
+    file.read_at(0, &mut bytes)?;
+    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) -> RelayError {
@@ -470,6 +475,8 @@ pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) ->
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn route(group: &str) -> Route {

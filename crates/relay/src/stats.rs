@@ -91,11 +91,9 @@ pub struct Snapshot {
 /// One upstream slot and its log.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct GroupStat {
-    /// The group's name.
     pub name: String,
     /// The slot on the primary.
     pub upstream_slot: String,
-    /// Database that is decoded.
     pub database: String,
     /// Publications, sorted.
     pub publications: Vec<String>,
@@ -125,11 +123,8 @@ pub struct GroupStat {
     /// Oldest position that is in the spool.
     #[serde(serialize_with = "lsn")]
     pub oldest_spooled: Lsn,
-    /// Bytes in memory.
     pub cache_bytes: u64,
-    /// Most bytes in memory.
     pub cache_limit_bytes: u64,
-    /// Bytes on disk.
     pub spool_bytes: u64,
     /// Most bytes on disk; 0 is no limit.
     pub spool_limit_bytes: u64,
@@ -142,11 +137,8 @@ pub struct GroupStat {
 /// One subscriber's slot.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct SlotStat {
-    /// The slot's name.
     pub name: String,
-    /// Its database.
     pub database: String,
-    /// Its group.
     pub group: String,
     /// Process number of the session that uses it, as clients see it.
     pub active_pid: Option<u32>,
@@ -179,18 +171,14 @@ impl SlotStat {
     }
 }
 
-/// One session.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct ClientStat {
     /// The relay's number of it.
     pub id: u64,
     /// Process number as the client sees it.
     pub pid: u32,
-    /// Role.
     pub user: String,
-    /// Database.
     pub database: String,
-    /// `application_name`.
     pub application_name: String,
     /// Address; empty for a Unix socket.
     pub address: String,

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-/// Longest path of a Unix socket that the kernel takes, without its final zero.
+/// Longest path of a Unix socket that the kernel accepts, in bytes without the final zero.
 const LONGEST_SOCKET: usize = 107;
 
 /// A host and a port.
@@ -11,12 +11,12 @@ const LONGEST_SOCKET: usize = 107;
 pub struct HostPort {
     /// A name or a numeric address, IPv6 without brackets.
     pub host: String,
-    /// The port; 0 takes a free one.
+    /// With 0 the system chooses a free port.
     pub port: u16,
 }
 
 impl HostPort {
-    /// Reads `host:port` or `[IPv6]:port`.
+    /// Parses `host:port` or `[IPv6]:port`.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wrong = || {
             format!(
@@ -50,22 +50,21 @@ impl fmt::Display for HostPort {
     }
 }
 
-/// Where subscribers connect.
+/// An address to listen on.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
-    /// TCP.
     Tcp(HostPort),
-    /// A Unix socket, named as PostgreSQL names its own.
+    /// A Unix socket, named as PostgreSQL names its own, `.s.PGSQL.PORT`.
     Unix {
-        /// The folder; absolute.
+        /// An absolute path.
         folder: PathBuf,
-        /// The port, which is part of the socket's name.
+        /// Part of the socket's name.
         port: u16,
     },
 }
 
 impl Listen {
-    /// Reads `host:port`, or `/folder:port` for a Unix socket.
+    /// Parses `host:port`, or `/folder:port` for a Unix socket.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
             return HostPort::parse(text).map(Self::Tcp);
@@ -107,7 +106,7 @@ impl fmt::Display for Listen {
     }
 }
 
-/// A port in plain digits.
+/// Parses a port. It may hold digits only, no sign.
 fn port_of(text: &str) -> Option<u16> {
     match text.bytes().all(|byte| byte.is_ascii_digit()) {
         true => text.parse().ok(),

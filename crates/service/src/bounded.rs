@@ -1,4 +1,4 @@
-//! Connections over TCP that are limited in number, and in how long they may be silent.
+//! TCP connections with two limits: how many are open, and how long each may be idle.
 
 use std::future::Future;
 use std::io;
@@ -14,10 +14,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
-/// How long a connection may be silent, in both directions.
+/// A connection that has neither sent nor received for this long is closed.
 pub const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A listener that lets only so many in at once.
+/// A listener that limits the number of open connections.
 #[derive(Debug)]
 pub struct Limited {
     listener: TcpListener,
@@ -25,7 +25,7 @@ pub struct Limited {
 }
 
 impl Limited {
-    /// At most `most` connections at once; others wait.
+    /// Accepts at most `most` connections at once; further ones wait to be accepted.
     pub fn new(listener: TcpListener, most: usize) -> Self {
         Self {
             listener,
@@ -39,9 +39,9 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        // Nobody closes it; if so, nothing is limited.
+        // The semaphore is never closed. If it were, connections would not be limited.
         let permit = Arc::clone(&self.free).acquire_owned().await.ok();
-        // Waits for a second when the system has no descriptors left.
+        // `accept` waits for a second when the system has no file descriptors left.
         let (stream, address) = Listener::accept(&mut self.listener).await;
         let guarded = Guarded {
             stream,
@@ -56,17 +56,18 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that ends when nothing moves for [`PATIENCE`].
+/// A connection that fails when nothing has been sent or received for [`PATIENCE`].
 #[derive(Debug)]
 pub struct Guarded {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
-    /// Free again when the connection ends.
+    /// Given back when the connection is dropped.
     _permit: Option<OwnedSemaphorePermit>,
 }
 
 impl Guarded {
-    /// Passes on what is ready; else sees how long nothing has been.
+    /// Passes on a result that is ready and starts the time limit anew. Otherwise fails if the
+    /// limit has passed.
     fn watch<T>(
         &mut self,
         context: &mut Context<'_>,

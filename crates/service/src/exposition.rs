@@ -1,11 +1,11 @@
-//! Prometheus' text format 0.0.4, written piece by piece.
+//! Writes Prometheus' text format 0.0.4.
 
 use std::fmt::Write;
 
-/// Its content type.
+/// Content type of the format.
 pub const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// A text that grows. Samples of a family must follow it.
+/// A text that grows. The samples of a metric family must directly follow its header.
 #[derive(Debug)]
 pub struct Exposition {
     prefix: &'static str,
@@ -13,7 +13,7 @@ pub struct Exposition {
 }
 
 impl Exposition {
-    /// Nothing yet. All names begin with `prefix`.
+    /// An empty text. All names of metrics get `prefix`.
     pub fn new(prefix: &'static str) -> Self {
         Self {
             prefix,
@@ -21,7 +21,7 @@ impl Exposition {
         }
     }
 
-    /// What precedes a family's samples.
+    /// Adds the header (HELP and TYPE) of a metric family.
     pub fn family(&mut self, name: &str, kind: &str, help: &str) {
         let prefix = self.prefix;
         let help = help.replace('\\', "\\\\").replace('\n', "\\n");
@@ -32,7 +32,7 @@ impl Exposition {
         );
     }
 
-    /// One value of the family.
+    /// Adds one sample.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: &str) {
         let labels: Vec<String> = labels
             .iter()
@@ -42,13 +42,12 @@ impl Exposition {
         let _ = writeln!(self.text, "{}{name}{{{labels}}} {value}", self.prefix);
     }
 
-    /// The text.
     pub fn into_text(self) -> String {
         self.text
     }
 }
 
-/// A label's value.
+/// A label's value, escaped.
 fn escaped(text: &str) -> String {
     text.replace('\\', "\\\\")
         .replace('"', "\\\"")

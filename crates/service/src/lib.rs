@@ -1,4 +1,4 @@
-//! What long-running processes share: the relay and `lockstep serve`.
+//! What the two long-running processes, the relay and `lockstep serve`, have in common.
 //!
 //! | module | what |
 //! |---|---|
@@ -25,7 +25,7 @@ pub mod logging;
 pub mod secret;
 pub mod tls;
 
-/// Longest piece of a wrong value in an error.
+/// How much of a wrong value an error shows, in characters.
 const MOST_TEXT: usize = 60;
 
 /// A wrong value as an error shows it: quoted, shortened, on one line.

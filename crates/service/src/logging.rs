@@ -1,4 +1,4 @@
-//! The log of commands that run for long.
+//! The log of long-running commands.
 
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
@@ -11,9 +11,9 @@ use crate::quoted;
 /// How logs are written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogFormat {
-    /// For people, one line an event.
+    /// For people: one line for each event.
     Text,
-    /// For machines, one JSON object an event.
+    /// For machines: one JSON object for each event.
     Json,
 }
 
@@ -35,12 +35,12 @@ impl LogFormat {
     }
 }
 
-/// What is logged: each includes those before it.
+/// What is logged. Each level includes those before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LogLevel {
     /// What failed.
     Error,
-    /// What an operator should look at.
+    /// What an operator should look into.
     Warn,
     /// What changes: groups, slots, sessions that stream.
     Info,
@@ -82,7 +82,7 @@ impl LogLevel {
     }
 }
 
-/// Logs go to standard error. Libraries are heard only about what is wrong.
+/// Starts logging to standard error. Of libraries at most errors and warnings are logged.
 pub fn start(format: LogFormat, level: LogLevel) -> Result<(), TryInitError> {
     let level = match level {
         LogLevel::Error => Level::ERROR,
@@ -94,7 +94,7 @@ pub fn start(format: LogFormat, level: LogLevel) -> Result<(), TryInitError> {
     let ours = LevelFilter::from_level(level);
     let filter = Targets::new()
         .with_default(ours.min(LevelFilter::WARN))
-        // All our crates begin like this.
+        // The names of all our crates begin with this.
         .with_target("lockstep", ours);
     let registry = tracing_subscriber::registry().with(filter);
     let lines = tracing_subscriber::fmt::layer().with_writer(std::io::stderr);

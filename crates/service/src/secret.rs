@@ -1,4 +1,4 @@
-//! Small files, of which some must not be readable by others: keys, passwords.
+//! Reads small files, some of which other users must not be able to read: keys, passwords.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,23 +7,21 @@ use std::path::{Path, PathBuf};
 
 use nix::unistd::geteuid;
 
-/// Largest file that is read, in bytes.
+/// At most this much of a file is read, in bytes.
 const LARGEST_FILE: u64 = 1024 * 1024;
 
 /// Why a file is not used.
 #[derive(Debug, thiserror::Error)]
 pub enum FileError {
-    /// It cannot be read.
+    /// The file cannot be read.
     #[error("cannot read {what} {}: {source}", path.display())]
     Read {
         /// What it is.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why.
         source: std::io::Error,
     },
-    /// Others could read it.
+    /// Other users could read the file.
     #[error(
         "{what} {} has mode {mode:04o} and owner {owner}: it must belong to the user that runs this, with mode 0600 or less, or to root with 0640 or less",
         path.display()
@@ -31,21 +29,19 @@ pub enum FileError {
     Permissions {
         /// What it is.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Its mode.
         mode: u32,
-        /// Its owner's number.
+        /// The owner's user id.
         owner: u32,
     },
 }
 
-/// A file that everybody may read.
+/// Reads a file that every user may read.
 pub fn read(path: &Path, what: &'static str) -> Result<Vec<u8>, FileError> {
     read_if(path, what, |_| Ok(()))
 }
 
-/// A file that others must not be able to read.
+/// Reads a file that other users must not be able to read.
 pub fn read_secret(path: &Path, what: &'static str) -> Result<Vec<u8>, FileError> {
     read_if(path, what, |file| may_hold_secret(path, what, file))
 }
@@ -69,7 +65,7 @@ fn read_if(
     Ok(text)
 }
 
-/// The same rule as PostgreSQL's for keys, for the file that is open.
+/// Checks the open file by PostgreSQL's rule for private keys.
 fn may_hold_secret(path: &Path, what: &'static str, file: &File) -> Result<(), FileError> {
     let about = file.metadata().map_err(|source| FileError::Read {
         what,

@@ -1,4 +1,4 @@
-//! TLS towards clients: certificate and key from files.
+//! TLS for connections from clients: the certificate and key, read from files.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,37 +10,34 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
 use crate::secret::{self, FileError};
 
-/// Why certificate and key cannot be used.
+/// Why a certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file cannot be read, or others could read the key.
     #[error(transparent)]
     File(#[from] FileError),
-    /// A file holds something else.
+    /// A file does not hold what it should.
     #[error("{what} {} cannot be used: {reason}", path.display())]
     Content {
-        /// What it should be.
+        /// What the file should hold.
         what: &'static str,
-        /// The file.
         path: PathBuf,
-        /// Why.
         reason: String,
     },
 }
 
-/// Files for TLS.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
-    /// The certificate and those that lead to its root, as PEM.
+    /// The certificate and its chain up to the root, as PEM.
     pub certificate: PathBuf,
-    /// Its private key, as PEM, without a passphrase.
+    /// The certificate's private key, as PEM, without a passphrase.
     pub key: PathBuf,
 }
 
-/// A certificate and those that lead to its root.
+/// A certificate and its chain up to the root.
 pub type Certificates = Vec<CertificateDer<'static>>;
 
-/// Reads the files; `protocol` is the only one in ALPN.
+/// Reads the files. `protocol` is the only one that ALPN offers.
 pub fn server_config(
     files: &TlsFiles,
     protocol: &[u8],

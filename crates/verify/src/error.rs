@@ -1,4 +1,4 @@
-//! What can go wrong when replay is judged.
+//! What can go wrong in a check of replay.
 
 use lockstep_lab::LabError;
 
@@ -8,7 +8,7 @@ use crate::random::RandomError;
 
 pub type Result<T, E = VerifyError> = std::result::Result<T, E>;
 
-/// Whatever stopped a check before it could judge.
+/// An error that stopped a check before it had a result.
 #[derive(Debug, thiserror::Error)]
 pub enum VerifyError {
     #[error(transparent)]

@@ -1,11 +1,11 @@
-//! What judges replay: equality of pages, random workloads, invariants of snapshots, crashes.
+//! Checks that replay is correct: equal pages, random workloads, invariants of snapshots, crashes.
 //!
 //! | module | what |
 //! |---|---|
-//! | [`oracle`] | equality of two clusters' pages, masked where they may differ |
-//! | [`random`] | SQL workloads that a seed determines |
+//! | [`oracle`] | equality of two clusters' pages, except where they may differ |
+//! | [`random`] | random SQL workloads, each determined by a seed |
 //! | [`invariants`] | readers that check a standby's snapshots while it replays |
-//! | [`crash`] | kills of a server, of one process, of the power |
+//! | [`crash`] | crashes of a server, of one process, and loss of power |
 #![cfg_attr(
     test,
     allow(

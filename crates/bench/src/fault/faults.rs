@@ -7,22 +7,21 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER};
 use lockstep_lab::workload::Workload;
+use lockstep_lag::Cause;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
 use crate::Result;
 
-/// How strongly.
+/// How strong a fault is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Strength {
-    /// Enough to show.
+    /// Just enough to be found.
     Mild,
-    /// Much.
     Strong,
 }
 
 impl Strength {
-    /// Both.
     pub const ALL: [Self; 2] = [Self::Mild, Self::Strong];
 
     fn choose<T>(self, mild: T, strong: T) -> T {
@@ -33,16 +32,14 @@ impl Strength {
     }
 }
 
-/// A way to lag.
+/// A way to make replication lag.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
-    /// Its name, for people and arguments.
     pub name: &'static str,
-    /// The cause to be found, as `lockstep doctor --output json` calls it.
-    pub cause: &'static str,
-    /// Only looks like lag: healthy must be said all the same.
+    cause: Cause,
+    /// It only looks like lag: doctor must call the servers healthy.
     pub is_false: bool,
-    /// Seconds to watch it.
+    /// How many seconds doctor watches.
     pub seconds: u32,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
     missing: fn() -> Option<&'static str>,
@@ -50,7 +47,7 @@ pub struct Fault {
 
 const fn fault(
     name: &'static str,
-    cause: &'static str,
+    cause: Cause,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
 ) -> Fault {
     Fault {
@@ -73,7 +70,7 @@ const fn hurried(mut fault: Fault) -> Fault {
     fault
 }
 
-/// Begins some seconds after it was injected.
+/// A fault that shows only some seconds after it was injected.
 const fn late(mut fault: Fault) -> Fault {
     fault.seconds = 10;
     fault
@@ -84,46 +81,53 @@ const fn only_looks(mut fault: Fault) -> Fault {
     fault
 }
 
-/// All faults.
 pub const FAULTS: &[Fault] = &[
     fault(
         "asynchronous apply commit",
-        "asynchronous_apply_commit",
+        Cause::AsynchronousApplyCommit,
         asynchronous_commit,
     ),
-    fault("paused replay", "replay_paused", paused),
-    fault("recovery conflict", "recovery_conflict", conflict),
-    fault("cleanup lock", "cleanup_lock", cleanup_lock),
-    fault("starved startup", "replay_starved", starved),
+    fault("paused replay", Cause::ReplayPaused, paused),
+    fault("recovery conflict", Cause::RecoveryConflict, conflict),
+    fault("cleanup lock", Cause::CleanupLock, cleanup_lock),
+    fault("starved startup", Cause::ReplayStarved, starved),
     hurried(fault(
         "replay at one core's limit",
-        "replay_at_core_limit",
+        Cause::ReplayAtCoreLimit,
         core_limit,
     )),
     traced(fault(
         "slow storage",
-        "replay_waits_for_storage",
+        Cause::ReplayWaitsForStorage,
         slow_storage,
     )),
     traced(fault(
         "slow walreceiver fsync",
-        "slow_wal_flush",
+        Cause::SlowWalFlush,
         slow_flush,
     )),
-    fault("slow network", "slow_network", slow_network),
-    fault("one slow slot", "slow_consumer", slow_consumer),
-    traced(fault("all slots slow", "slow_decoding", slow_decoding)),
-    late(fault("giant transaction spill", "giant_transaction", giant)),
-    fault("apply blocked by a lock", "apply_blocked", apply_blocked),
+    fault("slow network", Cause::SlowNetwork, slow_network),
+    fault("one slow slot", Cause::SlowConsumer, slow_consumer),
+    traced(fault("all slots slow", Cause::SlowDecoding, slow_decoding)),
+    late(fault(
+        "giant transaction spill",
+        Cause::GiantTransaction,
+        giant,
+    )),
+    fault(
+        "apply blocked by a lock",
+        Cause::ApplyBlocked,
+        apply_blocked,
+    ),
     fault(
         "retained WAL near its limit",
-        "retained_wal_near_limit",
+        Cause::RetainedWalNearLimit,
         retained,
     ),
-    only_looks(fault("idle primary", "idle_primary", idle)),
+    only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
     only_looks(fault(
         "other database's WAL",
-        "other_databases",
+        Cause::OtherDatabases,
         other_database,
     )),
 ];
@@ -134,22 +138,27 @@ impl Fault {
         FAULTS.iter().find(|fault| fault.name == name)
     }
 
-    /// Why it cannot be injected here, if it cannot.
+    /// The cause that doctor must find.
+    pub fn cause(&self) -> Cause {
+        self.cause
+    }
+
+    /// Why the fault cannot be injected on this machine, if it cannot.
     pub fn missing(&self) -> Option<&'static str> {
         (self.missing)()
     }
 
-    /// Puts it upon the servers.
+    /// Begins the fault.
     pub fn inject(&self, lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
         (self.inject)(lab, stage, strength)
     }
 }
 
-/// Rows of about 1 kB into a table that is published.
+/// Inserts rows of about 1 kB into a published table.
 const PUBLISHED: &str =
     "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
-/// The same into one that is not.
+/// Inserts the same rows into a table that is not published.
 const UNPUBLISHED: &str =
     "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
@@ -161,7 +170,7 @@ fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Re
     Ok(())
 }
 
-/// A session that has run something and stays.
+/// Opens a session that runs `sql` and stays, and makes it the culprit.
 fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
     let server = stage.server(which);
     let refused = |error: ClientError| server.refused("refused a statement", &error);
@@ -174,7 +183,7 @@ fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Resu
 
 fn asynchronous_commit(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    // FIRST is a keyword there.
+    // Quoted, as FIRST is a keyword of synchronous_standby_names.
     injected.set(
         stage,
         Which::Primary,
@@ -228,7 +237,7 @@ fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     stage
         .primary
         .execute("DELETE FROM victim WHERE id BETWEEN 10 AND 20")?;
-    // A snapshot counts what runs, so the deletion must be over for it.
+    // The snapshot below must see the deletion as committed.
     stage.standby.catch_up(&stage.primary)?;
     hold(
         stage,
@@ -241,7 +250,7 @@ fn cleanup_lock(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     Ok(injected)
 }
 
-/// A backlog and readers that take the core.
+/// A backlog, and readers that take the core.
 fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     backlog(stage, strength.choose(500_000, 1_000_000))?;
@@ -264,20 +273,20 @@ fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected>
     Ok(injected)
 }
 
-/// A backlog that is replayed from memory, by a process that gets a core whoever else wants it.
+/// A backlog that is replayed from memory, by a startup process that gets a core before all others.
 fn core_limit(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     let startup = stage.process(Which::Standby, "startup", None)?;
     injected.hurried = Some(Hurry::process(lab, startup)?);
-    // Some hundred thousand rows a second are replayed, and nobody may be looking yet in the
-    // first one.
+    // Several hundred thousand rows are replayed each second, and doctor may miss the first
+    // second.
     backlog(stage, strength.choose(3_000_000, 4_000_000))?;
     stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
 
-/// Pauses replay and lets rows of a table with three indexes pile up, in another database so
-/// that nobody decodes them.
+/// Pauses replay and inserts rows into a table with three indexes, in a database without
+/// subscriptions so that walsenders do not decode them.
 fn backlog(stage: &mut Stage, rows: u32) -> Result<()> {
     stage.execute_in(
         OTHER_DATABASE,
@@ -397,7 +406,7 @@ fn apply_blocked(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injec
     Ok(injected)
 }
 
-/// Pieces of WAL written until a slot is near its limit; so many are more than the limit.
+/// Most pieces of WAL written until a slot is near its limit: more than reach the limit.
 const MOST_FILLS: u32 = 50;
 
 fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
@@ -416,8 +425,8 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
             "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
         ))
     };
-    // The subscribers' slots move on with a checkpoint's records, and only the one that nobody
-    // uses stays so far behind.
+    // The subscribers' slots move on with a checkpoint's records; only slot `forgotten` stays
+    // behind.
     fill(70)?;
     stage.primary.execute("CHECKPOINT")?;
     // How much a slot may keep beyond the limit depends on where in a segment it begins.
@@ -438,7 +447,7 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
 
 fn idle(_: &Lab, stage: &mut Stage, _: Strength) -> Result<Injected> {
     stage.calm()?;
-    // Until those who take the age of the last commit for lag would be misled.
+    // Old enough that the age of the last commit would look like lag.
     stage
         .standby
         .await_event("be idle", lockstep_lab::server::PATIENCE, |standby| {
@@ -457,4 +466,34 @@ fn other_database(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inje
         .writers
         .push(Writer::start(&stage.primary, OTHER_DATABASE, sql, pause)?);
     Ok(injected)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Causes that no fault injects. A new cause needs a fault, or a place here.
+    const WITHOUT_FAULT: &[Cause] = &[
+        Cause::ReplayDelayed,
+        Cause::ManySavepoints,
+        Cause::NotStreaming,
+        Cause::ApplyStopped,
+        Cause::SpillToDisk,
+        Cause::UnusedSlot,
+        Cause::RelayNotStreaming,
+        Cause::RelaySpoolNearLimit,
+        Cause::RelayReadsFromDisk,
+        Cause::FeedbackBloat,
+    ];
+
+    #[test]
+    fn every_cause_has_a_fault_or_is_known_to_have_none() {
+        let has_fault = |cause: &Cause| FAULTS.iter().any(|fault| fault.cause() == *cause);
+        let without: Vec<Cause> = Cause::ALL
+            .iter()
+            .filter(|cause| !has_fault(cause))
+            .copied()
+            .collect();
+        assert_eq!(without, WITHOUT_FAULT);
+    }
 }

@@ -1,5 +1,5 @@
-//! A process that gets a core whoever else wants it: as if the machine had one more. For
-//! limits of the process itself on a machine that others use. Needs root.
+//! A process that gets a core before all others, as if the machine had one more. It shows the
+//! limit of the process itself on a machine that other processes use. Needs root.
 
 use lockstep_lab::cluster::Lab;
 
@@ -28,7 +28,7 @@ impl Hurry {
         Ok(hurry)
     }
 
-    /// The kernel accepts one change in a while, so this may be refused and tried again.
+    /// The kernel limits how often this may change, so a refused change is tried again.
     fn group(&self, nice: &str) {
         for _ in 0..20 {
             match std::fs::write(format!("/proc/{}/autogroup", self.pid), nice) {

@@ -1,10 +1,9 @@
-//! Replication that is made to lag, in one known way at a time, so that what finds causes can
-//! be held against them.
+//! Replication that is made to lag in one known way at a time, to test what finds the causes.
 //!
 //! A [`Stage`] is a primary, a standby and two subscribers, with a [`SlowLink`] that can be
-//! narrowed in front of the standby and of the first subscriber. A [`Fault`] is put upon it
-//! with [`Fault::inject`], and taken away with [`Stage::heal`], after which everybody has
-//! caught up again. What cannot be injected here says why.
+//! narrowed in front of the standby and of the first subscriber. [`Fault::inject`] begins a
+//! [`Fault`], and [`Stage::heal`] ends it and waits until all replicas have caught up. A fault
+//! that cannot be injected on this machine says why.
 //!
 //! | module | what |
 //! |---|---|
@@ -12,8 +11,8 @@
 //! | [`faults`] | the faults |
 //! | [`slow_link`] | a connection of limited bandwidth |
 //! | [`slow_calls`] | system calls of one process that take longer |
-//! | [`hurry`] | a process that gets a core whoever else wants it |
-//! | [`writer`] | somebody who writes a little, all the time |
+//! | [`hurry`] | a process that gets a core before all others |
+//! | [`writer`] | a session that writes a little, all the time |
 
 pub mod faults;
 pub mod hurry;

@@ -1,5 +1,5 @@
-//! System calls of one process that take longer: strace stops it after each of them. For
-//! storage that is slow, without a slow disk.
+//! Slow system calls of one process: strace stops the process after each call. It makes storage
+//! slow without a slow disk.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -15,10 +15,10 @@ use crate::Result;
 
 const STRACE: &str = "/usr/bin/strace";
 
-/// How long strace may take to let go of a process.
+/// How long strace may take to detach from a process.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A process whose calls are slow. Dropping this lets it go.
+/// A process whose calls are slow. Dropping this makes them as fast as before.
 #[derive(Debug)]
 pub struct SlowCalls {
     child: Child,
@@ -75,7 +75,7 @@ impl SlowCalls {
 
 impl Drop for SlowCalls {
     fn drop(&mut self) {
-        // Asked to end, it detaches; a process that is being stopped just then goes on.
+        // On SIGTERM strace detaches, and a process that it has stopped goes on.
         if let Ok(pid) = i32::try_from(self.child.id()) {
             let _ = signal::kill(Pid::from_raw(pid), Signal::SIGTERM);
         }

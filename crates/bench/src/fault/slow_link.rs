@@ -1,6 +1,6 @@
 //! A Unix socket that forwards to a server's, with a bandwidth that can be set.
 //!
-//! Only what comes from the server is held back: WAL, as a thin line would.
+//! Only data from the server, which is WAL, is slowed down.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -21,13 +21,13 @@ use crate::Result;
 /// Most bytes forwarded at once.
 const PIECE: usize = 64 * 1024;
 
-/// With a limit: pieces of the limit's part in so many milliseconds.
+/// With a limit, each piece is what may be sent in this many milliseconds.
 const PIECE_MS: u64 = 20;
 
-/// How often the end is looked for.
+/// How often the listening thread looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// Most connections in a lifetime.
+/// Most connections from start to end.
 const MOST_CONNECTIONS: usize = 10_000;
 
 #[derive(Debug, Default)]

@@ -1,4 +1,4 @@
-//! The servers that faults are put upon.
+//! The servers that faults are injected into.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use lockstep_lab::workload::{APP_ROLE, Load};
 use super::{Hurry, SlowCalls, SlowLink, Writer};
 use crate::Result;
 
-/// The database that nobody replicates logically.
+/// The database that has no subscription.
 pub const OTHER_DATABASE: &str = "other";
 
 /// pgbench's scale of the data for readers.
@@ -20,39 +20,32 @@ pub const SCALE: u32 = 1;
 /// A primary, a standby and two subscribers.
 #[derive(Debug)]
 pub struct Stage {
-    /// Takes the writes.
     pub primary: Server,
-    /// Replays its WAL.
     pub standby: Server,
-    /// Has subscription `first`, through a link that can be narrowed.
+    /// Has subscription `first`, through `first_link`.
     pub first: Server,
     /// Has subscription `second`.
     pub second: Server,
-    /// In front of the standby.
+    /// Between primary and standby.
     pub standby_link: SlowLink,
-    /// In front of the first subscriber.
+    /// Between primary and first subscriber.
     pub first_link: SlowLink,
 }
 
-/// One of the servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Which {
-    /// The primary.
     Primary,
-    /// The standby.
     Standby,
-    /// The first subscriber.
     First,
-    /// The second subscriber.
     Second,
 }
 
-/// A fault in force. [`Stage::heal`] ends it.
+/// A fault in force, until [`Stage::heal`].
 #[derive(Default)]
 pub struct Injected {
-    /// Sessions that hold something.
+    /// Sessions that hold a lock, a snapshot or a pin.
     pub held: Vec<Connection>,
-    /// The process id of the session that is to blame, if one is.
+    /// The process id of the session that doctor must blame, if there is one.
     pub culprit: Option<u32>,
     pub(super) writers: Vec<Writer>,
     pub(super) loads: Vec<Load>,
@@ -63,7 +56,7 @@ pub struct Injected {
 }
 
 impl Injected {
-    /// Sets something on a server until it is healed.
+    /// Changes a setting of a server until the fault is healed.
     pub(super) fn set(
         &mut self,
         stage: &mut Stage,
@@ -137,7 +130,6 @@ impl Stage {
         Ok(stage)
     }
 
-    /// One of the servers.
     pub fn server(&self, which: Which) -> &Server {
         match which {
             Which::Primary => &self.primary,
@@ -168,7 +160,7 @@ impl Stage {
         Ok(server.reload()?)
     }
 
-    /// The process of a kind on a server; of a walsender: that of `application`.
+    /// The server process of a type; of several walsenders, that of `application`.
     pub fn process(
         &self,
         which: Which,
@@ -188,7 +180,7 @@ impl Stage {
         })?)
     }
 
-    /// A little of everybody's writing, which all can follow.
+    /// A light load on both tables, with which every replica keeps up.
     pub fn trickle(&self) -> Result<[Writer; 2]> {
         let pause = Duration::from_millis(100);
         let writer = |sql: &str| Writer::start(&self.primary, DATABASE, sql, pause);
@@ -198,7 +190,7 @@ impl Stage {
         ])
     }
 
-    /// Ends a fault, and waits until everybody has caught up.
+    /// Ends a fault, and waits until all replicas have caught up.
     pub fn heal(&mut self, injected: Injected) -> Result<()> {
         self.heal_quietly(injected)?;
         self.calm()
@@ -234,7 +226,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Waits until all replicas have all there is.
+    /// Waits until all replicas have caught up.
     pub fn calm(&mut self) -> Result<()> {
         self.standby.catch_up(&self.primary)?;
         let end = self.primary.flush_lsn()?;
@@ -245,7 +237,7 @@ impl Stage {
         Ok(self
             .primary
             .await_event("have its subscribers catch up", PATIENCE, |primary| {
-                // Something to confirm: an idle subscriber says nothing for seconds.
+                // An idle subscriber confirms nothing for seconds, so there is a row to confirm.
                 primary.execute("INSERT INTO t (v) VALUES ('calm')")?;
                 std::thread::sleep(Duration::from_millis(50));
                 Ok(primary.query_text(&sql)?.as_deref() == Some("true"))

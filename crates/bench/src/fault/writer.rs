@@ -1,4 +1,4 @@
-//! Somebody who writes a little, all the time.
+//! A session that writes a little, all the time.
 
 use std::fmt;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use lockstep_lab::server::{SUPERUSER, Server};
 
 use crate::Result;
 
-/// A thread that runs one statement again and again. Dropping it ends it.
+/// A thread that runs one statement again and again until dropped.
 pub struct Writer {
     stop: Arc<AtomicBool>,
     canceller: Canceller,
@@ -50,7 +50,7 @@ impl Writer {
         })
     }
 
-    /// It ended by itself: a statement failed.
+    /// A statement has failed, which ended the thread.
     pub fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }

@@ -18,7 +18,7 @@ use lockstep_lab::server::{SUPERUSER, Server};
 use super::delays::Delays;
 use crate::Result;
 
-/// Between two rows.
+/// Pause between two rows.
 const EVERY: Duration = Duration::from_millis(10);
 
 /// What a subscriber needs beside the table.
@@ -27,7 +27,7 @@ pub(super) const TRIGGER: &str = "CREATE FUNCTION received() RETURNS trigger LAN
      CREATE TRIGGER received BEFORE INSERT ON beat FOR EACH ROW EXECUTE FUNCTION received(); \
      ALTER TABLE beat ENABLE REPLICA TRIGGER received";
 
-/// A session that writes them. Dropping it ends it.
+/// A session that writes such rows until dropped.
 #[derive(Debug)]
 pub struct Beat {
     stop: Arc<AtomicBool>,
@@ -62,7 +62,7 @@ impl Beat {
         }
     }
 
-    /// Ends it; an error if it had ended before.
+    /// Ends the session. An error if it had ended before.
     pub fn stop(mut self) -> Result<()> {
         match self.end() {
             Some(Err(reason)) => Err(LabError::Refused {
@@ -106,8 +106,8 @@ fn seconds(at: Micros) -> String {
     format!("{}.{:06}", at.0 / 1_000_000, at.0 % 1_000_000)
 }
 
-/// Lags of rows sent, given when each was received; those that have not been received by
-/// `now` have at least that lag.
+/// Lag of each row, from when it was sent and received. A row that has not been received by `now`
+/// counts with its age.
 pub(super) fn delays(
     sent: &[(i64, i64)],
     received: &std::collections::BTreeMap<i64, i64>,

@@ -7,13 +7,12 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_wire::Lsn;
 
+use super::fanout::SubscriberKind;
 use super::publisher;
 use super::scene::{Scene, Spent, Way};
 use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::Result;
-
-pub use super::fanout::Kind;
 
 /// How long catching up may take.
 const LONGEST: Duration = Duration::from_secs(3_600);
@@ -27,8 +26,7 @@ const ROWS_OF_TPC_B: u64 = 4;
 /// One round.
 #[derive(Debug, Clone)]
 pub struct CatchUpSpec {
-    /// What the consumer is.
-    pub kind: Kind,
+    pub kind: SubscriberKind,
     /// How it reaches the primary.
     pub way: Way,
     /// pgbench scale.
@@ -39,7 +37,7 @@ pub struct CatchUpSpec {
     pub transactions: u32,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct CatchUpOutcome {
     /// From the consumer's start until it had everything.
@@ -106,7 +104,7 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &CatchUpSpec) -> Result<CatchU
     Ok(outcome)
 }
 
-/// The consumer streams once, so that whoever serves it knows it, and stops.
+/// The consumer streams once, so that the relay or primary knows its slot, and stops.
 fn begin_and_stop(
     lab: &Lab,
     primary: &Server,
@@ -114,7 +112,7 @@ fn begin_and_stop(
     spec: &CatchUpSpec,
 ) -> Result<Consumer> {
     match spec.kind {
-        Kind::Null => {
+        SubscriberKind::Null => {
             scene.endpoint().create_slot(SLOT)?;
             let sink = scene.sink(lab, SLOT, None)?;
             sink.set_goal(publisher::mark(primary)?);
@@ -122,7 +120,7 @@ fn begin_and_stop(
             sink.stop()?;
             Ok(Consumer::Null)
         }
-        Kind::Real => {
+        SubscriberKind::Real => {
             let subscriber = Subscriber::start(lab, 1, spec.scale, Cores::Every)?;
             subscriber.subscribe(scene.endpoint())?;
             publisher::mark(primary)?;
@@ -133,8 +131,8 @@ fn begin_and_stop(
     }
 }
 
-/// A figure about a consumer that lacks something would be worth nothing. More is allowed: what
-/// it had not confirmed comes again.
+/// A figure is void if the consumer lacks a transaction. It may have more than were written, since
+/// transactions that it had not confirmed are sent again.
 fn check_rows(caught_up: &CaughtUp, transactions: u64) -> Result<()> {
     match caught_up.transactions >= transactions {
         true => Ok(()),
@@ -150,10 +148,10 @@ struct CaughtUp {
     seconds: f64,
     meter: super::scene::Meter,
     bytes: u64,
-    /// Transactions that the consumer has, if it has whole ones.
+    /// Complete transactions that the consumer has.
     transactions: u64,
     apply_cpu_s: Option<f64>,
-    /// Still connected, so that its walsender could be looked at.
+    /// Still connected, since the CPU of a walsender that has ended cannot be read.
     sink: Option<Sink>,
 }
 

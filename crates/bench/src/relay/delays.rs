@@ -9,7 +9,7 @@ const EXACT: u64 = 2 * STEPS;
 /// Buckets in all: five bits are in the place within a doubling.
 const BUCKETS: usize = 60 * STEPS as usize;
 
-/// How many times were how long.
+/// How many delays there are of each length.
 #[derive(Debug, Clone)]
 pub struct Delays {
     counts: Vec<u64>,
@@ -50,7 +50,7 @@ fn upper(bucket: usize) -> u64 {
 }
 
 impl Delays {
-    /// Counts one, in microseconds. A clock that went back counts as none.
+    /// Counts a delay, in microseconds. A negative one, from a clock that went back, counts as 0.
     pub fn add(&mut self, micros: i64) {
         let micros = u64::try_from(micros).unwrap_or(0);
         if let Some(count) = self.counts.get_mut(bucket(micros)) {
@@ -60,7 +60,7 @@ impl Delays {
         self.largest = self.largest.max(micros);
     }
 
-    /// Counts all of another.
+    /// Adds the counts of another.
     pub fn merge(&mut self, other: &Self) {
         for (count, more) in self.counts.iter_mut().zip(&other.counts) {
             *count += more;
@@ -69,12 +69,11 @@ impl Delays {
         self.largest = self.largest.max(other.largest);
     }
 
-    /// How many were counted.
+    /// How many delays were counted.
     pub fn len(&self) -> u64 {
         self.total
     }
 
-    /// None was counted.
     pub fn is_empty(&self) -> bool {
         self.total == 0
     }

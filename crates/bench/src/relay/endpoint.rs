@@ -8,13 +8,13 @@ use lockstep_lab::server::{DATABASE, SUPERUSER};
 use super::ConsumerError;
 use crate::{BenchError, Result};
 
-/// Names us on servers.
+/// The `application_name` of consumers.
 const APPLICATION: &str = "lockstep lab";
 
-/// Who speaks for the primary's WAL: itself or a relay, on a port of this machine.
+/// The primary or a relay, on a port of this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Endpoint {
-    /// Who it is, for messages.
+    /// Its name in messages.
     pub name: &'static str,
     /// Port on 127.0.0.1.
     pub port: u16,
@@ -27,7 +27,7 @@ impl fmt::Display for Endpoint {
 }
 
 impl Endpoint {
-    /// How libpq connects to it; without quotation marks.
+    /// A conninfo for libpq, without quotation marks.
     pub fn conninfo(&self) -> String {
         format!(
             "host=127.0.0.1 port={} user={SUPERUSER} dbname={DATABASE}",
@@ -35,7 +35,7 @@ impl Endpoint {
         )
     }
 
-    /// Connects for commands of replication.
+    /// Opens a connection for replication commands.
     pub fn connect(&self) -> Result<Connection> {
         let connected = Conninfo::parse(&self.conninfo())
             .and_then(|conninfo| Connection::connect(&conninfo, Purpose::Replication, APPLICATION));

@@ -3,6 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::ValueEnum;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -18,19 +19,29 @@ use super::sink::Sink;
 use super::subscriber::{Cores, Subscriber};
 use crate::{BenchError, Result};
 
-/// How often a round looks whether all still runs.
+/// How often a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// How long pgbench may take to report for the first time.
 const LOAD_PATIENCE: Duration = Duration::from_secs(60);
 
 /// What subscribers are.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Sinks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum SubscriberKind {
+    /// They count what they receive and throw it away.
     Null,
-    /// Subscriptions, each in a database of its own of one server.
+    /// Subscriptions, each in a database of its own.
     Real,
+}
+
+impl SubscriberKind {
+    /// Its name in arguments.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Null => "null",
+            Self::Real => "real",
+        }
+    }
 }
 
 /// One round.
@@ -38,8 +49,7 @@ pub enum Kind {
 pub struct FanoutSpec {
     /// How many subscribers; 0 for the primary alone.
     pub subscribers: u32,
-    /// What they are.
-    pub kind: Kind,
+    pub kind: SubscriberKind,
     /// How they reach the primary.
     pub way: Way,
     /// pgbench scale.
@@ -52,10 +62,9 @@ pub struct FanoutSpec {
     pub measured: Duration,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct FanoutOutcome {
-    /// What it cost.
     pub spent: Spent,
     /// The most memory of the relay, in megabytes.
     pub relay_rss_mb: Option<f64>,
@@ -100,14 +109,14 @@ pub fn run(lab: &Lab, primary: &mut Server, spec: &FanoutSpec) -> Result<FanoutO
     publisher::refresh(lab, primary, spec.scale)?;
     let mut scene = Scene::open(lab, primary, &spec.way)?;
     let mut consumers = match spec.kind {
-        Kind::Null => Consumers::Sinks(scene.sinks(lab, spec.subscribers)?),
-        Kind::Real => {
+        SubscriberKind::Null => Consumers::Sinks(scene.sinks(lab, spec.subscribers)?),
+        SubscriberKind::Real => {
             let subscriber = Subscriber::start(lab, spec.subscribers, spec.scale, Cores::Standbys)?;
             subscriber.subscribe(scene.endpoint())?;
             Consumers::Subscriber(Box::new(subscriber))
         }
     };
-    let beat = (spec.kind == Kind::Real).then(|| Beat::start(primary, lab.pinning()));
+    let beat = (spec.kind == SubscriberKind::Real).then(|| Beat::start(primary, lab.pinning()));
     let mut load = lab.start_load(
         primary,
         Side::Primary,

@@ -23,13 +23,13 @@ use crate::Result;
 /// How long consumers may take after the last write.
 const LONGEST: Duration = Duration::from_secs(3_600);
 
-/// How often a round looks whether all still runs.
+/// How often a round looks whether all servers and consumers still run.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// One round.
 #[derive(Debug, Clone)]
 pub struct MixedSpec {
-    /// How many sinks.
+    /// Sinks.
     pub subscribers: u32,
     /// How they reach the primary.
     pub way: Way,
@@ -41,22 +41,22 @@ pub struct MixedSpec {
     pub large_rows: u32,
     /// From the end of one large transaction to the next.
     pub large_every: Duration,
-    /// How long is written.
+    /// How long writers write.
     pub written: Duration,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct MixedOutcome {
     /// From the first write until all sinks had the last.
     pub spent: Spent,
     /// How long they took after the last write, in seconds.
     pub behind_s: f64,
-    /// Rows that each sink got, a second of all this time.
+    /// Rows that each sink got a second, over the whole time.
     pub rows_per_s: f64,
     /// Rows that each sink got.
     pub rows: u64,
-    /// Large transactions.
+    /// Number of large transactions.
     pub large: u32,
     /// Transactions a second on the primary while it was written.
     pub primary_tps: f64,
@@ -135,7 +135,7 @@ fn write(
     Ok((large, more / seconds.max(0.001)))
 }
 
-/// Transactions that have written, so far.
+/// Transactions that have got a transaction id so far.
 fn transactions(primary: &Server) -> Result<f64> {
     let sql = "SELECT pg_snapshot_xmax(pg_current_snapshot())::text";
     let text = primary.query_text(sql)?.unwrap_or_default();

@@ -21,7 +21,7 @@ use crate::Result;
 /// How long a relay may take to accept connections, and to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often to look whether it does.
+/// How often to look for that.
 const LOOK_EVERY: Duration = Duration::from_millis(10);
 
 /// How a relay is started.
@@ -33,7 +33,7 @@ pub struct RelayOptions {
     pub cache: String,
 }
 
-/// A relay that runs. Dropping it kills it and removes its spool.
+/// A running relay. Dropping this kills the process and removes its spool.
 #[derive(Debug)]
 pub struct Relay {
     child: Child,
@@ -46,7 +46,7 @@ impl Relay {
     /// until it accepts connections. One at a time in a lab.
     pub fn start(lab: &Lab, primary: &Endpoint, options: &RelayOptions) -> Result<Self> {
         let folder = lab.folder().join("relay");
-        // A spool of an earlier relay is of another history.
+        // The spool of an earlier relay does not fit this primary.
         let _ = fs::remove_dir_all(&folder);
         fs::create_dir(&folder).map_err(BenchError::io("create", &folder))?;
         let port = free_port().map_err(BenchError::io("listen on", Path::new("127.0.0.1")))?;
@@ -125,7 +125,7 @@ impl Relay {
             .map_or(0.0, |kb| kb / 1024.0)
     }
 
-    /// Ends it as an administrator would.
+    /// Ends it with SIGTERM.
     pub fn stop(mut self) -> Result<()> {
         let _ = signal::kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
         let began = Instant::now();
@@ -149,7 +149,7 @@ impl Drop for Relay {
     }
 }
 
-/// A port that nobody uses at the moment.
+/// A port that is free at the moment.
 fn free_port() -> std::io::Result<u16> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?
         .local_addr()

@@ -18,14 +18,14 @@ pub const PUBLICATION: &str = "everything";
 /// Slots and walsenders beside those of subscribers: a relay's own, initial copies.
 const SPARE_SLOTS: u32 = 20;
 
-/// How long a slot may stay in use after its consumer has gone, and how long a relay may
-/// take for what it is behind.
+/// How long a slot may stay in use after its consumer has gone, and how long a relay may take
+/// to catch up.
 const PATIENCE: Duration = Duration::from_secs(600);
 
-/// How often to look.
+/// How often to look for an event.
 const LOOK_EVERY: Duration = Duration::from_millis(5);
 
-/// Settings for so many subscribers.
+/// Settings for this many subscribers.
 pub fn settings(subscribers: u32) -> Settings {
     let slots = (subscribers + SPARE_SLOTS).to_string();
     [
@@ -37,8 +37,8 @@ pub fn settings(subscribers: u32) -> Settings {
         ("max_connections", "100"),
         ("max_replication_slots", &slots),
         ("max_wal_senders", &slots),
-        // Writers do not wait for the disk, so the load is one of CPU. But only what is on
-        // disk is streamed: the WAL writer must not sleep, or all lag would be its.
+        // Writers do not wait for the disk, so CPU limits the load. But only flushed WAL is
+        // streamed: the WAL writer must not sleep, or most of the lag would come from it.
         ("synchronous_commit", "off"),
         ("wal_writer_delay", "1ms"),
         ("autovacuum", "off"),
@@ -81,9 +81,9 @@ pub fn endpoint(primary: &Server) -> Endpoint {
     }
 }
 
-/// Runs so many of pgbench's TPC-B-like transactions, on the primary's cores; a few more, if
-/// they cannot be divided among the clients. Returns how many: each changes three rows and
-/// inserts one.
+/// Runs this many of pgbench's TPC-B-like transactions, on the primary's cores, or a few more if
+/// they cannot be divided among the clients. Returns the number that ran. Each changes three rows
+/// and inserts one.
 pub fn run_transactions(
     lab: &Lab,
     primary: &Server,
@@ -129,7 +129,7 @@ pub fn mark(primary: &Server) -> Result<Lsn> {
         what: format!("a position in place of \"{lsn}\""),
         seconds: 0,
     })?;
-    // Of its own, so that its commit waits for its WAL.
+    // In a transaction of its own, whose commit waits for its WAL.
     primary.execute(
         "SET synchronous_commit = on; \
          INSERT INTO beat SELECT coalesce(max(id), 0) + 1, clock_timestamp() FROM beat",
@@ -148,7 +148,7 @@ pub fn await_relay(primary: &Server, goal: Lsn) -> Result<()> {
     })
 }
 
-/// Drops all slots, once nobody uses them any more.
+/// Drops all slots, once they are no longer in use.
 pub fn drop_slots(primary: &Server) -> Result<()> {
     primary.execute(
         "SELECT pg_terminate_backend(active_pid) FROM pg_replication_slots WHERE active",

@@ -15,13 +15,13 @@ use crate::Result;
 /// How consumers reach the primary.
 #[derive(Debug, Clone)]
 pub enum Way {
-    /// Each has a slot and a walsender of its own.
+    /// Each consumer has a slot and a walsender of its own.
     Direct,
-    /// All through one relay.
+    /// All consumers are behind one relay.
     Relay(RelayOptions),
 }
 
-/// A way that is open. Dropping it leaves slots behind.
+/// An open way to the primary. Dropping it leaves slots behind.
 #[derive(Debug)]
 pub(super) struct Scene {
     relay: Option<Relay>,
@@ -40,7 +40,6 @@ pub(super) struct Meter {
 /// What was used between two times.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spent {
-    /// Length.
     pub seconds: f64,
     /// CPU of the primary's processes, walsenders included, in seconds.
     pub primary_cpu_s: f64,
@@ -83,7 +82,7 @@ impl Scene {
             .collect()
     }
 
-    /// Starts a sink on a slot that is there.
+    /// Starts a sink on a slot that exists.
     pub fn sink(&self, lab: &Lab, slot: &str, goal: Option<Lsn>) -> Result<Sink> {
         Sink::start(
             &self.endpoint,

@@ -1,5 +1,5 @@
-//! A replication connection without libpq, for consumers that must cost nothing: large
-//! reads, and messages looked at where they are.
+//! A replication connection without libpq, for consumers that must cost as little as possible:
+//! large reads, and messages that are parsed in the buffer.
 //!
 //! Only for servers that ask for no password, as the lab's do.
 
@@ -21,7 +21,7 @@ const READ: usize = 256 * 1024;
 /// How long the other side may take until the stream begins.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long a stream waits for input before it looks around.
+/// How long a stream waits for input before it looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// A connection.
@@ -33,7 +33,7 @@ pub(super) struct Session {
     end: usize,
 }
 
-/// The SQLSTATE of a slot that somebody uses.
+/// The SQLSTATE of a slot that is in use.
 pub(super) const IN_USE: &str = "55006";
 
 /// Why a stream did not begin.
@@ -138,7 +138,8 @@ impl Session {
         }
     }
 
-    /// Reads what is there; false if nothing came for a while. An end is an error.
+    /// Reads what has arrived; false if nothing came for a while. The end of the stream is an
+    /// error.
     pub fn fill(&mut self) -> io::Result<bool> {
         if self.start > 0 {
             self.buffer.copy_within(self.start..self.end, 0);
@@ -146,7 +147,7 @@ impl Session {
             self.start = 0;
         }
         if self.buffer.len() - self.end < READ / 2 {
-            // A message longer than the buffer; the limit of one is checked as it is read.
+            // The message is longer than the buffer. Its length is checked when it is read.
             let length = self.buffer.len() * 2;
             self.buffer.resize(length, 0);
         }
@@ -169,7 +170,7 @@ impl Session {
         }
     }
 
-    /// Says how far we are.
+    /// Sends the status: how far the consumer is.
     pub fn status(&mut self, status: Status) -> io::Result<()> {
         let mut data = Vec::new();
         FromStandby::Status(status).encode(&mut data);

@@ -18,13 +18,13 @@ use super::session::{Refused, Session};
 use super::{ConsumerError, Endpoint};
 use crate::Result;
 
-/// How often a sink says how far it is.
+/// How often a sink sends its status.
 const STATUS_EVERY: Duration = Duration::from_millis(100);
 
 /// How long a slot may still be in use by the sink before.
 const IN_USE_PATIENCE: Duration = Duration::from_secs(60);
 
-/// How often to try again then.
+/// How often to try again while the slot is in use.
 const TRY_EVERY: Duration = Duration::from_millis(10);
 
 /// What has arrived.
@@ -32,7 +32,6 @@ const TRY_EVERY: Duration = Duration::from_millis(10);
 pub struct Counts {
     /// Bytes of the plugin's messages, headers of the protocol not included.
     pub bytes: u64,
-    /// Transactions.
     pub commits: u64,
     /// Rows inserted, updated and deleted.
     pub rows: u64,
@@ -49,7 +48,7 @@ impl Counts {
     }
 }
 
-/// A consumer on a thread of its own. Dropping it stops it.
+/// A consumer on a thread of its own, until dropped.
 #[derive(Debug)]
 pub struct Sink {
     shared: Arc<Shared>,
@@ -66,7 +65,7 @@ struct Shared {
     rows: AtomicU64,
     /// End of the last transaction.
     position: AtomicU64,
-    /// The end to tell of, once it is behind us.
+    /// The position that [`Sink::await_goal`] waits for.
     goal: AtomicU64,
     state: Mutex<State>,
     changed: Condvar,
@@ -88,7 +87,7 @@ fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 impl Sink {
     /// Starts to stream from a slot, on the cores of the standby's side, and returns when the
-    /// stream has begun. Whoever used the slot last may take a moment to let go of it.
+    /// stream has begun. The slot may still be in use by an earlier consumer for a moment.
     pub fn start(
         whom: &Endpoint,
         slot: &str,
@@ -142,7 +141,8 @@ impl Sink {
         locked(&self.shared.state).delays = Delays::default();
     }
 
-    /// From commit to arrival, by this machine's clock, of all transactions since.
+    /// From commit to arrival, by this machine's clock, of all transactions since they were last
+    /// forgotten.
     pub fn delays(&self) -> Delays {
         locked(&self.shared.state).delays.clone()
     }
@@ -155,7 +155,7 @@ impl Sink {
         }
     }
 
-    /// Sets what [`Sink::await_goal`] waits for: a transaction that ends beyond `goal`.
+    /// Sets what [`Sink::await_goal`] waits for: a transaction that ends after `goal`.
     pub fn set_goal(&self, goal: Lsn) {
         let mut state = locked(&self.shared.state);
         state.reached = None;
@@ -212,7 +212,7 @@ impl Sink {
         .into()
     }
 
-    /// Stops after it has said how far it is, and returns what has arrived.
+    /// Stops after a last status message, and returns what has arrived.
     pub fn stop(mut self) -> Result<Counts> {
         self.end();
         self.check()?;
@@ -275,11 +275,12 @@ struct Receiver<'a> {
     counts: Counts,
     /// End of the last transaction.
     position: u64,
-    /// How far we are: transactions, and nothing else to come, as keepalives say.
+    /// The position for status messages: the end of the last transaction, or what a keepalive
+    /// says while no transaction is open.
     confirmed: u64,
     /// Commit times of what the last read brought, in microseconds since 2000.
     arrived: Vec<i64>,
-    /// The other side wants to know how far we are.
+    /// The server has asked for a status message.
     asked: bool,
 }
 
@@ -293,7 +294,7 @@ enum Said {
     Over,
 }
 
-/// Looks at one message: its tag alone, but for transactions' ends.
+/// Reads the tag of a message, and more only of the end of a transaction.
 fn said(frame: Frame<'_>) -> io::Result<(Said, u64)> {
     let bad = |error| io::Error::new(io::ErrorKind::InvalidData, error);
     if frame.tag != b'd' {

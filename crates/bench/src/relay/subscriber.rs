@@ -19,16 +19,16 @@ const TEMPLATE: &str = "subscriber_template";
 /// Worker processes beside those of subscriptions.
 const SPARE_WORKERS: u32 = 10;
 
-/// The SQLSTATE where a session is in a database that is to be copied.
+/// The SQLSTATE that says that a session is in a database that is to be copied.
 const IN_USE: &str = "55006";
 
-/// Where a subscriber's server runs.
+/// The cores that a subscriber's server uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cores {
-    /// On the standby's side, while the primary's is busy.
+    /// Those of the standby's side, while the primary is busy.
     Standbys,
-    /// On all, where the primary has little to do: apply workers do not share one with the
-    /// server's other processes then.
+    /// All cores, where the primary has little to do: apply workers then need not share a core
+    /// with the server's other processes.
     Every,
 }
 
@@ -50,7 +50,7 @@ fn settings(subscriptions: u32) -> Settings {
         ("max_wal_size", "16GB"),
         ("checkpoint_timeout", "1h"),
         ("autovacuum", "off"),
-        // It shares its disk with primary and relay, which real ones do not.
+        // It shares its disk with primary and relay, unlike subscribers in production.
         ("fsync", "off"),
         ("full_page_writes", "off"),
         ("synchronous_commit", "off"),
@@ -74,7 +74,7 @@ impl Subscriber {
         lab.load_data(&server, scale)?;
         server.execute(TABLES)?;
         server.execute(beat::TRIGGER)?;
-        // The database that pgbench loads into cannot be copied while somebody is in it.
+        // A database cannot be copied while sessions are in it.
         server.execute(&format!("CREATE DATABASE {TEMPLATE} TEMPLATE template1"))?;
         let subscriber = Self {
             server,
@@ -88,7 +88,7 @@ impl Subscriber {
     }
 
     fn copy_database(&self, number: u32) -> Result<()> {
-        // In another database, as the one that is copied must be left alone.
+        // In another database, since no session may be in the one that is copied.
         let sql = format!(
             "CREATE DATABASE {} TEMPLATE {} STRATEGY file_copy",
             database(number),
@@ -156,7 +156,7 @@ impl Subscriber {
         })
     }
 
-    /// Lets them go on.
+    /// Lets the subscriptions go on.
     pub fn enable(&self) -> Result<()> {
         for number in 1..=self.subscriptions {
             self.execute(number, &format!("ALTER SUBSCRIPTION s{number} ENABLE"))?;
@@ -170,7 +170,7 @@ impl Subscriber {
         Ok(pids.split(' ').filter_map(|pid| pid.parse().ok()).collect())
     }
 
-    /// CPU seconds of all apply workers that are there.
+    /// CPU seconds of all apply workers that run now.
     pub fn apply_cpu_s(&self) -> Result<f64> {
         let pids = self.apply_pids()?;
         Ok(pids.into_iter().filter_map(usage::cpu_s).sum())

@@ -13,7 +13,7 @@ pub struct Cost {
     pub cpu_s: f64,
     /// Bytes read from files, from the page cache or from storage.
     pub read_calls_bytes: u64,
-    /// Bytes that storage had to deliver for it.
+    /// Bytes of those that came from storage.
     pub read_storage_bytes: u64,
 }
 
@@ -42,7 +42,8 @@ impl Cost {
 pub struct Walsenders(BTreeMap<i32, Cost>);
 
 impl Walsenders {
-    /// Looks at a server. Those that have ended are not seen, so look before consumers stop.
+    /// The walsenders of a server now. Those that have ended are not seen, so this is called
+    /// before consumers stop.
     pub fn of(server: &Server) -> Self {
         let children = server.pid().map(usage::children).unwrap_or_default();
         Self(
@@ -54,12 +55,11 @@ impl Walsenders {
         )
     }
 
-    /// How many there are.
     pub fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// What those that are here have used since `before`, together.
+    /// What they have used together since `before`.
     pub fn since(&self, before: &Self) -> Cost {
         self.0.iter().fold(Cost::default(), |sum, (pid, now)| {
             let before = before.0.get(pid).copied().unwrap_or_default();

@@ -1,9 +1,8 @@
 //! Keeps the dead rows that readers of a standby may still see, while WAL is recorded.
 //!
-//! A recording knows nothing of the readers that a standby has when it is played. Pruned as
-//! soon as nobody on the recorded primary sees them, rows would be missed by snapshots on
-//! the standby, and every pruning would be a recovery conflict that replay waits for. On a
-//! primary with `hot_standby_feedback = on` the standby's oldest snapshot holds pruning back;
+//! A standby may have readers when a recording is played, which the recorded primary has not. If
+//! that primary pruned dead rows at once, snapshots on the standby would miss them, and replay of
+//! every pruning would wait for a recovery conflict. On a primary with `hot_standby_feedback = on` the standby's oldest snapshot holds pruning back;
 //! here sessions on the primary do, whose snapshots are one to two seconds old.
 
 use std::sync::Arc;
@@ -16,10 +15,10 @@ use lockstep_lab::server::{SUPERUSER, Server};
 
 use crate::Result;
 
-/// How long a session keeps its snapshot. Two take turns, so that there always is one.
+/// How long a session keeps its snapshot. Two sessions take turns, so that there always is one.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// How often a session looks whether it is over.
+/// How often a session looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Holds pruning back until dropped.
@@ -36,7 +35,7 @@ impl Horizon {
         let mut threads = Vec::new();
         for first in [KEPT, KEPT / 2] {
             let mut client = primary.connect(SUPERUSER, "lockstep lab horizon")?;
-            // Both hold one before anything is written.
+            // Both hold a snapshot before anything is written.
             begin(&mut client).map_err(|error| primary.refused("refused a snapshot", &error))?;
             let theirs = Arc::clone(&stop);
             threads.push(thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! One round: a fresh standby of a recording, WAL offered to it, and what came of it.
+//! One round: a fresh standby of a recording, WAL offered to it, and what is measured.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,9 +39,8 @@ const SPARE_CONNECTIONS: u32 = 40;
 /// Readers on the standby.
 #[derive(Debug, Clone, Copy)]
 pub struct Readers {
-    /// What each does; it needs the tables of pgbench.
+    /// What each reader does, on the tables of pgbench.
     pub workload: Workload,
-    /// How many.
     pub clients: u32,
     /// pgbench scale of the recording.
     pub scale: u32,
@@ -59,25 +58,22 @@ pub enum Until {
 /// One round.
 #[derive(Debug, Clone)]
 pub struct RoundSpec<'a> {
-    /// What is played.
     pub recording: &'a Recording,
     /// Size of its data, for shared buffers.
     pub data_bytes: u64,
-    /// What of it is in memory.
+    /// Which part of the data is in memory.
     pub temperature: Temperature,
     /// Settings of the standby on top, e.g. the extension's.
     pub settings: Settings,
     /// How fast WAL is offered.
     pub pace: Pace,
-    /// WAL up to here is replayed before anybody reads and anything is measured.
+    /// WAL up to here is replayed before readers start and anything is measured.
     pub lead_in: Option<Lsn>,
-    /// Who reads meanwhile.
     pub readers: Option<Readers>,
-    /// When it is over.
     pub until: Until,
 }
 
-/// What came of a round.
+/// What a round measured.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// Length of the measurement.
@@ -145,7 +141,7 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
 }
 
 fn standby_settings(spec: &RoundSpec<'_>) -> Settings {
-    // A standby may have more than its primary had, not fewer.
+    // A standby may have more connections than its primary had, not fewer.
     let recorded = spec.recording.standby_settings();
     let connections = recorded.get("max_connections");
     let connections = connections.and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -162,7 +158,7 @@ fn standby_settings(spec: &RoundSpec<'_>) -> Settings {
         ("fsync", "on".to_owned()),
         ("synchronous_commit", "on".to_owned()),
         ("hot_standby_feedback", "on".to_owned()),
-        // It is started before the player, so that its caches can be set up.
+        // The standby starts before the player, so that its caches can be filled first.
         ("wal_retrieve_retry_interval", "100ms".to_owned()),
         ("max_standby_streaming_delay", "-1".to_owned()),
     ]

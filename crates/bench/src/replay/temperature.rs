@@ -1,4 +1,4 @@
-//! What of a standby's data is in memory when it replays.
+//! Which part of a standby's data is in memory when it replays.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use clap::ValueEnum;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::server::Server;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
@@ -14,10 +15,10 @@ use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 use crate::BenchError;
 use crate::Result;
 
-/// How often what the kernel caches is dropped again.
+/// How often the kernel's cache of the data files is dropped.
 const EVICT_EVERY: Duration = Duration::from_millis(200);
 
-/// How often a sleeping evictor looks whether it is over.
+/// How often a sleeping evictor looks whether it is to end.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
 /// Least shared_buffers, in megabytes.
@@ -27,14 +28,17 @@ const LEAST_BUFFERS_MB: u64 = 16;
 const PART_CACHED: f64 = 0.3;
 
 /// How warm the data is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Temperature {
     /// All of it in shared buffers.
     Cached,
-    /// Shared buffers of 30 per cent of the data, full at the start. The kernel's cache of
-    /// the data files is dropped five times a second, so the rest comes from storage.
+    // They are full at the start. The cache of the data files is dropped five times a second,
+    // so the rest comes from storage.
+    /// Shared buffers of 30 per cent of it; the kernel's cache of the rest is dropped all the time.
+    #[value(name = "30pct")]
     Part,
-    /// Room for all of it in shared buffers, nothing in there nor in the kernel's cache.
+    // Room in shared buffers; nothing in the kernel's cache either.
+    /// Nothing of it, with room for all.
     Cold,
 }
 
@@ -55,14 +59,14 @@ impl Temperature {
     pub fn shared_buffers(self, data_bytes: u64) -> String {
         let data_mb = data_bytes.div_ceil(1 << 20);
         let megabytes = match self {
-            // Twice, since a table grows and free buffers are never all found.
+            // Twice the data: tables grow, and PostgreSQL does not find every free buffer.
             Self::Cached | Self::Cold => data_mb * 2,
             Self::Part => (data_mb as f64 * PART_CACHED) as u64,
         };
         format!("{}MB", megabytes.max(LEAST_BUFFERS_MB))
     }
 
-    /// Brings a freshly started standby to this temperature. What is returned keeps it there
+    /// Brings a freshly started standby to this temperature. The returned evictor keeps it there
     /// until dropped.
     pub fn settle(self, standby: &Server, pinning: &Pinning) -> Result<Option<Evictor>> {
         if self != Self::Cold {
@@ -91,7 +95,7 @@ fn data_files(data: &Path) -> Result<Vec<PathBuf>> {
     while let Some(folder) = folders.pop() {
         let entries = match fs::read_dir(&folder) {
             Ok(entries) => entries,
-            // Dropped while we look.
+            // It was dropped meanwhile.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
             Err(error) => return Err(BenchError::io("read", &folder)(error)),
         };
@@ -135,7 +139,7 @@ impl Evictor {
         let thread = thread::spawn(move || {
             pinning.pin_current_thread(Side::Primary);
             while !theirs.load(Ordering::Relaxed) {
-                // A file that goes away meanwhile is no failure.
+                // A file may have been dropped meanwhile.
                 let _ = drop_kernel_cache(&data, false);
                 let mut slept = Duration::ZERO;
                 while slept < EVICT_EVERY && !theirs.load(Ordering::Relaxed) {

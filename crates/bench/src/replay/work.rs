@@ -4,6 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
@@ -47,30 +48,41 @@ const TPCB: &str = "CREATE PROCEDURE replay_tpcb(scale int, transactions int) LA
     END $$";
 
 /// A kind of writes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
-    /// pgbench's TPC-B-like transaction: small updates that mostly stay on their page.
+    // Small updates that mostly stay on their page.
+    /// pgbench's TPC-B-like transaction, by a procedure on the server.
+    #[value(name = "tpcb")]
     TpcB,
     /// The TPC-C mix.
+    #[value(name = "tpcc")]
     TpcC,
-    /// Updates that change three indexed columns, so every index gets an entry each time.
+    // Every index gets an entry each time.
+    /// Updates of three indexed columns.
     Update,
-    /// Single-row inserts into a table with an ascending key and a random one.
+    // One key ascends, the other is random.
+    /// Single-row inserts, two indexes.
     Insert,
-    /// COPY of 100,000 rows a transaction into a table with a primary key.
+    // The table has a primary key.
+    /// COPY of 100,000 rows a transaction.
     Bulk,
 }
 
 /// How much data there is, and who writes.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, Args)]
 pub struct WorkSize {
-    /// pgbench scale (100,000 accounts each).
+    // 100,000 accounts each.
+    /// pgbench scale
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = value_parser!(u32).range(1..=1000))]
     pub scale: u32,
-    /// TPC-C warehouses.
+    /// TPC-C warehouses
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1000))]
     pub warehouses: u32,
-    /// Rows of the table that [`Work::Update`] updates, and that the other two start with.
+    /// Rows of the tables of update, insert and bulk before the writes
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000_000))]
     pub rows: u32,
-    /// Clients that write at once.
+    /// Clients that write
+    #[arg(id = "writers", long = "writers", value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=900))]
     pub clients: u32,
 }
 
@@ -177,7 +189,7 @@ impl Work {
         };
         let mut pgbench = lab.pgbench(primary, SUPERUSER);
         pgbench.args(["--no-vacuum", "--jobs", "1"]);
-        // A prepared CALL may not end transactions.
+        // A procedure that is called by a prepared statement may not commit.
         if self != Self::TpcB {
             pgbench.args(["--protocol", "prepared"]);
         }
@@ -211,8 +223,8 @@ fn run_bulk(lab: &Lab, primary: &Server, length: Duration) -> Result<()> {
     Ok(())
 }
 
-/// Settings of a primary whose WAL is recorded: as on a durable one in what the WAL holds,
-/// but without waiting for the disk, since only the WAL is wanted.
+/// Settings of a primary whose WAL is recorded: the WAL is that of a durable primary, but nothing
+/// waits for the disk.
 pub fn recording_settings(clients: u32) -> Settings {
     [
         ("shared_buffers", "1GB".to_owned()),
@@ -235,9 +247,9 @@ pub struct Recorded {
     pub recording: Recording,
     /// Size of the data at the end, bytes.
     pub data_bytes: u64,
-    /// WAL records in it.
+    /// How many WAL records it has.
     pub records: u64,
-    /// Where [`Amount::lead_in`] was over.
+    /// Where [`Amount::lead_in`] ended.
     pub lead_in: Option<Lsn>,
 }
 
@@ -252,10 +264,10 @@ impl Recorded {
 /// How much to record.
 #[derive(Debug, Clone, Copy)]
 pub struct Amount {
-    /// Writes go on this long first: after a checkpoint, as a base backup begins with, the
-    /// first change of each page is logged with the whole page.
+    /// Write this long first: a base backup begins with a checkpoint, after which the first
+    /// change of each page is logged with the whole page.
     pub lead_in: Option<Duration>,
-    /// Then stop once there is this much WAL more, bytes …
+    /// Then stop after this much more WAL, in bytes …
     pub bytes: u64,
     /// … or after this time.
     pub longest: Duration,

@@ -5,8 +5,8 @@
 //! differs from it is listed in `bench/README.md`; above all there are no keying and
 //! think times, so that figures cannot be compared with published ones.
 //!
-//! Everything runs through PostgreSQL's own psql and pgbench, so that a connection is
-//! whatever libpq takes: conninfo, URI, `PG*` variables, service and password files.
+//! Everything runs through PostgreSQL's own psql and pgbench, so that a connection can be
+//! given in each way that libpq knows: conninfo, URI, `PG*` variables, service and password files.
 
 mod check;
 mod error;

@@ -44,7 +44,7 @@ pub struct TransactionReport {
 }
 
 impl Report {
-    /// Parses what pgbench 15 to 18 print. None if anything is missing.
+    /// Parses what pgbench 15 to 19 print. None if anything is missing.
     pub fn parse(text: &str, warehouses: u32) -> Option<Self> {
         let head = text.split("SQL script ").next()?;
         let kinds: Vec<_> = Transaction::ALL

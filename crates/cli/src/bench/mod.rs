@@ -1,55 +1,45 @@
-//! Benchmarks: one module for each, and the file that their results go to.
+//! Benchmarks and the demo: they measure in a library of their own, which is told here what
+//! program it is a part of and how to show itself.
 
-pub mod commit_levels;
-pub mod decode;
-pub mod lag_sampling;
-pub mod load_curve;
-pub mod overhead;
-pub mod priority;
-mod priority_rows;
-pub mod relay_catchup;
-mod relay_cost;
-pub mod relay_fanout;
-pub mod relay_mixed;
-pub mod replay;
-mod results;
-mod steps;
 pub mod tpcc;
-pub mod wal_player;
 
-use anyhow::Result;
-use lockstep_bench::trial::Variant;
+use anyhow::{Context, Result};
+use lockstep_bench::demo::{self, DemoArgs};
+use lockstep_bench::host::Host;
+use lockstep_bench::measurements;
 
-use crate::args::Bench;
+use crate::args::{Bench, Output};
+use crate::exit;
+use crate::terminal::Terminal;
+
+/// Exit codes of a process that was ended by a signal start here.
+pub const SIGNAL_BASE: i32 = 128;
 
 /// Runs one benchmark.
 pub fn run(benchmark: &Bench) -> Result<()> {
     match benchmark {
-        Bench::Priority(args) => priority::run(args),
-        Bench::Overhead(args) => overhead::run(args),
-        Bench::Replay(args) => replay::run(args),
-        Bench::LoadCurve(args) => load_curve::run(args),
-        Bench::Decode(args) => decode::run(args),
-        Bench::CommitLevels(args) => commit_levels::run(args),
-        Bench::LagSampling(args) => lag_sampling::run(args),
-        Bench::RelayFanout(args) => relay_fanout::run(args),
-        Bench::RelayCatchup(args) => relay_catchup::run(args),
-        Bench::RelayMixed(args) => relay_mixed::run(args),
+        Bench::Measure(command) => Ok(command.run(&host()?, &mut Terminal::new(Output::Text))?),
         Bench::Tpcc { command } => tpcc::run(command),
-        Bench::WalPlayer(args) => wal_player::run(args),
+        Bench::Measurements { tree } => {
+            for path in measurements::write(tree)? {
+                println!("written: {}", path.display());
+            }
+            Ok(())
+        }
     }
 }
 
-/// What a row says of settings given on the command line, which only Lockstep's standby has.
-fn settings_text(variant: Variant, set: &[(String, String)]) -> Option<String> {
-    if variant == Variant::Stock || set.is_empty() {
-        return None;
-    }
-    let settings: Vec<_> = set.iter().map(|(n, v)| format!("{n}={v}")).collect();
-    Some(settings.join(" "))
+/// Runs the demo.
+pub fn run_demo(args: &DemoArgs) -> Result<()> {
+    Ok(demo::run(args, &host()?, &mut Terminal::new(args.output))?)
 }
 
-/// The same as options of a command.
-fn set_options(set: &[(String, String)]) -> String {
-    set.iter().map(|(n, v)| format!(" --set {n}={v}")).collect()
+fn host() -> Result<Host> {
+    Ok(Host {
+        program: std::env::current_exe().context("cannot find the program that runs")?,
+        interrupted: |signal| {
+            exit::complain("interrupted; all servers are stopped and their files removed");
+            std::process::exit(SIGNAL_BASE + signal);
+        },
+    })
 }

@@ -11,10 +11,10 @@ use lockstep_bench::tpcc::{
 use lockstep_lab::package::{Major, Package};
 use serde::Serialize;
 
+use super::SIGNAL_BASE;
 use crate::args::Output;
 use crate::exit::{self, DataMismatch};
 use crate::live;
-use crate::scene::SIGNAL_BASE;
 use crate::text;
 
 /// What to do with TPC-C.
@@ -44,7 +44,7 @@ pub struct Connection {
     /// The database: a libpq connection string or URI, or its name; "" for libpq's defaults
     #[arg(value_name = "CONNINFO")]
     pub conninfo: String,
-    /// Major, 15 to 18, whose psql and pgbench are used, from /usr/lib/postgresql
+    /// Major, 15 to 19, whose psql and pgbench are used, from /usr/lib/postgresql
     #[arg(
         long,
         value_name = "MAJOR",

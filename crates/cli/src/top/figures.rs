@@ -1,9 +1,9 @@
-//! Times, bytes and sparklines in few columns. No more than six characters a figure, so that
-//! columns of a table stay where they are.
+//! Times, bytes and sparklines in few columns. Each figure has at most six characters, so that the
+//! columns of a table do not move.
 
 use ratatui::text::Span;
 
-/// Milliseconds, in the unit that suits.
+/// A time in milliseconds, displayed in ms, s, min or h.
 pub fn time(ms: f64) -> String {
     match ms {
         ms if ms < 999.5 => format!("{ms:.0} ms"),
@@ -14,7 +14,7 @@ pub fn time(ms: f64) -> String {
     }
 }
 
-/// Bytes, in the unit that suits.
+/// A number of bytes, displayed in B, kB, MB, GB or TB (powers of 1024).
 pub fn bytes(count: f64) -> String {
     let mut value = count;
     let mut unit = "B";
@@ -31,17 +31,17 @@ pub fn bytes(count: f64) -> String {
     }
 }
 
-/// Time of day, by our clock.
+/// Time of day in UTC; `at_ms` is milliseconds since 1970.
 pub fn clock(at_ms: i64) -> String {
     let second = at_ms.div_euclid(1000).rem_euclid(86_400);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     format!("{hour:02}:{minute:02}:{:02} UTC", second % 60)
 }
 
-/// Date and time as ISO 8601 has it.
+/// Date and time in UTC, in ISO 8601; `at_ms` is milliseconds since 1970.
 pub fn timestamp(at_ms: i64) -> String {
-    // Years are counted from March, so that the day of a leap year comes last; 400 years have
-    // 146,097 days.
+    // Years are counted from March on, so that a leap day is the last day of a year. 400 years
+    // have 146,097 days.
     let days = at_ms.div_euclid(86_400_000) + 719_468;
     let (era, day) = (days.div_euclid(146_097), days.rem_euclid(146_097));
     let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
@@ -55,8 +55,9 @@ pub fn timestamp(at_ms: i64) -> String {
     format!("{year:04}-{month:02}-{day:02}T{clock}Z")
 }
 
-/// Steps of lag, milliseconds below which each bar stays, and what the legend calls that. They
-/// are fixed: bars of all nodes can be compared, and none changes because another grows.
+/// Bars by lag: each bar, the milliseconds that its lag is below, and the legend's text for
+/// that. The steps are fixed, so that bars of all nodes can be compared and none changes because
+/// another grows.
 const STEPS: [(char, f64, &str); 7] = [
     ('▁', 10.0, "10ms"),
     ('▂', 50.0, "50ms"),
@@ -67,7 +68,7 @@ const STEPS: [(char, f64, &str); 7] = [
     ('▇', 300_000.0, "5min"),
 ];
 
-/// The bar of a lag; blank where nothing is known.
+/// The bar of a lag; a blank for an unknown lag.
 pub fn bar(lag_ms: Option<f64>) -> char {
     let Some(lag_ms) = lag_ms else {
         return ' ';
@@ -76,7 +77,7 @@ pub fn bar(lag_ms: Option<f64>) -> char {
     step.map_or('█', |(bar, _, _)| *bar)
 }
 
-/// What the bars mean.
+/// The legend of the bars.
 pub fn legend() -> String {
     let steps: Vec<String> = STEPS
         .iter()
@@ -85,8 +86,9 @@ pub fn legend() -> String {
     format!("{} █more", steps.join(" "))
 }
 
-/// The longest of each of `columns` equal parts of the time up to `now_ms`; None where nothing
-/// is known. Parts begin at fixed times, so that bars move only when a new one comes.
+/// Divides the time up to `now_ms` into `columns` parts of `step_ms` and returns the longest lag
+/// in each; None if none is known. Parts begin at multiples of `step_ms`, so that bars move only
+/// when a new part begins.
 pub fn parts(
     moments: impl Iterator<Item = (i64, f64)>,
     now_ms: i64,
@@ -108,7 +110,7 @@ pub fn parts(
     parts
 }
 
-/// The end of a scale that holds this: 1, 2 or 5 times a power of ten, at least 10 ms.
+/// The end of a scale for values up to `most_ms`: 1, 2 or 5 times a power of ten, at least 10 ms.
 pub fn scale(most_ms: f64) -> f64 {
     let mut power = 10.0;
     for _ in 0..12 {
@@ -122,12 +124,12 @@ pub fn scale(most_ms: f64) -> f64 {
     most_ms
 }
 
-/// Columns that a text takes on a terminal.
+/// How many columns a text takes on a terminal.
 pub fn width(text: &str) -> usize {
     Span::raw(text).width()
 }
 
-/// A text in at most so many columns, with … at its end if something is missing.
+/// Cuts a text to at most `columns`, with … at its end if it was longer.
 pub fn cut(text: &str, columns: usize) -> String {
     if width(text) <= columns {
         return text.to_owned();
@@ -140,7 +142,8 @@ pub fn cut(text: &str, columns: usize) -> String {
     kept
 }
 
-/// A name in at most so many columns. The middle is left out: names differ at their ends.
+/// Cuts a name to at most `columns`. The middle is left out, since names often differ at their
+/// ends.
 pub fn cut_name(name: &str, columns: usize) -> String {
     if width(name) <= columns || columns < 5 {
         return cut(name, columns);
@@ -150,7 +153,7 @@ pub fn cut_name(name: &str, columns: usize) -> String {
     format!("{}…{end}", head(name, columns - 1 - width(&end)))
 }
 
-/// The first characters that fit.
+/// The first characters of a text that fit into `columns`.
 fn head(text: &str, columns: usize) -> String {
     let mut kept = String::new();
     for c in text.chars() {
@@ -163,17 +166,17 @@ fn head(text: &str, columns: usize) -> String {
     kept
 }
 
-/// A text followed by blanks up to so many columns.
+/// A text padded with blanks on its right to `columns`.
 pub fn left(text: &str, columns: usize) -> String {
     format!("{text}{}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// Blanks followed by a text, so many columns together.
+/// A text padded with blanks on its left to `columns`.
 pub fn right(text: &str, columns: usize) -> String {
     format!("{}{text}", " ".repeat(columns.saturating_sub(width(text))))
 }
 
-/// On one line, without anything that a terminal could take for a command.
+/// A text on one line, without control characters, which a terminal could take for commands.
 pub fn one_line(text: &str) -> String {
     let words: Vec<&str> = text.split_whitespace().collect();
     words.join(" ").replace(char::is_control, "?")

@@ -1,4 +1,4 @@
-//! Keys, read from the terminal.
+//! Reads keys from the terminal.
 //!
 //! ratatui's own event reader (crossterm) is not used, because keys get lost in it. It waits with
 //! an edge-triggered epoll and takes one event from each wait, so a key that arrives together
@@ -16,20 +16,20 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use termina::event::KeyEvent;
 use termina::{Event, Parser};
 
-/// Bytes taken at a time; more of them wait for the next turn.
+/// Most bytes read at a time. More of them wait for the next read.
 const MOST_BYTES: usize = 1024;
 
-/// What one wait has found.
+/// The result of one wait.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Found {
-    /// Keys in the order in which they were pressed. Empty if the time is over, if a signal came,
-    /// or in the middle of an escape sequence.
+    /// Keys in the order in which they were pressed. Empty if the time has passed, if a signal
+    /// came, or in the middle of an escape sequence.
     Keys(Vec<KeyEvent>),
     /// The terminal is gone, and no key will come any more.
     HungUp,
 }
 
-/// Where keys come from, which is the terminal itself if standard input is none.
+/// The source of keys: standard input, or `/dev/tty` if standard input is no terminal.
 pub struct Keyboard {
     terminal: File,
     parser: Parser,
@@ -58,8 +58,8 @@ impl Keyboard {
         let time = PollTimeout::try_from(time).unwrap_or(PollTimeout::ZERO);
         match poll(&mut polled, time) {
             Ok(0) => {
-                // The rest of a sequence follows at once or never: Alt with ] is the beginning
-                // of one, and must not swallow the keys that are pressed later.
+                // The rest of an escape sequence follows at once or never. Alt with ] looks like
+                // the beginning of one, and must not swallow keys that are pressed later.
                 self.parser = Parser::default();
                 return Ok(Found::Keys(Vec::new()));
             }
@@ -75,7 +75,7 @@ impl Keyboard {
         self.take()
     }
 
-    /// Reads once.
+    /// Reads the bytes that are there, once.
     fn take(&mut self) -> io::Result<Found> {
         let mut bytes = [0; MOST_BYTES];
         match self.terminal.read(&mut bytes) {
@@ -88,7 +88,7 @@ impl Keyboard {
             }
             Err(error) => match error.kind() {
                 ErrorKind::Interrupted | ErrorKind::WouldBlock => Ok(Found::Keys(Vec::new())),
-                // It went between poll and read.
+                // The terminal went away between poll and read.
                 _ if error.raw_os_error() == Some(Errno::EIO as i32) => Ok(Found::HungUp),
                 _ => Err(error),
             },
@@ -112,7 +112,7 @@ mod tests {
 
     use super::*;
 
-    /// Long enough for any machine; nothing below waits that long.
+    /// Long enough for any machine. No test below waits that long.
     const PATIENCE: Duration = Duration::from_secs(120);
 
     fn codes(keyboard: &mut Keyboard, time: Duration) -> Vec<KeyCode> {
@@ -130,7 +130,7 @@ mod tests {
         fingers.write_all(b"j\x1b[Bq").unwrap();
         let expected = [KeyCode::Char('j'), KeyCode::Down, KeyCode::Char('q')];
         assert_eq!(codes(&mut keyboard, PATIENCE), expected);
-        // In two pieces, as a network may bring it.
+        // A sequence in two pieces, as it may arrive over a network.
         fingers.write_all(b"\x1b[").unwrap();
         assert_eq!(codes(&mut keyboard, PATIENCE), []);
         fingers.write_all(b"6~").unwrap();

@@ -1,47 +1,42 @@
-//! What keys mean. No terminal here.
+//! The meaning of keys. It uses no terminal.
 
 use termina::event::{KeyCode, KeyEvent, KeyEventKind, Modifiers};
 
 use super::rows::SortBy;
 
-/// What somebody at the keyboard wants.
+/// What a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// One up.
     Up,
-    /// One down.
     Down,
-    /// A page up.
     PageUp,
-    /// A page down.
     PageDown,
-    /// To the first.
+    /// Go to the first row or line.
     First,
-    /// To the last.
+    /// Go to the last row or line.
     Last,
-    /// The selected row in detail.
+    /// Show the selected row's details.
     Open,
-    /// Back to where this was opened.
+    /// Close the help or the details. In the table: undo the selection.
     Back,
-    /// In detail: the row before.
+    /// In the details: go to the previous row.
     Previous,
-    /// In detail: the row after.
+    /// In the details: go to the next row.
     Next,
-    /// Another order.
+    /// Sort the rows.
     Sort(SortBy),
-    /// The same order, the other way round.
+    /// Reverse the order.
     Reverse,
-    /// More time in the sparklines, or again the least.
+    /// Let sparklines go back further; after the longest span the shortest follows.
     Span,
-    /// Hold the picture, or let it go on.
+    /// Stop showing new samples, or show them again.
     Pause,
-    /// Explain keys and columns.
+    /// Show or hide the help.
     Help,
-    /// End.
     Quit,
 }
 
-/// What a key means; None if nothing.
+/// The action of a key; None if it has none.
 pub fn action(key: KeyEvent) -> Option<Action> {
     if key.kind == KeyEventKind::Release {
         return None;

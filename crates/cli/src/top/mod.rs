@@ -1,17 +1,17 @@
-//! `lockstep top`: all nodes, live: how far behind each is, how that went, and why.
+//! `lockstep top` shows all nodes live: how far behind each is, how that has changed, and why.
 //!
-//! | file | one job |
+//! | file | what |
 //! |---|---|
-//! | `rows.rs` | what the monitor knows, as one row for each node, sorted |
-//! | `figures.rs` | times, bytes and sparklines in few columns |
-//! | `keys.rs`, `model.rs` | what keys mean; the state of the screen, without a terminal |
-//! | `keyboard.rs` | keys, read from the terminal |
+//! | `rows.rs` | the monitor's state as sorted rows, one or more for each node |
+//! | `figures.rs` | times, bytes and sparklines, in few columns |
+//! | `keys.rs`, `model.rs` | the meaning of keys; the state of the screen, without a terminal |
+//! | `keyboard.rs` | reading keys from the terminal |
 //! | `view/` | drawing |
-//! | `screen.rs` | the terminal: taken, drawn on, and always given back |
-//! | `plain.rs` | lines, for pipes and files |
+//! | `screen.rs` | the terminal: set up, drawn on, and always restored |
+//! | `plain.rs` | plain lines, for pipes and files |
 //!
-//! Reads only, but for `--heartbeat`. Nothing that is shown is older than the monitor's window,
-//! but for sparklines, which go back an hour.
+//! It only reads from the servers, except with `--heartbeat`. Nothing that is shown is older than
+//! the monitor's window, except for sparklines, which go back up to an hour.
 
 use std::io;
 use std::sync::Arc;
@@ -35,13 +35,13 @@ mod screen;
 mod tests;
 mod view;
 
-/// Shown by the servers.
+/// `application_name` of the connections.
 const APPLICATION_NAME: &str = "lockstep top";
 
-/// A window holds at least so many samples.
+/// Least number of samples in a window.
 const LEAST_SAMPLES: u32 = 5;
 
-/// How long the first sample may wait for nodes that have neither answered nor refused.
+/// How long the first counted sample may wait for nodes that have neither answered nor failed.
 const FIRST_PATIENCE: Duration = Duration::from_secs(10);
 
 /// `lockstep top`
@@ -82,7 +82,8 @@ impl TopArgs {
     }
 }
 
-/// Runs it. Whoever quits has seen what there is; `--count` ends with a verdict.
+/// Runs `lockstep top`. After `--count` samples the exit code tells whether something lags; a
+/// user who quits gets exit code 0.
 pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     let monitor = Monitor::start(args.nodes.nodes()?, args.settings());
     let last = match args.output {
@@ -92,10 +93,10 @@ pub fn run(args: &TopArgs) -> anyhow::Result<()> {
     last.map_or(Ok(()), |state| verdict(&state.diagnosis))
 }
 
-/// Counts samples, from the first that says something about every node.
+/// Counts samples, from the first in which every node has answered or failed.
 struct Samples {
     began: Instant,
-    /// Number of the last state that counted.
+    /// Number of the last state that was counted.
     last: u64,
     counted: u64,
     most: Option<u64>,
@@ -111,7 +112,7 @@ impl Samples {
         }
     }
 
-    /// Whether this is a new sample.
+    /// Counts the state if it is a new sample; false if it is not.
     fn take(&mut self, state: &State) -> bool {
         let early = self.counted == 0 && self.began.elapsed() < FIRST_PATIENCE;
         if state.number <= self.last || (early && !all_known(state)) {
@@ -122,19 +123,19 @@ impl Samples {
         true
     }
 
-    /// The state with which to end, if it is the last.
+    /// The state, if it is the last sample to show.
     fn end(&self, state: &Arc<State>) -> Option<Arc<State>> {
         (self.most.is_some_and(|most| self.counted >= most)).then(|| Arc::clone(state))
     }
 }
 
-/// Every node has answered, or it is known why not.
+/// True if every node has answered, or the reason why it has not is known.
 fn all_known(state: &State) -> bool {
     let known = |node: &lockstep_lag::monitor::NodeState| node.usable || !node.troubles.is_empty();
     state.number > 0 && state.nodes.iter().all(known)
 }
 
-/// Reads `--interval`.
+/// Parses `--interval`.
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds: f64 = text
         .parse()

@@ -1,5 +1,5 @@
-//! The state of the screen: what is shown, in which order, what is selected. Keys and samples
-//! change it; it knows no terminal and no clock.
+//! The state of the screen: what is shown, in which order, and what is selected. Keys and samples
+//! change it. It uses neither a terminal nor a clock.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -9,62 +9,61 @@ use lockstep_lag::monitor::{LinkHistory, Moment, State};
 use super::keys::Action;
 use super::rows::{SortBy, Status, TopRow, rows, sort};
 
-/// How far sparklines go back, minutes.
+/// How far sparklines can go back, in minutes.
 const SPANS: [i64; 4] = [2, 10, 30, 60];
 
-/// History is forgotten after so long, milliseconds.
+/// History older than this is forgotten, in milliseconds.
 const REMEMBERED_MS: i64 = 3_600_000;
 
-/// What fills the screen.
+/// The page on the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Page {
-    /// All nodes.
+    /// The table of all nodes.
     Table,
-    /// The selected one.
+    /// Details of the selected row.
     Detail,
 }
 
-/// See the module.
+/// The state of the screen.
 #[derive(Debug)]
 pub struct Model {
-    /// What is known.
+    /// The state that is shown. While paused it is older than the newest sample.
     pub state: Arc<State>,
-    /// The same as rows, in the order in which they are shown.
+    /// The rows of this state, in the order in which they are shown.
     pub rows: Vec<TopRow>,
-    /// What fills the screen.
+    /// The page on the screen.
     pub page: Page,
-    /// Help is shown over it.
+    /// Help is shown in place of the page.
     pub help: bool,
-    /// Order of the rows.
     pub sort: SortBy,
-    /// The other way round.
+    /// The rows are in reverse order.
     pub reverse: bool,
     /// New samples are not shown.
     pub paused: bool,
-    /// Somebody wants to end.
+    /// The user wants to quit.
     pub quit: bool,
-    /// First row that is shown.
+    /// The first row that is shown.
     pub offset: usize,
-    /// First line of the detail that is shown.
+    /// The first line of the details that is shown.
     pub scroll: usize,
-    /// First line of the help that is shown.
+    /// The first line of the help that is shown.
     pub help_scroll: usize,
-    /// Rows that fit, and lines that fit. Drawing says so.
+    /// How many rows or lines fit on the screen. Drawing sets it ([`Model::fit`]).
     fits: usize,
-    /// Lines that do not fit.
+    /// How many rows or lines do not fit.
     beyond: usize,
     span: usize,
-    /// Row by key; None follows the worst.
+    /// Key of the selected row. None selects the row with the worst status.
     selected: Option<String>,
-    /// Where the selected row was last.
+    /// Index of the selected row in `rows`.
     index: usize,
     series: BTreeMap<String, VecDeque<Moment>>,
-    /// Newest moment that was taken.
+    /// Time of the newest moment in `series`.
     newest_ms: i64,
 }
 
 impl Model {
-    /// Nothing selected, sorted by lag.
+    /// A table sorted by lag, without a selection.
     pub fn new(state: Arc<State>) -> Self {
         let mut model = Self {
             state,
@@ -90,12 +89,13 @@ impl Model {
         model
     }
 
-    /// History is wanted from here on.
+    /// Time of the newest history; the monitor is asked for what is newer.
     pub fn newest_ms(&self) -> i64 {
         self.newest_ms
     }
 
-    /// A new sample, and what history has gained. Shown unless paused; history is kept anyway.
+    /// Takes a new sample and new history. While paused the sample is not shown, but its history
+    /// is kept.
     pub fn update(&mut self, state: Arc<State>, history: Vec<LinkHistory>) {
         for link in history {
             let series = self.series.entry(link.id).or_default();
@@ -115,7 +115,7 @@ impl Model {
         }
     }
 
-    /// What a key does.
+    /// Does what a key asks for.
     pub fn act(&mut self, action: Action) {
         match action {
             Action::Quit => self.quit = true,
@@ -182,7 +182,7 @@ impl Model {
         }
     }
 
-    /// Where a key moves from here, no further than `last`.
+    /// The position to which a key moves from `from`, at most `last`.
     fn moved(&self, from: usize, action: Action, last: usize) -> usize {
         let page = self.fits.max(2) - 1;
         let to = match action {
@@ -197,7 +197,8 @@ impl Model {
         to.min(last)
     }
 
-    /// Drawing says how much fits of how much, rows or lines; what is selected stays in sight.
+    /// Called by drawing: `fits` of `all` rows or lines fit on the screen. Scrolls so that the
+    /// selected row stays visible.
     pub fn fit(&mut self, fits: usize, all: usize) {
         self.fits = fits.max(1);
         self.beyond = all.saturating_sub(self.fits);
@@ -217,7 +218,7 @@ impl Model {
         self.rows.get(self.index)
     }
 
-    /// Its index.
+    /// Index of the selected row.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -227,7 +228,7 @@ impl Model {
         SPANS.get(self.span).copied().unwrap_or(1)
     }
 
-    /// Times and lags of a row, oldest first. A node that is lost keeps what it had.
+    /// Times (ms since 1970) and lags (ms) of a row, oldest first. A lost node keeps its history.
     pub fn series<'a>(&'a self, row: &'a TopRow) -> impl Iterator<Item = (i64, f64)> + 'a {
         let link = row.link.and_then(|index| self.state.links.get(index));
         let series = match link {
@@ -247,7 +248,7 @@ impl Model {
         self.selected = self.row().map(|row| row.key.clone());
     }
 
-    /// Rows anew; the selection stays with its row, or where it was if that is gone.
+    /// Makes the rows anew. The selection stays with its row, or at its index if the row is gone.
     fn arrange(&mut self) {
         self.rows = rows(&self.state);
         sort(&mut self.rows, self.sort, self.reverse);
@@ -265,7 +266,7 @@ impl Model {
     }
 }
 
-/// The first of the rows that are worst off.
+/// Index of the first row with the worst status.
 fn worst(rows: &[TopRow]) -> usize {
     let most = rows.iter().map(|row| row.status).max();
     let most = most.unwrap_or(Status::Fine);

@@ -1,5 +1,5 @@
-//! Lines for pipes and files: no escape codes, each line complete by itself, written out with
-//! each sample. Ends quietly when nobody reads any more.
+//! Lines for pipes and files: without escape codes, each line complete by itself, flushed after
+//! each sample. Ends without an error when nobody reads any more.
 
 use std::io::{ErrorKind, Write};
 use std::sync::Arc;
@@ -12,10 +12,11 @@ use super::figures::{bytes, left, one_line, right, time, timestamp, width};
 use super::rows::{TopRow, headline, rows};
 use crate::args::Output;
 
-/// How long to wait for a sample before looking again.
+/// How long one wait for a sample takes at most.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// Writes samples until there are enough; the last of them, unless nobody reads.
+/// Writes samples until there are `most`. Returns the last one, or None if nobody reads any
+/// more.
 pub fn run(
     monitor: &Monitor,
     output: Output,
@@ -45,8 +46,8 @@ pub fn run(
     }
 }
 
-/// A sample: how all are doing, then a line for each node, in the order of their names on the
-/// command line.
+/// A sample as text: a summary line, then a line for each row, with nodes in the order in which
+/// the command line names them.
 pub fn lines(state: &State) -> String {
     let rows = rows(state);
     let when = timestamp(state.at_ms);

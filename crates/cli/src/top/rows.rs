@@ -1,5 +1,6 @@
-//! What the monitor knows, as one row for each replica's way and one for each node that has
-//! none: the primary, and those that do not answer or are not what they were said to be.
+//! The monitor's state as rows: one for each link of a replica with its upstream, and one for
+//! each node without a link: the primary, nodes that do not answer, and nodes that are not what
+//! the command line says.
 
 use std::collections::BTreeSet;
 
@@ -10,29 +11,29 @@ use lockstep_lag::{Finding, Role};
 
 use super::figures::{one_line, time};
 
-/// A node whose newest sample is so old does not answer, milliseconds ...
+/// A node counts as not answering when its newest sample is older than this, in milliseconds,
 const SILENT_MS: f64 = 5_000.0;
 
-/// ... and no less than so many intervals.
+/// and older than this many intervals.
 const SILENT_SAMPLES: f64 = 3.0;
 
-/// How a row is doing, the better first.
+/// The status of a row, from the best to the worst.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Status {
-    /// Nothing is wrong.
+    /// The node works and does not lag.
     Fine,
-    /// It has not answered yet.
+    /// The node has not answered yet.
     Asked,
-    /// No lag now, but something to know.
+    /// The node does not lag now, but there is a risk or another trouble.
     Warning,
-    /// It lags, or something else is as bad.
+    /// The node lags, or has a problem as serious as lag.
     Lag,
-    /// Nothing can be said about it.
+    /// The node cannot be used or does not answer, so nothing is known about it.
     Lost,
 }
 
 impl Status {
-    /// In a column of its own, so that nobody needs to see colours.
+    /// The status as a character. It has a column of its own, for people who do not see colours.
     pub fn mark(self) -> char {
         match self {
             Self::Fine => ' ',
@@ -43,7 +44,7 @@ impl Status {
         }
     }
 
-    /// In a word.
+    /// The status as a word.
     pub fn word(self) -> &'static str {
         match self {
             Self::Fine => "ok",
@@ -55,40 +56,36 @@ impl Status {
     }
 }
 
-/// One row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TopRow {
-    /// Lasting and unique: a node that is lost and comes back keeps it.
+    /// Unique and lasting: a node that is lost and comes back has the same key again.
     pub key: String,
-    /// What people call it.
+    /// The name that is shown.
     pub name: String,
     /// physical or logical; a node's role if it has no link.
     pub kind: String,
-    /// How it is doing.
     pub status: Status,
-    /// It is the primary.
     pub is_primary: bool,
-    /// Milliseconds behind.
+    /// Lag now, in milliseconds.
     pub lag_ms: Option<f64>,
-    /// At most in the window.
+    /// Highest lag in the window, in milliseconds.
     pub most_ms: Option<f64>,
-    /// Bytes behind.
     pub bytes: Option<u64>,
-    /// The part of the way that holds most of them, if it lags.
+    /// The stage of the link that holds most of these bytes. None unless the row lags.
     pub stage: Option<&'static str>,
-    /// Why, in words.
+    /// Why the row has its status.
     pub cause: String,
-    /// The same in fewer words, where there is no room.
+    /// The cause in fewer words, where there is no room for it.
     pub label: String,
-    /// Its index in the state's links.
+    /// Index of the link in the state's links.
     pub link: Option<usize>,
-    /// Its index in the state's nodes.
+    /// Index of the node in the state's nodes.
     pub node: Option<usize>,
-    /// Indexes of what was found there, the most important first.
+    /// Indexes of the findings about this row, the most important first.
     pub findings: Vec<usize>,
 }
 
-/// All rows, in the order in which the nodes were named.
+/// All rows, in the order in which the command line names the nodes.
 pub fn rows(state: &State) -> Vec<TopRow> {
     let mut rows = Vec::new();
     let mut keys = BTreeSet::new();
@@ -127,7 +124,8 @@ pub fn rows(state: &State) -> Vec<TopRow> {
     rows
 }
 
-/// A subscriber with several subscriptions has a link for each, `node (subscription)`.
+/// True if the link is one of the node's. A subscriber with several subscriptions has a link for
+/// each, named `node (subscription)`.
 fn belongs(link: &LinkState, node: &NodeState) -> bool {
     let rest = link.replica.strip_prefix(&node.name);
     rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(" ("))
@@ -187,7 +185,7 @@ fn found(state: &State, here: impl Fn(&Finding) -> bool) -> Vec<usize> {
         .collect()
 }
 
-/// Found at the link's slot, or at all slots of its upstream.
+/// True if a finding is about the link's slot, or about all slots of its upstream.
 fn is_of(finding: &Finding, link: &LinkState) -> bool {
     let named = |name: &str| finding.names.get(name).map(String::as_str);
     let all = format!("all slots of {}", link.upstream);
@@ -198,8 +196,8 @@ fn is_of(finding: &Finding, link: &LinkState) -> bool {
         || (link.kind == LinkKind::Logical && finding.at == all)
 }
 
-/// What was found where there is no row is shown on its upstream, else on the first row: it
-/// must not get lost.
+/// Adds each finding that belongs to no row to the row of its upstream, or else to the first row,
+/// so that every finding is shown.
 fn adopt(state: &State, rows: &mut [TopRow]) {
     for (index, finding) in state.diagnosis.findings.iter().enumerate() {
         if rows.iter().any(|row| row.findings.contains(&index)) {
@@ -213,7 +211,7 @@ fn adopt(state: &State, rows: &mut [TopRow]) {
     }
 }
 
-/// Fills in how the row is doing and why.
+/// Sets the row's status and cause.
 fn explain(state: &State, row: &mut TopRow) {
     let first = row
         .findings
@@ -255,7 +253,7 @@ fn explain(state: &State, row: &mut TopRow) {
         _ => (Status::Fine, "keeps up".to_owned(), None),
     };
     row.status = status;
-    // Where the few bytes of those that keep up are changes all the time.
+    // Of a node that keeps up, the stage with most bytes changes all the time.
     row.stage = row.stage.filter(|_| status == Status::Lag);
     row.cause = one_line(first_line(&cause));
     row.label = match label {
@@ -264,20 +262,20 @@ fn explain(state: &State, row: &mut TopRow) {
     };
 }
 
-/// Milliseconds that a node which is connected has not answered, if that is long.
+/// How long a connected node has not answered, in milliseconds; None if that is not long.
 fn silent_for(state: &State, node: &NodeState) -> Option<f64> {
     let long = SILENT_MS.max(SILENT_SAMPLES * state.every_s * 1000.0);
     node.sample_age_ms.filter(|age| node.usable && *age >= long)
 }
 
-/// What libpq says without its hints, lines of their own that begin with a tab; of both the lag
-/// crate makes blanks. In detail there is room for them.
+/// libpq's message without its hints, which the details show. In the message a hint is a line
+/// that begins with a tab; the lag crate has replaced both the newline and the tab by blanks.
 fn first_line(trouble: &str) -> &str {
     let first = trouble.split("  ").next();
     first.unwrap_or(trouble)
 }
 
-/// What libpq says without what it repeats: whom it could not reach is named beside it.
+/// libpq's message without the server that it could not reach: the row names that already.
 fn brief(trouble: &str) -> String {
     let reason = trouble.rsplit_once(" failed: ").map(|(_, reason)| reason);
     match (trouble.split_once(": "), reason) {
@@ -294,18 +292,17 @@ fn words(cause: Cause) -> String {
 /// Orders of rows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SortBy {
-    /// What cannot be asked, then the longest lag.
+    /// Lost nodes first, then the longest lag.
     Lag,
-    /// Names, numbers in them by value.
+    /// By name; numbers in names are compared by value.
     Name,
-    /// The most bytes behind.
+    /// The most bytes behind first.
     Bytes,
-    /// The worst, and equal causes together.
+    /// The worst status first, and equal causes together.
     Cause,
 }
 
-/// Sorts rows that are in the order of their names on the command line; equal ones stay so.
-/// The primary stays on top.
+/// Sorts rows. Equal ones keep the order of the command line, and the primary stays on top.
 pub fn sort(rows: &mut [TopRow], by: SortBy, reverse: bool) {
     rows.sort_by(|a, b| {
         let order = match by {
@@ -319,14 +316,15 @@ pub fn sort(rows: &mut [TopRow], by: SortBy, reverse: bool) {
     });
 }
 
-/// Lag in tenths of a second, of those that lag. The others would change places all the time.
+/// Sort key for [`SortBy::Lag`]: lag in tenths of a second for rows that lag, 0 for the others,
+/// which would otherwise change places all the time.
 fn late(row: &TopRow) -> (bool, bool, u64) {
     let lags = row.status == Status::Lag;
     let tenths = row.lag_ms.filter(|_| lags).map_or(0.0, |ms| ms / 100.0);
     (row.status == Status::Lost, lags, tenths as u64)
 }
 
-/// A name in pieces that compare as people would have it: `standby2` before `standby10`.
+/// A name in pieces that sort as people expect: `standby2` before `standby10`.
 fn natural(name: &str) -> Vec<Piece> {
     let mut pieces: Vec<Piece> = Vec::new();
     for c in name.chars() {
@@ -348,7 +346,7 @@ enum Piece {
     Text(String),
 }
 
-/// What there is to say in one line, the worst first.
+/// The summary of all rows in one line, the worst first, with the worst status.
 pub fn headline(rows: &[TopRow], healthy: bool) -> (Status, String) {
     let plural = |count: usize, word: &str| match count {
         1 => word.to_owned(),

@@ -1,6 +1,6 @@
-//! The terminal: taken when the screen begins, and given back as it was at every end: `q`, an
-//! error, a panic of any thread, SIGTERM, SIGHUP, SIGINT. SIGKILL alone cannot be helped;
-//! `reset` then does.
+//! The terminal: set up when the screen begins, and restored however it ends: by `q`, an error, a
+//! panic of any thread, SIGTERM, SIGHUP or SIGINT. After SIGKILL alone it is not restored; the
+//! command `reset` then does that.
 
 use std::io::{self, IsTerminal};
 use std::mem::ManuallyDrop;
@@ -23,19 +23,20 @@ use super::keys::action;
 use super::model::Model;
 use super::view::{Theme, draw};
 
-/// How long to wait for a key before looking for samples and signals.
+/// How long to wait for a key before checking for samples and signals.
 const TURN: Duration = Duration::from_millis(50);
 
-/// A thread has panicked; what the screen shows may no longer become new.
+/// A thread has panicked, so the screen may no longer be updated.
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// There is a terminal to draw on.
+/// True if standard output is a terminal to draw on.
 pub fn is_there() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
     io::stdout().is_terminal() && !is_dumb
 }
 
-/// Shows everything until somebody quits (None) or there are enough samples (the last).
+/// Shows the screen until the user quits (returns None) or there are `most` samples (returns the
+/// last).
 pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<State>>> {
     let mut signals = Signals::new([SIGTERM, SIGHUP, SIGINT, SIGWINCH, SIGCONT])
         .context("cannot listen to signals")?;
@@ -46,7 +47,7 @@ pub fn run(monitor: &Monitor, most: Option<u64>) -> anyhow::Result<Option<Arc<St
         Ended::Quit => Ok(None),
         Ended::Enough(state) => Ok(Some(state)),
         Ended::Signal(signal) => {
-            // Whoever sent it sees that it did what it does to others.
+            // End by the signal's default action, so that the exit status names the signal.
             emulate_default_handler(signal)?;
             Ok(None)
         }
@@ -98,7 +99,8 @@ fn follow(
         if changed && drawn.is_ok() {
             drawn = screen.draw(&mut model, theme);
         }
-        // Drawing fails on a terminal that is gone. Then its end is what counts.
+        // Drawing fails on a terminal that is gone. Then end as after SIGHUP, not with that
+        // error.
         let Found::Keys(keys) = keyboard.wait(TURN).context(LOST)? else {
             return Ok(Ended::Signal(SIGHUP));
         };
@@ -115,13 +117,13 @@ fn follow(
 
 const LOST: &str = "the terminal cannot be used any more";
 
-/// The terminal while it is ours. It is never dropped, because where it is gone its drop
-/// complains on standard error, which is gone too, and that is a panic.
+/// The terminal while this program uses it. The inner value is never dropped: if the terminal is
+/// gone, its drop prints to standard error, which is gone too, and that panics.
 struct Screen(ManuallyDrop<DefaultTerminal>);
 
 impl Screen {
-    /// Takes the terminal. From here on a panic gives it back before it says anything:
-    /// [`ratatui::try_init`] sees to that.
+    /// Sets up the terminal. From here on a panic restores it before printing its message, by a
+    /// hook of [`ratatui::try_init`].
     fn take() -> anyhow::Result<Self> {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(move |panic| {
@@ -142,9 +144,10 @@ impl Screen {
         self.0.draw(|frame| draw(frame, model, theme)).map(drop)
     }
 
-    /// After a stop: meanwhile the shell has drawn on the terminal and set its own modes.
+    /// Sets up the terminal again after SIGCONT: meanwhile the shell has drawn on it and set its
+    /// own modes.
     fn take_again(&mut self) -> io::Result<()> {
-        // Without this the next call believes that the terminal is raw already.
+        // Without this the next call assumes that the terminal is still in raw mode.
         disable_raw_mode()?;
         enable_raw_mode()?;
         execute!(io::stdout(), EnterAlternateScreen)?;
@@ -155,8 +158,8 @@ impl Screen {
 impl Drop for Screen {
     fn drop(&mut self) {
         let _ = self.0.show_cursor();
-        // After a panic it is restored already, and once more would put the cursor back above
-        // what the panic has said.
+        // A panic has restored the terminal already. Doing that again would move the cursor above
+        // the panic's message.
         if !PANICKED.load(Ordering::SeqCst) {
             let _ = ratatui::try_restore();
         }
@@ -172,7 +175,7 @@ mod tests {
     /// Makes the test below panic.
     const PANIC: &str = "LOCKSTEP_TEST_PANIC";
 
-    /// Run by the next one, in a terminal.
+    /// The next test runs this one in a terminal.
     #[test]
     fn panics_if_asked() {
         if std::env::var_os(PANIC).is_some() {
@@ -211,7 +214,7 @@ mod tests {
         let text = String::from_utf8_lossy(&output.stdout);
         let last = |piece: &str| text.rfind(piece);
         assert!(last("\u{1b}[?1049h").is_some(), "{text}");
-        // What it says is not wiped away with the screen.
+        // The panic's message comes after the screen was left, so it stays visible.
         assert!(last("on purpose") > last("\u{1b}[?1049l"), "{text}");
     }
 }

@@ -1,5 +1,5 @@
-//! What is shown, as pictures kept in `snapshots/`; keys as a table. `UPDATE_SNAPSHOTS=1`
-//! records the pictures anew.
+//! Compares screens with the texts in `snapshots/`, and keys with a table. `UPDATE_SNAPSHOTS=1`
+//! records the texts anew.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ mod fixture;
 
 use fixture::{asked, calm, crowd, history, relayed, trouble};
 
-/// Compares with what is recorded.
+/// Compares a text with the recorded one.
 fn snapshot(name: &str, text: &str) {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top/snapshots");
     let path = folder.join(format!("{name}.txt"));
@@ -35,7 +35,7 @@ fn snapshot(name: &str, text: &str) {
     );
 }
 
-/// With two minutes of history.
+/// A model with two minutes of history.
 fn model(state: State) -> Model {
     let mut model = Model::new(Arc::new(State {
         number: 0,
@@ -126,7 +126,7 @@ fn help_and_smaller_screens() {
     }
     let text = screen(&mut model(trouble()), 39, 24) + &screen(&mut model(trouble()), 30, 4);
     snapshot("too-small", &text);
-    // Nothing panics, however small or large.
+    // No size of the screen makes it panic.
     for (columns, lines) in [(1, 1), (1, 50), (200, 1), (40, 9), (41, 11), (300, 100)] {
         for actions in [&[][..], &[Action::Open], &[Action::Help]] {
             let mut model = model(crowd());
@@ -238,7 +238,7 @@ fn each_finding_is_on_a_row() {
     assert_eq!(at(&state, "first").0, Status::Lag);
     assert_eq!(at(&state, "standby2").0, Status::Lost);
     assert_eq!(at(&state, "second").0, Status::Warning);
-    // Of a slot that nobody uses: on the node that keeps it.
+    // A finding about an unused slot is shown on the node that has the slot.
     let primary = at(&state, "primary");
     assert_eq!(
         primary,
@@ -247,7 +247,7 @@ fn each_finding_is_on_a_row() {
             "a slot keeps WAL and nobody uses it".to_owned()
         )
     );
-    // Of one that is used: on its replica. Of all slots: on each logical replica.
+    // One about a used slot is shown on its replica; one about all slots on each logical replica.
     let mut slot = fixture::finding(
         "slot second_slot on primary",
         Cause::RetainedWalNearLimit,
@@ -272,7 +272,7 @@ fn each_finding_is_on_a_row() {
     ] {
         assert_eq!(at(&state, name).1, expected);
     }
-    // Of something unheard of: not lost.
+    // One about an unknown node is not lost.
     state.diagnosis.findings = vec![fixture::finding(
         "elsewhere",
         Cause::SlowNetwork,
@@ -343,7 +343,7 @@ fn the_headline_says_what_is_worst() {
     }
 }
 
-/// A model after keys.
+/// The model after these keys.
 fn after(state: State, actions: &[Action]) -> Model {
     let mut model = model(state);
     for action in actions {
@@ -356,7 +356,7 @@ fn after(state: State, actions: &[Action]) -> Model {
 #[test]
 fn keys_select_and_open() {
     use Action::{Back, Down, First, Last, Next, Open, PageDown, PageUp, Previous, Up};
-    // Unselected, it follows the worst; at the ends nothing moves.
+    // Without a selection the worst row is current. Moves stop at the ends.
     for (actions, key, page) in [
         (&[][..], "standby2", Page::Table),
         (&[Down], "standby3", Page::Table),
@@ -410,7 +410,7 @@ fn the_table_and_the_detail_scroll_no_further_than_their_ends() {
     assert_ne!(screen(&mut detail, 80, 24), bottom);
     detail.act(PageDown);
     assert_eq!(screen(&mut detail, 80, 24), bottom);
-    // Larger, all of it fits again.
+    // On a larger screen everything fits again.
     assert!(screen(&mut detail, 80, 60).contains("standby1 · physical from primary"));
 }
 
@@ -422,7 +422,7 @@ fn the_selection_stays_with_its_node() {
         state.number = model.state.number + 1;
         model.update(Arc::new(state), Vec::new());
     };
-    // Others lag, and it is lost: it is somewhere else, and still the same, with its past.
+    // Other nodes lag and the selected one is lost: its row moves, and keeps selection and history.
     let mut state = calm();
     state.links.remove(0);
     state.links[1].behind = true;
@@ -434,7 +434,7 @@ fn the_selection_stays_with_its_node() {
         ("standby1", Status::Lost, &Page::Detail)
     );
     assert_eq!(model.series(row).count(), 120);
-    // A row that is no more closes its detail.
+    // When the row is gone, its details are closed.
     state.nodes.remove(1);
     next(&mut model, state);
     assert_eq!(model.page, Page::Table);

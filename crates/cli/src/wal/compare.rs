@@ -211,7 +211,7 @@ impl Outcome {
 fn difference(difference: &Difference) -> Value {
     let (kind, offset) = match &difference.what {
         What::Content { offset, .. } => ("content", Some(*offset)),
-        What::Kind { .. } => ("kind", None),
+        What::PageKind { .. } => ("kind", None),
         What::Behind { .. } => ("behind", None),
         What::Future { .. } => ("future", None),
         What::Missing { .. } => ("missing", None),

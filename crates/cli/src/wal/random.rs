@@ -29,7 +29,7 @@ pub struct RandomArgs {
     /// Run even if the database's name does not begin with lockstep_random
     #[arg(long, conflicts_with = "print")]
     pub any_database: bool,
-    /// PostgreSQL major whose psql to use, 15 to 18, from /usr/lib/postgresql
+    /// PostgreSQL major whose psql to use, 15 to 19, from /usr/lib/postgresql
     #[arg(
         long,
         value_name = "MAJOR",

@@ -9,12 +9,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use clap::{Args, value_parser};
+use lockstep_bench::host::absolute;
 use lockstep_player::{self, Recorder, Recording};
 use serde_json::json;
 
 use crate::args::Output;
 use crate::live;
-use crate::{scene, text};
+use crate::text;
 
 /// Pause between two looks at the source and the clock.
 const POLL: Duration = Duration::from_millis(100);
@@ -97,7 +98,7 @@ fn progress(line: &str, in_place: bool) {
 
 fn summary(recording: &Recording) -> serde_json::Value {
     json!({
-        "folder": scene::absolute(recording.folder()),
+        "folder": absolute(recording.folder()),
         "system_identifier": recording.system_identifier().to_string(),
         "timeline": recording.timeline().get(),
         "server_version": recording.server_version(),
@@ -110,7 +111,7 @@ fn summary(recording: &Recording) -> serde_json::Value {
 }
 
 fn say_how_to_play(recording: &Recording) {
-    let folder = scene::absolute(recording.folder());
+    let folder = absolute(recording.folder());
     let folder = folder.display();
     live::print(&format!(
         "{:.1} MB of WAL from {} to {}, written in {:.1} s, of PostgreSQL {} on timeline {}",

@@ -90,9 +90,9 @@ fn usage_errors_exit_with_2() {
         (&["demo", "--readers", "100000"], "--readers"),
         (&["demo", "--read-query", "other"], "aggregate"),
         (&["demo", "--output", "xml"], "json"),
-        (&["demo", "--pg", "14"], "15, 16, 17 or 18"),
-        (&["demo", "--pg", "19"], "15, 16, 17 or 18"),
-        (&["demo", "--pg", "new"], "15, 16, 17 or 18"),
+        (&["demo", "--pg", "14"], "15, 16, 17, 18 or 19"),
+        (&["demo", "--pg", "20"], "15, 16, 17, 18 or 19"),
+        (&["demo", "--pg", "new"], "15, 16, 17, 18 or 19"),
         (&["relay"], "primary"),
         (&["relay", "--primary", "host=a"], "spool"),
         (
@@ -262,7 +262,7 @@ fn version_is_printed() {
 #[test]
 fn a_missing_server_package_is_named() {
     let missing =
-        (15..=18).find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
+        (15..=19).find(|major| !Path::new(&format!("/usr/lib/postgresql/{major}")).exists());
     let Some(major) = missing else {
         println!("SKIP: every supported major is installed here");
         return;

@@ -161,7 +161,7 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
     }
     stage.calm().unwrap();
     let found: Vec<String> = causes(&json).into_iter().take(2).collect();
-    let expected = faults.map(|fault| fault.cause);
+    let expected = faults.map(|fault| fault.cause().id());
     let both = expected
         .iter()
         .all(|cause| found.iter().any(|found| found == cause));

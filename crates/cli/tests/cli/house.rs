@@ -97,3 +97,27 @@ fn no_source_file_is_long() {
     }
     assert!(seen > 300, "there are only {seen} source files");
 }
+
+/// Names that say nothing outside their module, and that two crates would both take.
+#[test]
+fn no_public_type_is_called_row_shared_or_kind() {
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs"));
+    for path in found {
+        for line in fs::read_to_string(&path).unwrap().lines() {
+            let mut words = line.split(|c: char| !c.is_alphanumeric() && c != '_');
+            let words = [words.next(), words.next(), words.next()];
+            let [
+                Some("pub"),
+                Some("struct" | "enum" | "trait" | "type"),
+                Some(name),
+            ] = words
+            else {
+                continue;
+            };
+            let empty = ["Row", "Shared", "Kind"].contains(&name);
+            assert!(!empty, "{}: {line}", path.display());
+        }
+    }
+}

@@ -2,7 +2,7 @@
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
 use lockstep_lab::cluster::Lab;
@@ -184,7 +184,7 @@ fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
             format!("--trace={calls}"),
             format!("--inject={calls}:error=EIO"),
         ])
-        .stderr(std::process::Stdio::null())
+        .stderr(Stdio::null())
         .spawn();
     let Ok(mut strace) = strace else {
         println!("SKIP a refused sync: strace is not installed");
@@ -432,26 +432,39 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("\"missing\" does not exist"), "{said}");
 
-    // A publication that does not exist is noticed with the first change, as by a server.
-    let publication = "publication_names=\"not there; DROP TABLE t\"";
-    let said = {
-        let server = &primary;
-        std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| start(&["proto_version=1", publication]));
-            until("the slot is taken", || {
-                let slots = relay.console(&lab, "SHOW SLOTS");
-                slots
-                    .lines()
-                    .any(|line| line.starts_with("r|"))
-                    .then_some(())
-            });
-            server
-                .execute("INSERT INTO t VALUES (-3, 'third')")
-                .unwrap();
-            waiting.join().unwrap()
-        })
-    };
-    assert!(said.contains("does not exist"), "{said}");
+    // A publication that does not exist is noticed with the first change, as by a server:
+    // an error, or later a warning in the server's log.
+    let mut waiting = Command::new(lab.package().program("pg_recvlogical"))
+        .args(["--dbname", &relay.conninfo(), "--no-loop"])
+        .args(["--file", "/dev/null", "--slot", "r", "--start"])
+        .args(["--option", "proto_version=1", "--option"])
+        .arg("publication_names=\"not there; DROP TABLE t\"")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the slot is taken", || {
+        let slots = relay.console(&lab, "SHOW SLOTS");
+        slots
+            .lines()
+            .any(|line| line.starts_with("r|"))
+            .then_some(())
+    });
+    primary
+        .execute("INSERT INTO t VALUES (-3, 'third')")
+        .unwrap();
+    let refused = until("the publication is refused or skipped", || {
+        let log = std::fs::read_to_string(primary.log()).unwrap();
+        match waiting.try_wait().unwrap() {
+            Some(_) => Some(true),
+            None => log.contains("skipped loading publication").then_some(false),
+        }
+    });
+    let _ = waiting.kill();
+    let output = waiting.wait_with_output().unwrap();
+    if refused {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("does not exist"), "{said}");
+    }
 
     // The others go on, and a slot in use has one user.
     let busy = receive(

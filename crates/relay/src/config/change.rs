@@ -19,11 +19,9 @@ pub enum Applies {
 pub struct Change {
     /// The key, or `group NAME`.
     pub name: String,
-    /// The value in force.
     pub from: String,
     /// The value wanted.
     pub to: String,
-    /// When it takes effect.
     pub applies: Applies,
 }
 

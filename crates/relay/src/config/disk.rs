@@ -21,7 +21,6 @@ const WORLD_WRITES: u32 = 0o002;
 /// Only owners rename what is in the folder.
 const STICKY: u32 = 0o1000;
 
-/// Reads a configuration file.
 pub(super) fn read(path: &Path) -> Result<String, ConfigError> {
     let wrong = |reason: String| ConfigError::File {
         path: path.to_owned(),

@@ -7,10 +7,8 @@ use std::path::PathBuf;
 /// value of `primary`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConfigError {
-    /// The file as a whole.
     #[error("{}: {reason}", path.display())]
     File {
-        /// The file.
         path: PathBuf,
         /// What is wrong with it, and what to do.
         reason: String,
@@ -18,17 +16,13 @@ pub enum ConfigError {
     /// A value, a key, or a group.
     #[error("{place}: {reason}")]
     Value {
-        /// Where it stands.
         place: Place,
         /// What is wrong with it, and what is allowed.
         reason: String,
     },
     /// A key without a default is not given.
     #[error("{key} is not set: give it in the configuration file or with --{key}")]
-    Missing {
-        /// The key.
-        key: &'static str,
-    },
+    Missing { key: &'static str },
 }
 
 impl ConfigError {
@@ -44,15 +38,10 @@ impl ConfigError {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A line of the file, from 1.
-    File {
-        /// The file.
-        path: PathBuf,
-        /// The line.
-        line: usize,
-    },
+    File { path: PathBuf, line: usize },
     /// A flag of the command line, without its dashes.
     Flag(String),
-    /// Nobody has set it.
+    /// Nothing sets it.
     Default,
 }
 

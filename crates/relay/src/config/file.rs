@@ -13,7 +13,6 @@ use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
 use lockstep_service::quoted;
 
-/// Keys of a `[[group]]`.
 const GROUP_KEYS: [&str; 7] = [
     "name",
     "database",

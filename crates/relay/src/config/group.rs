@@ -24,7 +24,6 @@ pub const LONGEST_GROUP_NAME: usize = LONGEST_NAME - SLOT_PREFIX.len();
 pub struct GroupConfig {
     /// Its name, which has the characters of a slot's name.
     pub name: String,
-    /// Database that is decoded.
     pub database: String,
     /// Publications; sorted, none twice.
     pub publications: Vec<String>,
@@ -41,7 +40,6 @@ pub struct GroupConfig {
 /// Transactions of which origin are decoded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Origin {
-    /// All.
     Any,
     /// Only those that were not replicated to the primary from elsewhere.
     None,

@@ -33,7 +33,6 @@ pub(super) enum ValueKind {
     Boolean,
 }
 
-/// One key.
 pub(super) struct Key {
     /// Its name in the file; flags have dashes in place of underscores.
     pub name: &'static str,

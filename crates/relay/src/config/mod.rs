@@ -122,7 +122,6 @@ struct Given {
 }
 
 impl Config {
-    /// A configuration with every default.
     pub fn new(primary: Conninfo, spool: impl Into<PathBuf>) -> Self {
         Self {
             listen: Listen::Tcp(HostPort {

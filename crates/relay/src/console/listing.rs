@@ -11,7 +11,6 @@ const PG_LSN: u32 = 3220;
 /// Object identifier of the type `timestamptz`.
 const TIMESTAMPTZ: u32 = 1184;
 
-/// One row; None is null.
 pub(super) type Row = Vec<Option<String>>;
 
 const fn column(name: &'static str, kind: u32) -> Column<'static> {
@@ -29,7 +28,6 @@ pub const STATISTICS_COLUMNS: [Column<'static>; 7] = [
     column("last_reset_timestamp", TIMESTAMPTZ),
 ];
 
-/// Columns of `SHOW SLOTS`.
 pub const SLOT_COLUMNS: [Column<'static>; 12] = [
     column("name", TEXT),
     column("database", TEXT),
@@ -45,7 +43,6 @@ pub const SLOT_COLUMNS: [Column<'static>; 12] = [
     column("applied_lsn", PG_LSN),
 ];
 
-/// Columns of `SHOW CLIENTS`.
 pub const CLIENT_COLUMNS: [Column<'static>; 9] = [
     column("id", INT8),
     column("pid", INT4),
@@ -58,7 +55,6 @@ pub const CLIENT_COLUMNS: [Column<'static>; 9] = [
     column("since", TIMESTAMPTZ),
 ];
 
-/// Columns of `SHOW UPSTREAM`.
 pub const UPSTREAM_COLUMNS: [Column<'static>; 14] = [
     column("group", TEXT),
     column("slot", TEXT),
@@ -76,7 +72,6 @@ pub const UPSTREAM_COLUMNS: [Column<'static>; 14] = [
     column("committed_lsn", PG_LSN),
 ];
 
-/// Columns of `SHOW SPOOL`.
 pub const SPOOL_COLUMNS: [Column<'static>; 8] = [
     column("group", TEXT),
     column("oldest_spooled_lsn", PG_LSN),
@@ -88,14 +83,12 @@ pub const SPOOL_COLUMNS: [Column<'static>; 8] = [
     column("cache_limit_bytes", INT8),
 ];
 
-/// Columns of `SHOW CONFIG`.
 pub const CONFIG_COLUMNS: [Column<'static>; 3] = [
     column("name", TEXT),
     column("value", TEXT),
     column("source", TEXT),
 ];
 
-/// Columns of `SHOW HELP`.
 pub(super) const HELP_COLUMNS: [Column<'static>; 2] =
     [column("command", TEXT), column("description", TEXT)];
 
@@ -225,7 +218,7 @@ pub(super) fn help() -> Vec<Row> {
         .collect()
 }
 
-/// True for numbers and rates.
+/// Numbers and rates are compared as numbers.
 pub(super) fn sorts_as_number(column: &Column<'_>) -> bool {
     matches!(column.kind, INT4 | INT8) || column.name == "hit_rate"
 }

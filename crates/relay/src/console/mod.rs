@@ -42,7 +42,6 @@ pub const LONGEST_ANSWER: usize = 4 * 1024 * 1024;
 /// Longest piece of a name in an answer, in characters.
 const MOST_NAME: usize = 63;
 
-/// Answers queries.
 #[derive(Clone)]
 pub struct Console {
     source: Arc<dyn Source>,

@@ -4,7 +4,6 @@ use lockstep_wire::backend::Report;
 
 use crate::serve::Rights;
 
-/// What a command needs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Need {
     /// Nothing but a login.

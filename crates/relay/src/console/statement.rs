@@ -26,7 +26,6 @@ const OLDEST: &str = "get_oldest_wal_cache_ptr";
 /// What the advice is wherever a query is not understood.
 pub(super) const HELP_HINT: &str = "SHOW HELP lists what this console runs.";
 
-/// One statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Statement {
     /// Clients send it by themselves; it has no meaning here. Its command tag.
@@ -63,7 +62,6 @@ pub(super) enum Show {
     Help,
 }
 
-/// Which statistics.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub(super) struct Statistics {
     /// Columns, by their place among all.
@@ -219,7 +217,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// A name, quoted or not.
     fn name(&mut self) -> Result<String, Wrong> {
         match self.next() {
             Some(Token::Word(name) | Token::Quoted(name)) => Ok(name.clone()),

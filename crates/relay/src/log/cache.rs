@@ -23,7 +23,7 @@ const JOINED: usize = 64 * 1024;
 pub(super) struct Chunk {
     pub kind: RecordKind,
     pub bytes: Bytes,
-    /// Of its first byte.
+    /// Position of its first byte.
     pub position: LogPosition,
     /// The record in the spool that holds its first byte.
     pub place: Place,
@@ -57,7 +57,7 @@ pub(super) struct Cache {
     /// may be joined.
     open: Run,
     whole: Run,
-    /// Cost of all.
+    /// Cost of all chunks.
     bytes: u64,
     limit: u64,
 }
@@ -89,7 +89,6 @@ impl Cache {
         self.bytes
     }
 
-    /// The chunks, oldest first.
     pub fn chunks(&self) -> impl Iterator<Item = &Chunk> {
         self.chunks.iter()
     }

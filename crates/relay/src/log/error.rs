@@ -26,7 +26,6 @@ pub enum LogError {
          after {from}{} cannot be read", until(*.to)
     )]
     Corrupt {
-        /// Number of the segment.
         segment: u64,
         /// Where in the stream.
         position: LogPosition,
@@ -34,14 +33,12 @@ pub enum LogError {
         from: Lsn,
         /// Units that begin here or later can be read again; None if nothing follows.
         to: Option<Lsn>,
-        /// What is wrong.
         what: &'static str,
     },
     /// The spool is as large as it may be. Nothing was stored; try again once a slot has
     /// confirmed more.
     #[error("the spool holds {used} bytes and may hold {limit}")]
     SpoolFull {
-        /// Bytes on disk.
         used: u64,
         /// Most bytes.
         limit: u64,
@@ -56,11 +53,9 @@ pub enum LogError {
     /// The disk refused something.
     #[error("cannot {what} spool file {name}: {source}")]
     Io {
-        /// What was tried.
         what: &'static str,
         /// The file; empty for the folder.
         name: String,
-        /// Why not.
         source: io::Error,
     },
     /// What was appended is no sequence of whole frames of whole units in order.
@@ -91,12 +86,7 @@ pub enum LogError {
     Exists,
     /// The log was written by another version of this program.
     #[error("spool file {name} has format {version}, which this version cannot read")]
-    Version {
-        /// The file.
-        name: String,
-        /// Its format.
-        version: u32,
-    },
+    Version { name: String, version: u32 },
     /// A log is to be opened where none is.
     #[error("the spool folder holds no log")]
     NoLog,

@@ -21,7 +21,6 @@ enum Health {
     Missing,
 }
 
-/// A segment's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Entry {
     pub sequence: u64,
@@ -84,7 +83,6 @@ pub(super) struct Index {
 }
 
 impl Index {
-    /// Bytes on disk.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -112,7 +110,7 @@ impl Index {
         Some(entry)
     }
 
-    /// The newest segment is now so long.
+    /// The newest segment has this length now, in bytes.
     pub fn set_newest_bytes(&mut self, bytes: u64) {
         if let Some(entry) = self.entries.back_mut() {
             self.bytes = self.bytes - entry.bytes + bytes;
@@ -132,7 +130,6 @@ impl Index {
         self.entries.back()
     }
 
-    /// A segment by its number.
     pub fn get(&self, sequence: u64) -> Option<&Entry> {
         let at = sequence.checked_sub(self.oldest()?.sequence)?;
         self.entries.get(usize::try_from(at).ok()?)

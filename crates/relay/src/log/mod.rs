@@ -44,7 +44,7 @@ pub use reader::{MOST_PIECES, Read, Reader};
 pub use recover::{Hole, Recovered};
 pub use schema::SCHEMA_LIMIT;
 pub use segment::CHUNK_BYTES;
-pub use storage::{FileStorage, SpoolFile, Storage};
+pub use storage::{FileStorage, Folder, SpoolFile, Storage};
 pub use write::parts;
 
 use crate::lock::lock;
@@ -123,7 +123,6 @@ impl<S: Storage> Log<S> {
         self.start
     }
 
-    /// Limits in force.
     pub fn limits(&self) -> Limits {
         *lock(&self.limits)
     }
@@ -135,7 +134,6 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).cache.set_limit(limits.cache_bytes);
     }
 
-    /// The files.
     pub fn storage(&self) -> &S {
         &self.storage
     }
@@ -151,7 +149,6 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).received
     }
 
-    /// Where it stands.
     pub fn standing(&self) -> Standing {
         let most_append = match self.limits().spool_bytes {
             Some(limit) => usize::try_from(limit / 8).unwrap_or(usize::MAX),
@@ -183,7 +180,6 @@ impl<S: Storage> Log<S> {
         oldest.unwrap_or(shared.received)
     }
 
-    /// Bytes on disk.
     pub fn spool_bytes(&self) -> u64 {
         lock(&self.shared).index.bytes()
     }
@@ -251,7 +247,7 @@ impl<S: Storage> Log<S> {
         }
     }
 
-    /// Takes the oldest segment out of the index, if nobody needs it.
+    /// Takes the oldest segment out of the index, if no reader needs it.
     fn next_to_remove(&self, confirmed: Lsn) -> Removable {
         let mut shared = lock(&self.shared);
         let second = shared.index.second();

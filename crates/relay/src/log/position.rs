@@ -10,7 +10,7 @@ impl LogPosition {
     /// The first byte.
     pub const START: Self = Self(0);
 
-    /// So many bytes further.
+    /// The position this many bytes further.
     #[must_use]
     pub fn plus(self, bytes: usize) -> Self {
         Self(self.0.saturating_add(bytes as u64))

@@ -36,13 +36,11 @@ pub struct Recovered {
 /// A part of the log that cannot be read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hole {
-    /// Number of the segment.
     pub segment: u64,
     /// Units with this key or later may be missing.
     pub from: Lsn,
     /// Units with this key or later are there again; None if nothing follows.
     pub to: Option<Lsn>,
-    /// What is wrong.
     pub what: &'static str,
 }
 

@@ -11,7 +11,7 @@ use super::index::Index;
 use super::position::{LogPosition, Place};
 use super::schema::Schema;
 
-/// So many cuts are remembered. A reader that slept through more and stands within a unit is
+/// Number of cuts that are remembered. A reader that slept through more and stands within a unit is
 /// told that it was cut, which at worst costs it a new connection.
 const CUTS_KNOWN: usize = 64;
 

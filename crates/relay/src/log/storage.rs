@@ -57,10 +57,63 @@ const FILE_MODE: u32 = 0o600;
 /// The file whose lock says that a process uses the folder. It has no content.
 const LOCK: &str = "lock";
 
+/// A folder of a real file system.
+#[derive(Debug)]
+pub struct Folder(PathBuf);
+
+impl Folder {
+    /// A folder that is there.
+    pub fn new(folder: &Path) -> Self {
+        Self(folder.to_owned())
+    }
+}
+
+impl Storage for Folder {
+    type File = File;
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = Vec::new();
+        for entry in std::fs::read_dir(&self.0)? {
+            // A name that is not UTF-8 is none of ours.
+            names.extend(entry?.file_name().into_string());
+        }
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(true)
+            .mode(FILE_MODE)
+            .open(self.0.join(name))
+    }
+
+    fn open(&self, name: &str) -> io::Result<File> {
+        OpenOptions::new()
+            .read(true)
+            .write(true)
+            .open(self.0.join(name))
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        std::fs::rename(self.0.join(from), self.0.join(to))
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        std::fs::remove_file(self.0.join(name))
+    }
+
+    fn sync(&self) -> io::Result<()> {
+        File::open(&self.0)?.sync_all()
+    }
+}
+
 /// A folder of a real file system, used by one process at a time.
 #[derive(Debug)]
 pub struct FileStorage {
-    folder: PathBuf,
+    folder: Folder,
     _lock: Flock<File>,
 }
 
@@ -88,14 +141,14 @@ impl FileStorage {
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, errno)| io::Error::from(errno))?;
         Ok(Self {
-            folder: folder.to_owned(),
+            folder: Folder::new(folder),
             _lock: lock,
         })
     }
 
     /// Where it is.
     pub fn folder(&self) -> &Path {
-        &self.folder
+        &self.folder.0
     }
 }
 
@@ -103,41 +156,27 @@ impl Storage for FileStorage {
     type File = File;
 
     fn list(&self) -> io::Result<Vec<String>> {
-        let mut names = Vec::new();
-        for entry in std::fs::read_dir(&self.folder)? {
-            // A name that is not UTF-8 is none of ours.
-            names.extend(entry?.file_name().into_string());
-        }
-        Ok(names)
+        self.folder.list()
     }
 
     fn create(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .create(true)
-            .truncate(true)
-            .mode(FILE_MODE)
-            .open(self.folder.join(name))
+        self.folder.create(name)
     }
 
     fn open(&self, name: &str) -> io::Result<File> {
-        OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(self.folder.join(name))
+        self.folder.open(name)
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        std::fs::rename(self.folder.join(from), self.folder.join(to))
+        self.folder.rename(from, to)
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
-        std::fs::remove_file(self.folder.join(name))
+        self.folder.remove(name)
     }
 
     fn sync(&self) -> io::Result<()> {
-        File::open(&self.folder)?.sync_all()
+        self.folder.sync()
     }
 }
 

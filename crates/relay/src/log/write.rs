@@ -325,7 +325,8 @@ impl<S: Storage> Log<S> {
         self.check_spool(bytes)
     }
 
-    /// Most bytes that a new segment begins with, after so many bytes of descriptions more.
+    /// Most bytes that a new segment begins with, once `more_schema` bytes of descriptions
+    /// have come.
     fn next_head(&self, more_schema: usize) -> u64 {
         let shared = lock(&self.shared);
         let schema = shared.schema.bytes() + shared.open_schema.bytes() + more_schema;

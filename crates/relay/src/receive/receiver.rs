@@ -100,7 +100,7 @@ pub enum Action {
     Fail,
     /// Do nothing for this long.
     Rest(Duration),
-    /// It is over.
+    /// The receiver has ended.
     Stop,
 }
 
@@ -253,7 +253,6 @@ impl Receiver {
         Ok(self.assembler.gathered() < GATHER)
     }
 
-    /// What to do now.
     pub fn poll(&mut self, log: Standing, now: Instant) -> Action {
         loop {
             self.state = match self.state {

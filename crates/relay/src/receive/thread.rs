@@ -47,7 +47,7 @@ impl SyncRequest {
         self.changed.notify_one();
     }
 
-    /// Waits until asked.
+    /// Waits for the next request.
     fn wait(&self) {
         let wanted = self.wanted.lock().unwrap_or_else(PoisonError::into_inner);
         let mut wanted = self
@@ -59,7 +59,6 @@ impl SyncRequest {
 }
 
 impl Receiving {
-    /// Starts the threads.
     pub fn start(group: Arc<Group>) -> Result<Self> {
         let failed = |source| RelayError::File {
             what: "cannot start the threads of",

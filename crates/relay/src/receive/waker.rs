@@ -13,7 +13,6 @@ pub struct Sleeper(UnixStream);
 #[derive(Debug, Clone)]
 pub struct Waker(Arc<UnixStream>);
 
-/// A pair.
 pub fn pair() -> io::Result<(Sleeper, Waker)> {
     let (sleeper, waker) = UnixStream::pair()?;
     sleeper.set_nonblocking(true)?;

@@ -165,11 +165,9 @@ pub enum Event {
 /// What a client says of itself, as far as it can be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Confirmation {
-    /// Received.
     pub written: Lsn,
     /// Durable: what the slot has confirmed.
     pub flushed: Lsn,
-    /// Visible.
     pub applied: Lsn,
 }
 
@@ -271,7 +269,6 @@ impl Sender {
         !self.done
     }
 
-    /// What to do now.
     pub fn poll(&mut self, now: Instant) -> Action {
         loop {
             if let Some(state) = self.ends() {

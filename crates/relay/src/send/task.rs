@@ -102,7 +102,6 @@ impl Stream for Sending {
     }
 }
 
-/// One session.
 struct Task {
     client: Heard,
     writer: Box<dyn AsyncWrite + Send + Unpin>,
@@ -111,7 +110,6 @@ struct Task {
     /// Turns true when the relay stops, or the slot is dropped.
     stop: watch::Receiver<bool>,
     ended: watch::Receiver<bool>,
-    /// Once opened.
     source: Option<Source>,
     /// What was read last.
     frames: Frames,

@@ -146,9 +146,8 @@ fn many_sessions_wait_for_each_other_and_one_never_does() {
         scene.does(Action::Write, Event::Done);
         scene.finds_nothing(200);
         scene.does(Action::Wait(COVER_EVERY), woken(sessions));
-        match pause {
-            Some(pause) => scene.does(Action::Pause(pause), Event::Done),
-            None => {}
+        if let Some(pause) = pause {
+            scene.does(Action::Pause(pause), Event::Done);
         }
         scene.is_to(Action::Read);
         scene.finds_nothing(200);

@@ -17,7 +17,6 @@ pub(super) const MOST: usize = (1 << 30) - 1;
 /// Why no message can be read.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ReadError {
-    /// The connection.
     #[error(transparent)]
     Io(#[from] io::Error),
     /// What it sent.

@@ -35,7 +35,7 @@ pub(super) enum Arrived {
     },
     /// It cannot be served, and why.
     Refused { transport: Transport, why: Report },
-    /// It has left.
+    /// The client has left.
     Gone,
 }
 

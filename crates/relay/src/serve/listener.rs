@@ -54,19 +54,9 @@ const KEEPALIVE_TRIES: u32 = 6;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Listen {
     /// TCP; with port 0 the system chooses one.
-    Tcp {
-        /// A name or an address.
-        host: String,
-        /// The port.
-        port: u16,
-    },
+    Tcp { host: String, port: u16 },
     /// A Unix socket, named by the folder and the port as libpq does.
-    Socket {
-        /// The folder.
-        folder: PathBuf,
-        /// The port.
-        port: u16,
-    },
+    Socket { folder: PathBuf, port: u16 },
 }
 
 impl Listen {
@@ -98,9 +88,7 @@ impl fmt::Display for Listen {
 #[derive(Debug, thiserror::Error)]
 #[error("cannot listen on {place}: {source}")]
 pub struct ListenError {
-    /// Where.
     pub place: Listen,
-    /// Why.
     pub source: io::Error,
 }
 
@@ -114,7 +102,7 @@ pub struct Service<O: SlotCommands, C: ConsoleService> {
     pub terms: watch::Receiver<Arc<Terms>>,
     /// Where the primary is.
     pub primary: Box<dyn Primary>,
-    /// How many, and how long.
+    /// Most sessions, and the times that they may take.
     pub limits: Limits,
 }
 

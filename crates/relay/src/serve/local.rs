@@ -24,11 +24,9 @@ pub(super) struct Local {
 
 /// What one message led to.
 enum Heard {
-    /// A query.
     Query(String),
-    /// It has been dealt with.
+    /// A message that needs nothing more.
     Nothing,
-    /// The client leaves.
     Left,
 }
 

@@ -43,7 +43,6 @@ pub(super) struct Arrival {
     pub id: u64,
     /// Where the client is.
     pub peer: Option<SocketAddr>,
-    /// How it begins.
     pub start: startup::Session,
     /// The same as it was sent.
     pub packet: Vec<u8>,

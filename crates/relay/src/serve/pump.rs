@@ -172,7 +172,7 @@ enum Found {
     Something,
     /// A query is whole.
     Query(Vec<u8>),
-    /// Too little.
+    /// Too little has come.
     Nothing,
 }
 

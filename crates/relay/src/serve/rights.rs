@@ -5,7 +5,6 @@
 pub struct Rights {
     /// The role, as the client named it.
     pub user: String,
-    /// A superuser.
     pub superuser: bool,
     /// Has the rights of `pg_monitor`.
     pub monitor: bool,

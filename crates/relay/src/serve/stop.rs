@@ -10,14 +10,13 @@ pub struct Stopper(watch::Sender<bool>);
 #[derive(Debug, Clone)]
 pub struct Stop(watch::Receiver<bool>);
 
-/// A pair.
 pub fn channel() -> (Stopper, Stop) {
     let (sender, receiver) = watch::channel(false);
     (Stopper(sender), Stop(receiver))
 }
 
 impl Stopper {
-    /// Tells everyone.
+    /// Tells all who wait.
     pub fn stop(&self) {
         self.0.send_replace(true);
     }
@@ -30,7 +29,7 @@ impl Stop {
         let _ = self.0.wait_for(|&stop| stop).await;
     }
 
-    /// It has been told.
+    /// Whether `stop` was called.
     pub fn is_told(&self) -> bool {
         *self.0.borrow() || self.0.has_changed().is_err()
     }

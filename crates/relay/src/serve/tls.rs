@@ -25,7 +25,6 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Reads the files.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
         let (certificates, config) = server_config(&files, ALPN)?;
         Ok(Self {
@@ -35,7 +34,6 @@ impl Tls {
         })
     }
 
-    /// Where it came from.
     pub fn files(&self) -> &TlsFiles {
         &self.files
     }

@@ -14,11 +14,11 @@ use tokio_rustls::TlsStream;
 
 use crate::session::Client;
 
-/// After its last error a connection is read on for at most so long: closing one with
-/// bytes unread resets it, and the other side might never see the error.
+/// Longest time that a connection is read on after its last error: closing one with bytes
+/// unread resets it, and the other side might never see the error.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// And for at most so many bytes.
+/// Most bytes that are read on.
 const LINGER_BYTES: usize = 256 * 1024;
 
 /// One half of a connection, what it sends.
@@ -34,9 +34,7 @@ impl<T: AsyncRead + AsyncWrite + Send + Unpin> Duplex for T {}
 
 /// A connection, from either side.
 pub enum Transport {
-    /// TCP.
     Tcp(TcpStream),
-    /// A Unix socket.
     Unix(UnixStream),
     /// TLS over one of the others.
     Tls(Box<TlsStream<Prefixed>>),

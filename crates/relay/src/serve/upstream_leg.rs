@@ -38,7 +38,6 @@ pub struct PrimaryAddress {
     pub host: String,
     /// The address, if the name must not be looked up.
     pub hostaddr: Option<String>,
-    /// Its port.
     pub port: u16,
     /// TLS; never on Unix sockets.
     pub tls: Option<TlsToPrimary>,
@@ -71,7 +70,8 @@ pub enum Verify {
 
 /// Who knows where the primary is.
 pub trait Primary: Send + Sync + 'static {
-    /// Where it is now. An error says why nobody knows, for the client. Must not block.
+    /// Where the primary is now. An error, for the client, says why that is not known. Must
+    /// not block.
     fn primary(&self) -> Result<PrimaryAddress, String>;
 }
 

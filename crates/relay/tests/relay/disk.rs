@@ -93,7 +93,7 @@ impl Disk {
         }
     }
 
-    /// The machine makes so many more changes and stops before the next.
+    /// The machine makes this number of changes more and stops before the next.
     pub fn stop_after(&self, changes: u64) {
         self.state().changes_left = Some(changes);
     }

@@ -1,12 +1,12 @@
-//! A disk that can lose power: a file system of its own in a file of the run folder.
+//! A disk that can lose power: an ext4 file system in a file of the run folder.
 //!
-//! The power goes by the file system's own shutdown call, without writing its journal
-//! out: nothing reaches the file from then on, so that dirty pages and all metadata since
-//! the last journal commit are lost, and mounting it again replays the journal as after a
-//! real power cut. What the file system had already passed to the file stays there; a
-//! real disk could lose part of its own cache as well, or tear a sector.
+//! To cut the power, the file system is told to shut down without writing out its journal.
+//! Nothing reaches the file from then on: dirty pages and all metadata since the last journal
+//! commit are lost. Mounting it again replays the journal, as after a real power cut. What the
+//! file system had already written to the file stays there. A real disk could also lose part
+//! of its own cache or tear a sector.
 //!
-//! Mounts are undone with the run folder, on every exit path: see [`lockstep_lab::sweep`].
+//! [`lockstep_lab::sweep`] unmounts these file systems with the run folder, on every exit path.
 
 use std::fs::{self, File, Permissions};
 use std::io;
@@ -31,32 +31,33 @@ pub(crate) const MOUNT: &str = "/usr/bin/mount";
 const PERL: &str = "/usr/bin/perl";
 const CP: &str = "/usr/bin/cp";
 
-/// Keep metadata from reaching the disk by itself: no journal commit for a long time, and
-/// no early allocation when a file is replaced.
+/// Options that keep metadata from reaching the disk without a sync: no journal commit for
+/// 300 s, and no early allocation when a file is replaced.
 const OPTIONS: &str = "loop,noatime,commit=300,noauto_da_alloc";
 
-/// EXT4_IOC_SHUTDOWN, `_IOR('X', 125, __u32)`, with the flag for "do not write the log
-/// out". There is no program for it that is always installed, and no safe call.
+/// A Perl script that calls EXT4_IOC_SHUTDOWN, `_IOR('X', 125, __u32)`, with the flag for "do
+/// not write the log out". No program for that is always installed, and a call from Rust would
+/// need unsafe code.
 const CUT: &str = "open(my $d, '<', $ARGV[0]) or die \"open: $!\\n\"; \
      my $flag = pack('L', 2); ioctl($d, 0x8004587D, $flag) or die \"shutdown: $!\\n\";";
 
-/// How long a killed server may keep the file system busy.
+/// How long a killed server's processes may keep the file system busy.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How long the loop device of a file system that is unmounted may take to go.
+/// How long the loop device may take to disappear after its file system is unmounted.
 const RELEASE: Duration = Duration::from_secs(2);
 
 /// A server's data folder on a file system of its own.
 #[derive(Debug)]
 pub struct PowerDisk {
     launcher: Arc<Launcher>,
-    /// The file that is mounted; another after a copy.
+    /// The file that is mounted. [`PowerDisk::copied`] replaces it.
     image: Mutex<PathBuf>,
     folder: PathBuf,
 }
 
 impl PowerDisk {
-    /// Why power loss cannot be emulated on this machine, if it cannot.
+    /// Why power loss cannot be emulated on this machine; None if it can.
     pub fn unavailable() -> Option<String> {
         if !geteuid().is_root() {
             return Some("only root may mount".to_owned());
@@ -70,7 +71,7 @@ impl PowerDisk {
             .map(|program| format!("{program} is not installed"))
     }
 
-    /// Makes the disk and mounts it on a new folder of the run folder.
+    /// Creates the disk and mounts it on a new folder of the run folder.
     fn create(lab: &Lab, name: &str, megabytes: u64) -> Result<Self> {
         if let Some(reason) = Self::unavailable() {
             return Err(CrashError::Unavailable(reason).into());
@@ -87,7 +88,7 @@ impl PowerDisk {
         fs::create_dir(&disk.folder).map_err(disk.failed("create", &disk.folder))?;
         disk.run(MKFS, &[&"-q", &"-F", &"-m", &"0", &image])?;
         disk.mount_again()?;
-        // The server's programs insist on an empty folder.
+        // PostgreSQL's programs need an empty folder.
         let lost = disk.folder.join("lost+found");
         fs::remove_dir(&lost).map_err(disk.failed("remove", &lost))?;
         fs::set_permissions(&disk.folder, Permissions::from_mode(0o700))
@@ -96,18 +97,18 @@ impl PowerDisk {
         Ok(disk)
     }
 
-    /// Where it is mounted: the server's data folder.
+    /// Where the disk is mounted: the server's data folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// Takes the power away. Whatever is read or written from now on fails.
+    /// Cuts the power. Every read and write fails from now on.
     pub fn cut(&self) -> Result<()> {
         self.run(PERL, &[&"-e", &CUT, &self.folder])
     }
 
-    /// Gives the power back: the journal is replayed. Processes that still have files
-    /// open on it must be gone.
+    /// Restores the power: mounts the disk again, which replays the journal. Waits until no
+    /// process has a file open on it.
     pub fn mount_again(&self) -> Result<()> {
         let started = Instant::now();
         while is_mounted(&self.folder) {
@@ -129,9 +130,9 @@ impl PowerDisk {
         self.run(MOUNT, &[&"-o", &OPTIONS, &*image, &self.folder])
     }
 
-    /// A mount namespace that somebody made meanwhile (a container, `unshare`) has a
-    /// copy of our mount, which keeps the dead file system alive. Mounting its file again
-    /// would only give that one back; a copy of the file is another one.
+    /// Copies the disk's file. A mount namespace created meanwhile (by a container or `unshare`)
+    /// has a copy of the mount, which keeps the shut-down file system alive; mounting the same
+    /// file again would return that file system. A copy of the file is a new file system.
     fn copied(&self, image: &Path) -> Result<PathBuf> {
         let mut name = image.as_os_str().to_owned();
         name.push("+");

@@ -1,8 +1,8 @@
-//! Crashes: of a whole server, of one of its processes, or of the power, at a random or a
-//! named moment, and the way back.
+//! Crashes of a whole server or of one of its processes, and loss of power, at a random or a
+//! chosen moment; and the restart after each.
 //!
-//! What a crash may cost is up to the caller to judge: let the standby catch up and compare
-//! it with one that never crashed ([`crate::oracle`]).
+//! The caller checks what a crash has damaged: let the standby catch up, then compare it with
+//! one that never crashed ([`crate::oracle`]).
 
 mod disk;
 mod moment;
@@ -23,47 +23,41 @@ use crate::Result;
 use lockstep_lab::server::Server;
 use lockstep_wire::Lsn;
 
-/// Why a crash could not be brought about.
+/// Why a crash could not be caused.
 #[derive(Debug, thiserror::Error)]
 pub enum CrashError {
-    /// Power loss cannot be emulated here.
+    /// Power loss cannot be emulated on this machine.
     #[error("power loss cannot be emulated: {0}")]
     Unavailable(String),
     /// The server has no such process now.
     #[error("server \"{server}\" has no {process}")]
     NoProcess {
-        /// The server's name.
         server: String,
         /// The process that was to be killed.
         process: Process,
     },
-    /// A power cut needs the disk that the server's data is on.
+    /// A power cut was asked for, but the server's data is not on a [`PowerDisk`].
     #[error("server \"{0}\" is not on a disk that can lose power")]
     NoDisk(String),
-    /// A disk could not be made, cut off or mounted again.
+    /// A disk could not be created, cut off or mounted again.
     #[error("cannot {what} {path}: {source}")]
     Disk {
-        /// What was tried.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The system's own words.
         source: io::Error,
     },
 }
 
-/// One crash.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
-    /// What ends.
+    /// What is killed.
     pub victim: Victim,
-    /// When.
     pub moment: Moment,
 }
 
 impl Crash {
-    /// Waits for the moment, strikes, and brings the server back to where it accepts
-    /// connections. Returns where replay was shortly before, if that could be seen.
+    /// Waits for the moment, kills the victim, and restarts the server until it accepts
+    /// connections. Returns the replay position shortly before the crash, if it could be read.
     ///
     /// `primary` is the standby's primary, which some moments need.
     pub fn run(

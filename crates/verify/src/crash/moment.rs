@@ -8,27 +8,25 @@ use lockstep_client::{Connection, field};
 use lockstep_lab::Result;
 use lockstep_lab::server::{PATIENCE, SUPERUSER, Server};
 use lockstep_wire::Lsn;
-/// How long replay stands still before [`Moment::Further`] gives up on more WAL.
+/// How long replay must stand still before [`Moment::Further`] stops waiting for more WAL.
 pub const QUIET: Duration = Duration::from_secs(3);
 
-/// When a crash happens. Each is awaited for [`PATIENCE`] at most.
+/// When a crash happens. Each moment is waited for at most [`PATIENCE`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Moment {
-    /// At once.
     Now,
-    /// After some time.
     After(Duration),
     /// When the standby has replayed up to here.
     Replayed(Lsn),
-    /// When the standby has replayed this many more bytes, or has nothing to replay for
+    /// When the standby has replayed this many more bytes, or has replayed nothing for
     /// [`QUIET`].
     Further(u64),
     /// When these words appear in the standby's log.
     Logged(String),
-    /// When a restartpoint begins, for which one is asked for. Needs `log_checkpoints`.
+    /// When a restartpoint begins. One is requested by CHECKPOINT. Needs `log_checkpoints`.
     Restartpoint,
-    /// Halfway through the replay of what this statement writes on the primary, e.g. a
-    /// CREATE INDEX. Replay is held until the statement is done.
+    /// Halfway through the replay of the WAL that this statement writes on the primary, e.g. a
+    /// CREATE INDEX. Replay is paused until the statement is done.
     Replaying(String),
 }
 
@@ -90,8 +88,8 @@ fn await_further(standby: &mut Server, bytes: u64) -> Result<()> {
     })
 }
 
-/// One session for all looks: connecting each time would take longer than what is looked
-/// for.
+/// The replay position. All reads use one session: connecting for each would take longer than
+/// the moment that is waited for.
 fn replayed(client: &mut Connection, standby: &Server) -> Result<Lsn> {
     client
         .query_one("SELECT coalesce(pg_last_wal_replay_lsn(), '0/0')")
@@ -107,13 +105,14 @@ fn await_logged(standby: &mut Server, seen: u64, words: &str) -> Result<()> {
     })
 }
 
-/// A restartpoint needs a checkpoint record that replay has passed since the last one.
+/// Waits until a restartpoint begins. It needs a checkpoint record that was replayed since the
+/// last restartpoint, so the primary makes a checkpoint first.
 fn await_restartpoint(primary: &Server, standby: &mut Server) -> Result<()> {
     primary.execute("CHECKPOINT")?;
     standby.catch_up(primary)?;
     let mut client = standby.connect(SUPERUSER, "lockstep lab moment")?;
     let seen = standby.log_length();
-    // Ends in an error when the server crashes under it.
+    // The statement fails when the server crashes, which is expected.
     thread::spawn(move || client.execute("CHECKPOINT"));
     await_logged(standby, seen, "restartpoint starting")
 }

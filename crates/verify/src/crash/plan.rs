@@ -1,4 +1,4 @@
-//! Random crashes that a seed determines.
+//! Random crashes, determined by a seed.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ const LONGEST_WAIT_MS: u64 = 700;
 /// Most bytes of WAL between one crash and the next.
 const FURTHEST: u64 = 8_000_000;
 
-/// Endless crashes of a standby.
+/// An endless sequence of crashes of a standby.
 #[derive(Debug, Clone)]
 pub struct Plan {
     rng: Rng,
@@ -20,7 +20,7 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The crashes of a seed, power cuts among them or not.
+    /// The crashes of a seed; with `power` some of them are power cuts.
     pub fn new(seed: u64, power: bool) -> Self {
         Self {
             rng: Rng::with_seed(seed),
@@ -36,7 +36,8 @@ impl Plan {
             Victim::Process(Process::WalReceiver),
             Victim::Process(Process::Checkpointer),
             Victim::Process(Process::BackgroundWriter),
-            // What no other crash does, as often as the others together do theirs.
+            // A power cut loses data that no other crash loses, so it comes in a third of the
+            // crashes.
             Victim::Power,
             Victim::Power,
             Victim::Power,

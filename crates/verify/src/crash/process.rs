@@ -1,4 +1,4 @@
-//! A server's processes by what they do.
+//! Finds a server's processes by their kind.
 
 use std::fmt;
 use std::fs;
@@ -24,7 +24,6 @@ pub enum Process {
 }
 
 impl Process {
-    /// All kinds.
     pub const ALL: [Self; 6] = [
         Self::Startup,
         Self::WalReceiver,
@@ -34,8 +33,8 @@ impl Process {
         Self::ClientBackend,
     ];
 
-    /// The first words of its title after the cluster's name; None where that begins with
-    /// a user's name.
+    /// The beginning of the process's title, after the cluster's name. None for a client
+    /// backend, whose title begins with a user's name.
     fn title(self) -> Option<&'static str> {
         match self {
             Self::Startup => Some("startup"),
@@ -47,9 +46,9 @@ impl Process {
         }
     }
 
-    /// True if a process with this title is of this kind. Titles of client backends are
-    /// `USER DATABASE HOST ACTIVITY`; over a socket the host is `[local]`.
-    /// Those of walsenders look the same but for their first word.
+    /// True if a process with this title is of this kind. The title of a client backend is
+    /// `USER DATABASE HOST ACTIVITY`, where the host of a Unix socket is `[local]`. A
+    /// walsender's title is the same with the word `walsender` before it.
     fn has_title(self, title: &str) -> bool {
         match self.title() {
             Some(words) => title
@@ -66,7 +65,7 @@ impl fmt::Display for Process {
     }
 }
 
-/// The process id of the server's process of this kind; of several, the first.
+/// The process id of the server's first process of this kind.
 pub fn process_of(server: &Server, process: Process) -> Option<i32> {
     let postmaster = server.pid()?;
     usage::children(postmaster).into_iter().find(|pid| {
@@ -77,8 +76,8 @@ pub fn process_of(server: &Server, process: Process) -> Option<i32> {
     })
 }
 
-/// The title without `postgres: ` and the cluster's name. Where the kernel keeps the
-/// command line, the rest of it is padding.
+/// The title without `postgres: ` and the cluster's name. The title overwrites the command
+/// line in memory, and the rest of that is padding.
 fn title<'a>(line: &'a str, cluster: &str) -> Option<&'a str> {
     let title = line
         .trim_end_matches(['\0', ' '])

@@ -1,4 +1,4 @@
-//! What a crash takes down, and how the server comes back from it.
+//! What a crash kills, and the restart after it.
 
 use std::fmt;
 
@@ -9,20 +9,19 @@ use nix::unistd::Pid;
 use crate::Result;
 use crate::crash::{CrashError, PowerDisk, Process, process_of};
 
-/// What the postmaster logs once it has ended everything after a child's crash, and
-/// begins again.
+/// What the postmaster logs once it has ended all processes after a child's crash and starts
+/// them again.
 const AGAIN: &str = "reinitializing";
 
-/// What ends in a crash.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     /// All processes at once.
     Server,
-    /// The postmaster; its children notice and end by themselves.
+    /// The postmaster alone; its children notice that and end by themselves.
     Postmaster,
-    /// One process; the postmaster ends the others and begins again, or ends.
+    /// One process; the postmaster ends the others and starts them again, or ends too.
     Process(Process),
-    /// The power of the machine: what was not synced to disk is lost.
+    /// The machine's power: data that was not synced to disk is lost.
     Power,
 }
 
@@ -38,7 +37,7 @@ impl fmt::Display for Victim {
 }
 
 impl Victim {
-    /// Strikes, then brings the server back to where it accepts connections.
+    /// Kills the victim, then restarts the server until it accepts connections.
     pub fn strike(self, server: &mut Server, disk: Option<&PowerDisk>) -> Result<()> {
         match self {
             Self::Server => server.kill()?,
@@ -62,14 +61,15 @@ fn kill_process(server: &mut Server, process: Process) -> Result<()> {
     })?;
     let seen = server.log_length();
     if kill(Pid::from_raw(pid), Signal::SIGKILL).is_err() {
-        // It has ended by itself in between.
+        // The process has ended by itself meanwhile.
         return Err(CrashError::NoProcess {
             server: server.id().name.clone(),
             process,
         }
         .into());
     }
-    // Connections of before may be accepted until the postmaster has noticed.
+    // Wait for the log line: until the postmaster has noticed the crash, the server still
+    // accepts connections.
     server.await_event(
         &format!("notice the end of its {process}"),
         PATIENCE,
@@ -81,7 +81,7 @@ fn kill_process(server: &mut Server, process: Process) -> Result<()> {
         },
     )?;
     if server.has_ended() {
-        // A startup process that is killed takes the server with it.
+        // When the startup process is killed, the whole server ends.
         return Ok(server.start()?);
     }
     Ok(server.await_connection(seen)?)

@@ -1,4 +1,4 @@
-//! One check: a table read whole in one way, and what must be true of what was seen.
+//! One check: one scan reads a whole table, and the result must satisfy the invariants.
 
 use std::fmt;
 
@@ -9,11 +9,11 @@ use crate::invariants::tables::{KEYS, SCHEMA, Table};
 pub enum Scan {
     /// Every row of the table.
     Sequential,
-    /// Each key looked up in the index, rows from the table.
+    /// Each key is looked up in the index; rows are read from the table.
     Index,
-    /// Each key looked up by a bitmap, rows from the table.
+    /// Each key is looked up by a bitmap scan; rows are read from the table.
     Bitmap,
-    /// The index alone, where the visibility map allows.
+    /// The index alone is read, where the visibility map allows that.
     IndexOnly,
 }
 
@@ -29,10 +29,10 @@ impl fmt::Display for Scan {
 }
 
 impl Scan {
-    /// All, the sequential one first: it is the measure for the others.
+    /// All scans. The sequential one is first, since the others are compared with it.
     pub const ALL: [Self; 4] = [Self::Sequential, Self::Index, Self::Bitmap, Self::IndexOnly];
 
-    /// Settings that leave the planner only this scan, for the rest of the transaction.
+    /// Settings that leave the planner only this scan until the end of the transaction.
     pub(crate) fn settings(self) -> String {
         let on = |scans: &[Self]| {
             if scans.contains(&self) { "on" } else { "off" }
@@ -50,11 +50,13 @@ impl Scan {
         )
     }
 
-    /// Rows, sum of keys, sum of values, and rows that are not what was asked for.
+    /// A query for the number of rows, the sum of keys, the sum of values, and the number of rows
+    /// with a wrong key.
     ///
-    /// Neither a B-tree scan nor an exact bitmap compares a row's key with the one looked
-    /// up. So a row that took an old one's place is seen only if each key is looked up and
-    /// what comes back is compared. The index alone has no copy to compare.
+    /// Neither a B-tree scan nor an exact bitmap compares the key of the row with the key that
+    /// was looked up. So a row that has taken the place of an old one is detected only if each
+    /// key is looked up and compared with the key of the row that comes back. An index-only
+    /// scan has no copy of the key to compare.
     pub(crate) fn query(self, table: &Table) -> String {
         let sums = "count(*), coalesce(sum(t.k), 0)::bigint, coalesce(sum(t.v), 0)::bigint";
         let name = table.name;
@@ -73,7 +75,7 @@ impl Scan {
         }
     }
 
-    /// True if a plan reads the table in this way and in no other.
+    /// True if a plan reads the table with this scan and with no other.
     pub(crate) fn is_in(self, plan: &[String], table: &Table) -> bool {
         let name = table.name;
         let nodes = [
@@ -100,16 +102,14 @@ impl Scan {
     }
 }
 
-/// What a check saw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Seen {
-    /// Rows.
     pub count: i64,
     /// Sum of their keys.
     pub keys: i64,
     /// Sum of their values.
     pub values: i64,
-    /// Rows with another key than was looked up, or than their copy.
+    /// Rows whose key is not the one looked up, or not equal to the copy in the row.
     pub wrong: i64,
 }
 
@@ -123,40 +123,19 @@ impl fmt::Display for Seen {
     }
 }
 
-/// What is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// The number of rows is not what every transaction keeps.
-    Count {
-        /// What it must be.
-        expected: i64,
-        /// What it was.
-        found: i64,
-    },
-    /// The sum of values is not what every transaction keeps.
-    Sum {
-        /// What it must be.
-        expected: i64,
-        /// What it was.
-        found: i64,
-    },
-    /// Rows that are not what was asked for.
+    /// Every transaction keeps the number of rows, but this one is different.
+    Count { expected: i64, found: i64 },
+    /// Every transaction keeps the sum of values, but this one is different.
+    Sum { expected: i64, found: i64 },
+    /// This many rows have a wrong key ([`Seen::wrong`]).
     WrongRows(i64),
-    /// Not what the snapshot's first sequential scan saw, in the same round.
-    Disagrees {
-        /// What that saw.
-        first: Seen,
-        /// What this saw.
-        now: Seen,
-    },
-    /// Not what the snapshot's first sequential scan saw, in a later round.
-    Changed {
-        /// What that saw.
-        first: Seen,
-        /// What this saw.
-        now: Seen,
-    },
-    /// The server failed.
+    /// The result differs from that of the snapshot's first sequential scan, in the same round.
+    Disagrees { first: Seen, now: Seen },
+    /// The result differs from that of the snapshot's first sequential scan, in a later round.
+    Changed { first: Seen, now: Seen },
+    /// The query failed with this error.
     Error(String),
 }
 
@@ -177,8 +156,8 @@ impl fmt::Display for What {
     }
 }
 
-/// What is wrong with what was seen. `first` is what the snapshot's first sequential scan
-/// saw, if this is not it.
+/// The violations in what was seen. `first` is the result of the snapshot's first sequential
+/// scan; None if `seen` is that result.
 pub(crate) fn judge(table: &Table, seen: Seen, first: Option<Seen>, round: u32) -> Vec<What> {
     let mut wrong = Vec::new();
     if let Some(expected) = table.count().filter(|expected| *expected != seen.count) {

@@ -1,16 +1,15 @@
-//! Live invariants: readers that check, in repeatable-read snapshots, what must hold at
-//! every moment, while the primary changes it and the standby replays.
+//! Live invariants: readers check in repeatable-read snapshots what must hold at every moment,
+//! while the primary changes the tables and the standby replays.
 //!
-//! Four tables of one shape ([`tables`]). Writers ([`Writers`]) keep on the primary what
-//! the readers ([`Invariants`]) expect: transfers keep a sum, a queue keeps its length,
-//! versions keep key and row together, and line pointers are freed and used again all the
-//! time. Each check reads a table whole, by a sequential, an index, a bitmap and an
-//! index-only scan; all must agree with each other and with what the same snapshot saw
-//! before, however long it is held. A check whose plan is not the intended one is void and
-//! counted as such.
+//! There are four tables of one shape ([`tables`]). On the primary, writers ([`Writers`]) keep
+//! what the readers ([`Invariants`]) expect: transfers keep a sum, a queue keeps its length,
+//! versions keep key and row together. Meanwhile line pointers are freed and used again. Each
+//! check reads a whole table by a sequential, an index, a bitmap and an index-only scan. All
+//! results must agree with each other, and with what the same snapshot saw before, however
+//! long it is held. A check whose plan is not the intended one is void, and counted as void.
 //!
-//! Queries that a standby cancels because of a conflict with replay are counted, and are
-//! no violations. Any other error of a check is one.
+//! Queries that a standby cancels because of a conflict with replay are counted; they are no
+//! violations. Any other error of a check is a violation.
 
 mod check;
 mod reader;
@@ -32,17 +31,17 @@ use crate::Result;
 use lockstep_lab::server::{SUPERUSER, Server};
 use reader::{Reader, Shared};
 
-/// Most violations that are kept; all are counted.
+/// Most violations that are kept. All are counted.
 pub const MOST_KEPT: usize = 100;
 
-/// Who reads.
+/// How many readers of which kind.
 #[derive(Debug, Clone, Copy)]
 pub struct Options {
     /// Sessions that check once in each snapshot.
     pub short_readers: u32,
     /// Sessions that hold each snapshot for many rounds of checks.
     pub long_readers: u32,
-    /// Rounds in a long-held snapshot.
+    /// Rounds of checks in a long-held snapshot.
     pub rounds: u32,
 }
 
@@ -56,16 +55,13 @@ impl Default for Options {
     }
 }
 
-/// Something that must not be.
+/// A broken invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// The table that was read.
     pub table: &'static str,
-    /// How it was read.
     pub scan: Scan,
-    /// Round of the snapshot, from 1.
+    /// Round of checks in the snapshot, from 1.
     pub round: u32,
-    /// What was seen.
     pub what: What,
 }
 
@@ -82,37 +78,36 @@ impl fmt::Display for Violation {
 /// What the readers have found.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// Tables read and judged, each scan by itself.
+    /// Checks by kind of scan.
     pub checks: BTreeMap<Scan, u64>,
-    /// Checks that say nothing, as the plan was another.
+    /// Checks without a result, since the plan was not the intended one.
     pub void: u64,
-    /// Snapshots that ended as meant, short and long.
+    /// Snapshots in which all rounds were completed, short and long ones.
     pub snapshots: u64,
-    /// Long-held ones among them.
+    /// The long-held ones of these.
     pub long_snapshots: u64,
-    /// Long-held ones during which replay went on.
+    /// The long-held ones of these during which the replay position moved.
     pub long_over_replay: u64,
     /// Rows that index-only scans took from the index alone.
     pub rows_without_heap: u64,
-    /// Snapshots ended by the server because replay was in their way.
+    /// Snapshots that the server ended because of a conflict with replay.
     pub conflicts: u64,
-    /// Connections lost otherwise, e.g. in a crash.
+    /// Connections lost for another reason, e.g. in a crash.
     pub lost: u64,
-    /// The first violations.
+    /// The first violations, at most [`MOST_KEPT`].
     pub violations: Vec<Violation>,
-    /// All violations.
+    /// The number of all violations.
     pub violation_count: u64,
 }
 
 impl Report {
-    /// Checks of every kind.
+    /// The number of checks, of all kinds of scan.
     pub fn all_checks(&self) -> u64 {
         self.checks.values().sum()
     }
 }
 
 impl fmt::Display for Report {
-    /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -129,7 +124,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Readers at work. Dropping them ends them.
+/// Running readers. Dropping the value ends them.
 #[derive(Debug)]
 pub struct Invariants {
     shared: Arc<Shared>,
@@ -148,7 +143,7 @@ impl Invariants {
             std::iter::repeat_n(options.rounds.max(2), options.long_readers as usize),
         );
         for rounds in rounds {
-            // Connects here once, so that a server that cannot be reached is an error now.
+            // Connect here, so that a server that cannot be reached is an error at once.
             let config = server.config(SUPERUSER, "lockstep lab invariants");
             let client = server.connect(SUPERUSER, "lockstep lab invariants")?;
             let reader = Reader::new(config, client, Arc::clone(&shared), rounds);
@@ -164,7 +159,7 @@ impl Invariants {
         locked(&self.shared.report).clone()
     }
 
-    /// Waits until `enough`, for `patience` at most; false if that was not enough.
+    /// Waits until `enough` is true of the report, at most `patience`; false if it was not.
     pub fn await_report(&self, patience: Duration, enough: impl Fn(&Report) -> bool) -> bool {
         let started = std::time::Instant::now();
         while !enough(&locked(&self.shared.report)) {
@@ -176,7 +171,7 @@ impl Invariants {
         true
     }
 
-    /// Ends the readers and gives what they have found.
+    /// Ends the readers and returns what they have found.
     pub fn finish(mut self) -> Report {
         self.end();
         self.report()

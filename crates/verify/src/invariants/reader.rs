@@ -1,4 +1,4 @@
-//! A session that checks, snapshot after snapshot, until it is told to end.
+//! A session that makes checks in one snapshot after the other until it is told to end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -17,13 +17,12 @@ use crate::invariants::{MOST_KEPT, Report, Violation, locked};
 /// How long to wait before connecting again.
 const AGAIN: Duration = Duration::from_millis(50);
 
-/// SQLSTATEs that say why a check has failed.
+/// SQLSTATEs by which a failed check is classified.
 const ADMIN_SHUTDOWN: &str = "57P01";
 const CRASH_SHUTDOWN: &str = "57P02";
 const CANNOT_CONNECT_NOW: &str = "57P03";
 const DATABASE_DROPPED: &str = "57P04";
 
-/// What readers share with their owner.
 #[derive(Debug, Default)]
 pub(super) struct Shared {
     pub(super) report: Mutex<Report>,
@@ -37,7 +36,7 @@ pub(super) struct Reader {
     rounds: u32,
 }
 
-/// Where in its work a snapshot is.
+/// The check that a snapshot is at.
 struct Place {
     table: &'static Table,
     scan: Scan,
@@ -72,7 +71,7 @@ impl Reader {
             };
             if let Err(error) = self.snapshot(&mut client, &mut place) {
                 self.failed(&error, &place);
-                // An error here is one of the connection, which the next line looks at.
+                // If this fails, the connection is broken: the next line checks that.
                 let _ = client.execute("ROLLBACK");
             }
             if !client.is_closed() {
@@ -116,7 +115,7 @@ impl Reader {
         Ok(())
     }
 
-    /// Reads the table; None if the plan is another, so that the check says nothing.
+    /// Reads the table; None if the plan is not the intended one, so that the check is void.
     fn read(
         &self,
         client: &mut Connection,
@@ -125,7 +124,7 @@ impl Reader {
     ) -> Result<Option<Seen>, ClientError> {
         client.execute(&scan.settings())?;
         let query = scan.query(table);
-        // Only running it tells how often the visibility map was of use.
+        // Only ANALYZE shows how many rows were read from the table (Heap Fetches).
         let how = match scan {
             Scan::IndexOnly => "ANALYZE, COSTS off, TIMING off, SUMMARY off",
             _ => "COSTS off",
@@ -197,7 +196,7 @@ enum Cause {
     Failure,
 }
 
-/// Why a check failed: replay came first, the server went away, or something is wrong.
+/// Why a check failed: a conflict with replay, a lost server, or a real failure.
 fn cause(sqlstate: &str, message: &str) -> Cause {
     let conflict = message.contains("conflict with recovery")
         || [DEADLOCK, DATABASE_DROPPED].contains(&sqlstate);
@@ -214,7 +213,7 @@ fn replayed(client: &mut Connection) -> Result<Option<Lsn>, ClientError> {
     field(&client.query_one("SELECT pg_last_wal_replay_lsn()")?, 0)
 }
 
-/// Rows for which an index-only scan had to look at the table.
+/// Rows for which an index-only scan had to read the table.
 fn heap_fetches(plan: &[String]) -> Option<i64> {
     plan.iter()
         .find_map(|line| line.trim().strip_prefix("Heap Fetches: ")?.parse().ok())

@@ -1,34 +1,32 @@
-//! The tables that invariants are kept on.
+//! The tables whose invariants are checked.
 
 use lockstep_lab::server::Server;
 
 use crate::Result;
 
-/// The schema that they are in.
+/// The schema of the tables.
 pub const SCHEMA: &str = "lockstep_invariants";
 
 /// Rows of each table at the start.
 pub const ROWS: u32 = 1000;
 
-/// Keys are from 0 to below this.
+/// Keys are 0 to `KEYS - 1`.
 pub const KEYS: u32 = 1000;
 
-/// What a row of `account` begins with.
+/// The value that each row of `account` starts with.
 pub(crate) const BALANCE: u32 = 1000;
 
-/// A table. All have a row's identity `id`, a key `k` that is indexed together with the
-/// value `v`, and a `copy` of the key that is in no index.
+/// A table. Each has a primary key `id`, a key `k` that is indexed together with the value `v`,
+/// and a `copy` of the key that is in no index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Table {
-    /// Its name.
     pub name: &'static str,
-    /// Whether the number of rows stays what it was.
+    /// Every transaction keeps the number of rows.
     pub keeps_count: bool,
-    /// Whether the sum of values stays what it was.
+    /// Every transaction keeps the sum of values.
     pub keeps_sum: bool,
 }
 
-/// The tables.
 pub const TABLES: [Table; 4] = [
     // Values move from one row to another.
     Table {
@@ -36,19 +34,20 @@ pub const TABLES: [Table; 4] = [
         keeps_count: true,
         keeps_sum: true,
     },
-    // Each transaction takes a row away and adds one.
+    // Each transaction removes a row and adds one.
     Table {
         name: "queue",
         keeps_count: true,
         keeps_sum: false,
     },
-    // Rows get a new key with each version.
+    // Each new version of a row has a new key.
     Table {
         name: "versioned",
         keeps_count: true,
         keeps_sum: false,
     },
-    // Rows go and come by the dozen, vacuum in between: new keys in old line pointers.
+    // 24 rows at a time are deleted or inserted, with vacuum in between: rows with new keys
+    // take old line pointers.
     Table {
         name: "recycled",
         keeps_count: false,
@@ -57,25 +56,21 @@ pub const TABLES: [Table; 4] = [
 ];
 
 impl Table {
-    /// Rows that there must be.
+    /// The number of rows that there must be; None if it may change.
     pub(crate) fn count(&self) -> Option<i64> {
         self.keeps_count.then_some(i64::from(ROWS))
     }
 
-    /// The sum of values that there must be.
+    /// The sum of values that there must be; None if it may change.
     pub(crate) fn sum(&self) -> Option<i64> {
         self.keeps_sum
             .then_some(i64::from(ROWS) * i64::from(BALANCE))
     }
 }
 
-/// Makes the tables anew on a primary.
+/// Drops and creates the tables on a primary.
 pub fn prepare(primary: &Server) -> Result<()> {
-    // What is not flushed yet, a standby is not waited for to have.
-    let mut sql = format!(
-        "SET synchronous_commit = on; DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; \
-         CREATE SCHEMA {SCHEMA};"
-    );
+    let mut sql = format!("DROP SCHEMA IF EXISTS {SCHEMA} CASCADE; CREATE SCHEMA {SCHEMA};");
     for Table { name, .. } in TABLES {
         sql.push_str(&format!(
             "CREATE TABLE {SCHEMA}.{name} (id bigserial PRIMARY KEY, k int NOT NULL, \

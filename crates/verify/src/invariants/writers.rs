@@ -1,4 +1,4 @@
-//! Sessions that change the tables on the primary and keep what must be kept.
+//! Sessions that change the tables on the primary and keep the invariants.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -14,13 +14,13 @@ use crate::Result;
 use crate::invariants::locked;
 use crate::invariants::tables::{KEYS, ROWS, SCHEMA, TABLES};
 
-/// Rows that are deleted, and inserted again, at a time.
+/// How many rows a transaction on `recycled` deletes or inserts.
 const DOZEN: u32 = 24;
 
 /// Pause between two rounds of vacuum.
 const VACUUM_PAUSE: Duration = Duration::from_millis(30);
 
-/// The SQLSTATE of a session that others wait for and that waits for them.
+/// SQLSTATE of a deadlock.
 pub(super) const DEADLOCK: &str = "40P01";
 
 #[derive(Debug, Default)]
@@ -31,7 +31,6 @@ struct Shared {
     failure: Mutex<Option<LabError>>,
 }
 
-/// What writers have done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Written {
     /// Transactions committed.
@@ -40,7 +39,7 @@ pub struct Written {
     pub vacuums: u64,
 }
 
-/// Writers at work. Dropping them ends them.
+/// Running writers. Dropping the value ends them.
 #[derive(Debug)]
 pub struct Writers {
     shared: Arc<Shared>,
@@ -128,8 +127,7 @@ impl Drop for Writers {
     }
 }
 
-/// One transaction. Sessions that lock the same rows may end in a deadlock; that one
-/// changes nothing then.
+/// Runs one transaction. If it fails in a deadlock with another session, it is rolled back.
 fn write(client: &mut Connection, rng: &mut Rng) -> std::result::Result<(), ClientError> {
     let key = rng.u32(..KEYS);
     let sql = match rng.u32(..4) {
@@ -141,7 +139,8 @@ fn write(client: &mut Connection, rng: &mut Rng) -> std::result::Result<(), Clie
                  UPDATE {SCHEMA}.account SET v = v + {amount} WHERE k = {to}; COMMIT"
             )
         }
-        // What was locked by another session is left to it: one goes for each that comes.
+        // SKIP LOCKED leaves rows that another session has locked to that session. So one row
+        // is removed for each that is added.
         1 => format!(
             "WITH gone AS (DELETE FROM {SCHEMA}.queue WHERE id = \
              (SELECT id FROM {SCHEMA}.queue ORDER BY id LIMIT 1 FOR UPDATE SKIP LOCKED) RETURNING v) \
@@ -167,8 +166,8 @@ fn write(client: &mut Connection, rng: &mut Rng) -> std::result::Result<(), Clie
     }
 }
 
-/// Neighbors go in one transaction and come, with other keys, in another, now and then
-/// one that is rolled back: vacuum may free their line pointers in between.
+/// Deletes neighboring rows, or inserts rows with other keys; one insertion in ten is rolled
+/// back. Vacuum may free line pointers between the transactions.
 fn recycle(rng: &mut Rng, key: u32) -> String {
     let first = rng.u32(..KEYS);
     if rng.bool() {

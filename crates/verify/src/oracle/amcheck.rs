@@ -1,5 +1,4 @@
-//! `pg_amcheck --heapallindexed` on running servers: each side by itself, heap against
-//! indexes.
+//! `pg_amcheck --heapallindexed` on running servers: compares heap and indexes of each side.
 
 use std::process::{Command, Stdio};
 
@@ -11,17 +10,17 @@ use crate::oracle::error::OracleError;
 use crate::oracle::rows::{databases, running};
 
 const PROGRAM: &str = "pg_amcheck";
-/// Its exit code when it found corruption.
+/// Exit code of pg_amcheck when it has found corruption.
 const CORRUPTION: i32 = 2;
-/// How many of its lines are kept for each side.
+/// How many lines of its output are kept for each side.
 const LINES: usize = 100;
 
-/// What one side's check said.
+/// The result for one side.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Amcheck {
-    /// Databases checked: those with extension amcheck.
+    /// The checked databases: those with the extension amcheck.
     pub databases: Vec<String>,
-    /// What is wrong, line by line, up to a hundred lines; empty if nothing is.
+    /// Lines that report corruption, at most 100; empty if there is none.
     pub corruption: Vec<String>,
 }
 

@@ -1,92 +1,56 @@
-//! What a control file says, as the package's own `pg_controldata` reads it.
+//! Reads a control file with the package's own `pg_controldata`.
 //!
-//! Its text under `LC_ALL=C` is the same from 15 to 18 for the lines used here, and it
-//! checks the file's version and CRC. Every warning of it is a refusal.
+//! With `LC_ALL=C` the lines used here are the same from 15 to 19. pg_controldata checks the
+//! file's version and CRC; any warning from it is an error here.
 
-use std::fmt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use crate::oracle::error::{OracleError, Result};
 
 const PROGRAM: &str = "pg_controldata";
 
-/// Pages of 8 kB are what the distributions build.
+/// Packaged servers have pages of 8 kB.
 const PAGE_SIZE: u32 = 8192;
 
-/// Names a cluster and all its copies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SystemIdentifier(u64);
-
-impl fmt::Display for SystemIdentifier {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// A timeline.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Timeline(u32);
-
-impl Timeline {
-    /// Timeline `number`.
-    pub(crate) fn new(number: u32) -> Self {
-        Self(number)
-    }
-
-    /// The number.
-    pub fn get(self) -> u32 {
-        self.0
-    }
-}
-
-impl fmt::Display for Timeline {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
-/// How a cluster was left, or what it does.
+/// State of a cluster in its control file.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ClusterState {
     /// A primary after a clean shutdown.
     ShutDown,
     /// A standby after a clean shutdown.
     ShutDownInRecovery,
-    /// Running, or it crashed; with the control file's own words.
+    /// A running or crashed server, with the control file's words.
     Other(String),
 }
 
 /// The part of a control file that the oracle needs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Control {
-    /// The cluster.
-    pub system: SystemIdentifier,
-    /// How it was left.
+    pub system: SystemId,
     pub state: ClusterState,
     /// Start of the last checkpoint record.
     pub checkpoint: Lsn,
-    /// Where recovery from it begins.
+    /// The last checkpoint's redo position, where recovery begins.
     pub redo: Lsn,
-    /// Its timeline.
+    /// The last checkpoint's timeline.
     pub timeline: Timeline,
-    /// Minimum recovery point: no page on disk is newer (standby).
+    /// Minimum recovery point of a standby: no page on disk is newer.
     pub minimum: Lsn,
-    /// Its timeline; 0 where there is none.
-    pub minimum_timeline: Timeline,
-    /// Bytes in a page.
+    /// The minimum recovery point's timeline; 0 if there is none.
+    pub minimum_timeline: Option<Timeline>,
     pub page_size: u32,
-    /// Pages in a relation's file.
+    /// Pages in one segment of a relation's file.
     pub segment_pages: u32,
     /// Bytes in a page of the WAL.
     pub wal_page_size: u32,
     /// Bytes in a segment of the WAL.
     pub wal_segment_size: u32,
-    /// Pages carry checksums.
+    /// Pages have checksums.
     pub checksums: bool,
 }
 
@@ -114,14 +78,15 @@ impl Control {
     }
 
     fn parse(text: &str) -> std::result::Result<Self, String> {
-        // From 17 on as every program warns, before with a line of its own.
+        // From 17 on the warning has the usual form `warning: `, before it is a line of its own
+        // with `WARNING`.
         let warns = |line: &&str| line.contains("WARNING") || line.contains("warning: ");
         if let Some(warning) = text.lines().find(warns) {
             return Err(one_line(warning));
         }
         let fields = Fields(text);
         let control = Self {
-            system: SystemIdentifier(fields.number("Database system identifier")?),
+            system: fields.number("Database system identifier")?,
             state: match fields.text("Database cluster state")? {
                 "shut down" => ClusterState::ShutDown,
                 "shut down in recovery" => ClusterState::ShutDownInRecovery,
@@ -129,7 +94,7 @@ impl Control {
             },
             checkpoint: fields.number("Latest checkpoint location")?,
             redo: fields.number("Latest checkpoint's REDO location")?,
-            timeline: Timeline::new(fields.number("Latest checkpoint's TimeLineID")?),
+            timeline: fields.number("Latest checkpoint's TimeLineID")?,
             minimum: fields.number("Minimum recovery ending location")?,
             minimum_timeline: Timeline::new(fields.number("Min recovery ending loc's timeline")?),
             page_size: fields.number("Database block size")?,
@@ -141,7 +106,7 @@ impl Control {
         control.check()
     }
 
-    /// What arithmetic relies on.
+    /// Checks the sizes that calculations rely on.
     fn check(self) -> std::result::Result<Self, String> {
         let wal_ok = self.wal_page_size.is_power_of_two()
             && self.wal_segment_size.is_power_of_two()

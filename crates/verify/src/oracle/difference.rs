@@ -1,25 +1,22 @@
-//! What differs, and how it is told.
+//! Differences, and how they are displayed.
 
 use std::fmt;
 
 use lockstep_wire::Lsn;
 
 use crate::oracle::files::RelationFork;
-use crate::oracle::page::{Kind, Place};
+use crate::oracle::page::{PageKind, Place};
 
 /// One of the two sides, or both.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Side {
-    /// The first.
     A,
-    /// The second.
     B,
-    /// Both alike.
     Both,
 }
 
 impl Side {
-    /// The sides for which something holds.
+    /// The sides for which the flag is true; None if neither is.
     pub(crate) fn of(a: bool, b: bool) -> Option<Self> {
         match (a, b) {
             (true, true) => Some(Self::Both),
@@ -40,71 +37,57 @@ impl fmt::Display for Side {
     }
 }
 
-/// In what way two sides differ.
+/// How two sides differ.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
     /// The pages differ where they must not.
     Content {
-        /// Offset of the first differing byte, of those beyond the LSN if there is one.
+        /// Offset of the first differing byte after the page's LSN, or in the LSN if no other
+        /// byte differs.
         offset: usize,
-        /// A's byte, masked.
+        /// A's byte, after masking.
         a: u8,
-        /// B's byte, masked.
+        /// B's byte, after masking.
         b: u8,
-        /// What lies there.
+        /// The part of the page at this offset.
         place: Place,
     },
-    /// The pages are of different access methods, or one is new.
-    Kind {
-        /// A's.
-        a: Kind,
-        /// B's.
-        b: Kind,
-    },
-    /// The page lacks the effect of a record that its side has replayed.
+    /// The pages belong to different access methods, or only one of them is new.
+    PageKind { a: PageKind, b: PageKind },
+    /// The page lacks the change of a record that its side has replayed.
     Behind {
-        /// Whose page.
         side: Side,
-        /// Where the record ends: the LSN that the page should have at least.
+        /// End of the record: the page's LSN should be this or higher.
         record: Lsn,
     },
-    /// The page is newer than its side.
-    Future {
-        /// Whose page.
-        side: Side,
-    },
-    /// Pages that one side lacks and that are not empty.
+    /// The page's LSN is beyond the position of its side.
+    Future { side: Side },
+    /// One side lacks pages that are not empty on the other.
     Missing {
-        /// Who lacks them.
         side: Side,
-        /// How many, from the block of the difference on.
+        /// How many pages, from the difference's block on.
         pages: u64,
     },
-    /// The file ends amid a page.
-    PartialPage {
-        /// Whose file.
-        side: Side,
-    },
-    /// A file other than a relation's is different or missing.
+    /// The file ends in the middle of a page.
+    PartialPage { side: Side },
+    /// A file that belongs to no relation is different or missing.
     File,
 }
 
-/// A difference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Difference {
-    /// The file's path in the data folder, without segment for a relation.
+    /// The file's path in the data folder; for a relation without the segment number.
     pub file: String,
-    /// Which relation and fork it is, None for another file.
+    /// The relation and fork; None for another file.
     pub fork: Option<RelationFork>,
-    /// The relation's name, where a server could be asked.
+    /// The relation's name, if a running server could be asked.
     pub name: Option<String>,
-    /// The block, from the start of the fork.
+    /// The block number in the fork.
     pub block: Option<u32>,
     /// LSN of A's page, None if there is no page.
     pub lsn_a: Option<Lsn>,
     /// LSN of B's page, None if there is no page.
     pub lsn_b: Option<Lsn>,
-    /// In what way.
     pub what: What,
 }
 
@@ -119,7 +102,7 @@ impl fmt::Display for What {
             } => {
                 write!(f, "byte {offset} ({place}) is {a:02x} in A, {b:02x} in B")
             }
-            Self::Kind { a, b } => write!(f, "a page of kind {a} in A, {b} in B"),
+            Self::PageKind { a, b } => write!(f, "a page of kind {a} in A, {b} in B"),
             Self::Behind { side, record } => {
                 write!(
                     f,

@@ -1,5 +1,5 @@
-//! The comparison itself: both files of a segment are read side by side in large pieces,
-//! and only pages whose raw bytes differ are looked at closely.
+//! The comparison. Both files of a segment are read side by side in large pieces. Pages are
+//! masked only if their raw bytes differ.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fs::{self, File};
@@ -15,11 +15,11 @@ use crate::oracle::files::{Fork, RelationFork};
 use crate::oracle::folder::Found;
 use crate::oracle::mask;
 use crate::oracle::node::Node;
-use crate::oracle::page::{self, Kind, PAGE_SIZE, Place};
-use crate::oracle::wal::Required;
+use crate::oracle::page::{self, PAGE_SIZE, PageKind, Place};
+use crate::oracle::wal::{Needed, Required};
 use crate::oracle::{CompareOptions, Comparison, FreeSpace};
 
-/// Pages read at once from each side.
+/// Pages that are read from each side at a time.
 const PIECE_PAGES: usize = 128;
 
 type Page = [u8; PAGE_SIZE];
@@ -32,7 +32,8 @@ pub(crate) fn run(
     options: &CompareOptions,
 ) -> Result<Comparison> {
     let position = check_alike(a, b)?;
-    // Both have replayed the same WAL: the side that kept more of it serves for both.
+    // Both sides have replayed the same WAL, so that of the side that still has more is used
+    // for both.
     let sources = [a, b].map(|node| (node, node.wal.oldest(node.position)));
     let [first, second] = &sources;
     let (source, wal_from) = if second.1 < first.1 { second } else { first };
@@ -69,7 +70,7 @@ pub(crate) fn run(
     Ok(comparison)
 }
 
-/// What must be the same before pages can be; gives the position.
+/// Checks what must be the same before pages can be compared. Returns the common position.
 fn check_alike(a: &Node, b: &Node) -> Result<Lsn> {
     let (of_a, of_b) = (&a.control, &b.control);
     let unlike = |what, a: &dyn ToString, b: &dyn ToString, advice| {
@@ -124,7 +125,7 @@ fn check_alike(a: &Node, b: &Node) -> Result<Lsn> {
     })
 }
 
-/// Pages of a side that are older than records not yet written out.
+/// Pages of a side whose newest changes need not be on disk yet.
 struct NotOnDisk {
     pages: u64,
     first: String,
@@ -137,11 +138,11 @@ struct Engine<'a> {
     required: Required,
     comparison: Comparison,
     not_on_disk: [Option<NotOnDisk>; 2],
-    /// What is read into, on loan to the segment at hand.
+    /// Buffers for both sides' pages, used by one segment at a time.
     pieces: (Vec<u8>, Vec<u8>),
 }
 
-/// A segment on one side.
+/// A segment's file on one side.
 struct Source {
     file: Option<File>,
     path: PathBuf,
@@ -156,7 +157,7 @@ impl Source {
             });
         };
         let file = match File::open(path) {
-            // Removed by a restartpoint since the folder was listed.
+            // A restartpoint has removed the file since the folder was listed.
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => None,
             file => Some(file.map_err(OracleError::io("open", path))?),
         };
@@ -166,7 +167,7 @@ impl Source {
         })
     }
 
-    /// Fills as much of `buffer` as the file has left.
+    /// Reads until `buffer` is full or the file ends.
     fn read(&mut self, buffer: &mut [u8]) -> Result<usize> {
         let Some(file) = &mut self.file else {
             return Ok(0);
@@ -256,13 +257,13 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// One segment's pages, in pieces.
+    /// Compares one segment's pages, piece by piece.
     fn segment(
         &mut self,
         fork: &RelationFork,
         segment: u32,
         mut sources: (Source, Source),
-        required: &HashMap<u32, Lsn>,
+        required: &HashMap<u32, Needed>,
     ) -> Result<()> {
         let files = [&sources.0, &sources.1];
         self.comparison.files += files.iter().filter(|source| source.file.is_some()).count() as u64;
@@ -312,15 +313,28 @@ impl Engine<'_> {
         Ok(())
     }
 
-    /// A page that both sides have.
-    fn page(&mut self, fork: &RelationFork, block: u32, a: &Page, b: &Page, record: Option<&Lsn>) {
+    /// Compares a page that both sides have.
+    fn page(
+        &mut self,
+        fork: &RelationFork,
+        block: u32,
+        a: &Page,
+        b: &Page,
+        needed: Option<&Needed>,
+    ) {
         let lsns = (page::lsn(a), page::lsn(b));
         let known = (Some(lsns.0), Some(lsns.1));
         let what = if let Some(side) = Side::of(lsns.0 > self.a.position, lsns.1 > self.b.position)
         {
             Some(What::Future { side })
-        } else if let Some(what) = record.and_then(|&record| self.behind(fork, block, lsns, record))
-        {
+        } else if let Some(what) = needed.and_then(|needed| {
+            let reached = |page: &Page, lsn: Lsn| match needed.or_zero && page::is_zero(page) {
+                true => needed.lsn,
+                false => lsn,
+            };
+            let reached = (reached(a, lsns.0), reached(b, lsns.1));
+            self.behind(fork, block, reached, needed.lsn)
+        }) {
             Some(what)
         } else if a == b {
             None
@@ -332,8 +346,9 @@ impl Engine<'_> {
         }
     }
 
-    /// A page that is older than the last record about it. If its side need not have
-    /// written that out yet, this is noted and decides later.
+    /// Checks whether a page is older than the last record that changed it. If its side need not
+    /// have written that change to disk yet, the page is only noted: [`Self::check_on_disk`]
+    /// then refuses the comparison.
     fn behind(
         &mut self,
         fork: &RelationFork,
@@ -404,18 +419,18 @@ fn difference(
     }
 }
 
-/// Page `index` of the first `read` bytes, if they hold all of it.
+/// Page `index` of the buffer, if its first `read` bytes hold the whole page.
 fn page_at(buffer: &[u8], read: usize, index: usize) -> Option<&Page> {
     let start = index * PAGE_SIZE;
     buffer.get(start..read)?.first_chunk()
 }
 
-/// Notes a page beyond the other side's end. Empty ones may be there or not: files are
-/// extended without WAL, and an empty fork's file need not exist.
+/// Notes a page beyond the end of the other side's file. Empty pages are ignored: files are
+/// extended without WAL, and the file of an empty fork need not exist.
 fn lack(lacking: &mut Option<Lacking>, side: Side, fork: &RelationFork, block: u32, page: &Page) {
     let (kind, masked) = mask::masked(page, fork.fork, block);
-    let map = matches!(kind, Kind::FreeSpaceMap | Kind::VisibilityMap);
-    if kind == Kind::New || map && mask::is_empty_map(&masked) {
+    let map = matches!(kind, PageKind::FreeSpaceMap | PageKind::VisibilityMap);
+    if kind == PageKind::New || map && mask::is_empty_map(&masked) {
         return;
     }
     let lacking = lacking.get_or_insert(Lacking {
@@ -427,7 +442,7 @@ fn lack(lacking: &mut Option<Lacking>, side: Side, fork: &RelationFork, block: u
     lacking.pages = u64::from(block - lacking.first) + 1;
 }
 
-/// How two pages with different bytes differ, if they differ where they must not.
+/// How two pages with different bytes differ; None if only in places where they may.
 fn content(fork: Fork, block: u32, a: &Page, b: &Page) -> Option<What> {
     let (kind_a, mut masked_a) = mask::masked(a, fork, block);
     let (kind_b, mut masked_b) = mask::masked(b, fork, block);
@@ -436,7 +451,7 @@ fn content(fork: Fork, block: u32, a: &Page, b: &Page) -> Option<What> {
         return None;
     }
     if kind_a != kind_b {
-        return Some(What::Kind {
+        return Some(What::PageKind {
             a: kind_a,
             b: kind_b,
         });
@@ -448,7 +463,7 @@ fn content(fork: Fork, block: u32, a: &Page, b: &Page) -> Option<What> {
             .map(|(offset, (&a, &b))| (offset, a, b))
             .next()
     };
-    // The LSN last: it rarely says what differs.
+    // Bytes of the LSN come last: they rarely show what differs.
     let (offset, a_byte, b_byte) = differing(8).or_else(|| differing(0))?;
     Some(What::Content {
         offset,

@@ -1,197 +1,151 @@
-//! What the oracle refuses, each as one line with what to do.
+//! Why the oracle refuses to compare, each as one line with what to do.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::{Side, Timeline};
+use crate::oracle::Side;
 
-/// Result of everything in the oracle.
 pub(crate) type Result<T> = std::result::Result<T, OracleError>;
 
 /// Why two sides cannot be compared.
 #[derive(Debug, thiserror::Error)]
 pub enum OracleError {
-    /// Something else than a data folder.
+    /// The path is no data folder.
     #[error(
         "{path} is not a data folder: {reason}; name the folder that holds PG_VERSION and global/pg_control, or a conninfo"
     )]
-    NotADataFolder {
-        /// What was named.
-        path: PathBuf,
-        /// What is missing.
-        reason: String,
-    },
-    /// The two sides are of different majors, or of another than the programs.
+    NotADataFolder { path: PathBuf, reason: String },
+    /// A side's major differs from that of the programs. One run has one package, so this also
+    /// refuses two sides of different majors.
     #[error(
         "{path} is of PostgreSQL {found}, not {expected}: only clusters of one major can be compared"
     )]
     Major {
-        /// The folder.
         path: PathBuf,
-        /// Its major.
+        /// The folder's major.
         found: String,
-        /// The one wanted.
+        /// The programs' major.
         expected: String,
     },
-    /// The control file cannot be relied on.
+    /// The control file cannot be used.
     #[error(
         "the control file of {path} cannot be used: {reason}; restore it, or make this standby anew"
     )]
-    Control {
-        /// The folder.
-        path: PathBuf,
-        /// What is wrong.
-        reason: String,
-    },
-    /// A property that both sides must share.
+    Control { path: PathBuf, reason: String },
+    /// The sides differ in a property that they must share.
     #[error("A has {what} {a}, B has {b}: {advice}")]
     Unlike {
-        /// The property.
         what: &'static str,
-        /// A's.
         a: String,
-        /// B's.
         b: String,
-        /// What to do.
         advice: &'static str,
     },
     /// The sides are at different positions.
     #[error(
         "A is at {a}, B is at {b}: let the one behind replay up to the other's position, and compare again"
     )]
-    Positions {
-        /// A's position.
-        a: Lsn,
-        /// B's position.
-        b: Lsn,
-    },
+    Positions { a: Lsn, b: Lsn },
     /// The server runs and may change its pages.
     #[error(
         "{path} belongs to a running server ({state}): stop it, or pause its replay with SELECT pg_wal_replay_pause() if it is a standby"
     )]
     Running {
-        /// The folder.
         path: PathBuf,
-        /// What it is doing.
+        /// What the server is doing.
         state: String,
     },
-    /// It was not shut down.
+    /// The server was not shut down cleanly.
     #[error(
         "{path} was not shut down cleanly (\"{state}\"): start it, let it recover, and stop it with a fast shutdown"
     )]
     NeedsRecovery {
-        /// The folder.
         path: PathBuf,
-        /// The state in its control file.
+        /// The state in the control file.
         state: String,
     },
-    /// Its WAL since the last restartpoint is of two timelines.
+    /// The standby's WAL since its last restartpoint belongs to two timelines.
     #[error(
         "{path} went from timeline {from} to {to} since its last restartpoint: run CHECKPOINT on the primary, wait until this standby has replayed it, run CHECKPOINT on this standby, and compare again"
     )]
     TimelineSwitch {
-        /// The folder.
         path: PathBuf,
         /// The last restartpoint's timeline.
         from: Timeline,
-        /// Today's.
+        /// The present timeline.
         to: Timeline,
     },
-    /// The extension's function is missing.
+    /// The extension's function `lockstep_flush_buffers` is missing.
     #[error(
         "{path} runs and cannot write out its pages: function lockstep_flush_buffers() is not in this database; run CREATE EXTENSION lockstep on the primary, or stop the standby"
     )]
-    NoFlush {
-        /// The folder.
-        path: PathBuf,
-    },
-    /// Pages of a stopped standby that only its memory had.
+    NoFlush { path: PathBuf },
+    /// The newest changes of some pages of a stopped standby were only in its memory.
     #[error(
         "{side}: {pages} pages changed since its last restartpoint at {checkpoint} are not on disk yet (first: {first}): start it, run CHECKPOINT on the primary, wait until every standby has replayed it, run CHECKPOINT on the standbys, stop them, and compare again"
     )]
     NotOnDisk {
-        /// Which side.
         side: Side,
-        /// How many.
         pages: u64,
-        /// The last restartpoint.
+        /// Position of the last restartpoint.
         checkpoint: Lsn,
-        /// The first of them.
+        /// The first of these pages.
         first: String,
     },
-    /// It changed while it was read.
+    /// The folder changed while it was read.
     #[error(
         "{path} changed while it was read ({what}): keep it stopped or paused until the comparison ends"
     )]
-    Changed {
-        /// The folder.
-        path: PathBuf,
-        /// How it changed.
-        what: String,
-    },
-    /// An option that needs a running server.
+    Changed { path: PathBuf, what: String },
+    /// An option needs a running server.
     #[error(
         "{option} needs a running server on both sides, and {path} is a stopped one: start it, pause its replay, and name it by a conninfo"
     )]
     NeedsServer {
-        /// The option.
         option: &'static str,
         /// The stopped folder.
         path: PathBuf,
     },
-    /// Nothing to check with.
+    /// No database of the side has the extension amcheck.
     #[error(
         "{side} has the extension amcheck in no database: run CREATE EXTENSION amcheck on the primary, in every database to check, and let it replay"
     )]
-    NoAmcheck {
-        /// Which side.
-        side: Side,
-    },
-    /// A server refused.
+    NoAmcheck { side: Side },
+    /// A server could not be reached, or refused a query.
     #[error("{side}: {reason}")]
     Server {
-        /// Which side.
         side: Side,
-        /// The server's own words.
+        /// The server's message.
         reason: String,
     },
-    /// A program failed.
     #[error("{program} failed on {path}: {reason}")]
     Program {
-        /// The program.
         program: &'static str,
-        /// On what.
         path: PathBuf,
-        /// Its own words.
+        /// The program's message.
         reason: String,
     },
-    /// A program answered in a form that is not known.
+    /// A program's output could not be parsed.
     #[error("{program} answered unexpectedly on {path}: {line}")]
     Answer {
-        /// The program.
         program: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The line that is not understood.
+        /// The line that could not be parsed.
         line: String,
     },
     /// The operating system refused something.
     #[error("cannot {what} {path}: {source}")]
     Io {
-        /// What was tried.
         what: &'static str,
-        /// On what.
         path: PathBuf,
-        /// The system's own words.
         source: io::Error,
     },
 }
 
 impl OracleError {
-    /// The two sides cannot be compared as they are: nothing failed, something else is to be
-    /// named or done first.
+    /// True if nothing failed, but the two sides cannot be compared as they are: the user must
+    /// name other sides or do something first.
     pub fn is_refusal(&self) -> bool {
         !matches!(
             self,
@@ -199,7 +153,7 @@ impl OracleError {
         )
     }
 
-    /// The side whose server could not be reached or refused.
+    /// The side whose server could not be reached or refused a query.
     pub fn server(&self) -> Option<Side> {
         match self {
             Self::Server { side, .. } => Some(*side),

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-/// Tablespace of what lies in `base`.
+/// OID of the tablespace whose files are in `base`.
 const DEFAULT_TABLESPACE: u32 = 1663;
-/// Tablespace of what lies in `global`.
+/// OID of the tablespace whose files are in `global`.
 const GLOBAL_TABLESPACE: u32 = 1664;
 
 /// A fork of a relation.
@@ -16,12 +16,12 @@ pub enum Fork {
     FreeSpace,
     /// The visibility map.
     Visibility,
-    /// What an unlogged relation is reset to.
+    /// The contents to which an unlogged relation is reset.
     Init,
 }
 
 impl Fork {
-    /// PostgreSQL's name for it.
+    /// PostgreSQL's name of the fork.
     pub fn name(self) -> &'static str {
         match self {
             Self::Main => "main",
@@ -31,7 +31,6 @@ impl Fork {
         }
     }
 
-    /// The fork of that name.
     pub fn named(name: &str) -> Option<Self> {
         [Self::Main, Self::FreeSpace, Self::Visibility, Self::Init]
             .into_iter()
@@ -45,12 +44,12 @@ impl fmt::Display for Fork {
     }
 }
 
-/// A relation by its file's number, as the WAL names it.
+/// A relation, named by its file number as in WAL records.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Relation {
     /// OID of the tablespace.
     pub tablespace: u32,
-    /// OID of the database, 0 for what all share.
+    /// OID of the database; 0 for a relation that all databases share.
     pub database: u32,
     /// The relation's file number.
     pub number: u32,
@@ -66,12 +65,10 @@ impl fmt::Display for Relation {
     }
 }
 
-/// A fork of a certain relation.
+/// One fork of one relation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelationFork {
-    /// The relation.
     pub relation: Relation,
-    /// The fork.
     pub fork: Fork,
 }
 
@@ -84,7 +81,7 @@ impl fmt::Display for RelationFork {
     }
 }
 
-/// A relation's file in the data folder: which fork and which of its segments.
+/// A relation's file in the data folder: a segment of a fork.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RelationFile {
     pub fork: RelationFork,
@@ -92,8 +89,8 @@ pub(crate) struct RelationFile {
 }
 
 impl RelationFile {
-    /// The file at this path, relative to the data folder; None for everything else, and
-    /// for temporary relations.
+    /// Parses a path relative to the data folder. None if it belongs to no relation, or to a
+    /// temporary one.
     pub fn at(path: &str) -> Option<Self> {
         let parts: Vec<&str> = path.split('/').collect();
         match parts.as_slice() {
@@ -106,7 +103,7 @@ impl RelationFile {
         }
     }
 
-    /// `NUMBER[_FORK][.SEGMENT]`
+    /// Parses a file's name, `NUMBER[_FORK][.SEGMENT]`.
     fn named(tablespace: u32, database: u32, name: &str) -> Option<Self> {
         let (name, segment) = match name.split_once('.') {
             Some((name, segment)) => (name, number(segment)?),
@@ -129,7 +126,7 @@ impl RelationFile {
     }
 }
 
-/// Digits only: no sign, no blank.
+/// Parses a number that consists of digits only, without sign or blank.
 fn number(text: &str) -> Option<u32> {
     text.bytes()
         .all(|byte| byte.is_ascii_digit())

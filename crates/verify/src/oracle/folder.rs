@@ -1,4 +1,4 @@
-//! Which relation files a data folder holds, and the few others that must be equal.
+//! Lists the relation files of a data folder, and the few others that must be equal.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,20 +10,19 @@ use lockstep_lab::package::Major;
 use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
-/// Files beside relations that replay writes and that are compared byte by byte.
+/// Files of no relation that are compared byte by byte.
 const WHOLE_FILES: [&str; 2] = ["PG_VERSION", "pg_filenode.map"];
 
-/// What a data folder holds.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
-    /// Segments of each fork, by number.
+    /// Segments of each fork, by segment number.
     pub forks: BTreeMap<RelationFork, BTreeMap<u32, PathBuf>>,
     /// Other files by their path in the folder.
     pub whole: BTreeMap<String, PathBuf>,
 }
 
 impl Found {
-    /// Looks through `global`, `base` and every tablespace of `folder`.
+    /// Lists the files in `global`, `base` and every tablespace of `folder`.
     pub fn walk(folder: &Path, major: Major) -> Result<Self> {
         let mut found = Self::default();
         found.directory(folder, "global")?;
@@ -46,7 +45,7 @@ impl Found {
     }
 
     fn database(&mut self, folder: &Path, path: &str, name: &str) -> Result<()> {
-        // Others hold temporary files.
+        // Folders with other names hold temporary files.
         if name.bytes().all(|byte| byte.is_ascii_digit()) {
             self.directory(folder, path)?;
         }
@@ -67,7 +66,8 @@ impl Found {
         Ok(())
     }
 
-    /// Relations with an init fork: their other forks mean nothing on a standby.
+    /// Unlogged relations, which have an init fork. Their other forks are not compared: replay
+    /// does not write them.
     pub fn unlogged(&self) -> BTreeSet<Relation> {
         self.forks
             .keys()
@@ -77,7 +77,7 @@ impl Found {
     }
 }
 
-/// Names in a folder; none if a server has removed it meanwhile.
+/// Names in a folder; none if a server has removed the folder meanwhile.
 fn names(folder: &Path) -> Result<Vec<String>> {
     let entries = match fs::read_dir(folder) {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Vec::new()),

@@ -1,32 +1,32 @@
-//! What two copies of a page may differ in, by access method.
+//! Masks the places in which two copies of a page may differ, by access method.
 //!
-//! Masked is what a server changes without WAL, or what replay writes otherwise than the
-//! primary does; PostgreSQL's own consistency check of replay (`wal_consistency_checking`)
-//! leaves out the same places, and more: there the two pages are of different moments.
-//! Here they are of one moment, so the page's LSN, the all-visible flag, GiST's sequence
-//! numbers and locks in tuple headers are compared.
+//! Masked are bytes that a server changes without WAL, and bytes that replay writes differently
+//! from the primary. PostgreSQL's own check of replay (`wal_consistency_checking`) leaves out
+//! the same places and more, because it compares pages of different moments. Here the pages
+//! are of the same moment, so the page's LSN, the all-visible flag, GiST's sequence numbers
+//! and locks in tuple headers are compared too.
 //!
-//! A mask is laid from what its own page says, never from the other's. That is safe since
-//! every byte that decides about a mask (`pd_lower`, line pointers, the special area's
-//! flags) is itself compared: if it differs, the page is reported.
+//! The mask of a page depends on that page alone, never on the other. That is safe because
+//! every byte that decides about a mask (`pd_lower`, line pointers, the special area's flags)
+//! is itself compared: if it differs, the page is reported.
 
 use std::ops::Range;
 
 use crate::oracle::Fork;
 use crate::oracle::page::{
-    self, HEADER_SIZE, Kind, Layout, LinePointer, PAGE_SIZE, header, i64_at, u16_at, u32_at,
+    self, HEADER_SIZE, Layout, LinePointer, PAGE_SIZE, PageKind, header, i64_at, u16_at, u32_at,
 };
 
-/// `pd_flags`: free line pointers, page full. Both are hints.
+/// `pd_flags`: PD_HAS_FREE_LINES and PD_PAGE_FULL. Both are hints.
 const HEADER_HINTS: u16 = 0x0003;
 
-/// `t_infomask`: xmin committed and xmin invalid; both together mean frozen, which is logged.
+/// `t_infomask`: xmin committed and xmin invalid. Both together mean frozen, which is logged.
 const XMIN_HINTS: u16 = 0x0300;
 /// `t_infomask`: xmax committed, xmax invalid.
 const XMAX_HINTS: u16 = 0x0c00;
-/// `t_infomask`: combined command id. Replay does not know command ids.
+/// `t_infomask`: combined command id. Command ids are not in the WAL.
 const COMBO_CID: u16 = 0x0020;
-/// Offset number in `t_ctid` of a tuple inserted speculatively.
+/// The offset number in `t_ctid` of a speculatively inserted tuple.
 const SPECULATIVE: u16 = 0xfffe;
 
 /// Offsets in a heap tuple's header.
@@ -36,8 +36,8 @@ mod tuple {
     pub const INFOMASK: usize = 20;
 }
 
-/// A copy of a page with what may differ taken away.
-pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (Kind, [u8; PAGE_SIZE]) {
+/// A copy of a page in which the places that may differ are masked.
+pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (PageKind, [u8; PAGE_SIZE]) {
     let kind = page::kind(page, fork, block);
     let mut copy = Masked {
         bytes: *page,
@@ -46,20 +46,29 @@ pub fn masked(page: &[u8; PAGE_SIZE], fork: Fork, block: u32) -> (Kind, [u8; PAG
     };
     copy.apply(kind);
     if fork == Fork::Init {
-        // Some access methods write the page out before they log it: the primary's file,
-        // and every copy of it, has LSN 0 where replay leaves the record's.
+        // Some access methods write the page to disk before they log it. The primary's file and
+        // every copy of it then have LSN 0, while replay sets the record's LSN.
         copy.zero(0..header::CHECKSUM);
     }
     (kind, copy.bytes)
 }
 
-/// Makes two masked pages equal where they are in ways that only both together show.
-pub(crate) fn reconcile(kind: (Kind, Kind), a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
+/// Makes two masked pages equal in places that may differ, but whose mask needs both pages.
+pub(crate) fn reconcile(
+    kind: (PageKind, PageKind),
+    a: &mut [u8; PAGE_SIZE],
+    b: &mut [u8; PAGE_SIZE],
+) {
     match kind {
-        (Kind::Sequence, Kind::Sequence) => sequences(a, b),
-        // Pages of the maps are initialised when first read, without being written for it.
-        (Kind::New, Kind::FreeSpaceMap | Kind::VisibilityMap) if is_empty_map(b) => b.fill(0),
-        (Kind::FreeSpaceMap | Kind::VisibilityMap, Kind::New) if is_empty_map(a) => a.fill(0),
+        (PageKind::Sequence, PageKind::Sequence) => sequences(a, b),
+        // A page of a map is initialised in memory when it is first read, which alone does not
+        // write it to disk.
+        (PageKind::New, PageKind::FreeSpaceMap | PageKind::VisibilityMap) if is_empty_map(b) => {
+            b.fill(0)
+        }
+        (PageKind::FreeSpaceMap | PageKind::VisibilityMap, PageKind::New) if is_empty_map(a) => {
+            a.fill(0)
+        }
         _ => {}
     }
 }
@@ -68,11 +77,14 @@ pub(crate) fn is_empty_map(page: &[u8; PAGE_SIZE]) -> bool {
     page::lsn(page) == 0.into() && page.get(HEADER_SIZE..).is_some_and(page::is_zero)
 }
 
-/// A sequence's record holds the value after the last one fetched ahead. The primary then
-/// puts the true value on the page, with the number of values still covered; replay leaves
-/// the record's. A base backup carries the former to a standby. Either way
-/// `last_value + log_cnt * increment` is the same, though the increment is in the catalog:
-/// so the two differences must be a whole number of increments, and not none.
+/// Masks `last_value` and `log_cnt` of a sequence if both pages mean the same.
+///
+/// A sequence's WAL record holds the value up to which values were logged in advance. The
+/// primary then sets the true value on its page, and in `log_cnt` how many logged values are
+/// left; a base backup carries such a page to a standby. Replay leaves the record's value.
+/// In both cases `last_value + log_cnt * increment` is the same. The increment is only in the
+/// catalog, so the check is that the difference of the values is a multiple of the difference
+/// of the counts, and that neither is zero.
 fn sequences(a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
     let (Some(data_a), Some(data_b)) = (sequence_data(a), sequence_data(b)) else {
         return;
@@ -91,7 +103,7 @@ fn sequences(a: &mut [u8; PAGE_SIZE], b: &mut [u8; PAGE_SIZE]) {
     }
 }
 
-/// Where `last_value` of a sequence lies.
+/// Offset of a sequence's `last_value`.
 fn sequence_data(page: &[u8]) -> Option<usize> {
     let layout = Layout::of(page)?;
     let item = LinePointer::at(page, 1).item(&layout)?;
@@ -112,16 +124,16 @@ struct Masked {
 }
 
 impl Masked {
-    fn apply(&mut self, kind: Kind) {
-        if kind == Kind::New {
+    fn apply(&mut self, kind: PageKind) {
+        if kind == PageKind::New {
             self.bytes.fill(0);
             return;
         }
         self.zero(header::CHECKSUM..header::FLAGS);
         match kind {
-            Kind::New | Kind::Invalid | Kind::VisibilityMap => return,
-            Kind::FreeSpaceMap => {
-                // fp_next_slot: where the next search begins.
+            PageKind::New | PageKind::Invalid | PageKind::VisibilityMap => return,
+            PageKind::FreeSpaceMap => {
+                // fp_next_slot: where the next search for space begins.
                 self.zero(HEADER_SIZE..HEADER_SIZE + 4);
                 return;
             }
@@ -130,13 +142,13 @@ impl Masked {
         self.clear(header::FLAGS, HEADER_HINTS);
         self.zero(header::PRUNE_XID..HEADER_SIZE);
         match kind {
-            Kind::Heap | Kind::Sequence => self.heap(),
-            Kind::Btree => self.btree(),
-            Kind::Hash => self.hash(),
-            Kind::Gist => self.gist(),
-            Kind::Spgist => self.spgist(),
-            Kind::Gin => self.gin(),
-            Kind::Brin => self.brin(),
+            PageKind::Heap | PageKind::Sequence => self.heap(),
+            PageKind::Btree => self.btree(),
+            PageKind::Hash => self.hash(),
+            PageKind::Gist => self.gist(),
+            PageKind::Spgist => self.spgist(),
+            PageKind::Gin => self.gin(),
+            PageKind::Brin => self.brin(),
             _ => self.hole_if_lower_is_set(),
         }
     }
@@ -156,21 +168,23 @@ impl Masked {
         }
     }
 
-    /// The unused space. Who frees an item leaves its bytes; a full page image drops them.
+    /// Masks the unused space. Freeing an item leaves its bytes there; a full page image does
+    /// not keep them.
     fn hole(&mut self) {
         if let Some(layout) = self.layout {
             self.zero(layout.lower..layout.upper);
         }
     }
 
-    /// The same for pages whose method may keep data there without moving `pd_lower`.
+    /// As [`Self::hole`], unless `pd_lower` is at the header's end: some access methods then
+    /// keep data in the space that the header calls unused.
     fn hole_if_lower_is_set(&mut self) {
         if self.layout.is_some_and(|layout| layout.lower > HEADER_SIZE) {
             self.hole();
         }
     }
 
-    /// Everything but header and special area, for pages that are free again.
+    /// Masks everything but the header and the special area, for pages that were freed.
     fn content(&mut self) {
         if let Some(layout) = self.layout {
             self.zero(HEADER_SIZE..layout.special);
@@ -189,7 +203,7 @@ impl Masked {
             let Some(item) = LinePointer::at(&self.bytes, number).item(&layout) else {
                 continue;
             };
-            // Up to the alignment of the next item, what lay there before.
+            // The padding up to the next item holds bytes of earlier items.
             self.zero(item.end..item.end.next_multiple_of(8).min(layout.special));
             if item.len() >= page::TUPLE_HEADER_SIZE {
                 self.tuple(item.start, number);
@@ -203,8 +217,8 @@ impl Masked {
         let hints = XMAX_HINTS | COMBO_CID | if frozen { 0 } else { XMIN_HINTS };
         self.put(start + tuple::INFOMASK, infomask & !hints);
         self.zero(start + tuple::COMMAND..start + tuple::CTID);
-        // The token of a speculative insertion is the primary's own; replay puts the
-        // tuple's place.
+        // The primary stores the token of a speculative insertion in `t_ctid`. Replay stores the
+        // tuple's own position there.
         if u16_at(&self.bytes, start + tuple::CTID + 4) == SPECULATIVE {
             self.put(start + tuple::CTID, (self.block >> 16) as u16);
             self.put(start + tuple::CTID + 2, (self.block & 0xffff) as u16);
@@ -212,8 +226,8 @@ impl Masked {
         }
     }
 
-    /// Index scans mark items dead without WAL: dead items that still have their bytes
-    /// count as normal.
+    /// Index scans mark items dead without WAL. So dead items that still have their bytes are
+    /// changed to normal ones.
     fn killed_items(&mut self) {
         let Some(layout) = self.layout else { return };
         for number in 1..=layout.line_pointers() {
@@ -241,7 +255,7 @@ impl Masked {
         if flags & LEAF != 0 && flags & (DELETED | META) == 0 {
             self.killed_items();
         }
-        // What VACUUM marks splits with while it runs; replay leaves it empty.
+        // The cycle id, with which a running VACUUM marks splits. Replay leaves it 0.
         self.clear(special + FLAGS, SPLIT_END | HAS_GARBAGE);
         self.zero(special + CYCLE..special + CYCLE + 2);
     }
@@ -280,7 +294,7 @@ impl Masked {
         const META: u16 = 1;
         let special = self.special();
         if u16_at(&self.bytes, special) & META != 0 {
-            // After the magic number a cache of pages with room, never logged.
+            // After the magic number lies a cache of pages with room, which is never logged.
             self.zero(HEADER_SIZE + 4..special);
         } else {
             self.hole();
@@ -292,7 +306,7 @@ impl Masked {
         const DELETED: u16 = 1 << 2;
         let special = self.special();
         if u16_at(&self.bytes, special + FLAGS) & DELETED != 0 {
-            // Deleted pages keep their content on the primary, replay empties them.
+            // The primary keeps the content of deleted pages; replay empties them.
             self.content();
             self.zero(special..special + FLAGS);
         } else {
@@ -310,7 +324,7 @@ impl Masked {
         match u16_at(&self.bytes, special + TYPE) {
             REGULAR => self.hole(),
             META => self.hole_if_lower_is_set(),
-            // A range map page keeps its array where others have unused space.
+            // A range map page has its array where other pages have unused space.
             _ => {}
         }
         self.clear(special + FLAGS, EVACUATE);
@@ -345,7 +359,7 @@ mod tests {
         let equal = |a: (i64, i64), b: (i64, i64)| {
             let (kind_a, mut a) = masked(&sequence(a.0, a.1), Fork::Main, 0);
             let (kind_b, mut b) = masked(&sequence(b.0, b.1), Fork::Main, 0);
-            assert_eq!((kind_a, kind_b), (Kind::Sequence, Kind::Sequence));
+            assert_eq!((kind_a, kind_b), (PageKind::Sequence, PageKind::Sequence));
             reconcile((kind_a, kind_b), &mut a, &mut b);
             a == b
         };

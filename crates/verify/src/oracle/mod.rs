@@ -1,15 +1,15 @@
-//! The page oracle: two copies of a cluster at the same position, compared page by page.
+//! The page oracle compares two copies of a cluster at the same position, page by page.
 //!
-//! Both sides are data folders of the same cluster: standbys of one primary, or the
-//! primary and a standby, cleanly stopped or (standbys) running with replay paused.
-//! Every page of every fork must be equal once what may differ is taken away ([`mask`]):
-//! what a server may change without WAL, and nothing else. Beside the comparison of the
-//! two, each page is held against the WAL still present ([`wal`]): a page older than its
-//! last record is a record's lost effect even when both sides lost it, and a page beyond
-//! its side's position comes from the future.
+//! Both sides are data folders of the same cluster: two standbys of one primary, or the
+//! primary and a standby. Each is cleanly stopped, or is a running standby with replay paused.
+//! Every page of every fork must be equal, except for the places that [`mask`] masks: those
+//! that a server may change without WAL. Each page is also compared with the WAL that still
+//! exists ([`wal`]). A page that is older than its last record has lost that record's change,
+//! even if both sides have lost it. A page with an LSN beyond its side's position is an error
+//! too.
 //!
-//! Not compared: temporary relations, unlogged ones but for their init fork, and what is
-//! no relation (transaction status, statistics, configuration). Nothing is written.
+//! Not compared are temporary relations, unlogged relations except for their init fork, and
+//! files of no relation (transaction status, statistics, configuration). Nothing is written.
 
 mod amcheck;
 mod control;
@@ -34,7 +34,7 @@ use lockstep_wire::Lsn;
 use crate::Result;
 
 pub use amcheck::{Amcheck, amcheck};
-pub use control::{ClusterState, Control, SystemIdentifier, Timeline};
+pub use control::{ClusterState, Control};
 pub use difference::{Difference, Side, What};
 pub use error::OracleError;
 pub use files::{Fork, Relation, RelationFork};
@@ -45,19 +45,18 @@ pub use settle::settle;
 /// How the free space map is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeSpace {
-    /// Equal but for the place where the next search begins.
+    /// It must be equal, except for the place where the next search begins.
     Strict,
-    /// Not at all. The map is not in the WAL: standbys that were copied from the primary
-    /// at different times, or that crashed, may each have their own.
+    /// It is not compared. The map is not in the WAL, so it may differ between standbys that
+    /// were copied from the primary at different times, or that crashed.
     Ignore,
 }
 
-/// What to compare, and how much of it to tell.
+/// What to compare, and how many differences to keep.
 #[derive(Debug, Clone, Copy)]
 pub struct CompareOptions {
-    /// The free space map.
     pub free_space: FreeSpace,
-    /// How many differences are kept; all are counted.
+    /// How many differences are kept. All are counted.
     pub limit: usize,
 }
 
@@ -70,37 +69,35 @@ impl Default for CompareOptions {
     }
 }
 
-/// What a comparison found.
 #[derive(Debug, Clone)]
 pub struct Comparison {
-    /// The position that both sides stand at.
+    /// The position of both sides.
     pub position: Lsn,
-    /// From where on the WAL was held against the pages.
+    /// Start of the WAL that was compared with the pages.
     pub wal_from: Lsn,
-    /// Files read, of both sides.
+    /// Files read, of both sides together.
     pub files: u64,
     /// Pages compared; a page that only one side has counts as well.
     pub pages: u64,
-    /// Bytes read, of both sides.
+    /// Bytes read, of both sides together.
     pub bytes: u64,
-    /// Differences found. A page counts once, and so does a run of pages that one side
+    /// Number of differences. A page counts once, and so does a run of pages that one side
     /// lacks.
     pub found: u64,
-    /// The first differences, at most as many as asked for.
+    /// The first differences, at most [`CompareOptions::limit`].
     pub differences: Vec<Difference>,
 }
 
 impl Comparison {
-    /// No difference was found.
     pub fn equal(&self) -> bool {
         self.found == 0
     }
 }
 
-/// Compares the data folders `a` and `b`, which stand at the same position.
+/// Compares the data folders `a` and `b`, which must be at the same position.
 ///
-/// Each is cleanly stopped, or the folder of a standby running on this machine with
-/// replay paused and the extension's `lockstep_flush_buffers()` at hand.
+/// Each folder must belong to a server that is cleanly stopped, or to a standby that runs on
+/// this machine with replay paused and with the extension's `lockstep_flush_buffers()`.
 pub fn compare(
     package: &Package,
     a: &Path,

@@ -1,8 +1,8 @@
 //! One side of a comparison: a data folder that does not change while it is read.
 //!
-//! A stopped one is taken as its control file describes it. A running one must be a standby
-//! with replay paused; it is made to write its pages out before they are read, and looked
-//! at again afterwards.
+//! Of a stopped server the control file tells the position. A running server must be a standby
+//! with replay paused: it writes its changed pages to disk before they are read, and afterwards
+//! it is checked that replay has not moved.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -20,21 +20,20 @@ use crate::oracle::files::{Relation, RelationFork};
 use crate::oracle::psql::Session;
 use crate::oracle::wal::Wal;
 
-/// The user to connect as to a server that only its folder names, unless PGUSER is set.
+/// The user for a running server that was named by its folder, unless PGUSER is set.
 const SUPERUSER: &str = "postgres";
 
-/// What a side is named by.
+/// How the user names a side.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Target {
-    /// A data folder.
     Folder(PathBuf),
     /// A running server on this machine.
     Conninfo(String),
 }
 
 impl Target {
-    /// What an argument means: a conninfo has an equals sign or a URI's scheme and is no
-    /// folder.
+    /// Parses an argument. It is a conninfo if it has an equals sign or a URI's scheme and there
+    /// is no folder of that name.
     pub fn parse(text: &str) -> Self {
         let uri = text.starts_with("postgres://") || text.starts_with("postgresql://");
         if (uri || text.contains('=')) && !Path::new(text).is_dir() {
@@ -45,7 +44,7 @@ impl Target {
     }
 }
 
-/// The package of a side's own major. To ask a server for it any installed psql will do.
+/// The package of a side's major. A server is asked for its major with any installed psql.
 pub fn package_of(side: Side, target: &Target) -> crate::Result<Package> {
     let major = match target {
         Target::Folder(folder) => major_of(folder)?,
@@ -64,7 +63,7 @@ pub fn package_of(side: Side, target: &Target) -> crate::Result<Package> {
     Ok(Package::find(major.parse()?)?)
 }
 
-/// The major that `folder` belongs to, as its PG_VERSION says.
+/// The major in `folder`'s PG_VERSION.
 fn major_of(folder: &Path) -> Result<String> {
     let not_one = |reason: String| OracleError::NotADataFolder {
         path: folder.to_path_buf(),
@@ -80,21 +79,20 @@ fn major_of(folder: &Path) -> Result<String> {
     Ok(version.trim().to_owned())
 }
 
-/// An open side.
 #[derive(Debug)]
 pub struct Node {
     pub(crate) side: Side,
     pub(crate) folder: PathBuf,
     pub(crate) control: Control,
     pub(crate) position: Lsn,
-    /// Every record up to here must have reached the disk.
+    /// The changes of every record up to here must be on disk.
     pub(crate) durable: Lsn,
     pub(crate) wal: Wal,
     session: Option<Session>,
 }
 
 impl Node {
-    /// Makes sure that the side does not change and can be relied on.
+    /// Opens a side. An error unless the side can be used and does not change meanwhile.
     pub fn open(
         package: &Package,
         side: Side,
@@ -125,13 +123,13 @@ impl Node {
         let control = Control::read(package, folder)?;
         let wal = Wal::of(package, folder, &control);
         let (position, durable) = match &control.state {
-            // Its last record is the shutdown's checkpoint.
+            // The last record is that of the shutdown checkpoint.
             ClusterState::ShutDown => {
                 let end = wal.end_of_record(control.checkpoint)?;
                 (end, end)
             }
-            // The shutdown makes a restartpoint only if a checkpoint was replayed since the
-            // last; pages changed after it may exist in no file.
+            // The shutdown makes a restartpoint only if a checkpoint record was replayed since
+            // the last one. So later changes of pages may be in no file.
             ClusterState::ShutDownInRecovery => {
                 check_timeline(&control, folder)?;
                 (control.minimum, control.checkpoint)
@@ -177,17 +175,16 @@ impl Node {
         })
     }
 
-    /// The data folder.
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// How to ask the server, if it runs.
+    /// The session with the server, if it runs.
     pub fn session(&self) -> Option<&Session> {
         self.session.as_ref()
     }
 
-    /// An error if the folder may have changed since it was opened.
+    /// Returns an error if the folder may have changed since it was opened.
     pub(crate) fn check_unchanged(&self, package: &Package) -> Result<()> {
         let changed = |what: &str| OracleError::Changed {
             path: self.folder.clone(),
@@ -206,7 +203,7 @@ impl Node {
         }
     }
 
-    /// The name of a relation, if a server can be asked.
+    /// The name of a relation, if the server runs and knows it.
     pub(crate) fn name_of(&self, fork: &RelationFork) -> Option<String> {
         let session = self.session.as_ref()?;
         let Relation {
@@ -215,7 +212,7 @@ impl Node {
         let query = format!(
             "SELECT c.oid::regclass FROM pg_class c WHERE pg_relation_filenode(c.oid) = {number};"
         );
-        // What all databases share is found in any.
+        // Relations that all databases share are found in any database.
         let rows = if database == 0 {
             session.rows(&query)
         } else {
@@ -227,17 +224,18 @@ impl Node {
     }
 }
 
-/// WAL is read of one timeline.
+/// An error if the timeline has changed since the last restartpoint: the oracle reads the WAL
+/// of one timeline only.
 fn check_timeline(control: &Control, folder: &Path) -> Result<()> {
-    let (from, to) = (control.timeline, control.minimum_timeline);
-    if to.get() == 0 || from == to {
-        return Ok(());
+    let from = control.timeline;
+    match control.minimum_timeline {
+        Some(to) if to != from => Err(OracleError::TimelineSwitch {
+            path: folder.to_path_buf(),
+            from,
+            to,
+        }),
+        _ => Ok(()),
     }
-    Err(OracleError::TimelineSwitch {
-        path: folder.to_path_buf(),
-        from,
-        to,
-    })
 }
 
 fn check_major(package: &Package, folder: &Path) -> Result<()> {
@@ -253,7 +251,7 @@ fn check_major(package: &Package, folder: &Path) -> Result<()> {
     })
 }
 
-/// Where replay is paused; refused if it is not.
+/// The position at which replay is paused; an error if it is not paused.
 fn pause_position(session: &Session, folder: &Path) -> Result<Lsn> {
     let running = |state: &str| OracleError::Running {
         path: folder.to_path_buf(),
@@ -272,7 +270,7 @@ fn pause_position(session: &Session, folder: &Path) -> Result<Lsn> {
     }
 }
 
-/// Makes the server write out every page that it has changed.
+/// Makes the server write every changed page to disk.
 fn flush(session: &Session, folder: &Path) -> Result<()> {
     let schema = session.rows(
         "SELECT quote_ident(n.nspname) FROM pg_proc p JOIN pg_namespace n ON n.oid = p.pronamespace
@@ -287,14 +285,14 @@ fn flush(session: &Session, folder: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A running server, as its postmaster.pid says.
+/// A running server, as described in its postmaster.pid.
 struct Postmaster {
     port: String,
     host: String,
 }
 
 impl Postmaster {
-    /// The server that runs on `folder`, if any.
+    /// The server that runs on `folder`; None if none does.
     fn of(folder: &Path) -> Result<Option<Self>> {
         let path = folder.join("postmaster.pid");
         let text = match fs::read_to_string(&path) {
@@ -328,8 +326,8 @@ impl Postmaster {
     }
 }
 
-/// Whether process `pid` is the postmaster of `folder`: its working folder tells, where it
-/// may be looked at; otherwise that it exists is enough.
+/// True if process `pid` is the postmaster of `folder`, judged by its working directory. If
+/// that cannot be read, it is enough that the process exists.
 fn is_alive(pid: i32, folder: &Path) -> bool {
     if pid == 0 || matches!(signal::kill(Pid::from_raw(pid), None), Err(Errno::ESRCH)) {
         return false;

@@ -1,7 +1,7 @@
-//! Pages as bytes: header, line pointers, and which access method a page belongs to.
+//! Pages as bytes: the header, line pointers, and the access method that a page belongs to.
 //!
-//! Nothing on a page is trusted: every access is checked, and a header that contradicts
-//! itself makes the page [`Kind::Invalid`], which is compared as it is.
+//! Nothing on a page is trusted: every access is checked. A page whose header contradicts
+//! itself is [`PageKind::Invalid`] and is compared without a mask of its contents.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,9 +10,7 @@ use lockstep_wire::Lsn;
 
 use crate::oracle::Fork;
 
-/// Bytes in a page.
 pub const PAGE_SIZE: usize = 8192;
-/// Bytes in a page's header.
 pub const HEADER_SIZE: usize = 24;
 /// Bytes in the header of a heap tuple, without its null bitmap.
 pub const TUPLE_HEADER_SIZE: usize = 23;
@@ -27,41 +25,33 @@ pub(crate) mod header {
     pub const PRUNE_XID: usize = 20;
 }
 
-/// What the special area starts with in block 0 of a sequence.
+/// First word of the special area in block 0 of a sequence.
 const SEQUENCE_MAGIC: u32 = 0x1717;
 
-/// Which access method a page belongs to.
+/// The access method or kind of relation that a page belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
-    /// Zero, or initialised and never used.
+pub enum PageKind {
+    /// All zeros, or initialised and never used.
     New,
-    /// A table's, TOAST included.
+    /// A page of a table, including TOAST tables.
     Heap,
     /// A sequence's only page.
     Sequence,
-    /// B-tree.
     Btree,
-    /// Hash.
     Hash,
-    /// GiST.
     Gist,
-    /// SP-GiST.
     Spgist,
-    /// GIN.
     Gin,
-    /// BRIN.
     Brin,
-    /// Of an access method that is not built in.
+    /// A page of an access method that is not built in.
     Other,
-    /// Free space map.
     FreeSpaceMap,
-    /// Visibility map.
     VisibilityMap,
     /// The header contradicts itself.
     Invalid,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::New => "new",
@@ -102,17 +92,16 @@ pub(crate) fn i64_at(page: &[u8], offset: usize) -> i64 {
         .map_or(0, |bytes| i64::from_ne_bytes(*bytes))
 }
 
-/// Up to where the last record that stamped the page reached.
+/// The page's LSN: the end of the last record that set it.
 pub fn lsn(page: &[u8]) -> Lsn {
     Lsn::from(u64::from(u32_at(page, 0)) << 32 | u64::from(u32_at(page, 4)))
 }
 
-/// Every byte is zero.
 pub fn is_zero(page: &[u8]) -> bool {
     page.iter().all(|&byte| byte == 0)
 }
 
-/// Where the parts of a page with a plausible header are.
+/// The offsets of a page's parts, from a header that does not contradict itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Layout {
     /// Start of the unused space, end of the line pointers.
@@ -139,25 +128,22 @@ impl Layout {
         sound.then_some(layout)
     }
 
-    /// How many line pointers fit below `lower`.
+    /// The number of line pointers.
     pub fn line_pointers(&self) -> u16 {
         u16::try_from((self.lower - HEADER_SIZE) / 4).unwrap_or(0)
     }
 }
 
-/// A line pointer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinePointer {
-    /// Offset of the item.
     pub offset: usize,
     /// Unused 0, normal 1, redirect 2, dead 3.
     pub flags: u8,
-    /// Length of the item.
     pub length: usize,
 }
 
 impl LinePointer {
-    /// Where line pointer `number` (from 1) lies.
+    /// Offset of line pointer `number` (from 1).
     pub fn place(number: u16) -> usize {
         HEADER_SIZE + 4 * usize::from(number.saturating_sub(1))
     }
@@ -172,7 +158,7 @@ impl LinePointer {
         }
     }
 
-    /// The item's bytes, if it has any and they lie where items may.
+    /// The range of the item's bytes, if it has any and they lie between `upper` and `special`.
     pub fn item(&self, layout: &Layout) -> Option<Range<usize>> {
         let item = self.offset..self.offset + self.length;
         (self.length > 0
@@ -183,53 +169,51 @@ impl LinePointer {
     }
 }
 
-/// Which access method the page belongs to, from what the methods write into their special
-/// areas.
-pub fn kind(page: &[u8], fork: Fork, block: u32) -> Kind {
+/// Finds out which access method the page belongs to, from its special area.
+pub fn kind(page: &[u8], fork: Fork, block: u32) -> PageKind {
     if is_zero(page) {
-        return Kind::New;
+        return PageKind::New;
     }
     let Some(layout) = Layout::of(page) else {
-        return Kind::Invalid;
+        return PageKind::Invalid;
     };
     match fork {
-        Fork::FreeSpace => return Kind::FreeSpaceMap,
-        Fork::Visibility => return Kind::VisibilityMap,
+        Fork::FreeSpace => return PageKind::FreeSpaceMap,
+        Fork::Visibility => return PageKind::VisibilityMap,
         Fork::Main | Fork::Init => {}
     }
     let body = page.get(HEADER_SIZE..layout.special).unwrap_or_default();
     if lsn(page) == Lsn::from(0) && layout.lower == HEADER_SIZE && is_zero(body) {
-        return Kind::New;
+        return PageKind::New;
     }
     let mark = u16_at(page, page.len() - 2);
     match (page.len() - layout.special, mark) {
-        (0, _) => Kind::Heap,
-        (16, 0xff80) => Kind::Hash,
-        (16, 0xff81) => Kind::Gist,
-        (16, 0..=0xff7f) => Kind::Btree,
-        (8, 0xff82) => Kind::Spgist,
-        (8, 0xf091..=0xf093) => Kind::Brin,
-        // GIN's block 0 is its metapage, which has flags: no confusion.
-        (8, 0) if block == 0 && u32_at(page, layout.special) == SEQUENCE_MAGIC => Kind::Sequence,
-        (8, 0..=0x1ff) => Kind::Gin,
-        _ => Kind::Other,
+        (0, _) => PageKind::Heap,
+        (16, 0xff80) => PageKind::Hash,
+        (16, 0xff81) => PageKind::Gist,
+        (16, 0..=0xff7f) => PageKind::Btree,
+        (8, 0xff82) => PageKind::Spgist,
+        (8, 0xf091..=0xf093) => PageKind::Brin,
+        // Block 0 of a GIN index is its metapage. Its flags differ from a sequence's mark.
+        (8, 0) if block == 0 && u32_at(page, layout.special) == SEQUENCE_MAGIC => {
+            PageKind::Sequence
+        }
+        (8, 0..=0x1ff) => PageKind::Gin,
+        _ => PageKind::Other,
     }
 }
 
-/// What lies at a place of a page.
+/// A part of a page.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Place {
     /// A field of the header.
     Header(&'static str),
-    /// A line pointer, from 1.
+    /// The line pointer with this number, from 1.
     LinePointer(u16),
-    /// The item of a line pointer.
+    /// The item of the line pointer with this number, from 1.
     Tuple(u16),
-    /// The special area.
     Special,
-    /// Unused space.
     Unused,
-    /// Anything else.
     Contents,
 }
 
@@ -247,8 +231,8 @@ impl fmt::Display for Place {
 }
 
 impl Place {
-    /// What lies at `offset` of this page.
-    pub fn of(page: &[u8], kind: Kind, offset: usize) -> Self {
+    /// The part of this page at `offset`.
+    pub fn of(page: &[u8], kind: PageKind, offset: usize) -> Self {
         const FIELDS: [(usize, &str); 8] = [
             (8, "pd_lsn"),
             (10, "pd_checksum"),
@@ -267,7 +251,7 @@ impl Place {
         };
         let items = !matches!(
             kind,
-            Kind::FreeSpaceMap | Kind::VisibilityMap | Kind::New | Kind::Invalid
+            PageKind::FreeSpaceMap | PageKind::VisibilityMap | PageKind::New | PageKind::Invalid
         );
         if offset >= layout.special {
             return Self::Special;

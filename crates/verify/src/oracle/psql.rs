@@ -1,5 +1,5 @@
-//! SQL on a server that the user named: through the package's own `psql`, so that PG*
-//! variables, service files, .pgpass and sslmode work by themselves.
+//! Runs SQL on a server that the user has named, through the package's own `psql`, so that
+//! PG* variables, service files, .pgpass and sslmode work as usual.
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -10,19 +10,19 @@ use lockstep_lab::package::Package;
 use crate::oracle::Side;
 use crate::oracle::error::{OracleError, Result};
 
-/// Seconds until a connection is given up, unless PGCONNECT_TIMEOUT says otherwise.
+/// Connection timeout in seconds, unless PGCONNECT_TIMEOUT is set.
 const CONNECT_TIMEOUT: &str = "10";
 
-/// Between columns; no name or number contains it.
+/// Separates columns. No name or number contains it.
 const SEPARATOR: char = '\u{1f}';
 
-/// How to ask one server.
+/// One server, and how to connect to it.
 #[derive(Debug, Clone)]
 pub struct Session {
     package: Package,
     side: Side,
     conninfo: String,
-    /// Another database than the conninfo's.
+    /// The database to use instead of the conninfo's.
     database: Option<String>,
 }
 
@@ -36,7 +36,7 @@ impl Session {
         }
     }
 
-    /// The same server and user, another database.
+    /// A session with the same server and user in another database.
     pub(crate) fn in_database(&self, name: &str) -> Self {
         Self {
             database: Some(name.to_owned()),
@@ -44,12 +44,11 @@ impl Session {
         }
     }
 
-    /// The conninfo.
     pub fn conninfo(&self) -> &str {
         &self.conninfo
     }
 
-    /// Rows of a script's queries, column by column. psql's own commands work in it.
+    /// The rows of all queries of a script, which may hold psql's own commands.
     pub(crate) fn rows(&self, script: &str) -> Result<Vec<Vec<String>>> {
         let mut psql = Command::new(self.package.program("psql"));
         psql.args(["-X", "-A", "-t", "-q", "-v", "ON_ERROR_STOP=1", "-F"]);
@@ -57,7 +56,8 @@ impl Session {
         psql.args(["-d", &self.conninfo, "-f", "-"]);
         let mut connect = "";
         if let Some(database) = &self.database {
-            // A conninfo may be a URI, to which nothing can be added here.
+            // The conninfo may be a URI, to which a database cannot simply be added. So psql
+            // connects with it and then switches the database.
             let name = database.replace('\\', "\\\\").replace('\'', "\\'");
             psql.arg("-v")
                 .arg(format!("lockstep_target=dbname='{name}'"));
@@ -69,7 +69,7 @@ impl Session {
         if std::env::var_os("PGCONNECT_TIMEOUT").is_none() {
             psql.env("PGCONNECT_TIMEOUT", CONNECT_TIMEOUT);
         }
-        // The answer is read by a program: no password prompt in the middle of it.
+        // Never ask for a password: a program reads the output.
         psql.arg("-w");
         let mut child = psql
             .stdin(Stdio::piped())
@@ -78,7 +78,7 @@ impl Session {
             .spawn()
             .map_err(OracleError::io("run", &self.package.program("psql")))?;
         if let Some(mut input) = child.stdin.take() {
-            // Refused when psql has ended early; its exit code says why.
+            // Writing fails if psql has ended early. Its exit code then tells why.
             let _ = input.write_all(format!("{connect}{script}").as_bytes());
         }
         let output = child
@@ -99,7 +99,7 @@ impl Session {
             .collect())
     }
 
-    /// The first row of a query, with as many columns as are expected.
+    /// The first row of a query. An error unless it has `N` columns.
     pub(crate) fn row<const N: usize>(&self, query: &str) -> Result<[String; N]> {
         let rows = self.rows(query)?;
         let found = rows.into_iter().next().unwrap_or_default();

@@ -1,7 +1,8 @@
-//! Row hashes: what SQL sees on two running servers, table by table, in no order.
+//! Compares hashes of the rows that SQL sees on two running servers, table by table, without
+//! regard to their order.
 //!
-//! Independent of pages: it goes through the server's own visibility rules and output
-//! functions, so it says whether a difference of pages reaches a reader.
+//! It does not depend on the comparison of pages. It uses the servers' own visibility rules and
+//! output functions, so it shows whether a difference between pages is visible to queries.
 
 use std::collections::BTreeMap;
 
@@ -9,15 +10,15 @@ use crate::oracle::Node;
 use crate::oracle::error::{OracleError, Result};
 use crate::oracle::psql::Session;
 
-/// The same text on both servers, whatever their settings; every database's superuser.
+/// Settings that make both servers print the same text, and show all rows to a superuser.
 const SETTINGS: &str =
     "SET extra_float_digits = 3; SET datestyle = 'ISO'; SET intervalstyle = 'postgres';
 SET timezone = 'UTC'; SET bytea_output = 'hex'; SET lc_monetary = 'C'; SET statement_timeout = 0;
 SET row_security = off; SET search_path = pg_catalog;
 ";
 
-/// Two hashes of each row with different seeds, one summed, one xored: neither order nor
-/// the number of equal rows is lost.
+/// Two hashes of each row with different seeds, one added up, the other combined by XOR. The
+/// order of rows does not matter, but the number of equal rows does.
 const TABLES: &str = r"SELECT format('SELECT %L, count(*),
     coalesce(sum(hashtextextended(ROW(lockstep_row.*)::text, 0)::numeric), 0),
     coalesce(bit_xor(hashtextextended(ROW(lockstep_row.*)::text, 1)), 0)
@@ -32,9 +33,9 @@ ORDER BY c.oid \gexec
 pub struct RowComparison {
     /// Tables and materialized views compared.
     pub tables: u64,
-    /// Rows in them, on A.
+    /// Rows in these tables, on A.
     pub rows: u64,
-    /// Those with other rows, or on one side only: `database: schema.table`.
+    /// Tables with different rows, or on one side only, as `database: schema.table`.
     pub differing: Vec<String>,
 }
 
@@ -61,7 +62,7 @@ pub fn compare_rows(a: &Node, b: &Node) -> std::result::Result<RowComparison, Or
     Ok(result)
 }
 
-/// The session of a side that `option` needs to be running.
+/// The session of a side; an error if its server does not run, which `option` needs.
 pub(crate) fn running<'a>(option: &'static str, node: &'a Node) -> Result<&'a Session> {
     node.session().ok_or_else(|| OracleError::NeedsServer {
         option,
@@ -69,7 +70,7 @@ pub(crate) fn running<'a>(option: &'static str, node: &'a Node) -> Result<&'a Se
     })
 }
 
-/// Databases that one can connect to.
+/// Databases that accept connections.
 pub(crate) fn databases(session: &Session) -> Result<Vec<String>> {
     let rows = session.rows("SELECT datname FROM pg_database WHERE datallowconn ORDER BY 1;")?;
     Ok(rows.into_iter().flatten().collect())

@@ -1,15 +1,16 @@
-//! Bringing a primary's standbys to one position with every page on disk.
+//! Brings a primary's standbys to one position, with every page on disk.
 
 use lockstep_lab::server::{Server, Stop};
 use lockstep_wire::Lsn;
 
 use crate::Result;
 
-/// On a primary that nobody writes to: CHECKPOINT there, wait until every standby has
-/// replayed it, CHECKPOINT on each, and stop each (fast). Gives the position.
+/// Runs CHECKPOINT on the primary, waits until every standby has replayed it, runs CHECKPOINT
+/// on each standby, and stops each (fast). Returns the position. Nothing else may write on the
+/// primary meanwhile.
 ///
-/// A standby that is stopped without this keeps changed pages in memory until the restart:
-/// a shutdown writes them only if a checkpoint was replayed since the last restartpoint.
+/// Without this a stopped standby may lack changed pages on disk: a shutdown writes them only
+/// if a checkpoint record was replayed since the last restartpoint.
 pub fn settle(primary: &Server, standbys: &mut [&mut Server]) -> Result<Lsn> {
     primary.execute("CHECKPOINT")?;
     let position = primary.flush_lsn()?;

@@ -1,8 +1,8 @@
-//! What the WAL says about pages: which LSN each page must have at least, and whether
-//! anything that changes data lies between two positions.
+//! Reads from the WAL which LSN each page must have at least, and whether any record between
+//! two positions changes data.
 //!
-//! Records are decoded by the package's own `pg_waldump`. Not every block that a record
-//! names gets the record's LSN; [`stamps`] knows the exceptions.
+//! The package's own `pg_waldump` decodes the records. Not every block that a record names
+//! gets the record's LSN: [`stamps`] lists the exceptions.
 
 use std::collections::HashMap;
 use std::io::{BufRead, BufReader};
@@ -11,22 +11,22 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::error::one_line;
 use lockstep_lab::package::Package;
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
-use crate::oracle::control::{Control, Timeline};
+use crate::oracle::control::Control;
 use crate::oracle::error::{OracleError, Result};
 use crate::oracle::files::{Fork, Relation, RelationFile, RelationFork};
 
 const PROGRAM: &str = "pg_waldump";
 
-/// How much WAL is held against the pages at most, in bytes; always from the last
-/// checkpoint's redo on. pg_waldump takes about a second for 50 MB.
+/// At most this much WAL is compared with the pages, in bytes, but always all WAL from the last
+/// checkpoint's redo position on. pg_waldump takes about a second for 50 MB.
 const WAL_LIMIT: u64 = 1 << 30;
 
 /// Heap blocks that one page of the visibility map covers, with pages of 8 kB.
 const HEAP_BLOCKS_PER_MAP_PAGE: u32 = 32672;
 
-/// One data folder's WAL.
+/// The WAL of one data folder.
 #[derive(Debug, Clone)]
 pub(crate) struct Wal {
     program: PathBuf,
@@ -56,15 +56,24 @@ struct Record<'a> {
     description: &'a str,
 }
 
+/// What a page must have.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Needed {
+    /// At least this LSN.
+    pub lsn: Lsn,
+    /// Or nothing at all: a page that was never used has no LSN, and its image leaves none.
+    pub or_zero: bool,
+}
+
 /// The LSN that pages must have at least.
 #[derive(Debug, Default)]
 pub(crate) struct Required {
-    pages: HashMap<RelationFork, HashMap<u32, Lsn>>,
+    pages: HashMap<RelationFork, HashMap<u32, Needed>>,
 }
 
 impl Required {
-    /// The blocks of one fork, which is looked at once.
-    pub fn take(&mut self, fork: &RelationFork) -> HashMap<u32, Lsn> {
+    /// Removes and returns the blocks of one fork. Each fork is needed only once.
+    pub fn take(&mut self, fork: &RelationFork) -> HashMap<u32, Needed> {
         self.pages.remove(fork).unwrap_or_default()
     }
 
@@ -72,20 +81,25 @@ impl Required {
         match (record.manager, record.operation) {
             ("Storage", "TRUNCATE") => self.truncate(record.description),
             ("Storage", "CREATE") => self.forget(record.description),
-            // Their descriptions hold text of users.
+            // The descriptions of these records hold text of users, so they are not parsed.
             ("Transaction" | "LogicalMessage", _) | ("XLOG", "RESTORE_POINT") => {}
             _ => {
                 for reference in references(record.description) {
                     if stamps(record, &reference) {
                         let blocks = self.pages.entry(reference.fork).or_default();
-                        blocks.insert(reference.block, end);
+                        let needed = Needed {
+                            lsn: end,
+                            or_zero: (record.manager, record.operation) == ("XLOG", "FPI"),
+                        };
+                        blocks.insert(reference.block, needed);
                     }
                 }
             }
         }
     }
 
-    /// `TRUNCATE base/5/16384 to 10 blocks flags 7`: what is cut off may come back empty.
+    /// Handles `TRUNCATE base/5/16384 to 10 blocks flags 7`: forgets the blocks that are cut off,
+    /// since they may come back empty.
     fn truncate(&mut self, description: &str) {
         let mut words = description.split(' ').skip(1);
         let file = words.next().and_then(RelationFile::at);
@@ -104,7 +118,8 @@ impl Required {
         }
     }
 
-    /// `CREATE base/5/16384`: a number used again is a new file.
+    /// Handles `CREATE base/5/16384`: forgets the blocks of that number, since the file is a new
+    /// one.
     fn forget(&mut self, description: &str) {
         if let Some(file) = description.split(' ').nth(1).and_then(RelationFile::at) {
             self.pages.remove(&file.fork);
@@ -112,29 +127,38 @@ impl Required {
     }
 }
 
-/// Whether replay of the record leaves its LSN on the block.
+/// True if replay of the record sets its LSN on the block.
 fn stamps(record: &Record, reference: &BlockReference) -> bool {
     match reference.fork.fork {
-        // Not in the WAL but for images, and those need not reach the disk.
+        // The map is in the WAL only as page images, and those need not reach the disk.
         Fork::FreeSpace => return false,
-        // Written out before it is logged, with LSN 0, and never changed.
+        // The init fork is written to disk with LSN 0 before it is logged, and never changed.
         Fork::Init => return false,
         Fork::Main | Fork::Visibility => {}
     }
     match (record.manager, record.operation, reference.number) {
-        // Setting the all-visible flag stamps the heap page only with checksums or
+        // Setting the all-visible flag sets the heap page's LSN only with checksums or
         // wal_log_hints.
         ("Heap2", "VISIBLE", 1) => false,
-        // An image of a page with a new hint may have been found unnecessary.
+        // Some minor releases name the page of the map whose bits they clear, and that keeps
+        // its LSN.
+        ("Heap" | "Heap2", operation, _)
+            if reference.fork.fork == Fork::Visibility && operation != "VISIBLE" =>
+        {
+            reference.image
+        }
+        // The record of a new hint may hold no image of the page.
         ("XLOG", "FPI_FOR_HINT", _) => reference.image,
-        // Named for the cleanup lock on the bucket's first page, or unchanged.
+        // The record names this block only for the cleanup lock on the bucket's first page, or
+        // leaves it unchanged.
         ("Hash", "MOVE_PAGE_CONTENTS" | "DELETE", 0) => false,
         ("Hash", "SQUEEZE_PAGE", 0 | 1) => false,
         _ => true,
     }
 }
 
-/// Records that change no data: positions with nothing else between them are one.
+/// True if a record changes no data. Two positions with only such records between them count
+/// as the same.
 fn harmless(record: &Record) -> bool {
     match record.manager {
         "Standby" => true,
@@ -166,10 +190,10 @@ impl Wal {
         }
     }
 
-    /// Where the record that starts at `start` ends.
+    /// The end of the record that starts at `start`.
     pub fn end_of_record(&self, start: Lsn) -> Result<Lsn> {
         let mut end = None;
-        // It may go on in the next segment, if there is one.
+        // The record may continue in the next segment, if that exists.
         let next = u64::from(start) / self.segment_size + 1;
         let last = match self.segment(next).is_file() {
             true => next,
@@ -185,14 +209,14 @@ impl Wal {
         })
     }
 
-    /// True if nothing between the positions changes data.
+    /// True if no record between the positions changes data.
     pub fn is_quiet(&self, from: Lsn, to: Lsn) -> Result<bool> {
         let mut quiet = true;
         self.range(from, to, |record| quiet &= harmless(record))?;
         Ok(quiet)
     }
 
-    /// What pages must have at `position`, from the WAL that is present up to there.
+    /// The LSN that each page must have at `position`, from the WAL between `from` and there.
     pub fn required(&self, from: Lsn, position: Lsn) -> Result<Required> {
         let mut required = Required::default();
         self.range(from, position, |record| {
@@ -202,8 +226,8 @@ impl Wal {
         Ok(required)
     }
 
-    /// The start of the oldest segment from which on every one is present up to `position`,
-    /// within the limit.
+    /// The start of the oldest segment from which on all segments up to `position` exist, within
+    /// [`WAL_LIMIT`].
     pub fn oldest(&self, position: Lsn) -> Lsn {
         let position = u64::from(position);
         let redo = u64::from(self.redo).min(position);
@@ -215,7 +239,7 @@ impl Wal {
             segment -= 1;
         }
         match segment * self.segment_size {
-            // The redo position is the start of a record, unlike a segment's start.
+            // Unlike a segment's start, the redo position is the start of a record.
             start if start >= redo || !self.segment(segment).is_file() => self.redo,
             start => Lsn::from(start),
         }
@@ -239,7 +263,7 @@ impl Wal {
         self.dump(from, last, &["--end", &to.to_string()], each)
     }
 
-    /// Records from the one at or after `from` on, to the end of segment `last` at most.
+    /// Calls `each` for the records from `from` on, at most to the end of segment `last`.
     fn dump(
         &self,
         from: Lsn,
@@ -253,8 +277,8 @@ impl Wal {
             .args(["--timeline", &self.timeline.to_string()])
             .args(["--start", &from.to_string()])
             .args(arguments)
-            // Without names the program reads the segment size from whatever file of WAL it
-            // finds first, and one that was made ahead for later use has no header yet.
+            // Without file names pg_waldump reads the segment size from any WAL file that it
+            // finds, and a file that was created in advance has no header yet.
             .arg(self.segment(u64::from(from) / self.segment_size))
             .arg(self.segment(last))
             .env("LC_ALL", "C")
@@ -270,7 +294,7 @@ impl Wal {
         if read.is_err() {
             let _ = child.kill();
         }
-        // It writes at most a line or two there: the pipe cannot have filled up.
+        // pg_waldump writes at most a line or two to stderr, so its pipe cannot be full.
         let output = child
             .wait_with_output()
             .map_err(OracleError::io("wait for", &self.program))?;
@@ -297,7 +321,7 @@ impl Wal {
             }
             let text = String::from_utf8_lossy(&line);
             let text = text.trim_end();
-            // Notes about skipped bytes, and further lines of a user's text.
+            // Skip notes about skipped bytes, and further lines of a user's text.
             if !text.starts_with("rmgr: ") {
                 continue;
             }
@@ -310,8 +334,8 @@ impl Wal {
         }
     }
 
-    /// Where a record ends, as replay stamps pages with it: headers of the WAL's pages lie
-    /// in between.
+    /// The end of a record, which replay sets as the LSN of pages. The headers of the WAL pages
+    /// that the record crosses are counted in.
     fn end(&self, record: &Record) -> Lsn {
         const SHORT_HEADER: u64 = 24;
         const LONG_HEADER: u64 = 40;
@@ -391,7 +415,7 @@ mod tests {
         Wal {
             program: PathBuf::new(),
             folder: PathBuf::new(),
-            timeline: Timeline::new(1),
+            timeline: Timeline::FIRST,
             segment_size: 1 << 24,
             page_size: 8192,
             redo: Lsn::from(0x300_0028),
@@ -417,6 +441,25 @@ mod tests {
         );
         assert!(stamps(&record, map) && !stamps(&record, heap));
         assert!(Record::parse("rmgr: Heap").is_none());
+    }
+
+    #[test]
+    fn a_page_of_the_map_keeps_its_lsn_when_bits_are_cleared() {
+        let stamped = |operation, description| {
+            let record = Record {
+                manager: "Heap",
+                length: 54,
+                start: Lsn::from(0x300_0028),
+                operation,
+                description,
+            };
+            references(description)
+                .map(|reference| stamps(&record, &reference))
+                .collect::<Vec<_>>()
+        };
+        let both = ", blkref #0: rel 1663/5/9 blk 3, blkref #1: rel 1663/5/9 fork vm blk 0";
+        assert_eq!(stamped("INSERT", both), [true, false]);
+        assert_eq!(stamped("INSERT", &format!("{both} FPW")), [true, true]);
     }
 
     #[test]

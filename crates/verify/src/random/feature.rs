@@ -1,21 +1,20 @@
-//! What a workload covers. Every statement belongs to one feature, and a run counts how
-//! many statements of each were tried and how many succeeded.
+//! The features that a workload covers. Every statement belongs to one feature. A run counts
+//! how many statements of each feature were tried and how many succeeded.
 
 use std::fmt;
 
 macro_rules! features {
     ($($variant:ident => $name:literal, $doc:literal;)*) => {
-        /// One thing that a random workload does.
+        /// A part of PostgreSQL that a random workload covers.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub enum Feature {
             $(#[doc = $doc] $variant,)*
         }
 
         impl Feature {
-            /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
 
-            /// Its name in messages and summaries.
+            /// The feature's name in messages and summaries.
             pub fn name(self) -> &'static str {
                 match self { $(Self::$variant => $name,)* }
             }

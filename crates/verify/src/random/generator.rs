@@ -1,9 +1,9 @@
-//! One session's statements: episodes chosen by weight, each a few statements that belong
-//! together.
+//! Generates one session's statements: episodes are chosen by weight, each a few statements
+//! that belong together.
 //!
-//! A session works on tables that all share (see [`super::setup`]) and on objects of its
-//! own, whose names hold its number. It ends what it began: transactions are closed,
-//! prepared ones finished.
+//! A session works on tables that all sessions share (see [`super::setup`]) and on objects of
+//! its own, whose names hold the session's number. It ends all that it began: transactions are
+//! closed, and prepared transactions are finished.
 
 use std::cell::{Cell, RefCell};
 
@@ -12,11 +12,11 @@ use fastrand::Rng;
 use crate::random::script::{Action, Statement};
 use crate::random::{Feature, indexes, rows, server_wide, tables, transactions};
 
-/// Spreads the session's number over the bits of the seed.
+/// Multiplier that spreads the session's number over the bits of the seed.
 const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// Most prepared transactions that a session leaves open at a time. They hold locks that
-/// make others fail, so few are best.
+/// Most prepared transactions that a session leaves open at a time. Few are best, since their
+/// locks make other sessions' statements fail.
 pub(crate) const MOST_PREPARED: usize = 2;
 
 type Episode = fn(&mut Session);
@@ -75,9 +75,10 @@ const EPISODES: &[(u32, Episode)] = &[
     (3, server_wide::catalog),
 ];
 
-/// A session while it is generated.
+/// A session whose statements are being generated.
 pub(crate) struct Session {
-    /// Borrowed for one call at a time: a draw may be an argument of [`Session::sql`].
+    /// A cell, because a random number is often drawn in an argument of [`Session::sql`]. Each
+    /// draw borrows it only for its own call.
     rng: RefCell<Rng>,
     number: u32,
     made: Cell<u32>,
@@ -98,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Whole episodes until there are `wanted` statements.
+    /// Adds whole episodes until there are at least `wanted` statements.
     pub(crate) fn generate(mut self, wanted: u32) -> Vec<Statement> {
         let wanted = usize::try_from(wanted).unwrap_or(usize::MAX);
         let total: u32 = EPISODES.iter().map(|(weight, _)| weight).sum();
@@ -119,7 +120,6 @@ impl Session {
         self.statements
     }
 
-    /// The session's number.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
@@ -154,28 +154,25 @@ impl Session {
         (0..length).map(|_| rng.lowercase()).collect()
     }
 
-    /// A name that no other object of this workload has.
+    /// A new name that no other object of this workload has.
     pub(crate) fn fresh(&self, kind: &str) -> String {
         format!("s{}_{kind}_{}", self.number, self.fresh_number())
     }
 
-    /// A number that no other object of this session has.
+    /// A new number that no other object of this session has.
     pub(crate) fn fresh_number(&self) -> u32 {
         self.made.set(self.made.get() + 1);
         self.made.get()
     }
 
-    /// Adds a statement.
     pub(crate) fn sql(&mut self, feature: Feature, sql: impl Into<String>) {
         self.act(feature, Action::Sql(sql.into()));
     }
 
-    /// Adds an action.
     pub(crate) fn act(&mut self, feature: Feature, action: Action) {
         self.statements.push(Statement { feature, action });
     }
 
-    /// Begins a transaction.
     pub(crate) fn begin(&mut self) {
         let level = self.one_of(&[
             "",
@@ -187,7 +184,7 @@ impl Session {
         self.sql(Feature::Transaction, format!("BEGIN{level}"));
     }
 
-    /// Ends a transaction, now and then by taking it back.
+    /// Ends a transaction, one in five by ROLLBACK.
     pub(crate) fn end(&mut self) {
         let how = self.one_of(&["COMMIT", "COMMIT", "COMMIT", "COMMIT", "ROLLBACK"]);
         self.sql(Feature::Transaction, how);

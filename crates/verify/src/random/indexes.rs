@@ -1,12 +1,12 @@
-//! Index types: what each is built on, and episodes that fill, empty and rebuild them.
+//! Index types: the columns of each, and episodes that fill, empty and rebuild them.
 
 use crate::random::Feature;
 use crate::random::generator::Session;
 
-/// An index that the tables shaped like `wide` can have.
+/// An index on `wide` or a table with the same columns.
 pub(crate) struct Kind {
     pub(crate) feature: Feature,
-    /// What follows the table's name in CREATE INDEX.
+    /// The part of CREATE INDEX after the table's name.
     pub(crate) definition: &'static str,
     pub(crate) unique: bool,
 }
@@ -64,11 +64,11 @@ pub(crate) const KINDS: &[Kind] = &[
     ),
 ];
 
-/// Columns of `wide` and of the tables that sessions make like it.
+/// Columns of `wide`, and of the tables that sessions create with the same columns.
 pub(crate) const WIDE_COLUMNS: &str = "id int NOT NULL, grp int NOT NULL, tag text, body tsvector, \
      arr int[], span int4range, spot point, at timestamptz, num numeric, pad text";
 
-/// A SELECT that gives such rows with ids from `first` to `last`.
+/// A SELECT of rows with these columns and with ids from `first` to `last`.
 pub(crate) fn wide_rows(first: u32, last: u32, salt: u32) -> String {
     format!(
         "SELECT i, i % 5, \
@@ -82,8 +82,8 @@ pub(crate) fn wide_rows(first: u32, last: u32, salt: u32) -> String {
     )
 }
 
-/// A table of the session's own under one kind of index: rows come, go, are vacuumed away
-/// and come again, so that pages are split, emptied, removed and used again.
+/// A table of the session's own with one kind of index. Rows are inserted, deleted, vacuumed
+/// away and inserted again, so that pages are split, emptied, removed and used again.
 pub(crate) fn churn(session: &mut Session) {
     let Some(kind) = session.choose(KINDS) else {
         return;
@@ -134,7 +134,7 @@ fn empty_and_refill(session: &mut Session, table: &str, rows: u32, salt: u32, ro
         Feature::IndexChurn,
         format!("DELETE FROM {table} WHERE {condition}"),
     );
-    // Reads leave hints that index entries are dead, which later insertions act on.
+    // Reads mark index entries dead, and later insertions remove marked entries.
     session.sql(
         Feature::Prune,
         format!("SELECT count(*) FROM {table} WHERE grp = 1 AND id > 0"),
@@ -162,7 +162,7 @@ fn empty_and_refill(session: &mut Session, table: &str, rows: u32, salt: u32, ro
             session.between(0, 6)
         ),
     );
-    // Old pages may be used again only after a later vacuum.
+    // Deleted index pages can be used again only after a later vacuum.
     if session.chance(50) {
         session.sql(
             Feature::IndexChurn,
@@ -171,8 +171,8 @@ fn empty_and_refill(session: &mut Session, table: &str, rows: u32, salt: u32, ro
     }
 }
 
-/// Texts with a long common prefix, and then some that part from it early, which splits a
-/// radix tree's inner tuple.
+/// Inserts texts with a long common prefix, then some that differ early in it, which splits an
+/// inner tuple of the radix tree.
 pub(crate) fn prefixes(session: &mut Session) {
     let table = session.fresh("prefix");
     let prefix = session.word(12);
@@ -202,13 +202,12 @@ pub(crate) fn prefixes(session: &mut Session) {
     }
 }
 
-/// CREATE and DROP INDEX CONCURRENTLY.
 pub(crate) fn concurrently(session: &mut Session) {
     let Some(kind) = session.choose(KINDS) else {
         return;
     };
     let index = session.fresh("ci");
-    // `wide` is changed by others meanwhile. Unique keys may be violated in between.
+    // Never UNIQUE: other sessions change `wide` meanwhile and may insert equal keys.
     session.sql(
         Feature::CreateIndexConcurrently,
         format!(
@@ -222,14 +221,14 @@ pub(crate) fn concurrently(session: &mut Session) {
             format!("REINDEX INDEX CONCURRENTLY {index}"),
         );
     }
-    // IF EXISTS leaves the outcome of the creation open; an invalid index goes as well.
+    // IF EXISTS, since the creation may have failed. This also drops an invalid index.
     session.sql(
         Feature::DropIndexConcurrently,
         format!("DROP INDEX CONCURRENTLY IF EXISTS {index}"),
     );
 }
 
-/// REINDEX of what all share.
+/// REINDEX of a shared table.
 pub(crate) fn reindex(session: &mut Session) {
     let table = session.one_of(&["heap", "recycled", "toast", "locked", "wide", "part"]);
     if session.chance(50) {
@@ -251,7 +250,7 @@ pub(crate) fn clean_pending(session: &mut Session) {
     );
 }
 
-/// Summarizes BRIN ranges of `wide`, and takes summaries back.
+/// Summarizes BRIN ranges of `wide`, or removes a summary.
 pub(crate) fn summarize(session: &mut Session) {
     let call = session.one_of(&[
         "brin_summarize_new_values(indexrelid)",

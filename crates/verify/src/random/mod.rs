@@ -1,15 +1,15 @@
-//! Random SQL workloads that a seed determines.
+//! Random SQL workloads, each determined by a seed.
 //!
-//! A workload is set-up statements, one sequence of statements for each session, and
-//! closing statements. The same seed and size give the same text, byte by byte: the
-//! generator knows nothing of the server. How the sessions interleave is left to the
-//! server, so statements may fail (a lock not granted in time, an object another session
-//! dropped); [`outcome`] says which failures are part of the game.
+//! A workload consists of set-up statements, one sequence of statements for each session, and
+//! closing statements. The same seed and size give the same text, byte by byte: the generator
+//! knows nothing of the server. The server decides how the sessions interleave, so statements
+//! may fail (a lock is not granted in time, another session has dropped an object). [`outcome`]
+//! lists the failures that are expected.
 //!
-//! Everything is kept in the schema [`SCHEMA`] of the session's database, and in
-//! databases, tablespaces, prepared transactions and origins whose names begin with
-//! [`PREFIX`]. Nothing else is changed, but for what is done to the whole server:
-//! checkpoints, WAL switches, and vacuum of catalogs.
+//! A workload changes objects in the schema [`SCHEMA`] of the session's database, and databases,
+//! tablespaces, prepared transactions and origins whose names begin with [`PREFIX`]. Beyond
+//! these it only does what concerns the whole server: checkpoints, WAL switches, and vacuum of
+//! catalogs.
 
 mod feature;
 mod generator;
@@ -33,25 +33,23 @@ pub use script::{Action, Statement};
 
 use generator::Session;
 
-/// The schema that a workload replaces and works in.
+/// The schema that a workload works in. The set-up replaces it.
 pub const SCHEMA: &str = "lockstep_random";
 
-/// How the names of everything outside the schema begin, and the names of databases that
-/// [`run_on`] takes without being told that any will do.
+/// The beginning of the names of all objects outside the schema, and of the names of the
+/// databases in which [`run_on`] works without `any_database`.
 pub const PREFIX: &str = "lockstep_random";
 
-/// Most sessions of a workload.
 pub const MOST_SESSIONS: u32 = 64;
 
-/// Most statements of a session.
 pub const MOST_STATEMENTS: u32 = 1_000_000;
 
 /// How large a workload is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Size {
-    /// Sessions at the same time.
+    /// Number of sessions, which all run at the same time.
     pub sessions: u32,
-    /// Statements of each session; its last group of statements may exceed it.
+    /// Statements of each session. The last episode may exceed this number.
     pub statements: u32,
 }
 
@@ -73,7 +71,7 @@ pub struct RandomWorkload {
 }
 
 impl RandomWorkload {
-    /// The workload of a seed.
+    /// Generates the workload of a seed.
     pub fn new(seed: u64, size: Size) -> Self {
         let sessions = (0..size.sessions.min(MOST_SESSIONS))
             .map(|number| Session::new(seed, number).generate(size.statements.min(MOST_STATEMENTS)))
@@ -85,7 +83,6 @@ impl RandomWorkload {
         }
     }
 
-    /// The seed.
     pub fn seed(&self) -> u64 {
         self.seed
     }
@@ -95,18 +92,18 @@ impl RandomWorkload {
         &self.sessions
     }
 
-    /// What has to run before the sessions, as psql's input.
+    /// The set-up, which runs before the sessions, as input of psql.
     pub fn setup(&self) -> &str {
         &self.setup
     }
 
-    /// What has to run after the sessions, as psql's input.
+    /// The closing statements, which run after the sessions, as input of psql.
     pub fn closing(&self) -> &'static str {
         setup::CLOSING
     }
 
-    /// All of it as text that psql takes: to run it as it was run, give each session's
-    /// part to a psql of its own.
+    /// The whole workload as input of psql. To repeat a run, give each session's part to a psql
+    /// of its own.
     pub fn text(&self) -> String {
         let mut text = format!("-- random workload, seed {}\n-- set-up\n", self.seed);
         text.push_str(&self.setup);

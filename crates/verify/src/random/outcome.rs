@@ -1,14 +1,14 @@
-//! How a workload went: what succeeded, what failed as it may, and what must not happen.
+//! The outcome of a workload: successes, expected failures, and unexpected errors.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::random::Feature;
 
-/// Most unexpected errors that are kept with their text; the rest is counted.
+/// Most unexpected errors that are kept with their text. All are counted.
 pub(crate) const MOST_KEPT: usize = 50;
 
-/// Failures that sessions meet when they work on the same objects.
+/// Failures that are expected when sessions work on the same objects.
 const EXPECTED: &[(&str, &str)] = &[
     ("2BP01", "objects still depend on it"),
     ("23503", "a foreign key refers to it"),
@@ -37,8 +37,8 @@ const EXPECTED: &[(&str, &str)] = &[
     ("57014", "canceled: it took too long"),
 ];
 
-/// What servers say, with the code of an internal error, when two sessions change the
-/// same catalog row or one drops what the other is about to open.
+/// Messages of expected internal errors (XX000): two sessions change the same catalog row, or
+/// one drops an object that the other is about to open.
 const EXPECTED_INTERNAL: &[&str] = &[
     "tuple concurrently updated",
     "tuple concurrently deleted",
@@ -46,20 +46,15 @@ const EXPECTED_INTERNAL: &[&str] = &[
     "cache lookup failed for ",
 ];
 
-/// An error that no correct server answers.
+/// An error that a correct server never returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unexpected {
-    /// The session's number.
     pub session: usize,
     /// The statement's number in its session, from 0.
     pub number: usize,
-    /// What it covers.
     pub feature: Feature,
-    /// The statement.
     pub sql: String,
-    /// Its SQLSTATE.
     pub state: String,
-    /// The server's message.
     pub message: String,
 }
 
@@ -73,23 +68,22 @@ impl fmt::Display for Unexpected {
     }
 }
 
-/// How a workload went.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Summary {
     /// Statements of each feature that were answered.
     pub tried: BTreeMap<Feature, u64>,
     /// Statements of each feature that succeeded.
     pub succeeded: BTreeMap<Feature, u64>,
-    /// Failures that are part of the game, by SQLSTATE.
+    /// Expected failures, by SQLSTATE.
     pub failed: BTreeMap<String, u64>,
-    /// Errors that no correct server answers: the first few.
+    /// The first unexpected errors.
     pub unexpected: Vec<Unexpected>,
-    /// How many of those there were.
+    /// The number of all unexpected errors.
     pub unexpected_count: u64,
 }
 
 impl Summary {
-    /// Counts one answer.
+    /// Counts the answer to one statement.
     pub(crate) fn add(
         &mut self,
         session: usize,
@@ -118,7 +112,6 @@ impl Summary {
         }
     }
 
-    /// Adds another summary.
     pub fn merge(&mut self, other: Self) {
         for (feature, count) in other.tried {
             *self.tried.entry(feature).or_default() += count;
@@ -135,12 +128,11 @@ impl Summary {
             .extend(other.unexpected.into_iter().take(room));
     }
 
-    /// Statements answered.
+    /// The number of statements that were answered.
     pub fn statements(&self) -> u64 {
         self.tried.values().sum()
     }
 
-    /// Statements that succeeded.
     pub fn successes(&self) -> u64 {
         self.succeeded.values().sum()
     }
@@ -156,7 +148,6 @@ impl Summary {
 }
 
 impl fmt::Display for Summary {
-    /// One line.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

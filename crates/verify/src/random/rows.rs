@@ -6,15 +6,15 @@ use crate::random::indexes::wide_rows;
 use crate::random::script::Action;
 use crate::random::setup::{HEAP_ROWS, RECYCLED_ROWS, TOAST_ROWS, WIDE_ROWS};
 
-/// Ids that sessions insert on their own start here, a stretch for each session.
+/// Ids of rows that sessions insert on their own start here. Each session has a range.
 const OWN_IDS: u32 = 1_000_000;
 
-/// Length of a session's stretch.
+/// Length of a session's range of ids.
 const OWN_STRETCH: u32 = 1_000_000;
 
-/// Ids of the session's own that nobody has used: the first of `count`.
+/// The first of `count` ids from the session's own range that are most likely unused.
 fn own_ids(session: &mut Session, count: u32) -> u32 {
-    // Statements of an episode can number far fewer than this.
+    // An episode needs far fewer ids than a step of 1000.
     let step = session.fresh_number() % (OWN_STRETCH / 1000);
     OWN_IDS
         + session.number() * OWN_STRETCH
@@ -22,7 +22,7 @@ fn own_ids(session: &mut Session, count: u32) -> u32 {
         + session.between(0, 999 - count.min(900))
 }
 
-/// Some rows of `heap`, in a transaction or not.
+/// Inserts some rows into `heap`, in a transaction or without.
 pub(crate) fn insert(session: &mut Session) {
     let block = session.chance(40);
     if block {
@@ -41,7 +41,7 @@ pub(crate) fn insert(session: &mut Session) {
     }
 }
 
-/// Updates of an indexed column.
+/// Updates an indexed column.
 pub(crate) fn update(session: &mut Session) {
     let first = session.between(1, HEAP_ROWS);
     let last = first + session.between(0, 20);
@@ -52,7 +52,7 @@ pub(crate) fn update(session: &mut Session) {
     );
 }
 
-/// Rows deleted, and most of them put back.
+/// Deletes rows, and in most cases inserts them again.
 pub(crate) fn delete(session: &mut Session) {
     let first = session.between(1, HEAP_ROWS);
     let last = first + session.between(0, 15);
@@ -73,7 +73,7 @@ pub(crate) fn delete(session: &mut Session) {
     session.end();
 }
 
-/// Speculative insertion.
+/// INSERT ... ON CONFLICT, which inserts speculatively.
 pub(crate) fn upsert(session: &mut Session) {
     let first = session.between(1, HEAP_ROWS);
     let action = session.one_of(&[
@@ -89,7 +89,7 @@ pub(crate) fn upsert(session: &mut Session) {
     );
 }
 
-/// Versions of one row on one page.
+/// Several HOT updates of one row.
 pub(crate) fn hot_chain(session: &mut Session) {
     let id = session.between(1, HEAP_ROWS);
     for _ in 0..session.between(3, 8) {
@@ -100,7 +100,7 @@ pub(crate) fn hot_chain(session: &mut Session) {
     }
 }
 
-/// Reads that prune, and updates that fill pages so that they have to be pruned.
+/// Updates that fill pages so that they must be pruned, and reads that prune.
 pub(crate) fn prune(session: &mut Session) {
     let k = session.between(0, 60);
     session.sql(
@@ -114,7 +114,7 @@ pub(crate) fn prune(session: &mut Session) {
     );
 }
 
-/// Line pointers freed by vacuum and taken by rows with other keys.
+/// Line pointers that vacuum has freed are used again by rows with other keys.
 pub(crate) fn recycle(session: &mut Session) {
     for _ in 0..session.between(1, 3) {
         let first = session.between(1, RECYCLED_ROWS);
@@ -138,7 +138,7 @@ pub(crate) fn recycle(session: &mut Session) {
     }
 }
 
-/// Bulk insertion, and the same rows deleted again now and then.
+/// Inserts many rows, and in most cases deletes most of them again.
 pub(crate) fn insert_select(session: &mut Session) {
     let first = own_ids(session, 500);
     let last = first + session.between(50, 500);
@@ -157,7 +157,7 @@ pub(crate) fn insert_select(session: &mut Session) {
     }
 }
 
-/// COPY, which inserts many rows with one record.
+/// COPY, which inserts many rows with one WAL record.
 pub(crate) fn copy(session: &mut Session) {
     let first = own_ids(session, 300);
     let mut data = String::new();
@@ -185,7 +185,7 @@ fn large_value(session: &mut Session, compressible: bool) -> String {
     }
 }
 
-/// Large values, compressible or not, inserted.
+/// Inserts a large value, compressible or not.
 pub(crate) fn toast(session: &mut Session) {
     let compressible = session.chance(50);
     let id = own_ids(session, 1);
@@ -201,7 +201,7 @@ pub(crate) fn toast(session: &mut Session) {
     );
 }
 
-/// A row with large values changes beside them.
+/// Updates a row with large values without changing those.
 pub(crate) fn toast_unchanged(session: &mut Session) {
     let id = session.between(1, TOAST_ROWS);
     for _ in 0..session.between(1, 3) {
@@ -212,7 +212,7 @@ pub(crate) fn toast_unchanged(session: &mut Session) {
     }
 }
 
-/// Large values that change or go.
+/// Replaces or deletes large values.
 pub(crate) fn toast_replaced(session: &mut Session) {
     let id = session.between(1, TOAST_ROWS);
     let compressible = session.chance(50);
@@ -233,7 +233,7 @@ pub(crate) fn toast_replaced(session: &mut Session) {
     }
 }
 
-/// Changes under an index of every kind at once.
+/// Changes of `wide`, which has an index of every kind.
 pub(crate) fn wide(session: &mut Session) {
     let first = session.between(1, WIDE_ROWS);
     let salt = session.between(1, 999);
@@ -273,7 +273,7 @@ pub(crate) fn wide(session: &mut Session) {
     }
 }
 
-/// Rows that an exclusion constraint lets in, or not.
+/// Inserts rows that an exclusion constraint accepts or refuses.
 pub(crate) fn exclusion(session: &mut Session) {
     let first = session.between(0, 5000);
     session.sql(

@@ -1,4 +1,4 @@
-//! Running a workload: one psql for each session, all at the same time.
+//! Runs a workload: one psql for each session, all at the same time.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
@@ -16,7 +16,8 @@ use crate::Result;
 use crate::random::outcome::Summary;
 use crate::random::{PREFIX, RandomWorkload, SCHEMA, Statement, script};
 
-/// How long a session may go without an answer: its statements have a shorter limit.
+/// How long a session may be without an answer before its psql is killed. The limit for its
+/// statements is shorter.
 const SILENCE: Duration = Duration::from_secs(180);
 
 /// psql's exit code when it has no connection.
@@ -28,42 +29,36 @@ pub enum RandomError {
     /// The server could not be reached or refused the connection.
     #[error("the target refused a connection: {0}")]
     Unreachable(String),
-    /// The database is not meant for this.
+    /// The database's name does not begin with [`PREFIX`], and `any_database` is false.
     #[error(
         "database \"{0}\" is not meant for random workloads: choose one whose name begins with {PREFIX}, or allow any"
     )]
     Database(String),
-    /// Set-up or closing failed.
+    /// The set-up or the closing statements failed.
     #[error("the {part} of the random workload failed: {reason}")]
-    Part {
-        /// Which part.
-        part: &'static str,
-        /// psql's message.
-        reason: String,
-    },
+    Part { part: &'static str, reason: String },
     /// A session ended before its last statement was answered.
     #[error(
         "session {session} of the random workload ended after {answered} of {statements} statements: {reason}"
     )]
     Lost {
-        /// The session's number.
         session: usize,
-        /// Statements answered.
+        /// Number of statements that were answered.
         answered: usize,
-        /// Statements that it has.
+        /// Number of all statements of the session.
         statements: usize,
-        /// psql's message.
         reason: String,
     },
-    /// psql could not be started or talked to.
+    /// psql could not be started, or its input or output failed.
     #[error("cannot run psql: {0}")]
     Psql(String),
 }
 
-/// What a private server needs to run every part of a workload; standbys take it over.
+/// Settings with which a private server can run every part of a workload. Its standbys get
+/// them too.
 pub fn settings() -> Settings {
     [
-        // More kinds of records than with replica.
+        // There are more kinds of records than with `replica`.
         ("wal_level", "logical"),
         ("max_prepared_transactions", "32"),
         ("allow_in_place_tablespaces", "on"),
@@ -80,7 +75,7 @@ pub fn settings() -> Settings {
     .into()
 }
 
-/// Starts a psql that reads its input from us.
+/// Starts a psql whose input and output are pipes to this process.
 type StartPsql<'a> = dyn Fn() -> Result<Child> + Sync + 'a;
 
 /// Runs the workload in a private server's usual database.
@@ -95,8 +90,8 @@ pub fn run(lab: &Lab, server: &Server, workload: &RandomWorkload) -> Result<Summ
     )
 }
 
-/// Runs the workload in the database that a conninfo string or URI names, as the user who
-/// runs us. Refused unless the database's name begins with [`PREFIX`] or `any_database`.
+/// Runs the workload as the invoking user in the database that a conninfo string or URI names.
+/// An error unless the database's name begins with [`PREFIX`] or `any_database` is true.
 pub fn run_on(
     package: &Package,
     conninfo: &str,
@@ -183,7 +178,7 @@ fn feed(mut psql: Child, input: &str) -> Result<Output> {
     let stdin = psql.stdin.take();
     let output = thread::scope(|scope| {
         scope.spawn(move || {
-            // A psql that ends early says why itself.
+            // Writing fails if psql has ended early. Its own message tells why.
             let _ = stdin.map(|mut stdin| stdin.write_all(input.as_bytes()));
         });
         psql.wait_with_output()
@@ -201,7 +196,8 @@ fn run_session(start: &StartPsql<'_>, session: usize, statements: &[Statement]) 
     let said = thread::scope(|scope| {
         scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
         let errors = scope.spawn(move || {
-            // Each error is answered as a mark as well; the end says why psql ended.
+            // Errors of statements are counted by their marks. Here only the last lines matter:
+            // they tell why psql ended.
             let mut text = Vec::new();
             let _ = stderr.map(|mut stderr| stderr.read_to_end(&mut text));
             text
@@ -241,7 +237,8 @@ fn run_session(start: &StartPsql<'_>, session: usize, statements: &[Statement]) 
     let status = psql
         .wait()
         .map_err(|error| RandomError::Psql(error.to_string()))?;
-    // Work in a database that was not created is left out, so only the last one counts.
+    // Statements in a database that was not created are skipped, so not every statement has an
+    // answer. The last one must have one.
     let expected = statements.iter().rposition(Statement::is_answered);
     if status.success() && last == expected {
         return Ok(summary);

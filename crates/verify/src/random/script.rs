@@ -1,55 +1,51 @@
-//! Statements and their form as input of psql.
+//! Statements, and their form as input of psql.
 //!
-//! psql runs them because it connects the way users expect, switches databases and
-//! feeds COPY. After each statement it says on standard output how that went; rows go
-//! to /dev/null.
+//! psql runs them because it connects the way users expect, switches databases and sends data
+//! for COPY. After each statement it prints a mark with the outcome; rows go to /dev/null.
 
 use std::fmt::Write;
 
 use crate::random::Feature;
 
-/// First word of the lines that say how a statement went.
+/// First word of the marks: the lines that report the outcome of a statement.
 pub(crate) const MARK: &str = "@lockstep";
 
-/// What to do in a session.
+/// One step of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
     /// One SQL statement, without its semicolon.
     Sql(String),
-    /// COPY FROM STDIN and its data, each line with its end.
+    /// COPY FROM STDIN and its data.
     Copy {
         /// The statement, without its semicolon.
         sql: String,
-        /// Lines in the text format.
+        /// Lines in COPY's text format, each with its newline.
         data: String,
     },
-    /// Works in another database from here on.
+    /// Switches to this database.
     Connect(String),
-    /// Goes back to the database that the session began in.
+    /// Switches back to the database that the session began in.
     Return,
-    /// What follows, up to the next [`Action::EndIf`], is left out if the last statement
-    /// failed.
+    /// Skips the actions up to the next [`Action::EndIf`] if the last statement failed.
     IfSucceeded,
     /// Ends [`Action::IfSucceeded`].
     EndIf,
 }
 
-/// One action and what it is there for.
+/// One action and the feature that it covers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Statement {
-    /// What it covers.
     pub feature: Feature,
-    /// What it does.
     pub action: Action,
 }
 
 impl Statement {
-    /// True if the server answers it with success or an error.
+    /// True if the server answers this action with success or an error.
     pub fn is_answered(&self) -> bool {
         matches!(self.action, Action::Sql(_) | Action::Copy { .. })
     }
 
-    /// The statement without data, for messages.
+    /// The statement without COPY data, for messages.
     pub fn text(&self) -> &str {
         match &self.action {
             Action::Sql(sql) | Action::Copy { sql, .. } => sql,
@@ -61,9 +57,9 @@ impl Statement {
     }
 }
 
-/// Settings of every session, sent again after each change of database.
+/// Settings of every session, sent again after each change of the database.
 ///
-/// Nothing may wait for long: sessions meet each other's locks all the time.
+/// Timeouts are short, since sessions wait for each other's locks all the time.
 fn settings(schema: &str) -> String {
     format!(
         "SET search_path = {schema};\nSET lock_timeout = '400ms';\n\
@@ -106,8 +102,8 @@ fn push_action(text: &mut String, action: &Action, schema: &str) {
     }
 }
 
-/// How one statement went, from a line of psql's output: its number, its SQLSTATE and
-/// the last error's message, which is this statement's unless the state is success.
+/// Parses a mark: the statement's number, its SQLSTATE, and the message of the session's last
+/// error, which is this statement's message unless the state is success.
 pub(crate) fn parse_mark(line: &str) -> Option<(usize, &str, &str)> {
     let mut words = line.strip_prefix(MARK)?.trim_start().splitn(3, ' ');
     let number = words.next()?.parse().ok()?;

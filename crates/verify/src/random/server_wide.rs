@@ -1,11 +1,11 @@
-//! Episodes of sequences, large objects, databases, tablespaces and what else is not a
-//! table.
+//! Episodes with sequences, large objects, databases, tablespaces and other objects that are
+//! not tables.
 
 use crate::random::generator::Session;
 use crate::random::script::Action;
 use crate::random::{Feature, PREFIX, SCHEMA};
 
-/// Sequences that all share.
+/// nextval and setval of shared sequences.
 pub(crate) fn sequences(session: &mut Session) {
     let sequence = session.one_of(&["plain_seq", "cached_seq"]);
     session.sql(
@@ -34,7 +34,7 @@ pub(crate) fn sequences(session: &mut Session) {
     }
 }
 
-/// A sequence of the session's own, and changes of a shared one.
+/// Creates, alters and drops a sequence of the session's own, and alters a shared one.
 pub(crate) fn sequence_life(session: &mut Session) {
     let sequence = session.fresh("seq");
     let block = session.chance(40);
@@ -75,7 +75,7 @@ pub(crate) fn sequence_life(session: &mut Session) {
     }
 }
 
-/// Large objects, noted in `lobs` so that they can be found and removed again.
+/// Large objects. Table `lobs` lists them, so that they can be removed again.
 pub(crate) fn large_objects(session: &mut Session) {
     let number = session.number();
     session.sql(
@@ -106,7 +106,7 @@ pub(crate) fn large_objects(session: &mut Session) {
     }
 }
 
-/// A database from creation to removal.
+/// Creates a database, works in it, and in most cases drops it.
 pub(crate) fn database(session: &mut Session) {
     let database = format!(
         "{PREFIX}_db_{}_{}",
@@ -145,8 +145,8 @@ pub(crate) fn database(session: &mut Session) {
     }
 }
 
-/// A tablespace in place. Servers without `allow_in_place_tablespaces` refuse it, and the
-/// rest of the episode is left out: their standbys could not follow either.
+/// An in-place tablespace. A server without `allow_in_place_tablespaces` refuses it, and the
+/// rest of the episode is skipped.
 pub(crate) fn tablespace(session: &mut Session) {
     let space = format!(
         "{PREFIX}_ts_{}_{}",
@@ -191,12 +191,12 @@ pub(crate) fn tablespace(session: &mut Session) {
     session.act(Feature::Tablespace, Action::EndIf);
 }
 
-/// CHECKPOINT: from here on every page is logged in full once more.
+/// CHECKPOINT: the next change of each page logs a full page image.
 pub(crate) fn checkpoint(session: &mut Session) {
     session.sql(Feature::Checkpoint, "CHECKPOINT");
 }
 
-/// The rest of a WAL segment left unused, and a restore point.
+/// A restore point, and a switch that leaves the rest of a WAL segment unused.
 pub(crate) fn switch_wal(session: &mut Session) {
     session.sql(
         Feature::SwitchWal,
@@ -205,7 +205,7 @@ pub(crate) fn switch_wal(session: &mut Session) {
     session.sql(Feature::SwitchWal, "SELECT pg_switch_wal()");
 }
 
-/// Records that replay passes over.
+/// Logical messages and notifications: replay does nothing for their records.
 pub(crate) fn messages(session: &mut Session) {
     let transactional = session.one_of(&["true", "false"]);
     session.sql(
@@ -218,7 +218,7 @@ pub(crate) fn messages(session: &mut Session) {
     session.sql(Feature::Message, "NOTIFY random, 'hello'");
 }
 
-/// A replication origin, moved and dropped.
+/// A replication origin is created, advanced and dropped.
 pub(crate) fn origin(session: &mut Session) {
     let origin = format!(
         "{PREFIX}_origin_{}_{}",
@@ -237,7 +237,7 @@ pub(crate) fn origin(session: &mut Session) {
     }
 }
 
-/// Changes of catalogs only.
+/// Statements that change only catalogs.
 pub(crate) fn catalog(session: &mut Session) {
     let name = session.fresh("obj");
     match session.between(0, 4) {

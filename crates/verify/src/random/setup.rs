@@ -1,33 +1,30 @@
-//! The tables that all sessions share, and the ends of a workload.
+//! The tables that all sessions share, and the statements before and after the sessions.
 
 use fastrand::Rng;
 
 use crate::random::indexes::{KINDS, WIDE_COLUMNS, wide_rows};
 use crate::random::{PREFIX, SCHEMA};
 
-/// Rows of `heap`: its ids are 1 to this.
+/// Rows of `heap`, whose ids are 1 to this number.
 pub(crate) const HEAP_ROWS: u32 = 600;
 
-/// Rows of `wide`.
 pub(crate) const WIDE_ROWS: u32 = 300;
 
-/// Rows of `toast`.
 pub(crate) const TOAST_ROWS: u32 = 20;
 
-/// Rows of `locked`, few so that sessions meet.
+/// Rows of `locked`: few, so that sessions lock the same rows.
 pub(crate) const LOCKED_ROWS: u32 = 12;
 
-/// Rows of `recycled`.
 pub(crate) const RECYCLED_ROWS: u32 = 400;
 
-/// Ids of one partition of `part`.
+/// Number of ids in one partition of `part`.
 pub(crate) const PARTITION_SIZE: u32 = 1000;
 
-/// Partitions of `part` that are there from the start.
+/// Partitions of `part` that the set-up creates.
 pub(crate) const PARTITIONS: u32 = 4;
 
-/// Removes what an earlier workload, perhaps an interrupted one, has left. Names are
-/// matched in full: nobody else's object is called so.
+/// Removes what an earlier workload, perhaps an interrupted one, has left. The patterns match
+/// whole names, so that they do not match objects of others.
 fn cleaning() -> String {
     format!(
         "SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts\n\
@@ -45,7 +42,7 @@ fn cleaning() -> String {
     )
 }
 
-/// What runs before the sessions.
+/// The statements that run before the sessions.
 pub(crate) fn setup(seed: u64) -> String {
     let mut rng = Rng::with_seed(seed);
     let mut text = String::from("\\set ON_ERROR_STOP on\n\\o /dev/null\n");
@@ -138,8 +135,8 @@ fn other_tables() -> String {
     )
 }
 
-/// What runs after the sessions: nothing of the workload may keep others from working.
-/// (Sessions finish their prepared transactions themselves, unless one was lost.)
+/// The statements that run after the sessions. They roll back prepared transactions, which
+/// would block other work. (A session finishes its own, unless its connection was lost.)
 pub(crate) const CLOSING: &str = "\\set ON_ERROR_STOP on\n\\o /dev/null\n\
      SET client_min_messages = error;\n\
      SELECT format('ROLLBACK PREPARED %L', gid) FROM pg_prepared_xacts\n\

@@ -1,11 +1,11 @@
-//! Episodes of partitions, maintenance and DDL on tables.
+//! Episodes with partitions, maintenance and DDL on tables.
 
 use crate::random::Feature;
 use crate::random::generator::Session;
 use crate::random::indexes::{WIDE_COLUMNS, wide_rows};
 use crate::random::setup::{PARTITION_SIZE, PARTITIONS};
 
-/// Tables that maintenance works on.
+/// Shared tables that are vacuumed.
 const SHARED: &[&str] = &[
     "heap",
     "recycled",
@@ -16,7 +16,7 @@ const SHARED: &[&str] = &[
     "locked_child",
 ];
 
-/// Rows routed to partitions and moved between them.
+/// Inserts rows that are routed to partitions, and moves a row to another partition.
 pub(crate) fn partition_rows(session: &mut Session) {
     let last = PARTITIONS * PARTITION_SIZE - 1;
     let id = session.between(0, last);
@@ -47,7 +47,8 @@ pub(crate) fn partition_rows(session: &mut Session) {
     }
 }
 
-/// A partition of the session's own comes, is detached, comes back and goes.
+/// Attaches a partition of the session's own, and in some cases detaches, attaches again or
+/// drops it.
 pub(crate) fn partition_life(session: &mut Session) {
     let table = session.fresh("part");
     let first = 100_000 + session.number() * 100_000 + session.fresh_number() * 20;
@@ -91,7 +92,7 @@ pub(crate) fn partition_life(session: &mut Session) {
     }
 }
 
-/// TRUNCATE, kept or taken back.
+/// TRUNCATE, committed or rolled back.
 pub(crate) fn truncate(session: &mut Session) {
     let table = session.one_of(&[
         "recycled",
@@ -116,7 +117,7 @@ pub(crate) fn truncate(session: &mut Session) {
     }
 }
 
-/// VACUUM of a shared table, in all its forms.
+/// VACUUM of a shared table, in several forms.
 pub(crate) fn vacuum(session: &mut Session) {
     let table = session.one_of(SHARED);
     match session.between(0, 5) {
@@ -133,7 +134,8 @@ pub(crate) fn vacuum(session: &mut Session) {
     }
 }
 
-/// Catalogs whose file is named in the relation map, one of them shared by all databases.
+/// VACUUM FULL of catalogs whose file numbers are in a relation map. Some of them are shared by
+/// all databases.
 pub(crate) fn vacuum_catalog(session: &mut Session) {
     let catalog = session.one_of(&[
         "pg_class",
@@ -148,7 +150,7 @@ pub(crate) fn vacuum_catalog(session: &mut Session) {
     );
 }
 
-/// The end of a table becomes empty, and vacuum cuts it off.
+/// Deletes the rows at the end of a table, so that vacuum truncates it.
 pub(crate) fn vacuum_truncates(session: &mut Session) {
     let table = session.fresh("cut");
     let rows = session.between(2000, 8000);
@@ -175,7 +177,6 @@ pub(crate) fn vacuum_truncates(session: &mut Session) {
     }
 }
 
-/// CLUSTER.
 pub(crate) fn cluster(session: &mut Session) {
     let what = session.one_of(&[
         "heap USING heap_pkey",
@@ -186,7 +187,7 @@ pub(crate) fn cluster(session: &mut Session) {
     session.sql(Feature::Cluster, format!("CLUSTER {what}"));
 }
 
-/// A table of the session's own, from creation to removal.
+/// Creates and fills a table of the session's own, and drops it in some cases.
 pub(crate) fn private_life(session: &mut Session) {
     let table = session.fresh("own");
     let salt = session.between(1, 999);
@@ -217,7 +218,7 @@ pub(crate) fn private_life(session: &mut Session) {
     }
 }
 
-/// Files that are made and never become visible.
+/// Creates a table in a transaction that is rolled back: its files never become visible.
 pub(crate) fn create_rolled_back(session: &mut Session) {
     let table = session.fresh("never");
     session.sql(Feature::Transaction, "BEGIN");
@@ -232,7 +233,7 @@ pub(crate) fn create_rolled_back(session: &mut Session) {
     session.sql(Feature::Transaction, "ROLLBACK");
 }
 
-/// Changes of a table's definition only.
+/// ALTER TABLE that changes only the table's definition.
 pub(crate) fn alter(session: &mut Session) {
     let column = session.fresh("col");
     session.sql(
@@ -266,7 +267,7 @@ pub(crate) fn alter(session: &mut Session) {
     }
 }
 
-/// ALTER TABLE that writes every row again.
+/// ALTER TABLE that rewrites the table.
 pub(crate) fn rewrite(session: &mut Session) {
     match session.between(0, 2) {
         0 => {
@@ -304,7 +305,7 @@ pub(crate) fn rewrite(session: &mut Session) {
     }
 }
 
-/// Materialized views: the shared one refreshed, another made and dropped.
+/// Refreshes the shared materialized view, and creates and drops another.
 pub(crate) fn materialized_view(session: &mut Session) {
     session.sql(
         Feature::MaterializedView,
@@ -327,8 +328,8 @@ pub(crate) fn materialized_view(session: &mut Session) {
     }
 }
 
-/// Unlogged tables, of which a standby has only the empty form, and their change to
-/// logged ones and back.
+/// Unlogged tables, of which a standby has only the init fork, and their change to logged
+/// tables and back.
 pub(crate) fn unlogged(session: &mut Session) {
     session.sql(
         Feature::Unlogged,
@@ -367,7 +368,7 @@ pub(crate) fn unlogged(session: &mut Session) {
     }
 }
 
-/// Temporary tables, whose catalog rows are all that a standby sees.
+/// Temporary tables: a standby sees only their catalog rows.
 pub(crate) fn temporary(session: &mut Session) {
     let table = session.fresh("temp");
     let ends = session.one_of(&["", " ON COMMIT DROP", " ON COMMIT DELETE ROWS"]);

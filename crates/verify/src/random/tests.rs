@@ -1,4 +1,4 @@
-//! The generator without a server.
+//! Tests of the generator. They need no server.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ const SIZE: Size = Size {
     statements: 120,
 };
 
-/// FNV-1a, so that a seed's text can be pinned in a line.
+/// FNV-1a, so that the expected text of a seed takes one line.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
@@ -44,8 +44,8 @@ fn sessions_differ_and_do_not_depend_on_how_many_there_are() {
     assert_eq!(fewer.sessions()[0], workload.sessions()[0]);
 }
 
-/// Recorded seeds say "seed 17 found it" for good only while their text stays as it is.
-/// Whoever changes the generator on purpose changes these as well.
+/// A note such as "seed 17 found it" stays true only while the seed's text stays the same. If
+/// you change the generator on purpose, change these hashes too.
 #[test]
 fn the_text_of_some_seeds_is_as_recorded() {
     let found: Vec<_> = [1, 2, 3, 1_000_000]
@@ -132,7 +132,7 @@ fn what_a_session_begins_it_ends() {
     }
 }
 
-/// Names outside the schema are what the next set-up looks for.
+/// The next set-up finds objects outside the schema by their prefix.
 #[test]
 fn what_is_outside_the_schema_has_the_prefix() {
     for seed in 1..=50 {

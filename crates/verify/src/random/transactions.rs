@@ -1,13 +1,14 @@
-//! Episodes of subtransactions, two-phase commit and row locks.
+//! Episodes with subtransactions, two-phase commit and row locks.
 
 use crate::random::generator::{MOST_PREPARED, Session};
 use crate::random::setup::{HEAP_ROWS, LOCKED_ROWS};
 use crate::random::{Feature, PREFIX};
 
-/// Subtransactions that a session's shared state holds; more overflow it.
+/// Subtransactions that a backend keeps in shared memory (PGPROC_MAX_CACHED_SUBXIDS). More
+/// overflow that cache.
 const CACHED_SUBTRANSACTIONS: u32 = 64;
 
-/// Savepoints, nested and one after the other, released and rolled back to.
+/// Savepoints that are nested, released or rolled back to.
 pub(crate) fn savepoints(session: &mut Session) {
     session.begin();
     for level in 0..session.between(1, 4) {
@@ -29,7 +30,8 @@ pub(crate) fn savepoints(session: &mut Session) {
     session.end();
 }
 
-/// So many subtransactions that standbys are told of their parents on the way.
+/// A transaction with more than 64 subtransactions. The primary then logs their parent already
+/// during the transaction, for standbys.
 pub(crate) fn many_subtransactions(session: &mut Session) {
     let first = CACHED_SUBTRANSACTIONS + session.between(1, 40);
     let rolled_back = session.between(2, 9);
@@ -54,8 +56,8 @@ pub(crate) fn many_subtransactions(session: &mut Session) {
     );
 }
 
-/// A transaction that is prepared and finished at once, later, or not at all by this
-/// episode.
+/// Prepares a transaction, and in half of the cases finishes the oldest prepared one at once.
+/// Others are finished by later episodes.
 pub(crate) fn two_phase(session: &mut Session) {
     if session.prepared.len() >= MOST_PREPARED {
         finish_prepared(session);
@@ -107,7 +109,7 @@ pub(crate) fn two_phase(session: &mut Session) {
     session.sql(Feature::Prepare, format!("PREPARE TRANSACTION '{name}'"));
     session.prepared.push(name);
     if what == 1 {
-        // Locks the row and the version that is not committed yet.
+        // Locks the row, whose new version is not committed yet.
         session.sql(
             Feature::MultiXact,
             format!("SELECT v FROM locked WHERE id = {chain} FOR KEY SHARE"),
@@ -133,7 +135,7 @@ pub(crate) fn finish_prepared(session: &mut Session) {
 }
 
 /// Rows locked by several transactions. A lock by a transaction and a change by its own
-/// subtransaction make a multixact for certain; sessions that meet make others.
+/// subtransaction always make a multixact; sessions that lock the same rows make others.
 pub(crate) fn multixact(session: &mut Session) {
     let id = session.between(1, LOCKED_ROWS);
     let strength = session.one_of(&["FOR KEY SHARE", "FOR KEY SHARE", "FOR SHARE"]);
@@ -165,7 +167,7 @@ pub(crate) fn multixact(session: &mut Session) {
     session.end();
 }
 
-/// Rows that refer to others, which checks lock.
+/// Inserts rows with foreign keys, whose checks lock the referenced rows.
 pub(crate) fn foreign_key(session: &mut Session) {
     session.begin();
     for _ in 0..session.between(1, 3) {

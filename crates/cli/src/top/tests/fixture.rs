@@ -1,4 +1,4 @@
-//! States as the monitor would publish them.
+//! States as the monitor publishes them.
 
 use std::collections::BTreeMap;
 
@@ -58,7 +58,7 @@ fn lsn(mb: u64) -> Lsn {
     Lsn::from(0x3_0000_0000 + mb * MB)
 }
 
-/// A link on which each stage holds so many megabytes.
+/// A link with `held` megabytes in each stage.
 pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkState {
     let mut stages = Stage::ALL.map(|stage| StageState {
         name: stage.name(kind),
@@ -148,7 +148,7 @@ fn slot(name: &str, kind: &str, active: bool) -> Slot {
     }
 }
 
-/// Nothing is wrong; one replica was not named.
+/// A state without problems. One replica is not named on the command line.
 pub fn calm() -> State {
     state(
         vec![
@@ -170,7 +170,7 @@ pub fn calm() -> State {
     )
 }
 
-/// Before the first answer.
+/// The state before the first answer.
 pub fn asked() -> State {
     let mut state = calm();
     state.number = 0;
@@ -183,7 +183,7 @@ pub fn asked() -> State {
     state
 }
 
-/// Everything at once.
+/// A state with every kind of problem.
 pub fn trouble() -> State {
     let mut primary = node("primary", Role::Primary);
     primary.slots = vec![
@@ -332,7 +332,7 @@ pub fn relayed() -> State {
     )
 }
 
-/// More nodes than fit.
+/// More nodes than fit on a screen.
 pub fn crowd() -> State {
     let mut nodes = vec![node("primary", Role::Primary)];
     let mut links = Vec::new();
@@ -350,7 +350,7 @@ pub fn crowd() -> State {
     state(nodes, links, Vec::new())
 }
 
-/// Two minutes of each link, up to its lag now.
+/// Two minutes of history of each link, up to its lag now.
 pub fn history(state: &State) -> Vec<LinkHistory> {
     let moments = |link: &LinkState| {
         let past = (0..120).map(|second| Moment {

@@ -1,37 +1,38 @@
-//! Lag over time in several lines, with its scale.
+//! A chart of lag over time, several lines high, with a scale.
 
 use ratatui::text::{Line, Span};
 
 use super::Theme;
 use crate::top::figures::{parts, right, scale, time};
 
-/// Lines of bars.
+/// Height of the bars, in lines.
 const HEIGHT: u32 = 6;
-/// Columns left of the bars.
+/// Width of the scale left of the bars, in columns.
 const AXIS: usize = 8;
-/// Eighths of a character.
+/// Bars of 0 to 8 eighths of a character.
 const EIGHTHS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
 
-/// The time that is drawn.
+/// The span of time that is drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Reach {
-    /// Its end, milliseconds since 1970.
+    /// End of the span, in milliseconds since 1970.
     pub now_ms: i64,
-    /// How far it goes back.
+    /// Length of the span.
     pub minutes: i64,
-    /// Milliseconds between samples.
+    /// Interval of samples, in milliseconds.
     pub every_ms: i64,
 }
 
 impl Reach {
-    /// Milliseconds of each of so many columns: never less than a sample, or there were gaps.
+    /// Milliseconds that each of `columns` stands for: at least an interval of samples, since
+    /// shorter columns would leave gaps.
     pub fn step_ms(self, columns: usize) -> i64 {
         let columns = i64::try_from(columns.max(1)).unwrap_or(i64::MAX);
         (self.minutes * 60_000 / columns).max(self.every_ms)
     }
 }
 
-/// The chart, `columns` wide.
+/// Draws the chart, `columns` wide.
 pub fn chart(
     moments: impl Iterator<Item = (i64, f64)>,
     reach: Reach,
@@ -63,7 +64,7 @@ pub fn chart(
     lines
 }
 
-/// The part of a bar in a line, counted from below. What is known is never blank.
+/// The part of a bar in one line, counted from below. A known value is never blank.
 fn piece(part: Option<f64>, top: f64, line: u32) -> char {
     let Some(value) = part else {
         return ' ';

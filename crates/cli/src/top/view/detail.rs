@@ -1,5 +1,5 @@
-//! Everything about one node: its way from the upstream, its lag over time, what was found
-//! there with evidence and remedies, and the node itself. Longer than the screen, so it scrolls.
+//! The details of one node: the stages of its link, its lag over time, the findings about it with
+//! evidence and remedies, and the node itself. They can be longer than the screen, so they scroll.
 
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
@@ -19,9 +19,9 @@ use crate::top::figures::{bytes, cut_name, left, one_line, right, time, width};
 use crate::top::model::Model;
 use crate::top::rows::TopRow;
 
-/// Longest bar of a stage.
+/// Longest bar of a stage, in columns.
 const BAR: usize = 30;
-/// Widest name of a slot.
+/// Widest name of a slot, in columns.
 const MOST_SLOT: usize = 32;
 
 pub(super) fn draw(frame: &mut Frame<'_>, area: Rect, model: &mut Model, theme: Theme) {
@@ -73,7 +73,7 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
     page.lines
 }
 
-/// How far behind it is. Figures have fixed widths, so that nothing moves.
+/// How far behind the link is. Figures have fixed widths, so that nothing moves.
 fn lag(state: &State, link: &LinkState) -> Vec<String> {
     let most = right(&time(link.lag_max_ms), 6);
     let mut items = vec![
@@ -86,7 +86,7 @@ fn lag(state: &State, link: &LinkState) -> Vec<String> {
     items
 }
 
-/// Lines that are being put together.
+/// The lines of the page, while they are collected.
 struct Page {
     lines: Vec<Line<'static>>,
     columns: usize,
@@ -94,7 +94,7 @@ struct Page {
 }
 
 impl Page {
-    /// A heading, after an empty line unless it is the first.
+    /// Adds a heading, with an empty line before it unless it is the first.
     fn title(&mut self, text: &str) {
         if !self.lines.is_empty() {
             self.lines.push(Line::default());
@@ -109,7 +109,7 @@ impl Page {
         self.lines.extend(lines.into_iter().map(Line::raw));
     }
 
-    /// Items side by side, in as many lines as that takes.
+    /// Adds items side by side, in as many lines as they need.
     fn flow(&mut self, items: &[String]) {
         let mut line = String::new();
         for item in items {
@@ -125,8 +125,8 @@ impl Page {
         self.lines.push(Line::raw(line));
     }
 
-    /// Positions from the upstream's end on, each with what is missing to it from the one
-    /// before and a bar for that.
+    /// Adds the link's positions, from the upstream's end of WAL on. Each has the number of bytes
+    /// by which it is behind the one before, and a bar for that.
     fn way(&mut self, link: &LinkState) {
         self.title("Positions, and the bytes between each and the one before");
         let (taken, last) = match link.kind {
@@ -187,7 +187,7 @@ impl Page {
         }
     }
 
-    /// The node itself; `said` is there already.
+    /// Adds the node itself. `said` is text that the page shows already.
     fn node(&mut self, node: &NodeState, said: &str) {
         let version = match (node.version, &node.relay_version) {
             (_, Some(relay)) => format!(" · Lockstep {}", one_line(relay)),
@@ -209,7 +209,7 @@ impl Page {
         let of_server = |number: u64| node.relay.is_none().then(|| count(number as f64));
         let rate = node.wal_bytes_per_s;
         let answers = node.round_trip_ms;
-        // A line each: figures that change do not move the others.
+        // Each has a line of its own, so that figures that change do not move others.
         for (name, value) in [
             ("WAL up to", text(node.end_lsn)),
             ("visible up to", text(node.visible_lsn)),
@@ -251,7 +251,7 @@ impl Page {
         self.fact("demoted by", method);
     }
 
-    /// A relay's groups, with what they hold, and how its subscribers are served.
+    /// Adds a relay's groups, with what they hold, and how its subscribers are served.
     fn relay(&mut self, node: &NodeState) {
         let Some(relay) = &node.relay else {
             return;

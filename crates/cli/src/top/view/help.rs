@@ -1,4 +1,4 @@
-//! Keys, columns and marks, explained.
+//! The help: explains keys, columns and marks.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;

@@ -1,5 +1,5 @@
-//! Drawing, from 40 columns and 10 lines up. What does not fit is left out in the order of its
-//! importance: why a node lags stays to the last.
+//! Drawing, on screens of at least 40 columns and 10 lines. On small screens the least important
+//! parts are left out first, and the cause of a node's lag last.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -17,12 +17,12 @@ mod theme;
 
 pub use theme::Theme;
 
-/// Least columns.
+/// Least width of the screen, in columns.
 const LEAST_WIDTH: u16 = 40;
-/// Least lines.
+/// Least height of the screen, in lines.
 const LEAST_HEIGHT: u16 = 10;
 
-/// Draws everything, and tells the model how much of it fits.
+/// Draws the screen, and tells the model how many rows or lines fit.
 pub fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
     let area = frame.area();
     if area.width < LEAST_WIDTH || area.height < LEAST_HEIGHT {
@@ -60,7 +60,7 @@ fn too_small(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
     }
 }
 
-/// How everybody is doing, and when.
+/// Draws the first line: the summary of all nodes, and the time.
 fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let (status, words) = headline(&model.rows, model.state.diagnosis.healthy);
     let state = &model.state;
@@ -93,10 +93,10 @@ fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     frame.render_widget(line, area);
 }
 
-/// Keys, and what each does.
+/// Keys, each with a word for what it does.
 type Keys = &'static [(&'static str, &'static str)];
 
-/// The keys that fit, the most useful first, `q` and `?` always.
+/// The line of keys: those that fit, the most useful first, and always `q` and `?`.
 fn keys(model: &Model, columns: u16, theme: Theme) -> Line<'static> {
     let (first, last): (Keys, Keys) = if model.help {
         (&[("↑↓", "scroll")], &[("Esc", "back"), ("q", "quit")])
@@ -142,7 +142,7 @@ fn keys(model: &Model, columns: u16, theme: Theme) -> Line<'static> {
     Line::from_iter(spans)
 }
 
-/// Lines of the screen that are not taken yet.
+/// The lines of the screen that are not yet used.
 #[derive(Debug, Clone, Copy)]
 struct Lines {
     area: Rect,
@@ -153,7 +153,7 @@ impl Lines {
         Self { area }
     }
 
-    /// The uppermost.
+    /// Takes the uppermost `lines`.
     fn top(&mut self, lines: u16) -> Rect {
         let lines = lines.min(self.area.height);
         let taken = Rect {
@@ -165,7 +165,7 @@ impl Lines {
         taken
     }
 
-    /// The lowest.
+    /// Takes the lowest `lines`.
     fn bottom(&mut self, lines: u16) -> Rect {
         let lines = lines.min(self.area.height);
         self.area.height -= lines;
@@ -176,13 +176,13 @@ impl Lines {
         }
     }
 
-    /// What is left.
+    /// Takes the rest.
     fn all(self) -> Rect {
         self.area
     }
 }
 
-/// Lines from the first that is to be shown, as many as fit.
+/// Draws lines from number `from` on, as many as fit.
 fn scrolled(frame: &mut Frame<'_>, area: Rect, lines: Vec<Line<'_>>, from: usize) {
     let mut rest = Lines::of(area);
     for line in lines.into_iter().skip(from).take(usize::from(area.height)) {

@@ -1,4 +1,4 @@
-//! All nodes in a table, and the selected one in a few lines below.
+//! The table of all nodes, and a few lines about the selected row below it.
 
 use ratatui::Frame;
 use ratatui::layout::Rect;
@@ -13,16 +13,16 @@ use crate::top::figures::{
 use crate::top::model::Model;
 use crate::top::rows::{SortBy, TopRow};
 
-/// Lines below the table: a rule, the node, its cause, what to do.
+/// Lines of the pane below the table: a rule, the node, the cause, and what to do.
 const PANE: u16 = 4;
-/// From here on there is a pane, lines.
+/// Height of the screen from which on the pane is shown, in lines.
 const PANE_FROM: u16 = 17;
-/// From here on there is a line on the primary, lines.
+/// Height of the screen from which on the line about the primary is shown, in lines.
 const PRIMARY_FROM: u16 = 11;
-/// Widest name, columns.
+/// Widest name, in columns.
 const MOST_NAME: usize = 28;
 
-/// A column between name and cause.
+/// A column between the name and the cause.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Column {
     Kind,
@@ -34,7 +34,7 @@ enum Column {
 }
 
 impl Column {
-    /// All, in their order, with the width of the screen from which on they are shown.
+    /// All columns in order, each with the width of the screen from which on it is shown.
     const ALL: [(Self, usize); 6] = [
         (Self::Kind, 92),
         (Self::Lag, 0),
@@ -68,7 +68,7 @@ impl Column {
     }
 }
 
-/// Where everything goes on a screen of some width.
+/// The columns and their widths on a screen of a certain width.
 struct Plan {
     name: usize,
     columns: Vec<(Column, usize)>,
@@ -78,7 +78,7 @@ struct Plan {
 impl Plan {
     fn new(columns: usize, rows: &[TopRow]) -> Self {
         let longest = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);
-        // Only width beyond 80 columns goes to long names and sparklines, by parts.
+        // Only the width beyond 80 columns is divided among long names and sparklines.
         let more = columns.saturating_sub(80);
         let name = longest.clamp(11, MOST_NAME).min(12 + more / 5);
         let wide = |column: Column| match column {
@@ -91,7 +91,7 @@ impl Plan {
         let shown = Column::ALL.iter().filter(|(_, from)| columns >= *from);
         let shown: Vec<(Column, usize)> =
             shown.map(|(column, _)| (*column, wide(*column))).collect();
-        // Marks take two columns, and each column is followed by a blank.
+        // Marks take two columns, and a blank follows each column.
         let taken: usize = shown.iter().map(|(_, wide)| wide + 1).sum();
         Self {
             name,
@@ -130,7 +130,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, mut rest: Lines, model: &mut Model, th
     }
 }
 
-/// Where WAL comes from, and how this is measured.
+/// The line about the primary, and about how lag is measured.
 fn primary(model: &Model) -> String {
     let state = &model.state;
     let row = model.rows.iter().find(|row| row.is_primary);
@@ -207,7 +207,6 @@ fn cell(model: &Model, row: &TopRow, column: Column, wide: usize) -> String {
     }
 }
 
-/// The time that sparklines show.
 pub(super) fn reach(model: &Model) -> Reach {
     Reach {
         now_ms: model.state.at_ms,
@@ -216,7 +215,7 @@ pub(super) fn reach(model: &Model) -> Reach {
     }
 }
 
-/// In words if they fit, else in fewer words.
+/// The cause, or its label if the cause does not fit.
 fn cause(row: &TopRow, columns: usize) -> String {
     match width(&row.cause) > columns {
         true => cut(&row.label, columns),
@@ -224,7 +223,7 @@ fn cause(row: &TopRow, columns: usize) -> String {
     }
 }
 
-/// The selected row: what the table had to leave out, and the first thing to do.
+/// Draws the pane about the selected row: what the table leaves out, and the first remedy.
 fn pane(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
     let columns = usize::from(area.width);
     let mut rest = Lines::of(area);

@@ -1,22 +1,22 @@
-//! Colours, which say nothing that characters do not say too.
+//! Colours. Everything that they show is also shown by characters.
 
 use ratatui::style::{Color, Modifier, Style};
 
 use crate::top::rows::Status;
 
-/// How things look.
+/// The styles of everything that is drawn.
 #[derive(Debug, Clone, Copy)]
 pub struct Theme {
     colours: bool,
 }
 
 impl Theme {
-    /// With colours or without.
+    /// A theme with colours, or without.
     pub fn new(colours: bool) -> Self {
         Self { colours }
     }
 
-    /// With colours, unless NO_COLOR is set and not empty.
+    /// A theme with colours, unless NO_COLOR is set and not empty.
     pub fn from_environment() -> Self {
         Self::new(std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty()))
     }
@@ -28,7 +28,7 @@ impl Theme {
         }
     }
 
-    /// Of a row, by how it is doing.
+    /// Style of a row, by its status.
     pub fn status(self, status: Status) -> Style {
         match status {
             Status::Fine => Style::new(),
@@ -39,22 +39,22 @@ impl Theme {
         }
     }
 
-    /// What is good to know and not urgent.
+    /// Style of what is good to know but not urgent.
     pub fn dim(self) -> Style {
         self.colour(Color::DarkGray)
     }
 
-    /// Headings and keys.
+    /// Style of headings and keys.
     pub fn strong(self) -> Style {
         Style::new().add_modifier(Modifier::BOLD)
     }
 
-    /// The selected row.
+    /// Style of the selected row.
     pub fn selected(self) -> Style {
         Style::new().add_modifier(Modifier::REVERSED)
     }
 
-    /// Bars of sparklines and charts.
+    /// Style of the bars of sparklines and charts.
     pub fn bars(self) -> Style {
         self.colour(Color::Cyan)
     }

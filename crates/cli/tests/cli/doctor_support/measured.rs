@@ -10,6 +10,7 @@ use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
 use lockstep_client::Connection;
 use lockstep_lab::server::SUPERUSER;
+use lockstep_lag::Cause;
 
 /// How often to look; doctor does it ten times a second.
 const EVERY: Duration = Duration::from_millis(60);
@@ -76,82 +77,82 @@ fn question(fault: &Fault) -> Question {
     let sender = |name: &str| format!("backend_type = 'walsender' AND application_name = '{name}'");
     let worker =
         "backend_type IN ('logical replication worker', 'logical replication apply worker')";
-    match fault.cause {
-        "asynchronous_apply_commit" => of(
+    match fault.cause() {
+        Cause::AsynchronousApplyCommit => of(
             "flush_lag_ms",
             Kind::Time,
             Which::Primary,
             "INSERT INTO t (v) VALUES ('timed')",
         ),
-        "replay_paused" | "recovery_conflict" | "cleanup_lock" => of(
+        Cause::ReplayPaused | Cause::RecoveryConflict | Cause::CleanupLock => of(
             "unreplayed_bytes",
             Kind::Between,
             Which::Standby,
             "SELECT pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn()",
         ),
-        "replay_starved" => startup("queued_share", Kind::Queued, "pid"),
-        "replay_at_core_limit" => startup("startup_cpu_share", Kind::Ran, "pid"),
-        "replay_waits_for_storage" => startup(
+        Cause::ReplayStarved => startup("queued_share", Kind::Queued, "pid"),
+        Cause::ReplayAtCoreLimit => startup("startup_cpu_share", Kind::Ran, "pid"),
+        Cause::ReplayWaitsForStorage => startup(
             "storage_share",
             Kind::Share,
             "coalesce(wait_event_type = 'IO', false)",
         ),
-        "slow_wal_flush" => waits(
+        Cause::SlowWalFlush => waits(
             "walreceiver_storage_share",
             Which::Standby,
             "backend_type = 'walreceiver'",
             "wait_event_type = 'IO'",
         ),
-        "slow_network" => of(
+        Cause::SlowNetwork => of(
             "received_bytes_per_s",
             Kind::Rate,
             Which::Standby,
             "SELECT pg_last_wal_receive_lsn() - '0/0'",
         ),
-        "slow_consumer" => waits(
+        Cause::SlowConsumer => waits(
             "pushed_share",
             Which::Primary,
             &sender("second"),
             "wait_event = 'WalSenderWriteData'",
         ),
-        "slow_decoding" => waits(
+        Cause::SlowDecoding => waits(
             "decoding_share",
             Which::Primary,
             &sender("first"),
             "coalesce(wait_event_type, 'IO') = 'IO'",
         ),
-        "giant_transaction" => of(
+        Cause::GiantTransaction => of(
             "spilled_bytes",
             Kind::Growth,
             Which::Primary,
             "SELECT max(spill_bytes) FROM pg_stat_replication_slots",
         ),
-        "apply_blocked" => waits(
+        Cause::ApplyBlocked => waits(
             "blocked_share",
             Which::Second,
             worker,
             "wait_event_type = 'Lock'",
         ),
-        "retained_wal_near_limit" => of(
+        Cause::RetainedWalNearLimit => of(
             "retained_bytes",
             Kind::Between,
             Which::Primary,
             "SELECT pg_current_wal_flush_lsn() - restart_lsn FROM pg_replication_slots \
              WHERE slot_name = 'forgotten'",
         ),
-        "idle_primary" => of(
+        Cause::IdlePrimary => of(
             "replayed_commit_age_ms",
             Kind::Between,
             Which::Standby,
             "SELECT 1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())",
         ),
-        "other_databases" => of(
+        Cause::OtherDatabases => of(
             "written_bytes",
             Kind::Growth,
             Which::Primary,
             "SELECT pg_current_wal_flush_lsn() - '0/0'",
         ),
-        other => panic!("nothing is measured for {other}"),
+        other => panic!("nothing is measured for {other:?}"),
     }
 }
 

@@ -4,6 +4,7 @@ use std::process::Command;
 
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::cluster::Lab;
+use lockstep_lag::Cause;
 use serde_json::{Value, json};
 
 pub mod measured;
@@ -67,10 +68,10 @@ pub fn causes(json: &Value) -> Vec<String> {
 /// What is wrong with what doctor says about a fault; None if all is right.
 pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Option<String> {
     let causes = causes(json);
-    if causes.first().map(String::as_str) != Some(fault.cause) {
+    if causes.first().map(String::as_str) != Some(fault.cause().id()) {
         return Some(format!(
             "expected {} first, found {causes:?}: {}",
-            fault.cause,
+            fault.cause().id(),
             brief(json)
         ));
     }
@@ -134,11 +135,11 @@ pub fn brief(json: &Value) -> String {
 
 /// What the first finding has to name, beside the process that is to blame.
 fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
-    match fault.cause {
-        "retained_wal_near_limit" => Some(("slot", "forgotten")),
-        "slow_consumer" | "apply_blocked" => Some(("slot", "second")),
-        "asynchronous_apply_commit" => Some(("subscription", "first")),
-        "recovery_conflict" | "cleanup_lock" => Some(("node", "standby")),
+    match fault.cause() {
+        Cause::RetainedWalNearLimit => Some(("slot", "forgotten")),
+        Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
+        Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
+        Cause::RecoveryConflict | Cause::CleanupLock => Some(("node", "standby")),
         _ => None,
     }
 }
@@ -165,7 +166,7 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
         "variant": format!("{strength:?}").to_lowercase(),
         "round": 1,
         "right": u32::from(wrong.is_none()),
-        "expected": fault.cause,
+        "expected": fault.cause().id(),
         "found": causes(&json).first(),
         "explains": first["explains"],
         "lag_ms": first["lag_ms"],

@@ -23,7 +23,7 @@ fn log(limits: Limits) -> (Disk, Arc<Log<Disk>>) {
     (disk, Arc::new(log))
 }
 
-/// A transaction with one change of so many bytes.
+/// A transaction with one change of this number of bytes.
 fn plain(key: u64, bytes: usize) -> Unit {
     transaction(
         key,

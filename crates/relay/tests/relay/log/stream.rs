@@ -37,7 +37,7 @@ fn message(tag: u8, fields: &[&[u8]]) -> Vec<u8> {
     out
 }
 
-/// A message that describes a table, of about so many bytes.
+/// A message that describes a table, of about this number of bytes.
 pub fn relation(id: u32, version: u8, bytes: usize) -> Vec<u8> {
     let name = vec![b'a' + version % 26; bytes];
     message(

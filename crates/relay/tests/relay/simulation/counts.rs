@@ -31,12 +31,16 @@ pub struct Counts {
     pub silent: u64,
     /// Copies that both sides have ended.
     pub finished: u64,
+    /// Adoptions that were resumed, sessions that the primary served, slots dropped.
+    pub resumed: u64,
+    pub passed: u64,
+    pub dropped: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 15] {
+    fn rows(&self) -> [(&'static str, u64); 18] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -52,6 +56,9 @@ impl Counts {
             ("bytes of descriptions", self.injected),
             ("ends within a message", self.silent),
             ("ended copies", self.finished),
+            ("adoptions resumed", self.resumed),
+            ("passed through", self.passed),
+            ("slots dropped", self.dropped),
             ("subscribers set back", self.undone),
         ]
     }
@@ -71,6 +78,9 @@ impl Counts {
         self.injected += other.injected;
         self.silent += other.silent;
         self.finished += other.finished;
+        self.resumed += other.resumed;
+        self.passed += other.passed;
+        self.dropped += other.dropped;
         self.undone += other.undone;
     }
 

@@ -67,6 +67,8 @@ pub struct Primary {
     /// forgotten.
     pub confirmed: u64,
     pub persisted: u64,
+    /// Slots of subscribers, and what they have confirmed.
+    pub slots: BTreeMap<String, u64>,
 }
 
 fn encoded(message: &Message<'_>) -> Vec<u8> {
@@ -118,6 +120,7 @@ impl Primary {
             versions: (1..=TABLES).map(|table| (table, 1)).collect(),
             confirmed: START,
             persisted: START,
+            slots: BTreeMap::new(),
         }
     }
 

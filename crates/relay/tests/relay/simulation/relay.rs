@@ -1,28 +1,33 @@
-//! The relay: its real log, receiver and senders, and a model of `slots.rs` and
-//! `Group::retain`.
+//! The relay: its real log, receiver and slots, over disks in memory. What sends is in
+//! `sessions`.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Instant;
 
-use bytes::Bytes;
 use lockstep_client::{Identity, SlotState};
+use lockstep_relay::config::OnSpoolLimit;
 use lockstep_relay::continuity::{Found, Known, continues};
+use lockstep_relay::error::RelayError;
 use lockstep_relay::fault::Fault;
-use lockstep_relay::log::{Limits, Log, LogError, Read, Reader};
+use lockstep_relay::log::{Limits, Log, LogError};
 use lockstep_relay::receive::receiver::{Action, Event, Receiver};
-use lockstep_relay::send::sender::{self as send, Sender};
-use lockstep_wire::backend::Backend;
-use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
+use lockstep_relay::retention::{make_room, retain};
+use lockstep_relay::slots::SlotBook;
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use super::counts::Counts;
 use super::primary::{Primary, START, Sizes, Walsender};
-use super::subscriber::{Link, Subscriber};
+use super::sessions::Session;
+use super::subscriber::Subscriber;
 use crate::disk::Disk;
 
 /// Most actions of a receiver that stops: rests are cut short.
 const STOPPING: usize = 10_000;
+
+/// The group that all slots read.
+pub const GROUP: &str = "g";
 
 /// For a primary that is not there any more.
 const NOTHING: Sizes = Sizes {
@@ -30,21 +35,6 @@ const NOTHING: Sizes = Sizes {
     most_bytes: 0,
     long_bytes: 0,
 };
-
-/// What a subscriber has confirmed, and what of that is in the book's file.
-#[derive(Debug, Clone, Copy)]
-pub struct Slot {
-    pub confirmed: u64,
-    pub saved: u64,
-}
-
-/// The relay's end of a subscriber's connection.
-pub struct Session {
-    sender: Sender,
-    reader: Option<Reader<Disk>>,
-    /// What is being written.
-    unwritten: VecDeque<u8>,
-}
 
 /// A connection to the primary, both ends.
 pub struct Connection {
@@ -60,14 +50,21 @@ pub struct Relay {
     pub disk: Disk,
     pub limits: Limits,
     pub log: Arc<Log<Disk>>,
-    /// By subscriber, as are the sessions.
-    pub slots: Vec<Slot>,
+    /// Of the slots' book. It may fail at any time once something was arranged for it.
+    pub book_disk: Disk,
+    pub book_fails: bool,
+    pub book: SlotBook<Disk>,
+    on_limit: OnSpoolLimit,
+    /// Slots that were dropped, and those of which a crash kept the answer.
+    pub dropped: BTreeSet<String>,
+    pub doubtful: BTreeSet<String>,
+    /// By subscriber.
     pub sessions: Vec<Option<Session>>,
     pub receiver: Receiver,
     connection: Option<Connection>,
     pub now: Instant,
     batched: bool,
-    fault: Option<Fault>,
+    pub fault: Option<Fault>,
     /// Most messages that are stored together.
     gathers: usize,
     pub random: fastrand::Rng,
@@ -83,13 +80,22 @@ impl Relay {
     ) -> Self {
         let disk = Disk::with_fault(fault);
         let log = Log::create(disk.clone(), limits, Lsn::from(START)).unwrap();
+        let book_disk = Disk::default();
         // Only differences count.
         let now = Instant::now();
         Self {
             disk,
             limits,
             log: Arc::new(log),
-            slots: Vec::new(),
+            book: read_book(&book_disk),
+            book_disk,
+            book_fails: false,
+            on_limit: match random.u8(..6) {
+                0 => OnSpoolLimit::DropSlowest,
+                _ => OnSpoolLimit::Wait,
+            },
+            dropped: BTreeSet::new(),
+            doubtful: BTreeSet::new(),
             sessions: Vec::new(),
             receiver: Receiver::new(batched, now).with_fault(fault),
             connection: None,
@@ -114,7 +120,7 @@ impl Relay {
         self.log.durable().into()
     }
 
-    /// Does what the receiver decides, up to so many actions; fewer if it rests.
+    /// Does what the receiver decides, at most `actions` actions; fewer if it rests.
     pub fn receive(&mut self, actions: usize, primary: &Primary) {
         for _ in 0..actions {
             let action = self.receiver.poll(self.log.standing(), self.now);
@@ -156,10 +162,7 @@ impl Relay {
             Action::Sync if self.random.u8(..4) == 0 => self.sync(),
             Action::Sync => {}
             Action::Block => self.counts.blocked += 1,
-            Action::MakeRoom => {
-                self.save(false);
-                return Event::Freed(self.retain() > 0);
-            }
+            Action::MakeRoom => return self.make_room(),
             Action::Confirm { flushed, .. } => self.confirm(flushed.into()),
             Action::Wait(most) | Action::Rest(most) => {
                 let part = self.random.u32(0..=8);
@@ -288,197 +291,48 @@ impl Relay {
         }
     }
 
-    /// `SlotBook::save_if_moved`. It fails where the disk is full.
-    pub fn save(&mut self, full: bool) {
-        if full && self.random.bool() {
-            return;
+    /// What a relay does every second.
+    pub fn keep_house(&mut self) {
+        if let Err(error) = self.book.save_if_moved() {
+            self.arranged_in_relay(&error);
         }
-        for slot in &mut self.slots {
-            slot.saved = slot.confirmed;
+        match retain(GROUP, &self.log, &self.book) {
+            Ok(freed) => self.counts.freed += u64::from(freed > 0),
+            Err(error) => self.arranged_in_relay(&error),
         }
     }
 
-    /// `Group::retain`.
-    pub fn retain(&mut self) -> u64 {
-        let durable = self.durable();
-        let needed = self.slots.iter().map(|slot| slot.saved).min();
-        let needed = needed.unwrap_or(durable).min(durable);
-        match self.log.retain(Lsn::from(needed)) {
-            Ok(freed) => {
-                self.counts.freed += u64::from(freed > 0);
-                freed
+    fn make_room(&mut self) -> Event {
+        let slowest = self.book.slowest(GROUP);
+        let made = make_room(GROUP, &self.log, &self.book, self.on_limit);
+        if let Some(slot) = slowest {
+            if *slot.ended().borrow() {
+                self.counts.dropped += 1;
+                self.dropped.insert(slot.name.clone());
+            } else if self.book_disk.has_stopped() {
+                self.doubtful.insert(slot.name.clone());
             }
+        }
+        match made {
+            Ok(made) => Event::Freed(made),
             Err(error) => {
-                self.arranged(&error);
-                0
+                self.arranged_in_relay(&error);
+                Event::Lost { refused: false }
             }
         }
     }
 
-    /// A slot for who has everything before `confirmed`.
-    pub fn adopt(&mut self, confirmed: u64) {
-        self.slots.push(Slot {
-            confirmed,
-            saved: confirmed,
-        });
-        self.sessions.push(None);
-    }
-
-    /// `START_REPLICATION` of a slot.
-    pub fn start(&mut self, number: usize, start: u64) -> Link {
-        let confirmed = Lsn::from(self.slots[number].confirmed);
-        let from = confirmed.max(start.into());
-        let sender = Sender::new("s", confirmed, from, None, self.now);
-        self.sessions[number] = Some(Session {
-            sender: sender.with_fault(self.fault),
-            reader: None,
-            unwritten: VecDeque::new(),
-        });
-        Link::default()
-    }
-
-    /// Does what a sender decides, up to so many actions; fewer if it waits or its client is
-    /// slow. Reads are of `most` bytes.
-    pub fn serve(&mut self, number: usize, actions: usize, most: usize, link: &mut Link) {
-        for _ in 0..actions {
-            let Some(session) = &mut self.sessions[number] else {
-                return;
-            };
-            let action = session.sender.poll(self.now);
-            let waits = matches!(action, send::Action::Wait(_) | send::Action::Pause(_));
-            let Some(event) = self.send(number, action, most, link) else {
-                return;
-            };
-            if let Some(session) = &mut self.sessions[number] {
-                session.sender.handle(event, self.now);
-            }
-            if waits {
-                return;
-            }
+    /// An error of the log or the book may only be one that was arranged.
+    pub fn arranged_in_relay(&self, error: &RelayError) {
+        match error {
+            RelayError::Log { source, .. } => self.arranged(source),
+            RelayError::File { .. } => assert!(self.book_fails, "{error}"),
+            _ => panic!("{error}"),
         }
     }
 
-    /// What `send::task` does. None: it is still at it, or it is over.
-    fn send(
-        &mut self,
-        number: usize,
-        action: send::Action,
-        most: usize,
-        link: &mut Link,
-    ) -> Option<send::Event> {
-        let session = self.sessions[number].as_mut()?;
-        match action {
-            send::Action::Open { from, before } => {
-                assert_eq!(before, None);
-                match self.log.reader(from) {
-                    Ok(reader) => session.reader = Some(reader),
-                    Err(error) => {
-                        assert!(self.disk.has_stopped(), "slot {number} at {from}: {error}");
-                        return Some(send::Event::Unreadable(error));
-                    }
-                }
-            }
-            send::Action::Read => return Some(self.read(number, most)),
-            send::Action::Write => return session.write(&mut self.random, link),
-            send::Action::Keepalive { end, reply } => {
-                if session.unwritten.is_empty() {
-                    session.unwritten.extend(keepalive(end, reply));
-                }
-                return session.write(&mut self.random, link);
-            }
-            send::Action::Wait(most) | send::Action::Pause(most) => {
-                let part = self.random.u32(0..=8);
-                self.now += most * part / 8;
-                let sessions = self.sessions.iter().flatten().count();
-                return Some(send::Event::Woken { sessions });
-            }
-            send::Action::NextGroup => panic!("there is one group"),
-            send::Action::Finish => {
-                assert!(link.is_between_messages(), "the copy ends within a message");
-                assert!(link.done);
-                self.counts.finished += 1;
-                Backend::CopyDone.encode(&mut link.pipe);
-                self.sessions[number] = None;
-                return None;
-            }
-            send::Action::End { why, say } => {
-                self.counts.silent += u64::from(!say);
-                if let Some(why) = why.filter(|_| say) {
-                    assert!(link.is_between_messages(), "an error within a message");
-                    Backend::ErrorResponse(why).encode(&mut link.pipe);
-                }
-                self.sessions[number] = None;
-                return None;
-            }
-        }
-        Some(send::Event::Done)
-    }
-
-    fn read(&mut self, number: usize, most: usize) -> send::Event {
-        let Some(Session {
-            reader: Some(reader),
-            unwritten,
-            ..
-        }) = &mut self.sessions[number]
-        else {
-            panic!("it reads what it has not opened");
-        };
-        match reader.read(most) {
-            Ok(Read::Frames {
-                pieces,
-                hit_bytes,
-                miss_bytes,
-            }) => {
-                self.counts.hits += hit_bytes;
-                self.counts.misses += miss_bytes;
-                let bytes: usize = pieces.iter().map(Bytes::len).sum();
-                self.counts.injected += bytes as u64 - hit_bytes - miss_bytes;
-                unwritten.extend(pieces.concat());
-                send::Event::Frames {
-                    sent: reader.sent(),
-                    within: reader.within_frame(),
-                }
-            }
-            Ok(Read::Nothing { covered }) => {
-                assert!(!reader.within_frame(), "a keepalive within a frame");
-                send::Event::Nothing { covered }
-            }
-            Ok(Read::Limit) => panic!("a limit that was never set"),
-            Ok(Read::Cut) => {
-                self.counts.told_of_cuts += 1;
-                send::Event::Cut
-            }
-            Err(error) => {
-                let stopped = self.disk.has_stopped();
-                assert!(stopped, "slot {number} cannot be read: {error}");
-                send::Event::Unreadable(error)
-            }
-        }
-    }
-
-    /// A subscriber's feedback, in any order.
-    pub fn heed(&mut self, number: usize, flushed: u64, reply: bool) {
-        let Some(session) = &mut self.sessions[number] else {
-            return;
-        };
-        let feedback = FromStandby::Status(Status {
-            written: flushed.into(),
-            flushed: flushed.into(),
-            applied: flushed.into(),
-            sent_at: Timestamp(0),
-            reply,
-        });
-        if let Some(heard) = session.sender.heard(&feedback, self.now) {
-            let slot = &mut self.slots[number];
-            slot.confirmed = slot.confirmed.max(heard.flushed.into());
-        }
-    }
-
-    /// Something that a sender is told while it does anything.
-    pub fn tell(&mut self, number: usize, event: send::Event) {
-        if let Some(session) = &mut self.sessions[number] {
-            session.sender.handle(event, self.now);
-        }
+    pub fn has_stopped(&self) -> bool {
+        self.disk.has_stopped() || self.book_disk.has_stopped()
     }
 
     /// The process stops, or the machine, and starts again. Whoever was connected is not.
@@ -486,13 +340,17 @@ impl Relay {
         if orderly {
             self.stop();
             self.sync();
-            self.save(false);
+            self.keep_house();
         }
         self.disconnect();
         self.sessions.iter_mut().for_each(|session| *session = None);
-        for slot in &mut self.slots {
-            slot.confirmed = slot.saved;
-        }
+        // It may have stopped just now.
+        let crash = crash || self.has_stopped();
+        self.book_disk = match crash {
+            true => self.book_disk.after_crash(&mut self.random),
+            false => self.book_disk.after_kill(),
+        };
+        self.book = read_book(&self.book_disk);
         let before = self.log.received();
         let durable = self.durable();
         self.disk = match crash {
@@ -550,8 +408,9 @@ impl Relay {
             assert!(used <= limit, "the spool has {used} bytes of {limit}");
         }
         assert!(self.log.durable() <= self.log.received());
-        if let Some(needed) = self.slots.iter().map(|slot| slot.confirmed).min() {
-            let oldest = u64::from(self.log.oldest());
+        let slots = self.book.all();
+        if let Some(needed) = slots.iter().map(|slot| slot.confirmed()).min() {
+            let oldest = self.log.oldest();
             assert!(oldest <= needed, "{oldest} is the oldest, not {needed}");
         }
     }
@@ -560,6 +419,10 @@ impl Relay {
     pub fn is_blocked(&self) -> bool {
         self.receiver.is_blocked()
     }
+}
+
+fn read_book(disk: &Disk) -> SlotBook<Disk> {
+    SlotBook::read(disk.clone(), PathBuf::from("slots.json"), 0).unwrap()
 }
 
 /// What the log knows of its slot.
@@ -584,45 +447,24 @@ fn found(primary: &Primary) -> Found {
             database: Some("d".to_owned()),
         },
         history: Vec::new(),
-        slot: Some(SlotState {
-            plugin: Some("p".to_owned()),
-            database: Some("d".to_owned()),
-            temporary: false,
-            active_pid: None,
-            confirmed: Lsn::from(primary.confirmed),
-            restart: Lsn::from(START),
-            wal_status: None,
-            invalidation: None,
-            two_phase: false,
-            failover: false,
-            synced: false,
-        }),
+        slot: Some(slot_state("p", primary.confirmed)),
     }
 }
 
-fn keepalive(end: Lsn, reply: bool) -> Vec<u8> {
-    let mut data = Vec::new();
-    FromServer::Keepalive {
-        end,
-        sent_at: Timestamp(0),
-        reply,
-    }
-    .encode(&mut data);
-    let mut message = Vec::new();
-    Backend::CopyData(&data).encode(&mut message);
-    message
-}
-
-impl Session {
-    /// Some or all of what is to be written. None if some is left.
-    fn write(&mut self, random: &mut fastrand::Rng, link: &mut Link) -> Option<send::Event> {
-        let all = self.unwritten.len();
-        let taken = match random.u8(..4) {
-            0 => random.usize(..=all),
-            _ => all,
-        };
-        link.pipe.extend(self.unwritten.drain(..taken));
-        self.unwritten.is_empty().then_some(send::Event::Done)
+/// A slot as the primary shows it.
+pub fn slot_state(plugin: &str, confirmed: u64) -> SlotState {
+    SlotState {
+        plugin: Some(plugin.to_owned()),
+        database: Some("d".to_owned()),
+        temporary: false,
+        active_pid: None,
+        confirmed: Lsn::from(confirmed),
+        restart: Lsn::from(START),
+        wal_status: None,
+        invalidation: None,
+        two_phase: false,
+        failover: false,
+        synced: false,
     }
 }
 

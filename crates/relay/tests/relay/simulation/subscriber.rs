@@ -72,7 +72,7 @@ impl Subscriber {
         }
     }
 
-    /// End of the last of so many units.
+    /// End of the last unit, of this number of units.
     fn end_of(&self, units: usize, primary: &Primary) -> u64 {
         match units > self.first {
             true => primary.units[units - 1].end,
@@ -93,6 +93,13 @@ impl Subscriber {
         }
     }
 
+    /// The primary has sent it everything itself, and it has confirmed that.
+    pub fn catch_up(&mut self, primary: &Primary) {
+        self.applied = primary.units.len();
+        self.durable = self.applied;
+        self.position = primary.end;
+    }
+
     /// The connection is gone.
     pub fn disconnect(&mut self, primary: &Primary) {
         self.link = None;
@@ -105,7 +112,7 @@ impl Subscriber {
         self.disconnect(primary);
     }
 
-    /// Takes up to so many bytes of what is on the way.
+    /// Takes at most `most` bytes of what is on the way.
     pub fn receive(&mut self, most: usize, primary: &Primary) {
         let Some(link) = &mut self.link else { return };
         let mut used = 0;

@@ -3,11 +3,13 @@
 use lockstep_relay::fault::Fault;
 use lockstep_relay::log::Limits;
 use lockstep_relay::send::sender::Event;
+use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
 use super::primary::{Primary, START, Sizes};
 use super::relay::{Relay, part};
+use super::sessions::{Started, name};
 use super::subscriber::Subscriber;
 
 /// Most subscribers.
@@ -36,7 +38,9 @@ pub struct World {
     relay: Relay,
     subscribers: Vec<Subscriber>,
     large: bool,
-    /// The disk is full for so many more steps.
+    /// Nothing is removed before there is no room: a spool is full most of the time.
+    tight: bool,
+    /// For how many steps more the disk is full.
     full: Option<u32>,
     show: bool,
 }
@@ -53,21 +57,25 @@ impl World {
     pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
         let large = random.u8(..25) == 0;
+        let tight = random.u8(..3) == 0;
         let (segment, spool) = match large {
             true => (random.u64(100_000..2_000_000), 20_000_000),
+            // More than the longest transaction.
+            false if tight => (random.u64(1_000..5_000), 60_000),
             false => (random.u64(1_000..20_000), 100_000),
         };
         let limits = Limits {
             cache_bytes: random.choice(caches(large)).unwrap(),
             segment_bytes: segment,
-            spool_bytes: random.bool().then_some(spool),
+            spool_bytes: (tight || random.bool()).then_some(spool),
         };
-        let primary = Primary::new(if large { LARGE } else { SMALL });
+        let mut primary = Primary::new(if large { LARGE } else { SMALL });
         let batched = random.bool();
         let mut relay = Relay::new(limits, batched, fault, random.fork());
         let mut subscribers = Vec::new();
-        for _ in 0..random.usize(1..SUBSCRIBERS) {
-            relay.adopt(START);
+        for number in 0..random.usize(1..SUBSCRIBERS) {
+            primary.slots.insert(name(number), START);
+            relay.sessions.push(None);
             subscribers.push(Subscriber::new(&primary, START, random.usize(20..5_000)));
         }
         Self {
@@ -76,6 +84,7 @@ impl World {
             relay,
             subscribers,
             large,
+            tight,
             full: None,
             show: std::env::var_os("SHOW").is_some(),
         }
@@ -90,7 +99,7 @@ impl World {
         for step in 0..steps {
             self.step(step);
             self.after_step();
-            self.relay.check();
+            self.check();
         }
         self.quiet();
         self.relay.counts
@@ -134,13 +143,15 @@ impl World {
             70..78 => self.feedback(number),
             78..84 => self.relay.sync(),
             84..90 => self.relay.deliver(&mut self.primary),
-            90..93 => {
-                self.relay.save(self.full.is_some());
-                self.relay.retain();
-            }
+            90 | 91 if self.tight => {}
+            90 | 91 => self.relay.keep_house(),
+            92 => self.relay.finish_adoptions(&mut self.primary),
             93 => self.primary.persisted = self.primary.confirmed,
             94 => self.relay.lose(),
-            95 | 96 => self.leave(number),
+            95 => self.leave(number),
+            96 if self.random.bool() => self.leave(number),
+            96 => self.join(),
+            97 if self.random.u8(..4) == 0 => self.drop_slot(number),
             97 => self.join(),
             98 => self.relay_fault(),
             _ => self.disk_fault(),
@@ -152,9 +163,10 @@ impl World {
             self.full = left.checked_sub(1);
             if self.full.is_none() {
                 self.relay.disk.set_room(None);
+                self.relay.book_disk.set_room(None);
             }
         }
-        let stopped = self.relay.disk.has_stopped();
+        let stopped = self.relay.has_stopped();
         let poisoned = self.relay.log.poisoned();
         if stopped || (poisoned && self.random.u8(..3) == 0) {
             self.relay.counts.poisoned += u64::from(poisoned);
@@ -178,6 +190,45 @@ impl World {
         if crash {
             self.full = None;
         }
+        for slot in std::mem::take(&mut self.relay.doubtful) {
+            if self.relay.book.get(&slot).is_none() {
+                self.relay.dropped.insert(slot);
+            }
+        }
+    }
+
+    /// What holds at all times.
+    fn check(&self) {
+        self.relay.check();
+        for number in 0..self.subscribers.len() {
+            let slot = name(number);
+            let gone = self.relay.dropped.contains(&slot) || self.relay.doubtful.contains(&slot);
+            let known = self.primary.slots.contains_key(&slot);
+            assert!(
+                gone || known || self.relay.book.get(&slot).is_some(),
+                "nobody has slot {slot}"
+            );
+        }
+    }
+
+    fn is_gone(&self, number: usize) -> bool {
+        self.relay.dropped.contains(&name(number))
+    }
+
+    /// A subscription is dropped, but not the last.
+    fn drop_slot(&mut self, number: usize) {
+        let left = (0..self.subscribers.len()).filter(|number| !self.is_gone(*number));
+        if left.count() > 1 && !self.is_gone(number) {
+            if self.random.bool() {
+                part(
+                    &mut self.relay,
+                    number,
+                    &mut self.subscribers[number],
+                    &self.primary,
+                );
+            }
+            self.relay.drop_slot(number, &mut self.primary);
+        }
     }
 
     /// The relay sends to a subscriber, which connects first.
@@ -188,8 +239,19 @@ impl World {
             return;
         }
         if subscriber.link.is_none() {
+            if self.relay.dropped.contains(&name(number)) {
+                return;
+            }
             let start = subscriber.start(&self.primary);
-            subscriber.link = Some(self.relay.start(number, start));
+            match self.relay.start(number, start, &mut self.primary) {
+                Started::Streams(link) => subscriber.link = Some(link),
+                Started::Passed => {
+                    self.relay.counts.passed += 1;
+                    subscriber.catch_up(&self.primary);
+                    self.primary.slots.insert(name(number), self.primary.end);
+                }
+                Started::Refused => {}
+            }
         }
         let Some(link) = &mut subscriber.link else {
             return;
@@ -266,17 +328,18 @@ impl World {
         }
     }
 
-    /// Somebody new, who has a copy of what the relay has kept up to some point.
+    /// Somebody new, who has a copy of everything up to some point.
     fn join(&mut self) {
         let Some(unit) = self.random.choice(&self.primary.units) else {
             return;
         };
         let origin = self.random.choice([unit.key, unit.end]).unwrap();
-        let kept = u64::from(self.relay.log.oldest())..=u64::from(self.relay.log.received());
-        if self.subscribers.len() >= SUBSCRIBERS || !kept.contains(&origin) {
+        if self.subscribers.len() >= SUBSCRIBERS {
             return;
         }
-        self.relay.adopt(origin);
+        let slot = name(self.subscribers.len());
+        self.primary.slots.insert(slot, origin);
+        self.relay.sessions.push(None);
         let most = self.random.usize(20..5_000);
         self.subscribers
             .push(Subscriber::new(&self.primary, origin, most));
@@ -301,11 +364,23 @@ impl World {
     fn disk_fault(&mut self) {
         let relay = &mut self.relay;
         match self.random.u8(..5) {
-            0 => relay.disk.refuse_sync(true),
-            1 => relay.disk.stop_after(self.random.u64(..60)),
+            0 if self.random.bool() => relay.disk.refuse_sync(true),
+            0 => {
+                relay.book_fails = true;
+                relay.book_disk.refuse_sync(true);
+            }
+            1 if self.random.bool() => relay.disk.stop_after(self.random.u64(..60)),
+            1 => {
+                relay.book_fails = true;
+                relay.book_disk.stop_after(self.random.u64(..10));
+            }
             2 | 3 => {
                 let left = self.random.usize(..2_000);
                 relay.disk.set_room(Some(relay.disk.used() + left));
+                relay.book_fails = true;
+                relay
+                    .book_disk
+                    .set_room(Some(relay.book_disk.used() + left));
                 self.full = Some(self.random.u32(1..30));
             }
             _ => {
@@ -322,6 +397,9 @@ impl World {
         self.relay.disk.set_room(None);
         self.relay.disk.refuse_sync(false);
         self.relay.disk.stop_after(u64::MAX);
+        self.relay.book_disk.set_room(None);
+        self.relay.book_disk.refuse_sync(false);
+        self.relay.book_disk.stop_after(u64::MAX);
         for _ in 0..QUIET {
             if self.is_caught_up() {
                 return;
@@ -338,9 +416,9 @@ impl World {
                 self.subscribers[number].durable = self.subscribers[number].applied;
                 self.feedback(number);
             }
-            self.relay.save(false);
-            self.relay.retain();
-            self.relay.check();
+            self.relay.keep_house();
+            self.relay.finish_adoptions(&mut self.primary);
+            self.check();
         }
         self.show = true;
         self.say("at last");
@@ -350,9 +428,13 @@ impl World {
 
     fn is_caught_up(&self) -> bool {
         let all = self.primary.units.len();
-        let mut slots = self.relay.slots.iter();
-        self.subscribers.iter().all(|s| s.durable == all)
-            && slots.all(|slot| slot.saved == self.primary.end)
-            && self.primary.confirmed == self.primary.end
+        let confirmed = |slot: &str| {
+            let kept = self.relay.book.get(slot);
+            kept.is_some_and(|slot| slot.saved() == Lsn::from(self.primary.end))
+        };
+        (0..self.subscribers.len()).all(|number| {
+            let caught_up = self.subscribers[number].durable == all;
+            self.is_gone(number) || (caught_up && confirmed(&name(number)))
+        }) && self.primary.confirmed == self.primary.end
     }
 }

@@ -1,24 +1,23 @@
-//! Bar charts as self-contained SVG: groups of bars side by side, one colour a series.
+//! Bar charts: groups of bars side by side, one colour a series.
 
 use std::fmt::Write;
 
-use crate::plot::{LEFT, RIGHT, WIDTH, escape, nice};
+use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
 use crate::text;
 
 const HEIGHT: f64 = 320.0;
 const TOP: f64 = 64.0;
 const BOTTOM: f64 = 86.0;
-/// Part of a group's width that its bars fill.
+/// Share of a group's width that its bars fill.
 const FILLED: f64 = 0.7;
 
-/// One series: a name, a colour, and a value for each group, if there is one.
+/// One series of bars.
 #[derive(Debug, Clone)]
 pub struct Series {
-    /// In the legend.
+    /// Name in the legend.
     pub name: String,
-    /// Its colour.
     pub color: &'static str,
-    /// One for each group.
+    /// One value for each group; None draws no bar.
     pub values: Vec<Option<f64>>,
 }
 
@@ -31,13 +30,7 @@ pub fn svg(title: &str, groups: &[String], series: &[Series]) -> String {
         .filter(|value| value.is_finite())
         .fold(0.0, f64::max);
     let high = nice(most.max(1.0));
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" \
-         height=\"{HEIGHT}\" font-family=\"system-ui, sans-serif\" font-size=\"12\" role=\"img\">\n\
-         <title>{title}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\" fill=\"#111827\">{title}</text>\n",
-        title = escape(title)
-    );
+    let mut out = begin(title, HEIGHT);
     let y = |value: f64| TOP + (HEIGHT - TOP - BOTTOM) * (1.0 - (value / high).clamp(0.0, 1.0));
     for quarter in 0..=4 {
         let value = high * f64::from(quarter) / 4.0;

@@ -5,53 +5,63 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use anyhow::{Context, Result, bail};
-use lockstep_bench::replay_lag;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-/// Something measured in one case by one variant. Rows are flat objects whose keys carry
-/// their units; a key that does not apply is left out.
-pub trait Measured: Clone + Serialize + DeserializeOwned {
-    /// The case.
-    fn case(&self) -> &str;
-    /// The variant: `stock`, `lockstep` or a peer's name.
-    fn variant(&self) -> &str;
+use crate::{BenchError, Result, replay_lag};
+
+/// What is measured in one turn: keys of a flat object, which carry their units. A key that
+/// does not apply is left out.
+pub trait Figures: Clone + Serialize + DeserializeOwned {}
+
+impl<T: Clone + Serialize + DeserializeOwned> Figures for T {}
+
+/// One case, variant and round.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ResultRow<F> {
+    pub case: String,
+    /// `stock`, `lockstep` or a peer's name.
+    pub variant: String,
+    pub round: u32,
+    #[serde(flatten)]
+    pub figures: F,
+    pub date: String,
+    pub commit: String,
 }
 
-/// For benchmarks that have rows only.
+/// One point of a long round.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub enum NoPoint {}
-
-impl Measured for NoPoint {
-    fn case(&self) -> &str {
-        match *self {}
-    }
-
-    fn variant(&self) -> &str {
-        match *self {}
-    }
+pub struct SeriesRow {
+    pub case: String,
+    pub variant: String,
+    pub round: u32,
+    pub second: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lag_ms: Option<f64>,
+    pub dead_rows: i64,
+    pub relation_mb: f64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub primary_tps: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub read_tps: Option<f64>,
 }
 
-/// Everything one benchmark has measured.
+/// Everything that one benchmark has measured.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(bound = "")]
-pub struct Results<R: Measured, P: Measured = NoPoint> {
-    /// The benchmark.
+pub struct Results<F> {
+    /// Of the benchmark.
     pub name: String,
     /// The command that measured last.
     pub command: String,
-    /// What was measured last: a commit, with `-dirty` if it was changed.
+    /// The commit that was measured last, with `-dirty` if files were changed.
     pub commit: String,
-    /// On what.
     pub machine: String,
     /// When the last row was measured.
     pub date: String,
-    /// One for each case, variant and round.
-    pub rows: Vec<R>,
+    pub rows: Vec<ResultRow<F>>,
     /// Long rounds over time.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub series: Vec<P>,
+    pub series: Vec<SeriesRow>,
     /// The one figure to look at first.
     pub headline: Option<Headline>,
 }
@@ -67,22 +77,28 @@ pub struct Headline {
     pub ratio: Option<f64>,
 }
 
-/// Megabytes (10^6 bytes).
-pub fn megabytes(bytes: i64) -> f64 {
-    rounded(bytes as f64 / 1e6)
+/// `better` divided by `worse`, rounded to `digits` digits after the point; None where `worse` is
+/// zero.
+pub fn ratio(better: f64, worse: f64, digits: i32) -> Option<f64> {
+    let scale = 10_f64.powi(digits);
+    (worse > 0.0).then(|| (better / worse * scale).round() / scale)
 }
 
-/// Microseconds are precise enough for anything here.
+/// Megabytes (10^6 bytes).
+pub fn megabytes(bytes: f64) -> f64 {
+    rounded(bytes / 1e6)
+}
+
+/// Three digits after the point are precise enough for anything here.
 pub fn rounded(value: f64) -> f64 {
     (value * 1000.0).round() / 1000.0
 }
 
-impl<R: Measured, P: Measured> Results<R, P> {
-    /// Where the file of benchmark `name` goes. The folder is made, and a file that is something
-    /// else refused, before anything is started.
+impl<F: Figures> Results<F> {
+    /// Where the file of benchmark `name` goes. Makes the folder, and refuses a file that holds
+    /// something else, before anything is started.
     pub fn place(folder: &Path, name: &str) -> Result<PathBuf> {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder).map_err(BenchError::io("create", folder))?;
         let path = folder.join(format!("{name}.json"));
         Self::load(&path, name)?;
         Ok(path)
@@ -104,56 +120,76 @@ impl<R: Measured, P: Measured> Results<R, P> {
         })
     }
 
-    /// Results so far, from `path`. A file that is something else is refused, rather than
-    /// overwritten at the end of a long run.
+    /// Results so far, from `path`. Refuses a file that holds something else, rather than
+    /// overwrite it at the end of a long run.
     pub fn load(path: &Path, name: &str) -> Result<Option<Self>> {
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
-            Err(error) => {
-                return Err(error).with_context(|| format!("cannot read {}", path.display()));
-            }
+            Err(error) => return Err(BenchError::io("read", path)(error)),
         };
         let results: Option<Self> = serde_json::from_str(&text).ok();
         match results {
             Some(results) if results.name == name => Ok(Some(results)),
-            _ => bail!(
-                "{} holds something else than results of bench {name}; move it away or choose another folder",
-                path.display()
-            ),
+            _ => Err(BenchError::OtherResults {
+                path: path.to_path_buf(),
+                name: name.to_owned(),
+            }),
         }
     }
 
     /// Replaces rows and points of `case` by those of the variants that ran.
-    pub fn replace(&mut self, case: &str, rows: Vec<R>, series: Vec<P>) {
-        let ran: Vec<String> = rows.iter().map(|row| row.variant().to_owned()).collect();
-        self.rows
-            .retain(|row| row.case() != case || !ran.iter().any(|name| name == row.variant()));
-        self.series.retain(|point| {
-            point.case() != case || !ran.iter().any(|name| name == point.variant())
-        });
+    pub fn replace(&mut self, case: &str, rows: Vec<ResultRow<F>>, series: Vec<SeriesRow>) {
+        let ran: Vec<String> = rows.iter().map(|row| row.variant.clone()).collect();
+        let stays = |its_case: &str, variant: &String| its_case != case || !ran.contains(variant);
+        self.rows.retain(|row| stays(&row.case, &row.variant));
+        self.series
+            .retain(|point| stays(&point.case, &point.variant));
         self.rows.extend(rows);
         self.series.extend(series);
     }
 
-    /// Median over the rounds of a case and variant.
-    pub fn median(&self, case: &str, variant: &str, value: impl Fn(&R) -> f64) -> Option<f64> {
-        replay_lag::median(
-            self.rows
-                .iter()
-                .filter(|row| row.case() == case && row.variant() == variant)
-                .map(value),
-        )
+    /// Rows of a case and variant.
+    pub fn rows_of(&self, case: &str, variant: &str) -> impl Iterator<Item = &ResultRow<F>> {
+        let rows = self.rows.iter();
+        rows.filter(move |row| row.case == case && row.variant == variant)
     }
 
-    /// Writes the whole file, or leaves the old one as it was.
+    /// Median over the rounds of a case and variant that have the figure.
+    pub fn median<V: Into<Option<f64>>>(
+        &self,
+        case: &str,
+        variant: &str,
+        value: impl Fn(&F) -> V,
+    ) -> Option<f64> {
+        let rows = self.rows_of(case, variant);
+        replay_lag::median(rows.filter_map(|row| value(&row.figures).into()))
+    }
+
+    /// Lockstep's median and stock PostgreSQL's, if both have been measured.
+    pub fn ours_and_stock<V: Into<Option<f64>>>(
+        &self,
+        case: &str,
+        value: impl Fn(&F) -> V,
+    ) -> Option<(f64, f64)> {
+        let ours = self.median(case, "lockstep", &value)?;
+        Some((ours, self.median(case, "stock", &value)?))
+    }
+
+    /// Writes the file. If that fails, the old file stays as it was.
     pub fn save(&self, path: &Path) -> Result<()> {
-        let mut text = serde_json::to_string_pretty(self)?;
-        text.push('\n');
         let unfinished = path.with_extension("json.new");
-        fs::write(&unfinished, text)
+        fs::write(&unfinished, self.text()?)
             .and_then(|()| fs::rename(&unfinished, path))
-            .with_context(|| format!("cannot write {}", path.display()))
+            .map_err(BenchError::io("write", path))
+    }
+
+    /// What the file contains.
+    pub fn text(&self) -> Result<String> {
+        let mut text = serde_json::to_string_pretty(self)
+            .map_err(|error| BenchError::Unusable(format!("results cannot be written: {error}")))?;
+        text.push('\n');
+        Ok(text)
     }
 }
 
@@ -177,25 +213,24 @@ pub fn commit() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::priority_rows::{Point, Row};
+    use crate::benchmarks::priority::PriorityFigures;
+    use crate::trial::TrialFigures;
+    type Results = super::Results<PriorityFigures>;
 
-    type Results = super::Results<Row, Point>;
-
-    fn row(case: &str, variant: &str, round: u32, lag: f64) -> Row {
-        Row {
-            case: case.to_owned(),
-            variant: variant.to_owned(),
-            round,
-            lag_p50_ms: lag,
-            lag_p99_ms: lag,
-            lag_max_ms: lag,
-            lag_end_ms: lag,
-            lag_slope_ms_per_s: 0.0,
-            primary_tps: 1.0,
-            read_tps: 1.0,
-            seconds: 1.0,
-            cpu_s: 1.0,
-            startup_cpu_s: 1.0,
+    fn row(case: &str, variant: &str, round: u32, lag: f64) -> ResultRow<PriorityFigures> {
+        let figures = PriorityFigures {
+            trial: TrialFigures {
+                lag_p50_ms: lag,
+                lag_p99_ms: lag,
+                lag_max_ms: lag,
+                lag_end_ms: lag,
+                lag_slope_ms_per_s: 0.0,
+                primary_tps: 1.0,
+                read_tps: 1.0,
+                seconds: 1.0,
+                cpu_s: 1.0,
+                startup_cpu_s: 1.0,
+            },
             primary_cpu_s: 1.0,
             rss_mb: 1.0,
             primary_sample_gap_p99_ms: 2.0,
@@ -205,12 +240,18 @@ mod tests {
             relation_mb_start: 0.0,
             relation_mb_end: 0.0,
             settings: None,
+        };
+        ResultRow {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            round,
+            figures,
             date: "d".to_owned(),
             commit: "c".to_owned(),
         }
     }
 
-    fn results(rows: Vec<Row>) -> Results {
+    fn results(rows: Vec<ResultRow<PriorityFigures>>) -> Results {
         Results {
             name: "priority".to_owned(),
             command: "c".to_owned(),
@@ -235,7 +276,7 @@ mod tests {
             vec![row("aggregate", "lockstep", 1, 9.0)],
             vec![],
         );
-        let median = |case, variant| all.median(case, variant, |row| row.lag_p50_ms);
+        let median = |case, variant| all.median(case, variant, |figures| figures.trial.lag_p50_ms);
         assert_eq!(median("aggregate", "stock"), Some(1.0));
         assert_eq!(median("aggregate", "lockstep"), Some(9.0));
         assert_eq!(median("select", "stock"), Some(3.0));
@@ -283,7 +324,7 @@ mod tests {
         );
         assert!(!row.contains_key("settings"));
         let back = Results::load(&path, "priority").unwrap().unwrap();
-        assert_eq!(back.rows[0].lag_p50_ms, 1.5);
+        assert_eq!(back.rows[0].figures.trial.lag_p50_ms, 1.5);
         assert_eq!(back.headline, all.headline);
     }
 

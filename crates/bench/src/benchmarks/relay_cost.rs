@@ -1,18 +1,16 @@
 //! What the benchmarks of the relay have in common: how consumers reach the primary by
 //! variant, and what a round cost.
 
-use anyhow::{Context, Result};
-use lockstep_bench::relay::process::RelayOptions;
-use lockstep_bench::relay::scene::{Spent, Way};
-use lockstep_bench::trial::Variant;
+use lockstep_lab::server::Server;
 use serde::{Deserialize, Serialize};
 
-use super::results::rounded;
-
-/// Megabytes (10^6 bytes).
-fn megabytes(bytes: u64) -> f64 {
-    rounded(bytes as f64 / 1e6)
-}
+use crate::Result;
+use crate::benchmark::Site;
+use crate::relay::process::RelayOptions;
+use crate::relay::publisher;
+use crate::relay::scene::{Spent, Way};
+use crate::results::{megabytes, rounded};
+use crate::trial::Variant;
 
 /// Keys of a row that say what it cost.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -40,24 +38,27 @@ impl Cost {
             walsender_cpu_s: rounded(spent.walsenders.cpu_s),
             relay_cpu_s: spent.relay_cpu_s.map(rounded),
             relay_rss_mb: relay_rss_mb.map(rounded),
-            primary_read_mb: megabytes(spent.walsenders.read_calls_bytes),
-            primary_storage_read_mb: megabytes(spent.walsenders.read_storage_bytes),
+            primary_read_mb: megabytes(spent.walsenders.read_calls_bytes as f64),
+            primary_storage_read_mb: megabytes(spent.walsenders.read_storage_bytes as f64),
         }
     }
 }
 
 /// How consumers of a variant reach the primary.
-pub fn way(variant: Variant, cache: &str) -> Result<Way> {
-    Ok(match variant {
+pub fn way(site: Site<'_>, variant: Variant, cache: &str) -> Way {
+    match variant {
         Variant::Stock => Way::Direct,
         Variant::Lockstep => Way::Relay(RelayOptions {
-            program: std::env::current_exe().context("cannot find the program that runs")?,
+            program: site.program.to_path_buf(),
             cache: cache.to_owned(),
         }),
-    })
+    }
 }
 
-/// Ours against stock's, for a headline; None where ours is 0.
-pub fn ratio(better: f64, worse: f64) -> Option<f64> {
-    (worse > 0.0).then(|| (better / worse * 100.0).round() / 100.0)
+/// A primary for consumers of logical replication.
+pub fn open_primary(site: Site<'_>, subscribers: u32) -> Result<Server> {
+    let settings = publisher::settings(subscribers);
+    let mut primary = site.lab.primary("primary", None, &settings)?;
+    publisher::prepare(site.lab, &mut primary)?;
+    Ok(primary)
 }

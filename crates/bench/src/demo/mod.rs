@@ -1,22 +1,26 @@
 //! `lockstep demo`: a stock standby and a Lockstep standby under the same readers, one
 //! after the other, on the same cores, each from fresh data.
 
+mod report;
+
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail};
-use lockstep_bench::trial::{self, Outcome, Size, TrialSpec, Variant};
+use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_lab::workload::APP_ROLE;
+use lockstep_lab::workload::{APP_ROLE, Workload};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::args::{DemoArgs, Output};
-use crate::live::{self, Live, Phase};
-use crate::{report, scene, text};
+use crate::args::{Output, ServerArgs};
+use crate::audience::{Ahead, Audience, Phase, Trials};
+use crate::host::{Host, absolute};
+use crate::plot::trials::panels;
+use crate::trial::{self, Outcome, Size, TrialFigures, TrialSpec, Variant};
+use crate::{BenchError, Result, text};
 
 /// Smallest and largest pgbench scale: the largest still loads in half a minute.
 const SCALES: (u32, u32) = (5, 80);
@@ -34,6 +38,60 @@ const VIEWS: [&str; 3] = [
     "lockstep_stat_throttle",
 ];
 
+/// `lockstep demo`
+#[derive(Debug, Args)]
+pub struct DemoArgs {
+    /// Seconds that each of the two standbys is measured
+    #[arg(long, value_name = "SECONDS", default_value_t = 45, value_parser = value_parser!(u32).range(1..=3600))]
+    pub duration: u32,
+    /// Clients that write to the primary
+    #[arg(long, value_name = "N", default_value_t = 32, value_parser = value_parser!(u32).range(1..=900))]
+    pub writers: u32,
+    /// Clients that read from the standby
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
+    pub readers: u32,
+    /// What readers do: one row by key, or a sum over 3,000 rows
+    #[arg(long, value_enum, value_name = "QUERY", default_value_t = ReadQuery::Aggregate)]
+    pub read_query: ReadQuery,
+    /// Keep the primary and the Lockstep standby running, and say how to connect and remove them
+    #[arg(long)]
+    pub keep: bool,
+    /// Format of the result on standard output; with json, progress goes to standard error
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    pub output: Output,
+    /// Where to write the report
+    #[arg(long, value_name = "FILE", default_value = "build/demo/report.html")]
+    pub report: PathBuf,
+    /// Which servers to use.
+    #[command(flatten)]
+    pub server: ServerArgs,
+}
+
+/// What readers do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReadQuery {
+    /// One row by primary key.
+    Select,
+    /// A sum over 3,000 consecutive rows.
+    Aggregate,
+}
+
+impl ReadQuery {
+    pub fn workload(self) -> Workload {
+        match self {
+            Self::Select => Workload::Select,
+            Self::Aggregate => Workload::Aggregate,
+        }
+    }
+
+    pub fn describe(self) -> &'static str {
+        match self {
+            Self::Select => "one row by primary key",
+            Self::Aggregate => "a sum over 3,000 consecutive rows",
+        }
+    }
+}
+
 /// What the demo found, as JSON prints it and the report shows it.
 #[derive(Debug, Serialize)]
 pub struct Findings {
@@ -46,8 +104,8 @@ pub struct Findings {
     pub read_query: &'static str,
     pub scale: u32,
     pub warmup_s: u32,
-    pub rows: Vec<Row>,
-    /// View by view, row by row, at the end of the Lockstep phase.
+    pub rows: Vec<PhaseFigures>,
+    /// Each view's rows at the end of the Lockstep phase.
     pub statistics: serde_json::Map<String, Value>,
     pub report: String,
     /// How to go on with the servers; only with --keep.
@@ -55,60 +113,32 @@ pub struct Findings {
     pub kept: Vec<String>,
 }
 
-/// One phase. Keys carry their units.
+/// One phase.
 #[derive(Debug, Serialize)]
-pub struct Row {
+pub struct PhaseFigures {
     pub variant: &'static str,
-    pub lag_p50_ms: f64,
-    pub lag_p99_ms: f64,
-    pub lag_max_ms: f64,
-    pub lag_end_ms: f64,
-    pub lag_slope_ms_per_s: f64,
-    pub primary_tps: f64,
-    pub read_tps: f64,
-    pub seconds: f64,
-    pub cpu_s: f64,
-    pub startup_cpu_s: f64,
-}
-
-impl Row {
-    fn new(variant: Variant, outcome: &Outcome) -> Self {
-        Self {
-            variant: variant.name(),
-            lag_p50_ms: outcome.lag.p50_ms,
-            lag_p99_ms: outcome.lag.p99_ms,
-            lag_max_ms: outcome.lag.max_ms,
-            lag_end_ms: outcome.lag.end_ms,
-            lag_slope_ms_per_s: outcome.lag.slope_ms_per_s,
-            primary_tps: outcome.primary_tps,
-            read_tps: outcome.read_tps,
-            seconds: outcome.seconds,
-            cpu_s: outcome.standby_usage.cpu_s,
-            startup_cpu_s: outcome.standby_usage.startup_cpu_s,
-        }
-    }
+    #[serde(flatten)]
+    pub trial: TrialFigures,
 }
 
 /// Runs the demo.
-pub fn run(args: &DemoArgs) -> Result<()> {
-    // Found out now rather than after minutes of work.
+pub fn run(args: &DemoArgs, host: &Host, audience: &mut dyn Audience) -> Result<()> {
+    // An unusable path is refused now rather than after minutes of work.
     check_report_path(&args.report)?;
-    let lab = scene::open_lab(&args.server, true, SPACE_MB)?;
+    let lab = host.open_lab(&args.server, true, SPACE_MB)?;
     let size = Size {
         scale: scale(args),
         writers: args.writers,
         readers: args.readers,
     };
-    let mut live = open_live(args, &lab);
-    let mut primary = scene::open_primary(&lab, &size, true)?;
+    introduce(args, &lab, audience);
+    let mut primary = trial::open_primary(&lab, &size, true)?;
 
-    live.begin(0);
-    let (stock, standby) = phase(args, size, &lab, &mut primary, Variant::Stock, &mut live)?;
+    let (stock, standby) = phase(args, size, &lab, &mut primary, Variant::Stock, audience)?;
     standby.discard(&primary)?;
-    live.begin(1);
-    let (ours, standby) = phase(args, size, &lab, &mut primary, Variant::Lockstep, &mut live)?;
+    let (ours, standby) = phase(args, size, &lab, &mut primary, Variant::Lockstep, audience)?;
     let statistics = statistics(&standby)?;
-    live.finish();
+    audience.finish();
 
     let mut findings = Findings {
         name: "demo",
@@ -120,17 +150,19 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         read_query: args.read_query.describe(),
         scale: scale(args),
         warmup_s: warmup(args),
-        rows: vec![
-            Row::new(Variant::Stock, &stock),
-            Row::new(Variant::Lockstep, &ours),
-        ],
+        rows: [(Variant::Stock, &stock), (Variant::Lockstep, &ours)]
+            .map(|(variant, outcome)| PhaseFigures {
+                variant: variant.name(),
+                trial: outcome.figures(),
+            })
+            .into(),
         statistics,
-        report: scene::absolute(&args.report).display().to_string(),
+        report: absolute(&args.report).display().to_string(),
         kept: Vec::new(),
     };
-    let panels = scene::panels([(Variant::Stock, &stock), (Variant::Lockstep, &ours)]);
+    let panels = panels([(Variant::Stock, &stock), (Variant::Lockstep, &ours)]);
     fs::write(&args.report, report::html(&findings, &panels))
-        .with_context(|| format!("cannot write {}", args.report.display()))?;
+        .map_err(BenchError::io("write", &args.report))?;
     if args.keep {
         findings.kept = how_to_go_on(&lab, &primary, &standby);
         lab.keep(vec![primary, standby]);
@@ -139,27 +171,29 @@ pub fn run(args: &DemoArgs) -> Result<()> {
         drop(primary);
         drop(lab);
     }
-    print(args, &findings)
+    for line in lines(args, &findings)? {
+        audience.result(&line);
+    }
+    Ok(())
 }
 
 /// Makes the report's folder; an earlier report stays until there is a new one.
 fn check_report_path(path: &Path) -> Result<()> {
     if path.is_dir() {
-        bail!(
+        return Err(BenchError::Unusable(format!(
             "cannot write the report to {}: it is a folder; name a file",
             path.display()
-        );
+        )));
     }
     if let Some(folder) = path.parent() {
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot create {}", folder.display()))?;
+        fs::create_dir_all(folder).map_err(BenchError::io("create", folder))?;
     }
     Ok(())
 }
 
-/// pgbench scale. After a checkpoint most WAL is full images of pages changed for the first
-/// time; with little data that ends halfway through a phase, and load that replay cannot
-/// keep up with at first becomes one that it can. So data grows with the duration.
+/// pgbench scale, which grows with the duration. After a checkpoint most WAL is images of pages
+/// that change for the first time. With little data these end halfway through a phase, and replay
+/// would then keep up with a load that was too much for it at first.
 fn scale(args: &DemoArgs) -> u32 {
     (args.duration * 4 / 3).clamp(SCALES.0, SCALES.1)
 }
@@ -168,30 +202,29 @@ fn warmup(args: &DemoArgs) -> u32 {
     WARMUP.min(args.duration)
 }
 
-fn open_live(args: &DemoArgs, lab: &Lab) -> Live {
+fn introduce(args: &DemoArgs, lab: &Lab, audience: &mut dyn Audience) {
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
-    let load = seconds(warmup(args) + args.duration);
-    let phases = [Variant::Stock, Variant::Lockstep]
-        .map(|variant| Phase {
-            name: scene::title(variant).to_owned(),
-            load,
-        })
-        .to_vec();
-    let preparation = seconds(4 + scale(args) / 3);
-    let live = Live::new(args.output, phases, preparation, seconds(warmup(args)));
-    live.say(&format!(
+    let phase = |variant: Variant| Phase {
+        name: variant.title().to_owned(),
+        load: seconds(warmup(args) + args.duration),
+    };
+    audience.expect(Ahead::Trials(Trials {
+        phases: [Variant::Stock, Variant::Lockstep].map(phase).into(),
+        preparation: seconds(4 + scale(args) / 3),
+        warmup: seconds(warmup(args)),
+    }));
+    audience.say(&format!(
         "PostgreSQL {}: one primary with {} writers, and {} readers ({}) on a standby: stock first, then Lockstep.",
         args.server.pg,
         args.writers,
         args.readers,
         args.read_query.describe()
     ));
-    live.say(&format!(
+    audience.say(&format!(
         "Pinning: {}. The first {} s of load are not measured.",
         lab.pinning().describe(),
         warmup(args)
     ));
-    live
 }
 
 fn phase(
@@ -200,38 +233,40 @@ fn phase(
     lab: &Lab,
     primary: &mut Server,
     variant: Variant,
-    live: &mut Live,
+    audience: &mut dyn Audience,
 ) -> Result<(Outcome, Server)> {
+    audience.begin(variant.title());
     let seconds = |n: u32| Duration::from_secs(u64::from(n));
     let spec = TrialSpec {
         variant,
         size,
         read: args.read_query.workload(),
-        standby_settings: scene::standby_settings(variant, &[]),
+        standby_settings: variant.standby_settings(&[]),
         warmup: seconds(warmup(args)),
         measured: seconds(args.duration),
         series_every: seconds(5),
     };
-    let (outcome, standby) = trial::run(lab, primary, variant.name(), &spec, live)?;
-    live.end(&scene::one_line(&outcome));
+    let (outcome, standby) = trial::run(lab, primary, variant.name(), &spec, audience)?;
+    audience.end(&outcome.figures().line());
     Ok((outcome, standby))
 }
 
-/// What the extension says about itself, whatever columns its views have.
+/// The extension's statistics, with the columns that its views happen to have.
 fn statistics(standby: &Server) -> Result<serde_json::Map<String, Value>> {
     let mut all = serde_json::Map::new();
     for view in VIEWS {
         let sql = format!("SELECT coalesce(json_agg(v), '[]')::text FROM {view} v");
         let json = standby.query_text(&sql)?.unwrap_or_default();
-        let rows = serde_json::from_str(&json)
-            .with_context(|| format!("{view} gave something that is not JSON"))?;
+        let rows = serde_json::from_str(&json).map_err(|error| {
+            BenchError::Unusable(format!("{view} gave something that is not JSON: {error}"))
+        })?;
         all.insert(view.to_owned(), rows);
     }
     Ok(all)
 }
 
 /// Rows of a view as `column value` pairs; what is null is left out.
-pub fn statistics_lines(findings: &Findings) -> Vec<(String, String)> {
+fn statistics_lines(findings: &Findings) -> Vec<(String, String)> {
     let mut lines = Vec::new();
     for (view, rows) in &findings.statistics {
         for row in rows.as_array().into_iter().flatten() {
@@ -252,7 +287,7 @@ pub fn statistics_lines(findings: &Findings) -> Vec<(String, String)> {
 }
 
 /// Lag and throughput of both phases, as table cells.
-pub fn table(findings: &Findings) -> Vec<Vec<String>> {
+fn table(findings: &Findings) -> Vec<Vec<String>> {
     let head = [
         "",
         "lag p50",
@@ -266,12 +301,12 @@ pub fn table(findings: &Findings) -> Vec<Vec<String>> {
     table.extend(findings.rows.iter().map(|row| {
         vec![
             row.variant.to_owned(),
-            text::ms(row.lag_p50_ms),
-            text::ms(row.lag_p99_ms),
-            text::ms(row.lag_end_ms),
-            text::slope(row.lag_slope_ms_per_s),
-            text::count(row.primary_tps),
-            text::count(row.read_tps),
+            text::ms(row.trial.lag_p50_ms),
+            text::ms(row.trial.lag_p99_ms),
+            text::ms(row.trial.lag_end_ms),
+            text::slope(row.trial.lag_slope_ms_per_s),
+            text::count(row.trial.primary_tps),
+            text::count(row.trial.read_tps),
         ]
     }));
     table
@@ -313,10 +348,11 @@ fn how_to_go_on(lab: &Lab, primary: &Server, standby: &Server) -> Vec<String> {
     ]
 }
 
-fn print(args: &DemoArgs, findings: &Findings) -> Result<()> {
+fn lines(args: &DemoArgs, findings: &Findings) -> Result<Vec<String>> {
     if args.output == Output::Json {
-        live::print(&serde_json::to_string_pretty(findings)?);
-        return Ok(());
+        let json = serde_json::to_string_pretty(findings)
+            .map_err(|error| BenchError::Unusable(format!("no JSON of the findings: {error}")))?;
+        return Ok(vec![json]);
     }
     let mut lines = vec![String::new()];
     lines.extend(text::table(&table(findings)));
@@ -330,8 +366,5 @@ fn print(args: &DemoArgs, findings: &Findings) -> Result<()> {
         lines.extend(findings.kept.iter().map(|line| format!("  {line}")));
     }
     lines.push(format!("report: {}", findings.report));
-    for line in lines {
-        live::print(&line);
-    }
-    Ok(())
+    Ok(lines)
 }

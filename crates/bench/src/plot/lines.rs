@@ -1,21 +1,15 @@
-//! Line plots as self-contained SVG, panels below each other with one legend.
+//! Line plots: panels below each other with one legend.
 
 use std::fmt::Write;
 
-/// Width of a plot, in pixels, as everything below.
-pub const WIDTH: f64 = 860.0;
-pub const LEFT: f64 = 78.0;
-pub const RIGHT: f64 = 18.0;
+use super::{LEFT, RIGHT, WIDTH, begin, escape, nice};
+use crate::text;
+
 const HEAD: f64 = 56.0;
 const PANEL: f64 = 190.0;
 const PANEL_GAP: f64 = 52.0;
 /// Nothing on a logarithmic axis is below this.
 const LOG_FLOOR: f64 = 0.1;
-
-/// Colour of stock PostgreSQL.
-pub const STOCK: &str = "#c2410c";
-/// Colour of Lockstep.
-pub const LOCKSTEP: &str = "#0f6cbd";
 
 /// What an axis measures.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,13 +52,7 @@ pub fn svg(title: &str, panels: &[Panel]) -> String {
 /// Draws the panels below each other; the horizontal axis starts at zero and is in `unit`.
 pub fn svg_over(title: &str, unit: &str, panels: &[Panel]) -> String {
     let height = HEAD + panels.len() as f64 * (PANEL + PANEL_GAP);
-    let mut out = format!(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
-         height=\"{height}\" font-family=\"system-ui, sans-serif\" font-size=\"12\" role=\"img\">\n\
-         <title>{title}</title>\n<rect width=\"100%\" height=\"100%\" fill=\"#ffffff\"/>\n\
-         <text x=\"16\" y=\"24\" font-size=\"15\" font-weight=\"600\" fill=\"#111827\">{title}</text>\n",
-        title = escape(title)
-    );
+    let mut out = begin(title, height);
     legend(&mut out, panels);
     let end = panels
         .iter()
@@ -78,14 +66,6 @@ pub fn svg_over(title: &str, unit: &str, panels: &[Panel]) -> String {
     }
     out.push_str("</svg>\n");
     out
-}
-
-/// Text inside SVG or HTML.
-pub fn escape(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-        .replace('"', "&quot;")
 }
 
 fn legend(out: &mut String, panels: &[Panel]) {
@@ -173,21 +153,11 @@ impl Scale {
             Axis::Count => (0..=4)
                 .map(|quarter| {
                     let value = self.high * f64::from(quarter) / 4.0;
-                    (value, crate::text::count(value))
+                    (value, text::count(value))
                 })
                 .collect(),
         }
     }
-}
-
-/// The next number that divides well into four.
-pub fn nice(value: f64) -> f64 {
-    let power = 10_f64.powf(value.log10().floor());
-    [1.0, 1.2, 1.6, 2.0, 2.4, 3.2, 4.0, 6.0, 8.0, 10.0]
-        .into_iter()
-        .map(|step| step * power)
-        .find(|&candidate| candidate >= value)
-        .unwrap_or(value)
 }
 
 fn draw_panel(out: &mut String, panel: &Panel, top: f64, end: f64, unit: &str) {
@@ -267,6 +237,7 @@ fn across(end: f64, unit: &str) -> Vec<(f64, String)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::STOCK;
     use super::*;
 
     fn line(points: Vec<(f64, f64)>) -> Line {
@@ -308,9 +279,6 @@ mod tests {
 
     #[test]
     fn ticks_are_round() {
-        assert_eq!(nice(3950.0), 4000.0);
-        assert_eq!(nice(1.0), 1.0);
-        assert_eq!(nice(87.0), 100.0);
         let labels: Vec<_> = across(45.0, "s").into_iter().map(|tick| tick.1).collect();
         assert_eq!(labels.first().unwrap(), "0 s");
         assert_eq!(labels.last().unwrap(), "45 s");

@@ -1,7 +1,8 @@
 //! The demo's report: one HTML file with everything in it.
 
-use crate::demo::{self, Findings};
-use crate::plot::{self, Panel, escape};
+use super::{Findings, statistics_lines, table};
+use crate::plot::escape;
+use crate::plot::lines::{self, Panel};
 
 const STYLE: &str = "body{font:15px/1.5 system-ui,sans-serif;color:#111827;background:#fff;\
 max-width:900px;margin:2rem auto;padding:0 1rem}h1{font-size:1.5rem}h2{font-size:1.1rem;margin-top:2rem}\
@@ -19,7 +20,7 @@ pub fn html(findings: &Findings, panels: &[Panel]) -> String {
          <h2>What the extension says</h2>\n{}\n<footer>{}</footer>\n</body></html>\n",
         escape(&introduction(findings)),
         result_table(findings),
-        plot::svg(
+        lines::svg(
             "Stock standby and Lockstep standby, one after the other",
             panels
         ),
@@ -33,7 +34,7 @@ pub fn html(findings: &Findings, panels: &[Panel]) -> String {
 }
 
 fn introduction(findings: &Findings) -> String {
-    let seconds = findings.rows.first().map_or(0.0, |row| row.seconds);
+    let seconds = findings.rows.first().map_or(0.0, |row| row.trial.seconds);
     format!(
         "One primary with {} writers (pgbench, scale {}); {} readers on a standby, each reading {}. \
          First a stock standby, then one with Lockstep, each from fresh data on the same cores, \
@@ -43,7 +44,7 @@ fn introduction(findings: &Findings) -> String {
 }
 
 fn result_table(findings: &Findings) -> String {
-    let rows: Vec<String> = demo::table(findings)
+    let rows: Vec<String> = table(findings)
         .iter()
         .enumerate()
         .map(|(index, cells)| {
@@ -59,7 +60,7 @@ fn result_table(findings: &Findings) -> String {
 }
 
 fn statistics(findings: &Findings) -> String {
-    let rows: Vec<String> = demo::statistics_lines(findings)
+    let rows: Vec<String> = statistics_lines(findings)
         .iter()
         .map(|(view, columns)| {
             format!(

@@ -24,11 +24,6 @@ impl Steps {
         }
     }
 
-    /// Says one line.
-    pub fn say(&self, line: &str) {
-        live::print(line);
-    }
-
     /// A step begins.
     pub fn begin(&mut self, name: &str) {
         self.current = name.to_owned();
@@ -39,7 +34,7 @@ impl Steps {
         self.done += 1;
         let each = self.started.elapsed() / u32::try_from(self.done).unwrap_or(u32::MAX);
         let left = each * u32::try_from(self.total.saturating_sub(self.done)).unwrap_or(0);
-        self.say(&format!(
+        live::print(&format!(
             "{}/{} {}: {result}, about {} left",
             self.done,
             self.total,

@@ -1,0 +1,53 @@
+//! What a run tells while it goes on. This crate only tells; the program that starts a run
+//! decides how to show it.
+
+use std::time::Duration;
+
+use crate::trial::{Stage, Tick};
+
+/// Is told how a run goes.
+pub trait Audience {
+    /// What the run is made of. Comes first.
+    fn expect(&mut self, ahead: Ahead);
+    /// One line about the run.
+    fn say(&mut self, line: &str);
+    /// A step or trial begins.
+    fn begin(&mut self, name: &str);
+    /// The step or trial is over. `result` is one line.
+    fn end(&mut self, result: &str);
+    /// A stage of a trial begins.
+    fn stage(&mut self, stage: Stage);
+    /// Figures of a trial, twice a second under load.
+    fn tick(&mut self, tick: &Tick);
+    /// The run is over; only its result follows.
+    fn finish(&mut self);
+    /// One line of the result.
+    fn result(&mut self, line: &str);
+}
+
+/// What a run is made of.
+#[derive(Debug, Clone)]
+pub enum Ahead {
+    /// This many steps of about the same length.
+    Steps(usize),
+    /// Trials, whose load has a known length.
+    Trials(Trials),
+}
+
+/// Trials one after the other.
+#[derive(Debug, Clone)]
+pub struct Trials {
+    pub phases: Vec<Phase>,
+    /// A first guess of how long each trial takes before its load.
+    pub preparation: Duration,
+    /// The part of each load that is not measured.
+    pub warmup: Duration,
+}
+
+/// A trial with its preparation.
+#[derive(Debug, Clone)]
+pub struct Phase {
+    pub name: String,
+    /// How long its load runs, warm-up included.
+    pub load: Duration,
+}

@@ -1,0 +1,215 @@
+//! `lockstep bench relay-mixed`: small and very large transactions, and the rows a second
+//! that arrive at each consumer, directly and through a relay.
+
+use std::time::Duration;
+
+use clap::{Args, value_parser};
+use lockstep_lab::server::Server;
+use lockstep_lab::workload::MB_PER_SCALE;
+use serde::{Deserialize, Serialize};
+
+use super::relay_cost::{self, Cost};
+use crate::Result;
+use crate::args::{PlaceArgs, joined, writes};
+use crate::audience::Audience;
+use crate::benchmark::{Benchmark, Site, TurnOf};
+use crate::relay::mixed::{self, MixedSpec};
+use crate::results::{Headline, Results, ratio, rounded};
+use crate::table::{Column, median, of_case_and_variant};
+use crate::text::{count, hundredths, ms, tenths};
+use crate::trial::Variant;
+
+/// The case that the headline is about.
+const HEADLINE_CASE: &str = "mixed-16MB";
+
+/// Megabytes that a run may need beside data.
+const SPACE_MB_BASE: u64 = 20_000;
+
+/// Small and very large transactions: rows a second at each subscriber until all have caught up
+///
+/// Writes relay-mixed.json into the results folder, a case for each size of the relay's cache.
+#[derive(Debug, Args)]
+#[command(mut_arg("results", writes("relay-mixed.json")))]
+pub struct RelayMixedArgs {
+    /// Rounds of each case
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Seconds of writes in each round; consumers then catch up
+    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 30, value_parser = value_parser!(u32).range(1..=3600))]
+    pub seconds: u32,
+    /// Sizes of the relay's cache, separated by commas: a case each
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', default_values_t = ["0", "16MB", "2GB"].map(str::to_owned))]
+    pub caches: Vec<String>,
+    /// Variants to run, separated by commas: stock has a slot for each subscriber
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
+    pub variants: Vec<Variant>,
+    /// Subscribers; they count what they receive and throw it away
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = value_parser!(u32).range(1..=64))]
+    pub subscribers: u32,
+    /// Rows of a large transaction
+    #[arg(long, value_name = "N", default_value_t = 200_000, value_parser = value_parser!(u32).range(1..=100_000_000))]
+    pub large_rows: u32,
+    /// Milliseconds from the end of one large transaction to the next
+    #[arg(long, value_name = "MS", default_value_t = 3_000, value_parser = value_parser!(u32).range(0..=3_600_000))]
+    pub large_every: u32,
+    /// Clients that write small transactions
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=90))]
+    pub clients: u32,
+    /// pgbench scale
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
+    pub scale: u32,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+/// One round.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct MixedFigures {
+    pub subscribers: u32,
+    /// That each subscriber got, from the first write until all had the last.
+    pub rows_per_s: f64,
+    pub rows: u64,
+    /// Large transactions.
+    pub large: u32,
+    /// From the last write until all subscribers had it.
+    pub behind_s: f64,
+    pub lag_p50_ms: f64,
+    pub lag_p99_ms: f64,
+    /// While it was written.
+    pub primary_tps: f64,
+    #[serde(flatten)]
+    pub cost: Cost,
+}
+
+impl Benchmark for RelayMixedArgs {
+    const NAME: &'static str = "relay-mixed";
+
+    /// The size of the relay's cache.
+    type Case = String;
+    type Variant = Variant;
+    type Figures = MixedFigures;
+    /// The primary.
+    type Scene = Server;
+
+    fn place(&self) -> &PlaceArgs {
+        &self.place
+    }
+
+    fn options(&self) -> String {
+        format!(
+            "--pg {} --rounds {} --seconds {} --caches {} --variants {} \
+             --subscribers {} --large-rows {} --large-every {} --clients {} --scale {}",
+            self.place.server.pg,
+            self.rounds,
+            self.seconds,
+            self.caches.join(","),
+            joined(self.variants.iter().map(|variant| variant.name())),
+            self.subscribers,
+            self.large_rows,
+            self.large_every,
+            self.clients,
+            self.scale
+        )
+    }
+
+    fn space_mb(&self) -> u64 {
+        SPACE_MB_BASE + MB_PER_SCALE * u64::from(self.scale) * 2
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    fn cases(&self) -> Vec<String> {
+        self.caches.clone()
+    }
+
+    fn case_name(&self, cache: &String) -> String {
+        format!("mixed-{cache}")
+    }
+
+    fn variants(&self, _cache: &String) -> Vec<Variant> {
+        self.variants.clone()
+    }
+
+    fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<Server> {
+        relay_cost::open_primary(site, self.subscribers)
+    }
+
+    fn measure(
+        &self,
+        site: Site<'_>,
+        primary: &mut Server,
+        turn: &TurnOf<Self>,
+        _audience: &mut dyn Audience,
+    ) -> Result<MixedFigures> {
+        let spec = MixedSpec {
+            subscribers: self.subscribers,
+            way: relay_cost::way(site, turn.variant, &turn.case),
+            scale: self.scale,
+            clients: self.clients,
+            large_rows: self.large_rows,
+            large_every: Duration::from_millis(u64::from(self.large_every)),
+            written: Duration::from_secs(u64::from(self.seconds)),
+        };
+        let outcome = mixed::run(site.lab, primary, &spec)?;
+        let lag = |percent| rounded(outcome.delays.percentile_ms(percent).unwrap_or(0.0));
+        Ok(MixedFigures {
+            subscribers: self.subscribers,
+            rows_per_s: rounded(outcome.rows_per_s),
+            rows: outcome.rows,
+            large: outcome.large,
+            behind_s: rounded(outcome.behind_s),
+            lag_p50_ms: lag(50.0),
+            lag_p99_ms: lag(99.0),
+            primary_tps: rounded(outcome.primary_tps),
+            cost: Cost::new(&outcome.spent, outcome.relay_rss_mb),
+        })
+    }
+
+    fn line(&self, figures: &MixedFigures) -> String {
+        format!(
+            "{} rows/s, {:.1} s behind at the end, {} MB read",
+            count(figures.rows_per_s),
+            figures.behind_s,
+            count(figures.cost.primary_read_mb)
+        )
+    }
+
+    fn headline(&self, results: &Results<MixedFigures>) -> Option<Headline> {
+        let (ours, stock) = results.ours_and_stock(HEADLINE_CASE, |row| row.rows_per_s)?;
+        Some(Headline {
+            metric: format!("{HEADLINE_CASE}: rows a second at each consumer, median over rounds"),
+            ours,
+            stock,
+            ratio: ratio(ours, stock, 2),
+        })
+    }
+
+    fn columns(&self) -> Vec<Column<MixedFigures>> {
+        let [case, variant] = of_case_and_variant("median over rounds", "variant");
+        vec![
+            case,
+            variant,
+            median("rows/s", |row| Some(row.rows_per_s), count),
+            median("behind s", |row| Some(row.behind_s), tenths),
+            median("lag p50", |row| Some(row.lag_p50_ms), ms),
+            median("primary tx/s", |row| Some(row.primary_tps), count),
+            median(
+                "walsender CPU s",
+                |row| Some(row.cost.walsender_cpu_s),
+                hundredths,
+            ),
+            median(
+                "primary read MB",
+                |row| Some(row.cost.primary_read_mb),
+                count,
+            ),
+            median(
+                "relay MB",
+                |row| Some(row.cost.relay_rss_mb.unwrap_or(0.0)),
+                count,
+            ),
+        ]
+    }
+}

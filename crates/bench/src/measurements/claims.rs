@@ -1,0 +1,183 @@
+//! README's table: what Lockstep claims, in one row each.
+
+use std::path::Path;
+
+use super::columns::{Better, times_better};
+use super::figures::{NONE, ratio, shown};
+use super::results::Results;
+use super::{RESULTS, Result, line};
+
+enum Figures {
+    /// Medians at `CASE/VARIANT/KEY` of ours and of stock.
+    Medians {
+        ours: &'static str,
+        stock: &'static str,
+        better: Better,
+    },
+    /// The headline of the file, whose figures are in the unit of this key.
+    Headline(&'static str),
+}
+
+struct Claim {
+    words: &'static str,
+    benchmark: &'static str,
+    figures: Figures,
+}
+
+/// A claim about the same key and case of both variants.
+macro_rules! medians {
+    ($better:ident, $ours_case:literal, $stock_case:literal, $key:literal) => {
+        Figures::Medians {
+            ours: concat!($ours_case, "/lockstep/", $key),
+            stock: concat!($stock_case, "/stock/", $key),
+            better: Better::$better,
+        }
+    };
+    ($better:ident, $case:literal, $key:literal) => {
+        medians!($better, $case, $case, $key)
+    };
+}
+
+const CLAIMS: &[Claim] = &[
+    Claim {
+        words: "Replay lag under 128 readers, whose queries aggregate 3,000 rows each: median",
+        benchmark: "priority",
+        figures: medians!(Lower, "aggregate", "lag_p50_ms"),
+    },
+    Claim {
+        words: "the same: 99th percentile",
+        benchmark: "priority",
+        figures: medians!(Lower, "aggregate", "lag_p99_ms"),
+    },
+    Claim {
+        words: "the same: at the end of ten minutes",
+        benchmark: "priority",
+        figures: medians!(Lower, "aggregate-10min", "lag_end_ms"),
+    },
+    Claim {
+        words: "the same: transactions a second on the primary over ten minutes",
+        benchmark: "priority",
+        figures: medians!(Higher, "aggregate-10min", "primary_tps"),
+    },
+    Claim {
+        words: "the same: aggregates read a second",
+        benchmark: "priority",
+        figures: medians!(Higher, "aggregate", "read_tps"),
+    },
+    Claim {
+        words: "Replay lag under 128 readers of single rows: 99th percentile",
+        benchmark: "priority",
+        figures: medians!(Lower, "select", "lag_p99_ms"),
+    },
+    Claim {
+        words: "the same: rows read a second",
+        benchmark: "priority",
+        figures: medians!(Higher, "select", "read_tps"),
+    },
+    Claim {
+        words: "Highest rate of WAL at which lag stays bounded under 128 readers (0: at none that was tried)",
+        benchmark: "load-curve",
+        figures: Figures::Headline("mb_per_s"),
+    },
+    Claim {
+        words: "Look-ups a second while the read throttle is on and has nothing to do",
+        benchmark: "overhead",
+        figures: Figures::Headline("read_tps"),
+    },
+    Claim {
+        words: "WAL that a standby without readers replays, TPC-B, data in memory",
+        benchmark: "replay",
+        figures: Figures::Headline("mb_per_s"),
+    },
+    Claim {
+        words: "CPU of decoding 100,000 TPC-B transactions once",
+        benchmark: "decode",
+        figures: Figures::Headline("cpu_s"),
+    },
+    Claim {
+        words: "Transactions a second on a primary with eight logical subscribers",
+        benchmark: "relay-fanout",
+        figures: medians!(Higher, "subscribers-8", "primary_tps"),
+    },
+    Claim {
+        words: "the same, and stock without any subscriber",
+        benchmark: "relay-fanout",
+        figures: medians!(Higher, "subscribers-8", "subscribers-0", "primary_tps"),
+    },
+    Claim {
+        words: "Rows a second at each of eight subscribers, with transactions of 200,000 rows among small ones",
+        benchmark: "relay-mixed",
+        figures: medians!(Higher, "mixed-16MB", "rows_per_s"),
+    },
+    Claim {
+        words: "Time to send 200,000 transactions to a consumer that comes back",
+        benchmark: "relay-catchup",
+        figures: medians!(Lower, "null-16MB", "null", "seconds"),
+    },
+    Claim {
+        words: "Commit at `synchronous_commit = on` with a synchronous subscriber, by default and with doctor's remedy",
+        benchmark: "commit-levels",
+        figures: Figures::Headline("on_ms"),
+    },
+    Claim {
+        words: "Causes of lag that doctor names first, of 16 injected",
+        benchmark: "doctor-matrix",
+        figures: Figures::Headline("causes"),
+    },
+    Claim {
+        words: "CPU that watching 20 nodes costs their primary, of one core",
+        benchmark: "lag-sampling",
+        figures: medians!(Neither, "pg15 20 nodes", "sampling_cpu_percent"),
+    },
+];
+
+pub fn table(folder: &Path) -> Result<String> {
+    let mut text = String::from(
+        "| claim | ours | stock | ratio | command and source |\n|---|---:|---:|---:|---|\n",
+    );
+    for claim in CLAIMS {
+        let results = Results::load(folder, claim.benchmark)?;
+        let [ours, stock, times] = claim.cells(&results)?;
+        let source = format!(
+            "[`{}`]({RESULTS}/{}.json)",
+            results.short_command(),
+            results.name
+        );
+        let cells = [claim.words, &ours, &stock, &times, &source];
+        text.push_str(&line(cells.into_iter()));
+        text.push('\n');
+    }
+    Ok(text)
+}
+
+impl Claim {
+    /// Ours, stock's, and how many times better ours is.
+    fn cells(&self, results: &Results) -> Result<[String; 3]> {
+        let (key, ours, stock, times) = match &self.figures {
+            Figures::Medians {
+                ours,
+                stock,
+                better,
+            } => {
+                let (key, ours) = results.median_at(ours)?;
+                let stock = match better {
+                    Better::Neither => None,
+                    _ => Some(results.median_at(stock)?.1),
+                };
+                let times = stock.and_then(|stock| times_better(*better, ours, stock));
+                (key, ours, stock, times)
+            }
+            Figures::Headline(key) => {
+                let headline = results.headline.as_ref();
+                let headline = headline.ok_or_else(|| results.missing("headline"))?;
+                (*key, headline.ours, headline.stock, headline.ratio)
+            }
+        };
+        let or_none = |text: Option<String>| text.unwrap_or_else(|| NONE.to_owned());
+        Ok([
+            shown(key, ours),
+            or_none(stock.map(|stock| shown(key, stock))),
+            or_none(times.map(ratio)),
+        ])
+    }
+}

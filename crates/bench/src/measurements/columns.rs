@@ -1,0 +1,242 @@
+//! What each benchmark's table shows.
+
+use serde_json::Value;
+
+use super::figures::{ratio, shown};
+use super::results::{JsonRow, median, text};
+use super::{LOCKSTEP, MeasurementsError, Result, STOCK};
+
+/// Which way a figure is better; decides how its ratio is built.
+#[derive(Clone, Copy, PartialEq)]
+pub enum Better {
+    Lower,
+    Higher,
+    /// The figure describes the round; it has no ratio.
+    Neither,
+}
+
+/// How the rows of several rounds become one cell.
+enum Kind {
+    Median(Better),
+    /// The text that all of them have.
+    Text,
+    /// How many of them are true (or 1).
+    Count,
+}
+
+pub struct Column {
+    pub title: &'static str,
+    key: &'static str,
+    kind: Kind,
+}
+
+pub struct Layout {
+    pub columns: Vec<Column>,
+    /// Each round has several rows of a case and variant, one for each rate.
+    pub in_steps: bool,
+    pub ours: &'static str,
+    pub theirs: &'static str,
+}
+
+impl Column {
+    /// Figures stand to the right.
+    pub fn rule(&self) -> &'static str {
+        match self.kind {
+            Kind::Median(_) => "---:",
+            Kind::Text | Kind::Count => "---",
+        }
+    }
+
+    /// The cell for the rows of one variant.
+    pub fn cell(&self, rows: &[&JsonRow]) -> String {
+        match self.kind {
+            Kind::Median(_) => {
+                median(rows, self.key).map_or_else(String::new, |value| shown(self.key, value))
+            }
+            Kind::Text => rows
+                .first()
+                .map_or("", |row| text(row, self.key))
+                .to_owned(),
+            Kind::Count => {
+                let yes = |row: &&&JsonRow| match row.get(self.key) {
+                    Some(Value::Bool(yes)) => *yes,
+                    other => other.and_then(Value::as_f64) == Some(1.0),
+                };
+                match (rows.iter().filter(yes).count(), rows.len()) {
+                    (1, 1) => "yes".to_owned(),
+                    (0, 1) => "no".to_owned(),
+                    (count, all) => format!("{count} of {all}"),
+                }
+            }
+        }
+    }
+
+    /// How many times better ours is, where both have the figure.
+    pub fn ratio(&self, ours: &[&JsonRow], theirs: &[&JsonRow]) -> Option<String> {
+        let Kind::Median(better) = self.kind else {
+            return None;
+        };
+        times_better(better, median(ours, self.key)?, median(theirs, self.key)?).map(ratio)
+    }
+}
+
+/// How many times better ours is; None where that cannot be said.
+pub fn times_better(better: Better, ours: f64, theirs: f64) -> Option<f64> {
+    let (above, below) = match better {
+        Better::Lower => (theirs, ours),
+        Better::Higher => (ours, theirs),
+        Better::Neither => return None,
+    };
+    (below > 0.0).then(|| above / below)
+}
+
+fn lower(title: &'static str, key: &'static str) -> Column {
+    let kind = Kind::Median(Better::Lower);
+    Column { title, key, kind }
+}
+
+fn higher(title: &'static str, key: &'static str) -> Column {
+    let kind = Kind::Median(Better::Higher);
+    Column { title, key, kind }
+}
+
+fn about(title: &'static str, key: &'static str) -> Column {
+    let kind = Kind::Median(Better::Neither);
+    Column { title, key, kind }
+}
+
+fn words(title: &'static str, key: &'static str) -> Column {
+    let kind = Kind::Text;
+    Column { title, key, kind }
+}
+
+fn count(title: &'static str, key: &'static str) -> Column {
+    let kind = Kind::Count;
+    Column { title, key, kind }
+}
+
+/// What the table of a benchmark shows.
+pub fn of(benchmark: &str) -> Result<Layout> {
+    let columns = match benchmark {
+        "priority" => priority(),
+        "overhead" => vec![
+            higher("reads/s", "read_tps"),
+            about("queries that waited", "waits"),
+        ],
+        "load-curve" => load_curve(),
+        "replay" => vec![
+            higher("WAL replayed", "mb_per_s"),
+            higher("records/s", "records_per_s"),
+            lower("time", "seconds"),
+            lower("startup's CPU", "startup_cpu_s"),
+            about("WAL", "wal_mb"),
+            about("data", "data_mb"),
+        ],
+        "decode" => vec![
+            lower("CPU", "cpu_s"),
+            lower("time", "seconds"),
+            higher("rows/s", "rows_per_s"),
+            about("WAL", "wal_mb"),
+        ],
+        "relay-fanout" => fanout(),
+        "relay-mixed" => mixed(),
+        "relay-catchup" => catchup(),
+        "commit-levels" => vec![
+            lower("remote_write", "remote_write_ms"),
+            lower("on", "on_ms"),
+            lower("remote_apply", "remote_apply_ms"),
+        ],
+        "lag-sampling" => vec![
+            about("CPU of the sampled sessions", "sampling_cpu_percent"),
+            about("CPU of the primary", "primary_cpu_percent"),
+            about("CPU of the program that samples", "monitor_cpu_percent"),
+            about("primary TPS", "primary_tps"),
+        ],
+        "wal-player" => vec![
+            about("rate", "mb_per_s"),
+            about("off the set rate", "error_pct"),
+            about("WAL", "wal_mb"),
+        ],
+        "doctor-matrix" => vec![
+            words("cause injected", "expected"),
+            words("cause found", "found"),
+            count("right", "right"),
+            words("figure", "figure"),
+            about("quoted", "quoted"),
+            about("measured", "measured"),
+        ],
+        _ => return Err(MeasurementsError::Unknown(benchmark.to_owned())),
+    };
+    let (ours, theirs) = match benchmark {
+        "overhead" => ("throttle-on", "throttle-off"),
+        _ => (LOCKSTEP, STOCK),
+    };
+    Ok(Layout {
+        columns,
+        in_steps: benchmark == "load-curve",
+        ours,
+        theirs,
+    })
+}
+
+fn priority() -> Vec<Column> {
+    vec![
+        lower("lag median", "lag_p50_ms"),
+        lower("p99", "lag_p99_ms"),
+        lower("longest", "lag_max_ms"),
+        lower("at the end", "lag_end_ms"),
+        about("slope", "lag_slope_ms_per_s"),
+        higher("primary TPS", "primary_tps"),
+        higher("reads/s", "read_tps"),
+    ]
+}
+
+fn load_curve() -> Vec<Column> {
+    vec![
+        about("offered", "offered_mb_per_s"),
+        higher("replayed", "replayed_mb_per_s"),
+        lower("lag median", "lag_p50_ms"),
+        lower("p99", "lag_p99_ms"),
+        about("slope", "lag_slope_ms_per_s"),
+        count("bounded", "lag_bounded"),
+        higher("reads/s", "read_tps"),
+    ]
+}
+
+fn fanout() -> Vec<Column> {
+    vec![
+        higher("primary TPS", "primary_tps"),
+        lower("lag median", "lag_p50_ms"),
+        lower("p99", "lag_p99_ms"),
+        lower("walsenders' CPU", "walsender_cpu_s"),
+        about("relay's CPU", "relay_cpu_s"),
+        lower("read by walsenders", "primary_read_mb"),
+        about("relay's memory", "relay_rss_mb"),
+        about("measured for", "seconds"),
+    ]
+}
+
+fn mixed() -> Vec<Column> {
+    vec![
+        higher("rows/s at each", "rows_per_s"),
+        lower("lag median", "lag_p50_ms"),
+        lower("p99", "lag_p99_ms"),
+        higher("primary TPS", "primary_tps"),
+        lower("walsenders' CPU", "walsender_cpu_s"),
+        lower("read by walsenders", "primary_read_mb"),
+        about("relay's CPU", "relay_cpu_s"),
+        about("relay's memory", "relay_rss_mb"),
+        about("until all had all", "seconds"),
+    ]
+}
+
+fn catchup() -> Vec<Column> {
+    vec![
+        lower("time to catch up", "seconds"),
+        higher("rows/s", "rows_per_s"),
+        lower("walsender's CPU", "walsender_cpu_s"),
+        about("apply worker's CPU", "apply_cpu_s"),
+        about("relay's memory", "relay_rss_mb"),
+        about("writing the backlog took", "backlog_seconds"),
+    ]
+}

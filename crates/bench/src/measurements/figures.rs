@@ -1,0 +1,94 @@
+//! Figures as people read them, in the unit that ends their key.
+
+/// What a ratio shows where there is none.
+pub const NONE: &str = "–";
+
+/// A figure with the unit that its key ends with. Rates, counts and keys without a unit get
+/// none: a heading or the sentence around the figure names it.
+pub fn shown(key: &str, value: f64) -> String {
+    // Minus zero is zero.
+    let value = if value.abs() < 0.005 { 0.0 } else { value };
+    let ends = |ends: &[&str]| ends.iter().any(|end| key.ends_with(end));
+    if ends(&["_ms_per_s"]) {
+        format!("{} ms/s", signed(value))
+    } else if ends(&["mb_per_s"]) {
+        format!("{} MB/s", three_digits(value))
+    } else if ends(&["_percent", "_pct"]) {
+        format!("{value:.2} %")
+    } else if ends(&["_ms"]) {
+        milliseconds(value)
+    } else if ends(&["_mb", "_mb_start", "_mb_end"]) {
+        format!("{} MB", three_digits(value))
+    } else if ends(&["seconds", "_s"]) && !ends(&["_per_s"]) {
+        seconds(value)
+    } else if value.fract() == 0.0 {
+        thousands(value)
+    } else {
+        three_digits(value)
+    }
+}
+
+fn milliseconds(value: f64) -> String {
+    match value {
+        v if v < 9.95 => format!("{v:.1} ms"),
+        v if v < 999.5 => format!("{v:.0} ms"),
+        v => format!("{:.1} s", v / 1000.0),
+    }
+}
+
+fn seconds(value: f64) -> String {
+    match value {
+        v if v < 9.995 => format!("{v:.2} s"),
+        v if v < 99.95 => format!("{v:.1} s"),
+        v => format!("{} s", thousands(v)),
+    }
+}
+
+fn signed(value: f64) -> String {
+    match value.abs() < 0.05 {
+        true => "0.0".to_owned(),
+        false => format!("{value:+.1}"),
+    }
+}
+
+/// Three digits at least, and thousands separated.
+fn three_digits(value: f64) -> String {
+    match value.abs() {
+        v if v >= 99.95 => thousands(value),
+        v if v >= 9.995 => format!("{value:.1}"),
+        v if v >= 0.9995 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+fn thousands(value: f64) -> String {
+    let digits = format!("{:.0}", value.abs());
+    let mut text = String::new();
+    if value < 0.0 {
+        text.push('-');
+    }
+    for (index, digit) in digits.chars().enumerate() {
+        if index > 0 && (digits.len() - index) % 3 == 0 {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// How many times better ours is.
+pub fn ratio(value: f64) -> String {
+    match value {
+        v if v < 9.995 => format!("{v:.2}"),
+        v if v < 99.95 => format!("{v:.1}"),
+        v => thousands(v),
+    }
+}
+
+/// A part of a whole, in percent.
+pub fn percentage(part: f64, whole: f64) -> String {
+    match whole > 0.0 {
+        true => format!("{:.0} %", 100.0 * part / whole),
+        false => NONE.to_owned(),
+    }
+}

@@ -1,0 +1,56 @@
+//! What of a group's log may be removed, and how room is made in a spool that is full.
+//!
+//! A segment goes once everything in it is confirmed by every slot that reads the group, as
+//! far as the book's file says: after a crash a slot is where the file says. Without slots
+//! what is durable is not needed any more.
+
+use tracing::error;
+
+use crate::config::OnSpoolLimit;
+use crate::error::{RelayError, Result};
+use crate::log::{Log, Storage};
+use crate::slots::SlotBook;
+
+/// Removes segments of a group's log that no slot needs any more; bytes removed.
+pub fn retain<L: Storage, B: Storage>(
+    group: &str,
+    log: &Log<L>,
+    slots: &SlotBook<B>,
+) -> Result<u64> {
+    let durable = log.durable();
+    let needed = slots.saved(group).unwrap_or(durable).min(durable);
+    log.retain(needed).map_err(|source| RelayError::Log {
+        group: group.to_owned(),
+        source,
+    })
+}
+
+/// Tries to make room in a spool that is full; true if some was made. Drops the slowest slot
+/// where the operator has chosen that.
+pub fn make_room<L: Storage, B: Storage>(
+    group: &str,
+    log: &Log<L>,
+    slots: &SlotBook<B>,
+    on_limit: OnSpoolLimit,
+) -> Result<bool> {
+    slots.save_if_moved()?;
+    if retain(group, log, slots)? > 0 {
+        return Ok(true);
+    }
+    if on_limit != OnSpoolLimit::DropSlowest {
+        return Ok(false);
+    }
+    let Some(slot) = slots.slowest(group) else {
+        return Ok(false);
+    };
+    error!(
+        group,
+        slot = slot.name,
+        confirmed = %slot.confirmed(),
+        "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
+    );
+    slots.remove(&slot.name)?;
+    // Its session is told before anything else can fail.
+    slot.end();
+    Ok(retain(group, log, slots)? > 0)
+}
