@@ -3,6 +3,9 @@
 
 use std::collections::BTreeSet;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::Duration;
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -196,31 +199,31 @@ fn a_session_that_ends_early_is_reported() {
         statements: 20_000,
     };
     let workload = RandomWorkload::new(1, size);
-    let error = std::thread::scope(|scope| {
+    let over = AtomicBool::new(false);
+    let ended = thread::scope(|scope| {
         scope.spawn(|| {
             let mut client = primary.connect(SUPERUSER, "test").unwrap();
-            let mut ended = false;
-            // A session shows itself by what set-up does not do.
-            while !ended {
+            // A session shows itself by what set-up does not do. Then every other one ends as
+            // well, also one that comes later: it would go on for long.
+            let mut which = "query LIKE 'UPDATE heap%'";
+            while !over.load(Ordering::SeqCst) {
                 let rows = client
-                    .query(
+                    .query(&format!(
                         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity \
-                         WHERE application_name = 'psql' AND query LIKE 'UPDATE heap%'",
-                    )
+                         WHERE application_name = 'psql' AND {which}"
+                    ))
                     .unwrap();
-                ended = !rows.is_empty();
+                if !rows.is_empty() {
+                    which = "true";
+                }
+                thread::sleep(Duration::from_millis(5));
             }
-            // The other one would go on for long.
-            while !client
-                .query(
-                    "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'psql'",
-                )
-                .unwrap()
-                .is_empty()
-            {}
         });
-        random::run(&lab, &primary, &workload).unwrap_err()
+        let ended = random::run(&lab, &primary, &workload);
+        over.store(true, Ordering::SeqCst);
+        ended
     });
+    let error = ended.unwrap_err();
     let line = error.to_string();
     assert!(
         line.contains("of 20") && line.contains("statements"),
