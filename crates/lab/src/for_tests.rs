@@ -71,7 +71,7 @@ impl TestLab {
         }
     }
 
-    /// Where so much disk space is free.
+    /// Refuses to start a lab where less disk space is free.
     pub fn space_mb(self, space_mb: u64) -> Self {
         Self { space_mb, ..self }
     }

@@ -61,7 +61,7 @@ pub struct TopArgs {
     /// Writes: a small logical message on the primary with each sample. Nothing is made that stays.
     #[arg(long)]
     heartbeat: bool,
-    /// End after so many samples, with the exit codes of doctor: 0 if nothing lags, 6 if something
+    /// End after N samples, with the exit codes of doctor: 0 if nothing lags, 6 if something
     /// does
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,

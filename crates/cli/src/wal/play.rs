@@ -48,10 +48,10 @@ pub struct PlayArgs {
     /// Megabytes (10^6 bytes) a second [default: as fast as standbys take it]
     #[arg(long, value_name = "MB_PER_S", value_parser = positive, conflicts_with = "speed")]
     pub rate: Option<f64>,
-    /// So many times as fast as it was written
+    /// Play FACTOR times as fast as it was written
     #[arg(long, value_name = "FACTOR", value_parser = positive)]
     pub speed: Option<f64>,
-    /// Begin when so many standbys stream
+    /// Begin when N standbys stream
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=64))]
     pub standbys: u32,
     /// Go on after all standbys have replayed everything, until Ctrl-C

@@ -74,7 +74,7 @@ impl Scene {
         row.split('|').nth(5).unwrap_or_default().to_owned()
     }
 
-    /// About so many megabytes, a transaction each.
+    /// Writes about this many megabytes, one in each transaction.
     fn write(&self, from: u32, megabytes: u32) {
         for transaction in from..from + megabytes {
             self.primary

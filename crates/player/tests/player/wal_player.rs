@@ -74,7 +74,7 @@ fn primary(lab: &Lab) -> Server {
     primary
 }
 
-/// Runs pgbench until it has written so much WAL.
+/// Runs pgbench until it has written `megabytes` of WAL.
 fn write_wal(lab: &Lab, primary: &Server, megabytes: u64) {
     let from = u64::from(primary.flush_lsn().unwrap());
     let mut load = lab

@@ -42,7 +42,7 @@ pub(super) struct Plan {
     pub after: State,
     /// Descriptions of tables and types among the frames.
     pub schema: Vec<(SchemaKey, Range<usize>)>,
-    /// So many of them belong to whole units, the others to the unit that is open.
+    /// The first `settled` of them belong to whole units, the others to the unit that is open.
     pub settled: usize,
 }
 

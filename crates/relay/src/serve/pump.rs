@@ -76,7 +76,7 @@ impl Buffer {
         self.start = (self.start + length).min(self.looked);
     }
 
-    /// So many more bytes may go on.
+    /// Lets `length` more bytes go on.
     fn look(&mut self, length: usize) {
         self.looked = (self.looked + length).min(self.end);
     }
@@ -222,8 +222,8 @@ impl Pump {
     /// Moves bytes until the caller must know something. May be dropped and asked again.
     pub async fn next(&mut self, ends: &mut Ends) -> Event {
         poll_fn(|cx| {
-            // The runtime lets a task do only so much at a time: whoever comes first must
-            // not always be the same.
+            // The runtime limits what a task does at a time, so the direction that comes first
+            // must not always be the same.
             self.down_before_up = !self.down_before_up;
             for down in [self.down_before_up, !self.down_before_up] {
                 let step = match down {

@@ -25,7 +25,7 @@ const CLOSE: f64 = 0.6;
 /// The same, where a record may come between two looks.
 const RECORDS: f64 = 0.999;
 
-/// The walsender sends at most so many bytes at once, and a window may have one message more.
+/// Most bytes that a walsender sends at once: a window may have one message more.
 const MESSAGE: f64 = 131_072.0;
 
 /// What is made of the answers.
