@@ -198,6 +198,9 @@ impl Adoption {
 pub enum Drop {
     /// It is in use by this process: look again, or say so.
     InUse(u32),
+    /// The primary may still have it too, and would keep WAL for it without end: look again
+    /// until the adoption has settled, or say so.
+    Adopting,
     /// The relay's slot is removed.
     Remove,
     /// It goes, and so does its copy on the primary, which it was about to go back to.
@@ -205,13 +208,14 @@ pub enum Drop {
 }
 
 /// What becomes of a slot that is to be dropped.
-pub fn drop_slot(active: Option<Active>, route: &Route) -> Drop {
+pub fn drop_slot(active: Option<Active>, route: &Route, adopting: bool) -> Drop {
     let copied = |route: &Route| {
         let next = route.next.as_ref();
         next.is_some_and(|next| next.group == PRIMARY)
     };
     match active {
         Some(active) => Drop::InUse(active.pid),
+        None if adopting => Drop::Adopting,
         None if copied(route) => Drop::RemoveAndPass,
         None => Drop::Remove,
     }

@@ -450,11 +450,23 @@ impl Source for Relay {
             )
         };
         let slot = self.slots().get(name).ok_or_else(missing)?;
-        if let Drop::InUse(pid) = adoption::drop_slot(slot.active(), &slot.route()) {
-            return Err((
-                "55006",
-                format!("replication slot \"{name}\" is active for PID {pid}"),
-            ));
+        match adoption::drop_slot(slot.active(), &slot.route(), slot.is_adopting()) {
+            Drop::InUse(pid) => {
+                return Err((
+                    "55006",
+                    format!("replication slot \"{name}\" is active for PID {pid}"),
+                ));
+            }
+            Drop::Adopting => {
+                return Err((
+                    "55006",
+                    format!(
+                        "replication slot \"{name}\" is being taken over from the primary, which \
+                         still has it; try again once the primary answers the relay"
+                    ),
+                ));
+            }
+            Drop::Remove | Drop::RemoveAndPass => {}
         }
         match self.slots().remove(name) {
             Ok(true) => {
@@ -518,8 +530,10 @@ pub(crate) fn drop_at_primary(upstream: &mut Connection, slot: &str) -> Event {
 /// it ended the session meanwhile.
 fn may_have_been_done(error: &ClientError) -> bool {
     match error {
-        ClientError::Lost(_) | ClientError::TimedOut { .. } | ClientError::Protocol(_) => true,
-        ClientError::Refused(refusal) => refusal.sqlstate.starts_with("57P"),
+        ClientError::Lost(_)
+        | ClientError::Ended(_)
+        | ClientError::TimedOut { .. }
+        | ClientError::Protocol(_) => true,
         _ => false,
     }
 }

@@ -46,6 +46,10 @@ use crate::stream_options::{self, StreamOptions};
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
+/// How long a command waits for the primary to drop its copy of a slot: the relay asks it
+/// each second.
+const LONGEST_SETTLING: Duration = Duration::from_secs(5);
+
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
@@ -235,13 +239,16 @@ impl Sessions {
         let Some(slot) = relay.slots().get(name) else {
             return Decision::Pass;
         };
-        let until = tokio::time::Instant::now() + LONGEST_WAIT;
+        let began = tokio::time::Instant::now();
         let decision = loop {
-            match adoption::drop_slot(slot.active(), &slot.route()) {
-                Drop::InUse(pid) if !wait || tokio::time::Instant::now() >= until => {
+            match adoption::drop_slot(slot.active(), &slot.route(), slot.is_adopting()) {
+                Drop::InUse(pid) if !wait || began.elapsed() >= LONGEST_WAIT => {
                     return error(in_use(name, pid));
                 }
-                Drop::InUse(_) => tokio::time::sleep(LOOK_EVERY).await,
+                Drop::Adopting if began.elapsed() >= LONGEST_SETTLING => {
+                    return error(adopting(name));
+                }
+                Drop::InUse(_) | Drop::Adopting => tokio::time::sleep(LOOK_EVERY).await,
                 decision => break decision,
             }
         };
@@ -256,6 +263,17 @@ impl Sessions {
             Err(failed) => error(Report::error("58030", failed.to_string())),
         }
     }
+}
+
+/// Why a slot cannot be dropped yet that the relay is taking over.
+fn adopting(slot: &str) -> Report {
+    Report::error(
+        "55006",
+        format!(
+            "replication slot \"{slot}\" is being taken over from the primary, which still has it"
+        ),
+    )
+    .hint("Try again once the primary answers the relay.")
 }
 
 fn in_use(slot: &str, pid: u32) -> Report {

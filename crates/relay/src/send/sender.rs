@@ -19,7 +19,7 @@
 //! | `Waiting` | nothing to read | the log, the group, the slot, the relay, the client or time: `Pausing` or `Reading` | waits |
 //! | `Pausing` | many sessions share the group and this one has just sent | time: `Reading` | waits |
 //! | `Switching` | the slot goes on in another group from here on | `Opening` | takes that group |
-//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before, or does not answer: `Ending` | writes keepalives that ask for an answer, and waits |
+//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before, or does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
 //! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy as well; the session goes on |
 //! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
 //!
@@ -109,6 +109,9 @@ pub enum Action {
     Wait(Duration),
     /// Let more gather: [`Event::Done`]. To be given up if [`Sender::is_over`].
     Pause(Duration),
+    /// Hear the client for this long, or until [`Sender::is_urgent`], slot or relay have changed:
+    /// [`Event::Done`].
+    Hear(Duration),
     /// Take the next group: [`Event::Done`].
     NextGroup,
     /// End the copy as a walsender does. The last action.
@@ -176,21 +179,20 @@ pub struct Confirmation {
 enum State {
     Opening,
     Reading,
-    Writing { within: bool },
-    Telling { end: Lsn, reply: bool },
+    Writing {
+        within: bool,
+    },
+    Telling {
+        end: Lsn,
+        reply: bool,
+    },
     Waiting,
     Pausing(Instant),
     Switching,
-    Leaving(Leaving),
+    /// No keepalive is due before this.
+    Leaving(Instant),
     Finishing,
     Ending(Option<Report>),
-}
-
-/// Again and again until the client has confirmed everything.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Leaving {
-    Ask,
-    Wait,
 }
 
 /// Decides for one session. See the module.
@@ -257,10 +259,14 @@ impl Sender {
         matches!(self.state, State::Ending(_))
     }
 
-    /// Whether a wait is to be given up.
+    /// Whether a wait is to be given up. A client that leaves is told each second, and no
+    /// sooner because it asks: it could ask again in each answer.
     pub fn is_urgent(&self) -> bool {
-        let confirmed = matches!(self.state, State::Leaving(_)) && self.confirmed >= self.at;
-        self.asked || self.done || confirmed || self.is_over()
+        let urgent = match self.state {
+            State::Leaving(_) => self.confirmed >= self.at,
+            _ => self.asked,
+        };
+        urgent || self.done || self.is_over()
     }
 
     /// Whether the client is still to be heard: what it sends after its end of the copy is
@@ -301,8 +307,8 @@ impl Sender {
                 {
                     State::Ending(Some(self.left()))
                 }
-                State::Leaving(Leaving::Ask) => self.tell(self.at, true),
-                State::Leaving(Leaving::Wait) => return Action::Wait(COVER_EVERY),
+                State::Leaving(due) if now < *due => return Action::Hear(*due - now),
+                State::Leaving(_) => self.tell(self.at, true),
                 State::Finishing => return Action::Finish,
                 State::Ending(report) => {
                     return Action::End {
@@ -364,7 +370,7 @@ impl Sender {
                     self.asked_at = Some(now);
                 }
                 match self.at.is_valid() {
-                    true => State::Leaving(Leaving::Wait),
+                    true => State::Leaving(now + COVER_EVERY),
                     false => State::Waiting,
                 }
             }
@@ -374,7 +380,6 @@ impl Sender {
                 State::Pausing(self.sent_at + PACE.saturating_mul(others).min(LONGEST_PACE))
             }
             (State::Switching, _) => State::Opening,
-            (State::Leaving(_), _) => State::Leaving(Leaving::Ask),
             (State::Pausing(_), _) => State::Reading,
             (state, _) => state.clone(),
         }
@@ -397,7 +402,7 @@ impl Sender {
                 }
                 Some(Onward::Primary(at)) => {
                     self.at = at;
-                    State::Leaving(Leaving::Ask)
+                    State::Leaving(now)
                 }
                 None => State::Opening,
             },
@@ -409,17 +414,17 @@ impl Sender {
     /// Tells the client how far the stream is, if it asked, if that has moved for a while,
     /// or if nothing was heard of it.
     fn keepalive(&mut self, covered: Lsn, now: Instant) -> State {
-        let asked = std::mem::take(&mut self.asked);
         let moved =
             covered > self.told && now.saturating_duration_since(self.told_at) >= COVER_EVERY;
         let ask = self.asked_at.is_none() && self.silence(now) >= ASK_AFTER;
-        match asked || moved || ask {
+        match self.asked || moved || ask {
             true => self.tell(covered, ask),
             false => State::Waiting,
         }
     }
 
     fn tell(&mut self, end: Lsn, reply: bool) -> State {
+        self.asked = false;
         self.offer(end);
         self.midway = true;
         State::Telling { end, reply }

@@ -155,6 +155,7 @@ impl Task {
                     self.client.during(pause, Sender::is_over).await?;
                     Event::Done
                 }
+                Action::Hear(time) => self.hear(time).await?,
                 Action::NextGroup => self.next_group(),
                 Action::Finish => {
                     finish(&mut self.writer).await?;
@@ -273,6 +274,20 @@ impl Task {
         Ok(Event::Woken {
             sessions: self.group.readers(),
         })
+    }
+
+    /// Hears the client, whatever becomes of log and group.
+    async fn hear(&mut self, time: Duration) -> io::Result<Event> {
+        let (stop, ended) = (&mut self.stop, &mut self.ended);
+        let work = async {
+            tokio::select! {
+                _ = ended.changed() => {}
+                _ = stop.changed() => {}
+                () = tokio::time::sleep(time) => {}
+            }
+        };
+        self.client.during(work, Sender::is_urgent).await?;
+        Ok(Event::Done)
     }
 
     async fn end(&mut self, why: Option<Report>, say: bool) -> io::Result<()> {

@@ -409,7 +409,7 @@ impl Relay {
         }
         assert!(self.log.durable() <= self.log.received());
         let slots = self.book.all();
-        if let Some(needed) = slots.iter().map(|slot| slot.confirmed()).min() {
+        if let Some(needed) = slots.iter().map(|slot| slot.saved()).min() {
             let oldest = self.log.oldest();
             assert!(oldest <= needed, "{oldest} is the oldest, not {needed}");
         }

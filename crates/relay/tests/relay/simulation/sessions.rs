@@ -159,7 +159,7 @@ impl Relay {
         }
     }
 
-    /// `DROP_REPLICATION_SLOT`. False if it is in use, or could not be removed.
+    /// `DROP_REPLICATION_SLOT`. False if it is in use or being adopted, or could not be removed.
     pub fn drop_slot(&mut self, number: usize, primary: &mut Primary) -> bool {
         let slot = name(number);
         let Some(kept) = self.book.get(&slot) else {
@@ -167,14 +167,14 @@ impl Relay {
             self.dropped.insert(slot);
             return true;
         };
-        if adoption::drop_slot(kept.active(), &kept.route()) != Drop::Remove {
+        if adoption::drop_slot(kept.active(), &kept.route(), kept.is_adopting()) != Drop::Remove {
             return false;
         }
         match self.book.remove(&slot) {
             Ok(_) => {
                 kept.end();
-                // Its adoption was not finished: an operator has to drop that as well.
-                primary.slots.remove(&slot);
+                let left = primary.slots.contains_key(&slot);
+                assert!(!left, "{slot} is dropped, and the primary keeps WAL for it");
                 self.counts.dropped += 1;
                 self.dropped.insert(slot);
                 true
@@ -247,7 +247,9 @@ impl Relay {
                 let sessions = self.sessions.iter().flatten().count();
                 return Some(send::Event::Woken { sessions });
             }
-            send::Action::NextGroup => panic!("there is one group"),
+            send::Action::NextGroup | send::Action::Hear(_) => {
+                panic!("a slot stays in the one group")
+            }
             send::Action::Finish => {
                 assert!(link.is_between_messages(), "the copy ends within a message");
                 assert!(link.done);
