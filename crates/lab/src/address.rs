@@ -10,8 +10,9 @@ use crate::server::PATIENCE;
 /// How long a statement may take: filling a large database takes hours on a slow machine.
 const STATEMENT_PATIENCE: Duration = Duration::from_secs(24 * 3600);
 
-/// Parameters that libpq would otherwise take from the user's environment, which is not meant
-/// for private servers.
+/// Parameters that libpq would otherwise take from its variables in the environment, which are
+/// not meant for private servers. Programs that start servers leave those variables as well,
+/// since not all of them can be overruled.
 const ALONE: &str = "options='' channel_binding=disable target_session_attrs=any";
 
 /// Where a server listens, and as whom to connect: for threads that may have to reconnect.

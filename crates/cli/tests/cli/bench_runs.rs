@@ -24,6 +24,10 @@ fn bench(name: &str, args: &[&str]) -> (Value, Vec<String>) {
         .arg("--results")
         .arg(&results)
         .env("TMPDIR", &temporary)
+        // The user's, for other servers: private ones must not be looked for there.
+        .env("PGHOSTADDR", "127.0.0.1")
+        .env("PGSERVICE", "nowhere")
+        .env("PGTZ", "nowhere")
         .output()
         .unwrap();
     assert!(
