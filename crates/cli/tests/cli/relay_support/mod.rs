@@ -1,5 +1,6 @@
 //! A primary, a relay in front of it, and subscribers, for the tests of the relay.
 
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
 use std::path::{Path, PathBuf};
@@ -235,6 +236,29 @@ pub fn digest(server: &Server, table: &str) -> Option<String> {
         .flatten()
 }
 
+/// Whether rows are missing or only late: rows that one side alone has, and how far both are.
+fn difference(publisher: &Server, subscriber: &Server, table: &str) -> String {
+    let rows = |server: &Server| -> BTreeSet<String> {
+        let sql = format!("SELECT string_agg(t::text, E'\\n') FROM {table} t");
+        let text = server.query_text(&sql).ok().flatten().unwrap_or_default();
+        text.lines().map(str::to_owned).collect()
+    };
+    let (theirs, ours) = (rows(publisher), rows(subscriber));
+    let only = |a: &BTreeSet<String>, b: &BTreeSet<String>| -> Vec<String> {
+        a.difference(b).take(5).cloned().collect()
+    };
+    let sent = "SELECT pg_current_wal_lsn() || ' ' || string_agg(s::text, ' ') \
+                FROM pg_replication_slots s";
+    let applied = "SELECT string_agg(s::text, ' ') FROM pg_stat_subscription s";
+    format!(
+        "only the publisher has {:?}, only the subscriber {:?}\npublisher: {:?}\nsubscriber: {:?}",
+        only(&theirs, &ours),
+        only(&ours, &theirs),
+        publisher.query_text(sent),
+        subscriber.query_text(applied),
+    )
+}
+
 /// Waits until a table is the same on both sides.
 pub fn until_same(publisher: &Server, subscriber: &Server, table: &str) {
     let mut last = (None, None);
@@ -250,7 +274,8 @@ pub fn until_same(publisher: &Server, subscriber: &Server, table: &str) {
         };
         assert!(
             began.elapsed() < PATIENCE,
-            "{table} differs: {last:?}\nthe subscriber's log ends:\n{}",
+            "{table} differs: {last:?}\n{}\nthe subscriber's log ends:\n{}",
+            difference(publisher, subscriber, table),
             tail(subscriber.log())
         );
         std::thread::sleep(Duration::from_millis(100));
