@@ -120,7 +120,10 @@ fn kills_of_each_part_lose_nothing() {
     let mut subscriber = lab.primary("subscriber", None, &logical()).unwrap();
     tables(&lab, &primary, &[&subscriber]);
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    subscribe(&subscriber, "s", &relay);
+    // By default an apply worker that reconnects confirms what its server has not flushed yet,
+    // and a crash of that server then loses it: see docs/relay.md.
+    let options = "synchronous_commit = 'on'";
+    subscribe_with(&subscriber, "s", &relay, options);
     until_same(&primary, &subscriber, "pgbench_accounts");
     for round in 0..2 {
         let load = Load::on(&lab, &primary);
