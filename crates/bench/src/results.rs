@@ -29,13 +29,6 @@ pub struct ResultRow<F> {
     pub commit: String,
 }
 
-impl<F> ResultRow<F> {
-    /// Whether both are of the same case, variant and round.
-    pub fn is_of(&self, other: &Self) -> bool {
-        (&self.case, &self.variant, self.round) == (&other.case, &other.variant, other.round)
-    }
-}
-
 /// One point of a long round.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct SeriesRow {

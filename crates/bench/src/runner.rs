@@ -52,8 +52,6 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
         let later = plan.get(index + 1..).unwrap_or_default();
         for case in benchmark.counts_for(turn) {
             let row = row(&case, turn.variant, turn.round, &figures, &results.commit);
-            // A case that is named twice counts once: as it was measured last.
-            rows.retain(|earlier| !earlier.is_of(&row));
             rows.push(row);
             if B::ORDER == Order::SideBySide || is_complete(benchmark, &case, later) {
                 keep(benchmark, &scene, &case, &rows, &mut results);
