@@ -38,7 +38,7 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
         program: &host.program,
     };
     let mut scene = benchmark.open(site, audience)?;
-    let mut rows: Vec<ResultRow<B::Figures>> = Vec::new();
+    let mut rows = Vec::new();
     let mut entered = None;
     for (index, turn) in plan.iter().enumerate() {
         let case = benchmark.case_name(&turn.case);
@@ -51,8 +51,13 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
         audience.end(&benchmark.line(&figures));
         let later = plan.get(index + 1..).unwrap_or_default();
         for case in benchmark.counts_for(turn) {
-            let row = row(&case, turn.variant, turn.round, &figures, &results.commit);
-            rows.push(row);
+            rows.push(row(
+                &case,
+                turn.variant,
+                turn.round,
+                &figures,
+                &results.commit,
+            ));
             if B::ORDER == Order::SideBySide || is_complete(benchmark, &case, later) {
                 keep(benchmark, &scene, &case, &rows, &mut results);
                 results.save(&path)?;

@@ -529,13 +529,13 @@ pub(crate) fn drop_at_primary(upstream: &mut Connection, slot: &str) -> Event {
 /// Whether the server may have done what it was asked: it has not said that it did not, or
 /// it ended the session meanwhile.
 fn may_have_been_done(error: &ClientError) -> bool {
-    match error {
+    matches!(
+        error,
         ClientError::Lost(_)
-        | ClientError::Ended(_)
-        | ClientError::TimedOut { .. }
-        | ClientError::Protocol(_) => true,
-        _ => false,
-    }
+            | ClientError::Ended(_)
+            | ClientError::TimedOut { .. }
+            | ClientError::Protocol(_)
+    )
 }
 
 fn policy(config: &Config) -> Policy {
