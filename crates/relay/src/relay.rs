@@ -16,7 +16,7 @@ use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
 use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
-use crate::lock::lock;
+use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
@@ -63,7 +63,10 @@ pub struct Relay {
     /// Held while the configuration is read again.
     reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
-    making: tokio::sync::Mutex<()>,
+    /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
+    making_slots: Keyed<String>,
+    /// Held while a group is made, handed out or removed. After that of a slot, never before.
+    making_groups: Keyed<GroupKey>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
     stop: watch::Receiver<bool>,
     /// When the primary was last looked for.
@@ -93,7 +96,8 @@ impl Relay {
         };
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
-            making: tokio::sync::Mutex::new(()),
+            making_slots: Keyed::default(),
+            making_groups: Keyed::default(),
             clients: Mutex::new(BTreeMap::new()),
             stop,
             looked: Mutex::new(None),
@@ -142,9 +146,15 @@ impl Relay {
         self.stop.clone()
     }
 
-    /// Held while a group or a slot is made.
-    pub async fn making(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.making.lock().await
+    /// Held while the slot of this name is taken over or sent elsewhere.
+    pub(crate) async fn making_slot(&self, name: &str) -> Held {
+        self.making_slots.hold(&name.to_owned()).await
+    }
+
+    /// Held while a group with this key is made, or handed out to a slot that does not use it
+    /// yet. To be taken after [`Relay::making_slot`].
+    pub(crate) async fn making_group(&self, key: &GroupKey) -> Held {
+        self.making_groups.hold(key).await
     }
 
     /// Whether groups are made for subscribers that no group serves.
@@ -168,7 +178,7 @@ impl Relay {
     }
 
     /// The group for what a subscriber asks for. A group is not handed out any more once
-    /// it is about to be removed: both happen under [`Relay::making`].
+    /// it is about to be removed: both happen under [`Relay::making_group`].
     pub fn group_for(&self, key: &GroupKey) -> Option<Arc<Group>> {
         let groups = lock(&self.groups);
         let mut fitting = groups.values().filter(|running| running.group.key() == key);
@@ -227,12 +237,9 @@ impl Relay {
         tokio::join!(
             self.every_second(Self::keep_house),
             self.every_second(Self::find_primary),
-            self.every_second(|relay| {
-                let _making = relay.making.blocking_lock();
-                relay.make_configured();
-                relay.finish_adoptions();
-                relay.forget_unused();
-            }),
+            self.every_second(Self::make_configured),
+            self.every_second(Self::finish_adoptions),
+            self.every_second(Self::forget_unused),
         );
     }
 
@@ -269,6 +276,9 @@ impl Relay {
             if !slot.is_adopting() || !self.is_connected() {
                 continue;
             }
+            let Some(_making) = self.making_slots.try_hold(&slot.name) else {
+                continue;
+            };
             if let Err(failed) = self.finish_adoption(&slot) {
                 warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
             }
@@ -323,17 +333,26 @@ impl Relay {
             .into_iter()
             .filter(|group| self.group(&group.name).is_none())
             .collect();
-        let mut tried = lock(&self.tried);
-        if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
-            return;
-        }
-        *tried = Some(Instant::now());
-        for group in missing {
-            let key = key_of(&group);
-            if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now)
-            {
-                warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+        {
+            let mut tried = lock(&self.tried);
+            if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
+                return;
             }
+            *tried = Some(Instant::now());
+        }
+        // All at once: each slot waits for the transactions that are open in its cluster.
+        std::thread::scope(|scope| {
+            for group in &missing {
+                scope.spawn(|| self.make_one_configured(group));
+            }
+        });
+    }
+
+    fn make_one_configured(&self, group: &GroupConfig) {
+        let key = key_of(group);
+        let _making = self.making_groups.hold_in_thread(&key);
+        if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+            warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
         }
     }
 
@@ -354,11 +373,18 @@ impl Relay {
                     .unused_since
                     .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
                 {
-                    unused.push(name.clone());
+                    unused.push((name.clone(), running.group.key().clone()));
                 }
             }
         }
-        for name in unused {
+        for (name, key) in unused {
+            let Some(_making) = self.making_groups.try_hold(&key) else {
+                continue;
+            };
+            if self.slots().saved(&name).is_some() {
+                // Somebody has begun to use it.
+                continue;
+            }
             let Some(running) = lock(&self.groups).remove(&name) else {
                 continue;
             };

@@ -70,6 +70,8 @@ pub struct Slot {
     pub database: String,
     /// The primary may still have a slot of this name that was adopted.
     adopting: AtomicBool,
+    /// It was asked for two-phase commit, and is the primary's as soon as it has caught up.
+    two_phase: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -93,6 +95,8 @@ struct Kept {
     group: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     adopting: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    two_phase: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +111,7 @@ impl Slot {
             name: name.to_owned(),
             database: database.to_owned(),
             adopting: AtomicBool::new(false),
+            two_phase: AtomicBool::new(false),
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -130,6 +135,11 @@ impl Slot {
     /// Whether the primary may still have the slot that it was.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
+    }
+
+    /// Whether two-phase commit was asked for, in this session or an earlier one.
+    pub fn is_two_phase(&self) -> bool {
+        self.two_phase.load(Ordering::Acquire)
     }
 
     /// The position that the subscriber has confirmed.
@@ -232,6 +242,7 @@ impl Slot {
             database: self.database.clone(),
             group: route.group,
             adopting: self.is_adopting(),
+            two_phase: self.is_two_phase(),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -301,6 +312,7 @@ impl<S: Storage> SlotBook<S> {
             .map(|(kept, route, confirmed)| {
                 let slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
                 slot.adopting.store(kept.adopting, Ordering::Release);
+                slot.two_phase.store(kept.two_phase, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
             .collect();
@@ -376,6 +388,16 @@ impl<S: Storage> SlotBook<S> {
             return Err(error);
         }
         Ok(true)
+    }
+
+    /// Notes whether two-phase commit is asked for, durably.
+    pub fn note_two_phase(&self, slot: &Slot, two_phase: bool) -> Result<()> {
+        let old = slot.two_phase.swap(two_phase, Ordering::AcqRel);
+        if old == two_phase {
+            return Ok(());
+        }
+        self.save()
+            .inspect_err(|_| slot.two_phase.store(old, Ordering::Release))
     }
 
     /// Sends a slot another way, durably.
@@ -541,6 +563,7 @@ mod tests {
         };
         first.reroute(&a, altered.clone()).unwrap();
         first.adopted(&a).unwrap();
+        first.note_two_phase(&a, true).unwrap();
         a.confirm(7.into());
         a.confirm(6.into());
         assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
@@ -548,8 +571,11 @@ mod tests {
         // Nothing was saved since: the file still says 5.
         let crashed = book(folder.path());
         assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
-        assert!(!crashed.get("a").unwrap().is_adopting());
-        assert!(crashed.get("b").unwrap().is_adopting());
+        let flags = |name: &str| {
+            let slot = crashed.get(name).unwrap();
+            (slot.is_adopting(), slot.is_two_phase())
+        };
+        assert_eq!((flags("a"), flags("b")), ((false, true), (true, false)));
         assert_eq!(crashed.saved("g"), Some(5.into()));
 
         first.save_if_moved().unwrap();

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, logical, publisher, until, until_answer, until_received, until_same,
+};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
 
@@ -220,7 +222,8 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
     drop((subscriber, relay, primary));
 }
 
-/// What one stream cannot serve goes back to the primary, and nothing is lost on the way.
+/// What one stream cannot serve goes back to the primary, and nothing is lost on the way. It is
+/// no error for the subscription, which would be disabled.
 #[test]
 fn a_slot_goes_back_to_the_primary() {
     let lab = TestLab::with_extension().start().unwrap();
@@ -244,7 +247,7 @@ fn a_slot_goes_back_to_the_primary() {
     });
     subscriber
         .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa WITH (disable_on_error = true)",
             relay.conninfo()
         ))
         .unwrap();
@@ -257,6 +260,8 @@ fn a_slot_goes_back_to_the_primary() {
     primary
         .execute("INSERT INTO a SELECT generate_series(2, 1000)")
         .unwrap();
+    // So that its copy on the primary is ahead of the slot.
+    until_received(&primary);
     subscriber
         .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
         .unwrap();
@@ -268,6 +273,11 @@ fn a_slot_goes_back_to_the_primary() {
         .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
         .unwrap();
     until_same(&primary, &subscriber, "a");
+    let log = std::fs::read_to_string(subscriber.log()).unwrap();
+    assert!(log.contains("data stream from publisher has ended"));
+    assert!(!log.contains("unexpected result"), "{log}");
+    let enabled = "SELECT subenabled::text FROM pg_subscription";
+    until_answer(&subscriber, enabled, "true");
     until("the relay has forgotten it", || {
         relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
     });

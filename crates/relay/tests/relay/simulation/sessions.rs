@@ -247,10 +247,11 @@ impl Relay {
                 let sessions = self.sessions.iter().flatten().count();
                 return Some(send::Event::Woken { sessions });
             }
-            send::Action::NextGroup | send::Action::Hear(_) => {
+            send::Action::NextGroup | send::Action::Hear(_) | send::Action::EndCopy => {
                 panic!("a slot stays in the one group")
             }
-            send::Action::Finish => {
+            send::Action::Finish { ended } => {
+                assert!(!ended);
                 assert!(link.is_between_messages(), "the copy ends within a message");
                 assert!(link.done);
                 self.counts.finished += 1;

@@ -1,0 +1,166 @@
+//! `lockstep relay` and two-phase commit: a slot with it is the primary's, and no prepared
+//! transaction is lost or comes twice on the way there.
+
+use crate::relay_support::{
+    Relay, allow_plugin, logical, until, until_answer, until_received, until_same,
+};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+/// A server that publishes or subscribes prepared transactions.
+fn server(lab: &Lab, name: &str) -> Server {
+    let mut settings = logical();
+    settings.insert("max_prepared_transactions".to_owned(), "10".to_owned());
+    let mut server = lab.primary(name, None, &settings).unwrap();
+    allow_plugin(&mut server);
+    server
+        .execute("CREATE TABLE t (id int PRIMARY KEY)")
+        .unwrap();
+    server
+}
+
+/// Publisher and subscriber of table t, in this order.
+fn servers(lab: &Lab) -> (Server, Server) {
+    let primary = server(lab, "primary");
+    primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
+    (primary, server(lab, "subscriber"))
+}
+
+/// Creates subscription s.
+fn subscribe(subscriber: &Server, conninfo: &str, options: &str) {
+    let sql =
+        format!("CREATE SUBSCRIPTION s CONNECTION '{conninfo}' PUBLICATION p WITH ({options})");
+    subscriber.execute(&sql).unwrap();
+}
+
+fn until_two_phase(subscriber: &Server) {
+    let state = "SELECT subtwophasestate::text FROM pg_subscription";
+    until_answer(subscriber, state, "e");
+}
+
+/// Prepares the insertion of a row.
+fn prepare(primary: &Server, gid: &str, id: u32) {
+    let sql = format!("BEGIN; INSERT INTO t VALUES ({id}); PREPARE TRANSACTION '{gid}'");
+    primary.execute(&sql).unwrap();
+}
+
+fn until_prepared(subscriber: &Server, transactions: u32) {
+    let count = "SELECT count(*)::text FROM pg_prepared_xacts";
+    until_answer(subscriber, count, &transactions.to_string());
+}
+
+fn until_passed_through(lab: &Lab, primary: &Server, relay: &Relay) {
+    let two_phase = "SELECT (two_phase AND active)::text FROM pg_replication_slots \
+                     WHERE slot_name = 's'";
+    until_answer(primary, two_phase, "true");
+    until("the relay has no slot", || {
+        relay.console(lab, "SHOW SLOTS").is_empty().then_some(())
+    });
+}
+
+#[test]
+fn two_phase_commit_outlives_a_pause_of_the_subscription() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = servers(&lab);
+    primary.execute("INSERT INTO t VALUES (1)").unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe(&subscriber, &relay.conninfo(), "two_phase = on");
+    until_two_phase(&subscriber);
+    prepare(&primary, "first", 2);
+    until_prepared(&subscriber, 1);
+    // The option was sent once: from here on the slot alone knows.
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    prepare(&primary, "second", 3);
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until_prepared(&subscriber, 2);
+    primary.execute("COMMIT PREPARED 'first'").unwrap();
+    primary.execute("ROLLBACK PREPARED 'second'").unwrap();
+    until_prepared(&subscriber, 0);
+    until_same(&primary, &subscriber, "t");
+    until_passed_through(&lab, &primary, &relay);
+    drop((subscriber, relay, primary));
+}
+
+#[test]
+fn a_slot_with_two_phase_commit_stays_at_the_primary() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = servers(&lab);
+    subscribe(&subscriber, &primary.conninfo(SUPERUSER), "two_phase = on");
+    until_two_phase(&subscriber);
+    prepare(&primary, "first", 1);
+    until_prepared(&subscriber, 1);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let connection = relay.conninfo();
+    subscriber
+        .execute(&format!("ALTER SUBSCRIPTION s CONNECTION '{connection}'"))
+        .unwrap();
+    until("the relay passes it through", || {
+        relay
+            .log()
+            .contains("passed through to the primary")
+            .then_some(())
+    });
+    prepare(&primary, "second", 2);
+    until_prepared(&subscriber, 2);
+    for gid in ["first", "second"] {
+        primary
+            .execute(&format!("COMMIT PREPARED '{gid}'"))
+            .unwrap();
+    }
+    until_prepared(&subscriber, 0);
+    until_same(&primary, &subscriber, "t");
+    until_passed_through(&lab, &primary, &relay);
+    drop((subscriber, relay, primary));
+}
+
+/// The slot is the relay's and far behind when two-phase commit is asked for: what comes before
+/// its copy on the primary comes from the relay, in sessions that do not ask again.
+#[test]
+fn a_slot_goes_back_for_two_phase_commit() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = servers(&lab);
+    let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe(&subscriber, &relay.conninfo(), "enabled = true");
+    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    until_answer(&subscriber, "SELECT count(*)::text FROM t", "1");
+    until("the slot is the relay's", || {
+        relay
+            .console(&lab, "SHOW SLOTS")
+            .starts_with("s|")
+            .then_some(())
+    });
+    prepare(&primary, "before", 1);
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    prepare(&primary, "within", 3);
+    primary
+        .execute("INSERT INTO t SELECT generate_series(1001, 2000)")
+        .unwrap();
+    primary.execute("COMMIT PREPARED 'within'").unwrap();
+    until_received(&primary);
+    prepare(&primary, "after", 4);
+    // What ALTER SUBSCRIPTION does on 18.
+    subscriber
+        .execute("UPDATE pg_subscription SET subtwophasestate = 'p'")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until_two_phase(&subscriber);
+    relay.restart();
+    prepare(&primary, "late", 5);
+    primary.execute("COMMIT PREPARED 'before'").unwrap();
+    until_passed_through(&lab, &primary, &relay);
+    for gid in ["after", "late"] {
+        primary
+            .execute(&format!("COMMIT PREPARED '{gid}'"))
+            .unwrap();
+    }
+    until_same(&primary, &subscriber, "t");
+    prepare(&primary, "last", 6);
+    until_prepared(&subscriber, 1);
+    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    primary.execute("COMMIT PREPARED 'last'").unwrap();
+    until_prepared(&subscriber, 0);
+    until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
