@@ -287,3 +287,58 @@ fn a_slot_goes_back_to_the_primary() {
     assert_eq!(slots(&primary), "lockstep_ga");
     drop((subscriber, relay, primary));
 }
+
+/// A group whose slot waits for an open transaction holds up no slot that does not need it.
+#[test]
+fn a_group_that_waits_holds_up_no_other() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            primary.conninfo(SUPERUSER)
+        ))
+        .unwrap();
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    let mut open = primary.connect(SUPERUSER, "open").unwrap();
+    open.query("BEGIN").unwrap();
+    open.query("SELECT pg_current_xact_id()").unwrap();
+    let file = lab.folder().join("relay.toml");
+    let text = "[[group]]\nname = \"gb\"\ndatabase = \"postgres\"\npublications = [\"pb\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let config = file.display().to_string();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
+    until("the group's slot is being made", || {
+        slots(&primary).contains("lockstep_gb").then_some(())
+    });
+    subscriber
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            relay.conninfo()
+        ))
+        .unwrap();
+    until("the slot is the relay's", || {
+        let log = relay.log();
+        (log.contains("adopted") && !log.contains("group=\"gb\"")).then_some(())
+    });
+    primary.execute("INSERT INTO a VALUES (2)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    drop(open);
+    until("the group is made", || {
+        relay
+            .log()
+            .contains("made a group group=\"gb\"")
+            .then_some(())
+    });
+    drop((subscriber, relay, primary));
+}
