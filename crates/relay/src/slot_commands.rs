@@ -579,6 +579,9 @@ impl Relay {
                 .hint("Connect again: the relay makes another copy.")
                 .into());
         };
+        if let Some(pid) = copy.active_pid {
+            return Err(in_use(&slot.name, pid).into());
+        }
         if !is_copy(&copy, &slot.database) || copy.confirmed > slot.confirmed() {
             return Err(not_ours(slot).into());
         }

@@ -5,7 +5,7 @@ use crate::relay_support::{
     Relay, allow_plugin, logical, until, until_answer, until_received, until_same,
 };
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server};
 
 /// A server that publishes or subscribes prepared transactions.
@@ -161,6 +161,63 @@ fn a_slot_goes_back_for_two_phase_commit() {
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
     primary.execute("COMMIT PREPARED 'last'").unwrap();
     until_prepared(&subscriber, 0);
+    until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
+
+/// From 18 on two-phase commit can be altered, both ways.
+#[test]
+fn two_phase_commit_is_altered() {
+    let major = for_tests::major().unwrap();
+    if major.get() < 18 {
+        println!("SKIP: PostgreSQL {major} cannot alter two_phase");
+        return;
+    }
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = servers(&lab);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe(&subscriber, &relay.conninfo(), "disable_on_error = true");
+    primary.execute("INSERT INTO t VALUES (1)").unwrap();
+    until_same(&primary, &subscriber, "t");
+    let alter = |options: &str| {
+        for what in ["DISABLE", &format!("SET ({options})"), "ENABLE"] {
+            let sql = format!("ALTER SUBSCRIPTION s {what}");
+            // While its worker ends it cannot be altered.
+            until("it is altered", || subscriber.execute(&sql).ok());
+        }
+    };
+    for round in 0..2 {
+        until("the slot is the relay's", || {
+            relay
+                .console(&lab, "SHOW SLOTS")
+                .starts_with("s|")
+                .then_some(())
+        });
+        let id = 10 * (round + 1);
+        prepare(&primary, "before", id);
+        alter("two_phase = true");
+        until_two_phase(&subscriber);
+        prepare(&primary, "after", id + 1);
+        until_prepared(&subscriber, 1);
+        for gid in ["before", "after"] {
+            primary
+                .execute(&format!("COMMIT PREPARED '{gid}'"))
+                .unwrap();
+        }
+        until_same(&primary, &subscriber, "t");
+        until_passed_through(&lab, &primary, &relay);
+        until_prepared(&subscriber, 0);
+        alter("two_phase = false");
+    }
+    prepare(&primary, "whole", 100);
+    primary.execute("INSERT INTO t VALUES (101)").unwrap();
+    until_answer(
+        &subscriber,
+        "SELECT count(*)::text FROM t WHERE id > 99",
+        "1",
+    );
+    until_prepared(&subscriber, 0);
+    primary.execute("COMMIT PREPARED 'whole'").unwrap();
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
 }
