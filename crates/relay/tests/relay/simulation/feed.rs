@@ -22,6 +22,7 @@ const STOPPING: usize = 10_000;
 const NOTHING: Sizes = Sizes {
     most_changes: 1,
     most_bytes: 0,
+    long_one_in: 1,
     long_bytes: 0,
 };
 

@@ -103,7 +103,8 @@ impl Unit {
 pub struct Sizes {
     pub most_changes: usize,
     pub most_bytes: usize,
-    /// Once in a while a change is this long.
+    /// One change of this number is as long as that.
+    pub long_one_in: u8,
     pub long_bytes: usize,
 }
 
@@ -227,7 +228,7 @@ impl Primary {
     }
 
     fn bytes(&self, random: &mut fastrand::Rng) -> Vec<u8> {
-        let length = match random.u8(..100) {
+        let length = match random.u8(..self.sizes.long_one_in) {
             0 => self.sizes.long_bytes,
             _ => random.usize(..=self.sizes.most_bytes),
         };

@@ -140,6 +140,11 @@ impl Relay {
                 return;
             };
             self.tell(number, event);
+            if self.is_within(number) && self.house.random.u8(..4) == 0 {
+                // An awkward moment for that.
+                link.done = true;
+                self.tell(number, Event::ClientDone);
+            }
         }
     }
 
@@ -295,7 +300,7 @@ impl Relay {
     }
 
     /// Whether the client has a part of a message, all of which was written that was read.
-    pub fn is_within(&self, number: usize) -> bool {
+    fn is_within(&self, number: usize) -> bool {
         let session = self.sessions[number].as_ref();
         session.is_some_and(|session| session.within && session.unwritten.is_empty())
     }

@@ -34,7 +34,9 @@ impl Relay {
         let mut adoption = Adoption::begin().with_fault(self.house.fault);
         let mut added = None;
         loop {
-            self.meanwhile(primary);
+            if self.house.random.u8(..4) == 0 {
+                self.meanwhile(primary);
+            }
             let done = match adoption.poll() {
                 Action::Add => {
                     let route = Route {
@@ -131,10 +133,13 @@ impl Relay {
             let now = slot.route();
             let fault = self.house.fault;
             let choice = routes::choose(now.clone(), slot.confirmed(), &wanted, fault);
-            self.meanwhile(primary);
-            let done = match &choice {
+            match &choice {
                 Choice::GiveBack => return Some(choice),
                 Choice::Read(route) if *route == now => return Some(choice),
+                _ => self.meanwhile(primary),
+            }
+            let done = match &choice {
+                Choice::GiveBack => return Some(choice),
                 Choice::Read(route) => {
                     let begins = |group: &str| Some(self.feeds.get(group)?.fitting().begins);
                     let reaches = || routes::reaches(&now, route, slot.confirmed(), begins);
