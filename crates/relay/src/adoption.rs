@@ -23,7 +23,7 @@ use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 
 use crate::fault::Fault;
-use crate::slots::{Active, NotAdded, PRIMARY, Route};
+use crate::slots::{Active, NotAdded, Route};
 
 /// Why a slot is not adopted whose group begins later.
 pub const BEHIND: &str = "the slot is behind the beginning of its group";
@@ -214,18 +214,12 @@ pub enum Drop {
     RemoveAndPass,
 }
 
-/// Whether a slot is about to go back to the primary, which has a copy of it.
-pub fn is_copied(route: &Route) -> bool {
-    let next = route.next.as_ref();
-    next.is_some_and(|next| next.group == PRIMARY)
-}
-
 /// What becomes of a slot that is to be dropped.
 pub fn drop_slot(active: Option<Active>, route: &Route, adopting: bool) -> Drop {
     match active {
         Some(active) => Drop::InUse(active.pid),
         None if adopting => Drop::Adopting,
-        None if is_copied(route) => Drop::RemoveAndPass,
+        None if route.leaves() => Drop::RemoveAndPass,
         None => Drop::Remove,
     }
 }

@@ -22,6 +22,7 @@
 //! copy of the old one's, so it begins at what the old one has confirmed, and nothing is
 //! between the two. In the same way a slot that wants what cannot be shared goes back to
 //! the primary: a copy with its name is made there, units up to it come from the relay.
+//! [`routes`] decides all that.
 //!
 //! Two-phase commit is asked for once, in `START_REPLICATION` or for the slot, and then lasts as
 //! long as the slot. So the book notes it before the relay answers, and the copy gets it before
@@ -45,9 +46,10 @@ use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
+use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, SlotCommands};
-use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
+use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
 
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
@@ -179,6 +181,14 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Sending> {
     }
     Backend::ReadyForQuery(b'I').encode(&mut out);
     Decision::Reply(out)
+}
+
+/// A group as one that slots may be sent to.
+fn fitting_of(group: &Group) -> Fitting {
+    Fitting {
+        name: group.name().to_owned(),
+        begins: group.start().max(group.log().oldest()),
+    }
 }
 
 /// What `ALTER_REPLICATION_SLOT` asks for.
@@ -318,7 +328,7 @@ impl Sessions {
                 return error(Report::error("58030", failed.to_string()));
             }
         }
-        match adoption::is_copied(&slot.route()) {
+        match slot.route().leaves() {
             true => Decision::Pass,
             false => reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")]),
         }
@@ -424,38 +434,86 @@ impl Relay {
         if options == StreamOptions::TwoPhase {
             self.slots().note_two_phase(slot, true)?;
         }
-        let leaves = slot.is_two_phase() || adoption::is_copied(&slot.route());
-        let shared = match &options {
-            StreamOptions::Shared(key) if writes_alike(facts) && self.may_serve(key) => Some(key),
-            _ => None,
-        };
-        let stays = shared.filter(|_| !leaves);
-        let route = match stays {
-            Some(key) => self.route(slot, key)?,
-            None => self.way_back(slot)?,
-        };
+        let choice = self.choose(slot, facts, &options)?;
+        if choice == Choice::GiveBack {
+            self.hand_back(slot)?;
+            return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
+        }
+        let route = slot.route();
         let group = self.group_of(slot, &route.group)?;
-        let next = match &route.next {
-            Some(switch) if switch.group == PRIMARY && slot.confirmed() >= switch.at => {
-                self.hand_back(slot, group.key())?;
-                return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
-            }
-            // From there on it is for the next session to go back.
-            Some(switch) if switch.group == PRIMARY || stays.is_none() => {
-                Some(Next::Elsewhere(switch.at))
-            }
-            Some(switch) => Some(Next::Group(self.group_of(slot, &switch.group)?, switch.at)),
+        let next = match route.next {
+            Some(next) if next.group == PRIMARY => Some(Next::Primary(next.at)),
+            Some(next) => Some(Next::Group(self.group_of(slot, &next.group)?, next.at)),
             None => None,
         };
-        if route != slot.route() {
-            self.slots().reroute(slot, route)?;
-        }
         Ok(self.streaming(in_use, group, next, request.start))
     }
 
-    /// There is a group for it, or one may be made.
-    fn may_serve(&self, key: &GroupKey) -> bool {
-        self.makes_groups() || self.group_for(key).is_some()
+    /// Does what [`routes::choose`] says until the slot has the route that it says, or is to be
+    /// given back.
+    fn choose(
+        &self,
+        slot: &Slot,
+        facts: &Facts,
+        options: &StreamOptions,
+    ) -> Result<Choice, Refusal> {
+        let key = match options {
+            StreamOptions::Shared(key) if writes_alike(facts) && !slot.is_two_phase() => Some(key),
+            _ => None,
+        };
+        loop {
+            let fitting = key.map(|key| (key, self.groups_for(key)));
+            let wanted = match &fitting {
+                Some((_, groups)) if self.makes_groups() || !groups.is_empty() => {
+                    Wanted::Groups(groups.iter().map(|group| fitting_of(group)).collect())
+                }
+                _ => Wanted::Primary,
+            };
+            let now = slot.route();
+            let choice = routes::choose(now.clone(), slot.confirmed(), &wanted, None);
+            match (&choice, fitting) {
+                (Choice::Read(route), _) if *route == now => return Ok(choice),
+                (Choice::Read(route), _) => {
+                    let begins = |name: &str| Some(fitting_of(&*self.group(name)?).begins);
+                    let reaches = || routes::reaches(&now, route, slot.confirmed(), begins);
+                    if self.slots().reroute(slot, route.clone(), reaches)? {
+                        info!(slot = slot.name, from = ?now, to = ?route, "the subscription was altered");
+                        return Ok(choice);
+                    }
+                }
+                (Choice::MakeGroup { like }, Some((key, _))) => {
+                    let like = self.group_of(slot, like)?;
+                    self.make_group(key, Origin::Slot(like.upstream_slot()))?;
+                }
+                (Choice::Copy { group } | Choice::MakeGroup { like: group }, _) => {
+                    self.copy_to_primary(slot, group)?;
+                }
+                (Choice::GiveBack, _) => return Ok(choice),
+            }
+        }
+    }
+
+    /// Has the primary make the copy that a slot goes back to.
+    fn copy_to_primary(&self, slot: &Slot, group: &str) -> Result<(), Refusal> {
+        let group = self.group_of(slot, group)?;
+        if slot.is_adopting() {
+            // What an unfinished try left, or what it was before it was the relay's.
+            self.finish_adoption(slot)?;
+        }
+        if slot.is_adopting() {
+            return Err(adopting(&slot.name).into());
+        }
+        let mut upstream = self.primary().connect(&slot.database)?;
+        if upstream.slot(&slot.name)?.is_some() {
+            // It would be dropped as what an unfinished try left.
+            return Err(not_ours(slot).into());
+        }
+        self.slots().copying(slot)?;
+        let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
+        let route = routes::back_at(group.name().to_owned(), at);
+        self.slots().copied(slot, route)?;
+        info!(slot = slot.name, %at, "goes back to the primary");
+        Ok(())
     }
 
     fn streaming(
@@ -487,79 +545,9 @@ impl Relay {
         })
     }
 
-    /// The groups that a slot reads from now on, given what its subscriber asks for.
-    fn route(&self, slot: &Slot, key: &GroupKey) -> Result<Route, Refusal> {
-        let mut route = slot.route();
-        if let Some(next) = route.next.take_if(|next| slot.confirmed() >= next.at) {
-            route.group = next.group;
-        }
-        let current = self.group_of(slot, &route.group)?;
-        if current.key() == key {
-            // Also if it was altered and altered back.
-            return Ok(Route {
-                group: route.group,
-                next: None,
-            });
-        }
-        if let Some(next) = &route.next {
-            if self.group_of(slot, &next.group)?.key() == key {
-                return Ok(route);
-            }
-        }
-        let target = match self.group_for(key) {
-            Some(group) => group,
-            None => self.make_group(key, Origin::Slot(current.upstream_slot()))?,
-        };
-        let at = target.start().max(target.log().oldest());
-        info!(slot = slot.name, from = route.group, to = target.name(), %at, "the subscription was altered");
-        let name = target.name().to_owned();
-        Ok(match at <= slot.confirmed() {
-            true => Route {
-                group: name,
-                next: None,
-            },
-            false => Route {
-                group: route.group,
-                next: Some(Switch { group: name, at }),
-            },
-        })
-    }
-
-    /// The route of a slot that goes back to the primary.
-    fn way_back(&self, slot: &Slot) -> Result<Route, Refusal> {
-        let mut route = slot.route();
-        if let Some(next) = route.next.take_if(|next| next.group != PRIMARY) {
-            if slot.confirmed() < next.at {
-                // One alteration after the other: this one when that one is done.
-                route.next = Some(next);
-                return Ok(route);
-            }
-            route.group = next.group;
-        }
-        if route.next.is_none() {
-            if slot.is_adopting() {
-                // What the primary has of that name is about to be dropped.
-                return Err(adopting(&slot.name).into());
-            }
-            let group = self.group_of(slot, &route.group)?;
-            let mut upstream = self.primary().connect(&slot.database)?;
-            // What an unfinished try left stands too early, which does no harm, or is gone.
-            let at = match upstream.slot(&slot.name)? {
-                Some(left) if !is_copy(&left, &slot.database) => return Err(not_ours(slot).into()),
-                Some(left) => left.confirmed,
-                None => upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?,
-            };
-            info!(slot = slot.name, %at, "goes back to the primary");
-            route.next = Some(Switch {
-                group: PRIMARY.to_owned(),
-                at,
-            });
-        }
-        Ok(route)
-    }
-
     /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's.
-    fn hand_back(&self, slot: &Slot, key: &GroupKey) -> Result<(), Refusal> {
+    fn hand_back(&self, slot: &Slot) -> Result<(), Refusal> {
+        let group = self.group_of(slot, &slot.route().group)?;
         let mut upstream = self.primary().connect(&slot.database)?;
         let Some(copy) = upstream.slot(&slot.name)? else {
             // Nobody has used it: another one, further on, does as well.
@@ -567,7 +555,7 @@ impl Relay {
                 next: None,
                 ..slot.route()
             };
-            self.slots().reroute(slot, route)?;
+            self.slots().reroute(slot, route, || true)?;
             let report = Report::error(
                 "55000",
                 format!(
@@ -586,7 +574,7 @@ impl Relay {
             return Err(not_ours(slot).into());
         }
         if slot.is_two_phase() && !copy.two_phase {
-            make_two_phase(upstream, &slot.name, key)?;
+            make_two_phase(upstream, &slot.name, group.key())?;
         }
         self.slots().remove(&slot.name)?;
         Ok(())
@@ -615,7 +603,7 @@ impl Relay {
             Verdict::Pass(why) => return pass(why),
             Verdict::InUse(pid) => return Err(in_use(name, pid).into()),
         };
-        let group = match self.group_for(&key) {
+        let group = match self.groups_for(&key).into_iter().next() {
             Some(group) => group,
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
             None => return pass("no group has its publications, and auto_groups is off"),

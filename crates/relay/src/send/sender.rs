@@ -19,7 +19,7 @@
 //! | `Waiting` | nothing to read | the log, the group, the slot, the relay, the client or time: `Pausing` or `Reading` | waits |
 //! | `Pausing` | many sessions share the group and this one has just sent | time: `Reading` | waits |
 //! | `Switching` | the slot goes on in another group from here on | `Opening` | takes that group |
-//! | `Leaving` | the slot goes on in another session from here on | the client has confirmed everything before: `Closing`; it has ended the copy: `Finishing`; it does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
+//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before: `Closing`; it has ended the copy: `Finishing`; it does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
 //! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting` | ends the copy, which is no error to a subscriber |
 //! | `Parting` | the copy was ended here | the client has ended it as well: `Finishing`; it does not answer: `Ending` | hears the client |
 //! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy, unless that is done; the session goes on |
@@ -77,14 +77,14 @@ pub const ASK_AFTER: Duration = Duration::from_secs(30);
 pub enum Onward {
     /// In another group, from this key on.
     Group(Lsn),
-    /// In another session, from this key on: this one ends there.
-    Elsewhere(Lsn),
+    /// On the primary, from this key on: the session ends there.
+    Primary(Lsn),
 }
 
 impl Onward {
     fn at(self) -> Lsn {
         match self {
-            Self::Group(at) | Self::Elsewhere(at) => at,
+            Self::Group(at) | Self::Primary(at) => at,
         }
     }
 }
@@ -229,7 +229,7 @@ pub struct Sender {
     state: State,
     from: Lsn,
     next: Option<Onward>,
-    /// Where it goes on elsewhere, while leaving.
+    /// Where the primary goes on, while leaving.
     at: Lsn,
     /// What was found to be covered last.
     covered: Lsn,
@@ -314,7 +314,7 @@ impl Sender {
                 State::Opening => {
                     return Action::Open {
                         from: self.from,
-                        before: self.next.map(Onward::at),
+                        before: self.next.map(|next| self.limit(next)),
                     };
                 }
                 State::Reading => return Action::Read,
@@ -355,12 +355,22 @@ impl Sender {
         }
     }
 
+    /// The first key not to send here.
+    fn limit(&self, next: Onward) -> Lsn {
+        let late = self.fault == Some(Fault::SwitchesLate);
+        match next {
+            Onward::Group(at) if late => Lsn::from(u64::from(at).saturating_add(1)),
+            next => next.at(),
+        }
+    }
+
     /// What ends the stream between two writes, if something does.
     fn ends(&mut self) -> Option<State> {
         match self.state {
             State::Opening | State::Reading | State::Waiting | State::Pausing(_) => {
                 // Within a message its rest comes first: there it would be taken for a row's.
-                if self.done && !self.midway {
+                let midway = self.midway && self.fault != Some(Fault::FinishesWithinMessage);
+                if self.done && !midway {
                     return Some(State::Finishing { ended: false });
                 }
             }
@@ -446,7 +456,7 @@ impl Sender {
                     self.from = self.from.max(at);
                     State::Switching
                 }
-                Some(Onward::Elsewhere(at)) => {
+                Some(Onward::Primary(at)) => {
                     self.at = at;
                     State::Leaving(now)
                 }
@@ -564,7 +574,7 @@ impl Sender {
             "57P05",
             format!(
                 "terminating: the subscriber did not answer in time, and replication slot \"{}\" \
-                 goes on elsewhere at {}",
+                 goes back to the primary at {}",
                 self.slot, self.at
             ),
         )

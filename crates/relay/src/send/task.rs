@@ -47,15 +47,15 @@ pub struct Sending {
 pub enum Next {
     /// In another group, from this key on.
     Group(Arc<Group>, Lsn),
-    /// In another session, from this key on: this one ends there.
-    Elsewhere(Lsn),
+    /// On the primary, from this key on: the session ends there.
+    Primary(Lsn),
 }
 
 impl From<&Next> for Onward {
     fn from(next: &Next) -> Self {
         match next {
             Next::Group(_, at) => Self::Group(*at),
-            Next::Elsewhere(at) => Self::Elsewhere(*at),
+            Next::Primary(at) => Self::Primary(*at),
         }
     }
 }
@@ -256,7 +256,7 @@ impl Task {
 
     async fn end_copy(&mut self) -> io::Result<Event> {
         let slot = &self.client.slot;
-        info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes on elsewhere");
+        info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes back to the primary");
         let work = put(&mut self.writer, &Backend::CopyDone);
         if let Some(written) = self.client.during(work, Sender::is_over).await? {
             written?;

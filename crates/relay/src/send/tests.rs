@@ -23,7 +23,7 @@ impl Scene {
             now,
         };
         let before = next.map(|next| match next {
-            Onward::Group(at) | Onward::Elsewhere(at) => at,
+            Onward::Group(at) | Onward::Primary(at) => at,
         });
         let from = 110.into();
         scene.does(Action::Open { from, before }, Event::Done);
@@ -229,9 +229,9 @@ fn an_altered_slot_goes_on_in_another_group() {
     }
 }
 
-/// Sent all that is before a position from which on the slot is elsewhere.
+/// Sent all that is before a position from which on the slot is the primary's.
 fn leaving() -> Scene {
-    let mut scene = Scene::new(Some(Onward::Elsewhere(400.into())));
+    let mut scene = Scene::new(Some(Onward::Primary(400.into())));
     scene.finds(390, false);
     scene.does(Action::Write, Event::Done);
     scene.does(Action::Read, Event::Limit);
@@ -241,7 +241,7 @@ fn leaving() -> Scene {
 }
 
 #[test]
-fn a_slot_goes_elsewhere_once_all_is_confirmed() {
+fn a_slot_goes_back_to_the_primary_once_all_is_confirmed() {
     let mut scene = leaving();
     // The client asks in each of its answers: the next keepalive comes no sooner.
     for _ in 0..3 {
