@@ -1,6 +1,12 @@
 //! `lockstep relay` and two-phase commit: a slot with it is the primary's, and no prepared
 //! transaction is lost or comes twice on the way there.
 
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
 use crate::relay_support::{
     Relay, allow_plugin, logical, until, until_answer, until_received, until_same,
 };
@@ -11,11 +17,11 @@ use lockstep_lab::server::{SUPERUSER, Server};
 /// A server that publishes or subscribes prepared transactions.
 fn server(lab: &Lab, name: &str) -> Server {
     let mut settings = logical();
-    settings.insert("max_prepared_transactions".to_owned(), "10".to_owned());
+    settings.insert("max_prepared_transactions".to_owned(), "100".to_owned());
     let mut server = lab.primary(name, None, &settings).unwrap();
     allow_plugin(&mut server);
     server
-        .execute("CREATE TABLE t (id int PRIMARY KEY)")
+        .execute("CREATE TABLE t (id bigint PRIMARY KEY)")
         .unwrap();
     server
 }
@@ -219,5 +225,130 @@ fn two_phase_commit_is_altered() {
     until_prepared(&subscriber, 0);
     primary.execute("COMMIT PREPARED 'whole'").unwrap();
     until_same(&primary, &subscriber, "t");
+    drop((subscriber, relay, primary));
+}
+
+/// Prepared and other transactions on a primary until it is dropped, whatever becomes of the
+/// primary. What it leaves prepared stays so.
+struct Load {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+const SCRIPT: &str = "\\set gid random(1, 1000000000)
+\\set pause random(1, 60)
+BEGIN;
+INSERT INTO t SELECT nextval('ids');
+PREPARE TRANSACTION 'g:gid';
+\\sleep :pause ms
+INSERT INTO t SELECT nextval('ids');
+COMMIT PREPARED 'g:gid';
+";
+
+impl Load {
+    fn on(lab: &Lab, primary: &Server) -> Self {
+        let script = lab.folder().join("load.sql");
+        std::fs::write(&script, SCRIPT).unwrap();
+        let mut pgbench = Command::new(lab.package().program("pgbench"));
+        pgbench
+            .args(["--no-vacuum", "--client=4", "--time=1", "--file"])
+            .arg(script)
+            .arg(primary.conninfo(SUPERUSER))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                let _ = pgbench.status();
+            }
+        });
+        Self {
+            stop,
+            thread: Some(thread),
+        }
+    }
+}
+
+impl Drop for Load {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Relaxed);
+        let _ = self.thread.take().unwrap().join();
+    }
+}
+
+/// Rows of a table, as a number.
+fn rows(server: &Server) -> Option<u64> {
+    let text = server.query_text("SELECT count(*)::text FROM t").ok()??;
+    text.parse().ok()
+}
+
+/// Ends all that the load has left prepared.
+fn commit_prepared(primary: &Server) {
+    let left = "SELECT string_agg(gid, ' ') FROM pg_prepared_xacts";
+    let left = primary.query_text(left).unwrap().unwrap_or_default();
+    for gid in left.split_whitespace() {
+        primary
+            .execute(&format!("COMMIT PREPARED '{gid}'"))
+            .unwrap();
+    }
+}
+
+/// What dies while a slot goes back.
+const VICTIMS: [&str; 4] = ["relay", "subscriber", "primary", "none"];
+
+#[test]
+fn kills_on_the_way_back_lose_no_prepared_transaction() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (mut primary, mut subscriber) = servers(&lab);
+    primary.execute("CREATE SEQUENCE ids").unwrap();
+    let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let options = "synchronous_commit = 'on', copy_data = false";
+    let rounds = std::env::var("ROUNDS").map_or(4, |rounds| rounds.parse().unwrap());
+    for round in 0..rounds {
+        let victim = VICTIMS[round % VICTIMS.len()];
+        subscribe(&subscriber, &relay.conninfo(), options);
+        let load = Load::on(&lab, &primary);
+        let more = |subscriber: &Server| {
+            let before = until("the subscriber answers", || rows(subscriber));
+            until("rows come", || {
+                rows(subscriber).filter(|&now| now > before + 20)
+            });
+        };
+        more(&subscriber);
+        subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
+        let before = rows(&primary).unwrap();
+        until("there is something to send", || {
+            rows(&primary).filter(|&now| now > before + 50)
+        });
+        subscriber
+            .execute("UPDATE pg_subscription SET subtwophasestate = 'p'")
+            .unwrap();
+        subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+        for kill in 0..3 {
+            let pause = (round * 137 + kill * 89) % 400;
+            std::thread::sleep(Duration::from_millis(pause.try_into().unwrap()));
+            match victim {
+                "relay" => relay.restart(),
+                "subscriber" => {
+                    subscriber.kill().unwrap();
+                    subscriber.start().unwrap();
+                }
+                "primary" => {
+                    primary.kill().unwrap();
+                    primary.start().unwrap();
+                }
+                _ => {}
+            }
+        }
+        until_two_phase(&subscriber);
+        until_passed_through(&lab, &primary, &relay);
+        more(&subscriber);
+        drop(load);
+        commit_prepared(&primary);
+        until_same(&primary, &subscriber, "t");
+        until_prepared(&subscriber, 0);
+        subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    }
     drop((subscriber, relay, primary));
 }
