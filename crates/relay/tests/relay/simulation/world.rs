@@ -66,12 +66,12 @@ impl World {
     /// With something wrong in the relay, if that is to be found.
     pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let large = random.u8(..20) == 0;
+        let large = random.u8(..12) == 0;
         let tight = random.u8(..5) < 2;
         let (segment, spool) = match large {
             true => (random.u64(100_000..2_000_000), 20_000_000),
             // More than twice the longest transaction.
-            false if tight => (random.u64(1_000..5_000), random.u64(30_000..60_000)),
+            false if tight => (random.u64(500..3_000), random.u64(30_000..60_000)),
             false => (random.u64(1_000..20_000), 100_000),
         };
         let limits = Limits {
@@ -111,7 +111,7 @@ impl World {
     /// A whole run.
     pub fn run(mut self) -> Counts {
         let steps = match self.large {
-            true => self.random.usize(50..150),
+            true => self.random.usize(50..120),
             false => self.random.usize(100..500),
         };
         for step in 0..steps {
