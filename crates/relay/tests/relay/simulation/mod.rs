@@ -76,7 +76,10 @@ const FAULTS: [(Fault, &str); 7] = [
     (Fault::ConfirmsReceived, "was confirmed to the primary"),
     (Fault::ErrorWithinMessage, "an error within a message"),
     (Fault::DropsBeforeAdding, "nobody has slot"),
-    (Fault::FinishesWithinMessage, "the copy ends within a message"),
+    (
+        Fault::FinishesWithinMessage,
+        "the copy ends within a message",
+    ),
     (Fault::SwitchesLate, "another message comes"),
     (Fault::GivesBackUnconfirmed, "was confirmed"),
 ];

@@ -46,7 +46,9 @@ impl Wish {
 
     /// What a group gives.
     pub fn of(group: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|wish| wish.group() == Some(group))
+        Self::ALL
+            .into_iter()
+            .find(|wish| wish.group() == Some(group))
     }
 
     fn has(self, table: u32) -> bool {

@@ -23,12 +23,7 @@ pub struct Relay {
 }
 
 impl Relay {
-    pub fn new(
-        limits: Limits,
-        batched: bool,
-        fault: Option<Fault>,
-        random: fastrand::Rng,
-    ) -> Self {
+    pub fn new(limits: Limits, batched: bool, fault: Option<Fault>, random: fastrand::Rng) -> Self {
         Self {
             feeds: BTreeMap::new(),
             house: House::new(limits, batched, fault, random),
@@ -135,9 +130,7 @@ impl Relay {
 
     /// What holds at all times.
     pub fn check(&self) {
-        self.feeds
-            .values()
-            .for_each(|feed| feed.check(&self.house));
+        self.feeds.values().for_each(|feed| feed.check(&self.house));
         for slot in self.house.book.all() {
             let route = slot.route();
             let next = route.next.filter(|next| !next.group.is_empty());

@@ -44,7 +44,7 @@ struct Source {
 
 /// What becomes of a `START_REPLICATION`.
 pub enum Started {
-    Streams(Link),
+    Streams(Box<Link>),
     /// The primary serves it.
     Passed,
     /// The client is told of an error.
@@ -108,14 +108,16 @@ impl Relay {
             within: false,
             wait: None,
         });
-        Started::Streams(Link::new(plan))
+        Started::Streams(Box::new(Link::new(plan)))
     }
 
     /// What a slot is to be sent from now on.
     fn plan(&self, slot: &Slot, start: u64) -> Plan {
         let confirmed = slot.confirmed();
         let route = slot.route();
-        let next = route.next.map(|next| (next.at.into(), Wish::of(&next.group)));
+        let next = route
+            .next
+            .map(|next| (next.at.into(), Wish::of(&next.group)));
         Plan {
             confirmed: confirmed.into(),
             from: adoption::first_key(confirmed, start.into()).into(),

@@ -144,7 +144,9 @@ impl Subscriber {
 
     /// A session begins.
     pub fn connect(&mut self, link: Link, primary: &Primary) {
-        let Plan { confirmed, from, .. } = link.plan;
+        let Plan {
+            confirmed, from, ..
+        } = link.plan;
         self.has(confirmed);
         // Of what it has heard is not to come there was nothing for it.
         let applied = self.applied.max(primary.first(from));
@@ -157,9 +159,12 @@ impl Subscriber {
     }
 
     /// A slot stands only at what it has confirmed.
-    fn has(&self, confirmed: u64) {
+    pub fn has(&self, confirmed: u64) {
         let said = self.said;
-        assert!(confirmed <= said, "the slot is at {confirmed}, {said} was confirmed");
+        assert!(
+            confirmed <= said,
+            "the slot is at {confirmed}, {said} was confirmed"
+        );
     }
 
     /// The primary, whose slot is at `confirmed`, has sent it everything itself, and it has

@@ -228,6 +228,8 @@ impl World {
         }
         for slot in std::mem::take(&mut self.relay.house.doubtful) {
             if self.relay.house.book.get(&slot).is_none() {
+                // Who wanted that asks again.
+                self.primary.slots.remove(&slot);
                 self.relay.house.dropped.insert(slot);
             }
         }
@@ -236,9 +238,14 @@ impl World {
     /// What holds at all times.
     fn check(&self) {
         self.relay.check();
-        for number in 0..self.subscribers.len() {
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
             let slot = name(number);
-            let gone = self.relay.house.dropped.contains(&slot) || self.relay.house.doubtful.contains(&slot);
+            if let (true, Some(at)) = (self.is_gone(number), self.primary.slots.get(&slot)) {
+                // Its subscriber would not notice that it was dropped.
+                subscriber.has(*at);
+            }
+            let gone = self.relay.house.dropped.contains(&slot)
+                || self.relay.house.doubtful.contains(&slot);
             let known = self.primary.slots.contains_key(&slot);
             assert!(
                 gone || known || self.relay.house.book.get(&slot).is_some(),
@@ -281,7 +288,7 @@ impl World {
             let start = subscriber.start(&self.primary);
             let wish = subscriber.wish;
             match self.relay.start(number, start, wish, &mut self.primary) {
-                Started::Streams(link) => subscriber.connect(link, &self.primary),
+                Started::Streams(link) => subscriber.connect(*link, &self.primary),
                 Started::Passed => {
                     self.relay.house.counts.passed += 1;
                     let confirmed = self.primary.slots.get(&name(number));
@@ -487,7 +494,9 @@ impl World {
         let confirmed = |slot| slot == self.primary.end;
         let upstreams = self.relay.feeds.keys();
         (0..self.subscribers.len()).all(|number| self.is_gone(number) || self.has_all(number))
-            && upstreams.into_iter().all(|name| confirmed(self.primary.upstreams[name].confirmed))
+            && upstreams
+                .into_iter()
+                .all(|name| confirmed(self.primary.upstreams[name].confirmed))
     }
 
     /// Whether a subscriber has everything, as it asks for it.
@@ -495,14 +504,15 @@ impl World {
         let (subscriber, slot) = (&self.subscribers[number], name(number));
         let end = self.primary.end;
         let has_all = subscriber.flushed(&self.primary) == end;
-        has_all && match (self.relay.house.book.get(&slot), subscriber.wish.group()) {
-            (None, None) => self.primary.slots[&slot] == end,
-            (Some(slot), Some(group)) => {
-                let route = slot.route();
-                let read = route.next.map_or(route.group, |next| next.group);
-                read == group && u64::from(slot.saved()) == end
+        has_all
+            && match (self.relay.house.book.get(&slot), subscriber.wish.group()) {
+                (None, None) => self.primary.slots[&slot] == end,
+                (Some(slot), Some(group)) => {
+                    let route = slot.route();
+                    let read = route.next.map_or(route.group, |next| next.group);
+                    read == group && u64::from(slot.saved()) == end
+                }
+                _ => false,
             }
-            _ => false,
-        }
     }
 }
