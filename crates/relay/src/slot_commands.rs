@@ -462,16 +462,16 @@ impl Relay {
             _ => None,
         };
         loop {
-            let fitting = key.map(|key| (key, self.groups_for(key)));
-            let wanted = match &fitting {
-                Some((_, groups)) if self.makes_groups() || !groups.is_empty() => {
+            let groups = key.map(|key| self.groups_for(key));
+            let wanted = match &groups {
+                Some(groups) if self.makes_groups() || !groups.is_empty() => {
                     Wanted::Groups(groups.iter().map(|group| fitting_of(group)).collect())
                 }
                 _ => Wanted::Primary,
             };
             let now = slot.route();
             let choice = routes::choose(now.clone(), slot.confirmed(), &wanted, None);
-            match (&choice, fitting) {
+            match (&choice, key) {
                 (Choice::Read(route), _) if *route == now => return Ok(choice),
                 (Choice::Read(route), _) => {
                     let begins = |name: &str| Some(fitting_of(&*self.group(name)?).begins);
@@ -481,7 +481,7 @@ impl Relay {
                         return Ok(choice);
                     }
                 }
-                (Choice::MakeGroup { like }, Some((key, _))) => {
+                (Choice::MakeGroup { like }, Some(key)) => {
                     let like = self.group_of(slot, like)?;
                     self.make_group(key, Origin::Slot(like.upstream_slot()))?;
                 }

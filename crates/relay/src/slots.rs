@@ -671,6 +671,30 @@ mod tests {
     }
 
     #[test]
+    fn a_copy_counts_once_its_position_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = book(folder.path());
+        let added = first.add("a", "app", route("g"), 5.into(), 0, || true);
+        let slot = added.unwrap().unwrap();
+        first.adopted(&slot).unwrap();
+        first.copying(&slot).unwrap();
+        // A crash here leaves a copy that is to be dropped.
+        let crashed = book(folder.path()).get("a").unwrap();
+        assert!(crashed.is_adopting() && !crashed.route().leaves());
+        let back = Route {
+            group: "g".to_owned(),
+            next: Some(Switch {
+                group: PRIMARY.to_owned(),
+                at: 30.into(),
+            }),
+        };
+        first.copied(&slot, back.clone()).unwrap();
+        let kept = book(folder.path()).get("a").unwrap();
+        assert_eq!((kept.is_adopting(), kept.route()), (false, back));
+        assert!(kept.route().leaves());
+    }
+
+    #[test]
     fn a_slot_has_one_user() {
         let folder = tempfile::tempdir().unwrap();
         let book = book(folder.path());

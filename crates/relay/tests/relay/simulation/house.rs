@@ -58,7 +58,7 @@ impl House {
             now: Instant::now(),
             batched,
             fault,
-            gathers: random.choice([1, 1, 5, 20]).unwrap(),
+            gathers: random.choice([1, 5, 20]).unwrap(),
             random,
             counts: Counts::default(),
         }

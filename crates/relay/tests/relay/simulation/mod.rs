@@ -28,10 +28,10 @@ use lockstep_relay::fault::Fault;
 use world::World;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 150;
+const SEEDS: u64 = 120;
 
 /// With this number of seeds everything happens that can.
-const ENOUGH: u64 = 150;
+const ENOUGH: u64 = 120;
 
 fn seeds() -> RangeInclusive<u64> {
     let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());

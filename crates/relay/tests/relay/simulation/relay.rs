@@ -89,13 +89,13 @@ impl Relay {
 
     /// Other threads of the relay may do something just then.
     pub fn meanwhile(&mut self, primary: &Primary) {
-        if self.house.random.u8(..3) == 0 {
+        if self.house.random.bool() {
             for _ in 0..self.house.random.u8(1..4) {
                 self.receive(40, primary);
                 self.each(|feed, _| feed.sync());
             }
         }
-        if self.house.random.u8(..3) == 0 {
+        if self.house.random.bool() {
             self.keep_house();
         }
     }

@@ -44,7 +44,7 @@ struct Source {
 
 /// What becomes of a `START_REPLICATION`.
 pub enum Started {
-    Streams(Link),
+    Streams(Box<Link>),
     /// The primary serves it.
     Passed,
     /// The client is told of an error.
@@ -108,7 +108,7 @@ impl Relay {
             within: false,
             wait: None,
         });
-        Started::Streams(Link::new(plan))
+        Started::Streams(Box::new(Link::new(plan)))
     }
 
     /// What a slot is to be sent from now on.

@@ -159,7 +159,7 @@ impl Subscriber {
     }
 
     /// A slot stands only at what it has confirmed.
-    fn has(&self, confirmed: u64) {
+    pub fn has(&self, confirmed: u64) {
         let said = self.said;
         assert!(
             confirmed <= said,

@@ -66,12 +66,12 @@ impl World {
     /// With something wrong in the relay, if that is to be found.
     pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let large = random.u8(..20) == 0;
+        let large = random.u8(..12) == 0;
         let tight = random.u8(..5) < 2;
         let (segment, spool) = match large {
             true => (random.u64(100_000..2_000_000), 20_000_000),
             // More than twice the longest transaction.
-            false if tight => (random.u64(1_000..5_000), random.u64(30_000..60_000)),
+            false if tight => (random.u64(500..3_000), random.u64(30_000..60_000)),
             false => (random.u64(1_000..20_000), 100_000),
         };
         let limits = Limits {
@@ -111,7 +111,7 @@ impl World {
     /// A whole run.
     pub fn run(mut self) -> Counts {
         let steps = match self.large {
-            true => self.random.usize(50..150),
+            true => self.random.usize(50..120),
             false => self.random.usize(100..500),
         };
         for step in 0..steps {
@@ -228,6 +228,8 @@ impl World {
         }
         for slot in std::mem::take(&mut self.relay.house.doubtful) {
             if self.relay.house.book.get(&slot).is_none() {
+                // Who wanted that asks again.
+                self.primary.slots.remove(&slot);
                 self.relay.house.dropped.insert(slot);
             }
         }
@@ -236,8 +238,12 @@ impl World {
     /// What holds at all times.
     fn check(&self) {
         self.relay.check();
-        for number in 0..self.subscribers.len() {
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
             let slot = name(number);
+            if let (true, Some(at)) = (self.is_gone(number), self.primary.slots.get(&slot)) {
+                // Its subscriber would not notice that it was dropped.
+                subscriber.has(*at);
+            }
             let gone = self.relay.house.dropped.contains(&slot)
                 || self.relay.house.doubtful.contains(&slot);
             let known = self.primary.slots.contains_key(&slot);
@@ -282,7 +288,7 @@ impl World {
             let start = subscriber.start(&self.primary);
             let wish = subscriber.wish;
             match self.relay.start(number, start, wish, &mut self.primary) {
-                Started::Streams(link) => subscriber.connect(link, &self.primary),
+                Started::Streams(link) => subscriber.connect(*link, &self.primary),
                 Started::Passed => {
                     self.relay.house.counts.passed += 1;
                     let confirmed = self.primary.slots.get(&name(number));
