@@ -27,9 +27,9 @@
 //! Two-phase commit is asked for once, in `START_REPLICATION` or for the slot, and then lasts as
 //! long as the slot. So the book notes it before the relay answers, and the copy gets it before
 //! it is the subscriber's. What comes from the relay has each prepared transaction whole, where
-//! it was committed. The primary sends those that are committed after the copy's position: the
-//! ones prepared before it whole as well, the others when they are prepared. Its slot keeps that
-//! position for as long as it lives, so each of them comes once.
+//! it was committed. The primary sends those that are committed after the position where it
+//! takes over: the ones prepared before it whole as well, the others when they are prepared. Its
+//! slot keeps that position for as long as it lives, so each of them comes once.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -436,7 +436,7 @@ impl Relay {
         }
         let choice = self.choose(slot, facts, &options)?;
         if choice == Choice::GiveBack {
-            self.hand_back(slot)?;
+            self.hand_back(slot, request.start)?;
             return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
         }
         let route = slot.route();
@@ -545,8 +545,9 @@ impl Relay {
         })
     }
 
-    /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's.
-    fn hand_back(&self, slot: &Slot) -> Result<(), Refusal> {
+    /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's,
+    /// which asks to begin at `start`.
+    fn hand_back(&self, slot: &Slot, start: Lsn) -> Result<(), Refusal> {
         let group = self.group_of(slot, &slot.route().group)?;
         let mut upstream = self.primary().connect(&slot.database)?;
         let Some(copy) = upstream.slot(&slot.name)? else {
@@ -573,8 +574,12 @@ impl Relay {
         if !is_copy(&copy, &slot.database) || copy.confirmed > slot.confirmed() {
             return Err(not_ours(slot).into());
         }
+        if copy.confirmed < slot.confirmed() {
+            // The subscriber may begin where its slot is, and has what comes before that.
+            upstream.advance_slot(&slot.name, slot.confirmed())?;
+        }
         if slot.is_two_phase() && !copy.two_phase {
-            make_two_phase(upstream, &slot.name, group.key())?;
+            make_two_phase(upstream, &slot.name, start, group.key())?;
         }
         self.slots().remove(&slot.name)?;
         Ok(())
@@ -694,9 +699,16 @@ fn not_ours(slot: &Slot) -> Report {
     report.hint("Drop the slot on the primary if nobody needs it.")
 }
 
-/// Has a slot decode transactions when they are prepared, from where it stands on and for good.
-/// Only a stream that asks for it does that on every version.
-fn make_two_phase(upstream: Connection, slot: &str, key: &GroupKey) -> Result<(), ClientError> {
+/// Has a slot decode transactions when they are prepared, for good, from where its subscriber's
+/// stream begins: what is prepared before that and committed after is sent whole with its commit.
+/// Earlier, and such a transaction would never be sent; later, and it would be sent twice. Only a
+/// stream that asks for it does that on every version.
+fn make_two_phase(
+    upstream: Connection,
+    slot: &str,
+    start: Lsn,
+    key: &GroupKey,
+) -> Result<(), ClientError> {
     let options = [
         ("proto_version", "3".to_owned()),
         (
@@ -705,7 +717,7 @@ fn make_two_phase(upstream: Connection, slot: &str, key: &GroupKey) -> Result<()
         ),
         ("two_phase", "on".to_owned()),
     ];
-    let stream = upstream.start(slot, Lsn::INVALID, &options)?;
+    let stream = upstream.start(slot, start, &options)?;
     info!(slot, "made it a slot with two-phase commit");
     // Nothing was confirmed. Until the walsender has ended nobody else can use the slot.
     stream.finish(LONGEST_MARKING)
