@@ -13,7 +13,9 @@ poll_query_until(), C<CONNECTION '… port=N …'> with the port of a node becom
 port of a relay, which listens in the same socket folder. The first such text starts
 the relay: one for each publisher, as a DBA would, with an empty spool and no setting
 but the three that must be given. All else goes to the servers themselves. The relays
-end before the servers. A relay that ended before is a failed test.
+end before the servers. A relay that ended before is a failed test, and so is a test
+that takes more than four times PG_TEST_TIMEOUT_DEFAULT: a commit that waits for a
+synchronous standby has no deadline of its own.
 
 =head1 WHAT IS ADAPTED
 
@@ -30,6 +32,10 @@ there is adapted here and nowhere else:
                             with its subscribers' slots (SHOW SLOTS)    022, 023, 026
   pg_drop_replication_slot  DROP SLOT in the console, if the slot is    026
                             the relay's
+  init                      max_replication_slots and max_wal_senders   031, with more than
+                            are 40: a relay needs a slot for each       ten publication lists
+                            list of publications, and keeps it for a    in a minute
+                            minute after its last subscriber
   stop                      a relay without subscribers' slots is       001, whose last
                             taken away first, and its own slots are     start has wal_level
                             dropped, as a DBA would who needs it no     = minimal
@@ -70,6 +76,10 @@ my @nodes;
 my @started;     # all relays
 my %relay_of;    # the one that runs, by the publisher's port
 my $subscriptions = 0;
+
+my $longest = 4 * $PostgreSQL::Test::Utils::timeout_default;
+$SIG{ALRM} = sub { die "timed out: the test takes longer than $longest s" };
+alarm $longest;
 
 # ---- Relays ----------------------------------------------------------------
 
@@ -270,6 +280,15 @@ wrap(
 	});
 
 wrap(
+	init => sub {
+		my ($original, $node, %params) = @_;
+		$original->($node, %params);
+		$node->append_conf('postgresql.conf', "max_replication_slots = 40\nmax_wal_senders = 40")
+		  if $params{allows_streaming};
+		return;
+	});
+
+wrap(
 	psql => sub {
 		my ($original, $node, $dbname, $sql, @params) = @_;
 		my $instead = adapted($node, $sql, tries())
@@ -330,6 +349,7 @@ END
 	my $streams = 0;
 	my $passed  = 0;
 
+	alarm 0;
 	for my $relay (@started)
 	{
 		if (!end_relay($relay))
