@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use lockstep_client::{ClientError, field};
+use lockstep_wire::standby_names::StandbyNames;
 
 use crate::group::Group;
 use crate::primary::Primary;
 use crate::stats::ClientStat;
-use crate::synchronous::{means, names};
 
 /// Tells each group whether commits on the primary may wait for it. Returns the subscriptions
 /// that the primary waits for although it cannot see them, since the relay serves them.
@@ -33,19 +33,29 @@ pub fn look(
     Ok(unseen(&setting, groups, clients))
 }
 
+/// Names of the setting that are those of sessions which stream from the relay, and of no group.
 fn unseen(setting: &str, groups: &[Arc<Group>], clients: &[ClientStat]) -> Vec<String> {
-    let of_a_group = |name: &String| {
-        let mut carried = groups
-            .iter()
-            .map(|group| group.synchronous.application_name());
-        carried.any(|carried| means(name, carried))
+    // A primary takes no other value.
+    let Ok(Some(waited_for)) = StandbyNames::parse(setting) else {
+        return Vec::new();
     };
-    let served = |name: &String| {
-        let mut served = clients.iter().filter(|client| !client.slot.is_empty());
-        served.any(|client| means(name, &client.application_name))
+    let carried = |name: &str| {
+        let mut groups = groups.iter().map(|group| &group.synchronous);
+        groups.any(|group| group.application_name().eq_ignore_ascii_case(name))
     };
-    let named = names(setting).into_iter();
-    named
-        .filter(|name| !of_a_group(name) && served(name))
-        .collect()
+    let mut unseen: Vec<String> = clients
+        .iter()
+        .filter(|client| !client.slot.is_empty())
+        .map(|client| client.application_name.clone())
+        .filter(|name| {
+            waited_for
+                .names
+                .iter()
+                .any(|named| named.eq_ignore_ascii_case(name))
+        })
+        .filter(|name| !carried(name))
+        .collect();
+    unseen.sort();
+    unseen.dedup();
+    unseen
 }
