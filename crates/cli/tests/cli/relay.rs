@@ -174,6 +174,18 @@ fn pg_recvlogical_works_through_the_relay() {
     until("the slot is the relay's", || {
         (!slots(&primary).split(' ').any(|slot| slot == "r")).then_some(())
     });
+    // It ends as soon as it is told that the stream is as far as it asks for.
+    let end = primary.flush_lsn().unwrap().to_string();
+    let began = std::time::Instant::now();
+    let options = options.map(|option| {
+        if option.contains('/') {
+            end.as_str()
+        } else {
+            option
+        }
+    });
+    receive(&options);
+    println!("an idle slot's end was told after {:?}", began.elapsed());
     receive(&["--drop-slot"]);
     drop((relay, primary));
 }
