@@ -39,7 +39,8 @@
 //!   offered, so feedback is taken only up to there; what a slot has confirmed never goes
 //!   back.
 //! - A keepalive tells what is *covered* only when everything before was written, never
-//!   within a transaction: the client may confirm it.
+//!   within a transaction: the client may confirm it. One that asks a silent client in the midst
+//!   of what it is sent repeats the last position.
 //! - An error is sent only between two messages of the copy. Within one the client would
 //!   take it for a part of a row, so the connection is closed without a word.
 
