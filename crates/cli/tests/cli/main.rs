@@ -20,6 +20,7 @@ mod relay;
 mod relay_console;
 mod relay_limits;
 mod relay_reload;
+mod relay_rights;
 mod relay_status;
 mod relay_support;
 mod relay_survives;

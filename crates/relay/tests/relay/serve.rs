@@ -86,10 +86,7 @@ fn packet(startup: &Startup) -> Vec<u8> {
 }
 
 fn start() -> Vec<u8> {
-    packet(&Startup::Session(Session {
-        minor: 0,
-        parameters: vec![("user".to_owned(), "me".to_owned())],
-    }))
+    packet(&Startup::Session(Session::new(0, &[("user", "me")])))
 }
 
 /// What a connection gets, up to its end.

@@ -1,0 +1,191 @@
+//! What a client may do through `lockstep relay`: what the primary let it in for, and nothing
+//! that it only says.
+
+use crate::relay_support::raw::{Raw, packet};
+use crate::relay_support::{Relay, logical, publisher, until, until_same};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+/// A subscription through a relay, and a role with LOGIN alone.
+struct Stage {
+    primary: Server,
+    subscriber: Server,
+    relay: Relay,
+}
+
+impl Stage {
+    fn new(lab: &Lab) -> Self {
+        let primary = publisher(lab);
+        let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+        for server in [&primary, &subscriber] {
+            server
+                .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
+                .unwrap();
+        }
+        primary
+            .execute(
+                "INSERT INTO t VALUES (0, 'first'); CREATE PUBLICATION p FOR TABLE t; \
+                 CREATE ROLE plain LOGIN; CREATE ROLE copier LOGIN REPLICATION",
+            )
+            .unwrap();
+        primary.execute("CREATE DATABASE other").unwrap();
+        let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &[]);
+        subscriber
+            .execute(&format!(
+                "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
+                relay.conninfo()
+            ))
+            .unwrap();
+        until_same(&primary, &subscriber, "t");
+        until("the slot is the relay's", || {
+            let slots = "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 's'";
+            let at_primary = primary.query_text(slots).unwrap().unwrap();
+            (at_primary == "0").then_some(())
+        });
+        Self {
+            primary,
+            subscriber,
+            relay,
+        }
+    }
+
+    /// Takes the subscriber away until its slot is free.
+    fn free_the_slot(&self, lab: &Lab) {
+        self.subscriber
+            .execute("ALTER SUBSCRIPTION s DISABLE")
+            .unwrap();
+        until("the slot is free", || {
+            let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
+            self.relay.console(lab, pids).is_empty().then_some(())
+        });
+    }
+
+    /// The slot is still the subscriber's, and nothing was lost.
+    fn goes_on(self) {
+        self.subscriber
+            .execute("ALTER SUBSCRIPTION s ENABLE")
+            .unwrap();
+        self.primary
+            .execute("INSERT INTO t VALUES (1, 'second')")
+            .unwrap();
+        until_same(&self.primary, &self.subscriber, "t");
+        drop((self.subscriber, self.relay, self.primary));
+    }
+}
+
+const START: &str =
+    "START_REPLICATION SLOT s LOGICAL 0/0 (proto_version '1', publication_names 'p')";
+
+#[test]
+fn a_role_that_may_not_replicate_gets_no_slot() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    stage.free_the_slot(&lab);
+    let port = stage.relay.port;
+
+    // A server takes the last value of a parameter.
+    for parameters in [
+        &[
+            ("user", "plain"),
+            ("database", "postgres"),
+            ("replication", "database"),
+            ("replication", "false"),
+        ][..],
+        &[
+            ("user", SUPERUSER),
+            ("user", "plain"),
+            ("database", "postgres"),
+        ],
+        &[("user", "plain"), ("a.b", "1"), ("a.b", "2")],
+    ] {
+        match Raw::tcp(port).log_in(&packet(parameters)) {
+            Err(report) => assert_eq!(
+                (&*report.severity, &*report.sqlstate),
+                ("FATAL", "08P01"),
+                "{parameters:?}: {report:?}"
+            ),
+            Ok(mut client) => {
+                let dropped = client.refusal("DROP_REPLICATION_SLOT s");
+                panic!("{parameters:?}: let in; DROP_REPLICATION_SLOT: {dropped:?}");
+            }
+        }
+    }
+    // No session of replication: a server takes the commands for SQL.
+    for more in [&[][..], &[("replication", "false")], &[("replication", "n")]] {
+        let mut parameters = vec![("user", "plain"), ("database", "postgres")];
+        parameters.extend(more);
+        let mut client = Raw::tcp(port).log_in(&packet(&parameters)).ok().unwrap();
+        for command in [START, "DROP_REPLICATION_SLOT s", "IDENTIFY_SYSTEM"] {
+            let report = client.refusal(command).unwrap();
+            assert_eq!(report.sqlstate, "42601", "{command}: {report:?}");
+        }
+    }
+    for replication in ["database", "true"] {
+        let parameters = [
+            ("user", "plain"),
+            ("database", "postgres"),
+            ("replication", replication),
+        ];
+        let refused = Raw::tcp(port).log_in(&packet(&parameters)).err().unwrap();
+        assert_eq!(refused.sqlstate, "42501", "{refused:?}");
+    }
+    stage.goes_on();
+}
+
+#[test]
+fn a_slot_is_streamed_in_its_own_database_only() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    stage.free_the_slot(&lab);
+    let port = stage.relay.port;
+    let log_in = |parameters: &[(&str, &str)]| {
+        Raw::tcp(port)
+            .log_in(&packet(parameters))
+            .unwrap_or_else(|report| panic!("{parameters:?}: {report:?}"))
+    };
+    let mut other = log_in(&[
+        ("user", "copier"),
+        ("database", "other"),
+        ("replication", "database"),
+    ]);
+    assert_eq!(other.refusal(START).unwrap().sqlstate, "55000");
+    // The database defaults to the role's name, and is cut like a name.
+    stage
+        .primary
+        .execute("CREATE DATABASE copier")
+        .unwrap();
+    let mut by_default = log_in(&[("user", "copier"), ("replication", "database")]);
+    assert_eq!(by_default.refusal(START).unwrap().sqlstate, "55000");
+    // Sessions of physical replication know no slots of the relay.
+    let mut physical = log_in(&[("user", "copier"), ("replication", "on")]);
+    assert_eq!(physical.refusal(START).unwrap().sqlstate, "55000");
+    let gone = physical.refusal("DROP_REPLICATION_SLOT s").unwrap();
+    assert_eq!(gone.sqlstate, "42704");
+
+    // A command is one only if the server takes it for one.
+    let mut right = log_in(&[
+        ("user", "copier"),
+        ("database", "postgres"),
+        ("replication", "database"),
+    ]);
+    for command in [
+        "drop_replication_slot s",
+        "DROP_REPLICATION_SLOT SLOT",
+        "DROP_REPLICATION_SLOT s; SELECT 1",
+        "DROP_REPLICATION_SLOT s WAIT WAIT",
+        "/**/ DROP_REPLICATION_SLOT s",
+        "START_REPLICATION SLOT s LOGICAL 0 / 0 (proto_version '1', publication_names 'p')",
+    ] {
+        let report = right.refusal(command).unwrap();
+        assert_eq!(report.sqlstate, "42601", "{command}: {report:?}");
+    }
+    let streamed = right.query(START);
+    assert_eq!(streamed.last().unwrap().0, b'W', "{streamed:?}");
+    drop((other, by_default, physical, right));
+    until("the slot is free", || {
+        let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
+        stage.relay.console(&lab, pids).is_empty().then_some(())
+    });
+    stage.goes_on();
+}
