@@ -112,7 +112,11 @@ fn a_role_that_may_not_replicate_gets_no_slot() {
         }
     }
     // No session of replication: a server takes the commands for SQL.
-    for more in [&[][..], &[("replication", "false")], &[("replication", "n")]] {
+    for more in [
+        &[][..],
+        &[("replication", "false")],
+        &[("replication", "n")],
+    ] {
         let mut parameters = vec![("user", "plain"), ("database", "postgres")];
         parameters.extend(more);
         let mut client = Raw::tcp(port).log_in(&packet(&parameters)).ok().unwrap();
@@ -151,10 +155,7 @@ fn a_slot_is_streamed_in_its_own_database_only() {
     ]);
     assert_eq!(other.refusal(START).unwrap().sqlstate, "55000");
     // The database defaults to the role's name, and is cut like a name.
-    stage
-        .primary
-        .execute("CREATE DATABASE copier")
-        .unwrap();
+    stage.primary.execute("CREATE DATABASE copier").unwrap();
     let mut by_default = log_in(&[("user", "copier"), ("replication", "database")]);
     assert_eq!(by_default.refusal(START).unwrap().sqlstate, "55000");
     // Sessions of physical replication know no slots of the relay.

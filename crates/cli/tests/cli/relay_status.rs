@@ -141,7 +141,10 @@ fn status(answer: Answer, more: &[&str]) -> Output {
     let session = serving.join().unwrap();
     assert_eq!(session.get("database"), Some(&b"lockstep"[..]));
     assert_eq!(session.get("user"), Some(&b"joe"[..]));
-    assert_eq!(session.text("application_name").as_deref(), Some("lockstep status"));
+    assert_eq!(
+        session.text("application_name").as_deref(),
+        Some("lockstep status")
+    );
     output
 }
 

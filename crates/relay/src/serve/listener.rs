@@ -358,7 +358,7 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
             () = stop.told() => return,
         };
-        let (transport, start, packet) = match arrived {
+        let (transport, start) = match arrived {
             // Half a packet, or nothing: closed without a word, as a server does.
             Err(_) | Ok(Arrived::Gone) => return,
             Ok(Arrived::Refused { transport, why }) => {
@@ -367,11 +367,7 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             Ok(Arrived::Cancel { transport, packet }) => {
                 return pass::cancel(transport, &packet, &*service.primary).await;
             }
-            Ok(Arrived::Session {
-                transport,
-                start,
-                packet,
-            }) => (transport, start, packet),
+            Ok(Arrived::Session { transport, start }) => (transport, start),
         };
         let Ok(_place) = self.sessions.try_acquire() else {
             let why = too_many(service.limits.sessions);
@@ -381,7 +377,6 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             peer,
             start,
-            packet,
         };
         let reached = pass::reach(transport.client(), &*service.primary).await;
         let Some((client, primary)) = reached else {

@@ -8,6 +8,7 @@
 //! | `authenticate` | a login, which the primary judges |
 //! | [`pass`] | a session, passed through or streamed |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
+//! | `standing` | what the primary says about a session |
 //! | `local`, [`console_session`] | sessions that the relay answers itself |
 //! | [`upstream_leg`] | a session's connection to the primary |
 //! | [`transport`], `frames` | bytes and messages of a connection |
@@ -32,6 +33,7 @@ mod local;
 pub mod pass;
 mod pump;
 pub mod rights;
+mod standing;
 pub mod stop;
 #[cfg(test)]
 mod tests;
