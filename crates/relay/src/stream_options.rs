@@ -39,7 +39,8 @@ pub struct Server<'a> {
 #[derive(Default)]
 struct Given<'a> {
     version: Option<u32>,
-    names: Option<&'a str>,
+    /// The list as it was sent, and its names.
+    names: Option<(&'a str, Vec<String>)>,
     binary: Option<bool>,
     messages: Option<bool>,
     two_phase: Option<bool>,
@@ -66,10 +67,8 @@ pub fn parse(
     options: &[(String, Option<String>)],
 ) -> Result<StreamOptions, Report> {
     let given = Given::read(server, options)?;
-    let names = given.names.unwrap_or_default();
-    let publications = publication_names::parse(names)
-        .map_err(|_| Report::error("42602", "invalid publication_names syntax"))?;
-    given.check(server, publications.is_empty())?;
+    given.check(server)?;
+    let (list, publications) = given.names.unwrap_or_default();
     if given.two_phase == Some(true) {
         return Ok(StreamOptions::Own("two-phase commit is not shared"));
     }
@@ -79,7 +78,7 @@ pub fn parse(
     if publications.len() > MOST_PUBLICATIONS {
         return Ok(StreamOptions::Own("it names more than 1,024 publications"));
     }
-    if !are_read_alike(server, names, &publications) {
+    if !are_read_alike(server, list, &publications) {
         return Ok(StreamOptions::Own(
             "its publications have names that only the primary can read",
         ));
@@ -119,7 +118,7 @@ impl<'a> Given<'a> {
             match name.as_str() {
                 "proto_version" => once(&mut given.version, || proto_version(value))?,
                 "publication_names" => {
-                    once(&mut given.names, || Ok(value.unwrap_or_default()))?;
+                    once(&mut given.names, || publications(value.unwrap_or_default()))?;
                 }
                 "binary" => once(&mut given.binary, truth)?,
                 "messages" => once(&mut given.messages, truth)?,
@@ -138,7 +137,7 @@ impl<'a> Given<'a> {
     }
 
     /// What the server checks of options that were read.
-    fn check(&self, server: Server<'_>, no_publications: bool) -> Result<(), Report> {
+    fn check(&self, server: Server<'_>) -> Result<(), Report> {
         let missing = |what: &str| Err(Report::error("22023", format!("{what} option missing")));
         if server.major >= 16 {
             if self.version.is_none() {
@@ -160,7 +159,11 @@ impl<'a> Given<'a> {
         if version == 0 {
             return refused("1 or higher".to_owned());
         }
-        if no_publications && server.major < 17 {
+        let named = self
+            .names
+            .as_ref()
+            .is_some_and(|(_, names)| !names.is_empty());
+        if !named && server.major < 17 {
             return missing("publication_names");
         }
         for (wanted, what, least) in [
@@ -201,6 +204,13 @@ fn proto_version(value: Option<&str>) -> Result<u32, Report> {
             let value = value.unwrap_or_default();
             Report::error("22023", format!("invalid proto_version: \"{value}\""))
         })
+}
+
+fn publications(list: &str) -> Result<(&str, Vec<String>), Report> {
+    match publication_names::parse(list) {
+        Ok(names) => Ok((list, names)),
+        Err(_) => Err(Report::error("42602", "invalid publication_names syntax")),
+    }
 }
 
 /// A number as C reads it: spaces before it, a sign, and nothing at all for 0.

@@ -19,6 +19,7 @@ mod packaged_metrics;
 mod relay;
 mod relay_console;
 mod relay_limits;
+mod relay_reads_alike;
 mod relay_reload;
 mod relay_rights;
 mod relay_status;

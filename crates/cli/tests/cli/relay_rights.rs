@@ -6,6 +6,7 @@ use crate::relay_support::{Relay, logical, publisher, until, until_same};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_wire::backend::Report;
 
 /// A subscription through a relay, and a role with LOGIN alone.
 struct Stage {
@@ -189,4 +190,99 @@ fn a_slot_is_streamed_in_its_own_database_only() {
         stage.relay.console(&lab, pids).is_empty().then_some(())
     });
     stage.goes_on();
+}
+
+/// What is in a session's favour comes from the server's answer, as of now.
+#[test]
+fn settings_of_a_session_count_when_its_stream_begins() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    let log_in = || {
+        Raw::tcp(stage.relay.port)
+            .log_in(&packet(&[
+                ("user", "copier"),
+                ("database", "postgres"),
+                ("replication", "database"),
+            ]))
+            .ok()
+            .unwrap()
+    };
+    let streams = |number: usize, settings: &[&str]| {
+        let mut client = log_in();
+        let slot = format!("CREATE_REPLICATION_SLOT n{number} LOGICAL pgoutput");
+        assert_eq!(client.refusal(&slot), None);
+        for setting in settings {
+            assert_eq!(client.refusal(setting), None, "{setting}");
+        }
+        let answer = client.query(&START.replace("SLOT s", &format!("SLOT n{number}")));
+        assert_eq!(answer.last().unwrap().0, b'W', "{answer:?}");
+        let listed = stage.relay.console(&lab, "SHOW SLOTS");
+        let row = listed
+            .lines()
+            .find(|row| row.starts_with(&format!("n{number}|")))
+            .map(str::to_owned);
+        // Until it is looked at: a slot that is streamed elsewhere is not the relay's.
+        let at_primary = format!(
+            "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 'n{number}' AND active"
+        );
+        let passed = stage.primary.query_text(&at_primary).unwrap().unwrap() == "1";
+        assert_eq!(row.is_none(), passed, "{settings:?}: {listed}");
+        drop(client);
+        row.map(|row| row.split('|').nth(1).unwrap_or_default().to_owned())
+    };
+    let usual = streams(0, &[]).unwrap();
+    for (number, setting) in [
+        (1, "SET datestyle = 'German'"),
+        (2, "SET intervalstyle = 'postgres_verbose'"),
+        (3, "SET intervalstyle = 'iso_8601'"),
+        (4, "SET extra_float_digits = 0"),
+        (5, "SET extra_float_digits = -5"),
+    ] {
+        assert_eq!(streams(number, &[setting]), None, "{setting}");
+    }
+    for (number, setting) in [
+        (6, "SET datestyle = 'ISO, DMY'"),
+        (7, "SET extra_float_digits = 3"),
+    ] {
+        let group = streams(number, &[setting]);
+        assert_eq!(group.as_ref(), Some(&usual), "{setting}");
+    }
+    // Another encoding is another stream.
+    let latin = streams(8, &["SET client_encoding = 'LATIN1'"]).unwrap();
+    assert_ne!(latin, usual);
+    let reset = ["SET datestyle = 'German'", "RESET datestyle"];
+    assert_eq!(streams(9, &reset), Some(usual));
+    drop((stage.subscriber, stage.relay, stage.primary));
+}
+
+/// Whoever cannot log in keeps nobody out, and who can not everybody.
+#[test]
+fn places_are_kept_for_subscribers_and_the_console() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let relay = Relay::start(
+        &lab,
+        &primary.conninfo(SUPERUSER),
+        &["--max-connections", "4"],
+    );
+    let log_in = |more: &[(&str, &str)]| {
+        let mut parameters = vec![("user", SUPERUSER), ("database", "postgres")];
+        parameters.extend(more);
+        Raw::tcp(relay.port).log_in(&packet(&parameters))
+    };
+    let too_many = |refused: Result<Raw, Report>| {
+        let report = refused.err().unwrap();
+        assert_eq!(
+            (&*report.severity, &*report.sqlstate),
+            ("FATAL", "53300"),
+            "{report:?}"
+        );
+    };
+    let nobody: Vec<_> = (0..300).map(|_| Raw::tcp(relay.port)).collect();
+    let three: Vec<_> = (0..3).map(|_| log_in(&[]).ok().unwrap()).collect();
+    too_many(log_in(&[]));
+    let subscriber = log_in(&[("replication", "database")]).ok().unwrap();
+    too_many(log_in(&[("replication", "database")]));
+    relay.console(&lab, "SHOW CLIENTS");
+    drop((three, subscriber, nobody, relay, primary));
 }

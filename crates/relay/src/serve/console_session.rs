@@ -7,7 +7,7 @@ use bytes::BytesMut;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::Frame;
 use lockstep_wire::frontend::Frontend;
-use lockstep_wire::startup::{PROTOCOL_OPTION, Replication, Session, Startup};
+use lockstep_wire::startup::{PROTOCOL_OPTION, Session, Startup};
 use tokio::io::AsyncWriteExt;
 
 use super::authenticate::{Begun, authenticate, refuse};
@@ -34,25 +34,25 @@ pub struct ConsoleLogin {
     pub admin_role: Option<String>,
 }
 
-/// True for a session of the console.
-pub(super) fn is_wanted(arrival: &Arrival) -> bool {
-    arrival.start.replication() == Replication::None
-        && arrival.start.database() == DATABASE.as_bytes()
-}
-
-/// Serves a console session over a connection to the primary, to its end.
-pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
-    (commands, console): (&Arc<O>, &Arc<C>),
+/// Lets a client log in over a connection to the primary.
+pub(super) async fn log_in(
     client: Client,
     primary: Transport,
+    arrival: &Arrival,
+    login: &ConsoleLogin,
+    stop: &mut Stop,
+) -> Option<Begun> {
+    let packet = start_packet(&arrival.start, login);
+    authenticate(client, primary, &packet, stop).await
+}
+
+/// Serves a console session that the primary has let in, to its end.
+pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
+    (commands, console): (&Arc<O>, &Arc<C>),
+    begun: Begun,
     (arrival, login): (Arrival, &ConsoleLogin),
     mut stop: Stop,
 ) {
-    let packet = start_packet(&arrival.start, login);
-    let begun = authenticate(client, primary, &packet, true, &mut stop).await;
-    let Some(begun) = begun else {
-        return;
-    };
     let mut facts = arrival.facts(begun.pid, &begun.settings);
     DATABASE.clone_into(&mut facts.database);
     let (client, rights) = ask(begun, login).await;

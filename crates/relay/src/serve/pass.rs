@@ -28,9 +28,10 @@ use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::authenticate::{authenticate, refuse, stopping};
+use super::authenticate::{Begun, authenticate, refuse, stopping};
 use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
+use super::places::Purpose;
 use super::pump::{Ends, Event, Pump};
 use super::standing::{self, Learnt};
 use super::stop::Stop;
@@ -51,6 +52,16 @@ pub(super) struct Arrival {
 }
 
 impl Arrival {
+    /// What it asks for.
+    pub fn purpose(&self) -> Purpose {
+        let console = self.start.database() == DATABASE.as_bytes();
+        match self.start.replication() {
+            Replication::None if console => Purpose::Console,
+            Replication::None | Replication::Unknown => Purpose::Other,
+            Replication::Physical | Replication::Logical => Purpose::Replication,
+        }
+    }
+
     /// It asks for logical replication. Whether it has got it the primary says.
     fn is_logical(&self) -> bool {
         self.start.replication() == Replication::Logical
@@ -169,25 +180,31 @@ pub(super) async fn cancel(transport: Transport, request: &Startup, primary: &dy
     drop(transport);
 }
 
-/// Serves a session over a connection to the primary, to its end.
-pub(super) async fn serve<O: SlotCommands>(
-    commands: &Arc<O>,
+/// Lets a client log in over a connection to the primary.
+pub(super) async fn log_in(
     client: Client,
     primary: Transport,
+    arrival: &Arrival,
+    stop: &mut Stop,
+) -> Option<Begun> {
+    authenticate(client, primary, &arrival.packet(), stop).await
+}
+
+/// Serves a session that the primary has let in, to its end.
+pub(super) async fn serve<O: SlotCommands>(
+    commands: &Arc<O>,
+    begun: Begun,
     arrival: Arrival,
     mut stop: Stop,
 ) {
-    let begun = authenticate(client, primary, &arrival.packet(), false, &mut stop).await;
-    let Some(begun) = begun else {
-        return;
-    };
     let logical = arrival.is_logical();
     let mut open = Open::new(commands, arrival.facts(begun.pid, &begun.settings));
     drop((arrival, begun.settings));
-    let passed = Passed {
+    let mut passed = Passed {
         pump: Pump::new(logical),
         ends: begun.ends,
     };
+    passed.pump.say(answer(Vec::new()));
     if let Some((client, stream)) = passed.run(&mut open, &mut stop).await {
         stream_on(&open, client, stream, &mut stop).await;
     }

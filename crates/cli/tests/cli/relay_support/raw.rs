@@ -79,11 +79,11 @@ impl Raw {
         self.send(&out);
     }
 
-    /// The next message; None at the end.
+    /// The next message; None at the end, or where a server speaks to a client of another age.
     pub fn message(&mut self) -> Option<Message> {
         let mut head = [0; frame::HEADER];
         self.0.read_exact(&mut head).ok()?;
-        let (tag, length) = frame::header(head, frame::LOGICAL_LIMIT).unwrap();
+        let (tag, length) = frame::header(head, frame::LOGICAL_LIMIT).ok()?;
         let mut body = vec![0; length];
         self.0.read_exact(&mut body).ok()?;
         Some((tag, body))
@@ -110,18 +110,6 @@ impl Raw {
     /// The first error of the answer; None if there is none.
     pub fn refusal(&mut self, text: &str) -> Option<Report> {
         self.query(text).into_iter().find_map(error)
-    }
-
-    /// Values of the first row of the answer.
-    pub fn row(&mut self, text: &str) -> Vec<Option<String>> {
-        let answer = self.query(text);
-        for (tag, body) in &answer {
-            if let Ok(Backend::DataRow(values)) = Backend::parse(Frame { tag: *tag, body }) {
-                let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
-                return values.into_iter().map(|value| value.map(text)).collect();
-            }
-        }
-        panic!("{text}: {answer:?}");
     }
 }
 

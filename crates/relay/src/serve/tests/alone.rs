@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::serve::console_session::{self, ConsoleLogin};
+use crate::serve::places::Purpose;
 use crate::serve::rights::{ConsoleService, Rights};
 
 /// A session that has streamed and goes on without a primary.
@@ -134,7 +135,7 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         peer: None,
         start,
     };
-    assert!(console_session::is_wanted(&arrival));
+    assert_eq!(arrival.purpose(), Purpose::Console);
     let login = ConsoleLogin {
         database: "postgres".to_owned(),
         admin_role: admin_role.map(str::to_owned),
@@ -144,7 +145,11 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         let client = Transport::Other(Box::new(client_end)).client();
         let primary = Transport::Other(Box::new(primary_end));
         let ours = (&theirs, &Arc::new(Repeats));
-        console_session::serve(ours, client, primary, (arrival, &login), stop).await;
+        let mut told = stop.clone();
+        let begun = console_session::log_in(client, primary, &arrival, &login, &mut told).await;
+        if let Some(begun) = begun {
+            console_session::serve(ours, begun, (arrival, &login), stop).await;
+        }
     });
     let expected = super::start(&[
         ("user", "me"),

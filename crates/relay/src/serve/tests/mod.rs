@@ -243,7 +243,10 @@ impl Scene {
         let session = tokio::spawn(async move {
             let client = Transport::Other(Box::new(client_end)).client();
             let primary = Transport::Other(Box::new(primary_end));
-            pass::serve(&theirs, client, primary, arrival, stop).await;
+            let mut told = stop.clone();
+            if let Some(begun) = pass::log_in(client, primary, &arrival, &mut told).await {
+                pass::serve(&theirs, begun, arrival, stop).await;
+            }
         });
         assert_eq!(read(&mut primary, length).await, packet);
         Self {
