@@ -228,7 +228,7 @@ fn settings_of_a_session_count_when_its_stream_begins() {
         let passed = stage.primary.query_text(&at_primary).unwrap().unwrap() == "1";
         assert_eq!(row.is_none(), passed, "{settings:?}: {listed}");
         drop(client);
-        row.map(|row| row.split('|').nth(1).unwrap_or_default().to_owned())
+        row.map(|row| row.split('|').nth(2).unwrap_or_default().to_owned())
     };
     let usual = streams(0, &[]).unwrap();
     for (number, setting) in [
