@@ -22,6 +22,8 @@
 //! | [`slots`] | who reads, and how far each has confirmed |
 //! | [`retention`] | what of a log may be removed, and how room is made |
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
+//! | `waker` | wakes a thread that waits for a socket |
+//! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | whether a primary's slot continues what the log has |
 //! | [`group`] | one upstream slot and the log it fills |
@@ -30,6 +32,8 @@
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
 //! | [`terms`] | what the configuration asks of sessions |
+//! | [`look`] | what the relay asks the primary once a minute |
+//! | [`unguarded`] | rules of the primary that let the relay's clients in without a password |
 //! | [`relay`] | all groups, slots and sessions, and what is done every second |
 //! | [`stream_options`] | what a subscriber asks for in `START_REPLICATION` |
 //! | [`slot_commands`] | what becomes of replication commands |
@@ -60,6 +64,7 @@ pub mod group;
 mod layers;
 mod lock;
 pub mod log;
+pub mod look;
 pub mod metrics;
 pub mod primary;
 pub mod receive;
@@ -73,4 +78,7 @@ pub mod slot_commands;
 pub mod slots;
 pub mod stats;
 pub mod stream_options;
+pub mod synchronous;
 pub mod terms;
+pub mod unguarded;
+mod waker;

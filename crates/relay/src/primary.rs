@@ -5,8 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
-/// `application_name` of connections to the primary.
-const APPLICATION_NAME: &str = "lockstep relay";
+use crate::synchronous::APPLICATION_NAME;
 
 /// What subscribers set, so that values do not depend on the server's settings. A stream is
 /// shared only with sessions whose reported settings are the same.
@@ -36,15 +35,17 @@ impl Primary {
 
     /// A new connection to a database, for SQL and replication commands.
     pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
-        self.open(self.conninfo.clone().with_database(database)?)
+        let conninfo = self.conninfo.clone().with_database(database)?;
+        self.open(conninfo, APPLICATION_NAME)
     }
 
     /// A new connection for a stream: values come as a subscriber's own connection would
-    /// get them.
+    /// get them. The primary knows the stream by its `application_name`.
     pub fn connect_to_stream(
         &self,
         database: &str,
         encoding: &str,
+        application_name: &str,
     ) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
         let options = match conninfo.get("options") {
@@ -52,7 +53,8 @@ impl Primary {
             None => AS_SUBSCRIBERS.to_owned(),
         };
         let conninfo = conninfo.with("options", &options)?;
-        let mut upstream = self.open(conninfo.with("client_encoding", encoding)?)?;
+        let conninfo = conninfo.with("client_encoding", encoding)?;
+        let mut upstream = self.open(conninfo, application_name)?;
         let kb = self.work_mem_kb;
         if kb > 0 {
             // A server that is given more keeps it.
@@ -64,16 +66,16 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo) -> Result<Connection, ClientError> {
-        let upstream = Connection::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
+    fn open(&self, conninfo: Conninfo, application_name: &str) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, Purpose::Replication, application_name)
             .inspect_err(|_| self.forget())?;
         *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
         Ok(upstream)
     }
 
-    /// Finds out where the primary is.
-    pub fn look(&self) -> Result<(), ClientError> {
-        self.connect(&self.database).map(drop)
+    /// A new connection where no database matters. It finds out where the primary is.
+    pub fn connect_anywhere(&self) -> Result<Connection, ClientError> {
+        self.connect(&self.database)
     }
 
     /// Where the primary is, as last connected to; None while that is not known.

@@ -74,8 +74,9 @@ pub struct Slot {
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
     saved: AtomicU64,
-    /// What the subscriber last said that it has received and applied; for show only.
+    /// What the subscriber last said that it has received; for show only.
     written: AtomicU64,
+    /// What it last said that it has applied.
     applied: AtomicU64,
     sent: AtomicU64,
     behind: AtomicU64,
@@ -153,6 +154,12 @@ impl Slot {
         self.applied.store(applied.into(), Ordering::Relaxed);
     }
 
+    /// What the subscriber has applied, also while it is not there: what is durable is applied.
+    pub fn applied(&self) -> Lsn {
+        let said = Lsn::from(self.applied.load(Ordering::Relaxed));
+        said.max(self.confirmed())
+    }
+
     /// Notes how far its session is, and how many bytes of the log are still ahead of it.
     pub fn progress(&self, sent: Lsn, behind: u64) {
         self.sent.store(sent.into(), Ordering::Relaxed);
@@ -202,16 +209,16 @@ impl Slot {
 
     pub fn stat(&self) -> SlotStat {
         let confirmed = self.confirmed();
-        // What was confirmed is beyond doubt, also while nobody is connected.
-        let said = |lsn: &AtomicU64| Lsn::from(lsn.load(Ordering::Relaxed)).max(confirmed);
+        let written = Lsn::from(self.written.load(Ordering::Relaxed));
         SlotStat {
             name: self.name.clone(),
             database: self.database.clone(),
             group: self.route().group,
             active_pid: self.active().map(|active| active.pid),
             sent: self.sent.load(Ordering::Relaxed).into(),
-            written: said(&self.written),
-            applied: said(&self.applied),
+            // What was confirmed is beyond doubt, also while nobody is connected.
+            written: written.max(confirmed),
+            applied: self.applied(),
             confirmed,
             behind_bytes: self.behind.load(Ordering::Relaxed),
             cache_hit: self.hit_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),
@@ -400,6 +407,28 @@ impl<S: Storage> SlotBook<S> {
         self.all().iter().filter_map(reads).min()
     }
 
+    /// The lowest position that subscribers of a group have applied; None if there is none.
+    /// Of those in `named` only, if there are any: one that has no slot has applied nothing.
+    pub fn applied(&self, group: &str, named: &[String]) -> Option<Lsn> {
+        let applied = |slot: &Slot| {
+            let route = slot.route();
+            if route.group == group {
+                return Some(slot.applied());
+            }
+            // It needs nothing of its next group before the position where it changes over.
+            let next = route.next.filter(|next| next.group == group);
+            next.map(|next| next.at.max(slot.applied()))
+        };
+        if named.is_empty() {
+            return self.all().iter().filter_map(|slot| applied(slot)).min();
+        }
+        let of = |name: &String| self.get(name).and_then(|slot| applied(&slot));
+        named
+            .iter()
+            .map(|name| of(name).unwrap_or(Lsn::INVALID))
+            .min()
+    }
+
     /// The slot of a group that has confirmed least.
     pub fn slowest(&self, group: &str) -> Option<Arc<Slot>> {
         self.all()
@@ -562,6 +591,16 @@ mod tests {
             (Some(7.into()), Some(30.into()))
         );
         assert_eq!(second.slowest("g").unwrap().name, "a");
+        a.note(25.into(), 20.into());
+        let applied = |group: &str, named: &[&str]| {
+            let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+            second.applied(group, &named)
+        };
+        assert_eq!(applied("g", &[]), Some(9.into()));
+        assert_eq!(applied("g", &["a"]), Some(20.into()));
+        assert_eq!(applied("g", &["a", "gone"]), Some(Lsn::INVALID));
+        assert_eq!(applied("h", &[]), Some(30.into()));
+        assert_eq!(applied("i", &[]), None);
         assert!(second.remove("a").unwrap());
         assert!(!second.remove("a").unwrap());
         assert_eq!(book(folder.path()).saved("g"), Some(9.into()));

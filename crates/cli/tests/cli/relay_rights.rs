@@ -1,8 +1,11 @@
 //! What a client may do through `lockstep relay`: what the primary let it in for, and nothing
 //! that it only says.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
+
 use crate::relay_support::raw::{Raw, packet};
-use crate::relay_support::{Relay, logical, publisher, until, until_same};
+use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -192,7 +195,7 @@ fn a_slot_is_streamed_in_its_own_database_only() {
     stage.goes_on();
 }
 
-/// What is in a session's favour comes from the server's answer, as of now.
+/// What a session's values look like is asked anew at each start.
 #[test]
 fn settings_of_a_session_count_when_its_stream_begins() {
     let lab = TestLab::with_extension().start().unwrap();
@@ -285,4 +288,68 @@ fn places_are_kept_for_subscribers_and_the_console() {
     too_many(log_in(&[("replication", "database")]));
     relay.console(&lab, "SHOW CLIENTS");
     drop((three, subscriber, nobody, relay, primary));
+}
+
+/// What a relay logs until it listens.
+fn said_at_start(lab: &Lab, primary: &str, listen: &str) -> String {
+    let spool = lab.folder().join(listen.replace([':', '.', '/'], "_"));
+    let mut relay = Command::new(env!("CARGO_BIN_EXE_lockstep"))
+        .args(["relay", "--listen", listen, "--primary", primary, "--spool"])
+        .arg(spool)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(relay.stderr.take().unwrap()).lines();
+    let mut said = String::new();
+    for line in lines.by_ref().map_while(Result::ok) {
+        said.push_str(&line);
+        said.push('\n');
+        if line.contains("listening") {
+            break;
+        }
+    }
+    let _ = relay.kill();
+    let _ = relay.wait();
+    said
+}
+
+#[test]
+fn logins_without_a_password_from_elsewhere_are_warned_of() {
+    const WARNING: &str = "without a password";
+    let lab = TestLab::stock().start().unwrap();
+    let mut settings = logical();
+    settings.insert("listen_addresses".to_owned(), "127.0.0.1".to_owned());
+    let primary = lab.primary("primary", None, &settings).unwrap();
+    primary
+        .execute("CREATE ROLE relay LOGIN REPLICATION")
+        .unwrap();
+    let hba = |rules: &str| {
+        std::fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
+        primary.reload().unwrap();
+        let wanted = rules.lines().count().to_string();
+        let count = "SELECT count(*)::text FROM pg_hba_file_rules";
+        until_answer(&primary, count, &wanted);
+    };
+    let socket = primary.conninfo(SUPERUSER);
+    let tcp = format!(
+        "host=127.0.0.1 port={} user={SUPERUSER} dbname=postgres",
+        primary.port()
+    );
+    hba("local all all trust\nhost all all 10.0.0.0/8 trust\nhost all all 127.0.0.1/32 trust");
+    let said = said_at_start(&lab, &socket, "0.0.0.0:0");
+    assert!(said.contains("line 1 (trust for all)"), "{said}");
+    assert!(!said.contains("line 2"), "{said}");
+    let said = said_at_start(&lab, &tcp, "0.0.0.0:0");
+    assert!(said.contains("line 3 (trust for all)"), "{said}");
+    assert!(
+        !said.contains("line 1") && !said.contains("line 2"),
+        "{said}"
+    );
+    // Only who is on this machine reaches the relay.
+    let said = said_at_start(&lab, &socket, "127.0.0.1:0");
+    assert!(!said.contains(WARNING), "{said}");
+    // A role that may not look.
+    let said = said_at_start(&lab, &primary.conninfo("relay"), "0.0.0.0:0");
+    assert!(said.contains("may not read pg_hba_file_rules"), "{said}");
+    drop(primary);
 }

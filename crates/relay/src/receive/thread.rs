@@ -7,17 +7,17 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
-use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
 
 use super::receiver::{Action, Event, Receiver};
-use super::waker::{self, Sleeper, Waker};
+
 use crate::clock;
 use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
 use crate::log::LogError;
+use crate::waker::{self, Sleeper, Waker};
 
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);
@@ -68,6 +68,7 @@ impl Receiving {
         let (sleeper, waker) = waker::pair().map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let sync = Arc::new(SyncRequest::default());
+        group.synchronous.set_waker(waker.clone());
         let syncer = {
             let (group, stop, waker, sync) =
                 (group.clone(), stop.clone(), waker.clone(), sync.clone());
@@ -183,7 +184,10 @@ impl Driver {
                 self.stream = Some(self.connect()?);
                 return Ok(Event::Connected);
             }
-            Action::Receive => return self.receive(receiver),
+            Action::Receive => {
+                receiver.note_applied(group.applied(), group.synchronous.is_awaited());
+                return self.receive(receiver);
+            }
             Action::Append(frames) => {
                 let written = group.log().append(frames);
                 return self.written(written);
@@ -192,7 +196,10 @@ impl Driver {
                 let written = group.log().cover(lsn);
                 return self.written(written);
             }
-            Action::MakeRoom => return Ok(Event::Freed(group.make_room()?)),
+            Action::MakeRoom => {
+                receiver.note_applied(group.applied(), group.synchronous.is_awaited());
+                return Ok(Event::Freed(group.make_room()?));
+            }
             Action::Stored { units, bytes } => {
                 group.count(units, bytes);
                 if units > 0 {
@@ -213,7 +220,20 @@ impl Driver {
                 group.enter(Phase::Streaming);
                 info!(group = group.name(), "there is room in the spool again");
             }
-            Action::Confirm { written, flushed } => self.confirm(written, flushed)?,
+            Action::Confirm {
+                written,
+                flushed,
+                applied,
+            } => {
+                let status = Status {
+                    written,
+                    flushed,
+                    applied,
+                    sent_at: clock::now(),
+                    reply: false,
+                };
+                connected(&mut self.stream)?.send(&FromStandby::Status(status))?;
+            }
             Action::Wait(most) => {
                 group.note_sent(receiver.sent());
                 let wake = self.sleeper.fd();
@@ -222,11 +242,11 @@ impl Driver {
                 }
             }
             Action::Cut => {
-                self.stream = None;
+                self.disconnect();
                 return Ok(self.cut());
             }
             Action::Fail => {
-                self.stream = None;
+                self.disconnect();
                 if let Some(error) = self.error.take() {
                     self.group.fail(&error);
                 }
@@ -249,6 +269,11 @@ impl Driver {
         }
     }
 
+    fn disconnect(&mut self) {
+        self.stream = None;
+        self.group.synchronous.set_walsender(None);
+    }
+
     /// A connection that streams from the end of the log.
     fn connect(&self) -> Result<Stream> {
         let group = &self.group;
@@ -259,7 +284,9 @@ impl Driver {
         let options = group.stream_options(upstream.server_version());
         let begun = group.log().begin_session();
         begun.map_err(|error| log_error(group, error))?;
+        let walsender = upstream.backend_pid();
         let stream = upstream.start(group.upstream_slot(), start, &options)?;
+        group.synchronous.set_walsender(Some(walsender));
         info!(group = group.name(), from = %start, "receiving");
         group.enter(Phase::Streaming);
         Ok(stream)
@@ -321,18 +348,6 @@ impl Driver {
             }
             Err(error) => Err(log_error(&self.group, error)),
         }
-    }
-
-    fn confirm(&mut self, written: Lsn, flushed: Lsn) -> Result<()> {
-        let status = FromStandby::Status(Status {
-            written,
-            flushed,
-            // What is durable here is all that the primary needs to know.
-            applied: flushed,
-            sent_at: clock::now(),
-            reply: false,
-        });
-        Ok(connected(&mut self.stream)?.send(&status)?)
     }
 
     /// Drops the unit that is open: the walsender sends the whole transaction again.
