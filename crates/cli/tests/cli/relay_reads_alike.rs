@@ -331,9 +331,10 @@ fn outcome(twins: &Twins, side: Side, body: &[u8]) -> Outcome {
     let role =
         answer.iter().find_map(
             |(tag, body)| match Backend::parse(Frame { tag: *tag, body }) {
-                Ok(Backend::ParameterStatus { name, value }) if name == "session_authorization" => {
-                    Some(value.to_owned())
-                }
+                Ok(Backend::ParameterStatus {
+                    name: "session_authorization",
+                    value,
+                }) => Some(value.to_owned()),
                 _ => None,
             },
         );

@@ -281,12 +281,15 @@ fn places_are_kept_for_subscribers_and_the_console() {
             "{report:?}"
         );
     };
+    primary.execute("CREATE ROLE plain LOGIN").unwrap();
     let nobody: Vec<_> = (0..300).map(|_| Raw::tcp(relay.port)).collect();
     let three: Vec<_> = (0..3).map(|_| log_in(&[]).ok().unwrap()).collect();
     too_many(log_in(&[]));
     let subscriber = log_in(&[("replication", "database")]).ok().unwrap();
     too_many(log_in(&[("replication", "database")]));
     relay.console(&lab, "SHOW CLIENTS");
+    // A role that may see nothing there has no claim on the console's places.
+    too_many(Raw::tcp(relay.port).log_in(&packet(&[("user", "plain"), ("database", "lockstep")])));
     drop((three, subscriber, nobody, relay, primary));
 }
 

@@ -14,10 +14,11 @@ use super::authenticate::{Begun, authenticate, refuse};
 use super::frames::{FrameReader, ReadError, split};
 use super::local::{Local, answer};
 use super::pass::{Arrival, Open, leave};
+use super::places::Purpose;
 use super::rights::{ConsoleService, Rights};
 use super::stop::Stop;
 use super::transport::{Reader, Transport};
-use crate::session::{Client, SlotCommands};
+use crate::session::{Client, Facts, SlotCommands};
 
 /// The console's database.
 pub const DATABASE: &str = "lockstep";
@@ -34,34 +35,70 @@ pub struct ConsoleLogin {
     pub admin_role: Option<String>,
 }
 
-/// Lets a client log in over a connection to the primary.
+/// A client whose rights the primary has told; it has no connection to the primary any more,
+/// and waits for its first `ReadyForQuery`.
+pub(super) struct Admitted {
+    client: Client,
+    facts: Facts,
+    rights: Rights,
+}
+
+impl Admitted {
+    /// What the session is: one that may see nothing has no claim on the console's places.
+    pub fn purpose(&self) -> Purpose {
+        let Rights {
+            superuser,
+            monitor,
+            admin,
+            ..
+        } = self.rights;
+        match superuser || monitor || admin {
+            true => Purpose::Console,
+            false => Purpose::Other,
+        }
+    }
+
+    /// Refuses the session after all.
+    pub async fn turn_away(self, report: Report) {
+        refuse(self.client, report).await;
+    }
+}
+
+/// Lets a client log in over a connection to the primary, and asks for its rights. None if it
+/// does not come to that; the client knows why.
 pub(super) async fn log_in(
     client: Client,
     primary: Transport,
     arrival: &Arrival,
     login: &ConsoleLogin,
     stop: &mut Stop,
-) -> Option<Begun> {
+) -> Option<Admitted> {
     let packet = start_packet(&arrival.start, login);
-    authenticate(client, primary, &packet, stop).await
-}
-
-/// Serves a console session that the primary has let in, to its end.
-pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
-    (commands, console): (&Arc<O>, &Arc<C>),
-    begun: Begun,
-    (arrival, login): (Arrival, &ConsoleLogin),
-    mut stop: Stop,
-) {
+    let begun = authenticate(client, primary, &packet, stop).await?;
     let mut facts = arrival.facts(begun.pid, &begun.settings);
     DATABASE.clone_into(&mut facts.database);
-    let (client, rights) = ask(begun, login).await;
-    let rights = match rights {
-        Ok(rights) => Arc::new(rights),
-        Err(report) => return refuse(client, report).await,
-    };
-    let _open = Open::new(commands, facts);
-    let mut local = Local::new(client);
+    match ask(begun, login).await {
+        (client, Ok(rights)) => Some(Admitted {
+            client,
+            facts,
+            rights,
+        }),
+        (client, Err(report)) => {
+            refuse(client, report).await;
+            None
+        }
+    }
+}
+
+/// Serves a console session to its end.
+pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
+    (commands, console): (&Arc<O>, &Arc<C>),
+    admitted: Admitted,
+    mut stop: Stop,
+) {
+    let rights = Arc::new(admitted.rights);
+    let _open = Open::new(commands, admitted.facts);
+    let mut local = Local::new(admitted.client);
     if local.reply(&answer(Vec::new())).await.is_err() {
         return;
     }

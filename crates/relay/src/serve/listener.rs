@@ -18,7 +18,7 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::authenticate::{Begun, turn_away};
-use super::console_session::{self, ConsoleLogin};
+use super::console_session::{self, Admitted, ConsoleLogin};
 use super::doorway::{DoorLimits, Doorway, Visit};
 use super::front::{Arrived, Encryption, arrive};
 use super::pass::{self, Arrival};
@@ -340,10 +340,25 @@ fn too_many(most: usize) -> Report {
 }
 
 /// A client that the primary has let in.
-struct Entered {
-    arrival: Arrival,
-    begun: Begun,
-    purpose: Purpose,
+enum Entered {
+    Console(Admitted),
+    Passed(Arrival, Begun),
+}
+
+impl Entered {
+    fn purpose(&self) -> Purpose {
+        match self {
+            Self::Console(admitted) => admitted.purpose(),
+            Self::Passed(arrival, _) => arrival.purpose(),
+        }
+    }
+
+    async fn turn_away(self, report: Report) {
+        match self {
+            Self::Console(admitted) => admitted.turn_away(report).await,
+            Self::Passed(_, begun) => turn_away(begun, report).await,
+        }
+    }
 }
 
 impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
@@ -367,24 +382,22 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             // Without a word, as in the end of either time.
             () = visit.has_to_go() => return,
         };
-        let Ok(Some(Entered {
-            arrival,
-            begun,
-            purpose,
-        })) = entered
-        else {
+        let Ok(Some(entered)) = entered else {
             return;
         };
-        let Some(_place) = self.places.take(purpose) else {
-            return turn_away(begun, too_many(service.limits.sessions)).await;
+        let Some(_place) = self.places.take(entered.purpose()) else {
+            let report = too_many(service.limits.sessions);
+            return entered.turn_away(report).await;
         };
         drop(visit);
-        if purpose == Purpose::Console {
-            let ours = (&service.commands, &service.console);
-            let wanted = (arrival, &terms.console_login);
-            console_session::serve(ours, begun, wanted, stop).await;
-        } else {
-            pass::serve(&service.commands, begun, arrival, stop).await;
+        match entered {
+            Entered::Console(admitted) => {
+                let ours = (&service.commands, &service.console);
+                console_session::serve(ours, admitted, stop).await;
+            }
+            Entered::Passed(arrival, begun) => {
+                pass::serve(&service.commands, begun, arrival, stop).await;
+            }
         }
     }
 
@@ -425,18 +438,12 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             start,
         };
         let (client, primary) = pass::reach(transport.client(), &*service.primary).await?;
-        let purpose = arrival.purpose();
-        let begun = match purpose {
-            Purpose::Console => {
-                let login = &terms.console_login;
-                console_session::log_in(client, primary, &arrival, login, stop).await?
-            }
-            _ => pass::log_in(client, primary, &arrival, stop).await?,
-        };
-        Some(Entered {
-            arrival,
-            begun,
-            purpose,
-        })
+        if arrival.purpose() == Purpose::Console {
+            let login = &terms.console_login;
+            let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
+            return admitted.map(Entered::Console);
+        }
+        let begun = pass::log_in(client, primary, &arrival, stop).await?;
+        Some(Entered::Passed(arrival, begun))
     }
 }

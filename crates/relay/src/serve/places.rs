@@ -2,7 +2,7 @@
 //!
 //! Only who has logged in gets a place. Sessions that do not replicate never get the last
 //! quarter, so that subscribers find one; and the console has some of its own, so that whoever
-//! wants to find out why all are taken can.
+//! may find out why all are taken can.
 
 use std::sync::Arc;
 
@@ -28,6 +28,7 @@ pub(super) enum Purpose {
     /// The primary let its role in for replication.
     Replication,
     Other,
+    /// The console, for a role that may see something there.
     Console,
 }
 

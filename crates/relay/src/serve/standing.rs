@@ -73,7 +73,7 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
 }
 
 /// None if it is no session of logical replication, or one whose database has a name that
-/// cannot be read here: in other encodings than UTF8 only ASCII is the same.
+/// cannot be read here.
 fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
     let [identity, settings @ ..] = rows else {
         return None;
@@ -87,7 +87,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         return None;
     };
     let encoding = setting(encoding)?;
-    let readable = database.is_ascii() || encoding == UTF8;
+    let readable = encoding == UTF8 || database.iter().all(is_everywhere_the_same);
     Some(Standing {
         database: String::from_utf8(database.to_vec())
             .ok()
@@ -99,6 +99,12 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
             float_digits: setting(digits)?.parse().ok()?,
         },
     })
+}
+
+/// In other encodings than UTF8 only ASCII is the same, and not all of it: SHIFT_JIS_2004
+/// writes other characters as a backslash and a tilde.
+fn is_everywhere_the_same(byte: &u8) -> bool {
+    byte.is_ascii() && !matches!(byte, b'\\' | b'~')
 }
 
 #[cfg(test)]
@@ -154,6 +160,11 @@ mod tests {
         );
         // Names that cannot be read.
         assert_eq!(learn(&answers(Some(b"\xe9"), USUAL)), Learnt::Other);
+        assert_eq!(learn(&answers(Some(b"a\\b"), latin)), Learnt::Other);
+        assert_eq!(
+            learn(&answers(Some(b"a\\b"), USUAL)),
+            expected("a\\b", "UTF8")
+        );
         let same_bytes = answers(Some("\u{e9}".as_bytes()), latin);
         assert_eq!(learn(&same_bytes), Learnt::Other);
     }

@@ -146,9 +146,9 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         let primary = Transport::Other(Box::new(primary_end));
         let ours = (&theirs, &Arc::new(Repeats));
         let mut told = stop.clone();
-        let begun = console_session::log_in(client, primary, &arrival, &login, &mut told).await;
-        if let Some(begun) = begun {
-            console_session::serve(ours, begun, (arrival, &login), stop).await;
+        let admitted = console_session::log_in(client, primary, &arrival, &login, &mut told).await;
+        if let Some(admitted) = admitted {
+            console_session::serve(ours, admitted, stop).await;
         }
     });
     let expected = super::start(&[
