@@ -4,12 +4,18 @@
 //! Where there are too many, the one goes that has waited longest of those from the address
 //! that has most; a crowd from one address pushes out itself. A login that takes its usual few
 //! milliseconds is over long before its turn comes.
+//!
+//! Logins that have reached the primary take connections from all of its other clients, so there
+//! are few of them. A login that is still under way has a second before it has to go; meanwhile
+//! newcomers wait.
 
 use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, Ipv6Addr};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
+use tokio::time::{Instant, timeout};
 
 use crate::lock::lock;
 
@@ -20,6 +26,8 @@ const NETWORK: u128 = !0 << 64;
 pub(super) struct Doorway {
     limits: DoorLimits,
     waiting: Mutex<Waiting>,
+    /// Somebody has left.
+    left: Notify,
 }
 
 /// How many may wait.
@@ -38,6 +46,7 @@ struct Waiting {
 
 struct Visitor {
     from: Option<IpAddr>,
+    since: Instant,
     /// Dropped when it has to go.
     _stays: oneshot::Sender<()>,
 }
@@ -54,21 +63,52 @@ impl Doorway {
         Self {
             limits,
             waiting: Mutex::default(),
+            left: Notify::new(),
         }
     }
 
     /// A connection has come; None is a Unix socket. Others may have to go.
     pub fn enter(self: &Arc<Self>, from: Option<IpAddr>) -> Visit {
-        let (stays, told) = oneshot::channel();
-        let mut waiting = lock(&self.waiting);
         let from = from.map(network);
+        let mut waiting = lock(&self.waiting);
         while let Some(leaver) = waiting.leaver(from, self.limits) {
             waiting.visitors.remove(&leaver);
         }
+        self.admit(&mut waiting, from)
+    }
+
+    /// The same, but who is there has `grace` before it has to go.
+    pub async fn enter_after(self: &Arc<Self>, grace: Duration, from: Option<IpAddr>) -> Visit {
+        let from = from.map(network);
+        loop {
+            let left = self.left.notified();
+            tokio::pin!(left);
+            // From here on nobody leaves unnoticed.
+            left.as_mut().enable();
+            let patience = {
+                let mut waiting = lock(&self.waiting);
+                let leaver = waiting.leaver(from, self.limits);
+                let since = leaver.and_then(|number| waiting.visitors.get(&number)?.since.into());
+                match (leaver, since) {
+                    (Some(leaver), Some(since)) if since.elapsed() >= grace => {
+                        waiting.visitors.remove(&leaver);
+                        Duration::ZERO
+                    }
+                    (Some(_), Some(since)) => grace.saturating_sub(since.elapsed()),
+                    _ => return self.admit(&mut waiting, from),
+                }
+            };
+            let _ = timeout(patience, left).await;
+        }
+    }
+
+    fn admit(self: &Arc<Self>, waiting: &mut Waiting, from: Option<IpAddr>) -> Visit {
+        let (stays, told) = oneshot::channel();
         let number = waiting.next;
         waiting.next += 1;
         let visitor = Visitor {
             from,
+            since: Instant::now(),
             _stays: stays,
         };
         waiting.visitors.insert(number, visitor);
@@ -90,6 +130,7 @@ impl Visit {
 impl Drop for Visit {
     fn drop(&mut self) {
         lock(&self.doorway.waiting).visitors.remove(&self.number);
+        self.doorway.left.notify_waiters();
     }
 }
 
@@ -173,6 +214,31 @@ mod tests {
         let doorway = doorway(3, 3);
         let _all: Vec<_> = (0..5).map(|number| doorway.enter(v4(number))).collect();
         assert_eq!(there(&doorway), [2, 3, 4]);
+    }
+
+    #[tokio::test]
+    async fn who_is_there_has_its_time() {
+        const SHORT: Duration = Duration::from_millis(20);
+        const LONG: Duration = Duration::from_secs(3600);
+        let doorway = doorway(4, 2);
+        let mut first = doorway.enter_after(LONG, v4(1)).await;
+        let second = doorway.enter_after(LONG, v4(1)).await;
+        // From elsewhere there is room.
+        let _other = doorway.enter_after(LONG, v4(2)).await;
+        let third = doorway.enter_after(SHORT, v4(1)).await;
+        first.has_to_go().await;
+        assert_eq!(there(&doorway), [1, 2, 3]);
+        // Who leaves makes room at once.
+        let fourth = tokio::spawn({
+            let doorway = Arc::clone(&doorway);
+            async move { doorway.enter_after(LONG, v4(1)).await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!fourth.is_finished());
+        drop(second);
+        let fourth = fourth.await.unwrap();
+        assert_eq!(there(&doorway), [2, 3, 4]);
+        drop((first, third, fourth));
     }
 
     #[tokio::test]

@@ -28,7 +28,7 @@ use super::stop::Stop;
 use super::tls::Tls;
 use super::transport::{Transport, close_with, message};
 use super::upstream_leg::Primary;
-use crate::session::SlotCommands;
+use crate::session::{Client, SlotCommands};
 
 /// Most sessions, unless told otherwise.
 pub const SESSIONS: usize = 1000;
@@ -36,6 +36,16 @@ pub const SESSIONS: usize = 1000;
 /// Connections that are not logged in: so many, or as many as sessions if that is more. Those
 /// that cancel a query and those that are being refused are among them.
 const AT_THE_DOOR: usize = 100;
+
+/// Logins that may be under way at the primary, each with a connection of it, and how many of
+/// them may be those of one address.
+const LOGINS: DoorLimits = DoorLimits {
+    all: 32,
+    from_one_address: 16,
+};
+
+/// How long a login has for itself where others wait.
+const LOGIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to begin, unless told otherwise.
 pub const STARTUP_DEADLINE: Duration = Duration::from_secs(10);
@@ -212,6 +222,7 @@ impl Listener {
                 all: at_the_door,
                 from_one_address: at_the_door / 2,
             })),
+            logins: Arc::new(Doorway::new(LOGINS)),
             next: AtomicU64::new(1),
             service,
         });
@@ -283,6 +294,8 @@ struct Serving<O: SlotCommands, C: ConsoleService> {
     service: Arc<Service<O, C>>,
     places: Places,
     doorway: Arc<Doorway>,
+    /// Those at the door who have a connection to the primary.
+    logins: Arc<Doorway>,
     next: AtomicU64,
 }
 
@@ -343,6 +356,22 @@ fn too_many(most: usize) -> Report {
 enum Entered {
     Console(Admitted),
     Passed(Arrival, Begun),
+}
+
+async fn log_in(
+    client: Client,
+    primary: Transport,
+    arrival: Arrival,
+    terms: &Terms,
+    stop: &mut Stop,
+) -> Option<Entered> {
+    if arrival.purpose() == Purpose::Console {
+        let login = &terms.console_login;
+        let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
+        return admitted.map(Entered::Console);
+    }
+    let begun = pass::log_in(client, primary, &arrival, stop).await?;
+    Some(Entered::Passed(arrival, begun))
 }
 
 impl Entered {
@@ -419,6 +448,8 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
             () = stop.told() => return None,
         };
+        let address = peer.map(|peer| peer.ip());
+        let mut login = self.logins.enter_after(LOGIN_GRACE, address).await;
         let (transport, start) = match arrived {
             // Half a packet, or nothing: closed without a word, as a server does.
             Err(_) | Ok(Arrived::Gone) => return None,
@@ -438,12 +469,9 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             start,
         };
         let (client, primary) = pass::reach(transport.client(), &*service.primary).await?;
-        if arrival.purpose() == Purpose::Console {
-            let login = &terms.console_login;
-            let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
-            return admitted.map(Entered::Console);
+        tokio::select! {
+            entered = log_in(client, primary, arrival, terms, stop) => entered,
+            () = login.has_to_go() => None,
         }
-        let begun = pass::log_in(client, primary, &arrival, stop).await?;
-        Some(Entered::Passed(arrival, begun))
     }
 }
