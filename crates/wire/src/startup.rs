@@ -25,6 +25,9 @@ const GSS: u32 = 1234 << 16 | 5680;
 /// The major version of the protocol.
 pub const MAJOR: u16 = 3;
 
+/// Why a packet is refused that names a parameter twice.
+pub const TWICE: &str = "a parameter that is given twice";
+
 /// What names of options of the protocol begin with.
 pub const PROTOCOL_OPTION: &str = "_pq_.";
 
@@ -217,7 +220,7 @@ fn parameters(mut cursor: Cursor<'_>) -> Result<Vec<Parameter>> {
         }
         let value = cursor.c_bytes()?;
         if !names.insert(name) {
-            return Err(WireError::Malformed("a parameter that is given twice"));
+            return Err(WireError::Malformed(TWICE));
         }
         parameters.push((name.to_vec(), value.to_vec()));
     }

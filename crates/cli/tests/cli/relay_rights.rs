@@ -356,3 +356,38 @@ fn logins_without_a_password_from_elsewhere_are_warned_of() {
     assert!(said.contains("may not read pg_hba_file_rules"), "{said}");
     drop(primary);
 }
+
+/// Logins that never end take a few connections of the primary, and others soon get theirs.
+#[test]
+fn logins_that_never_end_keep_nobody_out() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let mut settings = logical();
+    settings.insert("max_connections".to_owned(), "30".to_owned());
+    let primary = lab.primary("primary", None, &settings).unwrap();
+    primary
+        .execute("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'")
+        .unwrap();
+    let rules = "local all plain scram-sha-256\nlocal all,replication all trust\n";
+    std::fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
+    primary.reload().unwrap();
+    let count = "SELECT count(*)::text FROM pg_hba_file_rules";
+    until_answer(&primary, count, "2");
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let endless: Vec<_> = (0..200)
+        .map(|_| {
+            let mut client = Raw::tcp(relay.port);
+            client.send(&packet(&[("user", "plain"), ("database", "postgres")]));
+            client
+        })
+        .collect();
+    for more in [&[][..], &[("replication", "database")]] {
+        let mut parameters = vec![("user", SUPERUSER), ("database", "postgres")];
+        parameters.extend(more);
+        let mut client = Raw::tcp(relay.port)
+            .log_in(&packet(&parameters))
+            .unwrap_or_else(|report| panic!("{report:?}"));
+        assert_eq!(client.refusal("SELECT 1"), None);
+    }
+    relay.console(&lab, "SHOW CLIENTS");
+    drop((endless, relay, primary));
+}

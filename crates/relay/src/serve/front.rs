@@ -183,6 +183,11 @@ fn refused(transport: Transport, error: &WireError) -> Arrived {
             "0A000",
             "unsupported frontend protocol: only version 3 is spoken",
         ),
+        WireError::Malformed(startup::TWICE) => Report::fatal(
+            "08P01",
+            format!("invalid startup packet: it has {}", startup::TWICE),
+        )
+        .hint("A server takes the last value. Name each parameter once."),
         error => Report::fatal("08P01", format!("invalid startup packet: {error}")),
     };
     Arrived::Refused { transport, why }
