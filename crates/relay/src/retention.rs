@@ -41,7 +41,10 @@ pub fn make_room<L: Storage, B: Storage>(
     if on_limit != OnSpoolLimit::DropSlowest {
         return Ok(false);
     }
-    let Some(slot) = slots.slowest(group) else {
+    // The subscriber of one that goes back to the primary would not notice that it was dropped:
+    // it would find the primary's copy, which stands further on.
+    let slowest = slots.slowest(group);
+    let Some(slot) = slowest.filter(|slot| !slot.route().leaves()) else {
         return Ok(false);
     };
     error!(

@@ -53,6 +53,13 @@ pub struct Route {
     pub next: Option<Switch>,
 }
 
+impl Route {
+    /// Whether the slot goes back to the primary, which has a copy of it.
+    pub fn leaves(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.group == PRIMARY)
+    }
+}
+
 /// Who uses a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Active {
@@ -68,7 +75,8 @@ pub struct Slot {
     /// Its name, unique in the relay.
     pub name: String,
     pub database: String,
-    /// The primary may still have a slot of this name that was adopted.
+    /// The primary may still have a slot of this name that was adopted, or a copy that the slot
+    /// was to go back to and does not.
     adopting: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
@@ -128,7 +136,7 @@ impl Slot {
         lock(&self.route).clone()
     }
 
-    /// Whether the primary may still have the slot that it was.
+    /// Whether the primary may still have the slot that it was, or a copy of no use.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
     }
@@ -385,10 +393,37 @@ impl<S: Storage> SlotBook<S> {
         Ok(true)
     }
 
-    /// Sends a slot another way, durably.
-    pub fn reroute(&self, slot: &Slot, route: Route) -> Result<()> {
+    /// Sends a slot another way, durably. `reaches` says whether what it newly reads is there;
+    /// from then on it is kept for the slot. False if it is not there any more.
+    pub fn reroute(
+        &self,
+        slot: &Slot,
+        route: Route,
+        reaches: impl FnOnce() -> bool,
+    ) -> Result<bool> {
+        // What it reads now is needed as long as the file says so.
+        let _held = self.hold();
+        if !reaches() {
+            return Ok(false);
+        }
         let old = std::mem::replace(&mut *lock(&slot.route), route);
-        self.save().inspect_err(|_| *lock(&slot.route) = old)
+        self.save().inspect_err(|_| *lock(&slot.route) = old)?;
+        Ok(true)
+    }
+
+    /// The primary is about to make a slot of this name, or to drop one, durably:
+    /// [`SlotBook::copied`] or [`SlotBook::adopted`] is to follow.
+    pub fn copying(&self, slot: &Slot) -> Result<()> {
+        slot.adopting.store(true, Ordering::Release);
+        self.save()
+    }
+
+    /// The primary has a copy of the slot, to which this route leads, durably. If that fails the
+    /// file may say that the copy is of no use, which holds as well: the slot is the relay's.
+    pub fn copied(&self, slot: &Slot, route: Route) -> Result<()> {
+        *lock(&slot.route) = route;
+        slot.adopting.store(false, Ordering::Release);
+        self.save()
     }
 
     /// The lowest position that any slot of a group needs according to the file; None if
@@ -568,7 +603,9 @@ mod tests {
                 at: 30.into(),
             }),
         };
-        first.reroute(&a, altered.clone()).unwrap();
+        assert!(!first.reroute(&a, altered.clone(), || false).unwrap());
+        assert_eq!(a.route(), route("g"));
+        assert!(first.reroute(&a, altered.clone(), || true).unwrap());
         first.adopted(&a).unwrap();
         a.confirm(7.into());
         a.confirm(6.into());
@@ -605,6 +642,30 @@ mod tests {
         assert!(!second.remove("a").unwrap());
         assert_eq!(book(folder.path()).saved("g"), Some(9.into()));
         assert_eq!(second.saved("h"), None);
+    }
+
+    #[test]
+    fn a_copy_counts_once_its_position_is_known() {
+        let folder = tempfile::tempdir().unwrap();
+        let first = book(folder.path());
+        let added = first.add("a", "app", route("g"), 5.into(), 0, || true);
+        let slot = added.unwrap().unwrap();
+        first.adopted(&slot).unwrap();
+        first.copying(&slot).unwrap();
+        // A crash here leaves a copy that is to be dropped.
+        let crashed = book(folder.path()).get("a").unwrap();
+        assert!(crashed.is_adopting() && !crashed.route().leaves());
+        let back = Route {
+            group: "g".to_owned(),
+            next: Some(Switch {
+                group: PRIMARY.to_owned(),
+                at: 30.into(),
+            }),
+        };
+        first.copied(&slot, back.clone()).unwrap();
+        let kept = book(folder.path()).get("a").unwrap();
+        assert_eq!((kept.is_adopting(), kept.route()), (false, back));
+        assert!(kept.route().leaves());
     }
 
     #[test]

@@ -37,10 +37,21 @@ pub struct Counts {
     pub dropped: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
+    /// Groups that were made, and removed again.
+    pub made: u64,
+    pub forgotten: u64,
+    /// Sessions that went on in another group, and choices that came too late.
+    pub switched: u64,
+    pub late: u64,
+    /// Slots that went back to the primary, and copies of no use.
+    pub returned: u64,
+    pub useless: u64,
+    /// Waits that were given up for an answer.
+    pub urgent: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 18] {
+    fn rows(&self) -> [(&'static str, u64); 25] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -60,6 +71,13 @@ impl Counts {
             ("passed through", self.passed),
             ("slots dropped", self.dropped),
             ("subscribers set back", self.undone),
+            ("groups made", self.made),
+            ("groups removed", self.forgotten),
+            ("group switches", self.switched),
+            ("choices too late", self.late),
+            ("slots given back", self.returned),
+            ("copies of no use", self.useless),
+            ("waits given up", self.urgent),
         ]
     }
 
@@ -82,6 +100,13 @@ impl Counts {
         self.passed += other.passed;
         self.dropped += other.dropped;
         self.undone += other.undone;
+        self.made += other.made;
+        self.forgotten += other.forgotten;
+        self.switched += other.switched;
+        self.late += other.late;
+        self.returned += other.returned;
+        self.useless += other.useless;
+        self.urgent += other.urgent;
     }
 
     /// What never happened.
