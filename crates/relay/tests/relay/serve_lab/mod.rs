@@ -70,7 +70,7 @@ impl SlotCommands for Mock {
     fn needs(&self, facts: &Facts, command: &command::Command, text: &str) -> Needs {
         self.note(format!("{}: {text}", facts.database));
         match command {
-            command::Command::Sql => Needs::Nothing,
+            command::Command::Sql | command::Command::IdentifySystem => Needs::Nothing,
             _ => Needs::Standing,
         }
     }
