@@ -34,6 +34,7 @@
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
 //! | [`terms`] | what the configuration asks of sessions |
 //! | [`look`] | what the relay asks the primary once a minute |
+//! | [`unguarded`] | rules of the primary that let the relay's clients in without a password |
 //! | [`relay`] | all groups, slots and sessions, and what is done every second |
 //! | [`stream_options`] | what a subscriber asks for in `START_REPLICATION` |
 //! | [`slot_commands`] | what becomes of replication commands |
@@ -81,4 +82,5 @@ pub mod stats;
 pub mod stream_options;
 pub mod synchronous;
 pub mod terms;
+pub mod unguarded;
 mod waker;

@@ -27,6 +27,7 @@ use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
 use crate::synchronous::Synchronous;
 use crate::terms;
+use crate::unguarded;
 
 /// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
@@ -349,9 +350,30 @@ impl Relay {
         *lock(&self.looked) = Some(Instant::now());
         let known = self.primary().known().is_some();
         match self.primary().connect_anywhere() {
-            Ok(_) if !known => info!(primary = self.primary().name(), "found the primary"),
+            Ok(mut upstream) if !known => {
+                info!(primary = self.primary().name(), "found the primary");
+                self.warn_of_unguarded_logins(&mut upstream);
+            }
             Ok(_) => {}
             Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+        }
+    }
+
+    /// Warns if whoever reaches the relay from elsewhere may log in without a password.
+    fn warn_of_unguarded_logins(&self, upstream: &mut Connection) {
+        if !self.config().listen.is_remote() {
+            return;
+        }
+        match unguarded::rules(upstream) {
+            Ok(Some(rules)) if !rules.is_empty() => warn!(
+                rules = rules.join("; "),
+                "pg_hba.conf of the primary lets the relay's address in without a password, and                  with it every client of the relay, as any of these roles: ask for a password there"
+            ),
+            Ok(Some(_)) => {}
+            Ok(None) => info!(
+                "the relay's role may not read pg_hba_file_rules: make sure that pg_hba.conf of                  the primary asks the relay's address for a password"
+            ),
+            Err(failed) => warn!(error = %failed, "cannot ask the primary for its rules of logins"),
         }
     }
 

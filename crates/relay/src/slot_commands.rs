@@ -48,7 +48,7 @@ use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
 use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
-use crate::session::{Decision, Facts, SlotCommands};
+use crate::session::{Decision, Facts, Needs, SlotCommands, Standing};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
 
@@ -106,8 +106,29 @@ impl From<ClientError> for Refusal {
 impl SlotCommands for Sessions {
     type Stream = Sending;
 
-    async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Sending> {
-        let setting = |name: &str| facts.settings.get(name).map_or("", String::as_str);
+    fn needs(&self, facts: &Facts, command: &Command, _text: &str) -> Needs {
+        let ours = |slot: &str| match self.0.slots().get(slot) {
+            Some(_) => Needs::Standing,
+            None => Needs::Nothing,
+        };
+        match command {
+            Command::StartLogical { .. } => Needs::StandingNow,
+            Command::CreateLogicalSlot { slot, .. }
+            | Command::CreatePhysicalSlot { slot, .. }
+            | Command::DropReplicationSlot { slot, .. } => ours(slot),
+            // Older servers take it for SQL.
+            Command::AlterReplicationSlot { slot, .. } if facts.major() >= 17 => ours(slot),
+            _ => Needs::Nothing,
+        }
+    }
+
+    async fn decide(
+        &self,
+        facts: &Facts,
+        standing: &Standing,
+        command: &Command,
+        _text: &str,
+    ) -> Decision<Sending> {
         match command {
             Command::StartLogical {
                 slot,
@@ -115,18 +136,25 @@ impl SlotCommands for Sessions {
                 options,
             } => {
                 let request = Request {
-                    facts: facts.clone(),
-                    slot: slot.clone(),
-                    start: *start,
                     options: stream_options::parse(
-                        &facts.database,
-                        setting("client_encoding"),
+                        &standing.database,
+                        stream_options::Server {
+                            major: facts.major(),
+                            encoding: &facts.server_encoding,
+                            client_encoding: &standing.written.encoding,
+                        },
                         options,
                     ),
+                    facts: facts.clone(),
+                    standing: standing.clone(),
+                    slot: slot.clone(),
+                    start: *start,
                 };
                 self.start(request).await
             }
-            Command::CreateLogicalSlot { slot, .. } if self.0.slots().get(slot).is_some() => {
+            Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. }
+                if self.0.slots().get(slot).is_some() =>
+            {
                 let report = Report::error(
                     "42710",
                     format!("replication slot \"{slot}\" already exists"),
@@ -156,18 +184,19 @@ impl SlotCommands for Sessions {
 /// One `START_REPLICATION`.
 struct Request {
     facts: Facts,
+    standing: Standing,
     slot: String,
     start: Lsn,
     options: Result<StreamOptions, Report>,
 }
 
 /// Whether a session would get values written as the relay's streams have them.
-fn writes_alike(facts: &Facts) -> bool {
-    let is = |name: &str, wanted: &str| {
-        let found = facts.settings.get(name);
-        found.is_some_and(|found| found.starts_with(wanted))
-    };
-    is("DateStyle", "ISO") && is("IntervalStyle", "postgres")
+///
+/// Positive `extra_float_digits` are all the same: the shortest text that is the same number.
+fn writes_alike(standing: &Standing) -> bool {
+    let written = &standing.written;
+    let dates = written.dates.split(',').next();
+    dates == Some("ISO") && written.intervals == "postgres" && written.float_digits > 0
 }
 
 fn error(report: Report) -> Decision<Sending> {
@@ -397,8 +426,8 @@ impl Relay {
         let simple = route.next.is_none()
             && !slot.is_two_phase()
             && group.key() == key
-            && slot.database == request.facts.database
-            && writes_alike(&request.facts);
+            && slot.database == request.standing.database
+            && writes_alike(&request.standing);
         if !simple {
             return None;
         }
@@ -416,8 +445,14 @@ impl Relay {
 
     /// Serves a slot that is the relay's.
     fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Sending, Refusal> {
-        let facts = &request.facts;
-        if slot.database != facts.database {
+        let Request {
+            facts, standing, ..
+        } = &request;
+        // In the order in which a server looks.
+        let in_use = slot
+            .acquire(facts.id, facts.pid)
+            .map_err(|active| in_use(&slot.name, active.pid))?;
+        if slot.database != standing.database {
             return Err(Report::error(
                 "55000",
                 format!(
@@ -428,13 +463,10 @@ impl Relay {
             .into());
         }
         let options = request.options?;
-        let in_use = slot
-            .acquire(facts.id, facts.pid)
-            .map_err(|active| in_use(&slot.name, active.pid))?;
         if options == StreamOptions::TwoPhase {
             self.slots().note_two_phase(slot, true)?;
         }
-        let choice = self.choose(slot, facts, &options)?;
+        let choice = self.choose(slot, &request.standing, &options)?;
         if choice == Choice::GiveBack {
             self.hand_back(slot, request.start)?;
             return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
@@ -454,11 +486,13 @@ impl Relay {
     fn choose(
         &self,
         slot: &Slot,
-        facts: &Facts,
+        standing: &Standing,
         options: &StreamOptions,
     ) -> Result<Choice, Refusal> {
         let key = match options {
-            StreamOptions::Shared(key) if writes_alike(facts) && !slot.is_two_phase() => Some(key),
+            StreamOptions::Shared(key) if writes_alike(standing) && !slot.is_two_phase() => {
+                Some(key)
+            }
             _ => None,
         };
         loop {
@@ -595,15 +629,17 @@ impl Relay {
         let key = match request.options {
             Ok(StreamOptions::Shared(key)) => key,
             Ok(StreamOptions::TwoPhase) => return pass(adoption::TWO_PHASE),
+            Ok(StreamOptions::Own(why)) => return pass(why),
             Err(_) => return pass("options that pgoutput refuses"),
         };
-        if !writes_alike(facts) {
-            return pass("another DateStyle or IntervalStyle");
+        if !writes_alike(&request.standing) {
+            return pass("another DateStyle, IntervalStyle or extra_float_digits");
         }
-        let mut upstream = self.primary().connect(&facts.database)?;
+        let database = &request.standing.database;
+        let mut upstream = self.primary().connect(database)?;
         let found = upstream.slot(name)?;
         let failover = self.config().failover;
-        let confirmed = match adoption::verdict(found.as_ref(), &facts.database, failover) {
+        let confirmed = match adoption::verdict(found.as_ref(), database, failover) {
             Verdict::Adopt(confirmed) => confirmed,
             Verdict::Pass(why) => return pass(why),
             Verdict::InUse(pid) => return Err(in_use(name, pid).into()),

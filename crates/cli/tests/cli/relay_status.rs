@@ -139,9 +139,12 @@ fn status(answer: Answer, more: &[&str]) -> Output {
     });
     let output = lockstep(&format!("port={port} user=joe dbname=other"), more);
     let session = serving.join().unwrap();
-    assert_eq!(session.get("database"), Some("lockstep"));
-    assert_eq!(session.get("user"), Some("joe"));
-    assert_eq!(session.get("application_name"), Some("lockstep status"));
+    assert_eq!(session.get("database"), Some(&b"lockstep"[..]));
+    assert_eq!(session.get("user"), Some(&b"joe"[..]));
+    assert_eq!(
+        session.text("application_name").as_deref(),
+        Some("lockstep status")
+    );
     output
 }
 

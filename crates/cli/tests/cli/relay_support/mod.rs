@@ -1,5 +1,7 @@
 //! A primary, a relay in front of it, and subscribers, for the tests of the relay.
 
+pub mod raw;
+
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader};
 use std::net::TcpListener;
