@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -11,20 +12,28 @@ use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::adoption::{self, Action, Adoption, Drop, Event};
+use crate::adoption::{self, Drop, Event};
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
+use crate::group::{
+    self, Broken, Damaged, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings,
+};
+use crate::identity::Identity;
 use crate::lock::lock;
 use crate::log::{Limits, LogError};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
+use crate::said::Said;
 use crate::serve::Terms;
 use crate::session::Facts;
 use crate::slots::{self, Slot, SlotBook};
-use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
+use crate::stats::{
+    ClientStat, ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source,
+};
 use crate::terms;
+
+mod own_slots;
 
 /// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
@@ -40,6 +49,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the search for the primary is called in [`Said`]: no group has such a name.
+const LOOKING: &str = "the primary";
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -63,6 +75,14 @@ pub struct Relay {
     /// Held while the configuration is read again.
     reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
+    /// Groups of the spool that could not be opened.
+    damaged: Vec<Damaged>,
+    /// The spool was empty when the relay started.
+    new_spool: bool,
+    /// Slots on the primary were held against the spool's groups since the start.
+    swept: AtomicBool,
+    /// Why what is tried again fails: the look for the primary, groups that cannot be made.
+    said: Said,
     making: tokio::sync::Mutex<()>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
     stop: watch::Receiver<bool>,
@@ -79,8 +99,10 @@ impl Relay {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
         let primary = config.primary.clone();
+        let (identity, new_spool) = Identity::of(&config.spool)?;
         let around = Surroundings {
             spool: config.spool.clone(),
+            identity,
             primary: Arc::new(Primary::new(
                 primary,
                 config.console_database.clone(),
@@ -91,8 +113,16 @@ impl Relay {
             failover: config.failover,
             broken: Broken::default(),
         };
+        let (groups, damaged) = Group::open_all(&around)?;
+        for group in &damaged {
+            error!(group = group.name, reason = group.reason, "cannot go on");
+        }
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
+            new_spool: new_spool && groups.is_empty() && damaged.is_empty(),
+            damaged,
+            swept: AtomicBool::new(false),
+            said: Said::default(),
             making: tokio::sync::Mutex::new(()),
             clients: Mutex::new(BTreeMap::new()),
             stop,
@@ -104,7 +134,7 @@ impl Relay {
             reloading: Mutex::new(()),
             around,
         };
-        for group in Group::open_all(&relay.around)? {
+        for group in groups {
             relay.feed(group)?;
         }
         relay.find_primary();
@@ -229,6 +259,7 @@ impl Relay {
             self.every_second(Self::find_primary),
             self.every_second(|relay| {
                 let _making = relay.making.blocking_lock();
+                relay.sweep();
                 relay.make_configured();
                 relay.finish_adoptions();
                 relay.forget_unused();
@@ -263,66 +294,36 @@ impl Relay {
         }
     }
 
-    /// Drops what the primary still has of slots that were adopted just before a crash.
-    fn finish_adoptions(&self) {
-        for slot in self.slots().all() {
-            if !slot.is_adopting() || !self.is_connected() {
-                continue;
-            }
-            if let Err(failed) = self.finish_adoption(&slot) {
-                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
-            }
-        }
-    }
-
-    fn finish_adoption(&self, slot: &Slot) -> Result<()> {
-        let mut upstream = self.primary().connect(&slot.database)?;
-        let mut adoption = Adoption::resume();
-        loop {
-            let event = match adoption.poll() {
-                Action::DropAtPrimary => match upstream.slot(&slot.name)? {
-                    Some(_) => drop_at_primary(&mut upstream, &slot.name),
-                    None => Event::Done,
-                },
-                Action::Settle => {
-                    self.slots().adopted(slot)?;
-                    Event::Done
-                }
-                _ => return Ok(()),
-            };
-            adoption.handle(event);
-        }
-    }
-
     fn is_connected(&self) -> bool {
         let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
         self.all_groups().iter().any(streams)
     }
 
-    /// Looks where the primary is, for sessions that are passed through, unless a group is
-    /// connected to it anyway.
+    /// Looks where the primary is, for sessions that are passed through, unless that is known
+    /// and a group is connected to it anyway.
     fn find_primary(&self) {
+        let known = self.primary().known().is_some();
         let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
-        if recently || self.is_connected() {
+        if recently || (known && self.is_connected()) {
             return;
         }
         *lock(&self.looked) = Some(Instant::now());
-        let known = self.primary().known().is_some();
         match self.primary().look() {
-            Ok(()) if !known => info!(primary = self.primary().name(), "found the primary"),
-            Ok(()) => {}
-            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+            Ok(()) => {
+                if self.said.clear(LOOKING) || !known {
+                    info!(primary = self.primary().name(), "found the primary");
+                }
+            }
+            Err(failed) if self.said.is_new(LOOKING, &failed) => {
+                warn!(error = %failed, "cannot reach the primary; trying again");
+            }
+            Err(_) => {}
         }
     }
 
     /// Makes the groups of the configuration that are not there yet.
     fn make_configured(&self) {
-        let missing: Vec<GroupConfig> = self
-            .config()
-            .groups
-            .into_iter()
-            .filter(|group| self.group(&group.name).is_none())
-            .collect();
+        let missing = self.missing();
         let mut tried = lock(&self.tried);
         if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
             return;
@@ -330,11 +331,71 @@ impl Relay {
         *tried = Some(Instant::now());
         for group in missing {
             let key = key_of(&group);
-            if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now)
-            {
-                warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+            match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+                Ok(_) => drop(self.said.clear(&group.name)),
+                Err(failed) if self.said.is_new(&group.name, &failed) => {
+                    warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+                }
+                Err(_) => {}
             }
         }
+    }
+
+    /// Groups of the configuration that are not there yet.
+    fn missing(&self) -> Vec<GroupConfig> {
+        let mut configured = self.config().groups;
+        configured.retain(|group| self.group(&group.name).is_none());
+        configured.retain(|group| self.damaged(&group.name).is_none());
+        configured
+    }
+
+    /// Why a group of the spool could not be opened; None if it could, or is not there.
+    pub fn damaged(&self, group: &str) -> Option<&str> {
+        let mut named = self.damaged.iter().filter(|damaged| damaged.name == group);
+        named.next().map(|damaged| damaged.reason.as_str())
+    }
+
+    /// All groups, with those that cannot be opened and those that cannot be made.
+    fn group_stats(&self) -> Vec<GroupStat> {
+        let configured = self.config().groups;
+        let is_configured = |name: &str| configured.iter().any(|group| group.name == name);
+        let running = self.all_groups().into_iter().map(|group| GroupStat {
+            watched: is_configured(group.name()),
+            ..group.stat()
+        });
+        let missing = self.missing().into_iter().map(|group| {
+            let reason = self.said.last(&group.name);
+            GroupStat {
+                state: match reason {
+                    Some(_) => GroupState::Failed,
+                    None => GroupState::Connecting,
+                },
+                reason: reason.unwrap_or_default(),
+                watched: true,
+                name: group.name,
+                database: group.database,
+                publications: group.publications,
+                ..GroupStat::default()
+            }
+        });
+        let damaged = self.damaged.iter().map(Damaged::stat);
+        let mut all: Vec<GroupStat> = running.chain(missing).chain(damaged).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// All slots. One whose group is not there cannot go on.
+    fn slot_stats(&self, slots: &[Arc<Slot>]) -> Vec<SlotStat> {
+        let stat = |slot: &Arc<Slot>| {
+            let mut stat = slot.stat();
+            if let Some(damaged) = self.damaged(&stat.group) {
+                stat.reason = damaged.to_owned();
+            } else if self.group(&stat.group).is_none() {
+                stat.reason = format!("group \"{}\" is not in the spool any more", stat.group);
+            }
+            stat
+        };
+        slots.iter().map(stat).collect()
     }
 
     /// Removes groups that are not configured and that no slot uses.
@@ -417,8 +478,8 @@ impl Source for Relay {
             }
         }
         Snapshot {
-            groups: self.all_groups().iter().map(|group| group.stat()).collect(),
-            slots: slots.iter().map(|slot| slot.stat()).collect(),
+            groups: self.group_stats(),
+            slots: self.slot_stats(&slots),
             clients,
         }
     }

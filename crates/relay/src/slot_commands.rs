@@ -372,6 +372,13 @@ impl Relay {
 
     fn group_of(&self, slot: &Slot, name: &str) -> Result<Arc<Group>, Report> {
         self.group(name).ok_or_else(|| {
+            if let Some(damaged) = self.damaged(name) {
+                return Report::error(
+                    "58030",
+                    format!("group \"{name}\" of replication slot \"{}\" cannot go on", slot.name),
+                )
+                .detail(damaged);
+            }
             Report::error(
                 "55000",
                 format!(

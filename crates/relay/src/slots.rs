@@ -18,6 +18,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -70,6 +71,8 @@ pub struct Slot {
     pub database: String,
     /// The primary may still have a slot of this name that was adopted.
     adopting: AtomicBool,
+    /// Where the primary's slot stood when it was adopted; not known of earlier slots.
+    adopted_at: Option<Lsn>,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -83,6 +86,10 @@ pub struct Slot {
     miss_bytes: AtomicU64,
     last_reset: AtomicI64,
     ended: watch::Sender<bool>,
+    /// Its group's log cannot give it what it needs next.
+    failed: AtomicBool,
+    /// Why, and how far it was sent then.
+    failure: Mutex<(String, Lsn)>,
 }
 
 /// What the file keeps of a slot.
@@ -93,6 +100,8 @@ struct Kept {
     group: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     adopting: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adopted_at: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -107,6 +116,7 @@ impl Slot {
             name: name.to_owned(),
             database: database.to_owned(),
             adopting: AtomicBool::new(false),
+            adopted_at: None,
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -119,6 +129,8 @@ impl Slot {
             miss_bytes: AtomicU64::new(0),
             last_reset: AtomicI64::new(now_unix_us),
             ended: watch::Sender::new(false),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
         }
     }
 
@@ -130,6 +142,35 @@ impl Slot {
     /// Whether the primary may still have the slot that it was.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
+    }
+
+    /// Whether a slot that the primary has under its name is the one that was adopted, to be
+    /// dropped there: nobody uses that, and it stands where it stood.
+    pub fn was(&self, found: &SlotState) -> bool {
+        let stands = match self.adopted_at {
+            Some(at) => found.confirmed == at,
+            None => found.confirmed <= self.confirmed(),
+        };
+        stands
+            && found.plugin.as_deref() == Some("pgoutput")
+            && found.database.as_ref() == Some(&self.database)
+            && !found.temporary
+            && found.active_pid.is_none()
+    }
+
+    /// Notes that its group's log cannot give it what it needs next.
+    pub fn fail(&self, why: String) {
+        let sent = self.sent.load(Ordering::Relaxed).into();
+        *lock(&self.failure) = (why, sent);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why it can never go on; empty if it can.
+    fn failure(&self) -> String {
+        match self.failed.load(Ordering::Acquire) {
+            true => lock(&self.failure).0.clone(),
+            false => String::new(),
+        }
     }
 
     /// The position that the subscriber has confirmed.
@@ -157,6 +198,10 @@ impl Slot {
     pub fn progress(&self, sent: Lsn, behind: u64) {
         self.sent.store(sent.into(), Ordering::Relaxed);
         self.behind.store(behind, Ordering::Relaxed);
+        // Each session comes as far as the last one.
+        if self.failed.load(Ordering::Acquire) && sent > lock(&self.failure).1 {
+            self.failed.store(false, Ordering::Release);
+        }
     }
 
     /// Counts bytes handed out from memory and from the spool.
@@ -209,6 +254,7 @@ impl Slot {
             database: self.database.clone(),
             group: self.route().group,
             active_pid: self.active().map(|active| active.pid),
+            reason: self.failure(),
             sent: self.sent.load(Ordering::Relaxed).into(),
             written: said(&self.written),
             applied: said(&self.applied),
@@ -220,8 +266,7 @@ impl Slot {
         }
     }
 
-    fn keep(&self) -> (Kept, Lsn) {
-        let route = self.route();
+    fn keep(&self, route: Route) -> (Kept, Lsn) {
         let confirmed = self.confirmed();
         let (next_group, next_at) = route
             .next
@@ -232,6 +277,7 @@ impl Slot {
             database: self.database.clone(),
             group: route.group,
             adopting: self.is_adopting(),
+            adopted_at: self.adopted_at.map(|at| at.to_string()),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -299,7 +345,10 @@ impl<S: Storage> SlotBook<S> {
         let slots = kept
             .into_iter()
             .map(|(kept, route, confirmed)| {
-                let slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                let mut slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                // One that cannot be read belongs to no slot that could be dropped.
+                let at = kept.adopted_at.as_deref();
+                slot.adopted_at = at.map(|at| at.parse().unwrap_or_default());
                 slot.adopting.store(kept.adopting, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
@@ -340,8 +389,10 @@ impl<S: Storage> SlotBook<S> {
         now_unix_us: i64,
         reaches: impl FnOnce() -> bool,
     ) -> Result<Result<Arc<Slot>, NotAdded>> {
-        let slot = Arc::new(Slot::new(name, database, route, confirmed, now_unix_us));
+        let mut slot = Slot::new(name, database, route, confirmed, now_unix_us);
         slot.adopting.store(true, Ordering::Release);
+        slot.adopted_at = Some(confirmed);
+        let slot = Arc::new(slot);
         {
             let _held = self.hold();
             if !reaches() {
@@ -364,24 +415,29 @@ impl<S: Storage> SlotBook<S> {
     pub fn adopted(&self, slot: &Slot) -> Result<()> {
         slot.adopting.store(false, Ordering::Release);
         self.save()
+            .inspect_err(|_| slot.adopting.store(true, Ordering::Release))
     }
 
-    /// Removes a slot, durably; false if there is none.
+    /// Removes a slot, durably; false if there is none. While the file may have it, what it
+    /// needs is kept.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let Some(slot) = lock(&self.slots).remove(name) else {
+        let _writing = lock(&self.writing);
+        if !lock(&self.slots).contains_key(name) {
             return Ok(false);
-        };
-        if let Err(error) = self.save() {
-            lock(&self.slots).insert(name.to_owned(), slot);
-            return Err(error);
         }
+        self.write(&Change::Without(name))?;
+        lock(&self.slots).remove(name);
         Ok(true)
     }
 
-    /// Sends a slot another way, durably.
+    /// Sends a slot another way, durably. Nothing is removed from a log meanwhile: after a
+    /// crash the file has the old way or the new one.
     pub fn reroute(&self, slot: &Slot, route: Route) -> Result<()> {
-        let old = std::mem::replace(&mut *lock(&slot.route), route);
-        self.save().inspect_err(|_| *lock(&slot.route) = old)
+        let _held = self.hold();
+        let _writing = lock(&self.writing);
+        self.write(&Change::Route(&slot.name, &route))?;
+        *lock(&slot.route) = route;
+        Ok(())
     }
 
     /// The lowest position that any slot of a group needs according to the file; None if
@@ -422,8 +478,20 @@ impl<S: Storage> SlotBook<S> {
 
     pub fn save(&self) -> Result<()> {
         let _writing = lock(&self.writing);
-        let slots = self.all();
-        let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(|slot| slot.keep()).unzip();
+        self.write(&Change::Nothing)
+    }
+
+    /// Writes the file with a change that memory does not have yet. Under `writing`.
+    fn write(&self, change: &Change<'_>) -> Result<()> {
+        let mut slots = self.all();
+        if let Change::Without(name) = change {
+            slots.retain(|slot| slot.name != *name);
+        }
+        let keep = |slot: &Arc<Slot>| match change {
+            Change::Route(name, route) if slot.name == *name => slot.keep((*route).clone()),
+            _ => slot.keep(slot.route()),
+        };
+        let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(keep).unzip();
         let json = serde_json::to_string_pretty(&kept).map_err(|error| RelayError::Damaged {
             path: self.path.clone(),
             why: error.to_string(),
@@ -435,6 +503,15 @@ impl<S: Storage> SlotBook<S> {
         }
         Ok(())
     }
+}
+
+/// What the file gets before memory has it.
+enum Change<'a> {
+    Nothing,
+    /// A slot is not there any more.
+    Without(&'a str),
+    /// A slot goes another way.
+    Route(&'a str, &'a Route),
 }
 
 /// A text behind a line with its checksum.

@@ -253,13 +253,9 @@ pub struct Walsender {
 }
 
 impl Walsender {
-    /// Streams what is not confirmed; `all` of it, also what was not asked for.
-    pub fn new(primary: &Primary, requested: u64, batched: bool, all: bool) -> Self {
-        assert!(requested >= primary.persisted, "it is forgotten");
-        let from = match all {
-            true => primary.confirmed,
-            false => requested.max(primary.confirmed),
-        };
+    /// Streams what is not confirmed.
+    pub fn new(primary: &Primary, batched: bool) -> Self {
+        let from = primary.confirmed;
         Self {
             batched,
             unit: primary.first(from),

@@ -13,6 +13,7 @@ use lockstep_relay::error::RelayError;
 use lockstep_relay::fault::Fault;
 use lockstep_relay::log::{Limits, Log, LogError};
 use lockstep_relay::receive::receiver::{Action, Event, Receiver};
+use lockstep_relay::overlap::Overlap;
 use lockstep_relay::retention::{make_room, retain};
 use lockstep_relay::slots::SlotBook;
 use lockstep_wire::{Lsn, SystemId, Timeline};
@@ -62,6 +63,8 @@ pub struct Relay {
     pub sessions: Vec<Option<Session>>,
     pub receiver: Receiver,
     connection: Option<Connection>,
+    /// What is sent again is held against the log.
+    overlap: Option<Overlap<Disk>>,
     pub now: Instant,
     batched: bool,
     pub fault: Option<Fault>,
@@ -99,6 +102,7 @@ impl Relay {
             sessions: Vec::new(),
             receiver: Receiver::new(batched, now).with_fault(fault),
             connection: None,
+            overlap: None,
             now,
             batched,
             fault,
@@ -149,6 +153,12 @@ impl Relay {
         match action {
             Action::Connect => return self.connect(primary),
             Action::Receive => return self.take_in(primary),
+            Action::Compare { again, all } => {
+                let compared = self.overlap.as_mut().unwrap().compare(&again, all);
+                if let Err(why) = compared {
+                    panic!("the primary is the same: {why}");
+                }
+            }
             Action::Append(frames) => {
                 let appended = self.log.append(frames);
                 return self.written(appended);
@@ -181,7 +191,7 @@ impl Relay {
         Event::Done
     }
 
-    /// The stream goes on at the end of the log.
+    /// The stream begins where the slot stands.
     fn connect(&mut self, primary: &Primary) -> Event {
         let received = self.log.received();
         if let Err(why) = continues(&known(received), &found(primary)) {
@@ -192,18 +202,15 @@ impl Relay {
             self.arranged(&error);
             return Event::Lost { refused: false };
         }
-        let all = self.random.bool();
-        let from = match all {
-            true => primary.confirmed,
-            false => received.into(),
-        };
+        let from = primary.confirmed;
+        self.overlap = Some(Overlap::new(&self.log, from.into()));
         self.counts.repeated += u64::from(primary.first(from) < primary.first(received.into()));
         self.connection = Some(Connection {
-            walsender: Walsender::new(primary, received.into(), self.batched, all),
+            walsender: Walsender::new(primary, self.batched),
             broken: false,
             feedback: Vec::new(),
         });
-        Event::Connected
+        Event::Connected(from.into())
     }
 
     /// Some of what has come.
@@ -433,6 +440,7 @@ fn known(received: Lsn) -> Known {
         database: "d".to_owned(),
         system: SystemId::from(1),
         timeline: Timeline::FIRST,
+        history: Some(Vec::new()),
         received,
     }
 }
