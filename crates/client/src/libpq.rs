@@ -180,10 +180,7 @@ impl Handle {
         // SAFETY: two arrays of strings that end with null, which libpq only reads.
         let found =
             unsafe { pq::PQpingParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0) };
-        matches!(
-            found,
-            pq::PGPing::PQPING_OK | pq::PGPing::PQPING_REJECT
-        )
+        matches!(found, pq::PGPing::PQPING_OK | pq::PGPing::PQPING_REJECT)
     }
 
     /// The last error, in one line.

@@ -143,7 +143,9 @@ fn parts_at(one: (&[Switch], Timeline), other: (&[Switch], Timeline)) -> Option<
     fn parts<'a>(
         (history, last): (&'a [Switch], Timeline),
     ) -> impl Iterator<Item = (Timeline, Option<Lsn>)> + 'a {
-        let ended = history.iter().map(|switch| (switch.timeline, Some(switch.at)));
+        let ended = history
+            .iter()
+            .map(|switch| (switch.timeline, Some(switch.at)));
         ended.chain([(last, None)])
     }
     let mut same = Lsn::INVALID;

@@ -43,7 +43,10 @@ impl<S: Storage> Overlap<S> {
         let end = log.received();
         let from = from.max(log.oldest());
         let reader = match from < end {
-            true => log.reader(from).map_err(|error| cannot_compare(&error)).ok(),
+            true => log
+                .reader(from)
+                .map_err(|error| cannot_compare(&error))
+                .ok(),
             false => None,
         };
         let reader = reader.map(|mut reader| {

@@ -375,7 +375,10 @@ impl Relay {
             if let Some(damaged) = self.damaged(name) {
                 return Report::error(
                     "58030",
-                    format!("group \"{name}\" of replication slot \"{}\" cannot go on", slot.name),
+                    format!(
+                        "group \"{name}\" of replication slot \"{}\" cannot go on",
+                        slot.name
+                    ),
                 )
                 .detail(damaged);
             }

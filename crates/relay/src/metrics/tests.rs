@@ -159,7 +159,13 @@ fn metrics_can_be_parsed_and_are_named_by_the_rules() {
     let samples = parse(&render(&example()));
     for (name, labels) in samples.keys() {
         let name = name.strip_prefix("lockstep_relay_").unwrap();
-        let unitless = ["build_info", "upstream_state", "slot_active", "slot_failed", "clients"];
+        let unitless = [
+            "build_info",
+            "upstream_state",
+            "slot_active",
+            "slot_failed",
+            "clients",
+        ];
         assert!(
             unitless.contains(&name)
                 || ["_bytes", "_seconds", "_total"]

@@ -294,7 +294,7 @@ impl Driver {
         let begun = group.log().begin_session();
         begun.map_err(|error| log_error(group, error))?;
         let stream = upstream.start(group.upstream_slot(), start, &options)?;
-        if group.goes_on() {
+        if !group.has_failed() || group.goes_on() {
             let end = group.log().received();
             info!(group = group.name(), slot_at = %start, from = %end, "receiving");
         }
@@ -320,8 +320,7 @@ impl Driver {
             slot,
         };
         continues(&known, &found).map_err(RelayError::Gap)?;
-        self.group
-            .follow(found.identity.timeline, &found.history)?;
+        self.group.follow(found.identity.timeline, &found.history)?;
         let Some(slot) = &found.slot else {
             return Ok(known.received);
         };

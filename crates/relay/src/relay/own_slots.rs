@@ -87,7 +87,10 @@ impl Relay {
                 continue;
             }
             upstream.drop_slot(name)?;
-            info!(slot = name, "dropped a slot of this spool that no group has");
+            info!(
+                slot = name,
+                "dropped a slot of this spool that no group has"
+            );
         }
         Ok(())
     }

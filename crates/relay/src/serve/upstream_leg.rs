@@ -84,8 +84,7 @@ pub trait Primary: Send + Sync + 'static {
 }
 
 /// What a look for the primary finds; the error is for the client.
-pub type Finding<'a> =
-    Pin<Box<dyn Future<Output = Result<PrimaryAddress, String>> + Send + 'a>>;
+pub type Finding<'a> = Pin<Box<dyn Future<Output = Result<PrimaryAddress, String>> + Send + 'a>>;
 
 impl<F> Primary for F
 where

@@ -76,7 +76,7 @@ const FAULTS: [(Fault, &str); 4] = [
 ];
 
 /// A planted fault is found within this many seeds.
-const FOUND_WITHIN: u64 = 600;
+const FOUND_WITHIN: u64 = SEEDS;
 
 #[test]
 fn planted_faults_are_found() {
