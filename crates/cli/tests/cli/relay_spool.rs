@@ -239,11 +239,21 @@ fn a_slot_that_can_never_go_on_says_so() {
         .subscriber
         .execute("ALTER SUBSCRIPTION s_orders DISABLE")
         .unwrap();
+    until("nobody uses the slot", || {
+        let active = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
+        let active = relay.try_console(&scene.lab, active).ok()?;
+        active.is_empty().then_some(())
+    });
     // More than a segment, so that an older one is damaged.
-    scene
-        .primary
-        .execute("INSERT INTO orders SELECT generate_series(1000, 400000)")
-        .unwrap();
+    for begin in (1_000..400_000).step_by(10_000) {
+        let last = begin + 9_999;
+        scene
+            .primary
+            .execute(&format!(
+                "INSERT INTO orders SELECT generate_series({begin}, {last})"
+            ))
+            .unwrap();
+    }
     let log = relay.spool.join("groups/orders/log");
     let segments = || {
         let mut found: Vec<PathBuf> = fs::read_dir(&log)
