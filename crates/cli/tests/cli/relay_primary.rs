@@ -3,7 +3,9 @@
 use std::path::Path;
 use std::process::Command;
 
-use crate::relay_support::{Relay, allow_plugin, logical, publisher, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, allow_plugin, logical, publisher, until, until_answer, until_same,
+};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
@@ -107,10 +109,15 @@ fn a_login_looks_for_a_primary_that_is_back() {
     let lab = TestLab::with_extension().start().unwrap();
     let mut primary = publisher(&lab);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    relay.console(&lab, "SHOW VERSION");
-    for _ in 0..3 {
+    let until_said = |what: &str, times: usize| {
+        until(what, || {
+            (relay.log().matches(what).count() >= times).then_some(())
+        });
+    };
+    for time in 1..=2 {
+        until_said("found the primary", time);
         primary.stop(Stop::Fast).unwrap();
-        // Now the relay knows that nobody is there.
+        until_said("cannot reach the primary; trying again", time);
         let said = relay.try_console(&lab, "SHOW VERSION").unwrap_err();
         assert!(
             said.contains("the relay cannot reach the primary"),
