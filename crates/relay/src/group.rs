@@ -7,6 +7,8 @@
 //! which the next try or the next start drops. A folder that cannot be opened is a
 //! [`Damaged`] group: the others go on.
 
+mod file;
+
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -32,9 +34,7 @@ use crate::slots::{self, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 pub use crate::upstream_slot::Origin;
 use crate::upstream_slot::{self, FAILOVER_SLOTS, LOCKSTEP, Wanted};
-
-/// What a group's file is called.
-const FILE: &str = "group.json";
+use file::{FILE, Kept};
 
 /// Folder of a group's log.
 const LOG: &str = "log";
@@ -85,21 +85,6 @@ impl GroupKey {
         let hash = sha256(&format!("{self:?}"));
         format!("auto_{}", hash.get(..AUTOMATIC_DIGITS).unwrap_or_default())
     }
-}
-
-/// What the file keeps.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
-    name: String,
-    key: GroupKey,
-    upstream_slot: String,
-    plugin: String,
-    system: u64,
-    timeline: u32,
-    /// Timelines that this one came from, and where each ended. None: it was not noted.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    history: Option<Vec<(u32, String)>>,
-    start: String,
 }
 
 /// A group of the spool that cannot be opened.
@@ -237,12 +222,7 @@ impl Group {
     }
 
     fn open(folder: PathBuf, around: &Surroundings) -> Result<Self> {
-        let path = folder.join(FILE);
-        let text = fs::read_to_string(&path)
-            .map_err(|source| slots::file("cannot read", path.clone(), source))?;
-        let kept: Kept = slots::unchecked(&text)
-            .and_then(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
-            .map_err(|why| RelayError::Damaged { path, why })?;
+        let kept = file::read(&folder)?;
         let storage = storage(&folder)?;
         let (log, recovered) =
             Log::open(storage, around.policy.get().limits).map_err(|source| RelayError::Log {
@@ -304,7 +284,7 @@ impl Group {
             plugin: slot.plugin,
             system: identity.system.into(),
             timeline: identity.timeline.get(),
-            history: Some(written(&history)),
+            history: Some(file::written(&history)),
             start: slot.start.to_string(),
         };
         Self::in_folder(&groups, folder.clone(), kept, slot.start, around).inspect_err(|_| {
@@ -333,7 +313,7 @@ impl Group {
                 source,
             },
         )?;
-        write(&folder, &kept)?;
+        file::write(&folder, &kept)?;
         Self::with(folder, kept, log, around)
     }
 
@@ -464,7 +444,7 @@ impl Group {
             database: kept.key.database.clone(),
             system: SystemId::from(kept.system),
             timeline: Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST),
-            history: kept.history.as_deref().and_then(read),
+            history: kept.history.as_deref().and_then(file::history),
             received: self.log.received(),
         }
     }
@@ -472,7 +452,7 @@ impl Group {
     /// The primary is on this timeline, which has this history, from now on.
     pub fn follow(&self, timeline: Timeline, history: &[Switch]) -> Result<()> {
         let mut kept = lock(&self.kept);
-        let history = Some(written(history));
+        let history = Some(file::written(history));
         if kept.timeline == timeline.get() && kept.history == history {
             return Ok(());
         }
@@ -481,7 +461,7 @@ impl Group {
             history,
             ..kept.clone()
         };
-        write(&self.folder, &next)?;
+        file::write(&self.folder, &next)?;
         *kept = next;
         Ok(())
     }
@@ -714,39 +694,9 @@ impl Damaged {
     }
 }
 
-/// A history as the file has it.
-fn written(history: &[Switch]) -> Vec<(u32, String)> {
-    history
-        .iter()
-        .map(|switch| (switch.timeline.get(), switch.at.to_string()))
-        .collect()
-}
-
-/// A history from the file; None if it makes no sense.
-fn read(written: &[(u32, String)]) -> Option<Vec<Switch>> {
-    written
-        .iter()
-        .map(|(timeline, at)| {
-            Some(Switch {
-                timeline: Timeline::new(*timeline)?,
-                at: at.parse().ok()?,
-            })
-        })
-        .collect()
-}
-
 fn storage(folder: &Path) -> Result<FileStorage> {
     let folder = folder.join(LOG);
     FileStorage::new(&folder).map_err(|source| slots::file("cannot open", folder, source))
-}
-
-fn write(folder: &Path, kept: &Kept) -> Result<()> {
-    let json = serde_json::to_string_pretty(kept).map_err(|error| RelayError::Damaged {
-        path: folder.join(FILE),
-        why: error.to_string(),
-    })?;
-    slots::replace(&Folder::new(folder), FILE, &slots::checked(&json))
-        .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
 }
 
 /// A folder that only we can enter.

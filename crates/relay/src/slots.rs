@@ -12,6 +12,9 @@
 //! themselves where they want to go on. Segments of the log are removed only below what
 //! is in the file ([`SlotBook::saved`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -572,131 +575,4 @@ fn read_text<S: Storage>(storage: &S, name: &str) -> io::Result<String> {
 
 pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) -> RelayError {
     RelayError::File { what, path, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn route(group: &str) -> Route {
-        Route {
-            group: group.to_owned(),
-            next: None,
-        }
-    }
-
-    fn book(folder: &Path) -> SlotBook {
-        SlotBook::open(folder, 0).unwrap()
-    }
-
-    #[test]
-    fn slots_survive_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = book(folder.path());
-        let a = first
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        first
-            .add("b", "app", route("g"), 9.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        assert!(
-            first
-                .add("a", "app", route("g"), 1.into(), 0, || true)
-                .unwrap()
-                .is_err()
-        );
-        let altered = Route {
-            group: "g".to_owned(),
-            next: Some(Switch {
-                group: "h".to_owned(),
-                at: 30.into(),
-            }),
-        };
-        first.reroute(&a, altered.clone()).unwrap();
-        first.adopted(&a).unwrap();
-        a.confirm(7.into());
-        a.confirm(6.into());
-        assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
-
-        // Nothing was saved since: the file still says 5.
-        let crashed = book(folder.path());
-        assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
-        assert!(!crashed.get("a").unwrap().is_adopting());
-        assert!(crashed.get("b").unwrap().is_adopting());
-        assert_eq!(crashed.saved("g"), Some(5.into()));
-
-        first.save_if_moved().unwrap();
-        let second = book(folder.path());
-        let a = second.get("a").unwrap();
-        assert_eq!((a.confirmed(), a.route()), (7.into(), altered));
-        // The next group is read from where it takes over.
-        assert_eq!(
-            (second.saved("g"), second.saved("h")),
-            (Some(7.into()), Some(30.into()))
-        );
-        assert_eq!(second.slowest("g").unwrap().name, "a");
-        assert!(second.remove("a").unwrap());
-        assert!(!second.remove("a").unwrap());
-        assert_eq!(book(folder.path()).saved("g"), Some(9.into()));
-        assert_eq!(second.saved("h"), None);
-    }
-
-    #[test]
-    fn a_slot_has_one_user() {
-        let folder = tempfile::tempdir().unwrap();
-        let book = book(folder.path());
-        let slot = book
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        let used = slot.acquire(1, 77).unwrap();
-        let other = slot.acquire(2, 78).unwrap_err();
-        assert_eq!((other.session, other.pid), (1, 77));
-        assert_eq!(slot.stat().active_pid, Some(77));
-        drop(used);
-        assert!(slot.acquire(2, 78).is_ok());
-    }
-
-    #[test]
-    fn a_damaged_book_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = book(folder.path());
-        first
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        let path = folder.path().join(FILE);
-        let good = fs::read(&path).unwrap();
-        for place in 0..good.len() {
-            let mut bad = good.clone();
-            bad[place] ^= 1;
-            fs::write(&path, &bad).unwrap();
-            assert!(SlotBook::open(folder.path(), 0).is_err(), "byte {place}");
-            fs::write(&path, &good[..place]).unwrap();
-            assert!(SlotBook::open(folder.path(), 0).is_err(), "cut at {place}");
-        }
-    }
-
-    #[test]
-    fn blocks_are_counted_until_a_reset() {
-        let folder = tempfile::tempdir().unwrap();
-        let book = book(folder.path());
-        let slot = book
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        slot.count(BLOCK * 3, 1);
-        let stat = slot.stat();
-        assert_eq!(
-            (stat.cache_hit, stat.cache_miss, stat.blks_read()),
-            (3, 1, 4)
-        );
-        slot.reset(9);
-        let stat = slot.stat();
-        assert_eq!((stat.blks_read(), stat.last_reset_unix_us), (0, 9));
-    }
 }

@@ -35,12 +35,14 @@ pub struct Counts {
     pub resumed: u64,
     pub passed: u64,
     pub dropped: u64,
+    /// Primaries that were set back, and refused.
+    pub refused: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 18] {
+    fn rows(&self) -> [(&'static str, u64); 19] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -59,6 +61,7 @@ impl Counts {
             ("adoptions resumed", self.resumed),
             ("passed through", self.passed),
             ("slots dropped", self.dropped),
+            ("primaries refused", self.refused),
             ("subscribers set back", self.undone),
         ]
     }
@@ -81,6 +84,7 @@ impl Counts {
         self.resumed += other.resumed;
         self.passed += other.passed;
         self.dropped += other.dropped;
+        self.refused += other.refused;
         self.undone += other.undone;
     }
 

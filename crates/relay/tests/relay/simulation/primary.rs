@@ -67,6 +67,8 @@ pub struct Primary {
     /// forgotten.
     pub confirmed: u64,
     pub persisted: u64,
+    /// How often it was set back. Its clock goes on.
+    times_set_back: u32,
     /// Slots of subscribers, and what they have confirmed.
     pub slots: BTreeMap<String, u64>,
 }
@@ -120,6 +122,7 @@ impl Primary {
             versions: (1..=TABLES).map(|table| (table, 1)).collect(),
             confirmed: START,
             persisted: START,
+            times_set_back: 0,
             slots: BTreeMap::new(),
         }
     }
@@ -133,7 +136,7 @@ impl Primary {
         let key = self.end;
         let end = key + random.u64(1..200);
         let number = i64::try_from(self.units.len()).unwrap();
-        let at = Timestamp(number + 1);
+        let at = Timestamp(number + 1 + i64::from(self.times_set_back) * 1_000_000);
         let parts = match random.u8(..8) {
             0 => {
                 let content = self.bytes(random);
@@ -224,6 +227,21 @@ impl Primary {
     pub fn hear(&mut self, confirmed: u64) {
         assert!(confirmed <= self.end, "more than there is was confirmed");
         self.confirmed = self.confirmed.max(confirmed);
+    }
+
+    /// Its files are restored as they were before the unit with this number, and it writes
+    /// other WAL, at least as much.
+    pub fn set_back(&mut self, number: usize, random: &mut fastrand::Rng) {
+        let end = self.end;
+        let begin = self.units[number].key;
+        self.units.truncate(number);
+        self.end = begin;
+        self.confirmed = self.confirmed.min(begin);
+        self.persisted = self.confirmed;
+        self.times_set_back += 1;
+        while self.end <= end {
+            self.commit(random);
+        }
     }
 
     /// The server starts anew.

@@ -67,6 +67,9 @@ pub struct Relay {
     overlap: Option<Overlap<Disk>>,
     pub now: Instant,
     batched: bool,
+    /// The primary was set back: it must be refused, and how often it was.
+    pub set_back: bool,
+    pub refusals: u64,
     pub fault: Option<Fault>,
     /// Most messages that are stored together.
     gathers: usize,
@@ -105,6 +108,8 @@ impl Relay {
             overlap: None,
             now,
             batched,
+            set_back: false,
+            refusals: 0,
             fault,
             gathers: random.choice([1, 5, 20]).unwrap(),
             random,
@@ -156,7 +161,9 @@ impl Relay {
             Action::Compare { again, all } => {
                 let compared = self.overlap.as_mut().unwrap().compare(&again, all);
                 if let Err(why) = compared {
-                    panic!("the primary is the same: {why}");
+                    assert!(self.set_back, "the primary is the same: {why}");
+                    self.refusals += 1;
+                    return Event::Lost { refused: true };
                 }
             }
             Action::Append(frames) => {
@@ -254,7 +261,8 @@ impl Relay {
         }
     }
 
-    fn disconnect(&mut self) {
+    /// The connection is gone, with what is on its way.
+    pub fn disconnect(&mut self) {
         if let Some(connection) = self.connection.take() {
             self.counts.covering += connection.walsender.covering;
         }

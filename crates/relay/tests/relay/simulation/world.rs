@@ -7,7 +7,7 @@ use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
-use super::primary::{Primary, START, Sizes};
+use super::primary::{Primary, START, Sizes, Unit};
 use super::relay::{Relay, part};
 use super::sessions::{Started, name};
 use super::subscriber::Subscriber;
@@ -102,6 +102,7 @@ impl World {
             self.check();
         }
         self.quiet();
+        self.set_back();
         self.relay.counts
     }
 
@@ -424,6 +425,38 @@ impl World {
         self.say("at last");
         let blocked = self.relay.is_blocked();
         panic!("it does not catch up (waiting for room: {blocked})");
+    }
+
+    /// The primary is set back to before a unit that the log still has, and writes other WAL:
+    /// the relay takes none of it, and leaves its slot where it is.
+    fn set_back(&mut self) {
+        let oldest = self.primary.first(self.relay.log.oldest().into());
+        // Messages outside of transactions are not compared.
+        let is_transaction = |unit: &Unit| unit.parts.len() > 1;
+        let Some(last) = self.primary.units.iter().rposition(is_transaction) else {
+            return;
+        };
+        if last < oldest {
+            return;
+        }
+        let number = self.random.usize(oldest..=last);
+        self.relay.disconnect();
+        self.primary.set_back(number, &mut self.random);
+        let (confirmed, received) = (self.primary.confirmed, self.relay.log.received());
+        self.say(&format!("set back to before unit {number}"));
+        self.relay.set_back = true;
+        for _ in 0..QUIET {
+            self.relay.receive(100, &self.primary);
+            self.relay.deliver(&mut self.primary);
+            assert_eq!(self.relay.log.received(), received, "it took other WAL");
+            let now = self.primary.confirmed;
+            assert_eq!(now, confirmed, "it confirmed other WAL");
+            if self.relay.refusals >= 2 {
+                self.relay.counts.refused += 1;
+                return;
+            }
+        }
+        panic!("the primary was set back, and is not refused");
     }
 
     fn is_caught_up(&self) -> bool {
