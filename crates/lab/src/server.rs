@@ -228,7 +228,8 @@ impl Server {
     }
 
     pub fn await_connection(&mut self, log_seen: u64) -> Result<()> {
-        self.await_event("accept connections", PATIENCE, |server| {
+        let mut refusal = None;
+        let accepted = self.await_event("accept connections", PATIENCE, |server| {
             let ended = match server.child.as_mut().map(Child::try_wait) {
                 Some(Ok(status)) => status,
                 Some(Err(_)) | None => None,
@@ -237,7 +238,14 @@ impl Server {
                 server.child = None;
                 return Err(server.start_failure(log_seen, &status.to_string()));
             }
-            Ok(server.connect(SUPERUSER, "lockstep lab").is_ok())
+            refusal = server.connect(SUPERUSER, "lockstep lab").err();
+            Ok(refusal.is_none())
+        });
+        accepted.map_err(|mut error| {
+            if let (LabError::Timeout { what, .. }, Some(refusal)) = (&mut error, refusal) {
+                *what = format!("accept connections (the last one: {refusal})");
+            }
+            error
         })
     }
 

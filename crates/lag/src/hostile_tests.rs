@@ -158,6 +158,7 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
             "clock_us": signed(rng).as_i64().unwrap_or(7),
         }),
         Part::Wal => json!({
+            "synchronous_standby_names": word(rng),
             "flush": position(rng), "receive": position(rng), "replay": position(rng),
             "replayed_commit_age_ms": age(rng), "pause": word(rng),
         }),

@@ -75,7 +75,6 @@ pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction
 
 /// Settings that causes or remedies depend on.
 const SETTINGS: &[&str] = &[
-    "synchronous_standby_names",
     "synchronous_commit",
     "wal_writer_delay",
     "wal_level",
@@ -185,7 +184,8 @@ fn wal() -> String {
        'replayed_commit_age_ms', \
           1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), \
        'pause', pg_get_wal_replay_pause_state()) \
-     ELSE json_build_object('flush', pg_current_wal_flush_lsn()) END"
+     ELSE json_build_object('flush', pg_current_wal_flush_lsn(), 'synchronous_standby_names', \
+       current_setting('synchronous_standby_names')) END"
         .to_owned()
 }
 

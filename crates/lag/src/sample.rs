@@ -99,6 +99,8 @@ pub struct Wal {
     /// Age of the newest replayed commit, by the standby's own clock.
     pub replayed_commit_age_ms: Option<f64>,
     pub pause: Option<ReplayPause>,
+    /// Whom commits wait for, on a primary.
+    pub synchronous_standby_names: Option<String>,
 }
 
 /// A row of `pg_stat_replication`.

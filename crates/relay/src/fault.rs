@@ -12,6 +12,8 @@ pub enum Fault {
     HeadersNotCounted,
     /// The receiver confirms to the primary what is in the log, durable or not.
     ConfirmsReceived,
+    /// The receiver tells the primary that all that is durable is applied.
+    AppliedIsFlushed,
     /// The sender says why it ends although its last message was sent in part.
     ErrorWithinMessage,
     /// The sender takes a subscriber's word for more than it was offered.

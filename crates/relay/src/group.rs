@@ -32,6 +32,7 @@ use crate::primary::Primary;
 use crate::retention;
 use crate::slots::{self, SlotBook};
 use crate::stats::{GroupStat, GroupState};
+use crate::synchronous::Synchronous;
 pub use crate::upstream_slot::Origin;
 use crate::upstream_slot::{self, FAILOVER_SLOTS, LOCKSTEP, Wanted};
 use file::{FILE, Kept};
@@ -157,6 +158,7 @@ pub struct Group {
     policy: InForce,
     /// The slot is to be a failover slot.
     failover: bool,
+    pub synchronous: Synchronous,
     /// It was said that it cannot be one.
     said_too_old: AtomicBool,
     broken: Broken,
@@ -339,6 +341,7 @@ impl Group {
             slots: around.slots.clone(),
             policy: around.policy.clone(),
             failover: around.failover,
+            synchronous: Synchronous::default(),
             said_too_old: AtomicBool::new(false),
             broken: around.broken.clone(),
             phase: watch::Sender::new(Phase::Connecting),
@@ -405,10 +408,10 @@ impl Group {
 
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Connection> {
-        let key = &self.key;
+        let (key, name) = (&self.key, self.synchronous.application_name());
         Ok(self
             .primary
-            .connect_to_stream(&key.database, &key.encoding)?)
+            .connect_to_stream(&key.database, &key.encoding, name)?)
     }
 
     pub fn stream_options(&self, server_version: u32) -> Vec<(&'static str, String)> {
@@ -596,6 +599,15 @@ impl Group {
     /// How many sessions stream from here.
     pub fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
+    }
+
+    /// What its subscribers have applied, as far as it is to count.
+    pub fn applied(&self) -> Lsn {
+        let applied = self
+            .slots
+            .applied(&self.name, self.synchronous.applied_by());
+        // There is nobody to wait for.
+        applied.unwrap_or(u64::MAX.into())
     }
 
     /// Removes segments that no slot needs any more; bytes removed.

@@ -24,6 +24,8 @@
 //! | [`identity`] | which spool a slot on the primary belongs to |
 //! | [`retention`] | what of a log may be removed, and how room is made |
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
+//! | `waker` | wakes a thread that waits for a socket |
+//! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | whether a primary's slot continues what the log has |
 //! | [`overlap`] | what the primary sends again, held against the log |
@@ -34,6 +36,7 @@
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
 //! | [`terms`] | what the configuration asks of sessions |
+//! | [`look`] | what the relay asks the primary once a minute |
 //! | [`relay`] | all groups, slots and sessions, and what is done every second |
 //! | [`stream_options`] | what a subscriber asks for in `START_REPLICATION` |
 //! | [`slot_commands`] | what becomes of replication commands |
@@ -65,6 +68,7 @@ pub mod identity;
 mod layers;
 mod lock;
 pub mod log;
+pub mod look;
 pub mod metrics;
 pub mod overlap;
 pub mod primary;
@@ -80,5 +84,7 @@ pub mod slot_commands;
 pub mod slots;
 pub mod stats;
 pub mod stream_options;
+pub mod synchronous;
 pub mod terms;
 pub mod upstream_slot;
+mod waker;

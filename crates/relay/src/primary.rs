@@ -12,15 +12,13 @@ use std::time::{Duration, Instant};
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
 use crate::lock::lock;
+use crate::synchronous::APPLICATION_NAME;
 
 /// Between the end of a look that did not find the primary and the next look, at least.
 const LOOK_PACE: Duration = Duration::from_millis(200);
 
 /// What libpq says of a server that is no primary although the conninfo asks for one.
 const NO_PRIMARY: [&str; 2] = ["session is read-only", "server is in hot standby mode"];
-
-/// `application_name` of connections to the primary.
-const APPLICATION_NAME: &str = "lockstep relay";
 
 /// What subscribers set, so that values do not depend on the server's settings. A stream is
 /// shared only with sessions whose reported settings are the same.
@@ -53,15 +51,17 @@ impl Primary {
 
     /// A new connection to a database, for SQL and replication commands.
     pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
-        self.open(self.conninfo.clone().with_database(database)?)
+        let conninfo = self.conninfo.clone().with_database(database)?;
+        self.open(conninfo, APPLICATION_NAME)
     }
 
     /// A new connection for a stream: values come as a subscriber's own connection would
-    /// get them.
+    /// get them. The primary knows the stream by its `application_name`.
     pub fn connect_to_stream(
         &self,
         database: &str,
         encoding: &str,
+        application_name: &str,
     ) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
         let options = match conninfo.get("options") {
@@ -69,7 +69,8 @@ impl Primary {
             None => AS_SUBSCRIBERS.to_owned(),
         };
         let conninfo = conninfo.with("options", &options)?;
-        let mut upstream = self.open(conninfo.with("client_encoding", encoding)?)?;
+        let conninfo = conninfo.with("client_encoding", encoding)?;
+        let mut upstream = self.open(conninfo, application_name)?;
         let kb = self.work_mem_kb;
         if kb > 0 {
             // A server that is given more keeps it.
@@ -81,11 +82,16 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo) -> Result<Connection, ClientError> {
-        let upstream = Connection::connect(&conninfo, Purpose::Replication, APPLICATION_NAME)
+    fn open(&self, conninfo: Conninfo, application_name: &str) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, Purpose::Replication, application_name)
             .inspect_err(|error| self.forget_if_gone(error))?;
         *lock(&self.server) = Some(upstream.server()?);
         Ok(upstream)
+    }
+
+    /// A new connection where no database matters.
+    pub fn connect_anywhere(&self) -> Result<Connection, ClientError> {
+        self.connect(&self.database)
     }
 
     /// Finds out where the primary is, whether that is known or not. Without a walsender, which

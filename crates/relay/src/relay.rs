@@ -22,6 +22,7 @@ use crate::group::{
 use crate::identity::Identity;
 use crate::lock::lock;
 use crate::log::{Limits, LogError};
+use crate::look::look;
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
 use crate::said::Said;
@@ -31,6 +32,7 @@ use crate::slots::{self, Slot, SlotBook};
 use crate::stats::{
     ClientStat, ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source,
 };
+use crate::synchronous::Synchronous;
 use crate::terms;
 
 mod own_slots;
@@ -41,8 +43,12 @@ const ROUND: Duration = Duration::from_secs(1);
 /// How often a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
 
-/// How often the primary is looked for while no group is connected to it.
+/// How often the primary is looked for while no group is connected to it, and how soon it is
+/// asked again once others stream than before.
 const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the primary is asked what may have changed while groups stream.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
 
 /// A group that is not configured is removed once no slot has used it for this time.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -64,6 +70,18 @@ struct Running {
     _receiving: Receiving,
     /// Since when no slot reads it; None while one does, or if it was configured.
     unused_since: Option<Instant>,
+}
+
+/// What the primary was asked about, and what it said.
+#[derive(Debug)]
+struct Looked {
+    /// Its processes that stream to groups.
+    walsenders: Vec<u32>,
+    /// Sessions that stream from the relay.
+    sessions: Vec<u64>,
+    /// Subscriptions that it waits for and cannot see.
+    unseen: Vec<String>,
+    at: Instant,
 }
 
 #[derive(Debug)]
@@ -88,6 +106,8 @@ pub struct Relay {
     stop: watch::Receiver<bool>,
     /// When the primary was last looked for.
     looked: Mutex<Option<Instant>>,
+    /// When the primary was last asked, and about whom.
+    asked: Mutex<Option<Looked>>,
     /// When configured groups were last tried.
     tried: Mutex<Option<Instant>>,
     _lock: Flock<File>,
@@ -127,6 +147,7 @@ impl Relay {
             clients: Mutex::new(BTreeMap::new()),
             stop,
             looked: Mutex::new(None),
+            asked: Mutex::new(None),
             tried: Mutex::new(None),
             _lock: spool_lock,
             config: RwLock::new(config),
@@ -141,7 +162,12 @@ impl Relay {
         Ok(relay)
     }
 
-    fn feed(&self, group: Group) -> Result<Arc<Group>> {
+    fn feed(&self, mut group: Group) -> Result<Arc<Group>> {
+        let configured = self.config().groups;
+        if let Some(config) = configured.iter().find(|config| config.name == group.name()) {
+            group.synchronous =
+                Synchronous::new(config.application_name.as_deref(), &config.applied_by);
+        }
         let group = Arc::new(group);
         let running = Running {
             _receiving: Receiving::start(group.clone())?,
@@ -256,7 +282,10 @@ impl Relay {
     pub async fn rounds(self: Arc<Self>) {
         tokio::join!(
             self.every_second(Self::keep_house),
-            self.every_second(Self::find_primary),
+            self.every_second(|relay| {
+                relay.find_primary();
+                relay.look_at_primary();
+            }),
             self.every_second(|relay| {
                 let _making = relay.making.blocking_lock();
                 relay.sweep();
@@ -319,6 +348,47 @@ impl Relay {
             }
             Err(_) => {}
         }
+    }
+
+    /// Asks the primary what may change there while groups stream, once a minute, and when
+    /// another group or session streams than before.
+    fn look_at_primary(&self) {
+        let (groups, clients) = (self.all_groups(), self.snapshot().clients);
+        let of_groups = groups
+            .iter()
+            .filter_map(|group| group.synchronous.walsender());
+        let streaming = clients.iter().filter(|client| !client.slot.is_empty());
+        let who = Looked {
+            walsenders: of_groups.collect(),
+            sessions: streaming.map(|client| client.id).collect(),
+            unseen: Vec::new(),
+            at: Instant::now(),
+        };
+        let mut last = lock(&self.asked);
+        let recently = last.as_ref().is_some_and(|last| {
+            let same = (&last.walsenders, &last.sessions) == (&who.walsenders, &who.sessions);
+            last.at.elapsed() < if same { ASK_AGAIN } else { LOOK_AGAIN }
+        });
+        if who.walsenders.is_empty() || recently {
+            return;
+        }
+        let before = last.take().map(|last| last.unseen).unwrap_or_default();
+        let unseen = match look(self.primary(), &groups, &clients) {
+            Ok(unseen) => unseen,
+            Err(failed) => {
+                warn!(error = %failed, "cannot ask the primary whom it waits for");
+                before.clone()
+            }
+        };
+        for name in unseen.iter().filter(|name| !before.contains(name)) {
+            warn!(
+                subscription = name,
+                "synchronous_standby_names of the primary names a subscription that it cannot \
+                 see behind the relay, so commits wait without end: set application_name of its \
+                 group to this name"
+            );
+        }
+        *last = Some(Looked { unseen, ..who });
     }
 
     /// Makes the groups of the configuration that are not there yet.

@@ -112,9 +112,13 @@ impl SlotCommands for Sessions {
                 self.start(request).await
             }
             Command::CreateLogicalSlot { slot, .. } if self.0.slots().get(slot).is_some() => {
-                error(Report::error(
+                let report = Report::error(
                     "42710",
                     format!("replication slot \"{slot}\" already exists"),
+                );
+                error(report.hint(
+                    "The relay keeps this slot, so pg_replication_slots on the primary does not \
+                     list it. SHOW SLOTS in the relay's database lockstep does.",
                 ))
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,

@@ -80,8 +80,9 @@ pub struct Slot {
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
     saved: AtomicU64,
-    /// What the subscriber last said that it has received and applied; for show only.
+    /// What the subscriber last said that it has received; for show only.
     written: AtomicU64,
+    /// What it last said that it has applied.
     applied: AtomicU64,
     sent: AtomicU64,
     behind: AtomicU64,
@@ -197,6 +198,12 @@ impl Slot {
         self.applied.store(applied.into(), Ordering::Relaxed);
     }
 
+    /// What the subscriber has applied, also while it is not there: what is durable is applied.
+    pub fn applied(&self) -> Lsn {
+        let said = Lsn::from(self.applied.load(Ordering::Relaxed));
+        said.max(self.confirmed())
+    }
+
     /// Notes how far its session is, and how many bytes of the log are still ahead of it.
     pub fn progress(&self, sent: Lsn, behind: u64) {
         self.sent.store(sent.into(), Ordering::Relaxed);
@@ -250,8 +257,7 @@ impl Slot {
 
     pub fn stat(&self) -> SlotStat {
         let confirmed = self.confirmed();
-        // What was confirmed is beyond doubt, also while nobody is connected.
-        let said = |lsn: &AtomicU64| Lsn::from(lsn.load(Ordering::Relaxed)).max(confirmed);
+        let written = Lsn::from(self.written.load(Ordering::Relaxed));
         SlotStat {
             name: self.name.clone(),
             database: self.database.clone(),
@@ -259,8 +265,9 @@ impl Slot {
             active_pid: self.active().map(|active| active.pid),
             reason: self.failure(),
             sent: self.sent.load(Ordering::Relaxed).into(),
-            written: said(&self.written),
-            applied: said(&self.applied),
+            // What was confirmed is beyond doubt, also while nobody is connected.
+            written: written.max(confirmed),
+            applied: self.applied(),
             confirmed,
             behind_bytes: self.behind.load(Ordering::Relaxed),
             cache_hit: self.hit_bytes.load(Ordering::Relaxed).div_ceil(BLOCK),
@@ -457,6 +464,28 @@ impl<S: Storage> SlotBook<S> {
                 .map(|next| next.at.max(slot.saved()))
         };
         self.all().iter().filter_map(reads).min()
+    }
+
+    /// The lowest position that subscribers of a group have applied; None if there is none.
+    /// Of those in `named` only, if there are any: one that has no slot has applied nothing.
+    pub fn applied(&self, group: &str, named: &[String]) -> Option<Lsn> {
+        let applied = |slot: &Slot| {
+            let route = slot.route();
+            if route.group == group {
+                return Some(slot.applied());
+            }
+            // It needs nothing of its next group before the position where it changes over.
+            let next = route.next.filter(|next| next.group == group);
+            next.map(|next| next.at.max(slot.applied()))
+        };
+        if named.is_empty() {
+            return self.all().iter().filter_map(|slot| applied(slot)).min();
+        }
+        let of = |name: &String| self.get(name).and_then(|slot| applied(&slot));
+        named
+            .iter()
+            .map(|name| of(name).unwrap_or(Lsn::INVALID))
+            .min()
     }
 
     /// The slot of a group that has confirmed least.

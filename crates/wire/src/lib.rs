@@ -13,6 +13,7 @@
 //! | [`frontend`], [`backend`] | messages of either side afterwards |
 //! | [`command`] | replication commands, as text |
 //! | [`publication_names`] | the list of names in a command's option of that name |
+//! | [`standby_names`] | whom a primary waits for |
 //! | [`stream`] | what goes through the copy of streaming |
 //! | [`logical`] | the messages that logical streaming carries |
 //! | [`batch`] | several of them in one, as output plugin `lockstep` sends them |
@@ -36,6 +37,7 @@ pub mod frontend;
 pub mod logical;
 pub mod lsn;
 pub mod publication_names;
+pub mod standby_names;
 pub mod startup;
 pub mod stream;
 

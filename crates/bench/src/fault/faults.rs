@@ -477,6 +477,7 @@ mod tests {
         Cause::ReplayDelayed,
         Cause::ManySavepoints,
         Cause::NotStreaming,
+        Cause::SynchronousStandbyMissing,
         Cause::ApplyStopped,
         Cause::SpillToDisk,
         Cause::UnusedSlot,

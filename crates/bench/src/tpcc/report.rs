@@ -75,12 +75,26 @@ impl Report {
 
 impl TransactionReport {
     fn parse(part: &str, transaction: Transaction) -> Option<Self> {
-        let done = part.lines().find(|line| line.contains(" transactions ("))?;
+        let line = |words: &str| part.lines().find(|line| line.contains(words));
+        let begun = line(" transactions (")?;
+        let total = integer_after(begun, " - ")?;
+        // From 18 on the first number counts failed ones too, another line does not. There is
+        // no such line if nothing was begun, and none about failures in some minor releases.
+        let done = line("actually processed: ");
+        let transactions = match done {
+            Some(done) => integer_after(done, ": ")?,
+            None => total,
+        };
+        let failed = integer_after(part, "number of failed transactions: ");
+        let tps = match total {
+            0 => 0.0,
+            _ => after(done.unwrap_or(begun), "tps = ")?,
+        };
         Some(Self {
             transaction,
-            transactions: integer_after(done, " - ")?,
-            failed: integer_after(part, "number of failed transactions: ")?,
-            per_minute: 60.0 * after(done, "tps = ")?,
+            transactions,
+            failed: failed.or_else(|| total.checked_sub(transactions))?,
+            per_minute: 60.0 * tps,
             latency_ms: after(part, "latency average = "),
             latency_stddev_ms: after(part, "latency stddev = "),
         })
@@ -178,6 +192,36 @@ tps = 20.500000 (without initial connection time)
         assert_eq!(payment.latency_ms, Some(2.125));
         assert_eq!(payment.latency_stddev_ms, Some(0.5));
         assert_eq!(report.kinds.last().unwrap().latency_ms, None);
+    }
+
+    #[test]
+    fn a_report_of_18_is_parsed() {
+        let head = sample();
+        let mut text = head.split("SQL script").next().unwrap().to_owned();
+        for n in 1..=4 {
+            text.push_str(&format!(
+                "SQL script {n}: /proc/1/fd/{n}
+ - weight: 45 (targets 45.0% of total)
+ - {n}2 transactions (45.0% of total)
+ - number of transactions actually processed: {n}0 (tps = {n}.500000)
+ - number of transactions retried: 0 (0.000%)
+ - total number of retries: 0
+ - latency average = {n}.125 ms
+ - latency stddev = 0.500 ms
+"
+            ));
+        }
+        text.push_str(
+            "SQL script 5: /proc/1/fd/5
+ - weight: 4 (targets 4.0% of total)
+ - 0 transactions (0.0% of total)
+",
+        );
+        let report = Report::parse(&text, 1).unwrap();
+        let counted = |kind: &TransactionReport| (kind.transactions, kind.failed, kind.per_minute);
+        let kinds: Vec<_> = report.kinds.iter().map(counted).collect();
+        assert_eq!(kinds[1], (20, 2, 150.0));
+        assert_eq!(kinds[4], (0, 0, 0.0));
     }
 
     #[test]

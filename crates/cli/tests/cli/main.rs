@@ -25,6 +25,7 @@ mod relay_spool;
 mod relay_status;
 mod relay_support;
 mod relay_survives;
+mod relay_synchronous;
 mod serve;
 mod serve_page;
 mod serve_relay;

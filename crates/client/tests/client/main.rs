@@ -8,6 +8,7 @@
 
 mod connecting;
 mod slots;
+mod standby_names;
 mod statements;
 mod streaming;
 

@@ -47,6 +47,8 @@ causes! {
     SlowWalFlush = "slow_wal_flush",
     /// The network is slower than the WAL.
     SlowNetwork = "slow_network",
+    /// Commits wait for replicas that are not connected.
+    SynchronousStandbyMissing = "synchronous_standby_missing",
     /// An apply worker commits asynchronously, and its flush comes late.
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// A subscription is disabled or its worker fails.

@@ -21,6 +21,7 @@ mod relay;
 mod relay_tests;
 mod replay;
 mod standing;
+mod synchronous;
 mod table;
 #[cfg(test)]
 mod tests;

@@ -1,6 +1,6 @@
 //! Every cause, with its signal and its remedies.
 
-use super::{Cause, Rule, logical, receive, relay, replay, standing};
+use super::{Cause, Rule, logical, receive, relay, replay, standing, synchronous};
 
 /// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -102,6 +102,17 @@ pub const RULES: &[Rule] = &[
             "more bandwidth between {upstream} and the replica, or less on it: copies, backups, other replicas",
             "less WAL: wal_compression = on, checkpoints further apart (max_wal_size)",
             "let replicas far away stream from one of them (cascading) rather than each from {upstream}",
+        ],
+    },
+    Rule {
+        cause: Cause::SynchronousStandbyMissing,
+        title: "commits wait for replicas that are not connected",
+        signal: synchronous::missing,
+        remedies: &[
+            "in the relay's configuration: application_name = \"{behind_relay}\" in the [[group]] of that subscription, and restart the relay: the primary cannot see a subscription behind it",
+            "start what {node} waits for and does not see ({missing}), or let it connect with that application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription it is its name",
+            "on {node}: name replicas in synchronous_standby_names that are there, and reload",
+            "on {node}: empty synchronous_standby_names and reload: all commits that wait return at once, and are lost if {node} is lost before a replica has them",
         ],
     },
     Rule {

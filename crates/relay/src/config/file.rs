@@ -7,13 +7,14 @@ use toml::Spanned;
 use toml::de::{DeArray, DeTable, DeValue};
 
 use super::group::{
-    GroupConfig, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, group_name, object_name,
+    GroupConfig, MOST_APPLIED_BY, MOST_GROUPS, MOST_PUBLICATIONS, Origin, Plugin, application_name,
+    group_name, object_name,
 };
 use super::key::{KEYS, Key, ValueKind};
 use super::{Config, ConfigError, Place};
 use lockstep_service::quoted;
 
-const GROUP_KEYS: [&str; 7] = [
+const GROUP_KEYS: [&str; 9] = [
     "name",
     "database",
     "publications",
@@ -21,6 +22,8 @@ const GROUP_KEYS: [&str; 7] = [
     "origin",
     "messages",
     "plugin",
+    "application_name",
+    "applied_by",
 ];
 
 /// A file that is being read.
@@ -162,19 +165,22 @@ fn set(group: &mut GroupConfig, name: &str, value: &DeValue<'_>) -> Result<(), S
     match name {
         "name" => group.name = group_name(&text()?)?,
         "database" => group.database = object_name(&text()?)?,
-        "publications" => group.publications = publications(value.as_array())?,
+        "publications" => group.publications = names(value.as_array(), MOST_PUBLICATIONS)?,
         "binary" => group.binary = flag()?,
         "origin" => group.origin = Origin::parse(&text()?)?,
         "messages" => group.messages = flag()?,
+        "application_name" => group.application_name = Some(application_name(&text()?)?),
+        "applied_by" => group.applied_by = names(value.as_array(), MOST_APPLIED_BY)?,
         _ => group.plugin = Plugin::parse(&text()?)?,
     }
     Ok(())
 }
 
-fn publications(list: Option<&DeArray<'_>>) -> Result<Vec<String>, String> {
+/// Names of things in PostgreSQL, each once, in order.
+fn names(list: Option<&DeArray<'_>>, most: usize) -> Result<Vec<String>, String> {
     let list = list.ok_or("write the names in a list, such as [\"a\", \"b\"]")?;
-    if !(1..=MOST_PUBLICATIONS).contains(&list.len()) {
-        return Err(format!("give 1 to {MOST_PUBLICATIONS} names"));
+    if !(1..=most).contains(&list.len()) {
+        return Err(format!("give 1 to {most} names"));
     }
     let mut names = Vec::with_capacity(list.len());
     for value in list {

@@ -13,6 +13,9 @@ pub const MOST_GROUPS: usize = 64;
 /// Most publications of a group.
 pub const MOST_PUBLICATIONS: usize = 256;
 
+/// Most slots in `applied_by` of a group.
+pub const MOST_APPLIED_BY: usize = 256;
+
 /// Longest name in PostgreSQL, in bytes.
 pub const LONGEST_NAME: usize = 63;
 
@@ -35,6 +38,11 @@ pub struct GroupConfig {
     pub messages: bool,
     /// Output plugin of the upstream slot.
     pub plugin: Plugin,
+    /// The name by which the primary knows its stream, as `synchronous_standby_names` needs it.
+    pub application_name: Option<String>,
+    /// Slots whose subscribers must have applied what the primary is told is applied; all of
+    /// the group if there is none here.
+    pub applied_by: Vec<String>,
 }
 
 /// Transactions of which origin are decoded.
@@ -114,6 +122,8 @@ impl GroupConfig {
             origin: Origin::Any,
             messages: false,
             plugin: Plugin::Auto,
+            application_name: None,
+            applied_by: Vec::new(),
         }
     }
 
@@ -137,7 +147,14 @@ impl fmt::Display for GroupConfig {
             self.origin,
             self.messages,
             self.plugin,
-        )
+        )?;
+        if let Some(name) = &self.application_name {
+            write!(f, " application_name={name}")?;
+        }
+        match self.applied_by.is_empty() {
+            true => Ok(()),
+            false => write!(f, " applied_by={}", self.applied_by.join(",")),
+        }
     }
 }
 
@@ -148,6 +165,18 @@ pub(super) fn group_name(text: &str) -> Result<String, String> {
         true => Ok(text.to_owned()),
         false => Err(format!(
             "{} is not allowed: 1 to {LONGEST_GROUP_NAME} lower-case letters, digits and _",
+            quoted(text)
+        )),
+    }
+}
+
+/// An `application_name` that the server takes as it is: others it rewrites.
+pub(super) fn application_name(text: &str) -> Result<String, String> {
+    let printable = |byte: u8| byte == b' ' || byte.is_ascii_graphic();
+    match (1..=LONGEST_NAME).contains(&text.len()) && text.bytes().all(printable) {
+        true => Ok(text.to_owned()),
+        false => Err(format!(
+            "{} is not allowed: 1 to {LONGEST_NAME} printable ASCII characters",
             quoted(text)
         )),
     }

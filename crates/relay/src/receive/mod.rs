@@ -5,11 +5,9 @@
 //! | [`assembler`] | messages in, frames out; no I/O |
 //! | [`receiver`] | what to do with them, with the log and with the primary; no I/O |
 //! | [`thread`] | the threads that connect, receive, append, make durable and confirm |
-//! | [`waker`] | wakes a thread that waits for a socket |
 
 pub mod assembler;
 pub mod receiver;
 #[cfg(test)]
 mod tests;
 pub mod thread;
-pub mod waker;

@@ -29,6 +29,8 @@
 //!   What it sends though the log has it the [`Assembler`] drops.
 //! - *Flushed* in a confirmation is what the log has made durable, never what was merely
 //!   received; the primary forgets what is confirmed.
+//! - *Applied* in a confirmation is what the slowest subscriber has applied, and never beyond
+//!   *flushed*: a commit that waits for it waits for all of them.
 //! - *Covered* is told to the log only between two units and after all that was gathered is
 //!   appended, so the log never claims what it does not have.
 //! - Until what is sent again has been held against the log, nothing is stored and nothing
@@ -101,6 +103,8 @@ pub enum Action {
         written: Lsn,
         /// What is durable, and need never be sent again.
         flushed: Lsn,
+        /// What of that the subscribers have applied.
+        applied: Lsn,
     },
     /// Wait until something has come, the log was made durable, or for this long.
     Wait(Duration),
@@ -204,6 +208,12 @@ pub struct Receiver {
     told: Lsn,
     telling: Lsn,
     told_at: Instant,
+    /// What the subscribers have applied, what of it the primary was told and is being told,
+    /// and whether it waits for that.
+    applied: Lsn,
+    told_applied: Lsn,
+    telling_applied: Lsn,
+    awaited: bool,
     /// When the last try to connect began.
     began: Instant,
     refused: bool,
@@ -227,6 +237,10 @@ impl Receiver {
             told: Lsn::INVALID,
             telling: Lsn::INVALID,
             told_at: now,
+            applied: Lsn::INVALID,
+            told_applied: Lsn::INVALID,
+            telling_applied: Lsn::INVALID,
+            awaited: false,
             began: now,
             refused: false,
             pause: RETRY[0],
@@ -266,6 +280,13 @@ impl Receiver {
     pub fn take_in(&mut self, data: &[u8]) -> Result<bool, StreamError> {
         self.assembler.take_in(data)?;
         Ok(self.assembler.gathered() < GATHER)
+    }
+
+    /// Notes what the subscribers have applied, and whether commits on the primary wait for
+    /// that: if so it is told at once, else with the next confirmation.
+    pub fn note_applied(&mut self, applied: Lsn, awaited: bool) {
+        self.applied = applied;
+        self.awaited = awaited;
     }
 
     pub fn poll(&mut self, log: Standing, now: Instant) -> Action {
@@ -330,6 +351,7 @@ impl Receiver {
                 self.writes.clear();
                 self.covering = false;
                 self.told = Lsn::INVALID;
+                self.told_applied = Lsn::INVALID;
                 self.told_at = now;
                 State::Receiving
             }
@@ -453,10 +475,12 @@ impl Receiver {
         }
     }
 
-    /// Whether what is durable has moved, was asked for, or it is time.
+    /// Whether what is durable has moved, or what is applied while somebody waits for that; a
+    /// confirmation was asked for, or it is time.
     fn is_confirmation_due(&self, log: Standing, now: Instant) -> bool {
         self.assembler.is_asked()
             || self.confirmable(log) > self.told
+            || self.awaited && self.applied.min(self.confirmable(log)) > self.told_applied
             || now.saturating_duration_since(self.told_at) >= STATUS_EVERY
     }
 
@@ -478,12 +502,23 @@ impl Receiver {
             Some(Fault::ConfirmsReceived) => written,
             _ => self.telling,
         };
-        Action::Confirm { written, flushed }
+        // A subscriber may have applied what the spool has not made durable yet.
+        let applied = match self.fault {
+            Some(Fault::AppliedIsFlushed) => flushed,
+            _ => self.applied.min(flushed),
+        };
+        self.telling_applied = applied;
+        Action::Confirm {
+            written,
+            flushed,
+            applied,
+        }
     }
 
     fn confirmed(&mut self, now: Instant) {
         self.assembler.take_reply();
         self.told = self.telling;
+        self.told_applied = self.telling_applied;
         self.told_at = now;
     }
 

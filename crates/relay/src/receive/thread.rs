@@ -12,13 +12,14 @@ use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
 
 use super::receiver::{Action, Event, Receiver};
-use super::waker::{self, Sleeper, Waker};
+
 use crate::clock;
 use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
 use crate::log::{FileStorage, LogError};
 use crate::overlap::Overlap;
+use crate::waker::{self, Sleeper, Waker};
 
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);
@@ -72,6 +73,7 @@ impl Receiving {
         let (sleeper, waker) = waker::pair().map_err(failed)?;
         let stop = Arc::new(AtomicBool::new(false));
         let sync = Arc::new(SyncRequest::default());
+        group.synchronous.set_waker(waker.clone());
         let syncer = {
             let (group, stop, waker, sync) =
                 (group.clone(), stop.clone(), waker.clone(), sync.clone());
@@ -209,7 +211,10 @@ impl Driver {
                     self.goes_on();
                 }
             }
-            Action::Receive => return self.receive(receiver),
+            Action::Receive => {
+                receiver.note_applied(group.applied(), group.synchronous.is_awaited());
+                return self.receive(receiver);
+            }
             Action::Append(frames) => {
                 let written = group.log().append(frames);
                 return self.written(written);
@@ -218,7 +223,10 @@ impl Driver {
                 let written = group.log().cover(lsn);
                 return self.written(written);
             }
-            Action::MakeRoom => return Ok(Event::Freed(group.make_room()?)),
+            Action::MakeRoom => {
+                receiver.note_applied(group.applied(), group.synchronous.is_awaited());
+                return Ok(Event::Freed(group.make_room()?));
+            }
             Action::Stored { units, bytes } => {
                 group.count(units, bytes);
                 if units > 0 {
@@ -239,8 +247,19 @@ impl Driver {
                 group.enter(Phase::Streaming);
                 info!(group = group.name(), "there is room in the spool again");
             }
-            Action::Confirm { written, flushed } => {
-                self.confirm(written, flushed)?;
+            Action::Confirm {
+                written,
+                flushed,
+                applied,
+            } => {
+                let status = Status {
+                    written,
+                    flushed,
+                    applied,
+                    sent_at: clock::now(),
+                    reply: false,
+                };
+                connected(&mut self.stream)?.send(&FromStandby::Status(status))?;
                 let lasts = |at: Instant| at.elapsed() >= TRUSTED_AFTER;
                 if self.on_trial.is_some_and(lasts) || self.group.goes_on() {
                     self.goes_on();
@@ -254,11 +273,11 @@ impl Driver {
                 }
             }
             Action::Cut => {
-                self.stream = None;
+                self.disconnect();
                 return Ok(self.cut());
             }
             Action::Fail => {
-                self.stream = None;
+                self.disconnect();
                 self.on_trial = None;
                 if let Some(error) = self.error.take() {
                     self.group.fail(&error);
@@ -282,6 +301,11 @@ impl Driver {
         }
     }
 
+    fn disconnect(&mut self) {
+        self.stream = None;
+        self.group.synchronous.set_walsender(None);
+    }
+
     /// A connection that streams from where the slot stands, and that position.
     fn connect(&self) -> Result<(Stream, Lsn)> {
         let group = &self.group;
@@ -293,7 +317,9 @@ impl Driver {
         let options = group.stream_options(upstream.server_version());
         let begun = group.log().begin_session();
         begun.map_err(|error| log_error(group, error))?;
+        let walsender = upstream.backend_pid();
         let stream = upstream.start(group.upstream_slot(), start, &options)?;
+        group.synchronous.set_walsender(Some(walsender));
         if !group.has_failed() || group.goes_on() {
             let end = group.log().received();
             info!(group = group.name(), slot_at = %start, from = %end, "receiving");
@@ -363,18 +389,6 @@ impl Driver {
             }
             Err(error) => Err(log_error(&self.group, error)),
         }
-    }
-
-    fn confirm(&mut self, written: Lsn, flushed: Lsn) -> Result<()> {
-        let status = FromStandby::Status(Status {
-            written,
-            flushed,
-            // What is durable here is all that the primary needs to know.
-            applied: flushed,
-            sent_at: clock::now(),
-            reply: false,
-        });
-        Ok(connected(&mut self.stream)?.send(&status)?)
     }
 
     /// Drops the unit that is open: the walsender sends the whole transaction again.

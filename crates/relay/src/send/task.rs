@@ -82,6 +82,7 @@ impl Stream for Sending {
                 bytes: Vec::with_capacity(1024),
                 sender,
                 slot: slot.clone(),
+                group: self.group.clone(),
             },
             writer,
             ended: slot.ended(),
@@ -319,6 +320,7 @@ impl Task {
             let slot = &self.client.slot;
             info!(slot = slot.name, group = group.name(), %at, "goes on in another group");
             self.source = None;
+            self.client.group = group.clone();
             self.group = group;
         }
         Event::Done
@@ -332,6 +334,7 @@ struct Heard {
     bytes: Vec<u8>,
     sender: Sender,
     slot: Arc<Slot>,
+    group: Arc<Group>,
 }
 
 impl Heard {
@@ -360,6 +363,7 @@ impl Heard {
         if let Some(heard) = self.sender.heard(feedback, Instant::now()) {
             self.slot.confirm(heard.flushed);
             self.slot.note(heard.written, heard.applied);
+            self.group.synchronous.heard();
         }
     }
 }

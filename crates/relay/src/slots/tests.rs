@@ -63,6 +63,16 @@ fn slots_survive_a_restart() {
         (Some(7.into()), Some(30.into()))
     );
     assert_eq!(second.slowest("g").unwrap().name, "a");
+    a.note(25.into(), 20.into());
+    let applied = |group: &str, named: &[&str]| {
+        let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
+        second.applied(group, &named)
+    };
+    assert_eq!(applied("g", &[]), Some(9.into()));
+    assert_eq!(applied("g", &["a"]), Some(20.into()));
+    assert_eq!(applied("g", &["a", "gone"]), Some(Lsn::INVALID));
+    assert_eq!(applied("h", &[]), Some(30.into()));
+    assert_eq!(applied("i", &[]), None);
     assert!(second.remove("a").unwrap());
     assert!(!second.remove("a").unwrap());
     assert_eq!(book(folder.path()).saved("g"), Some(9.into()));

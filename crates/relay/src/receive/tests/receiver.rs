@@ -19,8 +19,10 @@ struct Scene {
 impl Scene {
     fn new() -> Self {
         let now = Instant::now();
+        let mut receiver = Receiver::new(false, now);
+        receiver.note_applied(u64::MAX.into(), false);
         Self {
-            receiver: Receiver::new(false, now),
+            receiver,
             log: Standing {
                 received: 100.into(),
                 durable: 100.into(),
@@ -67,10 +69,12 @@ impl Scene {
     }
 }
 
+/// With all of that applied.
 fn confirm(written: u64, flushed: u64) -> Action {
     Action::Confirm {
         written: written.into(),
         flushed: flushed.into(),
+        applied: flushed.into(),
     }
 }
 
@@ -101,6 +105,35 @@ fn what_is_durable_is_confirmed_and_nothing_else() {
     scene.tell(Event::Done);
     scene.does(Action::Receive, Event::Nothing);
     scene.does(confirm(200, 200), Event::Done);
+}
+
+#[test]
+fn what_is_applied_is_told_at_once_to_who_waits_for_it() {
+    let applied = |applied: u64| Action::Confirm {
+        written: 100.into(),
+        flushed: 100.into(),
+        applied: applied.into(),
+    };
+    let mut scene = Scene::connected();
+    scene.tell(Event::Done);
+    // Nobody waits: it is told when it is time.
+    scene.receiver.note_applied(50.into(), false);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.is_to(Action::Wait(Duration::from_secs(1)));
+    scene.now += Duration::from_secs(1);
+    scene.tell(Event::Done);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(applied(50), Event::Done);
+    scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+    scene.receiver.note_applied(60.into(), true);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(applied(60), Event::Done);
+    scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+    // What a subscriber has applied may not be durable here yet.
+    scene.receiver.note_applied(300.into(), true);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(applied(100), Event::Done);
+    scene.is_to(Action::Wait(Duration::from_secs(1)));
 }
 
 #[test]

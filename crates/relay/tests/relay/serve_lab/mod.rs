@@ -270,8 +270,11 @@ pub fn program(name: &str) -> Command {
     let path: PathBuf = Package::find(for_tests::major().unwrap())
         .unwrap()
         .program(name);
-    let mut command = Command::new("/usr/bin/timeout");
-    command.arg(PATIENCE).arg(path);
+    // A shell that starts tests in the background has SIGINT ignored, and newer releases of
+    // timeout then keep it from the program.
+    let mut command = Command::new("/usr/bin/env");
+    command.args(["--default-signal", "/usr/bin/timeout", PATIENCE]);
+    command.arg(path);
     command.env_clear();
     command.env("PATH", "/usr/bin:/bin");
     command.env("LC_ALL", "C.UTF-8");

@@ -129,10 +129,7 @@ fn readers_and_pauses_make_no_difference() {
         refused(&read, &idle).contains("replay is not paused"),
         "running"
     );
-    for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_pause()").unwrap();
-        standby.await_pause();
-    }
+    pause_together(&primary, [&mut read, &mut idle]);
     // Nothing that has the function: the library was never loaded, nor the extension made.
     assert!(refused(&read, &idle).contains("CREATE EXTENSION lockstep"));
     for standby in [&read, &idle] {
@@ -145,10 +142,7 @@ fn readers_and_pauses_make_no_difference() {
     read.catch_up(&primary).unwrap();
     idle.catch_up(&primary).unwrap();
     play(&read, READS);
-    for standby in [&read, &idle] {
-        standby.execute("SELECT pg_wal_replay_pause()").unwrap();
-        standby.await_pause();
-    }
+    pause_together(&primary, [&mut read, &mut idle]);
     play(&read, READS);
     assert!(compare(&lab, &read, &idle).equal());
 
@@ -191,8 +185,8 @@ fn readers_and_pauses_make_no_difference() {
         &primary,
         "UPDATE plain SET filler = 'last' WHERE id % 7 = 0;\n",
     );
+    pause_together(&primary, [&mut read, &mut idle]);
     for standby in [&mut read, &mut idle] {
-        standby.catch_up(&primary).unwrap();
         standby.stop(Stop::Fast).unwrap();
     }
     let line = refused(&read, &idle);
@@ -222,22 +216,38 @@ SELECT count(*) FROM locked;
 SELECT count(*) FROM pg_class, pg_attribute WHERE attrelid = pg_class.oid;
 ";
 
-trait Paused {
-    fn await_pause(&self);
+/// Pauses replay on both standbys at the same position. The primary's background writer may
+/// log something at any time, so that one of them gets further: then they try again.
+fn pause_together(primary: &Server, standbys: [&mut Server; 2]) {
+    let [a, b] = standbys;
+    let began = std::time::Instant::now();
+    loop {
+        let [at_a, at_b] = [&mut *a, &mut *b].map(|standby| {
+            standby.catch_up(primary).unwrap();
+            pause(standby)
+        });
+        if at_a == at_b {
+            return;
+        }
+        assert!(began.elapsed().as_secs() < 120, "{at_a} and {at_b}");
+        for standby in [&*a, &*b] {
+            standby.execute("SELECT pg_wal_replay_resume()").unwrap();
+        }
+    }
 }
 
-impl Paused for Server {
-    fn await_pause(&self) {
-        let started = std::time::Instant::now();
-        while self
-            .query_text("SELECT pg_get_wal_replay_pause_state()")
-            .unwrap()
-            .as_deref()
-            != Some("paused")
-        {
-            assert!(started.elapsed().as_secs() < 120, "replay does not pause");
-            std::thread::sleep(std::time::Duration::from_millis(5));
+/// Pauses replay; where it stands then.
+fn pause(standby: &Server) -> String {
+    standby.execute("SELECT pg_wal_replay_pause()").unwrap();
+    let began = std::time::Instant::now();
+    let sql =
+        "SELECT pg_last_wal_replay_lsn()::text WHERE pg_get_wal_replay_pause_state() = 'paused'";
+    loop {
+        if let Some(position) = standby.query_text(sql).unwrap() {
+            return position;
         }
+        assert!(began.elapsed().as_secs() < 120, "replay does not pause");
+        std::thread::sleep(std::time::Duration::from_millis(5));
     }
 }
 
@@ -282,7 +292,7 @@ fn what_cannot_be_compared_is_refused() {
     );
     refused(&behind, standby.data(), &["let the one behind replay"]);
 
-    // Another cluster, and the same with checksums.
+    // Another cluster, and the same with other checksums.
     let mut other = lab.primary("other", None, &small()).unwrap();
     other.stop(Stop::Fast).unwrap();
     refused(
@@ -292,13 +302,18 @@ fn what_cannot_be_compared_is_refused() {
     );
     let checked = lab.folder().join("checked");
     plants::copy(&behind, &checked);
-    let enabled = std::process::Command::new(lab.package().program("pg_checksums"))
-        .args(["--enable", "--no-sync", "-D"])
+    // initdb of 18 and later turns them on by default.
+    let (change, before) = match lab.package().major().get() {
+        ..18 => ("--enable", "data checksums off"),
+        18.. => ("--disable", "data checksums on"),
+    };
+    let changed = std::process::Command::new(lab.package().program("pg_checksums"))
+        .args([change, "--no-sync", "-D"])
         .arg(&checked)
         .output()
         .unwrap();
-    assert!(enabled.status.success(), "{enabled:?}");
-    refused(&behind, &checked, &["data checksums off", "pg_checksums"]);
+    assert!(changed.status.success(), "{changed:?}");
+    refused(&behind, &checked, &[before, "pg_checksums"]);
 
     // No data folder, another major, a damaged control file, a crash.
     refused(&behind, lab.folder(), &["not a data folder", "PG_VERSION"]);
