@@ -95,10 +95,13 @@ fn a_slot_has_one_user() {
     assert!(slot.acquire(2, 78).is_ok());
 }
 
+/// What is done then.
+type Looks = Arc<Mutex<Option<Box<dyn Fn() + Send>>>>;
+
 /// A folder that does something whenever its file is about to be replaced.
 struct Watched {
     folder: Folder,
-    looks: Arc<Mutex<Option<Box<dyn Fn() + Send>>>>,
+    looks: Looks,
 }
 
 impl Storage for Watched {
@@ -131,7 +134,7 @@ impl Storage for Watched {
 #[test]
 fn memory_changes_once_the_file_has() {
     let folder = tempfile::tempdir().unwrap();
-    let looks: Arc<Mutex<Option<Box<dyn Fn() + Send>>>> = Arc::default();
+    let looks: Looks = Arc::default();
     let storage = Watched {
         folder: Folder::new(folder.path()),
         looks: looks.clone(),
