@@ -7,9 +7,13 @@
 //! subscribers have transactions that it does not have.
 //!
 //! Transactions are told apart by their Begin messages: position of the commit record, time
-//! of the commit and transaction number. Only what the log still has can be compared; its newest
-//! segment is always there. A part of the log that cannot be read ends the comparison, with a
-//! warning.
+//! of the commit and transaction number. WAL is one sequence, so one that is the same on both sides
+//! shows that everything before it is. Only what comes after the last one that is the same must
+//! not differ: which transactions have changes that are published may differ by one or the other,
+//! where publications were altered meanwhile.
+//!
+//! Only what the log still has can be compared; its newest segment is always there. A part of the
+//! log that cannot be read ends the comparison, with a warning.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -35,6 +39,8 @@ pub struct Overlap<S: Storage> {
     /// Transactions from here on are compared.
     from: Lsn,
     begins: Begins,
+    /// The first transaction that only one side has, after the last that both have.
+    differs: Option<Lsn>,
 }
 
 impl<S: Storage> Overlap<S> {
@@ -57,46 +63,58 @@ impl<S: Storage> Overlap<S> {
             reader,
             from,
             begins: Begins::default(),
+            differs: None,
         }
     }
 
     /// Compares Begin messages that were sent again, in their order; with `all` there are no
     /// more. An error says what differs, for the operator.
     pub fn compare(&mut self, again: &[Vec<u8>], all: bool) -> Result<(), String> {
+        let kept = |begin: &&Vec<u8>| key_of(begin).is_some_and(|key| key >= self.from);
+        let again: Vec<&Vec<u8>> = again.iter().filter(kept).collect();
         for begin in again {
-            let Ok(Boundary::Begin { key }) = boundary(begin) else {
-                continue;
-            };
-            if key < self.from {
-                continue;
+            let key = key_of(begin);
+            while self.peek().is_some_and(|logged| key_of(logged) < key) {
+                self.skip();
             }
-            let logged = self.next();
-            if self.reader.is_none() && logged.is_none() {
+            if self.reader.is_none() {
                 return Ok(());
             }
-            if logged.as_ref() != Some(begin) {
-                return Err(differs(key));
+            match self.peek() {
+                Some(logged) if logged == begin => {
+                    self.begins.found.pop_front();
+                    self.differs = None;
+                }
+                // At one position there is one commit.
+                Some(logged) if key_of(logged) == key => return Err(differs(key)),
+                _ => self.differs = self.differs.or(key),
             }
         }
         if all {
-            if let Some(begin) = self.next() {
-                let key = match boundary(&begin) {
-                    Ok(Boundary::Begin { key }) => key,
-                    _ => self.from,
-                };
-                return Err(differs(key));
+            while self.peek().is_some() {
+                self.skip();
             }
-            self.reader = None;
+            // Without one it is not known what the log has.
+            if self.reader.take().is_some() && self.differs.is_some() {
+                return Err(differs(self.differs));
+            }
         }
         Ok(())
     }
 
+    /// Passes by a transaction that was not sent again.
+    fn skip(&mut self) {
+        let key = self
+            .begins
+            .found
+            .pop_front()
+            .and_then(|begin| key_of(&begin));
+        self.differs = self.differs.or(key);
+    }
+
     /// The log's next Begin message.
-    fn next(&mut self) -> Option<Vec<u8>> {
-        loop {
-            if let Some(begin) = self.begins.found.pop_front() {
-                return Some(begin);
-            }
+    fn peek(&mut self) -> Option<&Vec<u8>> {
+        while self.begins.found.is_empty() {
             match self.reader.as_mut()?.read(READ_BYTES) {
                 Ok(Read::Frames { pieces, .. }) => {
                     pieces.iter().for_each(|piece| self.begins.take_in(piece));
@@ -109,6 +127,7 @@ impl<S: Storage> Overlap<S> {
                 }
             }
         }
+        self.begins.found.front()
     }
 }
 
@@ -116,7 +135,16 @@ fn cannot_compare(error: &LogError) {
     warn!(%error, "cannot compare what the primary sends again with the spool");
 }
 
-fn differs(at: Lsn) -> String {
+/// Where a transaction's commit record begins, by its Begin message.
+fn key_of(begin: &[u8]) -> Option<Lsn> {
+    match boundary(begin) {
+        Ok(Boundary::Begin { key }) => Some(key),
+        _ => None,
+    }
+}
+
+fn differs(at: Option<Lsn>) -> String {
+    let at = at.unwrap_or_default();
     format!(
         "the primary does not have the transaction that the relay has received from it at {at}: \
          it was set back, as by a restored backup, or is another server than before, and has \
@@ -239,12 +267,19 @@ mod tests {
             // From the end on there is nothing.
             assert_eq!(compare(45, &[], true), Ok(()));
             assert_eq!(compare(10, &all[..1], false), Ok(()));
+            // One side has one more, and what comes after it is the same.
+            assert_eq!(
+                compare(10, &[(20, 7), (25, 7), (30, 7), (40, 7)], true),
+                Ok(())
+            );
+            assert_eq!(compare(10, &all[2..], true), Ok(()));
             for (again, all) in [
                 (&all[..2], true),
                 (&[][..], true),
                 (&[(20, 8)], false),
-                (&[(20, 7), (25, 7)], false),
-                (&[(20, 7), (30, 7), (40, 7), (41, 7)], false),
+                (&[(20, 7), (25, 7)], true),
+                (&[(15, 7), (25, 7), (42, 7)], true),
+                (&[(20, 7), (30, 7), (40, 7), (41, 7)], true),
             ] {
                 let said = compare(10, again, all).unwrap_err();
                 assert!(said.contains("was set back"), "{said}");
