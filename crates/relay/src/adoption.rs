@@ -23,7 +23,7 @@ use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 
 use crate::fault::Fault;
-use crate::slots::{Active, NotAdded, PRIMARY, Route};
+use crate::slots::{Active, NotAdded, Route};
 
 /// Why a slot is not adopted whose group begins later.
 pub const BEHIND: &str = "the slot is behind the beginning of its group";
@@ -210,14 +210,10 @@ pub enum Drop {
 
 /// What becomes of a slot that is to be dropped.
 pub fn drop_slot(active: Option<Active>, route: &Route, adopting: bool) -> Drop {
-    let copied = |route: &Route| {
-        let next = route.next.as_ref();
-        next.is_some_and(|next| next.group == PRIMARY)
-    };
     match active {
         Some(active) => Drop::InUse(active.pid),
         None if adopting => Drop::Adopting,
-        None if copied(route) => Drop::RemoveAndPass,
+        None if route.leaves() => Drop::RemoveAndPass,
         None => Drop::Remove,
     }
 }

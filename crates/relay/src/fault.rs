@@ -16,6 +16,13 @@ pub enum Fault {
     AppliedIsFlushed,
     /// The sender says why it ends although its last message was sent in part.
     ErrorWithinMessage,
+    /// The sender ends the copy although its last message was sent in part.
+    FinishesWithinMessage,
+    /// The sender goes on in another group one unit later than where that takes over.
+    SwitchesLate,
+    /// A slot is given back to the primary although not everything before the primary's copy
+    /// of it is confirmed.
+    GivesBackUnconfirmed,
     /// The sender takes a subscriber's word for more than it was offered.
     ConfirmsUnoffered,
     /// A slot is dropped on the primary before the relay's book has it.

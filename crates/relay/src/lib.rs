@@ -24,6 +24,7 @@
 //! | [`identity`] | which spool a slot on the primary belongs to |
 //! | [`retention`] | what of a log may be removed, and how room is made |
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
+//! | [`routes`] | which groups a slot reads, and when it goes back to the primary; no I/O |
 //! | `waker` | wakes a thread that waits for a socket |
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
@@ -75,6 +76,7 @@ pub mod primary;
 pub mod receive;
 pub mod relay;
 pub mod retention;
+pub mod routes;
 pub mod run;
 mod said;
 pub mod send;

@@ -223,12 +223,12 @@ impl Relay {
         groups.get(name).map(|running| running.group.clone())
     }
 
-    /// The group for what a subscriber asks for. A group is not handed out any more once
+    /// The groups for what a subscriber asks for. A group is not handed out any more once
     /// it is about to be removed: both happen under [`Relay::making`].
-    pub fn group_for(&self, key: &GroupKey) -> Option<Arc<Group>> {
-        let groups = lock(&self.groups);
-        let mut fitting = groups.values().filter(|running| running.group.key() == key);
-        fitting.next().map(|running| running.group.clone())
+    pub fn groups_for(&self, key: &GroupKey) -> Vec<Arc<Group>> {
+        let mut groups = self.all_groups();
+        groups.retain(|group| group.key() == key);
+        groups
     }
 
     fn all_groups(&self) -> Vec<Arc<Group>> {
@@ -597,7 +597,17 @@ impl Source for Relay {
                     ),
                 ));
             }
-            Drop::Remove | Drop::RemoveAndPass => {}
+            Drop::RemoveAndPass => {
+                return Err((
+                    "55006",
+                    format!(
+                        "replication slot \"{name}\" goes back to the primary, which has a copy of \
+                         it further on; drop both through the relay with DROP_REPLICATION_SLOT or \
+                         DROP SUBSCRIPTION"
+                    ),
+                ));
+            }
+            Drop::Remove => {}
         }
         match self.slots().remove(name) {
             Ok(true) => {

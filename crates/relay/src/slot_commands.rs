@@ -22,6 +22,7 @@
 //! copy of the old one's, so it begins at what the old one has confirmed, and nothing is
 //! between the two. In the same way a slot that wants what cannot be shared goes back to
 //! the primary: a copy with its name is made there, units up to it come from the relay.
+//! [`routes`] decides all that.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -38,9 +39,10 @@ use crate::config::Plugin;
 use crate::error::RelayError;
 use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
+use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, SlotCommands};
-use crate::slots::{InUse, PRIMARY, Route, Slot, Switch};
+use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
 
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
@@ -167,6 +169,14 @@ fn reply(messages: &[Backend<'_>]) -> Decision<Sending> {
     }
     Backend::ReadyForQuery(b'I').encode(&mut out);
     Decision::Reply(out)
+}
+
+/// A group as one that slots may be sent to.
+fn fitting_of(group: &Group) -> Fitting {
+    Fitting {
+        name: group.name().to_owned(),
+        begins: group.start().max(group.log().oldest()),
+    }
 }
 
 /// Options of a slot that the relay keeps.
@@ -330,32 +340,87 @@ impl Relay {
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(&slot.name, active.pid))?;
-        let leaves = slot.route().next.is_some_and(|next| next.group == PRIMARY);
-        let route = match &options {
-            StreamOptions::Shared(key) if !leaves && writes_alike(facts) && self.may_serve(key) => {
-                self.route(slot, key)?
-            }
-            _ => self.way_back(slot)?,
-        };
+        let choice = self.choose(slot, facts, &options)?;
+        if choice == Choice::GiveBack {
+            self.slots().remove(&slot.name)?;
+            return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
+        }
+        let route = slot.route();
         let group = self.group_of(slot, &route.group)?;
-        let next = match &route.next {
-            Some(switch) if switch.group == PRIMARY && slot.confirmed() >= switch.at => {
-                self.slots().remove(&slot.name)?;
-                return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
-            }
-            Some(switch) if switch.group == PRIMARY => Some(Next::Primary(switch.at)),
-            Some(switch) => Some(Next::Group(self.group_of(slot, &switch.group)?, switch.at)),
+        let next = match route.next {
+            Some(next) if next.group == PRIMARY => Some(Next::Primary(next.at)),
+            Some(next) => Some(Next::Group(self.group_of(slot, &next.group)?, next.at)),
             None => None,
         };
-        if route != slot.route() {
-            self.slots().reroute(slot, route)?;
-        }
         Ok(self.streaming(in_use, group, next, request.start))
     }
 
-    /// There is a group for it, or one may be made.
-    fn may_serve(&self, key: &GroupKey) -> bool {
-        self.makes_groups() || self.group_for(key).is_some()
+    /// Does what [`routes::choose`] says until the slot has the route that it says, or is to be
+    /// given back.
+    fn choose(
+        &self,
+        slot: &Slot,
+        facts: &Facts,
+        options: &StreamOptions,
+    ) -> Result<Choice, Refusal> {
+        let key = match options {
+            StreamOptions::Shared(key) if writes_alike(facts) => Some(key),
+            _ => None,
+        };
+        loop {
+            let groups = key.map(|key| self.groups_for(key));
+            let wanted = match &groups {
+                Some(groups) if self.makes_groups() || !groups.is_empty() => {
+                    Wanted::Groups(groups.iter().map(|group| fitting_of(group)).collect())
+                }
+                _ => Wanted::Primary,
+            };
+            let now = slot.route();
+            let choice = routes::choose(now.clone(), slot.confirmed(), &wanted, None);
+            match (&choice, key) {
+                (Choice::Read(route), _) if *route == now => return Ok(choice),
+                (Choice::Read(route), _) => {
+                    let begins = |name: &str| Some(fitting_of(&*self.group(name)?).begins);
+                    let reaches = || routes::reaches(&now, route, slot.confirmed(), begins);
+                    if self.slots().reroute(slot, route.clone(), reaches)? {
+                        info!(slot = slot.name, from = ?now, to = ?route, "the subscription was altered");
+                        return Ok(choice);
+                    }
+                }
+                (Choice::MakeGroup { like }, Some(key)) => {
+                    let like = self.group_of(slot, like)?;
+                    self.make_group(key, Origin::Slot(like.upstream_slot()))?;
+                }
+                (Choice::Copy { group } | Choice::MakeGroup { like: group }, _) => {
+                    self.copy_to_primary(slot, group)?;
+                }
+                (Choice::GiveBack, _) => return Ok(choice),
+            }
+        }
+    }
+
+    /// Has the primary make the copy that a slot goes back to.
+    fn copy_to_primary(&self, slot: &Slot, group: &str) -> Result<(), Refusal> {
+        let group = self.group_of(slot, group)?;
+        if slot.is_adopting() {
+            // What an unfinished try left, or what it was before it was the relay's.
+            self.finish_adoption(slot)?;
+        }
+        if slot.is_adopting() {
+            return Err(adopting(&slot.name).into());
+        }
+        let mut upstream = self.primary().connect(&slot.database)?;
+        if !self.slots().copying(slot)? {
+            let gone = format!("replication slot \"{}\" does not exist", slot.name);
+            return Err(Report::error("42704", gone)
+                .hint("It was dropped when the spool was full.")
+                .into());
+        }
+        let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
+        let route = routes::back_at(group.name().to_owned(), at);
+        self.slots().copied(slot, route)?;
+        info!(slot = slot.name, %at, "goes back to the primary");
+        Ok(())
     }
 
     fn streaming(
@@ -397,72 +462,6 @@ impl Relay {
         })
     }
 
-    /// The groups that a slot reads from now on, given what its subscriber asks for.
-    fn route(&self, slot: &Slot, key: &GroupKey) -> Result<Route, Refusal> {
-        let mut route = slot.route();
-        if let Some(next) = route.next.take_if(|next| slot.confirmed() >= next.at) {
-            route.group = next.group;
-        }
-        let current = self.group_of(slot, &route.group)?;
-        if current.key() == key {
-            // Also if it was altered and altered back.
-            return Ok(Route {
-                group: route.group,
-                next: None,
-            });
-        }
-        if let Some(next) = &route.next {
-            if self.group_of(slot, &next.group)?.key() == key {
-                return Ok(route);
-            }
-        }
-        let target = match self.group_for(key) {
-            Some(group) => group,
-            None => self.make_group(key, Origin::Slot(current.upstream_slot()))?,
-        };
-        let at = target.start().max(target.log().oldest());
-        info!(slot = slot.name, from = route.group, to = target.name(), %at, "the subscription was altered");
-        let name = target.name().to_owned();
-        Ok(match at <= slot.confirmed() {
-            true => Route {
-                group: name,
-                next: None,
-            },
-            false => Route {
-                group: route.group,
-                next: Some(Switch { group: name, at }),
-            },
-        })
-    }
-
-    /// The route of a slot that goes back to the primary.
-    fn way_back(&self, slot: &Slot) -> Result<Route, Refusal> {
-        let mut route = slot.route();
-        if let Some(next) = route.next.take_if(|next| next.group != PRIMARY) {
-            if slot.confirmed() < next.at {
-                // One alteration after the other: this one when that one is done.
-                route.next = Some(next);
-                return Ok(route);
-            }
-            route.group = next.group;
-        }
-        if route.next.is_none() {
-            let group = self.group_of(slot, &route.group)?;
-            let mut upstream = self.primary().connect(&slot.database)?;
-            // What an unfinished try left stands too early, which does no harm, or is gone.
-            let at = match upstream.slot(&slot.name)? {
-                Some(left) => left.confirmed,
-                None => upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?,
-            };
-            info!(slot = slot.name, %at, "goes back to the primary");
-            route.next = Some(Switch {
-                group: PRIMARY.to_owned(),
-                at,
-            });
-        }
-        Ok(route)
-    }
-
     /// Takes a slot over from the primary.
     fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
@@ -486,7 +485,7 @@ impl Relay {
             Verdict::Pass(why) => return pass(why),
             Verdict::InUse(pid) => return Err(in_use(name, pid).into()),
         };
-        let group = match self.group_for(&key) {
+        let group = match self.groups_for(&key).into_iter().next() {
             Some(group) => group,
             None if self.makes_groups() => self.make_group(&key, Origin::Slot(name))?,
             None => return pass("no group has its publications, and auto_groups is off"),

@@ -57,6 +57,13 @@ pub struct Route {
     pub next: Option<Switch>,
 }
 
+impl Route {
+    /// Whether the slot goes back to the primary, which has a copy of it.
+    pub fn leaves(&self) -> bool {
+        self.next.as_ref().is_some_and(|next| next.group == PRIMARY)
+    }
+}
+
 /// Who uses a slot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Active {
@@ -72,10 +79,13 @@ pub struct Slot {
     /// Its name, unique in the relay.
     pub name: String,
     pub database: String,
-    /// The primary may still have a slot of this name that was adopted.
+    /// The primary may still have a slot of this name that was adopted, or a copy that the slot
+    /// was to go back to and does not.
     adopting: AtomicBool,
     /// Where the primary's slot stood when it was adopted; not known of earlier slots.
     adopted_at: Option<Lsn>,
+    /// What the primary may have is no slot that was adopted but a copy, which stands anywhere.
+    copying: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -106,6 +116,8 @@ struct Kept {
     adopting: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adopted_at: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    copying: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -121,6 +133,7 @@ impl Slot {
             database: database.to_owned(),
             adopting: AtomicBool::new(false),
             adopted_at: None,
+            copying: AtomicBool::new(false),
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -143,15 +156,17 @@ impl Slot {
         lock(&self.route).clone()
     }
 
-    /// Whether the primary may still have the slot that it was.
+    /// Whether the primary may still have the slot that it was, or a copy of no use.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
     }
 
     /// Whether a slot that the primary has under its name is the one that was adopted, to be
-    /// dropped there: nobody uses that, and it stands where it stood.
+    /// dropped there: nobody uses that, and it stands where it stood. Or a copy that it was to
+    /// go back to.
     pub fn was(&self, found: &SlotState) -> bool {
         let stands = match self.adopted_at {
+            _ if self.copying.load(Ordering::Acquire) => true,
             Some(at) => found.confirmed == at,
             None => found.confirmed <= self.confirmed(),
         };
@@ -288,6 +303,7 @@ impl Slot {
             group: route.group,
             adopting: self.is_adopting(),
             adopted_at: self.adopted_at.map(|at| at.to_string()),
+            copying: self.copying.load(Ordering::Acquire),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -359,6 +375,7 @@ impl<S: Storage> SlotBook<S> {
                 // One that cannot be read belongs to no slot that could be dropped.
                 let at = kept.adopted_at.as_deref();
                 slot.adopted_at = at.map(|at| at.parse().unwrap_or_default());
+                slot.copying.store(kept.copying, Ordering::Release);
                 slot.adopting.store(kept.adopting, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
@@ -431,8 +448,13 @@ impl<S: Storage> SlotBook<S> {
     /// Removes a slot, durably; false if there is none. While the file may have it, what it
     /// needs is kept.
     pub fn remove(&self, name: &str) -> Result<bool> {
+        self.remove_if(name, |_| true)
+    }
+
+    /// The same if the slot may be: what [`SlotBook::copying`] says does not change meanwhile.
+    pub fn remove_if(&self, name: &str, may_be: impl FnOnce(&Slot) -> bool) -> Result<bool> {
         let _writing = lock(&self.writing);
-        if !lock(&self.slots).contains_key(name) {
+        if !self.get(name).is_some_and(|slot| may_be(&slot)) {
             return Ok(false);
         }
         self.write(&Change::Without(name))?;
@@ -440,14 +462,44 @@ impl<S: Storage> SlotBook<S> {
         Ok(true)
     }
 
-    /// Sends a slot another way, durably. Nothing is removed from a log meanwhile: after a
-    /// crash the file has the old way or the new one.
-    pub fn reroute(&self, slot: &Slot, route: Route) -> Result<()> {
+    /// Sends a slot another way, durably. `reaches` says whether what it newly reads is there;
+    /// from then on it is kept for the slot. False if it is not there any more.
+    pub fn reroute(
+        &self,
+        slot: &Slot,
+        route: Route,
+        reaches: impl FnOnce() -> bool,
+    ) -> Result<bool> {
+        // After a crash the file has the old way or the new one: both are kept meanwhile.
         let _held = self.hold();
+        if !reaches() {
+            return Ok(false);
+        }
         let _writing = lock(&self.writing);
         self.write(&Change::Route(&slot.name, &route))?;
         *lock(&slot.route) = route;
-        Ok(())
+        Ok(true)
+    }
+
+    /// The primary is about to make a slot of this name, durably: [`SlotBook::copied`] or
+    /// [`SlotBook::adopted`] is to follow. False if the slot was dropped meanwhile.
+    pub fn copying(&self, slot: &Slot) -> Result<bool> {
+        let _writing = lock(&self.writing);
+        if self.get(&slot.name).is_none() {
+            return Ok(false);
+        }
+        slot.copying.store(true, Ordering::Release);
+        slot.adopting.store(true, Ordering::Release);
+        self.write(&Change::Nothing)?;
+        Ok(true)
+    }
+
+    /// The primary has a copy of the slot, to which this route leads, durably. If that fails the
+    /// file may say that the copy is of no use, which holds as well: the slot is the relay's.
+    pub fn copied(&self, slot: &Slot, route: Route) -> Result<()> {
+        *lock(&slot.route) = route;
+        slot.adopting.store(false, Ordering::Release);
+        self.save()
     }
 
     /// The lowest position that any slot of a group needs according to the file; None if

@@ -27,7 +27,7 @@ impl Relay {
         }
     }
 
-    fn finish_adoption(&self, slot: &Slot) -> Result<()> {
+    pub fn finish_adoption(&self, slot: &Slot) -> Result<()> {
         let mut upstream = self.primary().connect(&slot.database)?;
         let mut adoption = Adoption::resume();
         loop {

@@ -284,7 +284,7 @@ impl Sender {
                 State::Opening => {
                     return Action::Open {
                         from: self.from,
-                        before: self.next.map(Onward::at),
+                        before: self.next.map(|next| self.limit(next)),
                     };
                 }
                 State::Reading => return Action::Read,
@@ -320,12 +320,22 @@ impl Sender {
         }
     }
 
+    /// The first key not to send here.
+    fn limit(&self, next: Onward) -> Lsn {
+        let late = self.fault == Some(Fault::SwitchesLate);
+        match next {
+            Onward::Group(at) if late => Lsn::from(u64::from(at).saturating_add(1)),
+            next => next.at(),
+        }
+    }
+
     /// What ends the stream between two writes, if something does.
     fn ends(&mut self) -> Option<State> {
         match self.state {
             State::Opening | State::Reading | State::Waiting | State::Pausing(_) => {
                 // Within a message its rest comes first: there it would be taken for a row's.
-                if self.done && !self.midway {
+                let midway = self.midway && self.fault != Some(Fault::FinishesWithinMessage);
+                if self.done && !midway {
                     return Some(State::Finishing);
                 }
             }

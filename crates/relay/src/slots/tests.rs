@@ -40,7 +40,9 @@ fn slots_survive_a_restart() {
             at: 30.into(),
         }),
     };
-    first.reroute(&a, altered.clone()).unwrap();
+    assert!(!first.reroute(&a, altered.clone(), || false).unwrap());
+    assert_eq!(a.route(), route("g"));
+    assert!(first.reroute(&a, altered.clone(), || true).unwrap());
     first.adopted(&a).unwrap();
     a.confirm(7.into());
     a.confirm(6.into());
@@ -77,6 +79,34 @@ fn slots_survive_a_restart() {
     assert!(!second.remove("a").unwrap());
     assert_eq!(book(folder.path()).saved("g"), Some(9.into()));
     assert_eq!(second.saved("h"), None);
+}
+
+#[test]
+fn a_copy_counts_once_its_position_is_known() {
+    let folder = tempfile::tempdir().unwrap();
+    let first = book(folder.path());
+    let added = first.add("a", "app", route("g"), 5.into(), 0, || true);
+    let slot = added.unwrap().unwrap();
+    first.adopted(&slot).unwrap();
+    assert!(first.copying(&slot).unwrap());
+    // A crash here leaves a copy that is to be dropped.
+    let crashed = book(folder.path()).get("a").unwrap();
+    assert!(crashed.is_adopting() && !crashed.route().leaves());
+    let back = Route {
+        group: "g".to_owned(),
+        next: Some(Switch {
+            group: PRIMARY.to_owned(),
+            at: 30.into(),
+        }),
+    };
+    first.copied(&slot, back.clone()).unwrap();
+    let kept = book(folder.path()).get("a").unwrap();
+    assert_eq!((kept.is_adopting(), kept.route()), (false, back));
+    assert!(kept.route().leaves());
+    // Nobody would know of a copy of one that was dropped.
+    assert!(!first.remove_if("a", |slot| !slot.route().leaves()).unwrap());
+    assert!(first.remove("a").unwrap());
+    assert!(!first.copying(&slot).unwrap());
 }
 
 #[test]
@@ -149,7 +179,7 @@ fn memory_changes_once_the_file_has() {
         let (book, seen) = (book.clone(), seen.clone());
         move || lock(&seen).push((book.saved("g"), book.saved("h")))
     }));
-    book.reroute(&slot, route("h")).unwrap();
+    assert!(book.reroute(&slot, route("h"), || true).unwrap());
     assert_eq!(slot.route(), route("h"));
     assert!(book.remove("a").unwrap());
     assert!(book.get("a").is_none());
@@ -167,7 +197,7 @@ fn the_slot_that_was_adopted_is_told_from_others() {
         .unwrap()
         .unwrap()
         .confirm(90.into());
-    let found = SlotState {
+    let mut found = SlotState {
         plugin: Some("pgoutput".to_owned()),
         database: Some("app".to_owned()),
         temporary: false,
@@ -196,6 +226,11 @@ fn the_slot_that_was_adopted_is_told_from_others() {
             change(&mut other);
             assert!(!slot.was(&other), "{other:?}");
         }
+        // A copy of the group's slot stands anywhere.
+        slot.copying.store(true, Ordering::Release);
+        found.confirmed = 70.into();
+        assert!(slot.was(&found));
+        found.confirmed = 5.into();
     }
 }
 

@@ -39,10 +39,21 @@ pub struct Counts {
     pub refused: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
+    /// Groups that were made, and removed again.
+    pub made: u64,
+    pub forgotten: u64,
+    /// Sessions that went on in another group, and choices that came too late.
+    pub switched: u64,
+    pub late: u64,
+    /// Slots that went back to the primary, and copies of no use.
+    pub returned: u64,
+    pub useless: u64,
+    /// Waits that were given up for an answer.
+    pub urgent: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 19] {
+    fn rows(&self) -> [(&'static str, u64); 26] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -63,6 +74,13 @@ impl Counts {
             ("slots dropped", self.dropped),
             ("primaries refused", self.refused),
             ("subscribers set back", self.undone),
+            ("groups made", self.made),
+            ("groups removed", self.forgotten),
+            ("group switches", self.switched),
+            ("choices too late", self.late),
+            ("slots given back", self.returned),
+            ("copies of no use", self.useless),
+            ("waits given up", self.urgent),
         ]
     }
 
@@ -86,6 +104,13 @@ impl Counts {
         self.dropped += other.dropped;
         self.refused += other.refused;
         self.undone += other.undone;
+        self.made += other.made;
+        self.forgotten += other.forgotten;
+        self.switched += other.switched;
+        self.late += other.late;
+        self.returned += other.returned;
+        self.useless += other.useless;
+        self.urgent += other.urgent;
     }
 
     /// What never happened.

@@ -11,9 +11,12 @@
 //! `SHOW=1` says each step.
 
 mod counts;
+mod feed;
+mod house;
 mod primary;
 mod relay;
 mod sessions;
+mod slots;
 mod subscriber;
 mod world;
 
@@ -25,10 +28,10 @@ use lockstep_relay::fault::Fault;
 use world::World;
 
 /// Seeds of an ordinary run.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 120;
 
 /// With this number of seeds everything happens that can.
-const ENOUGH: u64 = 200;
+const ENOUGH: u64 = 120;
 
 fn seeds() -> RangeInclusive<u64> {
     let text = |name| std::env::var(name).ok().filter(|text| !text.is_empty());
@@ -68,11 +71,17 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 /// Each planted fault, and what is said where it is found.
-const FAULTS: [(Fault, &str); 4] = [
+const FAULTS: [(Fault, &str); 7] = [
     (Fault::HeadersNotCounted, "the spool has"),
     (Fault::ConfirmsReceived, "was confirmed to the primary"),
     (Fault::ErrorWithinMessage, "an error within a message"),
     (Fault::DropsBeforeAdding, "nobody has slot"),
+    (
+        Fault::FinishesWithinMessage,
+        "the copy ends within a message",
+    ),
+    (Fault::SwitchesLate, "another message comes"),
+    (Fault::GivesBackUnconfirmed, "was confirmed"),
 ];
 
 /// A planted fault is found within this many seeds.

@@ -18,6 +18,48 @@ const TYPED: u32 = 5;
 /// A batch ends once it is so large, in bytes.
 const BATCH_BYTES: usize = 64 * 1024;
 
+/// What a subscriber asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wish {
+    /// All tables, and messages.
+    All,
+    /// Some tables, and messages.
+    Low,
+    /// The other tables.
+    High,
+    /// Everything, as only the primary gives it.
+    Own,
+}
+
+impl Wish {
+    pub const ALL: [Self; 4] = [Self::All, Self::Low, Self::High, Self::Own];
+
+    /// The group that gives it.
+    pub fn group(self) -> Option<&'static str> {
+        match self {
+            Self::All => Some("all"),
+            Self::Low => Some("low"),
+            Self::High => Some("high"),
+            Self::Own => None,
+        }
+    }
+
+    /// What a group gives.
+    pub fn of(group: &str) -> Option<Self> {
+        Self::ALL
+            .into_iter()
+            .find(|wish| wish.group() == Some(group))
+    }
+
+    fn has(self, table: u32) -> bool {
+        match self {
+            Self::All | Self::Own => true,
+            Self::Low => table <= TABLES / 2,
+            Self::High => table > TABLES / 2,
+        }
+    }
+}
+
 /// One message of a unit.
 #[derive(Debug, Clone)]
 pub struct Part {
@@ -38,6 +80,18 @@ pub struct Unit {
 }
 
 impl Unit {
+    /// What of it one gets that asks for this. Nothing of a transaction without changes.
+    pub fn parts_for(&self, wish: Wish) -> Vec<&Part> {
+        let has = |part: &&Part| part.table.is_none_or(|(table, _)| wish.has(table));
+        let parts: Vec<_> = self.parts.iter().filter(has).collect();
+        match parts[..] {
+            // A message outside of transactions.
+            [_] if wish == Wish::High => Vec::new(),
+            [_, _] => Vec::new(),
+            _ => parts,
+        }
+    }
+
     /// A part as a walsender sends it.
     pub fn frame(&self, part: &Part) -> Vec<u8> {
         let mut out = Vec::new();
@@ -51,7 +105,8 @@ impl Unit {
 pub struct Sizes {
     pub most_changes: usize,
     pub most_bytes: usize,
-    /// Once in a while a change is this long.
+    /// One change of this number is as long as that.
+    pub long_one_in: u8,
     pub long_bytes: usize,
 }
 
@@ -63,14 +118,30 @@ pub struct Primary {
     /// End of its WAL: also of what nobody gets to see.
     pub end: u64,
     versions: BTreeMap<u32, u32>,
-    /// What its slot has confirmed, and what of that is on its disk. What is below that is
-    /// forgotten.
-    pub confirmed: u64,
-    pub persisted: u64,
-    /// How often it was set back. Its clock goes on.
-    times_set_back: u32,
+    /// Slots of the relay's groups, by group.
+    pub upstreams: BTreeMap<String, Upstream>,
     /// Slots of subscribers, and what they have confirmed.
     pub slots: BTreeMap<String, u64>,
+    /// How often it was set back. Its clock goes on.
+    times_set_back: u32,
+}
+
+/// What a slot has confirmed, and what of that is on the primary's disk. What is below that is
+/// forgotten.
+#[derive(Debug, Clone, Copy)]
+pub struct Upstream {
+    pub confirmed: u64,
+    pub persisted: u64,
+}
+
+impl Upstream {
+    /// A new one.
+    pub fn at(confirmed: u64) -> Self {
+        Self {
+            confirmed,
+            persisted: confirmed,
+        }
+    }
 }
 
 fn encoded(message: &Message<'_>) -> Vec<u8> {
@@ -120,10 +191,9 @@ impl Primary {
             units: Vec::new(),
             end: START,
             versions: (1..=TABLES).map(|table| (table, 1)).collect(),
-            confirmed: START,
-            persisted: START,
-            times_set_back: 0,
+            upstreams: BTreeMap::new(),
             slots: BTreeMap::new(),
+            times_set_back: 0,
         }
     }
 
@@ -163,7 +233,7 @@ impl Primary {
     }
 
     fn bytes(&self, random: &mut fastrand::Rng) -> Vec<u8> {
-        let length = match random.u8(..100) {
+        let length = match random.u8(..self.sizes.long_one_in) {
             0 => self.sizes.long_bytes,
             _ => random.usize(..=self.sizes.most_bytes),
         };
@@ -223,10 +293,11 @@ impl Primary {
         self.units.partition_point(|unit| unit.key < from)
     }
 
-    /// Its slot is told.
-    pub fn hear(&mut self, confirmed: u64) {
+    /// A group's slot is told.
+    pub fn hear(&mut self, group: &str, confirmed: u64) {
         assert!(confirmed <= self.end, "more than there is was confirmed");
-        self.confirmed = self.confirmed.max(confirmed);
+        let slot = self.upstreams.get_mut(group).unwrap();
+        slot.confirmed = slot.confirmed.max(confirmed);
     }
 
     /// Its files are restored as they were before the unit with this number, and it writes
@@ -236,23 +307,32 @@ impl Primary {
         let begin = self.units[number].key;
         self.units.truncate(number);
         self.end = begin;
-        self.confirmed = self.confirmed.min(begin);
-        self.persisted = self.confirmed;
+        for slot in self.upstreams.values_mut() {
+            *slot = Upstream::at(slot.confirmed.min(begin));
+        }
         self.times_set_back += 1;
         while self.end <= end {
             self.commit(random);
         }
     }
 
+    /// What slots have confirmed gets to its disk.
+    pub fn persist(&mut self) {
+        let slots = self.upstreams.values_mut();
+        slots.for_each(|slot| slot.persisted = slot.confirmed);
+    }
+
     /// The server starts anew.
     pub fn restart(&mut self) {
-        self.confirmed = self.persisted;
+        let slots = self.upstreams.values_mut();
+        slots.for_each(|slot| slot.confirmed = slot.persisted);
     }
 }
 
 /// One session of a walsender. What it sends comes from [`Walsender::next`].
 #[derive(Debug)]
 pub struct Walsender {
+    wish: Wish,
     batched: bool,
     /// The next part to be decoded.
     unit: usize,
@@ -271,10 +351,11 @@ pub struct Walsender {
 }
 
 impl Walsender {
-    /// Streams what is not confirmed.
-    pub fn new(primary: &Primary, batched: bool) -> Self {
-        let from = primary.confirmed;
+    /// Streams what a group's slot has not confirmed.
+    pub fn new(primary: &Primary, group: &str, batched: bool) -> Self {
+        let from = primary.upstreams[group].confirmed;
         Self {
+            wish: Wish::of(group).unwrap(),
             batched,
             unit: primary.first(from),
             part: 0,
@@ -331,7 +412,11 @@ impl Walsender {
 
     fn decode(&mut self, primary: &Primary, random: &mut fastrand::Rng) {
         let unit = &primary.units[self.unit];
-        let part = &unit.parts[self.part];
+        let parts = unit.parts_for(self.wish);
+        let Some(part) = parts.get(self.part) else {
+            self.unit += 1;
+            return;
+        };
         if let Some((table, version)) = part.table {
             if self.described.insert(table, version) != Some(version) {
                 for message in schema(table, version) {
@@ -341,7 +426,7 @@ impl Walsender {
         }
         self.put(part.lsn, unit.at, part.message.clone());
         self.part += 1;
-        let ends = self.part == unit.parts.len();
+        let ends = self.part == parts.len();
         if ends {
             self.part = 0;
             self.unit += 1;

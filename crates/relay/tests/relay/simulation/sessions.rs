@@ -1,34 +1,50 @@
 //! The relay's sessions: slots that are adopted, served and dropped, as the relay decides.
 
 use std::collections::VecDeque;
-use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
-use lockstep_relay::adoption::{self, Action, Adoption, Drop, Event, Verdict};
-use lockstep_relay::log::{Read, Reader};
-use lockstep_relay::send::sender::{self as send, Sender};
-use lockstep_relay::slots::{InUse, Route, Slot};
+use lockstep_relay::adoption;
+use lockstep_relay::log::{End, Read, Reader};
+use lockstep_relay::routes::Choice;
+use lockstep_relay::send::sender::{Action, Event, Onward, Sender};
+use lockstep_relay::slots::{InUse, Slot};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
+use tokio::sync::watch;
 
-use super::primary::Primary;
-use super::relay::{GROUP, Relay, slot_state};
-use super::subscriber::Link;
+use super::feed::Place;
+use super::primary::{Primary, Wish};
+use super::relay::Relay;
+use super::subscriber::{Link, Plan};
 use crate::disk::Disk;
 
 /// The relay's end of a subscriber's connection.
 pub struct Session {
     in_use: InUse,
     sender: Sender,
-    reader: Option<Reader<Disk>>,
+    /// Where it reads, and where it goes on after that.
+    place: Place,
+    next: Option<Place>,
+    source: Option<Source>,
     /// What is being written.
     unwritten: VecDeque<u8>,
+    /// What was read last ends within a message.
+    within: bool,
+    /// A wait that goes on until then.
+    wait: Option<(Action, Instant)>,
+}
+
+/// What a sender reads, and how it learns of more.
+struct Source {
+    reader: Reader<Disk>,
+    ends: watch::Receiver<End>,
 }
 
 /// What becomes of a `START_REPLICATION`.
 pub enum Started {
-    Streams(Link),
+    Streams(Box<Link>),
     /// The primary serves it.
     Passed,
     /// The client is told of an error.
@@ -41,151 +57,72 @@ pub fn name(number: usize) -> String {
 }
 
 impl Relay {
-    /// `START_REPLICATION` of a slot.
-    pub fn start(&mut self, number: usize, start: u64, primary: &mut Primary) -> Started {
-        let slot = match self.book.get(&name(number)) {
+    /// `START_REPLICATION` of a slot by one that asks for this.
+    pub fn start(
+        &mut self,
+        number: usize,
+        start: u64,
+        wish: Wish,
+        primary: &mut Primary,
+    ) -> Started {
+        let slot = match self.house.book.get(&name(number)) {
             Some(slot) => slot,
-            None => match self.adopt(&name(number), primary) {
+            None => match self.adopt(&name(number), wish, primary) {
                 Ok(slot) => slot,
                 Err(other) => return other,
             },
         };
         let in_use = slot.acquire(1, 1).expect("one session uses it");
-        let confirmed = slot.confirmed();
-        let from = adoption::first_key(confirmed, start.into());
-        let sender = Sender::new(&slot.name, confirmed, from, None, self.now);
+        match self.choose(&slot, wish, primary) {
+            None => return Started::Refused,
+            Some(Choice::GiveBack) => {
+                if let Err(error) = self.house.book.remove(&slot.name) {
+                    self.house.arranged(&error, None);
+                    return Started::Refused;
+                }
+                self.house.counts.returned += 1;
+                return Started::Passed;
+            }
+            Some(_) => {}
+        }
+        let plan = self.plan(&slot, start);
+        let next = plan.next.map(|(at, wish)| match wish {
+            Some(_) => Onward::Group(at.into()),
+            None => Onward::Primary(at.into()),
+        });
+        let place = |wish: Wish| self.feeds[wish.group().unwrap()].place();
+        let sender = Sender::new(
+            &slot.name,
+            slot.confirmed(),
+            plan.from.into(),
+            next,
+            self.house.now,
+        );
         self.sessions[number] = Some(Session {
             in_use,
-            sender: sender.with_fault(self.fault),
-            reader: None,
+            sender: sender.with_fault(self.house.fault),
+            place: place(plan.wish),
+            next: plan.next.and_then(|(_, wish)| wish).map(place),
+            source: None,
             unwritten: VecDeque::new(),
+            within: false,
+            wait: None,
         });
-        Started::Streams(Link::default())
+        Started::Streams(Box::new(Link::new(plan)))
     }
 
-    /// What `slot_commands` does.
-    fn adopt(&mut self, slot: &str, primary: &mut Primary) -> Result<Arc<Slot>, Started> {
-        let found = primary.slots.get(slot);
-        let found = found.map(|confirmed| slot_state("pgoutput", *confirmed));
-        let confirmed = match adoption::verdict(found.as_ref(), "d", false) {
-            Verdict::Adopt(confirmed) => confirmed,
-            other => panic!("{slot}: {other:?}"),
-        };
-        let mut adoption = Adoption::begin().with_fault(self.fault);
-        let mut added = None;
-        loop {
-            if self.random.u8(..4) == 0 {
-                // Another thread of the relay.
-                self.keep_house();
-            }
-            let done = match adoption.poll() {
-                Action::Add => {
-                    let route = Route {
-                        group: GROUP.to_owned(),
-                        next: None,
-                    };
-                    let reaches =
-                        || adoption::reaches(self.log.start(), self.log.oldest(), confirmed);
-                    match self.book.add(slot, "d", route, confirmed, 0, reaches) {
-                        Ok(Ok(slot)) => {
-                            added = Some(slot);
-                            Ok(())
-                        }
-                        Ok(Err(why)) => {
-                            adoption.handle(why.into());
-                            continue;
-                        }
-                        Err(error) => Err(error),
-                    }
-                }
-                Action::DropAtPrimary => {
-                    adoption.handle(self.drop_at_primary(slot, primary));
-                    continue;
-                }
-                Action::Settle => self.book.adopted(added.as_ref().unwrap()),
-                Action::TakeBack => self.book.remove(slot).map(drop),
-                Action::Serve => return Ok(added.unwrap()),
-                Action::Pass(adoption::BEHIND) => return Err(Started::Passed),
-                Action::Pass(_) => return Err(Started::Refused),
-            };
-            if let Err(error) = done {
-                self.arranged_in_relay(&error);
-                return Err(Started::Refused);
-            }
-            adoption.handle(Event::Done);
-        }
-    }
-
-    fn drop_at_primary(&mut self, slot: &str, primary: &mut Primary) -> Event {
-        match self.random.u8(..8) {
-            0 => Event::Refused,
-            1 => Event::NoAnswer,
-            2 => {
-                primary.slots.remove(slot);
-                Event::NoAnswer
-            }
-            _ => {
-                primary.slots.remove(slot);
-                Event::Done
-            }
-        }
-    }
-
-    /// What `Relay::finish_adoptions` does.
-    pub fn finish_adoptions(&mut self, primary: &mut Primary) {
-        for slot in self.book.all() {
-            if !slot.is_adopting() {
-                continue;
-            }
-            self.counts.resumed += 1;
-            let mut adoption = Adoption::resume();
-            loop {
-                let event = match adoption.poll() {
-                    Action::DropAtPrimary => match primary.slots.contains_key(&slot.name) {
-                        true => self.drop_at_primary(&slot.name, primary),
-                        false => Event::Done,
-                    },
-                    Action::Settle => {
-                        if let Err(error) = self.book.adopted(&slot) {
-                            self.arranged_in_relay(&error);
-                            return;
-                        }
-                        Event::Done
-                    }
-                    _ => break,
-                };
-                adoption.handle(event);
-            }
-        }
-    }
-
-    /// `DROP_REPLICATION_SLOT`. False if it is in use or being adopted, or could not be removed.
-    pub fn drop_slot(&mut self, number: usize, primary: &mut Primary) -> bool {
-        let slot = name(number);
-        let Some(kept) = self.book.get(&slot) else {
-            primary.slots.remove(&slot);
-            self.dropped.insert(slot);
-            return true;
-        };
-        if adoption::drop_slot(kept.active(), &kept.route(), kept.is_adopting()) != Drop::Remove {
-            return false;
-        }
-        match self.book.remove(&slot) {
-            Ok(_) => {
-                kept.end();
-                let left = primary.slots.contains_key(&slot);
-                assert!(!left, "{slot} is dropped, and the primary keeps WAL for it");
-                self.counts.dropped += 1;
-                self.dropped.insert(slot);
-                true
-            }
-            Err(error) => {
-                self.arranged_in_relay(&error);
-                if self.book_disk.has_stopped() {
-                    self.doubtful.insert(slot);
-                }
-                false
-            }
+    /// What a slot is to be sent from now on.
+    fn plan(&self, slot: &Slot, start: u64) -> Plan {
+        let confirmed = slot.confirmed();
+        let route = slot.route();
+        let next = route
+            .next
+            .map(|next| (next.at.into(), Wish::of(&next.group)));
+        Plan {
+            confirmed: confirmed.into(),
+            from: adoption::first_key(confirmed, start.into()).into(),
+            wish: Wish::of(&route.group).unwrap(),
+            next,
         }
     }
 
@@ -197,18 +134,18 @@ impl Relay {
                 return;
             };
             if *session.in_use.slot().ended().borrow() {
-                session.sender.handle(send::Event::Dropped, self.now);
+                session.sender.handle(Event::Dropped, self.house.now);
             }
-            let action = session.sender.poll(self.now);
-            let waits = matches!(action, send::Action::Wait(_) | send::Action::Pause(_));
+            let waiting = session.wait.as_ref().map(|(action, _)| action.clone());
+            let action = waiting.unwrap_or_else(|| session.sender.poll(self.house.now));
             let Some(event) = self.send(number, action, most, link) else {
                 return;
             };
-            if let Some(session) = &mut self.sessions[number] {
-                session.sender.handle(event, self.now);
-            }
-            if waits {
-                return;
+            self.tell(number, event);
+            if self.is_within(number) && self.house.random.u8(..4) == 0 {
+                // An awkward moment for that.
+                link.done = true;
+                self.tell(number, Event::ClientDone);
             }
         }
     }
@@ -217,49 +154,47 @@ impl Relay {
     fn send(
         &mut self,
         number: usize,
-        action: send::Action,
+        action: Action,
         most: usize,
         link: &mut Link,
-    ) -> Option<send::Event> {
+    ) -> Option<Event> {
         let session = self.sessions[number].as_mut()?;
+        let random = &mut self.house.random;
         match action {
-            send::Action::Open { from, before } => {
-                assert_eq!(before, None);
-                match self.log.reader(from) {
-                    Ok(reader) => session.reader = Some(reader),
-                    Err(error) => {
-                        assert!(self.disk.has_stopped(), "slot {number} at {from}: {error}");
-                        return Some(send::Event::Unreadable(error));
-                    }
-                }
-            }
-            send::Action::Read => return Some(self.read(number, most)),
-            send::Action::Write => return session.write(&mut self.random, link),
-            send::Action::Keepalive { end, reply } => {
+            Action::Open { from, before } => return Some(self.open(number, from, before)),
+            Action::Read => return Some(self.read(number, most)),
+            Action::Write => return session.write(random, link),
+            Action::Keepalive { end, reply } => {
                 if session.unwritten.is_empty() {
                     session.unwritten.extend(keepalive(end, reply));
                 }
-                return session.write(&mut self.random, link);
+                return session.write(random, link);
             }
-            send::Action::Wait(most) | send::Action::Pause(most) => {
-                let part = self.random.u32(0..=8);
-                self.now += most * part / 8;
+            Action::Wait(time) | Action::Pause(time) | Action::Hear(time) => {
+                if !self.is_over(number, &action, time) {
+                    return None;
+                }
                 let sessions = self.sessions.iter().flatten().count();
-                return Some(send::Event::Woken { sessions });
+                return Some(match action {
+                    Action::Wait(_) => Event::Woken { sessions },
+                    _ => Event::Done,
+                });
             }
-            send::Action::NextGroup | send::Action::Hear(_) => {
-                panic!("a slot stays in the one group")
+            Action::NextGroup => {
+                session.place = session.next.take().expect("there is another group");
+                session.source = None;
+                self.house.counts.switched += 1;
             }
-            send::Action::Finish => {
+            Action::Finish => {
                 assert!(link.is_between_messages(), "the copy ends within a message");
                 assert!(link.done);
-                self.counts.finished += 1;
+                self.house.counts.finished += 1;
                 Backend::CopyDone.encode(&mut link.pipe);
                 self.sessions[number] = None;
                 return None;
             }
-            send::Action::End { why, say } => {
-                self.counts.silent += u64::from(!say);
+            Action::End { why, say } => {
+                self.house.counts.silent += u64::from(!say);
                 if let Some(why) = why.filter(|_| say) {
                     assert!(link.is_between_messages(), "an error within a message");
                     Backend::ErrorResponse(why).encode(&mut link.pipe);
@@ -268,49 +203,108 @@ impl Relay {
                 return None;
             }
         }
-        Some(send::Event::Done)
+        Some(Event::Done)
     }
 
-    fn read(&mut self, number: usize, most: usize) -> send::Event {
-        let Some(Session {
-            reader: Some(reader),
-            unwritten,
-            ..
-        }) = &mut self.sessions[number]
-        else {
+    /// Whether a wait has ended by now: by time, or by what it is given up for. Some of its time
+    /// passes.
+    fn is_over(&mut self, number: usize, action: &Action, time: Duration) -> bool {
+        let house = &mut self.house;
+        let Some(session) = &mut self.sessions[number] else {
+            return true;
+        };
+        let (_, until) = *session
+            .wait
+            .get_or_insert((action.clone(), house.now + time));
+        let log = |source: &Source| source.ends.has_changed().unwrap();
+        let urgent = match action {
+            Action::Pause(_) => session.sender.is_over(),
+            _ => session.sender.is_urgent(),
+        };
+        let woken = match action {
+            Action::Wait(_) => session.source.as_ref().is_some_and(log),
+            _ => false,
+        };
+        house.counts.urgent += u64::from(urgent);
+        let over = urgent || woken || *session.in_use.slot().ended().borrow() || {
+            house.pass(until.saturating_duration_since(house.now));
+            house.now >= until
+        };
+        if over {
+            session.wait = None;
+        }
+        over
+    }
+
+    fn open(&mut self, number: usize, from: Lsn, before: Option<Lsn>) -> Event {
+        let Some(session) = &mut self.sessions[number] else {
+            panic!("a session that is over");
+        };
+        let Place { log, disk, group } = &session.place;
+        match log.reader(from) {
+            Ok(mut reader) => {
+                if let Some(before) = before {
+                    reader.stop_before(before);
+                }
+                let ends = log.watch();
+                session.source = Some(Source { reader, ends });
+                Event::Done
+            }
+            Err(error) => {
+                let stopped = disk.has_stopped();
+                assert!(stopped, "slot {number} of {group} at {from}: {error}");
+                Event::Unreadable(error)
+            }
+        }
+    }
+
+    fn read(&mut self, number: usize, most: usize) -> Event {
+        let Some(session) = &mut self.sessions[number] else {
+            panic!("a session that is over");
+        };
+        let Some(Source { reader, ends }) = &mut session.source else {
             panic!("it reads what it has not opened");
         };
+        ends.borrow_and_update();
+        let counts = &mut self.house.counts;
         match reader.read(most) {
             Ok(Read::Frames {
                 pieces,
                 hit_bytes,
                 miss_bytes,
             }) => {
-                self.counts.hits += hit_bytes;
-                self.counts.misses += miss_bytes;
+                counts.hits += hit_bytes;
+                counts.misses += miss_bytes;
                 let bytes: usize = pieces.iter().map(Bytes::len).sum();
-                self.counts.injected += bytes as u64 - hit_bytes - miss_bytes;
-                unwritten.extend(pieces.concat());
-                send::Event::Frames {
+                counts.injected += bytes as u64 - hit_bytes - miss_bytes;
+                session.unwritten.extend(pieces.concat());
+                session.within = reader.within_frame();
+                Event::Frames {
                     sent: reader.sent(),
                     within: reader.within_frame(),
                 }
             }
             Ok(Read::Nothing { covered }) => {
                 assert!(!reader.within_frame(), "a keepalive within a frame");
-                send::Event::Nothing { covered }
+                Event::Nothing { covered }
             }
-            Ok(Read::Limit) => panic!("a limit that was never set"),
+            Ok(Read::Limit) => Event::Limit,
             Ok(Read::Cut) => {
-                self.counts.told_of_cuts += 1;
-                send::Event::Cut
+                counts.told_of_cuts += 1;
+                Event::Cut
             }
             Err(error) => {
-                let stopped = self.disk.has_stopped();
+                let stopped = session.place.disk.has_stopped();
                 assert!(stopped, "slot {number} cannot be read: {error}");
-                send::Event::Unreadable(error)
+                Event::Unreadable(error)
             }
         }
+    }
+
+    /// Whether the client has a part of a message, all of which was written that was read.
+    fn is_within(&self, number: usize) -> bool {
+        let session = self.sessions[number].as_ref();
+        session.is_some_and(|session| session.within && session.unwritten.is_empty())
     }
 
     /// A subscriber's feedback, in any order.
@@ -325,15 +319,15 @@ impl Relay {
             sent_at: Timestamp(0),
             reply,
         });
-        if let Some(heard) = session.sender.heard(&feedback, self.now) {
+        if let Some(heard) = session.sender.heard(&feedback, self.house.now) {
             session.in_use.slot().confirm(heard.flushed);
         }
     }
 
     /// Something that a sender is told while it does anything.
-    pub fn tell(&mut self, number: usize, event: send::Event) {
+    pub fn tell(&mut self, number: usize, event: Event) {
         if let Some(session) = &mut self.sessions[number] {
-            session.sender.handle(event, self.now);
+            session.sender.handle(event, self.house.now);
         }
     }
 }
@@ -353,13 +347,13 @@ fn keepalive(end: Lsn, reply: bool) -> Vec<u8> {
 
 impl Session {
     /// Some or all of what is to be written. None if some is left.
-    fn write(&mut self, random: &mut fastrand::Rng, link: &mut Link) -> Option<send::Event> {
+    fn write(&mut self, random: &mut fastrand::Rng, link: &mut Link) -> Option<Event> {
         let all = self.unwritten.len();
         let taken = match random.u8(..4) {
             0 => random.usize(..=all),
             _ => all,
         };
         link.pipe.extend(self.unwritten.drain(..taken));
-        self.unwritten.is_empty().then_some(send::Event::Done)
+        self.unwritten.is_empty().then_some(Event::Done)
     }
 }

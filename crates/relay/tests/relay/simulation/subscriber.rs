@@ -7,11 +7,34 @@ use lockstep_wire::logical::frames::scan;
 use lockstep_wire::logical::{Boundary, Context, Message, SchemaKey, boundary};
 use lockstep_wire::stream::FromServer;
 
-use super::primary::{Primary, Unit, type_of, version};
+use super::primary::{Primary, Wish, type_of, version};
+
+/// What a session is to get, as the relay's book has it when the session begins.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    /// What the slot has confirmed, and where the stream begins.
+    pub confirmed: u64,
+    pub from: u64,
+    /// What units are sent for, up to where something else begins, and then for that; nothing
+    /// once the slot goes back to the primary.
+    pub wish: Wish,
+    pub next: Option<(u64, Option<Wish>)>,
+}
+
+impl Plan {
+    /// For what a unit with this key is sent, if it is.
+    fn at(&self, key: u64) -> Option<Wish> {
+        match self.next {
+            Some((at, wish)) if at <= key => wish,
+            _ => Some(self.wish),
+        }
+    }
+}
 
 /// Its end of a connection.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Link {
+    plan: Plan,
     /// What was sent to it, and how many bytes of that have arrived.
     pub pipe: Vec<u8>,
     arrived: usize,
@@ -28,6 +51,19 @@ pub struct Link {
 }
 
 impl Link {
+    pub fn new(plan: Plan) -> Self {
+        Self {
+            plan,
+            pipe: Vec::new(),
+            arrived: 0,
+            described: BTreeMap::new(),
+            parts: 0,
+            feedback: Vec::new(),
+            done: false,
+            over: false,
+        }
+    }
+
     /// Whether what was sent ends between two messages.
     pub fn is_between_messages(&self) -> bool {
         let mut left = self.pipe.as_slice();
@@ -49,6 +85,10 @@ pub struct Subscriber {
     position: u64,
     origin: u64,
     first: usize,
+    /// The most that it has said to be durable.
+    said: u64,
+    /// What it asks for.
+    pub wish: Wish,
     pub link: Option<Link>,
     /// How much of what is on the way it takes at once.
     pub most: usize,
@@ -58,7 +98,7 @@ pub struct Subscriber {
 
 impl Subscriber {
     /// Has a copy of everything before `origin`.
-    pub fn new(primary: &Primary, origin: u64, most: usize) -> Self {
+    pub fn new(primary: &Primary, origin: u64, wish: Wish, most: usize) -> Self {
         let first = primary.first(origin);
         Self {
             applied: first,
@@ -66,6 +106,8 @@ impl Subscriber {
             position: origin,
             origin,
             first,
+            said: origin,
+            wish,
             link: None,
             most,
             away: 0,
@@ -93,11 +135,56 @@ impl Subscriber {
         }
     }
 
-    /// The primary has sent it everything itself, and it has confirmed that.
-    pub fn catch_up(&mut self, primary: &Primary) {
+    /// It says so.
+    pub fn say(&mut self, primary: &Primary) -> u64 {
+        let flushed = self.flushed(primary);
+        self.said = self.said.max(flushed);
+        flushed
+    }
+
+    /// A session begins.
+    pub fn connect(&mut self, link: Link, primary: &Primary) {
+        let Plan {
+            confirmed, from, ..
+        } = link.plan;
+        self.has(confirmed);
+        // Of what it has heard is not to come there was nothing for it.
+        let applied = self.applied.max(primary.first(from));
+        if self.durable == self.applied {
+            self.durable = applied;
+        }
+        self.applied = applied;
+        self.position = self.position.max(from);
+        self.link = Some(link);
+    }
+
+    /// A slot stands only at what it has confirmed.
+    pub fn has(&self, confirmed: u64) {
+        let said = self.said;
+        assert!(
+            confirmed <= said,
+            "the slot is at {confirmed}, {said} was confirmed"
+        );
+    }
+
+    /// The primary, whose slot is at `confirmed`, has sent it everything itself, and it has
+    /// confirmed that.
+    pub fn catch_up(&mut self, confirmed: u64, primary: &Primary) {
+        self.has(confirmed);
         self.applied = primary.units.len();
         self.durable = self.applied;
         self.position = primary.end;
+        self.said = primary.end;
+    }
+
+    /// The next unit that it is to get.
+    fn next(&self, plan: &Plan, primary: &Primary) -> Option<(usize, Option<Wish>)> {
+        let units = primary.units.iter().enumerate().skip(self.applied);
+        let mut wishes = units.map(|(number, unit)| (number, unit, plan.at(unit.key)));
+        wishes.find_map(|(number, unit, wish)| match wish {
+            Some(wish) if unit.parts_for(wish).is_empty() => None,
+            wish => Some((number, wish)),
+        })
     }
 
     /// The connection is gone.
@@ -131,12 +218,13 @@ impl Subscriber {
             match FromServer::parse(found.body).unwrap() {
                 FromServer::XLogData { .. } => self.message(whole, primary),
                 FromServer::Keepalive { end, .. } => {
-                    let next = primary.units.get(self.applied);
-                    assert!(
-                        next.is_none_or(|unit| u64::from(end) <= unit.key),
-                        "a keepalive says {end}, unit {} was not sent",
-                        self.applied
-                    );
+                    let plan = self.link.as_ref().unwrap().plan;
+                    if let Some((number, _)) = self.next(&plan, primary) {
+                        assert!(
+                            u64::from(end) <= primary.units[number].key,
+                            "a keepalive says {end}, unit {number} was not sent"
+                        );
+                    }
                     self.position = self.position.max(end.into());
                 }
             }
@@ -147,6 +235,8 @@ impl Subscriber {
     }
 
     fn message(&mut self, whole: &[u8], primary: &Primary) {
+        let plan = self.link.as_ref().unwrap().plan;
+        let next = self.next(&plan, primary);
         let link = self.link.as_mut().unwrap();
         let message = scan(whole).next().unwrap().unwrap().message;
         if let Boundary::Schema(key) = boundary(message).unwrap() {
@@ -154,15 +244,14 @@ impl Subscriber {
             link.described.insert(key, described_version(message));
             return;
         }
-        let unit: &Unit = primary
-            .units
-            .get(self.applied)
-            .expect("more comes than was committed");
-        let part = &unit.parts[link.parts];
+        let (number, wish) = next.expect("more comes than was committed");
+        let unit = &primary.units[number];
+        let wish = wish.expect("something comes that is for the primary to send");
+        let parts = unit.parts_for(wish);
+        let part = parts[link.parts];
         assert!(
             unit.frame(part) == whole,
-            "unit {} ({} to {}), part {}: another message comes",
-            self.applied,
+            "unit {number} ({} to {}), part {}, for {plan:?}: another message comes",
             unit.key,
             unit.end,
             link.parts
@@ -175,9 +264,9 @@ impl Subscriber {
             }
         }
         link.parts += 1;
-        if link.parts == unit.parts.len() {
+        if link.parts == parts.len() {
             link.parts = 0;
-            self.applied += 1;
+            self.applied = number + 1;
             self.position = self.position.max(unit.end);
         }
     }

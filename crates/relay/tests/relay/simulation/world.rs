@@ -3,14 +3,14 @@
 use lockstep_relay::fault::Fault;
 use lockstep_relay::log::Limits;
 use lockstep_relay::send::sender::Event;
-use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
-use super::primary::{Primary, START, Sizes, Unit};
+use super::primary::{Primary, START, Sizes, Unit, Wish};
 use super::relay::{Relay, part};
 use super::sessions::{Started, name};
 use super::subscriber::Subscriber;
+use crate::disk::Disk;
 
 /// Most subscribers.
 const SUBSCRIBERS: usize = 5;
@@ -21,13 +21,21 @@ const QUIET: usize = 3_000;
 const SMALL: Sizes = Sizes {
     most_changes: 10,
     most_bytes: 120,
+    long_one_in: 100,
     long_bytes: 5_000,
+};
+
+/// Of these a small spool holds several.
+const TIGHT: Sizes = Sizes {
+    long_bytes: 1_000,
+    ..SMALL
 };
 
 /// Longer than a chunk, a segment, the cache.
 const LARGE: Sizes = Sizes {
     most_changes: 6,
     most_bytes: 30_000,
+    long_one_in: 20,
     long_bytes: 700_000,
 };
 
@@ -38,6 +46,8 @@ pub struct World {
     relay: Relay,
     subscribers: Vec<Subscriber>,
     large: bool,
+    /// Subscriptions are altered.
+    alters: bool,
     /// Nothing is removed before there is no room: a spool is full most of the time.
     tight: bool,
     /// For how many steps more the disk is full.
@@ -56,12 +66,12 @@ impl World {
     /// With something wrong in the relay, if that is to be found.
     pub fn new(seed: u64, fault: Option<Fault>) -> Self {
         let mut random = fastrand::Rng::with_seed(seed);
-        let large = random.u8(..25) == 0;
-        let tight = random.u8(..3) == 0;
+        let large = random.u8(..12) == 0;
+        let tight = random.u8(..5) < 2;
         let (segment, spool) = match large {
             true => (random.u64(100_000..2_000_000), 20_000_000),
-            // More than the longest transaction.
-            false if tight => (random.u64(1_000..5_000), 60_000),
+            // More than twice the longest transaction.
+            false if tight => (random.u64(500..3_000), random.u64(30_000..60_000)),
             false => (random.u64(1_000..20_000), 100_000),
         };
         let limits = Limits {
@@ -69,14 +79,21 @@ impl World {
             segment_bytes: segment,
             spool_bytes: (tight || random.bool()).then_some(spool),
         };
-        let mut primary = Primary::new(if large { LARGE } else { SMALL });
+        let mut primary = Primary::new(match large {
+            true => LARGE,
+            false if tight => TIGHT,
+            false => SMALL,
+        });
         let batched = random.bool();
         let mut relay = Relay::new(limits, batched, fault, random.fork());
         let mut subscribers = Vec::new();
+        // Several groups take turns: each fills its spool less.
+        let alters = random.u8(..3) > u8::from(tight);
         for number in 0..random.usize(1..SUBSCRIBERS) {
             primary.slots.insert(name(number), START);
             relay.sessions.push(None);
-            subscribers.push(Subscriber::new(&primary, START, random.usize(20..5_000)));
+            let most = random.usize(20..5_000);
+            subscribers.push(Subscriber::new(&primary, START, Wish::All, most));
         }
         Self {
             random,
@@ -84,6 +101,7 @@ impl World {
             relay,
             subscribers,
             large,
+            alters,
             tight,
             full: None,
             show: std::env::var_os("SHOW").is_some(),
@@ -93,7 +111,7 @@ impl World {
     /// A whole run.
     pub fn run(mut self) -> Counts {
         let steps = match self.large {
-            true => self.random.usize(50..150),
+            true => self.random.usize(50..120),
             false => self.random.usize(100..500),
         };
         for step in 0..steps {
@@ -103,24 +121,67 @@ impl World {
         }
         self.quiet();
         self.set_back();
-        self.relay.counts
+        self.relay.house.counts
+    }
+
+    /// The primary is set back to before a transaction that a group's log still has, and writes
+    /// other WAL: the group takes none of it, and leaves its slot where it is.
+    fn set_back(&mut self) {
+        let Some((feed, house)) = self.relay.any() else {
+            return;
+        };
+        let wish = Wish::of(&feed.name).unwrap();
+        let oldest = self.primary.first(feed.log.oldest().into());
+        // Messages outside of transactions are not compared.
+        let is_compared = |unit: &Unit| unit.parts_for(wish).len() > 1;
+        let last = self.primary.units.iter().rposition(is_compared);
+        let Some(last) = last.filter(|&last| last >= oldest) else {
+            return;
+        };
+        let number = self.random.usize(oldest..=last);
+        feed.disconnect(house);
+        self.primary.set_back(number, &mut self.random);
+        let confirmed = self.primary.upstreams[&feed.name].confirmed;
+        let received = feed.log.received();
+        feed.set_back = true;
+        for _ in 0..QUIET {
+            feed.receive(100, &self.primary, house);
+            feed.deliver(&mut self.primary, house);
+            assert_eq!(feed.log.received(), received, "it took other WAL");
+            let now = self.primary.upstreams[&feed.name].confirmed;
+            assert_eq!(now, confirmed, "it confirmed other WAL");
+            if feed.refusals >= 2 {
+                house.counts.refused += 1;
+                return;
+            }
+        }
+        panic!("the primary was set back, and is not refused");
     }
 
     fn say(&self, what: &str) {
         if self.show {
             let (relay, primary) = (&self.relay, &self.primary);
             eprintln!(
-                "{what}: committed {} to {}, confirmed {}, received {}, durable {}, applied {:?}",
+                "{what}: committed {} to {}, applied {:?}",
                 primary.units.len(),
                 primary.end,
-                primary.confirmed,
-                u64::from(relay.log.received()),
-                u64::from(relay.log.durable()),
                 self.subscribers
                     .iter()
-                    .map(|s| s.applied)
+                    .map(|s| (s.applied, s.wish))
                     .collect::<Vec<_>>()
             );
+            for (name, feed) in &relay.feeds {
+                eprintln!(
+                    "  {name}: {:?}, received {}, durable {}, oldest {}",
+                    primary.upstreams[name],
+                    u64::from(feed.log.received()),
+                    u64::from(feed.log.durable()),
+                    u64::from(feed.log.oldest()),
+                );
+            }
+            for slot in relay.house.book.all() {
+                eprintln!("  {}: {:?}, {}", slot.name, slot.route(), slot.confirmed());
+            }
         }
     }
 
@@ -134,6 +195,7 @@ impl World {
                     self.primary.commit(&mut self.random);
                 }
             }
+            14 | 15 if self.alters => self.alter(number),
             14..34 => {
                 let actions = self.random.usize(1..20);
                 self.relay.receive(actions, &self.primary);
@@ -142,13 +204,21 @@ impl World {
             54..64 => self.deliver(number),
             64..70 => self.flush(number),
             70..78 => self.feedback(number),
-            78..84 => self.relay.sync(),
-            84..90 => self.relay.deliver(&mut self.primary),
+            78..84 => self.relay.each(|feed, _| feed.sync()),
+            84..90 => {
+                let primary = &mut self.primary;
+                self.relay.each(|feed, house| feed.deliver(primary, house));
+            }
             90 | 91 if self.tight => {}
             90 | 91 => self.relay.keep_house(),
+            92 if self.random.u8(..3) == 0 => self.relay.forget_unused(&mut self.primary),
             92 => self.relay.finish_adoptions(&mut self.primary),
-            93 => self.primary.persisted = self.primary.confirmed,
-            94 => self.relay.lose(),
+            93 => self.primary.persist(),
+            94 => {
+                if let Some((feed, _)) = self.relay.any() {
+                    feed.lose();
+                }
+            }
             95 => self.leave(number),
             96 if self.random.bool() => self.leave(number),
             96 => self.join(),
@@ -163,21 +233,21 @@ impl World {
         if let Some(left) = self.full {
             self.full = left.checked_sub(1);
             if self.full.is_none() {
-                self.relay.disk.set_room(None);
-                self.relay.book_disk.set_room(None);
+                self.relay.each(|feed, _| feed.disk.set_room(None));
+                self.relay.house.book_disk.set_room(None);
             }
         }
         let stopped = self.relay.has_stopped();
-        let poisoned = self.relay.log.poisoned();
+        let poisoned = self.relay.is_poisoned();
         if stopped || (poisoned && self.random.u8(..3) == 0) {
-            self.relay.counts.poisoned += u64::from(poisoned);
+            self.relay.house.counts.poisoned += u64::from(poisoned);
             self.restart(stopped);
         }
     }
 
     fn restart(&mut self, crash: bool) {
         self.say(if crash { "crash" } else { "restart" });
-        self.relay.counts.crashes += u64::from(crash);
+        self.relay.house.counts.crashes += u64::from(crash);
         let orderly = !crash && self.random.u8(..3) == 0;
         for (number, subscriber) in self.subscribers.iter_mut().enumerate() {
             if let Some(link) = subscriber.link.as_mut().filter(|_| orderly) {
@@ -191,9 +261,11 @@ impl World {
         if crash {
             self.full = None;
         }
-        for slot in std::mem::take(&mut self.relay.doubtful) {
-            if self.relay.book.get(&slot).is_none() {
-                self.relay.dropped.insert(slot);
+        for slot in std::mem::take(&mut self.relay.house.doubtful) {
+            if self.relay.house.book.get(&slot).is_none() {
+                // Who wanted that asks again.
+                self.primary.slots.remove(&slot);
+                self.relay.house.dropped.insert(slot);
             }
         }
     }
@@ -201,19 +273,24 @@ impl World {
     /// What holds at all times.
     fn check(&self) {
         self.relay.check();
-        for number in 0..self.subscribers.len() {
+        for (number, subscriber) in self.subscribers.iter().enumerate() {
             let slot = name(number);
-            let gone = self.relay.dropped.contains(&slot) || self.relay.doubtful.contains(&slot);
+            if let (true, Some(at)) = (self.is_gone(number), self.primary.slots.get(&slot)) {
+                // Its subscriber would not notice that it was dropped.
+                subscriber.has(*at);
+            }
+            let gone = self.relay.house.dropped.contains(&slot)
+                || self.relay.house.doubtful.contains(&slot);
             let known = self.primary.slots.contains_key(&slot);
             assert!(
-                gone || known || self.relay.book.get(&slot).is_some(),
+                gone || known || self.relay.house.book.get(&slot).is_some(),
                 "nobody has slot {slot}"
             );
         }
     }
 
     fn is_gone(&self, number: usize) -> bool {
-        self.relay.dropped.contains(&name(number))
+        self.relay.house.dropped.contains(&name(number))
     }
 
     /// A subscription is dropped, but not the last.
@@ -240,15 +317,18 @@ impl World {
             return;
         }
         if subscriber.link.is_none() {
-            if self.relay.dropped.contains(&name(number)) {
+            if self.relay.house.dropped.contains(&name(number)) {
                 return;
             }
             let start = subscriber.start(&self.primary);
-            match self.relay.start(number, start, &mut self.primary) {
-                Started::Streams(link) => subscriber.link = Some(link),
+            let wish = subscriber.wish;
+            match self.relay.start(number, start, wish, &mut self.primary) {
+                Started::Streams(link) => subscriber.connect(*link, &self.primary),
                 Started::Passed => {
-                    self.relay.counts.passed += 1;
-                    subscriber.catch_up(&self.primary);
+                    self.relay.house.counts.passed += 1;
+                    let confirmed = self.primary.slots.get(&name(number));
+                    let confirmed = confirmed.expect("nobody has slot");
+                    subscriber.catch_up(*confirmed, &self.primary);
                     self.primary.slots.insert(name(number), self.primary.end);
                 }
                 Started::Refused => {}
@@ -287,7 +367,7 @@ impl World {
     /// A subscriber says how far it is; the relay hears some of what is on the way.
     fn feedback(&mut self, number: usize) {
         let subscriber = &mut self.subscribers[number];
-        let flushed = subscriber.flushed(&self.primary);
+        let flushed = subscriber.say(&self.primary);
         let Some(link) = subscriber.link.as_mut().filter(|link| !link.done) else {
             return;
         };
@@ -321,12 +401,19 @@ impl World {
         }
         part(&mut self.relay, number, subscriber, &self.primary);
         if self.random.bool() {
-            self.relay.counts.undone += u64::from(subscriber.durable < subscriber.applied);
+            self.relay.house.counts.undone += u64::from(subscriber.durable < subscriber.applied);
             subscriber.crash(&self.primary);
         }
         if self.random.u8(..3) == 0 {
             subscriber.away = self.random.u32(1..20);
         }
+    }
+
+    /// A subscription asks for something else from now on, and connects again for that.
+    fn alter(&mut self, number: usize) {
+        let subscriber = &mut self.subscribers[number];
+        subscriber.wish = self.random.choice(Wish::ALL).unwrap();
+        part(&mut self.relay, number, subscriber, &self.primary);
     }
 
     /// Somebody new, who has a copy of everything up to some point.
@@ -342,8 +429,12 @@ impl World {
         self.primary.slots.insert(slot, origin);
         self.relay.sessions.push(None);
         let most = self.random.usize(20..5_000);
+        let wish = match self.alters {
+            true => self.random.choice(Wish::ALL).unwrap(),
+            false => Wish::All,
+        };
         self.subscribers
-            .push(Subscriber::new(&self.primary, origin, most));
+            .push(Subscriber::new(&self.primary, origin, wish, most));
     }
 
     fn relay_fault(&mut self) {
@@ -356,37 +447,40 @@ impl World {
                 self.restart(true);
             }
             _ => {
-                self.relay.lose();
+                self.relay.each(|feed, _| feed.lose());
                 self.primary.restart();
             }
         }
     }
 
     fn disk_fault(&mut self) {
-        let relay = &mut self.relay;
-        match self.random.u8(..5) {
-            0 if self.random.bool() => relay.disk.refuse_sync(true),
+        let Some((feed, house)) = self.relay.any() else {
+            return;
+        };
+        let (disk, book) = (&feed.disk, &house.book_disk);
+        let random = &mut self.random;
+        match random.u8(..5) {
+            0 if random.bool() => disk.refuse_sync(true),
             0 => {
-                relay.book_fails = true;
-                relay.book_disk.refuse_sync(true);
+                house.book_fails = true;
+                book.refuse_sync(true);
             }
-            1 if self.random.bool() => relay.disk.stop_after(self.random.u64(..60)),
+            1 if random.bool() => disk.stop_after(random.u64(..60)),
             1 => {
-                relay.book_fails = true;
-                relay.book_disk.stop_after(self.random.u64(..10));
+                house.book_fails = true;
+                book.stop_after(random.u64(..10));
             }
             2 | 3 => {
-                let left = self.random.usize(..2_000);
-                relay.disk.set_room(Some(relay.disk.used() + left));
-                relay.book_fails = true;
-                relay
-                    .book_disk
-                    .set_room(Some(relay.book_disk.used() + left));
-                self.full = Some(self.random.u32(1..30));
+                let left = random.usize(..2_000);
+                disk.set_room(Some(disk.used() + left));
+                house.book_fails = true;
+                book.set_room(Some(book.used() + left));
+                self.full = Some(random.u32(1..30));
             }
             _ => {
-                relay.limits.cache_bytes = self.random.choice(caches(self.large)).unwrap();
-                relay.log.set_limits(relay.limits);
+                house.limits.cache_bytes = random.choice(caches(self.large)).unwrap();
+                let limits = house.limits;
+                self.relay.each(|feed, _| feed.log.set_limits(limits));
             }
         }
     }
@@ -395,22 +489,26 @@ impl World {
     fn quiet(&mut self) {
         let crash = self.random.bool();
         self.restart(crash);
-        self.relay.disk.set_room(None);
-        self.relay.disk.refuse_sync(false);
-        self.relay.disk.stop_after(u64::MAX);
-        self.relay.book_disk.set_room(None);
-        self.relay.book_disk.refuse_sync(false);
-        self.relay.book_disk.stop_after(u64::MAX);
+        let heal = |disk: &Disk| {
+            disk.set_room(None);
+            disk.refuse_sync(false);
+            disk.stop_after(u64::MAX);
+        };
+        self.relay.each(|feed, _| heal(&feed.disk));
+        heal(&self.relay.house.book_disk);
         for _ in 0..QUIET {
             if self.is_caught_up() {
                 return;
             }
-            if self.relay.log.poisoned() {
+            if self.relay.is_poisoned() {
                 self.restart(false);
             }
-            self.relay.receive(100, &self.primary);
-            self.relay.sync();
-            self.relay.deliver(&mut self.primary);
+            let primary = &mut self.primary;
+            self.relay.each(|feed, house| {
+                feed.receive(100, primary, house);
+                feed.sync();
+                feed.deliver(primary, house);
+            });
             for number in 0..self.subscribers.len() {
                 self.serve(number);
                 self.subscribers[number].receive(usize::MAX, &self.primary);
@@ -427,47 +525,29 @@ impl World {
         panic!("it does not catch up (waiting for room: {blocked})");
     }
 
-    /// The primary is set back to before a unit that the log still has, and writes other WAL:
-    /// the relay takes none of it, and leaves its slot where it is.
-    fn set_back(&mut self) {
-        let oldest = self.primary.first(self.relay.log.oldest().into());
-        // Messages outside of transactions are not compared.
-        let is_transaction = |unit: &Unit| unit.parts.len() > 1;
-        let Some(last) = self.primary.units.iter().rposition(is_transaction) else {
-            return;
-        };
-        if last < oldest {
-            return;
-        }
-        let number = self.random.usize(oldest..=last);
-        self.relay.disconnect();
-        self.primary.set_back(number, &mut self.random);
-        let (confirmed, received) = (self.primary.confirmed, self.relay.log.received());
-        self.say(&format!("set back to before unit {number}"));
-        self.relay.set_back = true;
-        for _ in 0..QUIET {
-            self.relay.receive(100, &self.primary);
-            self.relay.deliver(&mut self.primary);
-            assert_eq!(self.relay.log.received(), received, "it took other WAL");
-            let now = self.primary.confirmed;
-            assert_eq!(now, confirmed, "it confirmed other WAL");
-            if self.relay.refusals >= 2 {
-                self.relay.counts.refused += 1;
-                return;
-            }
-        }
-        panic!("the primary was set back, and is not refused");
+    fn is_caught_up(&self) -> bool {
+        let confirmed = |slot| slot == self.primary.end;
+        let upstreams = self.relay.feeds.keys();
+        (0..self.subscribers.len()).all(|number| self.is_gone(number) || self.has_all(number))
+            && upstreams
+                .into_iter()
+                .all(|name| confirmed(self.primary.upstreams[name].confirmed))
     }
 
-    fn is_caught_up(&self) -> bool {
-        let all = self.primary.units.len();
-        let confirmed = |slot: &str| {
-            let kept = self.relay.book.get(slot);
-            kept.is_some_and(|slot| slot.saved() == Lsn::from(self.primary.end))
-        };
-        (0..self.subscribers.len()).all(|number| {
-            let caught_up = self.subscribers[number].durable == all;
-            self.is_gone(number) || (caught_up && confirmed(&name(number)))
-        }) && self.primary.confirmed == self.primary.end
+    /// Whether a subscriber has everything, as it asks for it.
+    fn has_all(&self, number: usize) -> bool {
+        let (subscriber, slot) = (&self.subscribers[number], name(number));
+        let end = self.primary.end;
+        let has_all = subscriber.flushed(&self.primary) == end;
+        has_all
+            && match (self.relay.house.book.get(&slot), subscriber.wish.group()) {
+                (None, None) => self.primary.slots[&slot] == end,
+                (Some(slot), Some(group)) => {
+                    let route = slot.route();
+                    let read = route.next.map_or(route.group, |next| next.group);
+                    read == group && u64::from(slot.saved()) == end
+                }
+                _ => false,
+            }
     }
 }
