@@ -1,6 +1,6 @@
 //! All of it together: what a relay keeps while it runs, and what it does every second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
@@ -20,7 +20,7 @@ use crate::group::{
     self, Broken, Damaged, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings,
 };
 use crate::identity::Identity;
-use crate::lock::lock;
+use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
 use crate::look::look;
 use crate::primary::Primary;
@@ -99,9 +99,14 @@ pub struct Relay {
     new_spool: bool,
     /// Slots on the primary were held against the spool's groups since the start.
     swept: AtomicBool,
+    /// Groups that are being made: their slots are not to be swept away.
+    begun: Mutex<BTreeSet<String>>,
     /// Why what is tried again fails: the look for the primary, groups that cannot be made.
     said: Said,
-    making: tokio::sync::Mutex<()>,
+    /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
+    making_slots: Keyed<String>,
+    /// Held while a group is made, handed out or removed. After that of a slot, never before.
+    making_groups: Keyed<GroupKey>,
     clients: Mutex<BTreeMap<u64, ClientStat>>,
     stop: watch::Receiver<bool>,
     /// When the primary was last looked for.
@@ -142,8 +147,10 @@ impl Relay {
             new_spool: new_spool && groups.is_empty() && damaged.is_empty(),
             damaged,
             swept: AtomicBool::new(false),
+            begun: Mutex::default(),
             said: Said::default(),
-            making: tokio::sync::Mutex::new(()),
+            making_slots: Keyed::default(),
+            making_groups: Keyed::default(),
             clients: Mutex::new(BTreeMap::new()),
             stop,
             looked: Mutex::new(None),
@@ -198,9 +205,15 @@ impl Relay {
         self.stop.clone()
     }
 
-    /// Held while a group or a slot is made.
-    pub async fn making(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.making.lock().await
+    /// Held while the slot of this name is taken over or sent elsewhere.
+    pub(crate) async fn making_slot(&self, name: &str) -> Held {
+        self.making_slots.hold(&name.to_owned()).await
+    }
+
+    /// Held while a group with this key is made, or handed out to a slot that does not use it
+    /// yet. To be taken after [`Relay::making_slot`].
+    pub(crate) async fn making_group(&self, key: &GroupKey) -> Held {
+        self.making_groups.hold(key).await
     }
 
     /// Whether groups are made for subscribers that no group serves.
@@ -224,7 +237,7 @@ impl Relay {
     }
 
     /// The groups for what a subscriber asks for. A group is not handed out any more once
-    /// it is about to be removed: both happen under [`Relay::making`].
+    /// it is about to be removed: both happen under [`Relay::making_group`].
     pub fn groups_for(&self, key: &GroupKey) -> Vec<Arc<Group>> {
         let mut groups = self.all_groups();
         groups.retain(|group| group.key() == key);
@@ -241,6 +254,19 @@ impl Relay {
 
     /// Makes a group and starts to receive for it.
     pub fn make_named_group(
+        &self,
+        name: &str,
+        key: &GroupKey,
+        plugin: Plugin,
+        origin: Origin<'_>,
+    ) -> Result<Arc<Group>> {
+        lock(&self.begun).insert(name.to_owned());
+        let made = self.make_and_feed(name, key, plugin, origin);
+        lock(&self.begun).remove(name);
+        made
+    }
+
+    fn make_and_feed(
         &self,
         name: &str,
         key: &GroupKey,
@@ -287,12 +313,11 @@ impl Relay {
                 relay.look_at_primary();
             }),
             self.every_second(|relay| {
-                let _making = relay.making.blocking_lock();
                 relay.sweep();
                 relay.make_configured();
-                relay.finish_adoptions();
-                relay.forget_unused();
             }),
+            self.every_second(Self::finish_adoptions),
+            self.every_second(Self::forget_unused),
         );
     }
 
@@ -394,20 +419,30 @@ impl Relay {
     /// Makes the groups of the configuration that are not there yet.
     fn make_configured(&self) {
         let missing = self.missing();
-        let mut tried = lock(&self.tried);
-        if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
-            return;
-        }
-        *tried = Some(Instant::now());
-        for group in missing {
-            let key = key_of(&group);
-            match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
-                Ok(_) => drop(self.said.clear(&group.name)),
-                Err(failed) if self.said.is_new(&group.name, &failed) => {
-                    warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
-                }
-                Err(_) => {}
+        {
+            let mut tried = lock(&self.tried);
+            if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
+                return;
             }
+            *tried = Some(Instant::now());
+        }
+        // All at once: each slot waits for the transactions that are open in its cluster.
+        std::thread::scope(|scope| {
+            for group in &missing {
+                scope.spawn(|| self.make_one_configured(group));
+            }
+        });
+    }
+
+    fn make_one_configured(&self, group: &GroupConfig) {
+        let key = key_of(group);
+        let _making = self.making_groups.hold_in_thread(&key);
+        match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+            Ok(_) => drop(self.said.clear(&group.name)),
+            Err(failed) if self.said.is_new(&group.name, &failed) => {
+                warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+            }
+            Err(_) => {}
         }
     }
 
@@ -485,11 +520,18 @@ impl Relay {
                     .unused_since
                     .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
                 {
-                    unused.push(name.clone());
+                    unused.push((name.clone(), running.group.key().clone()));
                 }
             }
         }
-        for name in unused {
+        for (name, key) in unused {
+            let Some(_making) = self.making_groups.try_hold(&key) else {
+                continue;
+            };
+            if self.slots().saved(&name).is_some() {
+                // Somebody has begun to use it.
+                continue;
+            }
             let Some(running) = lock(&self.groups).remove(&name) else {
                 continue;
             };

@@ -13,7 +13,7 @@
 //! | its group begins after its position | passed through, until it has caught up |
 //! | its group cannot go on | passed through, until that group is gone |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
-//! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | what one stream cannot give to all: another `DateStyle`, two-phase commit, also if only its slot says so | passed through |
 //! | a failover slot, while the relay's own are none | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
@@ -23,14 +23,21 @@
 //! between the two. In the same way a slot that wants what cannot be shared goes back to
 //! the primary: a copy with its name is made there, units up to it come from the relay.
 //! [`routes`] decides all that.
+//!
+//! Two-phase commit is asked for once, in `START_REPLICATION` or for the slot, and then lasts as
+//! long as the slot. So the book notes it before the relay answers, and the copy gets it before
+//! it is the subscriber's. What comes from the relay has each prepared transaction whole, where
+//! it was committed. The primary sends those that are committed after the position where it
+//! takes over: the ones prepared before it whole as well, the others when they are prepared. Its
+//! slot keeps that position for as long as it lives, so each of them comes once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::{ClientError, Connection};
-use lockstep_wire::Lsn;
+use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::{Backend, Report};
-use lockstep_wire::command::Command;
+use lockstep_wire::command::{self, Command};
+use lockstep_wire::{Lsn, publication_names};
 use tracing::info;
 
 use crate::adoption::{self, Action, Adoption, Drop, Event, Verdict};
@@ -51,6 +58,12 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long a command waits for the primary to drop its copy of a slot: the relay asks it
 /// each second.
 const LONGEST_SETTLING: Duration = Duration::from_secs(5);
+
+/// How long the primary may take to end the stream that makes a slot one with two-phase commit.
+const LONGEST_MARKING: Duration = Duration::from_secs(30);
+
+/// The major version that has `ALTER_REPLICATION_SLOT`, and the one that has its option TWO_PHASE.
+const ALTERS_SLOTS: [u32; 2] = [17, 18];
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -124,10 +137,9 @@ impl SlotCommands for Sessions {
                 ))
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
-            Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
-                Some(_) => alter(options, self.0.config().failover),
-                None => Decision::Pass,
-            },
+            Command::AlterReplicationSlot { slot, options } => {
+                self.alter(facts, slot, options).await
+            }
             _ => Decision::Pass,
         }
     }
@@ -179,23 +191,47 @@ fn fitting_of(group: &Group) -> Fitting {
     }
 }
 
-/// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Sending> {
-    for (name, value) in options {
-        let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
-        // START_REPLICATION says again whether two-phase commit is wanted.
-        if name.eq_ignore_ascii_case("failover") && on && !failover {
-            let report = Report::error(
-                "0A000",
-                "a replication slot that the relay keeps cannot be a failover slot",
-            );
-            return error(report.hint(
-                "The relay's own slot on the primary decides what survives a failover: \
-                 set failover = true in the relay's configuration.",
-            ));
+/// What `ALTER_REPLICATION_SLOT` asks for.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Altered {
+    failover: Option<bool>,
+    two_phase: Option<bool>,
+}
+
+impl Altered {
+    /// Reads options as a server of this major version does.
+    fn parse(options: &[(String, Option<String>)], version: u32) -> Result<Self, Report> {
+        let mut altered = Self::default();
+        for (name, value) in options {
+            let place = match name.as_str() {
+                "failover" => &mut altered.failover,
+                "two_phase" if version >= ALTERS_SLOTS[1] => &mut altered.two_phase,
+                _ => {
+                    return Err(Report::error(
+                        "XX000",
+                        format!("unrecognized option: {name}"),
+                    ));
+                }
+            };
+            let Some(value) = command::boolean(value.as_deref()) else {
+                return Err(Report::error(
+                    "42601",
+                    format!("{name} requires a Boolean value"),
+                ));
+            };
+            if place.replace(value).is_some() {
+                return Err(Report::error("42601", "conflicting or redundant options"));
+            }
         }
+        Ok(altered)
     }
-    reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")])
+}
+
+/// The major version of a server that says `15.18 (Debian 15.18-1)` or `18beta1` of itself.
+fn major(server_version: &str) -> u32 {
+    let end = server_version.find(|c: char| !c.is_ascii_digit());
+    let digits = server_version.get(..end.unwrap_or(server_version.len()));
+    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Whether a slot serves the initial synchronisation of one table:
@@ -225,7 +261,11 @@ impl Sessions {
         // A task of its own: a client that leaves must not leave anything half made, nor let
         // another begin meanwhile. libpq blocks.
         let begin = tokio::spawn(async move {
-            let making = relay.making().await;
+            let slot = relay.making_slot(&request.slot).await;
+            let group = match &request.options {
+                Ok(StreamOptions::Shared(key)) => Some(relay.making_group(key).await),
+                _ => None,
+            };
             let begin = {
                 let relay = relay.clone();
                 move || match relay.slots().get(&request.slot) {
@@ -234,7 +274,7 @@ impl Sessions {
                 }
             };
             let begun = tokio::task::spawn_blocking(begin).await;
-            drop(making);
+            drop((group, slot));
             begun
         });
         match begin.await.and_then(std::convert::identity) {
@@ -245,6 +285,52 @@ impl Sessions {
             }
             Ok(Err(Refusal::Error(report))) => error(*report),
             Err(failed) => error(Report::error("XX000", failed.to_string())),
+        }
+    }
+
+    async fn alter(
+        &self,
+        facts: &Facts,
+        name: &str,
+        options: &[(String, Option<String>)],
+    ) -> Decision<Sending> {
+        let relay = &self.0;
+        let version = major(&facts.server_version);
+        let Some(slot) = relay.slots().get(name) else {
+            return Decision::Pass;
+        };
+        if version < ALTERS_SLOTS[0] {
+            // The primary says that it does not know the command.
+            return Decision::Pass;
+        }
+        let wanted = match Altered::parse(options, version) {
+            Ok(wanted) => wanted,
+            Err(report) => return error(report),
+        };
+        if wanted.failover == Some(true) && !relay.config().failover {
+            let report = Report::error(
+                "0A000",
+                "a replication slot that the relay keeps cannot be a failover slot",
+            );
+            return error(report.hint(
+                "The relay's own slot on the primary decides what survives a failover: \
+                 set failover = true in the relay's configuration.",
+            ));
+        }
+        let _making = relay.making_slot(name).await;
+        let _in_use = match slot.acquire(facts.id, facts.pid) {
+            Ok(in_use) => in_use,
+            Err(active) => return error(in_use(name, active.pid)),
+        };
+        if let Some(two_phase) = wanted.two_phase {
+            // With its next START_REPLICATION the slot goes back to the primary.
+            if let Err(failed) = relay.slots().note_two_phase(&slot, two_phase) {
+                return error(Report::error("58030", failed.to_string()));
+            }
+        }
+        match slot.route().leaves() {
+            true => Decision::Pass,
+            false => reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")]),
         }
     }
 
@@ -309,18 +395,23 @@ impl Relay {
             return None;
         };
         let simple = route.next.is_none()
+            && !slot.is_two_phase()
             && group.key() == key
             && slot.database == request.facts.database
             && writes_alike(&request.facts);
         if !simple {
             return None;
         }
-        let taken = slot.acquire(request.facts.id, request.facts.pid);
-        Some(
-            taken
-                .map(|taken| self.streaming(taken, group, None, request.start))
-                .map_err(|active| in_use(&slot.name, active.pid)),
-        )
+        let taken = match slot.acquire(request.facts.id, request.facts.pid) {
+            Ok(taken) => taken,
+            Err(active) => return Some(Err(in_use(&slot.name, active.pid))),
+        };
+        // Whoever had it until now may have sent it elsewhere.
+        let still = self.slots().get(&slot.name);
+        let still = still.is_some_and(|still| Arc::ptr_eq(&still, &slot))
+            && slot.route() == route
+            && !slot.is_two_phase();
+        still.then(|| Ok(self.streaming(taken, group, None, request.start)))
     }
 
     /// Serves a slot that is the relay's.
@@ -340,9 +431,12 @@ impl Relay {
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(&slot.name, active.pid))?;
+        if options == StreamOptions::TwoPhase {
+            self.slots().note_two_phase(slot, true)?;
+        }
         let choice = self.choose(slot, facts, &options)?;
         if choice == Choice::GiveBack {
-            self.slots().remove(&slot.name)?;
+            self.hand_back(slot, request.start)?;
             return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
         }
         let route = slot.route();
@@ -364,7 +458,7 @@ impl Relay {
         options: &StreamOptions,
     ) -> Result<Choice, Refusal> {
         let key = match options {
-            StreamOptions::Shared(key) if writes_alike(facts) => Some(key),
+            StreamOptions::Shared(key) if writes_alike(facts) && !slot.is_two_phase() => Some(key),
             _ => None,
         };
         loop {
@@ -410,6 +504,10 @@ impl Relay {
             return Err(adopting(&slot.name).into());
         }
         let mut upstream = self.primary().connect(&slot.database)?;
+        if upstream.slot(&slot.name)?.is_some() {
+            // It would be dropped as what an unfinished try left.
+            return Err(not_ours(slot).into());
+        }
         if !self.slots().copying(slot)? {
             let gone = format!("replication slot \"{}\" does not exist", slot.name);
             return Err(Report::error("42704", gone)
@@ -462,6 +560,46 @@ impl Relay {
         })
     }
 
+    /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's,
+    /// which asks to begin at `start`.
+    fn hand_back(&self, slot: &Slot, start: Lsn) -> Result<(), Refusal> {
+        let group = self.group_of(slot, &slot.route().group)?;
+        let mut upstream = self.primary().connect(&slot.database)?;
+        let Some(copy) = upstream.slot(&slot.name)? else {
+            // Nobody has used it: another one, further on, does as well.
+            let route = Route {
+                next: None,
+                ..slot.route()
+            };
+            self.slots().reroute(slot, route, || true)?;
+            let report = Report::error(
+                "55000",
+                format!(
+                    "replication slot \"{}\" was to go back to the primary, which has lost its copy",
+                    slot.name
+                ),
+            );
+            return Err(report
+                .hint("Connect again: the relay makes another copy.")
+                .into());
+        };
+        if let Some(pid) = copy.active_pid {
+            return Err(in_use(&slot.name, pid).into());
+        }
+        if !is_copy(&copy, &slot.database) || copy.confirmed > slot.confirmed() {
+            return Err(not_ours(slot).into());
+        }
+        if copy.confirmed < slot.confirmed() {
+            // The subscriber may begin where its slot is, and has what comes before that.
+            upstream.advance_slot(&slot.name, slot.confirmed())?;
+        }
+        if slot.is_two_phase() && !copy.two_phase {
+            make_two_phase(upstream, &slot.name, start, group.key())?;
+        }
+        self.slots().remove(&slot.name)?;
+        Ok(())
+    }
+
     /// Takes a slot over from the primary.
     fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
@@ -471,7 +609,7 @@ impl Relay {
         }
         let key = match request.options {
             Ok(StreamOptions::Shared(key)) => key,
-            Ok(StreamOptions::Own(why)) => return pass(why),
+            Ok(StreamOptions::TwoPhase) => return pass(adoption::TWO_PHASE),
             Err(_) => return pass("options that pgoutput refuses"),
         };
         if !writes_alike(facts) {
@@ -558,9 +696,75 @@ impl Relay {
     }
 }
 
+/// Whether a slot of the primary may be the copy that one of the relay goes back to.
+fn is_copy(found: &SlotState, database: &str) -> bool {
+    found.plugin.as_deref() == Some("pgoutput")
+        && found.database.as_deref() == Some(database)
+        && found.active_pid.is_none()
+}
+
+fn not_ours(slot: &Slot) -> Report {
+    let report = Report::error(
+        "55006",
+        format!(
+            "replication slot \"{}\" cannot go back to the primary, which has another slot of that name",
+            slot.name
+        ),
+    );
+    report.hint("Drop the slot on the primary if nobody needs it.")
+}
+
+/// Has a slot decode transactions when they are prepared, for good, from where its subscriber's
+/// stream begins: what is prepared before that and committed after is sent whole with its commit.
+/// Earlier, and such a transaction would never be sent; later, and it would be sent twice. Only a
+/// stream that asks for it does that on every version.
+fn make_two_phase(
+    upstream: Connection,
+    slot: &str,
+    start: Lsn,
+    key: &GroupKey,
+) -> Result<(), ClientError> {
+    let options = [
+        ("proto_version", "3".to_owned()),
+        (
+            "publication_names",
+            publication_names::write(&key.publications),
+        ),
+        ("two_phase", "on".to_owned()),
+    ];
+    let stream = upstream.start(slot, start, &options)?;
+    info!(slot, "made it a slot with two-phase commit");
+    // Nothing was confirmed. Until the walsender has ended nobody else can use the slot.
+    stream.finish(LONGEST_MARKING)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slots_are_altered_as_servers_do() {
+        let parse = |options: &[(&str, Option<&str>)], version| {
+            let owned =
+                |&(name, value): &(&str, Option<&str>)| (name.to_owned(), value.map(str::to_owned));
+            let options: Vec<_> = options.iter().map(owned).collect();
+            Altered::parse(&options, version).map_err(|report| report.sqlstate.to_string())
+        };
+        let both = [("failover", Some("off")), ("two_phase", None)];
+        let wanted = Altered {
+            failover: Some(false),
+            two_phase: Some(true),
+        };
+        assert_eq!(parse(&both, 18), Ok(wanted));
+        let error = |sqlstate: &str| Err(sqlstate.to_owned());
+        assert_eq!(parse(&both, 17), error("XX000"));
+        assert_eq!(parse(&[("nonsense", None)], 18), error("XX000"));
+        assert_eq!(parse(&[both[0], both[0]], 18), error("42601"));
+        assert_eq!(parse(&[("two_phase", Some("x"))], 18), error("42601"));
+        for (said, version) in [("15.18 (Debian 15.18-1)", 15), ("18beta1", 18), ("", 0)] {
+            assert_eq!(major(said), version);
+        }
+    }
 
     #[test]
     fn slots_of_initial_synchronisation_are_known_by_name() {

@@ -86,6 +86,8 @@ pub struct Slot {
     adopted_at: Option<Lsn>,
     /// What the primary may have is no slot that was adopted but a copy, which stands anywhere.
     copying: AtomicBool,
+    /// It was asked for two-phase commit, and is the primary's as soon as it has caught up.
+    two_phase: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -114,6 +116,8 @@ struct Kept {
     group: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     adopting: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    two_phase: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     adopted_at: Option<String>,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -134,6 +138,7 @@ impl Slot {
             adopting: AtomicBool::new(false),
             adopted_at: None,
             copying: AtomicBool::new(false),
+            two_phase: AtomicBool::new(false),
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -190,6 +195,11 @@ impl Slot {
             true => lock(&self.failure).0.clone(),
             false => String::new(),
         }
+    }
+
+    /// Whether two-phase commit was asked for, in this session or an earlier one.
+    pub fn is_two_phase(&self) -> bool {
+        self.two_phase.load(Ordering::Acquire)
     }
 
     /// The position that the subscriber has confirmed.
@@ -304,6 +314,7 @@ impl Slot {
             adopting: self.is_adopting(),
             adopted_at: self.adopted_at.map(|at| at.to_string()),
             copying: self.copying.load(Ordering::Acquire),
+            two_phase: self.is_two_phase(),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -377,6 +388,7 @@ impl<S: Storage> SlotBook<S> {
                 slot.adopted_at = at.map(|at| at.parse().unwrap_or_default());
                 slot.copying.store(kept.copying, Ordering::Release);
                 slot.adopting.store(kept.adopting, Ordering::Release);
+                slot.two_phase.store(kept.two_phase, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
             .collect();
@@ -460,6 +472,16 @@ impl<S: Storage> SlotBook<S> {
         self.write(&Change::Without(name))?;
         lock(&self.slots).remove(name);
         Ok(true)
+    }
+
+    /// Notes whether two-phase commit is asked for, durably.
+    pub fn note_two_phase(&self, slot: &Slot, two_phase: bool) -> Result<()> {
+        let old = slot.two_phase.swap(two_phase, Ordering::AcqRel);
+        if old == two_phase {
+            return Ok(());
+        }
+        self.save()
+            .inspect_err(|_| slot.two_phase.store(old, Ordering::Release))
     }
 
     /// Sends a slot another way, durably. `reaches` says whether what it newly reads is there;

@@ -2,7 +2,8 @@
 //!
 //! Two-phase commit is not shared. A server sends a transaction that was prepared before a
 //! slot could decode it again, with its old positions, when it is committed; which ones
-//! those are differs from slot to slot, so one stream cannot serve them all.
+//! those are differs from slot to slot, so one stream cannot serve them all. Clients ask for
+//! it once: from then on the slot knows, and later commands do not say it again.
 
 use lockstep_wire::backend::Report;
 use lockstep_wire::publication_names;
@@ -20,8 +21,8 @@ const MOST_PUBLICATIONS: usize = 1024;
 pub enum StreamOptions {
     /// A stream that others may share.
     Shared(GroupKey),
-    /// One of its own, and why.
-    Own(&'static str),
+    /// One of its own, with prepared transactions.
+    TwoPhase,
 }
 
 /// The group that the options of `START_REPLICATION` need, or the error that a server
@@ -71,7 +72,7 @@ pub fn parse(
                 ),
             ));
         }
-        Some(_) if two_phase => return Ok(StreamOptions::Own("two-phase commit is not shared")),
+        Some(_) if two_phase => return Ok(StreamOptions::TwoPhase),
         Some(_) => {}
     }
     Ok(StreamOptions::Shared(GroupKey {
@@ -179,10 +180,8 @@ mod tests {
             ("publication_names", "p"),
             ("two_phase", "on"),
         ];
-        assert!(matches!(
-            parse("app", "UTF8", &options(&list)),
-            Ok(StreamOptions::Own(_))
-        ));
+        let parsed = parse("app", "UTF8", &options(&list));
+        assert_eq!(parsed, Ok(StreamOptions::TwoPhase));
     }
 
     #[test]

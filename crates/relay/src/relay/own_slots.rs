@@ -8,6 +8,7 @@ use tracing::{error, info, warn};
 use super::{Relay, drop_at_primary};
 use crate::adoption::{Action, Adoption, Event};
 use crate::error::Result;
+use crate::lock::lock;
 use crate::slots::Slot;
 use crate::upstream_slot;
 
@@ -21,6 +22,9 @@ impl Relay {
             if !slot.is_adopting() || !self.is_connected() {
                 continue;
             }
+            let Some(_making) = self.making_slots.try_hold(&slot.name) else {
+                continue;
+            };
             if let Err(failed) = self.finish_adoption(&slot) {
                 warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
             }
@@ -72,8 +76,11 @@ impl Relay {
     fn sweep_now(&self) -> Result<()> {
         let mut upstream = self.primary().connect(&self.config().console_database)?;
         let identity = &self.around.identity;
+        let there = upstream_slot::list(&mut upstream)?;
+        // In this order: a group whose slot is there is being made, or made by now.
+        let begun = lock(&self.begun).clone();
         let groups = self.all_groups();
-        for slot in upstream_slot::list(&mut upstream)? {
+        for slot in there {
             let (name, used) = (&slot.name, slot.active);
             if self.new_spool && !used && identity.is_foreign(name) {
                 error!(
@@ -81,7 +88,8 @@ impl Relay {
                     "the spool is new, but the primary has a slot of another spool that nobody uses: is the spool's volume mounted? If that spool is gone for good, drop the slot"
                 );
             }
-            let has = groups.iter().any(|group| group.upstream_slot() == name);
+            let has = groups.iter().any(|group| group.upstream_slot() == name)
+                || begun.iter().any(|group| identity.slot(group) == *name);
             // A damaged group's file does not say which slot it has.
             if used || has || !identity.made(name) || !self.damaged.is_empty() {
                 continue;

@@ -158,8 +158,9 @@ impl Task {
                 }
                 Action::Hear(time) => self.hear(time).await?,
                 Action::NextGroup => self.next_group(),
-                Action::Finish => {
-                    finish(&mut self.writer).await?;
+                Action::EndCopy => self.end_copy().await?,
+                Action::Finish { ended } => {
+                    finish(&mut self.writer, ended).await?;
                     return Ok(After::Idle);
                 }
                 Action::End { why, say } => {
@@ -255,6 +256,16 @@ impl Task {
         .encode(&mut data);
         let message = Backend::CopyData(&data);
         let work = put(&mut self.writer, &message);
+        if let Some(written) = self.client.during(work, Sender::is_over).await? {
+            written?;
+        }
+        Ok(Event::Done)
+    }
+
+    async fn end_copy(&mut self) -> io::Result<Event> {
+        let slot = &self.client.slot;
+        info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes back to the primary");
+        let work = put(&mut self.writer, &Backend::CopyDone);
         if let Some(written) = self.client.during(work, Sender::is_over).await? {
             written?;
         }
@@ -444,17 +455,16 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, pieces: &[Bytes]) -> io::R
     writer.flush().await
 }
 
-/// What a walsender sends when both sides have ended the copy.
-async fn finish<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
+/// What a walsender sends when the client has ended the copy. Where it was `ended` here first,
+/// libpqwalreceiver takes one `CommandComplete` and no more.
+async fn finish<W: AsyncWrite + Unpin>(writer: &mut W, ended: bool) -> io::Result<()> {
     let mut out = Vec::new();
-    for message in [
-        Backend::CopyDone,
-        Backend::CommandComplete("COPY 0"),
-        Backend::CommandComplete("START_REPLICATION"),
-        Backend::ReadyForQuery(b'I'),
-    ] {
-        message.encode(&mut out);
+    if !ended {
+        Backend::CopyDone.encode(&mut out);
+        Backend::CommandComplete("COPY 0").encode(&mut out);
     }
+    Backend::CommandComplete("START_REPLICATION").encode(&mut out);
+    Backend::ReadyForQuery(b'I').encode(&mut out);
     writer.write_all(&out).await?;
     writer.flush().await
 }

@@ -44,6 +44,7 @@ fn slots_survive_a_restart() {
     assert_eq!(a.route(), route("g"));
     assert!(first.reroute(&a, altered.clone(), || true).unwrap());
     first.adopted(&a).unwrap();
+    first.note_two_phase(&a, true).unwrap();
     a.confirm(7.into());
     a.confirm(6.into());
     assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
@@ -51,8 +52,11 @@ fn slots_survive_a_restart() {
     // Nothing was saved since: the file still says 5.
     let crashed = book(folder.path());
     assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
-    assert!(!crashed.get("a").unwrap().is_adopting());
-    assert!(crashed.get("b").unwrap().is_adopting());
+    let flags = |name: &str| {
+        let slot = crashed.get(name).unwrap();
+        (slot.is_adopting(), slot.is_two_phase())
+    };
+    assert_eq!((flags("a"), flags("b")), ((false, true), (true, false)));
     assert_eq!(crashed.saved("g"), Some(5.into()));
 
     first.save_if_moved().unwrap();

@@ -82,6 +82,16 @@ pub fn until_answer(server: &Server, sql: &str, expected: &str) {
     }
 }
 
+/// Waits until the relay has all of the primary's WAL, and has confirmed it.
+pub fn until_received(primary: &Server) {
+    let end = primary.flush_lsn().unwrap();
+    let confirmed = format!(
+        "SELECT bool_and(confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots \
+         WHERE slot_name LIKE 'lockstep%'"
+    );
+    until_answer(primary, &confirmed, "true");
+}
+
 /// A relay that runs; killed when dropped.
 pub struct Relay {
     child: Child,

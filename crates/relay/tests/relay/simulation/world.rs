@@ -371,6 +371,10 @@ impl World {
         let Some(link) = subscriber.link.as_mut().filter(|link| !link.done) else {
             return;
         };
+        if link.over {
+            link.done = true;
+            return self.relay.tell(number, Event::ClientDone);
+        }
         link.feedback.push(flushed);
         while !link.feedback.is_empty() && self.random.u8(..3) > 0 {
             let chosen = self.random.usize(..link.feedback.len());
