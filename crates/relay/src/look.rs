@@ -16,7 +16,7 @@ pub fn look(
     groups: &[Arc<Group>],
     clients: &[ClientStat],
 ) -> Result<Vec<String>, ClientError> {
-    let mut upstream = primary.connect_anywhere()?;
+    let mut upstream = primary.look()?;
     let rows =
         upstream.query("SELECT pid FROM pg_catalog.pg_stat_replication WHERE sync_priority > 0")?;
     let awaited: Vec<u32> = rows.iter().filter_map(|row| field(row, 0).ok()).collect();

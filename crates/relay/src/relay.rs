@@ -1,8 +1,9 @@
 //! All of it together: what a relay keeps while it runs, and what it does every second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
@@ -11,23 +12,31 @@ use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::adoption::{self, Action, Adoption, Drop, Event};
+use crate::adoption::{self, Drop, Event};
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
+use crate::group::{
+    self, Broken, Damaged, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings,
+};
+use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
 use crate::look::look;
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
+use crate::said::Said;
 use crate::serve::Terms;
 use crate::session::Facts;
 use crate::slots::{self, Slot, SlotBook};
-use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
+use crate::stats::{
+    ClientStat, ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source,
+};
 use crate::synchronous::Synchronous;
 use crate::terms;
 use crate::unguarded;
+
+mod own_slots;
 
 /// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
@@ -47,6 +56,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the search for the primary is called in [`Said`]: no group has such a name.
+const LOOKING: &str = "the primary";
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -82,6 +94,16 @@ pub struct Relay {
     /// Held while the configuration is read again.
     reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
+    /// Groups of the spool that could not be opened.
+    damaged: Vec<Damaged>,
+    /// The spool was empty when the relay started.
+    new_spool: bool,
+    /// Slots on the primary were held against the spool's groups since the start.
+    swept: AtomicBool,
+    /// Groups that are being made: their slots are not to be swept away.
+    begun: Mutex<BTreeSet<String>>,
+    /// Why what is tried again fails: the look for the primary, groups that cannot be made.
+    said: Said,
     /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
     making_slots: Keyed<String>,
     /// Held while a group is made, handed out or removed. After that of a slot, never before.
@@ -103,8 +125,10 @@ impl Relay {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
         let primary = config.primary.clone();
+        let (identity, new_spool) = Identity::of(&config.spool)?;
         let around = Surroundings {
             spool: config.spool.clone(),
+            identity,
             primary: Arc::new(Primary::new(
                 primary,
                 config.console_database.clone(),
@@ -115,8 +139,17 @@ impl Relay {
             failover: config.failover,
             broken: Broken::default(),
         };
+        let (groups, damaged) = Group::open_all(&around)?;
+        for group in &damaged {
+            error!(group = group.name, reason = group.reason, "cannot go on");
+        }
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
+            new_spool: new_spool && groups.is_empty() && damaged.is_empty(),
+            damaged,
+            swept: AtomicBool::new(false),
+            begun: Mutex::default(),
+            said: Said::default(),
             making_slots: Keyed::default(),
             making_groups: Keyed::default(),
             clients: Mutex::new(BTreeMap::new()),
@@ -130,7 +163,7 @@ impl Relay {
             reloading: Mutex::new(()),
             around,
         };
-        for group in Group::open_all(&relay.around)? {
+        for group in groups {
             relay.feed(group)?;
         }
         relay.find_primary();
@@ -228,6 +261,19 @@ impl Relay {
         plugin: Plugin,
         origin: Origin<'_>,
     ) -> Result<Arc<Group>> {
+        lock(&self.begun).insert(name.to_owned());
+        let made = self.make_and_feed(name, key, plugin, origin);
+        lock(&self.begun).remove(name);
+        made
+    }
+
+    fn make_and_feed(
+        &self,
+        name: &str,
+        key: &GroupKey,
+        plugin: Plugin,
+        origin: Origin<'_>,
+    ) -> Result<Arc<Group>> {
         let group = Group::create(name, key, plugin, origin, &self.around)?;
         info!(
             group = name,
@@ -267,7 +313,10 @@ impl Relay {
                 relay.find_primary();
                 relay.look_at_primary();
             }),
-            self.every_second(Self::make_configured),
+            self.every_second(|relay| {
+                relay.sweep();
+                relay.make_configured();
+            }),
             self.every_second(Self::finish_adoptions),
             self.every_second(Self::forget_unused),
         );
@@ -300,62 +349,31 @@ impl Relay {
         }
     }
 
-    /// Drops what the primary still has of slots that were adopted just before a crash.
-    fn finish_adoptions(&self) {
-        for slot in self.slots().all() {
-            if !slot.is_adopting() || !self.is_connected() {
-                continue;
-            }
-            let Some(_making) = self.making_slots.try_hold(&slot.name) else {
-                continue;
-            };
-            if let Err(failed) = self.finish_adoption(&slot) {
-                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
-            }
-        }
-    }
-
-    /// Has the primary drop what it has with the name of a slot that the relay has.
-    pub fn finish_adoption(&self, slot: &Slot) -> Result<()> {
-        let mut upstream = self.primary().connect(&slot.database)?;
-        let mut adoption = Adoption::resume();
-        loop {
-            let event = match adoption.poll() {
-                Action::DropAtPrimary => match upstream.slot(&slot.name)? {
-                    Some(_) => drop_at_primary(&mut upstream, &slot.name),
-                    None => Event::Done,
-                },
-                Action::Settle => {
-                    self.slots().adopted(slot)?;
-                    Event::Done
-                }
-                _ => return Ok(()),
-            };
-            adoption.handle(event);
-        }
-    }
-
     fn is_connected(&self) -> bool {
         let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
         self.all_groups().iter().any(streams)
     }
 
-    /// Looks where the primary is, for sessions that are passed through, unless a group is
-    /// connected to it anyway.
+    /// Looks where the primary is, for sessions that are passed through, unless that is known
+    /// and a group is connected to it anyway.
     fn find_primary(&self) {
+        let known = self.primary().known().is_some();
         let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
-        if recently || self.is_connected() {
+        if recently || (known && self.is_connected()) {
             return;
         }
         *lock(&self.looked) = Some(Instant::now());
-        let known = self.primary().known().is_some();
-        match self.primary().connect_anywhere() {
-            Ok(mut upstream) if !known => {
-                info!(primary = self.primary().name(), "found the primary");
-                self.warn_of_unguarded_logins(&mut upstream);
+        match self.primary().look() {
+            Ok(mut upstream) => {
+                if self.said.clear(LOOKING) || !known {
+                    info!(primary = self.primary().name(), "found the primary");
+                    self.warn_of_unguarded_logins(&mut upstream);
+                }
             }
-            Ok(_) => {}
-            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+            Err(failed) if self.said.is_new(LOOKING, &failed) => {
+                warn!(error = %failed, "cannot reach the primary; trying again");
+            }
+            Err(_) => {}
         }
     }
 
@@ -367,11 +385,13 @@ impl Relay {
         match unguarded::rules(upstream) {
             Ok(Some(rules)) if !rules.is_empty() => warn!(
                 rules = rules.join("; "),
-                "pg_hba.conf of the primary lets the relay's address in without a password, and                  with it every client of the relay, as any of these roles: ask for a password there"
+                "pg_hba.conf of the primary lets the relay's address in without a password, and \
+                 with it every client of the relay, as any of these roles: ask for a password there"
             ),
             Ok(Some(_)) => {}
             Ok(None) => info!(
-                "the relay's role may not read pg_hba_file_rules: make sure that pg_hba.conf of                  the primary asks the relay's address for a password"
+                "the relay's role may not read pg_hba_file_rules: make sure that pg_hba.conf of \
+                 the primary asks the relay's address for a password"
             ),
             Err(failed) => warn!(error = %failed, "cannot ask the primary for its rules of logins"),
         }
@@ -420,12 +440,7 @@ impl Relay {
 
     /// Makes the groups of the configuration that are not there yet.
     fn make_configured(&self) {
-        let missing: Vec<GroupConfig> = self
-            .config()
-            .groups
-            .into_iter()
-            .filter(|group| self.group(&group.name).is_none())
-            .collect();
+        let missing = self.missing();
         {
             let mut tried = lock(&self.tried);
             if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
@@ -444,9 +459,70 @@ impl Relay {
     fn make_one_configured(&self, group: &GroupConfig) {
         let key = key_of(group);
         let _making = self.making_groups.hold_in_thread(&key);
-        if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
-            warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+        match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+            Ok(_) => drop(self.said.clear(&group.name)),
+            Err(failed) if self.said.is_new(&group.name, &failed) => {
+                warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
+            }
+            Err(_) => {}
         }
+    }
+
+    /// Groups of the configuration that are not there yet.
+    fn missing(&self) -> Vec<GroupConfig> {
+        let mut configured = self.config().groups;
+        configured.retain(|group| self.group(&group.name).is_none());
+        configured.retain(|group| self.damaged(&group.name).is_none());
+        configured
+    }
+
+    /// Why a group of the spool could not be opened; None if it could, or is not there.
+    pub fn damaged(&self, group: &str) -> Option<&str> {
+        let mut named = self.damaged.iter().filter(|damaged| damaged.name == group);
+        named.next().map(|damaged| damaged.reason.as_str())
+    }
+
+    /// All groups, with those that cannot be opened and those that cannot be made.
+    fn group_stats(&self) -> Vec<GroupStat> {
+        let configured = self.config().groups;
+        let is_configured = |name: &str| configured.iter().any(|group| group.name == name);
+        let running = self.all_groups().into_iter().map(|group| GroupStat {
+            watched: is_configured(group.name()),
+            ..group.stat()
+        });
+        let missing = self.missing().into_iter().map(|group| {
+            let reason = self.said.last(&group.name);
+            GroupStat {
+                state: match reason {
+                    Some(_) => GroupState::Failed,
+                    None => GroupState::Connecting,
+                },
+                reason: reason.unwrap_or_default(),
+                watched: true,
+                name: group.name,
+                database: group.database,
+                publications: group.publications,
+                ..GroupStat::default()
+            }
+        });
+        let damaged = self.damaged.iter().map(Damaged::stat);
+        let mut all: Vec<GroupStat> = running.chain(missing).chain(damaged).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// All slots. One whose group is not there cannot go on.
+    fn slot_stats(&self, slots: &[Arc<Slot>]) -> Vec<SlotStat> {
+        let stat = |slot: &Arc<Slot>| {
+            let mut stat = slot.stat();
+            if let Some(damaged) = self.damaged(&stat.group) {
+                stat.reason = damaged.to_owned();
+            } else if self.group(&stat.group).is_none() {
+                stat.reason = format!("group \"{}\" is not in the spool any more", stat.group);
+            }
+            stat
+        };
+        slots.iter().map(stat).collect()
     }
 
     /// Removes groups that are not configured and that no slot uses.
@@ -536,8 +612,8 @@ impl Source for Relay {
             }
         }
         Snapshot {
-            groups: self.all_groups().iter().map(|group| group.stat()).collect(),
-            slots: slots.iter().map(|slot| slot.stat()).collect(),
+            groups: self.group_stats(),
+            slots: self.slot_stats(&slots),
             clients,
         }
     }

@@ -36,7 +36,7 @@ use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::{Backend, Report};
-use lockstep_wire::command::{self, Command};
+use lockstep_wire::command::Command;
 use lockstep_wire::{Lsn, publication_names};
 use tracing::info;
 
@@ -52,6 +52,10 @@ use crate::session::{Decision, Facts, Needs, SlotCommands, Standing};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
 
+mod alter;
+
+use alter::{ALTERS_SLOTS, Altered};
+
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
 
@@ -61,9 +65,6 @@ const LONGEST_SETTLING: Duration = Duration::from_secs(5);
 
 /// How long the primary may take to end the stream that makes a slot one with two-phase commit.
 const LONGEST_MARKING: Duration = Duration::from_secs(30);
-
-/// The major version that has `ALTER_REPLICATION_SLOT`, and the one that has its option TWO_PHASE.
-const ALTERS_SLOTS: [u32; 2] = [17, 18];
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -217,42 +218,6 @@ fn fitting_of(group: &Group) -> Fitting {
     Fitting {
         name: group.name().to_owned(),
         begins: group.start().max(group.log().oldest()),
-    }
-}
-
-/// What `ALTER_REPLICATION_SLOT` asks for.
-#[derive(Debug, Default, PartialEq, Eq)]
-struct Altered {
-    failover: Option<bool>,
-    two_phase: Option<bool>,
-}
-
-impl Altered {
-    /// Reads options as a server of this major version does.
-    fn parse(options: &[(String, Option<String>)], version: u32) -> Result<Self, Report> {
-        let mut altered = Self::default();
-        for (name, value) in options {
-            let place = match name.as_str() {
-                "failover" => &mut altered.failover,
-                "two_phase" if version >= ALTERS_SLOTS[1] => &mut altered.two_phase,
-                _ => {
-                    return Err(Report::error(
-                        "XX000",
-                        format!("unrecognized option: {name}"),
-                    ));
-                }
-            };
-            let Some(value) = command::boolean(value.as_deref()) else {
-                return Err(Report::error(
-                    "42601",
-                    format!("{name} requires a Boolean value"),
-                ));
-            };
-            if place.replace(value).is_some() {
-                return Err(Report::error("42601", "conflicting or redundant options"));
-            }
-        }
-        Ok(altered)
     }
 }
 
@@ -542,7 +507,12 @@ impl Relay {
             // It would be dropped as what an unfinished try left.
             return Err(not_ours(slot).into());
         }
-        self.slots().copying(slot)?;
+        if !self.slots().copying(slot)? {
+            let gone = format!("replication slot \"{}\" does not exist", slot.name);
+            return Err(Report::error("42704", gone)
+                .hint("It was dropped when the spool was full.")
+                .into());
+        }
         let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
         let route = routes::back_at(group.name().to_owned(), at);
         self.slots().copied(slot, route)?;
@@ -568,6 +538,16 @@ impl Relay {
 
     fn group_of(&self, slot: &Slot, name: &str) -> Result<Arc<Group>, Report> {
         self.group(name).ok_or_else(|| {
+            if let Some(damaged) = self.damaged(name) {
+                return Report::error(
+                    "58030",
+                    format!(
+                        "group \"{name}\" of replication slot \"{}\" cannot go on",
+                        slot.name
+                    ),
+                )
+                .detail(damaged);
+            }
             Report::error(
                 "55000",
                 format!(
@@ -764,24 +744,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slots_are_altered_as_servers_do() {
-        let parse = |options: &[(&str, Option<&str>)], version| {
-            let owned =
-                |&(name, value): &(&str, Option<&str>)| (name.to_owned(), value.map(str::to_owned));
-            let options: Vec<_> = options.iter().map(owned).collect();
-            Altered::parse(&options, version).map_err(|report| report.sqlstate.to_string())
-        };
-        let both = [("failover", Some("off")), ("two_phase", None)];
-        let wanted = Altered {
-            failover: Some(false),
-            two_phase: Some(true),
-        };
-        assert_eq!(parse(&both, 18), Ok(wanted));
-        let error = |sqlstate: &str| Err(sqlstate.to_owned());
-        assert_eq!(parse(&both, 17), error("XX000"));
-        assert_eq!(parse(&[("nonsense", None)], 18), error("XX000"));
-        assert_eq!(parse(&[both[0], both[0]], 18), error("42601"));
-        assert_eq!(parse(&[("two_phase", Some("x"))], 18), error("42601"));
+    fn the_major_version_is_the_first_number() {
         for (said, version) in [("15.18 (Debian 15.18-1)", 15), ("18beta1", 18), ("", 0)] {
             assert_eq!(major(said), version);
         }

@@ -100,6 +100,9 @@ pub struct GroupStat {
     /// Output plugin, `lockstep` or `pgoutput`.
     pub plugin: String,
     pub state: GroupState,
+    /// The health check fails while it does not stream: it is configured, or damaged.
+    #[serde(skip)]
+    pub watched: bool,
     /// Why it failed or waits; empty if it does not.
     pub reason: String,
     /// Host and port of the primary it is connected to; empty if to none.
@@ -142,6 +145,8 @@ pub struct SlotStat {
     pub group: String,
     /// Process number of the session that uses it, as clients see it.
     pub active_pid: Option<u32>,
+    /// Why it can never go on; empty if it can.
+    pub reason: String,
     /// Sent to the subscriber.
     #[serde(serialize_with = "lsn")]
     pub sent: Lsn,

@@ -9,11 +9,12 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
 
 /// Names of the primary's slots but those of initial synchronisation, in order.
+/// Slots on the primary; those of the relay without the identity of its spool.
 fn slots(primary: &Server) -> String {
     primary
         .query_text(
-            "SELECT coalesce(string_agg(slot_name, ' ' ORDER BY slot_name), '') \
-             FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
+            "SELECT coalesce(string_agg(regexp_replace(slot_name, '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), \
+             ' ' ORDER BY slot_name), '') FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
         )
         .unwrap()
         .unwrap()

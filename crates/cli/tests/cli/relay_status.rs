@@ -200,13 +200,13 @@ fn json_has_everything_with_numbers_as_numbers() {
                 "name": "sub", "database": "", "group": "orders", "active_pid": 4711,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 3, "cache_miss": 1, "hit_rate": "75.00%",
-                "written_lsn": "0/34", "applied_lsn": "0/2C",
+                "written_lsn": "0/34", "applied_lsn": "0/2C", "reason": null,
             },
             {
                 "name": "idle", "database": "", "group": "orders", "active_pid": null,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 0, "cache_miss": 0, "hit_rate": null,
-                "written_lsn": "0/34", "applied_lsn": "0/2C",
+                "written_lsn": "0/34", "applied_lsn": "0/2C", "reason": null,
             },
         ])
     );

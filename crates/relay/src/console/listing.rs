@@ -28,7 +28,7 @@ pub const STATISTICS_COLUMNS: [Column<'static>; 7] = [
     column("last_reset_timestamp", TIMESTAMPTZ),
 ];
 
-pub const SLOT_COLUMNS: [Column<'static>; 12] = [
+pub const SLOT_COLUMNS: [Column<'static>; 13] = [
     column("name", TEXT),
     column("database", TEXT),
     column("group", TEXT),
@@ -41,6 +41,7 @@ pub const SLOT_COLUMNS: [Column<'static>; 12] = [
     column("hit_rate", TEXT),
     column("written_lsn", PG_LSN),
     column("applied_lsn", PG_LSN),
+    column("reason", TEXT),
 ];
 
 pub const CLIENT_COLUMNS: [Column<'static>; 9] = [
@@ -163,6 +164,7 @@ pub(super) fn slot(slot: &SlotStat) -> Row {
         hit_rate(slot),
         position(slot.written),
         position(slot.applied),
+        text(&slot.reason),
     ]
 }
 

@@ -262,10 +262,10 @@ fn listings_show_everything_once() {
         (
             "slots",
             &[
-                "# name:25 database:25 group:25 active_pid:23 sent_lsn:3220 confirmed_lsn:3220 behind_bytes:20 cache_hit:20 cache_miss:20 hit_rate:25 written_lsn:3220 applied_lsn:3220",
-                "| a | app | orders | 79183 | 0/30 | 0/20 | 5 | 24 | 0 | 100.00% | 0/2A | 0/28",
-                "| b | app | orders | ~ | ~ | 0/20 | 5 | 0 | 0 | ~ | 0/2A | 0/28",
-                "| c's | app | orders | ~ | 0/30 | 0/20 | 5 | 99999 | 1 | 99.99% | 0/2A | 0/28",
+                "# name:25 database:25 group:25 active_pid:23 sent_lsn:3220 confirmed_lsn:3220 behind_bytes:20 cache_hit:20 cache_miss:20 hit_rate:25 written_lsn:3220 applied_lsn:3220 reason:25",
+                "| a | app | orders | 79183 | 0/30 | 0/20 | 5 | 24 | 0 | 100.00% | 0/2A | 0/28 | ~",
+                "| b | app | orders | ~ | ~ | 0/20 | 5 | 0 | 0 | ~ | 0/2A | 0/28 | ~",
+                "| c's | app | orders | ~ | 0/30 | 0/20 | 5 | 99999 | 1 | 99.99% | 0/2A | 0/28 | ~",
                 "= SHOW",
             ][..],
         ),

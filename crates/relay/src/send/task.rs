@@ -17,7 +17,7 @@ use tracing::{info, warn};
 use super::sender::{Action, Event, Onward, Sender};
 use crate::clock;
 use crate::group::{Group, Phase, Reading};
-use crate::log::{End, FileStorage, Read, Reader};
+use crate::log::{End, FileStorage, LogError, Read, Reader};
 use crate::session::{After, Client, Stream};
 use crate::slots::{InUse, Slot};
 
@@ -176,7 +176,7 @@ impl Task {
         let log = self.group.log();
         let mut reader = match log.reader(from) {
             Ok(reader) => reader,
-            Err(error) => return Event::Unreadable(error),
+            Err(error) => return self.unreadable(error),
         };
         if let Some(before) = before {
             reader.stop_before(before);
@@ -222,8 +222,16 @@ impl Task {
             }
             Ok(Read::Limit) => Event::Limit,
             Ok(Read::Cut) => Event::Cut,
-            Err(error) => Event::Unreadable(error),
+            Err(error) => self.unreadable(error),
         }
+    }
+
+    /// The slot stands as failed if it can never go on.
+    fn unreadable(&self, error: LogError) -> Event {
+        if matches!(error, LogError::Gone { .. } | LogError::Corrupt { .. }) {
+            self.client.slot.fail(error.to_string());
+        }
+        Event::Unreadable(error)
     }
 
     async fn write(&mut self) -> io::Result<Event> {

@@ -49,4 +49,4 @@ pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
 pub use rights::{ConsoleService, Rights};
 pub use stop::{Stop, Stopper};
 pub use tls::Tls;
-pub use upstream_leg::{Primary, PrimaryAddress, TlsToPrimary, Verify};
+pub use upstream_leg::{Finding, Primary, PrimaryAddress, TlsToPrimary, Verify};
