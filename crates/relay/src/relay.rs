@@ -8,11 +8,13 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection};
+use lockstep_wire::backend::Report;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
 use crate::adoption::{self, Drop, Event};
+use crate::clients::Clients;
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
@@ -22,16 +24,13 @@ use crate::group::{
 use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
-use crate::look::look;
+use crate::look::{Seen, look};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
 use crate::said::Said;
 use crate::serve::Terms;
-use crate::session::Facts;
 use crate::slots::{self, Slot, SlotBook};
-use crate::stats::{
-    ClientStat, ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source,
-};
+use crate::stats::{ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source};
 use crate::synchronous::Synchronous;
 use crate::terms;
 use crate::unguarded;
@@ -108,7 +107,7 @@ pub struct Relay {
     making_slots: Keyed<String>,
     /// Held while a group is made, handed out or removed. After that of a slot, never before.
     making_groups: Keyed<GroupKey>,
-    clients: Mutex<BTreeMap<u64, ClientStat>>,
+    clients: Clients,
     stop: watch::Receiver<bool>,
     /// When the primary was last looked for.
     looked: Mutex<Option<Instant>>,
@@ -152,7 +151,7 @@ impl Relay {
             said: Said::default(),
             making_slots: Keyed::default(),
             making_groups: Keyed::default(),
-            clients: Mutex::new(BTreeMap::new()),
+            clients: Clients::default(),
             stop,
             looked: Mutex::new(None),
             asked: Mutex::new(None),
@@ -285,23 +284,9 @@ impl Relay {
         self.feed(group)
     }
 
-    pub fn opened(&self, facts: &Facts) {
-        let client = ClientStat {
-            id: facts.id,
-            pid: facts.pid,
-            user: facts.user.clone(),
-            database: facts.database.clone(),
-            application_name: facts.application_name.clone(),
-            address: facts.peer.map(|peer| peer.to_string()).unwrap_or_default(),
-            state: ClientState::PassedThrough,
-            slot: String::new(),
-            since_unix_us: clock::unix_micros(),
-        };
-        lock(&self.clients).insert(facts.id, client);
-    }
-
-    pub fn closed(&self, id: u64) {
-        lock(&self.clients).remove(&id);
+    /// The sessions.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     /// What is done every second until the relay stops: on one side what only needs the
@@ -420,13 +405,20 @@ impl Relay {
             return;
         }
         let before = last.take().map(|last| last.unseen).unwrap_or_default();
-        let unseen = match look(self.primary(), &groups, &clients) {
-            Ok(unseen) => unseen,
+        let Seen { unseen, lost } = match look(self.primary(), &groups, &clients) {
+            Ok(seen) => seen,
             Err(failed) => {
-                warn!(error = %failed, "cannot ask the primary whom it waits for");
-                before.clone()
+                warn!(error = %failed, "cannot ask the primary whom it waits for, and for its roles");
+                Seen {
+                    unseen: before.clone(),
+                    lost: Vec::new(),
+                }
             }
         };
+        for (id, why) in lost {
+            warn!(session = id, why = why.message, "ends a session");
+            self.clients.terminate(id, why);
+        }
         for name in unseen.iter().filter(|name| !before.contains(name)) {
             warn!(
                 subscription = name,
@@ -598,7 +590,7 @@ impl Relay {
 impl Source for Relay {
     fn snapshot(&self) -> Snapshot {
         let slots = self.slots().all();
-        let mut clients: Vec<ClientStat> = lock(&self.clients).values().cloned().collect();
+        let mut clients = self.clients.stats();
         for slot in &slots {
             let Some(active) = slot.active() else {
                 continue;
@@ -681,6 +673,25 @@ impl Source for Relay {
             }
             Ok(false) => Err(missing()),
             Err(failed) => Err(("58030", failed.to_string())),
+        }
+    }
+
+    fn terminate(&self, id: u64) -> std::result::Result<(), String> {
+        let why = Report::fatal(
+            "57P01",
+            "terminating connection due to administrator command",
+        );
+        match self.clients.terminate(id, why) {
+            Some(client) => {
+                info!(
+                    session = id,
+                    pid = client.pid,
+                    user = client.user,
+                    "ended by the console"
+                );
+                Ok(())
+            }
+            None => Err(format!("there is no session {id}")),
         }
     }
 

@@ -7,8 +7,10 @@
 use std::future::Future;
 use std::net::SocketAddr;
 
+use lockstep_wire::backend::Report;
 use lockstep_wire::command::Command;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 /// What is known about a session once the primary has let it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +110,9 @@ pub trait Stream: Send + 'static {
     fn run(self, client: Client) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
 }
 
+/// Tells a session that it must end: None until then, and why from then on.
+pub type Terminated = watch::Receiver<Option<Report>>;
+
 /// Who decides what becomes of replication commands.
 pub trait SlotCommands: Send + Sync + 'static {
     /// How it streams.
@@ -129,8 +134,9 @@ pub trait SlotCommands: Send + Sync + 'static {
         text: &str,
     ) -> impl Future<Output = Decision<Self::Stream>> + Send;
 
-    /// A session has begun (after authentication).
-    fn opened(&self, facts: &Facts);
+    /// A session has begun (after authentication). It is told by what is returned if it must
+    /// end.
+    fn opened(&self, facts: &Facts) -> Terminated;
 
     fn closed(&self, facts: &Facts);
 }

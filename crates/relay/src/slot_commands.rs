@@ -38,6 +38,7 @@ use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
 use lockstep_wire::{Lsn, publication_names};
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::adoption::{self, Action, Adoption, Drop, Event, Verdict};
@@ -48,7 +49,7 @@ use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
 use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
-use crate::session::{Decision, Facts, Needs, SlotCommands, Standing};
+use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
 
@@ -173,12 +174,12 @@ impl SlotCommands for Sessions {
         }
     }
 
-    fn opened(&self, facts: &Facts) {
-        self.0.opened(facts);
+    fn opened(&self, facts: &Facts) -> Terminated {
+        self.0.clients().opened(facts)
     }
 
     fn closed(&self, facts: &Facts) {
-        self.0.closed(facts.id);
+        self.0.clients().closed(facts.id);
     }
 }
 
@@ -219,13 +220,6 @@ fn fitting_of(group: &Group) -> Fitting {
         name: group.name().to_owned(),
         begins: group.start().max(group.log().oldest()),
     }
-}
-
-/// The major version of a server that says `15.18 (Debian 15.18-1)` or `18beta1` of itself.
-fn major(server_version: &str) -> u32 {
-    let end = server_version.find(|c: char| !c.is_ascii_digit());
-    let digits = server_version.get(..end.unwrap_or(server_version.len()));
-    digits.and_then(|digits| digits.parse().ok()).unwrap_or(0)
 }
 
 /// Whether a slot serves the initial synchronisation of one table:
@@ -289,7 +283,7 @@ impl Sessions {
         options: &[(String, Option<String>)],
     ) -> Decision<Sending> {
         let relay = &self.0;
-        let version = major(&facts.server_version);
+        let version = facts.major();
         let Some(slot) = relay.slots().get(name) else {
             return Decision::Pass;
         };
@@ -527,12 +521,18 @@ impl Relay {
         next: Option<Next>,
         start: Lsn,
     ) -> Sending {
+        let session = in_use.slot().active().map(|active| active.session);
+        // A session that has left meanwhile is not told anything.
+        let terminated = session
+            .and_then(|session| self.clients().terminated(session))
+            .unwrap_or_else(|| watch::channel(None).1);
         Sending {
             from: adoption::first_key(in_use.slot().confirmed(), start),
             in_use,
             group,
             next,
             stop: self.stopping(),
+            terminated,
         }
     }
 
@@ -742,13 +742,6 @@ fn make_two_phase(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn the_major_version_is_the_first_number() {
-        for (said, version) in [("15.18 (Debian 15.18-1)", 15), ("18beta1", 18), ("", 0)] {
-            assert_eq!(major(said), version);
-        }
-    }
 
     #[test]
     fn slots_of_initial_synchronisation_are_known_by_name() {

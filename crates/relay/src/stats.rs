@@ -213,6 +213,8 @@ pub trait Source: Send + Sync + 'static {
     fn reset(&self, slot: Option<&str>) -> Reset;
     /// Drops a slot. An error is for the user: SQLSTATE and what happened.
     fn drop_slot(&self, slot: &str) -> Result<(), (&'static str, String)>;
+    /// Ends a session, by its number. An error is for the user.
+    fn terminate(&self, id: u64) -> Result<(), String>;
     /// Reads the configuration file again: what was changed, or why it cannot be used.
     fn reload(&self) -> Result<Vec<String>, String>;
     /// The role, besides superusers, that may drop slots and reload; None if there is none.

@@ -28,6 +28,7 @@ mod relay_status;
 mod relay_support;
 mod relay_survives;
 mod relay_synchronous;
+mod relay_terminate;
 mod relay_two_phase;
 mod serve;
 mod serve_page;

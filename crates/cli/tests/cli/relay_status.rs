@@ -28,6 +28,9 @@ impl Source for Relay {
     fn drop_slot(&self, _: &str) -> Result<(), (&'static str, String)> {
         Ok(())
     }
+    fn terminate(&self, _: u64) -> Result<(), String> {
+        Ok(())
+    }
     fn reload(&self) -> Result<Vec<String>, String> {
         Ok(Vec::new())
     }

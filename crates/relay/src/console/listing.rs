@@ -94,7 +94,7 @@ pub(super) const HELP_COLUMNS: [Column<'static>; 2] =
     [column("command", TEXT), column("description", TEXT)];
 
 /// What `SHOW HELP` says.
-const HELP: [[&str; 2]; 12] = [
+const HELP: [[&str; 2]; 13] = [
     [
         "SELECT * FROM lockstep_stat_logical_wal_cache()",
         "blocks of 8 kB that each slot read from memory and from the spool; \
@@ -124,6 +124,10 @@ const HELP: [[&str; 2]; 12] = [
     [
         "DROP SLOT name",
         "drop a subscriber's slot; needs a superuser or admin_role",
+    ],
+    [
+        "TERMINATE id",
+        "end a session of SHOW CLIENTS; needs a superuser or admin_role",
     ],
     [
         "RELOAD",

@@ -323,6 +323,9 @@ impl Source for Fixed {
     fn drop_slot(&self, _: &str) -> Result<(), (&'static str, String)> {
         Ok(())
     }
+    fn terminate(&self, _: u64) -> Result<(), String> {
+        Ok(())
+    }
     fn reload(&self) -> Result<Vec<String>, String> {
         Ok(Vec::new())
     }

@@ -172,6 +172,8 @@ pub enum Event {
     Stop,
     /// The slot was dropped.
     Dropped,
+    /// The session was told to end, and why.
+    Terminated(Report),
     /// The client has ended its side of the copy.
     ClientDone,
     /// The client is gone, or has sent what it must not.
@@ -389,6 +391,7 @@ impl Sender {
                 let report = dropped(&self.slot);
                 self.end.get_or_insert(report);
             }
+            Event::Terminated(report) => drop(self.end.get_or_insert(report)),
             Event::ClientDone => self.done = true,
             Event::ClientGone(report) => self.state = State::Ending(report),
             event => {
@@ -529,6 +532,17 @@ impl Sender {
     fn does_not_answer(&self, now: Instant) -> bool {
         let asked = self.asked_at;
         asked.is_some_and(|asked| now.saturating_duration_since(asked) >= ASK_AFTER)
+    }
+
+    /// When a write that began at `began` is given up, if it has not ended by then: as long
+    /// after the client was last heard, or took something, as one that does not answer is left.
+    pub fn gives_up_write_at(&self, began: Instant) -> Instant {
+        began.max(self.heard_at) + ASK_AFTER * 2
+    }
+
+    /// What becomes of a client that took nothing until then.
+    pub fn takes_nothing(&self) -> Event {
+        Event::ClientGone(Some(silent()))
     }
 
     /// Feedback of the client, and what of it counts.

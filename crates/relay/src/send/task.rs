@@ -18,7 +18,7 @@ use super::sender::{Action, Event, Onward, Sender};
 use crate::clock;
 use crate::group::{Group, Phase, Reading};
 use crate::log::{End, FileStorage, LogError, Read, Reader};
-use crate::session::{After, Client, Stream};
+use crate::session::{After, Client, Stream, Terminated};
 use crate::slots::{InUse, Slot};
 
 /// Frames that are handed out at once, in bytes.
@@ -40,6 +40,8 @@ pub struct Sending {
     pub from: Lsn,
     /// Turns true when the relay stops.
     pub stop: watch::Receiver<bool>,
+    /// Tells the session to end.
+    pub terminated: Terminated,
 }
 
 /// Where a slot goes on.
@@ -89,6 +91,7 @@ impl Stream for Sending {
             group: self.group,
             next: self.next,
             stop: self.stop,
+            terminated: self.terminated,
             source: None,
             frames: Frames::default(),
         };
@@ -111,6 +114,7 @@ struct Task {
     /// Turns true when the relay stops, or the slot is dropped.
     stop: watch::Receiver<bool>,
     ended: watch::Receiver<bool>,
+    terminated: Terminated,
     source: Option<Source>,
     /// What was read last.
     frames: Frames,
@@ -141,6 +145,9 @@ impl Task {
             let sender = &mut self.client.sender;
             if *self.stop.borrow() {
                 sender.handle(Event::Stop, now);
+            }
+            if let Some(report) = &*self.terminated.borrow() {
+                sender.handle(Event::Terminated(report.clone()), now);
             }
             if *self.ended.borrow() {
                 sender.handle(Event::Dropped, now);
@@ -237,8 +244,7 @@ impl Task {
     async fn write(&mut self) -> io::Result<Event> {
         let frames = std::mem::take(&mut self.frames);
         let work = write(&mut self.writer, &frames.pieces);
-        if let Some(written) = self.client.during(work, Sender::is_over).await? {
-            written?;
+        if self.client.while_writing(work).await?.is_some() {
             let slot = &self.client.slot;
             slot.count(frames.hit_bytes, frames.miss_bytes);
             slot.progress(frames.sent, frames.behind);
@@ -256,9 +262,7 @@ impl Task {
         .encode(&mut data);
         let message = Backend::CopyData(&data);
         let work = put(&mut self.writer, &message);
-        if let Some(written) = self.client.during(work, Sender::is_over).await? {
-            written?;
-        }
+        self.client.while_writing(work).await?;
         Ok(Event::Done)
     }
 
@@ -266,9 +270,7 @@ impl Task {
         let slot = &self.client.slot;
         info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes back to the primary");
         let work = put(&mut self.writer, &Backend::CopyDone);
-        if let Some(written) = self.client.during(work, Sender::is_over).await? {
-            written?;
-        }
+        self.client.while_writing(work).await?;
         Ok(Event::Done)
     }
 
@@ -281,12 +283,14 @@ impl Task {
             return Ok(Event::GroupFailed((**report).clone()));
         }
         let (stop, ended) = (&mut self.stop, &mut self.ended);
+        let terminated = &mut self.terminated;
         let work = async {
             tokio::select! {
                 _ = source.log.changed() => {}
                 _ = source.phase.changed() => {}
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
+                _ = terminated.changed() => {}
                 () = tokio::time::sleep(most) => {}
             }
         };
@@ -299,10 +303,12 @@ impl Task {
     /// Hears the client, whatever becomes of log and group.
     async fn hear(&mut self, time: Duration) -> io::Result<Event> {
         let (stop, ended) = (&mut self.stop, &mut self.ended);
+        let terminated = &mut self.terminated;
         let work = async {
             tokio::select! {
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
+                _ = terminated.changed() => {}
                 () = tokio::time::sleep(time) => {}
             }
         };
@@ -365,6 +371,30 @@ impl Heard {
                         Message::Event(event) => self.sender.handle(event, Instant::now()),
                     }
                 }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes while the client is heard. None: it was given up, as when the client neither
+    /// takes nor says anything.
+    async fn while_writing(
+        &mut self,
+        work: impl Future<Output = io::Result<()>>,
+    ) -> io::Result<Option<()>> {
+        let began = Instant::now();
+        tokio::pin!(work);
+        while !self.sender.is_over() {
+            let limit = self.sender.gives_up_write_at(began);
+            let step = tokio::time::timeout_at(limit.into(), &mut work);
+            match self.during(step, Sender::is_over).await? {
+                Some(Ok(written)) => return written.map(Some),
+                Some(Err(_)) if Instant::now() >= self.sender.gives_up_write_at(began) => {
+                    let event = self.sender.takes_nothing();
+                    self.sender.handle(event, Instant::now());
+                }
+                Some(Err(_)) => {}
+                None => return Ok(None),
             }
         }
         Ok(None)

@@ -145,7 +145,7 @@ impl Login {
                         return Outcome::Refused(Report::fatal("08P01", what));
                     }
                 },
-                () = stop.told() => return Outcome::Refused(stopping()),
+                () = stop.told() => return Outcome::Refused(stop.why()),
             }
         }
     }
@@ -273,14 +273,6 @@ pub(super) async fn turn_away(begun: Begun, report: Report) {
 fn nonsense(error: &dyn std::fmt::Display) -> Outcome {
     let what = format!("the primary does not make sense: {error}");
     Outcome::Refused(Report::fatal("08P01", what))
-}
-
-/// What clients are told when the relay stops.
-pub(super) fn stopping() -> Report {
-    Report::fatal(
-        "57P01",
-        "terminating connection because the relay is stopping",
-    )
 }
 
 /// Tells a client why its session ends.

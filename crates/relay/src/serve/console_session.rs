@@ -94,18 +94,30 @@ pub(super) async fn log_in(
 pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
     (commands, console): (&Arc<O>, &Arc<C>),
     admitted: Admitted,
-    mut stop: Stop,
+    stop: Stop,
 ) {
     let rights = Arc::new(admitted.rights);
-    let _open = Open::new(commands, admitted.facts);
-    let mut local = Local::new(admitted.client);
+    let open = Open::new(commands, admitted.facts);
+    let local = Local::new(admitted.client);
+    open.run(stop, async |_, stop| {
+        answer_all(console, &rights, local, stop).await
+    })
+    .await;
+}
+
+async fn answer_all<C: ConsoleService>(
+    console: &Arc<C>,
+    rights: &Arc<Rights>,
+    mut local: Local,
+    stop: &mut Stop,
+) {
     if local.reply(&answer(Vec::new())).await.is_err() {
         return;
     }
-    while let Some((next, text)) = local.query(&mut stop).await {
+    while let Some((next, text)) = local.query(stop).await {
         local = next;
         if local
-            .reply(&ask_console(console, &rights, text).await)
+            .reply(&ask_console(console, rights, text).await)
             .await
             .is_err()
         {

@@ -28,7 +28,7 @@ use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::authenticate::{Begun, authenticate, refuse, stopping};
+use super::authenticate::{Begun, authenticate, refuse};
 use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
 use super::places::Purpose;
@@ -37,7 +37,9 @@ use super::standing::{self, Learnt};
 use super::stop::Stop;
 use super::transport::{Transport, Writer, after, close_with, message};
 use super::upstream_leg::{Primary, connect};
-use crate::session::{After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream};
+use crate::session::{
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+};
 
 /// How long the primary may take to accept that a session leaves it.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
@@ -96,6 +98,7 @@ pub(super) struct Open<O: SlotCommands> {
     commands: Arc<O>,
     facts: Facts,
     known: Known,
+    terminated: Terminated,
 }
 
 /// What the primary has said about a session.
@@ -109,11 +112,23 @@ enum Known {
 
 impl<O: SlotCommands> Open<O> {
     pub fn new(commands: &Arc<O>, facts: Facts) -> Self {
-        commands.opened(&facts);
+        let terminated = commands.opened(&facts);
         Self {
             commands: Arc::clone(commands),
             facts,
             known: Known::Nothing,
+            terminated,
+        }
+    }
+
+    /// Runs the session until it ends, or is ended. `stop` is that of all sessions.
+    pub async fn run(mut self, stop: Stop, session: impl AsyncFnOnce(&mut Self, &mut Stop)) {
+        let id = self.facts.id;
+        let mut stop = stop.of_session(self.terminated.clone());
+        let overdue = stop.clone().overdue();
+        tokio::select! {
+            () = session(&mut self, &mut stop) => {}
+            () = overdue => tracing::info!(session = id, "closed its connections: it did not end when it was told to"),
         }
     }
 
@@ -195,19 +210,22 @@ pub(super) async fn serve<O: SlotCommands>(
     commands: &Arc<O>,
     begun: Begun,
     arrival: Arrival,
-    mut stop: Stop,
+    stop: Stop,
 ) {
     let logical = arrival.is_logical();
-    let mut open = Open::new(commands, arrival.facts(begun.pid, &begun.settings));
+    let open = Open::new(commands, arrival.facts(begun.pid, &begun.settings));
     drop((arrival, begun.settings));
     let mut passed = Passed {
         pump: Pump::new(logical),
         ends: begun.ends,
     };
     passed.pump.say(answer(Vec::new()));
-    if let Some((client, stream)) = passed.run(&mut open, &mut stop).await {
-        stream_on(&open, client, stream, &mut stop).await;
-    }
+    open.run(stop, async |open, stop| {
+        if let Some((client, stream)) = passed.run(open, stop).await {
+            stream_on(open, client, stream, stop).await;
+        }
+    })
+    .await;
 }
 
 /// How waiting for a decision ended.
@@ -246,7 +264,7 @@ impl Passed {
             let event = tokio::select! {
                 event = self.pump.next(&mut self.ends) => event,
                 () = stop.told() => {
-                    self.end(&message(stopping())).await;
+                    self.end(&message(stop.why())).await;
                     return None;
                 }
             };
@@ -264,7 +282,7 @@ impl Passed {
                         return None;
                     }
                     Decided::Stopped => {
-                        self.end(&message(stopping())).await;
+                        self.end(&message(stop.why())).await;
                         return None;
                     }
                 },
@@ -432,7 +450,7 @@ async fn alone<O: SlotCommands>(
             decision = open.decide(&command, &text) => decision,
             () = local.left() => return None,
             () = stop.told() => {
-                close_with(local.into_client(), &message(stopping())).await;
+                close_with(local.into_client(), &message(stop.why())).await;
                 return None;
             }
         };

@@ -15,6 +15,7 @@ use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
@@ -22,7 +23,9 @@ use super::pass::{self, Arrival};
 use super::standing;
 use super::stop::{self, Stopper};
 use super::transport::Transport;
-use crate::session::{After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream};
+use crate::session::{
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+};
 
 /// Bytes that a pipe holds.
 const PIPE: usize = 1024;
@@ -31,6 +34,8 @@ const PIPE: usize = 1024;
 #[derive(Default)]
 struct Scripted {
     seen: Mutex<Vec<String>>,
+    /// Ends the session.
+    terminate: watch::Sender<Option<Report>>,
     /// A decision that would never come was given up.
     given_up: Arc<AtomicBool>,
 }
@@ -86,8 +91,9 @@ impl SlotCommands for Scripted {
         }
     }
 
-    fn opened(&self, facts: &Facts) {
+    fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {}", facts.pid));
+        self.terminate.subscribe()
     }
 
     fn closed(&self, facts: &Facts) {

@@ -241,6 +241,27 @@ async fn queries_that_are_long_or_early_or_strange_pass() {
 }
 
 #[tokio::test]
+async fn a_session_is_ended_alone() {
+    let why = || Some(Report::fatal("57P01", "by an administrator"));
+    // Passed through: told in words.
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene.commands.terminate.send_replace(why());
+    scene.client_gets_error("FATAL", "57P01").await;
+    assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
+    assert_eq!(scene.ends().await.seen(), ["opened 7", "closed 7"]);
+    // One that does not end by itself, as if its client took nothing: after a while.
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene
+        .client_says(&query("DROP_REPLICATION_SLOT stream"))
+        .await;
+    scene.is_asked().await;
+    scene.client_gets(&back(Backend::CopyBothResponse)).await;
+    assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
+    scene.commands.terminate.send_replace(why());
+    scene.ends().await;
+}
+
+#[tokio::test]
 async fn an_answer_waits_for_the_end_of_the_primarys_message() {
     let mut scene = Scene::ready(LOGICAL).await;
     let notice = notice("look out");

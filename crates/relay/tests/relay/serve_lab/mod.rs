@@ -17,7 +17,7 @@ use lockstep_relay::serve::{
     Stopper, Terms, Tls, stop,
 };
 use lockstep_relay::session::{
-    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream,
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::command;
@@ -96,8 +96,9 @@ impl SlotCommands for Mock {
         }
     }
 
-    fn opened(&self, facts: &Facts) {
+    fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {} {}", facts.user, facts.database));
+        watch::channel(None).1
     }
 
     fn closed(&self, facts: &Facts) {
