@@ -216,11 +216,9 @@ fn publications(list: &str) -> Result<(&str, Vec<String>), Report> {
     }
 }
 
-/// A number as C reads it: spaces before it, a sign, and nothing at all for 0.
+/// A number as C reads it: spaces before it, a sign. Without digits it is none, as from 15.20
+/// on; 15.18 read nothing at all as 0.
 fn c_number(text: &str) -> Option<u64> {
-    if text.is_empty() {
-        return Some(0);
-    }
     let spaces = [' ', '\t', '\n', '\x0b', '\x0c', '\r'];
     let number = text.trim_start_matches(spaces);
     let (negative, digits) = match number.strip_prefix('-') {
@@ -402,7 +400,7 @@ mod tests {
         }
         for (version, sqlstate) in [
             ("0", "0A000"),
-            ("", "0A000"),
+            ("", "22023"),
             ("4", "0A000"),
             ("x", "22023"),
             ("1x", "22023"),

@@ -16,7 +16,6 @@ fn plugin_options(rng: &mut Rng) -> Vec<(String, Option<String>)> {
             "4",
             "5",
             "0",
-            "",
             " 1",
             "+2",
             "-1",
@@ -48,13 +47,18 @@ fn plugin_options(rng: &mut Rng) -> Vec<(String, Option<String>)> {
             "",
         ];
         let values = [
-            "true", "ON", "false", "off", "1", "0", "t", "", "parallel", "Parallel", "any", "NONE",
+            "", "true", "ON", "false", "off", "1", "0", "t", "parallel", "Parallel", "any", "NONE",
             " on",
         ];
         let name = pick(rng, &names);
+        // Minor releases differ on a version that is nothing at all.
+        let values = match name {
+            "proto_version" => &values[1..],
+            _ => &values[..],
+        };
         // Stock servers crash where these have no value.
         let value =
-            (name == "proto_version" || rng.u8(..6) > 0).then(|| pick(rng, &values).to_owned());
+            (name == "proto_version" || rng.u8(..6) > 0).then(|| pick(rng, values).to_owned());
         options.push((name.to_owned(), value));
     }
     rng.shuffle(&mut options);
