@@ -27,6 +27,9 @@ pub enum StreamOptions {
     Own(&'static str),
 }
 
+/// A space between names to newer servers, a part of a name to older ones.
+const VERTICAL_TAB: char = '\x0b';
+
 /// What decides how the primary reads options.
 #[derive(Debug, Clone, Copy)]
 pub struct Server<'a> {
@@ -95,12 +98,14 @@ pub fn parse(
     }))
 }
 
-/// Whether the primary takes the same names from the list. Outside of ASCII it converts them
+/// Whether the primary takes the same names from the list, which holds no vertical tab then.
+/// Outside of ASCII it converts them
 /// first, and folds and cuts them in its own encoding; not so names as subscribers write them,
 /// in quotes and not too long.
 fn are_read_alike(server: Server<'_>, list: &str, names: &[String]) -> bool {
     let untouched = || server.encoding == UTF8 || publication_names::write(names) == list;
-    list.is_ascii() || (server.client_encoding == UTF8 && untouched())
+    !list.contains(VERTICAL_TAB)
+        && (list.is_ascii() || (server.client_encoding == UTF8 && untouched()))
 }
 
 /// Sets what must not have been given before.
@@ -210,6 +215,10 @@ fn proto_version(value: Option<&str>) -> Result<u32, Report> {
 }
 
 fn publications(list: &str) -> Result<(&str, Vec<String>), Report> {
+    if list.contains(VERTICAL_TAB) {
+        // Not read here: see `are_read_alike`.
+        return Ok((list, vec![list.to_owned()]));
+    }
     match publication_names::parse(list) {
         Ok(names) => Ok((list, names)),
         Err(_) => Err(Report::error("42602", "invalid publication_names syntax")),

@@ -1,6 +1,6 @@
 //! Options of pgoutput, and lists of publications.
 
-use lockstep_relay::stream_options;
+use lockstep_relay::stream_options::{self, StreamOptions};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::publication_names;
 
@@ -122,6 +122,14 @@ pub fn options_are_read_alike(twins: &Twins, rng: &mut Rng) {
             }
         };
         let ours = stream_options::parse("postgres", server, &options);
+        // What is not read here the server decides.
+        let left_to_it = |(name, value): &(String, Option<String>)| {
+            name == "publication_names" && value.as_deref().is_some_and(|v| v.contains('\x0b'))
+        };
+        if options.iter().any(left_to_it) {
+            assert!(!matches!(ours, Ok(StreamOptions::Shared(_))), "{start}");
+            return;
+        }
         let ours = ours.map_or_else(|report| report.sqlstate, |_| String::new());
         assert_eq!(ours, theirs, "{start}");
     });
