@@ -137,6 +137,22 @@ ls_holds_fast_path_locks(void)
 }
 
 /*
+ * 18, commit 6d376c3b0d "Add GUC option to log lock acquisition failures":
+ * LockAcquireExtended() got one more argument. Takes a lock for the transaction
+ * if it is free; if not, or if there is no memory for it, LOCKACQUIRE_NOT_AVAIL.
+ */
+static inline LockAcquireResult
+ls_lock_if_free(const LOCKTAG *tag, LOCKMODE mode)
+{
+	LOCALLOCK  *locallock;
+#if PG_VERSION_NUM >= 180000
+	return LockAcquireExtended(tag, mode, false, true, false, &locallock, false);
+#else
+	return LockAcquireExtended(tag, mode, false, true, false, &locallock);
+#endif
+}
+
+/*
  * 17, commit bf279ddd1c "Introduce a new GUC 'standby_slot_names'" (renamed in
  * 17 to synchronized_standby_slots): the walsender of a failover slot waits
  * for standbys even where WAL is flushed already, so nothing may be held.
