@@ -7,6 +7,8 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "postmaster/bgworker.h"
+#include "postmaster/bgworker_internals.h"
 #include "replication/slot.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
@@ -165,6 +167,33 @@ ls_may_hold_commits(void)
 #else
 	return true;
 #endif
+}
+
+/*
+ * 18, commit "Make BackgroundWorkerList doubly-linked". Postmaster only: has it
+ * taken up the worker of this name? RegisterBackgroundWorker() does not say.
+ */
+static inline bool
+ls_worker_is_registered(const char *name)
+{
+#if PG_VERSION_NUM >= 180000
+	dlist_iter	at;
+
+	dlist_foreach(at, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *worker = dlist_container(RegisteredBgWorker, rw_lnode, at.cur);
+#else
+	slist_iter	at;
+
+	slist_foreach(at, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *worker = slist_container(RegisteredBgWorker, rw_lnode, at.cur);
+#endif
+
+		if (strcmp(worker->rw_worker.bgw_name, name) == 0)
+			return true;
+	}
+	return false;
 }
 
 #endif							/* LOCKSTEP_COMPAT_H */
