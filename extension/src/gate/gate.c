@@ -55,6 +55,7 @@
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "gate/held_locks.h"
+#include "gate/plan_again.h"
 #include "gate/plan_indexes.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
@@ -333,20 +334,50 @@ count_wait(int64 began)
 	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
 }
 
+/*
+ * Makes what has been replayed up to now count, a REVOKE for example: the executor
+ * checks privileges next, and it hears of changes only as it takes a lock, which
+ * this transaction has taken already. The query has no snapshot before and a
+ * fresh one afterwards.
+ */
 static void
-wait_for_place(QueryDesc *queryDesc)
+catch_up(QueryDesc *queryDesc)
+{
+	AcceptInvalidationMessages();
+	if (ls_must_plan_again())
+		ls_plan_again(queryDesc);
+	take_fresh_snapshot(queryDesc);
+}
+
+/* False: the query must not wait. Otherwise it has no snapshot any more. */
+static bool
+prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
+{
+	if (!ls_can_plan_again(queryDesc))
+		return false;
+	if (!ls_lock_plan_indexes(queryDesc->plannedstmt))
+	{
+		ls_plan_is_stale();
+		return false;
+	}
+	*has_shared_locks = ls_holds_shared_locks();
+	return !(*has_shared_locks && ls_others_wait_for_us()) &&
+		let_go_of_snapshot(queryDesc);
+}
+
+static void
+line_up_and_wait(QueryDesc *queryDesc)
 {
 	LsSession  *s = ls_my_session;
 	int64		began;
-	bool		has_shared_locks;
-	bool		may_wait = ls_lock_plan_indexes(queryDesc->plannedstmt);
+	bool		has_shared_locks = false;
 	volatile bool granted = false;
 
-	has_shared_locks = ls_holds_shared_locks();
-	if (!may_wait || (has_shared_locks && ls_others_wait_for_us()) ||
-		!let_go_of_snapshot(queryDesc))
+	if (!prepare_to_wait(queryDesc, &has_shared_locks))
 	{
 		go_in_unasked(queryDesc);
+		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
+			catch_up(queryDesc);
 		return;
 	}
 
@@ -371,14 +402,22 @@ wait_for_place(QueryDesc *queryDesc)
 		hold_place(queryDesc);
 	else
 		go_in_unasked(queryDesc);
+	catch_up(queryDesc);
+}
 
-	/*
-	 * What replay has changed meanwhile counts, a REVOKE for example: the
-	 * executor checks privileges next, and it hears of changes only as it
-	 * takes a lock, which this transaction has taken already.
-	 */
-	AcceptInvalidationMessages();
-	take_fresh_snapshot(queryDesc);
+static void
+wait_for_place(QueryDesc *queryDesc)
+{
+	ls_watch_plan(queryDesc->plannedstmt);
+	PG_TRY();
+	{
+		line_up_and_wait(queryDesc);
+	}
+	PG_FINALLY();
+	{
+		ls_stop_watching_plan();
+	}
+	PG_END_TRY();
 }
 
 /* ---- log mode ---- */

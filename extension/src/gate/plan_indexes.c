@@ -6,9 +6,9 @@
  * the tables and no index; the executor locks each index when it opens it. If
  * replay drops one of them in between, as REINDEX CONCURRENTLY on the primary
  * lets it, the query fails: could not open relation with OID. Without the gate
- * those are microseconds, with it they are as long as the wait. No plan can be
- * made any more where the session waits. So it takes the executor's locks
- * before it waits, to the end of its transaction, as the executor does.
+ * those are microseconds, with it they are as long as the wait. So the session
+ * takes the executor's locks before it waits, to the end of its transaction, as
+ * the executor does.
  *
  * A plan made in the same transaction has them already.
  *
@@ -20,7 +20,7 @@
  * Rules:
  * - It never waits for a lock, and never fails for want of memory for one. If a
  *   lock cannot be had, or the index is gone already, the session does not wait
- *   but executes at once, and what then happens is what happens without the gate.
+ *   but executes at once, with a new plan (plan_again.c).
  * - Replay that comes to want one of the locks waits for a session at the gate;
  *   the controller lets that session go on, as it does for locks on tables.
  *

@@ -109,6 +109,53 @@ for my $plan (@plans)
 	$app->close;
 }
 
+# An index that nobody keeps up to date any more: rows that came since are not in
+# it. The primary waits for lockers of the table between the steps of the drop.
+my $dying = 'SELECT count(*) FROM dying WHERE i =';
+my %way = (
+	'a prepared statement'                 => sub { $_[0]->send_prepared('q', 7) },
+	'a statement without a name'           => sub { $_[0]->send_unnamed("$dying \$1", 7) },
+	'a simple query'                       => sub { $_[0]->send("$dying 7") },
+	'the second of two queries in a string' => sub { $_[0]->send("RESET work_mem; $dying 7;") });
+for my $way (sort keys %way)
+{
+	$on_primary->value($_) for 'DROP TABLE IF EXISTS dying', 'CREATE TABLE dying (i int)', 'CREATE INDEX dying_i ON dying (i)';
+	catch_up($on_primary, $admin);
+	my $app = app();
+	$app->value("PREPARE q AS $dying \$1");
+	my $send = sub { $way{$way}->($app) };
+	$send->();
+	succeeds($app->result, [ [0] ], "$way is executed once");
+	my $holder = occupy();
+	$send->();
+	waits_at_gate($admin, $app, 'it waits');
+
+	my @locker = map { LockstepSession->new($primary) } 1 .. 2;
+	my $dropper = LockstepSession->new($primary);
+	$locker[0]->value($_) for 'BEGIN', 'LOCK TABLE dying IN ACCESS SHARE MODE';
+	$dropper->send('DROP INDEX CONCURRENTLY dying_i');
+	wait_until($on_primary, q{SELECT NOT indisvalid FROM pg_index WHERE indexrelid = 'dying_i'::regclass}, 'its index is no longer valid');
+	$locker[1]->value($_) for 'BEGIN', 'LOCK TABLE dying IN ACCESS SHARE MODE';
+	$locker[0]->value('COMMIT');
+	wait_until($on_primary, q{SELECT NOT indislive FROM pg_index WHERE indexrelid = 'dying_i'::regclass}, 'nor kept up to date');
+	$on_primary->value('INSERT INTO dying VALUES (7)');
+	catch_up($on_primary, $admin);
+	release($holder);
+	succeeds($app->result, [ [1] ], 'the query finds what is not in the index');
+	$locker[1]->value('COMMIT');
+	$dropper->result;
+	$app->close;
+}
+
+# What the text means may depend on an earlier statement of its string. A query
+# that could not be planned again from its text does not wait.
+{
+	my $app = app();
+	my $holder = occupy();
+	is($app->value(q{SET standard_conforming_strings = off; SELECT count(*) || '\\\\' FROM one}), '5\\\\', 'such a query passes');
+	release($holder);
+}
+
 # ---- Privileges ----
 
 my $app = LockstepSession->new($standby, user => 'stranger');
