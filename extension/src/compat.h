@@ -13,6 +13,8 @@
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
@@ -166,6 +168,22 @@ ls_may_hold_commits(void)
 	return MyReplicationSlot == NULL || !MyReplicationSlot->data.failover;
 #else
 	return true;
+#endif
+}
+
+/*
+ * 17, commit 024c521117 "Replace BackendIds with 0-based ProcNumbers": the index in
+ * ProcGlobal->allProcs of the process that has a virtual transaction, -1 if none.
+ */
+static inline int
+ls_procno_of(VirtualTransactionId vxid)
+{
+#if PG_VERSION_NUM >= 170000
+	return (int) vxid.procNumber;
+#else
+	PGPROC	   *proc = BackendIdGetProc(vxid.backendId);
+
+	return proc == NULL ? -1 : proc->pgprocno;
 #endif
 }
 

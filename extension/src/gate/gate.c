@@ -30,8 +30,8 @@
  *
  * A waiting query has no snapshot, so it holds back neither replay nor, with
  * hot_standby_feedback, the primary's vacuum. It keeps AccessShare locks on
- * its relations and their indexes (plan_indexes.c); the controller opens the
- * gate while replay waits for a lock.
+ * its relations and their indexes (plan_indexes.c); when replay waits for one of
+ * them the controller lets it go on.
  *
  * Crash: shared memory is made anew. Promotion: the controller opens the gate.
  * No controller: no query waits.
@@ -272,6 +272,7 @@ withdraw(LsSession *s)
 static bool
 line_up(LsSession *s)
 {
+	pg_atomic_write_u32(&s->in_the_way, 0);
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
 	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
 	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
@@ -311,6 +312,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!ls_controller_alive() || !RecoveryInProgress() ||
+			pg_atomic_read_u32(&s->in_the_way) != 0 ||
 			(has_shared_locks && ls_others_wait_for_us()))
 			return withdraw(s);
 		if (ls_read_throttle_timeout > 0)
@@ -577,6 +579,29 @@ ls_gate_enter(QueryDesc *queryDesc)
 	else
 		wait_for_place(queryDesc);
 	return true;
+}
+
+/*
+ * Controller, while replay waits for a lock: those who hold it and wait in the
+ * queue go on without a place. Who comes later finds out by itself.
+ */
+void
+ls_gate_clear_way(const LOCKTAG *tag)
+{
+	int			count;
+	VirtualTransactionId *holders = GetLockConflicts(tag, AccessExclusiveLock, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		int			procno = ls_procno_of(holders[i]);
+
+		if (procno < 0 || procno >= ls_nsessions ||
+			pg_atomic_read_u32(&ls_sessions[procno].gate) != LS_GATE_QUEUED)
+			continue;
+		pg_atomic_exchange_u32(&ls_sessions[procno].in_the_way, 1);
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	}
+	pfree(holders);
 }
 
 /* Controller, each round: ends turns of clients that did not come back. */

@@ -172,7 +172,7 @@ ls_gate_open(void)
 void
 ls_gate_step(int64 now)
 {
-	uint32		startup_waits_for = ls_startup_wait_event() & 0xFF000000U;
+	LOCKTAG		wanted;
 	bool		lagging = false;
 
 	ls_gate_end_turns(now);
@@ -184,17 +184,16 @@ ls_gate_step(int64 now)
 		return;
 	}
 
-	/*
-	 * Replay waits for a lock that a query, perhaps one in the queue, holds;
-	 * or the mode has left "on", and sessions that wait have not read that.
-	 */
-	if (startup_waits_for == PG_WAIT_LOCK ||
-		(ls_read_throttle != LS_THROTTLE_ON &&
-		 pg_atomic_read_u32(&ls_gate->waiting) > 0))
+	/* the mode has left "on", and sessions that wait have not read that */
+	if (ls_read_throttle != LS_THROTTLE_ON &&
+		pg_atomic_read_u32(&ls_gate->waiting) > 0)
 	{
 		ls_gate_open();
 		return;
 	}
+	if ((ls_startup_wait_event() & 0xFF000000U) == PG_WAIT_LOCK &&
+		ls_startup_waits_for_lock(&wanted))
+		ls_gate_clear_way(&wanted);
 	if (ls_read_throttle_lag > 0 && !replay_is_held_on_purpose() &&
 		!ls_replay_in_conflict())
 		lagging = pg_atomic_read_u64(&ls_lag->lag_us) >
