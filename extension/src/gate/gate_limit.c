@@ -19,6 +19,8 @@
  * for each core are inside. While replay lags, neither waiting for I/O nor a
  * long query is an exception.
  *
+ * Replay that waits for a lock lets those go on who hold it and wait in the queue.
+ *
  * Lag that fewer reads cannot cure does not lower the limit: replay that waits
  * for a query to end, is held back on purpose, or is busy on a core of its own
  * without a break.

@@ -21,8 +21,8 @@
  * - It never waits for a lock, and never fails for want of memory for one. If a
  *   lock cannot be had, or the index is gone already, the session does not wait
  *   but executes at once, with a new plan (plan_again.c).
- * - Replay that comes to want one of the locks waits for a session at the gate;
- *   the controller lets that session go on, as it does for locks on tables.
+ * - Replay that comes to want one of the locks finds it held by a session at the
+ *   gate; the controller lets that session go on, as it does for locks on tables.
  *
  * Runs in backends; no shared state.
  */
