@@ -29,6 +29,8 @@ lockstep.wal_segments_ahead = 1
 wal_retrieve_retry_interval = 1h
 });
 	my $admin = LockstepSession->new($standby);
+	# so that it has received a part of a segment, and the next is free
+	$on_primary->value('INSERT INTO t VALUES (0)');
 	catch_up($on_primary, $admin);
 	return ($standby, $admin);
 }
@@ -56,11 +58,15 @@ sub stop_while_filling
 	my $path      = path_of($standby, 1, $next);
 	wait_until(undef,
 		sub {
-			wait_for_file($path);
+			return 0 unless -e $path;
 			unlink $path;
-			usleep(200) until -e $temporary || -e $path;
+			for (1 .. 100_000)
+			{
+				last if -e $temporary || -e $path;
+				usleep(100);
+			}
 			kill 'STOP', $worker;
-			usleep(1000) until stat_field($worker, 3) eq 'T';
+			usleep(1000) until stat_field($worker, 3) =~ /^[TZu]/;
 			return 1 if -e $temporary && !-e $path;
 			kill 'CONT', $worker;
 			return 0;
@@ -69,19 +75,12 @@ sub stop_while_filling
 	return $next;
 }
 
-sub wait_for_file
-{
-	my ($path) = @_;
-	usleep(1000) until -e $path;
-	return;
-}
-
 sub go_on
 {
 	my ($standby) = @_;
 	kill 'CONT', $worker;
-	my @temporary = ($standby->data_dir . "/pg_wal/xlogtemp.$worker");
-	wait_until(undef, sub { !-e $temporary[0] }, 'it goes on');
+	my $temporary = $standby->data_dir . "/pg_wal/xlogtemp.$worker";
+	wait_until(undef, sub { !-e $temporary }, 'it goes on');
 	return;
 }
 
@@ -119,11 +118,10 @@ wait_until($admin, q{SELECT wait_event = 'RecoveryRetrieveRetryInterval' FROM pg
 	'the primary stops meanwhile');
 go_on($standby);
 ok(!-e path_of($standby, 1, $made), 'the server did not install the segment');
-# a whole round more
 set_and_reload($standby, 'wal_retrieve_retry_interval' => '100ms');
 $primary->start;
-wait_for_file(path_of($standby, 1, $made));
-is(worker_pid($standby, 'lockstep WAL segments'), $worker, 'the same worker does it when WAL streams again');
+wait_until(undef, sub { -e path_of($standby, 1, $made) }, 'the segment is made once WAL streams again');
+is(worker_pid($standby, 'lockstep WAL segments'), $worker, 'by the same worker');
 unlike(slurp_file($standby->logfile), qr/"lockstep WAL segments".* exited|could not open file/, 'it did not fail');
 
 done_testing();
