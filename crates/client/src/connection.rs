@@ -111,6 +111,12 @@ impl Connection {
         Ok(upstream)
     }
 
+    /// Whether a server answers at a conninfo, be it with a refusal: too many connections, a
+    /// wrong password, a server that starts or stops. Blocks as [`Connection::connect`] does.
+    pub fn answers(conninfo: &Conninfo) -> bool {
+        Handle::answers(&conninfo.parameters(Purpose::Sql, ""))
+    }
+
     pub(crate) fn from_link(link: Link, purpose: Purpose) -> Self {
         Self {
             link,

@@ -3,7 +3,7 @@
 use std::ffi::CString;
 use std::fmt;
 
-use crate::connection::Purpose;
+use crate::connection::{Purpose, Server};
 use crate::libpq::{self, Setting};
 use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
 
@@ -89,6 +89,13 @@ impl Conninfo {
     /// The same conninfo with another database.
     pub fn with_database(self, database: &str) -> Result<Self> {
         self.with("dbname", database)
+    }
+
+    /// The same conninfo with one server in place of all that it names.
+    pub fn at(self, server: &Server) -> Result<Self> {
+        self.with("host", &server.host)?
+            .with("hostaddr", server.hostaddr.as_deref().unwrap_or_default())?
+            .with("port", &server.port.to_string())
     }
 
     fn explicit(&self) -> Vec<(CString, CString)> {

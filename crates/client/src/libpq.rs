@@ -174,6 +174,15 @@ impl Handle {
         }
     }
 
+    /// Whether a server answers, be it with a refusal. Blocks as [`Handle::connect`] does.
+    pub fn answers(parameters: &[(CString, CString)]) -> bool {
+        let parameters = Parameters::new(parameters);
+        // SAFETY: two arrays of strings that end with null, which libpq only reads.
+        let found =
+            unsafe { pq::PQpingParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0) };
+        matches!(found, pq::PGPing::PQPING_OK | pq::PGPing::PQPING_REJECT)
+    }
+
     /// The last error, in one line.
     pub fn message(&self) -> String {
         // SAFETY: a live connection; the string is copied before the next call.

@@ -118,6 +118,17 @@ impl Connection {
         parsed("position", field(rows, 0))
     }
 
+    /// Moves a logical slot that is not in use forward: what commits before `to` is not streamed
+    /// any more.
+    pub fn advance_slot(&mut self, name: &str, to: Lsn) -> Result<()> {
+        let sql = format!(
+            "SELECT pg_catalog.pg_replication_slot_advance({}, '{to}')",
+            sql_literal("slot", name)?
+        );
+        let what = format!("advance slot \"{name}\" to {to}");
+        self.command(Step::Query, &what, &sql).map(drop)
+    }
+
     /// The state of a slot; None if no slot has that name.
     pub fn slot(&mut self, name: &str) -> Result<Option<SlotState>> {
         let name = sql_literal("slot", name)?;

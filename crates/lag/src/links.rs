@@ -375,9 +375,14 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
             LinkKind::Physical => slot.restart_lsn,
         }
     };
+    // What a relay reports as applied is its subscribers': its own part ends on its disk.
+    let applied = sender.map(|sender| match link.is_to_relay() {
+        true => (sender.flush_lsn, sender.flush_lag_ms),
+        false => (sender.replay_lsn, sender.replay_lag_ms),
+    });
     let own_replay = own.and_then(|own| own.wal.replay);
     let replay = own_replay
-        .or_else(|| sender.and_then(|sender| sender.replay_lsn))
+        .or_else(|| applied.and_then(|(position, _)| position))
         .or_else(confirmed)?;
     let own_flush = own
         .and_then(|own| own.wal.receive)
@@ -416,8 +421,8 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         Some(_) => EVERY.as_secs_f64() * 1000.0,
         None => f64::MAX,
     };
-    let told = sender
-        .and_then(|sender| sender.replay_lag_ms)
+    let told = applied
+        .and_then(|(_, lag_ms)| lag_ms)
         .filter(|_| end > replay)
         .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_told)));
     Some(Point {

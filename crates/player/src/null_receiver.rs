@@ -109,13 +109,7 @@ impl Receiver {
             ("replication", "true"),
             ("application_name", &wanted.name),
         ];
-        Startup::Session(Session {
-            minor: 0,
-            parameters: parameters
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
-        })
-        .encode(&mut bytes);
+        Startup::Session(Session::new(0, &parameters)).encode(&mut bytes);
         self.say(&bytes)?;
         while !matches!(self.hear()?, Said::Ready) {}
         let command = Command::StartReplication {

@@ -10,7 +10,7 @@ use lockstep_wire::backend::{Backend, Column, INT4, INT8, Report, TEXT};
 use lockstep_wire::command::Command;
 use lockstep_wire::frame::FRONTEND_LIMIT;
 use lockstep_wire::frontend::Frontend;
-use lockstep_wire::startup::{self, Startup};
+use lockstep_wire::startup::{self, Replication, Startup};
 use lockstep_wire::stream::Status;
 use lockstep_wire::{Lsn, Timeline, WireError};
 
@@ -265,7 +265,8 @@ impl<'a> Talk<'a> {
 
     /// Accepts or refuses the session; false if it is refused.
     fn greet(&mut self, start: &startup::Session, full: bool) -> io::Result<bool> {
-        let name = start.get("application_name").unwrap_or_default();
+        let given = |name: &str| start.text(name).unwrap_or_default();
+        let name = &*given("application_name");
         name.clone_into(&mut locked(&self.session.about).application_name);
         if let Some(refusal) = refusal(start, full) {
             self.outgoing.send(&Backend::ErrorResponse(refusal))?;
@@ -281,12 +282,13 @@ impl<'a> Talk<'a> {
         }
         let facts = &self.shared.recording.facts;
         let recorded = |name: &str| facts.settings.get(name).map_or("", String::as_str);
-        let user = start.get("user").unwrap_or_default();
+        let user = &*given("user");
+        let encoding = start.text("client_encoding");
         for (name, value) in [
             ("application_name", name),
             (
                 "client_encoding",
-                start.get("client_encoding").unwrap_or("SQL_ASCII"),
+                encoding.as_deref().unwrap_or("SQL_ASCII"),
             ),
             ("DateStyle", "ISO, MDY"),
             ("default_transaction_read_only", "off"),
@@ -602,11 +604,10 @@ impl<'a> Talk<'a> {
 
 /// Why a session is refused; None if it is accepted.
 fn refusal(start: &startup::Session, full: bool) -> Option<Report> {
-    let replication = match start.get("replication").map(str::to_ascii_lowercase) {
-        Some(value) => matches!(value.as_str(), "true" | "on" | "yes" | "1" | "database"),
-        None => false,
-    };
-    if !replication {
+    if !matches!(
+        start.replication(),
+        Replication::Physical | Replication::Logical
+    ) {
         return Some(
             Report::fatal(
                 "0A000",

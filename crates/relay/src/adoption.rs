@@ -28,6 +28,9 @@ use crate::slots::{Active, NotAdded, Route};
 /// Why a slot is not adopted whose group begins later.
 pub const BEHIND: &str = "the slot is behind the beginning of its group";
 
+/// Why a slot is not adopted that decodes transactions when they are prepared.
+pub const TWO_PHASE: &str = "two-phase commit is not shared";
+
 /// What may become of a slot of the primary.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Verdict {
@@ -50,6 +53,9 @@ pub fn verdict(found: Option<&SlotState>, database: &str, failover: bool) -> Ver
     }
     if found.temporary || found.invalidation.is_some() {
         return Verdict::Pass("a slot that is temporary or was invalidated");
+    }
+    if found.two_phase {
+        return Verdict::Pass(TWO_PHASE);
     }
     if let Some(pid) = found.active_pid {
         // As a server: a subscription that has moved here comes again, and may find that
@@ -254,6 +260,7 @@ mod tests {
             after(|slot| slot.temporary = true),
             after(|slot| slot.invalidation = Some("wal_removed".to_owned())),
             after(|slot| slot.failover = true),
+            after(|slot| slot.two_phase = true),
             verdict(None, "app", false),
         ] {
             assert!(matches!(passed, Verdict::Pass(_)), "{passed:?}");

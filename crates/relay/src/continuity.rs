@@ -4,11 +4,21 @@
 //! |---|---|
 //! | another system identifier | refused: another cluster |
 //! | a timeline before the log's | refused: an old primary that was left behind |
-//! | a newer timeline that began before the log's end | refused: the log has transactions that this primary never had |
+//! | the log's timeline, and less WAL than the log has | refused: the primary was set back |
+//! | WAL that parts from the log's before the log's end, by the histories of both timelines | refused: the log has transactions that this primary never had |
 //! | no slot | refused: what was committed since is not kept for the relay |
 //! | a slot of another plugin or database, or one that was invalidated | refused |
 //! | a slot that has confirmed more than the log has | refused: the difference is lost |
-//! | otherwise | goes on at the log's end |
+//! | otherwise | goes on, from where the slot stands |
+//!
+//! A timeline's number alone says little: two standbys of the same primary can both be promoted
+//! to timeline 2. What tells them apart is where each timeline in the history ended.
+//!
+//! Two servers may also have the same history and differ nevertheless: one that was restored
+//! from an older copy of its files has written other WAL since, and two standbys may be promoted
+//! at the same position. So the stream is asked for from where the slot stands, and
+//! what is sent again is held against the log (`crate::overlap`). After a crash of the primary
+//! its slot often stands a little back, and what it sends again is what the log has.
 
 use lockstep_client::{Identity, SlotState, Switch};
 use lockstep_wire::{Lsn, SystemId, Timeline};
@@ -23,6 +33,8 @@ pub struct Known {
     pub system: SystemId,
     /// The timeline that the end of the log was received on.
     pub timeline: Timeline,
+    /// Timelines that this one came from, and where each ended; None if it was not noted.
+    pub history: Option<Vec<Switch>>,
     /// End of the log.
     pub received: Lsn,
 }
@@ -56,8 +68,14 @@ pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
             now.timeline, known.timeline
         ));
     }
-    if now.timeline > known.timeline {
-        forked_after(known, found)?;
+    shares_wal(known, found)?;
+    if now.timeline == known.timeline && now.end < received {
+        return Err(format!(
+            "the primary's WAL ends at {}, but the relay has its transactions up to {received}: \
+             the primary was set back, as by a restored backup; subscribers may have what it \
+             does not, so synchronise subscriptions anew",
+            now.end
+        ));
     }
     let Some(slot) = &found.slot else {
         return Err(format!(
@@ -95,25 +113,52 @@ pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
     Ok(())
 }
 
-fn forked_after(known: &Known, found: &Found) -> Result<(), String> {
+/// Whether the log's end is in the WAL that both timelines have.
+fn shares_wal(known: &Known, found: &Found) -> Result<(), String> {
     let (old, new) = (known.timeline, found.identity.timeline);
-    let left = found.history.iter().find(|switch| switch.timeline == old);
-    let Some(Switch { at: fork, .. }) = left else {
+    // What came before its own timeline was not always noted; it is then taken for the same.
+    let before = |switch: &&Switch| switch.timeline < old;
+    let assumed = || found.history.iter().filter(before).copied().collect();
+    let history: Vec<Switch> = known.history.clone().unwrap_or_else(assumed);
+    if new > old && !found.history.iter().any(|switch| switch.timeline == old) {
         return Err(format!(
             "the primary's timeline {new} does not come from timeline {old}, which the relay \
              followed: it is not this primary's successor"
         ));
-    };
-    match known.received <= *fork {
-        true => Ok(()),
-        false => Err(format!(
-            "the primary's timeline {new} left timeline {old} at {fork}, but the relay has \
-             transactions of timeline {old} up to {}: the new primary never had them, and \
-             subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and later \
-             synchronized_standby_slots prevents this)",
+    }
+    match parts_at((&history, old), (&found.history, new)) {
+        Some(fork) if known.received > fork => Err(format!(
+            "the primary's timeline {new} left what the relay followed, timeline {old}, at \
+             {fork}, but the relay has transactions up to {}: the new primary never had \
+             them, and subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and \
+             later synchronized_standby_slots prevents this)",
             known.received
         )),
+        _ => Ok(()),
     }
+}
+
+/// Up to where two timelines, each with its history, have the same WAL; None if they are one.
+fn parts_at(one: (&[Switch], Timeline), other: (&[Switch], Timeline)) -> Option<Lsn> {
+    fn parts<'a>(
+        (history, last): (&'a [Switch], Timeline),
+    ) -> impl Iterator<Item = (Timeline, Option<Lsn>)> + 'a {
+        let ended = history
+            .iter()
+            .map(|switch| (switch.timeline, Some(switch.at)));
+        ended.chain([(last, None)])
+    }
+    let mut same = Lsn::INVALID;
+    for ((one, one_end), (other, other_end)) in parts(one).zip(parts(other)) {
+        match (one_end, other_end) {
+            _ if one != other => return Some(same),
+            (Some(a), Some(b)) if a == b => same = a,
+            (Some(a), Some(b)) => return Some(a.min(b)),
+            (Some(end), None) | (None, Some(end)) => return Some(end),
+            (None, None) => return None,
+        }
+    }
+    Some(same)
 }
 
 #[cfg(test)]
@@ -133,8 +178,18 @@ mod tests {
             database: "app".to_owned(),
             system: SystemId::from(1),
             timeline: timeline(2),
+            history: Some(history(&[(1, 40)])),
             received: 100.into(),
         }
+    }
+
+    /// Timelines, and where each ended.
+    fn history(ends: &[(u32, u64)]) -> Vec<Switch> {
+        let switch = |&(number, at): &(u32, u64)| Switch {
+            timeline: timeline(number),
+            at: at.into(),
+        };
+        ends.iter().map(switch).collect()
     }
 
     fn found() -> Found {
@@ -145,7 +200,7 @@ mod tests {
                 end: 500.into(),
                 database: Some("app".to_owned()),
             },
-            history: Vec::new(),
+            history: history(&[(1, 40)]),
             slot: Some(SlotState {
                 plugin: Some("lockstep".to_owned()),
                 database: Some("app".to_owned()),
@@ -167,16 +222,7 @@ mod tests {
         assert_eq!(continues(&known(), &found()), Ok(()));
         let mut promoted = found();
         promoted.identity.timeline = timeline(3);
-        promoted.history = vec![
-            Switch {
-                timeline: timeline(1),
-                at: 40.into(),
-            },
-            Switch {
-                timeline: timeline(2),
-                at: 100.into(),
-            },
-        ];
+        promoted.history = history(&[(1, 40), (2, 100)]);
         promoted.slot.as_mut().unwrap().confirmed = 90.into();
         assert_eq!(continues(&known(), &promoted), Ok(()));
     }
@@ -209,13 +255,11 @@ mod tests {
             (
                 changed(|f| {
                     f.identity.timeline = timeline(3);
-                    f.history = vec![Switch {
-                        timeline: timeline(2),
-                        at: 99.into(),
-                    }];
+                    f.history = history(&[(1, 40), (2, 99)]);
                 }),
                 "never had them",
             ),
+            (changed(|f| f.identity.end = 99.into()), "was set back"),
             (changed(|f| f.slot = None), "does not exist"),
             (
                 slot(|s| s.plugin = Some("pgoutput".to_owned())),
@@ -233,5 +277,57 @@ mod tests {
         ] {
             assert!(said.contains(word), "{said}");
         }
+    }
+
+    /// The log's timeline with its history, the primary's with its, and where they part.
+    #[test]
+    fn two_promotions_are_told_apart_by_where_they_forked() {
+        type Side<'a> = (&'a [(u32, u64)], u32);
+        let table: &[(Side<'_>, Side<'_>, Option<u64>)] = &[
+            ((&[], 1), (&[], 1), None),
+            ((&[], 1), (&[(1, 70)], 2), Some(70)),
+            ((&[(1, 40)], 2), (&[(1, 40)], 2), None),
+            // Both were promoted from timeline 1, at different positions.
+            ((&[(1, 40)], 2), (&[(1, 60)], 2), Some(40)),
+            ((&[(1, 60)], 2), (&[(1, 40)], 2), Some(40)),
+            ((&[(1, 60)], 2), (&[(1, 40), (2, 90)], 3), Some(40)),
+            ((&[(1, 40)], 2), (&[(1, 40), (2, 90)], 3), Some(90)),
+            // Not by way of the log's timeline.
+            ((&[(1, 40)], 2), (&[(1, 60)], 3), Some(40)),
+            ((&[(1, 40), (2, 50)], 4), (&[(1, 40), (3, 60)], 4), Some(40)),
+        ];
+        for &((one, last_of_one), (other, last_of_other), expected) in table {
+            let (one, other) = (history(one), history(other));
+            let one = (one.as_slice(), timeline(last_of_one));
+            let other = (other.as_slice(), timeline(last_of_other));
+            let expected = expected.map(Lsn::from);
+            assert_eq!(parts_at(one, other), expected, "{one:?} {other:?}");
+            assert_eq!(parts_at(other, one), expected, "{other:?} {one:?}");
+        }
+    }
+
+    #[test]
+    fn a_fork_matters_only_if_the_log_goes_beyond_it() {
+        let after = |received: u64, noted: bool, ends: &[(u32, u64)], now: u32| {
+            let mut known = known();
+            known.received = received.into();
+            if !noted {
+                known.history = None;
+            }
+            let mut found = found();
+            found.identity.timeline = timeline(now);
+            found.history = history(ends);
+            found.slot.as_mut().unwrap().confirmed = 30.into();
+            continues(&known, &found)
+        };
+        // Another timeline 2.
+        assert!(after(100, true, &[(1, 60)], 2).is_err());
+        assert!(after(41, true, &[(1, 60)], 2).is_err());
+        assert_eq!(after(40, true, &[(1, 60)], 2), Ok(()));
+        // A log of an earlier version does not know where its timeline began.
+        assert_eq!(after(100, false, &[(1, 60)], 2), Ok(()));
+        assert_eq!(after(100, false, &[(1, 60), (2, 100)], 3), Ok(()));
+        assert!(after(101, false, &[(1, 60), (2, 100)], 3).is_err());
+        assert!(after(100, true, &[(1, 60), (2, 100)], 3).is_err());
     }
 }

@@ -13,8 +13,8 @@ use crate::error::{RelayError, Result};
 use crate::metrics;
 use crate::relay::Relay;
 use crate::serve::{
-    ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service, TlsToPrimary,
-    Verify, stop,
+    ConsoleService, Finding, Limits, Listen, Listener, Primary, PrimaryAddress, Rights, Service,
+    TlsToPrimary, Verify, stop,
 };
 use crate::slot_commands::Sessions;
 use crate::stats::Source;
@@ -89,21 +89,49 @@ async fn serve_metrics(listener: tokio::net::TcpListener, relay: Arc<Relay>, mut
 }
 
 fn service(relay: &Arc<Relay>, config: &Config) -> Service<Sessions, Console> {
-    let primary = relay.clone();
     Service {
         commands: Arc::new(Sessions(relay.clone())),
         console: Arc::new(Console::new(relay.clone())),
         terms: relay.terms(),
-        primary: Box::new(move || {
-            let server = primary.primary().known();
-            server
-                .map(|server| address(&server))
-                .ok_or_else(|| "the relay has not found the primary yet".to_owned())
+        primary: Box::new(ToPrimary {
+            relay: relay.clone(),
+            looking: tokio::sync::Mutex::default(),
         }),
         limits: Limits {
             sessions: config.max_connections as usize,
             ..Limits::default()
         },
+    }
+}
+
+/// Where sessions find the primary.
+struct ToPrimary {
+    relay: Arc<Relay>,
+    /// Held while a session's look is under way, which blocks a thread: others wait for its end
+    /// without one.
+    looking: tokio::sync::Mutex<()>,
+}
+
+impl Primary for ToPrimary {
+    fn primary(&self) -> std::result::Result<PrimaryAddress, String> {
+        let known = self.relay.primary().known();
+        known
+            .map(|server| address(&server))
+            .ok_or_else(|| "the relay has not found the primary yet".to_owned())
+    }
+
+    fn find<'a>(&'a self, gone: Option<&'a PrimaryAddress>) -> Finding<'a> {
+        Box::pin(async move {
+            let known = self.relay.primary().known();
+            if let Some(known) = known.filter(|known| Some(&address(known)) == gone) {
+                self.relay.primary().forget(&known);
+            }
+            let _one = self.looking.lock().await;
+            let relay = self.relay.clone();
+            let found = tokio::task::spawn_blocking(move || relay.primary().find()).await;
+            let found = found.map_err(|failed| failed.to_string())?;
+            found.map(|server| address(&server))
+        })
     }
 }
 

@@ -3,7 +3,11 @@
 //! Its folder in the spool, `groups/NAME`, has `group.json` (checksum line, then JSON, as
 //! the slots have it) and the log's segments in `log`. The folder is complete before the group is
 //! used: a crash while it is made leaves a folder without `group.json`, which is removed
-//! at the next start, and at most a slot on the primary, which the next try uses.
+//! at the next start, and at most a slot on the primary with the spool's identity in its name,
+//! which the next try or the next start drops. A folder that cannot be opened is a
+//! [`Damaged`] group: the others go on.
+
+mod file;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
@@ -11,32 +15,36 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
-use lockstep_client::{ClientError, Connection, SlotState};
+use lockstep_client::{ClientError, Connection, SlotState, Switch};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{OnSpoolLimit, Plugin, SLOT_PREFIX};
+use crate::config::{OnSpoolLimit, Plugin};
 use crate::continuity::Known;
 use crate::error::{RelayError, Result};
+use crate::identity::{Identity, sha256};
 use crate::lock::lock;
-use crate::log::{FileStorage, Folder, Limits, Log, LogError};
+use crate::log::{FileStorage, Folder, Limits, Log, LogError, Storage};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::{self, SlotBook};
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;
-
-/// What a group's file is called.
-const FILE: &str = "group.json";
+pub use crate::upstream_slot::Origin;
+use crate::upstream_slot::{self, FAILOVER_SLOTS, LOCKSTEP, Wanted};
+use file::{FILE, Kept};
 
 /// Folder of a group's log.
 const LOG: &str = "log";
 
 /// `client_encoding` of subscribers where nothing else is said.
 const DEFAULT_ENCODING: &str = "UTF8";
+
+/// Digits of the hash in an automatic group's name: nobody finds two keys with the same ones.
+const AUTOMATIC_DIGITS: usize = 32;
 
 /// Folder of all groups in a spool.
 const FOLDER: &str = "groups";
@@ -72,23 +80,20 @@ impl GroupKey {
         }
     }
 
-    /// A name for a group that was not given one: the same for the same key.
+    /// A name for a group that was not given one: the same for the same key. Groups that exist
+    /// are found by their keys, never by this name, which earlier versions made otherwise.
     pub fn automatic_name(&self) -> String {
-        let text = format!("{self:?}");
-        format!("auto_{:08x}", crc32c::crc32c(text.as_bytes()))
+        let hash = sha256(&format!("{self:?}"));
+        format!("auto_{}", hash.get(..AUTOMATIC_DIGITS).unwrap_or_default())
     }
 }
 
-/// What the file keeps.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-struct Kept {
-    name: String,
-    key: GroupKey,
-    upstream_slot: String,
-    plugin: String,
-    system: u64,
-    timeline: u32,
-    start: String,
+/// A group of the spool that cannot be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Damaged {
+    pub name: String,
+    /// Why, and what to do.
+    pub reason: String,
 }
 
 /// What a group does.
@@ -97,7 +102,8 @@ pub enum Phase {
     /// The receiver looks for the primary; entered at the start and when a connection is
     /// lost, left for `Streaming` or `Failed`.
     Connecting,
-    /// Entered once the primary streams.
+    /// Entered once the primary streams; after a failure once it has streamed something, or for
+    /// some seconds.
     Streaming,
     /// The spool is full, and why; left when there is room.
     Waiting(String),
@@ -158,6 +164,8 @@ pub struct Group {
     broken: Broken,
     phase: watch::Sender<Phase>,
     reason: Mutex<String>,
+    /// What was logged last of why it cannot go on, and where the log ended then.
+    said: Mutex<Option<(String, Lsn)>>,
     sent: AtomicU64,
     committed: AtomicU64,
     units: AtomicU64,
@@ -177,13 +185,12 @@ impl Drop for Reading {
 /// The first log that cannot be written any more: its group, and why. None while all can.
 pub type Broken = watch::Sender<Option<(String, String)>>;
 
-/// Servers from this version on have failover slots.
-const FAILOVER_SLOTS: u32 = 170_000;
-
 /// What a group needs of the relay.
 #[derive(Debug, Clone)]
 pub struct Surroundings {
     pub spool: PathBuf,
+    /// The spool's.
+    pub identity: Identity,
     pub primary: Arc<Primary>,
     pub slots: Arc<SlotBook>,
     pub policy: InForce,
@@ -193,42 +200,31 @@ pub struct Surroundings {
     pub broken: Broken,
 }
 
-/// From where a new group begins.
-#[derive(Debug, Clone, Copy)]
-pub enum Origin<'a> {
-    /// From now on.
-    Now,
-    /// Where this slot on the primary has confirmed.
-    Slot(&'a str),
-}
-
 impl Group {
-    /// Opens all groups of a spool.
-    pub fn open_all(around: &Surroundings) -> Result<Vec<Self>> {
+    /// Opens all groups of a spool, and says which cannot be opened.
+    pub fn open_all(around: &Surroundings) -> Result<(Vec<Self>, Vec<Damaged>)> {
         let folder = around.spool.join(FOLDER);
         make_folder(&folder)?;
         let failed = |source| slots::file("cannot list", folder.clone(), source);
-        let mut groups = Vec::new();
+        let (mut groups, mut damaged) = (Vec::new(), Vec::new());
         for entry in fs::read_dir(&folder).map_err(failed)? {
             let path = entry.map_err(failed)?.path();
             if path.join(FILE).exists() {
-                groups.push(Self::open(path, around)?);
+                match Self::open(path.clone(), around) {
+                    Ok(group) => groups.push(group),
+                    Err(why) => damaged.push(Damaged::new(&path, &why)),
+                }
             } else {
                 warn!(folder = %path.display(), "removing what is left of a group that was never complete");
                 fs::remove_dir_all(&path)
                     .map_err(|source| slots::file("cannot remove", path, source))?;
             }
         }
-        Ok(groups)
+        Ok((groups, damaged))
     }
 
     fn open(folder: PathBuf, around: &Surroundings) -> Result<Self> {
-        let path = folder.join(FILE);
-        let text = fs::read_to_string(&path)
-            .map_err(|source| slots::file("cannot read", path.clone(), source))?;
-        let kept: Kept = slots::unchecked(&text)
-            .and_then(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
-            .map_err(|why| RelayError::Damaged { path, why })?;
+        let kept = file::read(&folder)?;
         let storage = storage(&folder)?;
         let (log, recovered) =
             Log::open(storage, around.policy.get().limits).map_err(|source| RelayError::Log {
@@ -263,35 +259,63 @@ impl Group {
         origin: Origin<'_>,
         around: &Surroundings,
     ) -> Result<Self> {
-        let folder = around.spool.join(FOLDER).join(name);
+        let groups = around.spool.join(FOLDER);
+        let folder = groups.join(name);
+        if folder.join(FILE).exists() {
+            return Err(RelayError::Gap(format!(
+                "the spool has another group in {}: if it is damaged, mend it, or stop the relay \
+                 and remove the folder",
+                folder.display()
+            )));
+        }
         let mut upstream = around.primary.connect(&key.database)?;
         let identity = upstream.identify()?;
-        let upstream_slot = format!("{SLOT_PREFIX}{name}");
-        let (plugin, start) = make_slot(
-            &mut upstream,
-            &upstream_slot,
-            key,
+        let history = upstream.timeline_history(identity.timeline)?;
+        let wanted = Wanted {
+            group: name,
+            database: &key.database,
             plugin,
             origin,
-            around.failover,
-        )?;
-        make_folder(&folder)?;
-        let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
-            |source| RelayError::Log {
-                group: name.to_owned(),
-                source,
-            },
-        )?;
+            failover: around.failover,
+        };
+        let slot = upstream_slot::make(&mut upstream, &around.identity, wanted)?;
         let kept = Kept {
             name: name.to_owned(),
             key: key.clone(),
-            upstream_slot,
-            plugin,
+            upstream_slot: slot.name.clone(),
+            plugin: slot.plugin,
             system: identity.system.into(),
             timeline: identity.timeline.get(),
-            start: start.to_string(),
+            history: Some(file::written(&history)),
+            start: slot.start.to_string(),
         };
-        write(&folder, &kept)?;
+        Self::in_folder(&groups, folder.clone(), kept, slot.start, around).inspect_err(|_| {
+            let _ = fs::remove_dir_all(&folder);
+            // Nobody would confirm anything to it. If this fails the next try drops it.
+            if let Err(failed) = upstream.drop_slot(&slot.name) {
+                warn!(slot = slot.name, error = %failed, "cannot drop the slot of a group that could not be made");
+            }
+        })
+    }
+
+    /// Makes a new group's folder, all of it durable.
+    fn in_folder(
+        groups: &Path,
+        folder: PathBuf,
+        kept: Kept,
+        start: Lsn,
+        around: &Surroundings,
+    ) -> Result<Self> {
+        make_folder(&folder)?;
+        let failed = |source| slots::file("cannot make durable", groups.to_owned(), source);
+        Folder::new(groups).sync().map_err(failed)?;
+        let log = Log::create(storage(&folder)?, around.policy.get().limits, start).map_err(
+            |source| RelayError::Log {
+                group: kept.name.clone(),
+                source,
+            },
+        )?;
+        file::write(&folder, &kept)?;
         Self::with(folder, kept, log, around)
     }
 
@@ -322,6 +346,7 @@ impl Group {
             broken: around.broken.clone(),
             phase: watch::Sender::new(Phase::Connecting),
             reason: Mutex::new(String::new()),
+            said: Mutex::new(None),
             sent: AtomicU64::new(0),
             // Of a log from before a restart this is not known; not earlier than that.
             committed: AtomicU64::new(log.received().into()),
@@ -339,7 +364,13 @@ impl Group {
         if upstream.slot(&self.upstream_slot)?.is_some() {
             upstream.drop_slot(&self.upstream_slot)?;
         }
-        fs::remove_dir_all(&self.folder)
+        // First its file: what a crash leaves is then removed at the next start.
+        let there = |removed: std::io::Result<()>| match removed {
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
+            removed => removed,
+        };
+        there(fs::remove_file(self.folder.join(FILE)))
+            .and_then(|()| there(fs::remove_dir_all(&self.folder)))
             .map_err(|source| slots::file("cannot remove", self.folder.clone(), source))
     }
 
@@ -416,21 +447,24 @@ impl Group {
             database: kept.key.database.clone(),
             system: SystemId::from(kept.system),
             timeline: Timeline::new(kept.timeline).unwrap_or(Timeline::FIRST),
+            history: kept.history.as_deref().and_then(file::history),
             received: self.log.received(),
         }
     }
 
-    /// The primary is on this timeline from now on.
-    pub fn follow(&self, timeline: Timeline) -> Result<()> {
+    /// The primary is on this timeline, which has this history, from now on.
+    pub fn follow(&self, timeline: Timeline, history: &[Switch]) -> Result<()> {
         let mut kept = lock(&self.kept);
-        if kept.timeline == timeline.get() {
+        let history = Some(file::written(history));
+        if kept.timeline == timeline.get() && kept.history == history {
             return Ok(());
         }
         let next = Kept {
             timeline: timeline.get(),
+            history,
             ..kept.clone()
         };
-        write(&self.folder, &next)?;
+        file::write(&self.folder, &next)?;
         *kept = next;
         Ok(())
     }
@@ -504,16 +538,35 @@ impl Group {
             _ => Phase::Connecting,
         };
         let text = why.to_string();
-        let new = *lock(&self.reason) != text;
-        if new {
+        if self.is_news(&text) {
             match phase {
                 Phase::Failed(_) => error!(group = self.name, reason = text, "cannot go on"),
                 _ => warn!(group = self.name, reason = text, "trying again"),
             }
-            *lock(&self.reason) = text;
         }
+        *lock(&self.reason) = text;
         // While it is tried again subscribers must keep seeing why.
         self.enter(phase);
+    }
+
+    /// Whether this was not said last, or something was received since. A stream may begin
+    /// and fail with the same error each time, for example without its publication.
+    fn is_news(&self, why: &str) -> bool {
+        let now = (why.to_owned(), self.log.received());
+        let last = lock(&self.said).replace(now.clone());
+        last != Some(now)
+    }
+
+    /// Whether it cannot go on, as far as is known.
+    pub fn has_failed(&self) -> bool {
+        matches!(*self.phase.borrow(), Phase::Failed(_))
+    }
+
+    /// Whether it receives for the first time, or has received something since it failed.
+    pub fn goes_on(&self) -> bool {
+        let received = self.log.received();
+        let said = lock(&self.said);
+        said.as_ref().is_none_or(|(_, at)| *at < received)
     }
 
     /// What it does, and what it does next.
@@ -591,6 +644,8 @@ impl Group {
                 Phase::Waiting(_) => GroupState::Waiting,
                 Phase::Failed(_) => GroupState::Failed,
             },
+            // The relay knows which groups are configured.
+            watched: false,
             reason: lock(&self.reason).clone(),
             primary: match phase {
                 Phase::Streaming | Phase::Waiting(_) => self.primary.name(),
@@ -626,63 +681,34 @@ fn report(sqlstate: &str, group: &str, why: &RelayError) -> Report {
     report.detail(why.to_string())
 }
 
-/// Plugins by name.
-const LOCKSTEP: &str = "lockstep";
-const PGOUTPUT: &str = "pgoutput";
-
-/// Makes the group's slot, or uses the one that an unfinished try left; its plugin and
-/// where it begins.
-fn make_slot(
-    upstream: &mut Connection,
-    name: &str,
-    key: &GroupKey,
-    plugin: Plugin,
-    origin: Origin<'_>,
-    failover: bool,
-) -> Result<(String, Lsn)> {
-    if let Some(left) = upstream.slot(name)? {
-        if left.database.as_ref() != Some(&key.database) || left.active_pid.is_some() {
-            return Err(RelayError::Gap(format!(
-                "replication slot \"{name}\" is there already, in use or of database {}: \
-                 another relay's? give this group another name, or drop the slot",
-                left.database.unwrap_or_default()
-            )));
+impl Damaged {
+    fn new(folder: &Path, why: &RelayError) -> Self {
+        let name = folder.file_name().unwrap_or_default().to_string_lossy();
+        let reason = format!(
+            "the group cannot be opened: {why}; the others go on. Mend it and start the relay \
+             again, or stop the relay, remove {} and synchronise the group's subscriptions anew",
+            folder.display()
+        );
+        Self {
+            name: name.into_owned(),
+            reason,
         }
-        // It may stand anywhere: a new one begins where it should.
-        upstream.drop_slot(name)?;
     }
-    let failover = failover && upstream.server_version() >= FAILOVER_SLOTS;
-    let mut make = |plugin: &str| match origin {
-        Origin::Now => upstream.create_slot(name, plugin, false, failover),
-        // A copy becomes one before it is first used.
-        Origin::Slot(from) => upstream.copy_slot(from, name, plugin),
-    };
-    match plugin {
-        Plugin::Pgoutput => Ok((PGOUTPUT.to_owned(), make(PGOUTPUT)?)),
-        Plugin::Lockstep => Ok((LOCKSTEP.to_owned(), make(LOCKSTEP)?)),
-        Plugin::Auto => match make(LOCKSTEP) {
-            Ok(start) => Ok((LOCKSTEP.to_owned(), start)),
-            Err(error) if error.is_missing_library() || error.is_library_not_allowed() => {
-                warn!(%error, "using pgoutput: decoding costs the primary about twice as much without output plugin lockstep");
-                Ok((PGOUTPUT.to_owned(), make(PGOUTPUT)?))
-            }
-            Err(error) => Err(error.into()),
-        },
+
+    pub fn stat(&self) -> GroupStat {
+        GroupStat {
+            name: self.name.clone(),
+            state: GroupState::Failed,
+            reason: self.reason.clone(),
+            watched: true,
+            ..GroupStat::default()
+        }
     }
 }
 
 fn storage(folder: &Path) -> Result<FileStorage> {
     let folder = folder.join(LOG);
     FileStorage::new(&folder).map_err(|source| slots::file("cannot open", folder, source))
-}
-
-fn write(folder: &Path, kept: &Kept) -> Result<()> {
-    let json = serde_json::to_string_pretty(kept).map_err(|error| RelayError::Damaged {
-        path: folder.join(FILE),
-        why: error.to_string(),
-    })?;
-    slots::replace(&Folder::new(folder), FILE, &slots::checked(&json))
-        .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
 }
 
 /// A folder that only we can enter.

@@ -14,12 +14,14 @@
 //! |---|---|
 //! | `lock` | locks that outlive a panic |
 //! | `clock` | the wall clock, for what is sent and shown |
+//! | `said` | what was said last, so that the log has it once |
 //! | [`stats`] | what the relay counts |
 //! | [`fault`] | what only tests make: faults to be found |
 //! | [`config`] | the configuration file and what it may say |
 //! | [`log`] | the stream: cache in memory, spool on disk, readers |
 //! | [`error`] | what can go wrong in a relay as a whole |
 //! | [`slots`] | who reads, and how far each has confirmed |
+//! | [`identity`] | which spool a slot on the primary belongs to |
 //! | [`retention`] | what of a log may be removed, and how room is made |
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
 //! | [`routes`] | which groups a slot reads, and when it goes back to the primary; no I/O |
@@ -27,13 +29,17 @@
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | whether a primary's slot continues what the log has |
+//! | [`overlap`] | what the primary sends again, held against the log |
+//! | [`upstream_slot`] | a group's slot on the primary: how it is made, and whose the slots there are |
 //! | [`group`] | one upstream slot and the log it fills |
 //! | [`receive`] | from the primary's messages to wire-ready frames in the log |
 //! | [`session`] | what a session and the relay ask of each other |
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
 //! | [`terms`] | what the configuration asks of sessions |
+//! | [`clients`] | the sessions that are there, and how one is ended |
 //! | [`look`] | what the relay asks the primary once a minute |
+//! | [`unguarded`] | rules of the primary that let the relay's clients in without a password |
 //! | [`relay`] | all groups, slots and sessions, and what is done every second |
 //! | [`stream_options`] | what a subscriber asks for in `START_REPLICATION` |
 //! | [`slot_commands`] | what becomes of replication commands |
@@ -52,6 +58,7 @@
 )]
 
 pub mod adoption;
+pub mod clients;
 mod clock;
 pub mod config;
 pub mod console;
@@ -60,18 +67,21 @@ pub mod endpoints;
 pub mod error;
 pub mod fault;
 pub mod group;
+pub mod identity;
 #[cfg(test)]
 mod layers;
 mod lock;
 pub mod log;
 pub mod look;
 pub mod metrics;
+pub mod overlap;
 pub mod primary;
 pub mod receive;
 pub mod relay;
 pub mod retention;
 pub mod routes;
 pub mod run;
+mod said;
 pub mod send;
 pub mod serve;
 pub mod session;
@@ -81,4 +91,6 @@ pub mod stats;
 pub mod stream_options;
 pub mod synchronous;
 pub mod terms;
+pub mod unguarded;
+pub mod upstream_slot;
 mod waker;

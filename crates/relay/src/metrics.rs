@@ -1,7 +1,8 @@
 //! Metrics for Prometheus and a health check, over HTTP.
 //!
 //! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while
-//! every group streams, else with 503 and the reasons. Nothing is changed here, and no rows
+//! every configured group streams, none is damaged and every slot can go on, else with 503 and
+//! the reasons. Nothing is changed here, and no rows
 //! of tables are shown; there is no login, so it listens on the loopback unless told
 //! otherwise.
 
@@ -147,12 +148,18 @@ fn slots(text: &mut Exposition, slots: &[SlotStat]) {
         &'static str,
         fn(&SlotStat) -> String,
     );
-    let families: [Family; 7] = [
+    let families: [Family; 8] = [
         (
             "slot_active",
             "gauge",
             "1 while a subscriber uses the slot.",
             |slot| flag(slot.active_pid.is_some()).to_owned(),
+        ),
+        (
+            "slot_failed",
+            "gauge",
+            "1 while the spool does not have what the slot needs next.",
+            |slot| flag(!slot.reason.is_empty()).to_owned(),
         ),
         (
             "slot_sent_position_bytes",
@@ -225,20 +232,25 @@ fn flag(is: bool) -> &'static str {
     }
 }
 
-/// What `/healthz` says: true if every group streams, and JSON for people who ask why not.
+/// What `/healthz` says: true if every group that is configured streams, none is damaged and
+/// every slot can go on, and JSON for people who ask why not. Anybody who may log in can ask for
+/// a group that cannot stream, so the others only show in the metrics.
 pub fn health(snapshot: &Snapshot) -> (bool, String) {
-    let reasons: Vec<_> = snapshot
-        .groups
-        .iter()
-        .filter(|group| group.state != GroupState::Streaming)
+    let groups = snapshot.groups.iter();
+    let groups = groups
+        .filter(|group| group.watched && group.state != GroupState::Streaming)
         .map(|group| {
             serde_json::json!({
                 "group": group.name,
                 "state": group.state.name(),
                 "reason": group.reason,
             })
-        })
-        .collect();
+        });
+    let slots = snapshot.slots.iter();
+    let slots = slots
+        .filter(|slot| !slot.reason.is_empty())
+        .map(|slot| serde_json::json!({ "slot": slot.name, "reason": slot.reason }));
+    let reasons: Vec<_> = groups.chain(slots).collect();
     let healthy = reasons.is_empty();
     let status = match healthy {
         true => "ok",

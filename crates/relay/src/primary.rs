@@ -1,11 +1,24 @@
 //! Where the primary is: found through libpq, which knows the conninfo's several hosts,
 //! and remembered for sessions that are passed through.
+//!
+//! A server that refuses a connection (too many of them, a role that may not, a start that is
+//! under way) is still there: its address is kept, and sessions that are passed through get
+//! its own error. It is forgotten once no server answers there, or it says that it is a
+//! standby where the conninfo asks for a primary.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, Server};
 
+use crate::lock::lock;
 use crate::synchronous::APPLICATION_NAME;
+
+/// Between the end of a look that did not find the primary and the next look, at least.
+const LOOK_PACE: Duration = Duration::from_millis(200);
+
+/// What libpq says of a server that is no primary although the conninfo asks for one.
+const NO_PRIMARY: [&str; 2] = ["session is read-only", "server is in hot standby mode"];
 
 /// What subscribers set, so that values do not depend on the server's settings. A stream is
 /// shared only with sessions whose reported settings are the same.
@@ -19,6 +32,8 @@ pub struct Primary {
     /// `logical_decoding_work_mem` of streams, at least; kB, 0 for the server's own.
     work_mem_kb: u64,
     server: Mutex<Option<Server>>,
+    /// Held while it is looked for: when the last look that failed has ended.
+    looking: Mutex<Option<Instant>>,
 }
 
 impl Primary {
@@ -30,6 +45,7 @@ impl Primary {
             database,
             work_mem_kb: work_mem / 1024,
             server: Mutex::new(None),
+            looking: Mutex::new(None),
         }
     }
 
@@ -68,32 +84,152 @@ impl Primary {
 
     fn open(&self, conninfo: Conninfo, application_name: &str) -> Result<Connection, ClientError> {
         let upstream = Connection::connect(&conninfo, Purpose::Replication, application_name)
-            .inspect_err(|_| self.forget())?;
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = Some(upstream.server()?);
+            .inspect_err(|error| self.forget_if_gone(error))?;
+        *lock(&self.server) = Some(upstream.server()?);
         Ok(upstream)
     }
 
-    /// A new connection where no database matters. It finds out where the primary is.
-    pub fn connect_anywhere(&self) -> Result<Connection, ClientError> {
-        self.connect(&self.database)
+    /// Finds out where the primary is, whether that is known or not; a connection to it for
+    /// SQL. Without a walsender, which others may need. Blocks as connecting does; there is one
+    /// look at a time.
+    pub fn look(&self) -> Result<Connection, ClientError> {
+        self.look_now(&mut lock(&self.looking))
+    }
+
+    /// Where the primary is; looks for it if that is not known. Those who ask while somebody
+    /// looks get what that one finds. The error is for users.
+    pub fn find(&self) -> Result<Server, String> {
+        let mut failed = lock(&self.looking);
+        if let Some(known) = self.known() {
+            return Ok(known);
+        }
+        if let Some(at) = *failed {
+            std::thread::sleep(LOOK_PACE.saturating_sub(at.elapsed()));
+        }
+        self.look_now(&mut failed)
+            .map_err(|error| error.to_string())?;
+        self.known()
+            .ok_or_else(|| "it was found, and lost again".to_owned())
+    }
+
+    fn look_now(&self, failed: &mut Option<Instant>) -> Result<Connection, ClientError> {
+        let looked = self
+            .conninfo
+            .clone()
+            .with_database(&self.database)
+            .and_then(|conninfo| Connection::connect(&conninfo, Purpose::Sql, APPLICATION_NAME));
+        let found = looked.and_then(|upstream| Ok((upstream.server()?, upstream)));
+        *failed = found.is_err().then(Instant::now);
+        let (server, upstream) = found.inspect_err(|error| self.forget_if_gone(error))?;
+        *lock(&self.server) = Some(server);
+        Ok(upstream)
     }
 
     /// Where the primary is, as last connected to; None while that is not known.
     pub fn known(&self) -> Option<Server> {
-        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        known.clone()
+        lock(&self.server).clone()
     }
 
     /// Its host and port, as last connected to.
     pub fn name(&self) -> String {
-        let known = self.server.lock().unwrap_or_else(PoisonError::into_inner);
-        known.as_ref().map_or_else(String::new, |server| {
-            format!("{}:{}", server.host, server.port)
-        })
+        lock(&self.server)
+            .as_ref()
+            .map_or_else(String::new, |server| {
+                format!("{}:{}", server.host, server.port)
+            })
     }
 
-    /// It was not found where it was: look again next time.
-    pub fn forget(&self) {
-        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    /// Nobody answers at this address: look for the primary before it is used again.
+    pub fn forget(&self, gone: &Server) {
+        lock(&self.server).take_if(|known| known == gone);
+    }
+
+    /// Forgets where the primary is if this error of a connection means that it is not there.
+    fn forget_if_gone(&self, error: &ClientError) {
+        let (ClientError::Connect(words), Some(known)) = (error, self.known()) else {
+            return;
+        };
+        let answers = || {
+            let there = self.conninfo.clone().at(&known);
+            there.is_ok_and(|there| Connection::answers(&there))
+        };
+        if says_no_primary(words, &known) || !answers() {
+            self.forget(&known);
+        }
+    }
+}
+
+/// Whether libpq's words about all servers that it tried say of this one that it is no primary.
+fn says_no_primary(words: &str, server: &Server) -> bool {
+    let place = match server.host.starts_with('/') {
+        true => format!("on socket \"{}/.s.PGSQL.{}\"", server.host, server.port),
+        false => format!("at \"{}\"", server.host),
+    };
+    let port = format!("port {} failed", server.port);
+    words.split("connection to server ").any(|said| {
+        said.starts_with(&place)
+            && (server.host.starts_with('/') || said.contains(&port))
+            && NO_PRIMARY.iter().any(|no| said.contains(no))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn server(host: &str, port: u16) -> Server {
+        Server {
+            host: host.to_owned(),
+            hostaddr: None,
+            port,
+            database: "postgres".to_owned(),
+            user: "relay".to_owned(),
+            tls: false,
+            sslmode: "prefer".to_owned(),
+            sslrootcert: None,
+            sslcrl: None,
+            sslcert: None,
+            sslkey: None,
+            sslsni: true,
+            ssl_min_protocol_version: None,
+        }
+    }
+
+    #[test]
+    fn what_libpq_says_of_another_server_counts_for_that_one() {
+        let words = "connection to server at \"a\" (10.0.0.1), port 5432 failed: FATAL: sorry, too \
+             many clients already connection to server at \"b\" (10.0.0.2), port 5432 failed: \
+             session is read-only connection to server on socket \"/s/.s.PGSQL.5433\" failed: \
+             server is in hot standby mode";
+        for (host, port, expected) in [
+            ("a", 5432, false),
+            ("b", 5432, true),
+            ("b", 5433, false),
+            ("/s", 5433, true),
+            ("/s", 5432, false),
+        ] {
+            let said = says_no_primary(words, &server(host, port));
+            assert_eq!(said, expected, "{host} {port}");
+        }
+    }
+
+    #[test]
+    fn an_address_is_forgotten_only_where_nobody_answers() {
+        // A port that was free a moment ago: nobody listens there.
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        drop(listener);
+        let conninfo = Conninfo::parse(&format!("host=127.0.0.1 port={port}")).unwrap();
+        let primary = Primary::new(conninfo, "postgres".to_owned(), 0);
+        let there = server("127.0.0.1", port);
+        *lock(&primary.server) = Some(there.clone());
+        let refused = ClientError::Lost("the server ended the session".to_owned());
+        primary.forget_if_gone(&refused);
+        assert_eq!(primary.known(), Some(there.clone()));
+        primary.forget(&server("elsewhere", port));
+        assert_eq!(primary.known(), Some(there));
+        assert!(primary.look().is_err());
+        assert_eq!(primary.known(), None);
+        assert!(primary.find().unwrap_err().contains("refused"));
     }
 }

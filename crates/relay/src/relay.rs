@@ -1,32 +1,41 @@
 //! All of it together: what a relay keeps while it runs, and what it does every second.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection};
+use lockstep_wire::backend::Report;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::adoption::{self, Action, Adoption, Drop, Event};
+use crate::adoption::{self, Drop, Event};
+use crate::clients::Clients;
 use crate::clock;
 use crate::config::{Config, GroupConfig, Origin as Origins, Plugin};
 use crate::error::{RelayError, Result};
-use crate::group::{self, Broken, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings};
-use crate::lock::lock;
+use crate::group::{
+    self, Broken, Damaged, Group, GroupKey, InForce, Origin, Phase, Policy, Surroundings,
+};
+use crate::identity::Identity;
+use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
-use crate::look::look;
+use crate::look::{Seen, look};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
+use crate::said::Said;
 use crate::serve::Terms;
-use crate::session::Facts;
 use crate::slots::{self, Slot, SlotBook};
-use crate::stats::{ClientStat, ClientState, Reset, Snapshot, Source};
+use crate::stats::{ClientState, GroupStat, GroupState, Reset, SlotStat, Snapshot, Source};
 use crate::synchronous::Synchronous;
 use crate::terms;
+use crate::unguarded;
+
+mod own_slots;
 
 /// How often slots are saved, and segments removed that no slot needs.
 const ROUND: Duration = Duration::from_secs(1);
@@ -46,6 +55,9 @@ const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
+
+/// What the search for the primary is called in [`Said`]: no group has such a name.
+const LOOKING: &str = "the primary";
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -81,8 +93,21 @@ pub struct Relay {
     /// Held while the configuration is read again.
     reloading: Mutex<()>,
     groups: Mutex<BTreeMap<String, Running>>,
-    making: tokio::sync::Mutex<()>,
-    clients: Mutex<BTreeMap<u64, ClientStat>>,
+    /// Groups of the spool that could not be opened.
+    damaged: Vec<Damaged>,
+    /// The spool was empty when the relay started.
+    new_spool: bool,
+    /// Slots on the primary were held against the spool's groups since the start.
+    swept: AtomicBool,
+    /// Groups that are being made: their slots are not to be swept away.
+    begun: Mutex<BTreeSet<String>>,
+    /// Why what is tried again fails: the look for the primary, groups that cannot be made.
+    said: Said,
+    /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
+    making_slots: Keyed<String>,
+    /// Held while a group is made, handed out or removed. After that of a slot, never before.
+    making_groups: Keyed<GroupKey>,
+    clients: Clients,
     stop: watch::Receiver<bool>,
     /// When the primary was last looked for.
     looked: Mutex<Option<Instant>>,
@@ -99,8 +124,10 @@ impl Relay {
         group::make_folder(&config.spool)?;
         let spool_lock = lock_spool(&config.spool)?;
         let primary = config.primary.clone();
+        let (identity, new_spool) = Identity::of(&config.spool)?;
         let around = Surroundings {
             spool: config.spool.clone(),
+            identity,
             primary: Arc::new(Primary::new(
                 primary,
                 config.console_database.clone(),
@@ -111,10 +138,20 @@ impl Relay {
             failover: config.failover,
             broken: Broken::default(),
         };
+        let (groups, damaged) = Group::open_all(&around)?;
+        for group in &damaged {
+            error!(group = group.name, reason = group.reason, "cannot go on");
+        }
         let relay = Self {
             groups: Mutex::new(BTreeMap::new()),
-            making: tokio::sync::Mutex::new(()),
-            clients: Mutex::new(BTreeMap::new()),
+            new_spool: new_spool && groups.is_empty() && damaged.is_empty(),
+            damaged,
+            swept: AtomicBool::new(false),
+            begun: Mutex::default(),
+            said: Said::default(),
+            making_slots: Keyed::default(),
+            making_groups: Keyed::default(),
+            clients: Clients::default(),
             stop,
             looked: Mutex::new(None),
             asked: Mutex::new(None),
@@ -125,7 +162,7 @@ impl Relay {
             reloading: Mutex::new(()),
             around,
         };
-        for group in Group::open_all(&relay.around)? {
+        for group in groups {
             relay.feed(group)?;
         }
         relay.find_primary();
@@ -168,9 +205,15 @@ impl Relay {
         self.stop.clone()
     }
 
-    /// Held while a group or a slot is made.
-    pub async fn making(&self) -> tokio::sync::MutexGuard<'_, ()> {
-        self.making.lock().await
+    /// Held while the slot of this name is taken over or sent elsewhere.
+    pub(crate) async fn making_slot(&self, name: &str) -> Held {
+        self.making_slots.hold(&name.to_owned()).await
+    }
+
+    /// Held while a group with this key is made, or handed out to a slot that does not use it
+    /// yet. To be taken after [`Relay::making_slot`].
+    pub(crate) async fn making_group(&self, key: &GroupKey) -> Held {
+        self.making_groups.hold(key).await
     }
 
     /// Whether groups are made for subscribers that no group serves.
@@ -194,7 +237,7 @@ impl Relay {
     }
 
     /// The groups for what a subscriber asks for. A group is not handed out any more once
-    /// it is about to be removed: both happen under [`Relay::making`].
+    /// it is about to be removed: both happen under [`Relay::making_group`].
     pub fn groups_for(&self, key: &GroupKey) -> Vec<Arc<Group>> {
         let mut groups = self.all_groups();
         groups.retain(|group| group.key() == key);
@@ -217,6 +260,19 @@ impl Relay {
         plugin: Plugin,
         origin: Origin<'_>,
     ) -> Result<Arc<Group>> {
+        lock(&self.begun).insert(name.to_owned());
+        let made = self.make_and_feed(name, key, plugin, origin);
+        lock(&self.begun).remove(name);
+        made
+    }
+
+    fn make_and_feed(
+        &self,
+        name: &str,
+        key: &GroupKey,
+        plugin: Plugin,
+        origin: Origin<'_>,
+    ) -> Result<Arc<Group>> {
         let group = Group::create(name, key, plugin, origin, &self.around)?;
         info!(
             group = name,
@@ -228,23 +284,9 @@ impl Relay {
         self.feed(group)
     }
 
-    pub fn opened(&self, facts: &Facts) {
-        let client = ClientStat {
-            id: facts.id,
-            pid: facts.pid,
-            user: facts.user.clone(),
-            database: facts.database.clone(),
-            application_name: facts.application_name.clone(),
-            address: facts.peer.map(|peer| peer.to_string()).unwrap_or_default(),
-            state: ClientState::PassedThrough,
-            slot: String::new(),
-            since_unix_us: clock::unix_micros(),
-        };
-        lock(&self.clients).insert(facts.id, client);
-    }
-
-    pub fn closed(&self, id: u64) {
-        lock(&self.clients).remove(&id);
+    /// The sessions.
+    pub fn clients(&self) -> &Clients {
+        &self.clients
     }
 
     /// What is done every second until the relay stops: on one side what only needs the
@@ -257,11 +299,11 @@ impl Relay {
                 relay.look_at_primary();
             }),
             self.every_second(|relay| {
-                let _making = relay.making.blocking_lock();
+                relay.sweep();
                 relay.make_configured();
-                relay.finish_adoptions();
-                relay.forget_unused();
             }),
+            self.every_second(Self::finish_adoptions),
+            self.every_second(Self::forget_unused),
         );
     }
 
@@ -292,56 +334,51 @@ impl Relay {
         }
     }
 
-    /// Drops what the primary still has of slots that were adopted just before a crash.
-    fn finish_adoptions(&self) {
-        for slot in self.slots().all() {
-            if !slot.is_adopting() || !self.is_connected() {
-                continue;
-            }
-            if let Err(failed) = self.finish_adoption(&slot) {
-                warn!(slot = slot.name, error = %failed, "the primary still has a slot that was adopted");
-            }
-        }
-    }
-
-    /// Has the primary drop what it has with the name of a slot that the relay has.
-    pub fn finish_adoption(&self, slot: &Slot) -> Result<()> {
-        let mut upstream = self.primary().connect(&slot.database)?;
-        let mut adoption = Adoption::resume();
-        loop {
-            let event = match adoption.poll() {
-                Action::DropAtPrimary => match upstream.slot(&slot.name)? {
-                    Some(_) => drop_at_primary(&mut upstream, &slot.name),
-                    None => Event::Done,
-                },
-                Action::Settle => {
-                    self.slots().adopted(slot)?;
-                    Event::Done
-                }
-                _ => return Ok(()),
-            };
-            adoption.handle(event);
-        }
-    }
-
     fn is_connected(&self) -> bool {
         let streams = |group: &Arc<Group>| *group.phase().borrow() == Phase::Streaming;
         self.all_groups().iter().any(streams)
     }
 
-    /// Looks where the primary is, for sessions that are passed through, unless a group is
-    /// connected to it anyway.
+    /// Looks where the primary is, for sessions that are passed through, unless that is known
+    /// and a group is connected to it anyway.
     fn find_primary(&self) {
+        let known = self.primary().known().is_some();
         let recently = lock(&self.looked).is_some_and(|at| at.elapsed() < LOOK_AGAIN);
-        if recently || self.is_connected() {
+        if recently || (known && self.is_connected()) {
             return;
         }
         *lock(&self.looked) = Some(Instant::now());
-        let known = self.primary().known().is_some();
-        match self.primary().connect_anywhere() {
-            Ok(_) if !known => info!(primary = self.primary().name(), "found the primary"),
-            Ok(_) => {}
-            Err(failed) => warn!(error = %failed, "cannot reach the primary; trying again"),
+        match self.primary().look() {
+            Ok(mut upstream) => {
+                if self.said.clear(LOOKING) || !known {
+                    info!(primary = self.primary().name(), "found the primary");
+                    self.warn_of_unguarded_logins(&mut upstream);
+                }
+            }
+            Err(failed) if self.said.is_new(LOOKING, &failed) => {
+                warn!(error = %failed, "cannot reach the primary; trying again");
+            }
+            Err(_) => {}
+        }
+    }
+
+    /// Warns if whoever reaches the relay from elsewhere may log in without a password.
+    fn warn_of_unguarded_logins(&self, upstream: &mut Connection) {
+        if !self.config().listen.is_remote() {
+            return;
+        }
+        match unguarded::rules(upstream) {
+            Ok(Some(rules)) if !rules.is_empty() => warn!(
+                rules = rules.join("; "),
+                "pg_hba.conf of the primary lets the relay's address in without a password, and \
+                 with it every client of the relay, as any of these roles: ask for a password there"
+            ),
+            Ok(Some(_)) => {}
+            Ok(None) => info!(
+                "the relay's role may not read pg_hba_file_rules: make sure that pg_hba.conf of \
+                 the primary asks the relay's address for a password"
+            ),
+            Err(failed) => warn!(error = %failed, "cannot ask the primary for its rules of logins"),
         }
     }
 
@@ -368,13 +405,20 @@ impl Relay {
             return;
         }
         let before = last.take().map(|last| last.unseen).unwrap_or_default();
-        let unseen = match look(self.primary(), &groups, &clients) {
-            Ok(unseen) => unseen,
+        let Seen { unseen, lost } = match look(self.primary(), &groups, &clients) {
+            Ok(seen) => seen,
             Err(failed) => {
-                warn!(error = %failed, "cannot ask the primary whom it waits for");
-                before.clone()
+                warn!(error = %failed, "cannot ask the primary whom it waits for, and for its roles");
+                Seen {
+                    unseen: before.clone(),
+                    lost: Vec::new(),
+                }
             }
         };
+        for (id, why) in lost {
+            warn!(session = id, why = why.message, "ends a session");
+            self.clients.terminate(id, why);
+        }
         for name in unseen.iter().filter(|name| !before.contains(name)) {
             warn!(
                 subscription = name,
@@ -388,24 +432,89 @@ impl Relay {
 
     /// Makes the groups of the configuration that are not there yet.
     fn make_configured(&self) {
-        let missing: Vec<GroupConfig> = self
-            .config()
-            .groups
-            .into_iter()
-            .filter(|group| self.group(&group.name).is_none())
-            .collect();
-        let mut tried = lock(&self.tried);
-        if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
-            return;
+        let missing = self.missing();
+        {
+            let mut tried = lock(&self.tried);
+            if missing.is_empty() || tried.is_some_and(|at| at.elapsed() < MAKE_AGAIN) {
+                return;
+            }
+            *tried = Some(Instant::now());
         }
-        *tried = Some(Instant::now());
-        for group in missing {
-            let key = key_of(&group);
-            if let Err(failed) = self.make_named_group(&group.name, &key, group.plugin, Origin::Now)
-            {
+        // All at once: each slot waits for the transactions that are open in its cluster.
+        std::thread::scope(|scope| {
+            for group in &missing {
+                scope.spawn(|| self.make_one_configured(group));
+            }
+        });
+    }
+
+    fn make_one_configured(&self, group: &GroupConfig) {
+        let key = key_of(group);
+        let _making = self.making_groups.hold_in_thread(&key);
+        match self.make_named_group(&group.name, &key, group.plugin, Origin::Now) {
+            Ok(_) => drop(self.said.clear(&group.name)),
+            Err(failed) if self.said.is_new(&group.name, &failed) => {
                 warn!(group = group.name, error = %failed, "cannot make a configured group; trying again");
             }
+            Err(_) => {}
         }
+    }
+
+    /// Groups of the configuration that are not there yet.
+    fn missing(&self) -> Vec<GroupConfig> {
+        let mut configured = self.config().groups;
+        configured.retain(|group| self.group(&group.name).is_none());
+        configured.retain(|group| self.damaged(&group.name).is_none());
+        configured
+    }
+
+    /// Why a group of the spool could not be opened; None if it could, or is not there.
+    pub fn damaged(&self, group: &str) -> Option<&str> {
+        let mut named = self.damaged.iter().filter(|damaged| damaged.name == group);
+        named.next().map(|damaged| damaged.reason.as_str())
+    }
+
+    /// All groups, with those that cannot be opened and those that cannot be made.
+    fn group_stats(&self) -> Vec<GroupStat> {
+        let configured = self.config().groups;
+        let is_configured = |name: &str| configured.iter().any(|group| group.name == name);
+        let running = self.all_groups().into_iter().map(|group| GroupStat {
+            watched: is_configured(group.name()),
+            ..group.stat()
+        });
+        let missing = self.missing().into_iter().map(|group| {
+            let reason = self.said.last(&group.name);
+            GroupStat {
+                state: match reason {
+                    Some(_) => GroupState::Failed,
+                    None => GroupState::Connecting,
+                },
+                reason: reason.unwrap_or_default(),
+                watched: true,
+                name: group.name,
+                database: group.database,
+                publications: group.publications,
+                ..GroupStat::default()
+            }
+        });
+        let damaged = self.damaged.iter().map(Damaged::stat);
+        let mut all: Vec<GroupStat> = running.chain(missing).chain(damaged).collect();
+        all.sort_by(|one, other| one.name.cmp(&other.name));
+        all
+    }
+
+    /// All slots. One whose group is not there cannot go on.
+    fn slot_stats(&self, slots: &[Arc<Slot>]) -> Vec<SlotStat> {
+        let stat = |slot: &Arc<Slot>| {
+            let mut stat = slot.stat();
+            if let Some(damaged) = self.damaged(&stat.group) {
+                stat.reason = damaged.to_owned();
+            } else if self.group(&stat.group).is_none() {
+                stat.reason = format!("group \"{}\" is not in the spool any more", stat.group);
+            }
+            stat
+        };
+        slots.iter().map(stat).collect()
     }
 
     /// Removes groups that are not configured and that no slot uses.
@@ -425,11 +534,18 @@ impl Relay {
                     .unused_since
                     .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
                 {
-                    unused.push(name.clone());
+                    unused.push((name.clone(), running.group.key().clone()));
                 }
             }
         }
-        for name in unused {
+        for (name, key) in unused {
+            let Some(_making) = self.making_groups.try_hold(&key) else {
+                continue;
+            };
+            if self.slots().saved(&name).is_some() {
+                // Somebody has begun to use it.
+                continue;
+            }
             let Some(running) = lock(&self.groups).remove(&name) else {
                 continue;
             };
@@ -474,7 +590,7 @@ impl Relay {
 impl Source for Relay {
     fn snapshot(&self) -> Snapshot {
         let slots = self.slots().all();
-        let mut clients: Vec<ClientStat> = lock(&self.clients).values().cloned().collect();
+        let mut clients = self.clients.stats();
         for slot in &slots {
             let Some(active) = slot.active() else {
                 continue;
@@ -488,8 +604,8 @@ impl Source for Relay {
             }
         }
         Snapshot {
-            groups: self.all_groups().iter().map(|group| group.stat()).collect(),
-            slots: slots.iter().map(|slot| slot.stat()).collect(),
+            groups: self.group_stats(),
+            slots: self.slot_stats(&slots),
             clients,
         }
     }
@@ -557,6 +673,25 @@ impl Source for Relay {
             }
             Ok(false) => Err(missing()),
             Err(failed) => Err(("58030", failed.to_string())),
+        }
+    }
+
+    fn terminate(&self, id: u64) -> std::result::Result<(), String> {
+        let why = Report::fatal(
+            "57P01",
+            "terminating connection due to administrator command",
+        );
+        match self.clients.terminate(id, why) {
+            Some(client) => {
+                info!(
+                    session = id,
+                    pid = client.pid,
+                    user = client.user,
+                    "ended by the console"
+                );
+                Ok(())
+            }
+            None => Err(format!("there is no session {id}")),
         }
     }
 

@@ -9,7 +9,7 @@ use tracing::error;
 use crate::config::OnSpoolLimit;
 use crate::error::{RelayError, Result};
 use crate::log::{Log, Storage};
-use crate::slots::SlotBook;
+use crate::slots::{Slot, SlotBook};
 
 /// Removes segments of a group's log that no slot needs any more; bytes removed.
 pub fn retain<L: Storage, B: Storage>(
@@ -42,9 +42,11 @@ pub fn make_room<L: Storage, B: Storage>(
         return Ok(false);
     }
     // The subscriber of one that goes back to the primary would not notice that it was dropped:
-    // it would find the primary's copy, which stands further on.
+    // it would find the primary's copy, which stands further on. The primary may have one, too,
+    // of a slot that it is being asked to copy or to drop.
     let slowest = slots.slowest(group);
-    let Some(slot) = slowest.filter(|slot| !slot.route().leaves()) else {
+    let may_be = |slot: &Slot| !slot.route().leaves() && !slot.is_adopting();
+    let Some(slot) = slowest.filter(|slot| may_be(slot)) else {
         return Ok(false);
     };
     error!(
@@ -53,7 +55,9 @@ pub fn make_room<L: Storage, B: Storage>(
         confirmed = %slot.confirmed(),
         "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
     );
-    slots.remove(&slot.name)?;
+    if !slots.remove_if(&slot.name, may_be)? {
+        return Ok(false);
+    }
     // Its session is told before anything else can fail.
     slot.end();
     Ok(retain(group, log, slots)? > 0)

@@ -4,12 +4,13 @@
 //! logical replication, and idle, is each simple query shown to the [`SlotCommands`], which says
 //! what becomes of it.
 
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::net::SocketAddr;
 
+use lockstep_wire::backend::Report;
 use lockstep_wire::command::Command;
 use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
 
 /// What is known about a session once the primary has let it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,16 +19,62 @@ pub struct Facts {
     pub id: u64,
     /// The primary's process for it, as its cancel key says: what a client sees as its pid.
     pub pid: u32,
+    /// The role, as the primary reports it.
     pub user: String,
+    /// The database that the client has named, to be shown. What the session may do is its
+    /// [`Standing`]'s.
     pub database: String,
-    /// `application_name`, or nothing.
+    /// `application_name` as the session began, or nothing.
     pub application_name: String,
     /// Where the client is; None for a Unix socket.
     pub peer: Option<SocketAddr>,
     /// As the primary states it, `15.20 (Debian 15.20-0+deb12u1)`.
     pub server_version: String,
-    /// All settings that the primary has reported, by name.
-    pub settings: BTreeMap<String, String>,
+    /// The encoding of the primary's database.
+    pub server_encoding: String,
+}
+
+impl Facts {
+    /// The primary's major version; 0 if it does not state one.
+    pub fn major(&self) -> u32 {
+        let digits = self.server_version.split(|c: char| !c.is_ascii_digit());
+        digits
+            .take(1)
+            .find_map(|digits| digits.parse().ok())
+            .unwrap_or(0)
+    }
+}
+
+/// What the primary has answered about a session of logical replication. A session has one
+/// only if the primary let its role in for replication, and in this database.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Standing {
+    pub database: String,
+    pub written: Written,
+}
+
+/// How the primary writes values for a session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Written {
+    /// `client_encoding`.
+    pub encoding: String,
+    /// `DateStyle`: output, then the order of day and month.
+    pub dates: String,
+    /// `IntervalStyle`.
+    pub intervals: String,
+    /// `extra_float_digits`.
+    pub float_digits: i32,
+}
+
+/// What must be known of a session before anything is decided about a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Needs {
+    /// Nothing: it is the primary's.
+    Nothing,
+    /// Where the session stands, even if it was asked before the last `SET`.
+    Standing,
+    /// The same as of now.
+    StandingNow,
 }
 
 /// What becomes of a command.
@@ -63,24 +110,33 @@ pub trait Stream: Send + 'static {
     fn run(self, client: Client) -> impl Future<Output = std::io::Result<(Client, After)>> + Send;
 }
 
+/// Tells a session that it must end: None until then, and why from then on.
+pub type Terminated = watch::Receiver<Option<Report>>;
+
 /// Who decides what becomes of replication commands.
 pub trait SlotCommands: Send + Sync + 'static {
     /// How it streams.
     type Stream: Stream;
 
-    /// What becomes of one command; `text` is the command as it was sent. Called only in
-    /// sessions of logical replication (`replication=database`) outside of a transaction
-    /// block, with nothing under way. The future is dropped before it is done if the client
-    /// leaves or the relay stops: what must not be left half done belongs into a task.
+    /// What must be known before this command, `text` as it was sent, is decided. Asking costs
+    /// the session a round trip.
+    fn needs(&self, facts: &Facts, command: &Command, text: &str) -> Needs;
+
+    /// What becomes of one command that needs something. Called only in sessions of logical
+    /// replication outside of a transaction block, with nothing under way. The future is
+    /// dropped before it is done if the client leaves or the relay stops: what must not be
+    /// left half done belongs into a task.
     fn decide(
         &self,
         facts: &Facts,
+        standing: &Standing,
         command: &Command,
         text: &str,
     ) -> impl Future<Output = Decision<Self::Stream>> + Send;
 
-    /// A session has begun (after authentication).
-    fn opened(&self, facts: &Facts);
+    /// A session has begun (after authentication). It is told by what is returned if it must
+    /// end.
+    fn opened(&self, facts: &Facts) -> Terminated;
 
     fn closed(&self, facts: &Facts);
 }

@@ -13,7 +13,7 @@
 //! | its group begins after its position | passed through, until it has caught up |
 //! | its group cannot go on | passed through, until that group is gone |
 //! | a table's initial synchronisation, another plugin, options that pgoutput refuses | passed through |
-//! | what one stream cannot give to all: two-phase commit, another `DateStyle` | passed through |
+//! | what one stream cannot give to all: another `DateStyle`, two-phase commit, also if only its slot says so | passed through |
 //! | a failover slot, while the relay's own are none | passed through |
 //!
 //! A subscription that was altered comes back with other publications or options. It then
@@ -23,14 +23,22 @@
 //! between the two. In the same way a slot that wants what cannot be shared goes back to
 //! the primary: a copy with its name is made there, units up to it come from the relay.
 //! [`routes`] decides all that.
+//!
+//! Two-phase commit is asked for once, in `START_REPLICATION` or for the slot, and then lasts as
+//! long as the slot. So the book notes it before the relay answers, and the copy gets it before
+//! it is the subscriber's. What comes from the relay has each prepared transaction whole, where
+//! it was committed. The primary sends those that are committed after the position where it
+//! takes over: the ones prepared before it whole as well, the others when they are prepared. Its
+//! slot keeps that position for as long as it lives, so each of them comes once.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::{ClientError, Connection};
-use lockstep_wire::Lsn;
+use lockstep_client::{ClientError, Connection, SlotState};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
+use lockstep_wire::{Lsn, publication_names};
+use tokio::sync::watch;
 use tracing::info;
 
 use crate::adoption::{self, Action, Adoption, Drop, Event, Verdict};
@@ -41,9 +49,13 @@ use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
 use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
-use crate::session::{Decision, Facts, SlotCommands};
+use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::stream_options::{self, StreamOptions};
+
+mod alter;
+
+use alter::{ALTERS_SLOTS, Altered};
 
 /// How long `DROP_REPLICATION_SLOT … WAIT` waits for the slot's session to end.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
@@ -51,6 +63,9 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long a command waits for the primary to drop its copy of a slot: the relay asks it
 /// each second.
 const LONGEST_SETTLING: Duration = Duration::from_secs(5);
+
+/// How long the primary may take to end the stream that makes a slot one with two-phase commit.
+const LONGEST_MARKING: Duration = Duration::from_secs(30);
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -93,8 +108,29 @@ impl From<ClientError> for Refusal {
 impl SlotCommands for Sessions {
     type Stream = Sending;
 
-    async fn decide(&self, facts: &Facts, command: &Command, _text: &str) -> Decision<Sending> {
-        let setting = |name: &str| facts.settings.get(name).map_or("", String::as_str);
+    fn needs(&self, facts: &Facts, command: &Command, _text: &str) -> Needs {
+        let ours = |slot: &str| match self.0.slots().get(slot) {
+            Some(_) => Needs::Standing,
+            None => Needs::Nothing,
+        };
+        match command {
+            Command::StartLogical { .. } => Needs::StandingNow,
+            Command::CreateLogicalSlot { slot, .. }
+            | Command::CreatePhysicalSlot { slot, .. }
+            | Command::DropReplicationSlot { slot, .. } => ours(slot),
+            // Older servers take it for SQL.
+            Command::AlterReplicationSlot { slot, .. } if facts.major() >= 17 => ours(slot),
+            _ => Needs::Nothing,
+        }
+    }
+
+    async fn decide(
+        &self,
+        facts: &Facts,
+        standing: &Standing,
+        command: &Command,
+        _text: &str,
+    ) -> Decision<Sending> {
         match command {
             Command::StartLogical {
                 slot,
@@ -102,18 +138,25 @@ impl SlotCommands for Sessions {
                 options,
             } => {
                 let request = Request {
-                    facts: facts.clone(),
-                    slot: slot.clone(),
-                    start: *start,
                     options: stream_options::parse(
-                        &facts.database,
-                        setting("client_encoding"),
+                        &standing.database,
+                        stream_options::Server {
+                            major: facts.major(),
+                            encoding: &facts.server_encoding,
+                            client_encoding: &standing.written.encoding,
+                        },
                         options,
                     ),
+                    facts: facts.clone(),
+                    standing: standing.clone(),
+                    slot: slot.clone(),
+                    start: *start,
                 };
                 self.start(request).await
             }
-            Command::CreateLogicalSlot { slot, .. } if self.0.slots().get(slot).is_some() => {
+            Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. }
+                if self.0.slots().get(slot).is_some() =>
+            {
                 let report = Report::error(
                     "42710",
                     format!("replication slot \"{slot}\" already exists"),
@@ -124,38 +167,38 @@ impl SlotCommands for Sessions {
                 ))
             }
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
-            Command::AlterReplicationSlot { slot, options } => match self.0.slots().get(slot) {
-                Some(_) => alter(options, self.0.config().failover),
-                None => Decision::Pass,
-            },
+            Command::AlterReplicationSlot { slot, options } => {
+                self.alter(facts, slot, options).await
+            }
             _ => Decision::Pass,
         }
     }
 
-    fn opened(&self, facts: &Facts) {
-        self.0.opened(facts);
+    fn opened(&self, facts: &Facts) -> Terminated {
+        self.0.clients().opened(facts)
     }
 
     fn closed(&self, facts: &Facts) {
-        self.0.closed(facts.id);
+        self.0.clients().closed(facts.id);
     }
 }
 
 /// One `START_REPLICATION`.
 struct Request {
     facts: Facts,
+    standing: Standing,
     slot: String,
     start: Lsn,
     options: Result<StreamOptions, Report>,
 }
 
 /// Whether a session would get values written as the relay's streams have them.
-fn writes_alike(facts: &Facts) -> bool {
-    let is = |name: &str, wanted: &str| {
-        let found = facts.settings.get(name);
-        found.is_some_and(|found| found.starts_with(wanted))
-    };
-    is("DateStyle", "ISO") && is("IntervalStyle", "postgres")
+///
+/// Positive `extra_float_digits` are all the same: the shortest text that is the same number.
+fn writes_alike(standing: &Standing) -> bool {
+    let written = &standing.written;
+    let dates = written.dates.split(',').next();
+    dates == Some("ISO") && written.intervals == "postgres" && written.float_digits > 0
 }
 
 fn error(report: Report) -> Decision<Sending> {
@@ -177,25 +220,6 @@ fn fitting_of(group: &Group) -> Fitting {
         name: group.name().to_owned(),
         begins: group.start().max(group.log().oldest()),
     }
-}
-
-/// Options of a slot that the relay keeps.
-fn alter(options: &[(String, Option<String>)], failover: bool) -> Decision<Sending> {
-    for (name, value) in options {
-        let on = !matches!(value.as_deref(), Some("false" | "off" | "0"));
-        // START_REPLICATION says again whether two-phase commit is wanted.
-        if name.eq_ignore_ascii_case("failover") && on && !failover {
-            let report = Report::error(
-                "0A000",
-                "a replication slot that the relay keeps cannot be a failover slot",
-            );
-            return error(report.hint(
-                "The relay's own slot on the primary decides what survives a failover: \
-                 set failover = true in the relay's configuration.",
-            ));
-        }
-    }
-    reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")])
 }
 
 /// Whether a slot serves the initial synchronisation of one table:
@@ -225,7 +249,11 @@ impl Sessions {
         // A task of its own: a client that leaves must not leave anything half made, nor let
         // another begin meanwhile. libpq blocks.
         let begin = tokio::spawn(async move {
-            let making = relay.making().await;
+            let slot = relay.making_slot(&request.slot).await;
+            let group = match &request.options {
+                Ok(StreamOptions::Shared(key)) => Some(relay.making_group(key).await),
+                _ => None,
+            };
             let begin = {
                 let relay = relay.clone();
                 move || match relay.slots().get(&request.slot) {
@@ -234,7 +262,7 @@ impl Sessions {
                 }
             };
             let begun = tokio::task::spawn_blocking(begin).await;
-            drop(making);
+            drop((group, slot));
             begun
         });
         match begin.await.and_then(std::convert::identity) {
@@ -245,6 +273,52 @@ impl Sessions {
             }
             Ok(Err(Refusal::Error(report))) => error(*report),
             Err(failed) => error(Report::error("XX000", failed.to_string())),
+        }
+    }
+
+    async fn alter(
+        &self,
+        facts: &Facts,
+        name: &str,
+        options: &[(String, Option<String>)],
+    ) -> Decision<Sending> {
+        let relay = &self.0;
+        let version = facts.major();
+        let Some(slot) = relay.slots().get(name) else {
+            return Decision::Pass;
+        };
+        if version < ALTERS_SLOTS[0] {
+            // The primary says that it does not know the command.
+            return Decision::Pass;
+        }
+        let wanted = match Altered::parse(options, version) {
+            Ok(wanted) => wanted,
+            Err(report) => return error(report),
+        };
+        if wanted.failover == Some(true) && !relay.config().failover {
+            let report = Report::error(
+                "0A000",
+                "a replication slot that the relay keeps cannot be a failover slot",
+            );
+            return error(report.hint(
+                "The relay's own slot on the primary decides what survives a failover: \
+                 set failover = true in the relay's configuration.",
+            ));
+        }
+        let _making = relay.making_slot(name).await;
+        let _in_use = match slot.acquire(facts.id, facts.pid) {
+            Ok(in_use) => in_use,
+            Err(active) => return error(in_use(name, active.pid)),
+        };
+        if let Some(two_phase) = wanted.two_phase {
+            // With its next START_REPLICATION the slot goes back to the primary.
+            if let Err(failed) = relay.slots().note_two_phase(&slot, two_phase) {
+                return error(Report::error("58030", failed.to_string()));
+            }
+        }
+        match slot.route().leaves() {
+            true => Decision::Pass,
+            false => reply(&[Backend::CommandComplete("ALTER_REPLICATION_SLOT")]),
         }
     }
 
@@ -309,24 +383,35 @@ impl Relay {
             return None;
         };
         let simple = route.next.is_none()
+            && !slot.is_two_phase()
             && group.key() == key
-            && slot.database == request.facts.database
-            && writes_alike(&request.facts);
+            && slot.database == request.standing.database
+            && writes_alike(&request.standing);
         if !simple {
             return None;
         }
-        let taken = slot.acquire(request.facts.id, request.facts.pid);
-        Some(
-            taken
-                .map(|taken| self.streaming(taken, group, None, request.start))
-                .map_err(|active| in_use(&slot.name, active.pid)),
-        )
+        let taken = match slot.acquire(request.facts.id, request.facts.pid) {
+            Ok(taken) => taken,
+            Err(active) => return Some(Err(in_use(&slot.name, active.pid))),
+        };
+        // Whoever had it until now may have sent it elsewhere.
+        let still = self.slots().get(&slot.name);
+        let still = still.is_some_and(|still| Arc::ptr_eq(&still, &slot))
+            && slot.route() == route
+            && !slot.is_two_phase();
+        still.then(|| Ok(self.streaming(taken, group, None, request.start)))
     }
 
     /// Serves a slot that is the relay's.
     fn go_on(&self, slot: &Arc<Slot>, request: Request) -> Result<Sending, Refusal> {
-        let facts = &request.facts;
-        if slot.database != facts.database {
+        let Request {
+            facts, standing, ..
+        } = &request;
+        // In the order in which a server looks.
+        let in_use = slot
+            .acquire(facts.id, facts.pid)
+            .map_err(|active| in_use(&slot.name, active.pid))?;
+        if slot.database != standing.database {
             return Err(Report::error(
                 "55000",
                 format!(
@@ -337,12 +422,12 @@ impl Relay {
             .into());
         }
         let options = request.options?;
-        let in_use = slot
-            .acquire(facts.id, facts.pid)
-            .map_err(|active| in_use(&slot.name, active.pid))?;
-        let choice = self.choose(slot, facts, &options)?;
+        if options == StreamOptions::TwoPhase {
+            self.slots().note_two_phase(slot, true)?;
+        }
+        let choice = self.choose(slot, &request.standing, &options)?;
         if choice == Choice::GiveBack {
-            self.slots().remove(&slot.name)?;
+            self.hand_back(slot, request.start)?;
             return Err(Refusal::Pass("the slot is the primary's again".to_owned()));
         }
         let route = slot.route();
@@ -360,11 +445,13 @@ impl Relay {
     fn choose(
         &self,
         slot: &Slot,
-        facts: &Facts,
+        standing: &Standing,
         options: &StreamOptions,
     ) -> Result<Choice, Refusal> {
         let key = match options {
-            StreamOptions::Shared(key) if writes_alike(facts) => Some(key),
+            StreamOptions::Shared(key) if writes_alike(standing) && !slot.is_two_phase() => {
+                Some(key)
+            }
             _ => None,
         };
         loop {
@@ -410,7 +497,16 @@ impl Relay {
             return Err(adopting(&slot.name).into());
         }
         let mut upstream = self.primary().connect(&slot.database)?;
-        self.slots().copying(slot)?;
+        if upstream.slot(&slot.name)?.is_some() {
+            // It would be dropped as what an unfinished try left.
+            return Err(not_ours(slot).into());
+        }
+        if !self.slots().copying(slot)? {
+            let gone = format!("replication slot \"{}\" does not exist", slot.name);
+            return Err(Report::error("42704", gone)
+                .hint("It was dropped when the spool was full.")
+                .into());
+        }
         let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
         let route = routes::back_at(group.name().to_owned(), at);
         self.slots().copied(slot, route)?;
@@ -425,17 +521,33 @@ impl Relay {
         next: Option<Next>,
         start: Lsn,
     ) -> Sending {
+        let session = in_use.slot().active().map(|active| active.session);
+        // A session that has left meanwhile is not told anything.
+        let terminated = session
+            .and_then(|session| self.clients().terminated(session))
+            .unwrap_or_else(|| watch::channel(None).1);
         Sending {
             from: adoption::first_key(in_use.slot().confirmed(), start),
             in_use,
             group,
             next,
             stop: self.stopping(),
+            terminated,
         }
     }
 
     fn group_of(&self, slot: &Slot, name: &str) -> Result<Arc<Group>, Report> {
         self.group(name).ok_or_else(|| {
+            if let Some(damaged) = self.damaged(name) {
+                return Report::error(
+                    "58030",
+                    format!(
+                        "group \"{name}\" of replication slot \"{}\" cannot go on",
+                        slot.name
+                    ),
+                )
+                .detail(damaged);
+            }
             Report::error(
                 "55000",
                 format!(
@@ -447,6 +559,46 @@ impl Relay {
         })
     }
 
+    /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's,
+    /// which asks to begin at `start`.
+    fn hand_back(&self, slot: &Slot, start: Lsn) -> Result<(), Refusal> {
+        let group = self.group_of(slot, &slot.route().group)?;
+        let mut upstream = self.primary().connect(&slot.database)?;
+        let Some(copy) = upstream.slot(&slot.name)? else {
+            // Nobody has used it: another one, further on, does as well.
+            let route = Route {
+                next: None,
+                ..slot.route()
+            };
+            self.slots().reroute(slot, route, || true)?;
+            let report = Report::error(
+                "55000",
+                format!(
+                    "replication slot \"{}\" was to go back to the primary, which has lost its copy",
+                    slot.name
+                ),
+            );
+            return Err(report
+                .hint("Connect again: the relay makes another copy.")
+                .into());
+        };
+        if let Some(pid) = copy.active_pid {
+            return Err(in_use(&slot.name, pid).into());
+        }
+        if !is_copy(&copy, &slot.database) || copy.confirmed > slot.confirmed() {
+            return Err(not_ours(slot).into());
+        }
+        if copy.confirmed < slot.confirmed() {
+            // The subscriber may begin where its slot is, and has what comes before that.
+            upstream.advance_slot(&slot.name, slot.confirmed())?;
+        }
+        if slot.is_two_phase() && !copy.two_phase {
+            make_two_phase(upstream, &slot.name, start, group.key())?;
+        }
+        self.slots().remove(&slot.name)?;
+        Ok(())
+    }
+
     /// Takes a slot over from the primary.
     fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
@@ -456,16 +608,18 @@ impl Relay {
         }
         let key = match request.options {
             Ok(StreamOptions::Shared(key)) => key,
+            Ok(StreamOptions::TwoPhase) => return pass(adoption::TWO_PHASE),
             Ok(StreamOptions::Own(why)) => return pass(why),
             Err(_) => return pass("options that pgoutput refuses"),
         };
-        if !writes_alike(facts) {
-            return pass("another DateStyle or IntervalStyle");
+        if !writes_alike(&request.standing) {
+            return pass("another DateStyle, IntervalStyle or extra_float_digits");
         }
-        let mut upstream = self.primary().connect(&facts.database)?;
+        let database = &request.standing.database;
+        let mut upstream = self.primary().connect(database)?;
         let found = upstream.slot(name)?;
         let failover = self.config().failover;
-        let confirmed = match adoption::verdict(found.as_ref(), &facts.database, failover) {
+        let confirmed = match adoption::verdict(found.as_ref(), database, failover) {
             Verdict::Adopt(confirmed) => confirmed,
             Verdict::Pass(why) => return pass(why),
             Verdict::InUse(pid) => return Err(in_use(name, pid).into()),
@@ -541,6 +695,48 @@ impl Relay {
     fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
         self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
     }
+}
+
+/// Whether a slot of the primary may be the copy that one of the relay goes back to.
+fn is_copy(found: &SlotState, database: &str) -> bool {
+    found.plugin.as_deref() == Some("pgoutput")
+        && found.database.as_deref() == Some(database)
+        && found.active_pid.is_none()
+}
+
+fn not_ours(slot: &Slot) -> Report {
+    let report = Report::error(
+        "55006",
+        format!(
+            "replication slot \"{}\" cannot go back to the primary, which has another slot of that name",
+            slot.name
+        ),
+    );
+    report.hint("Drop the slot on the primary if nobody needs it.")
+}
+
+/// Has a slot decode transactions when they are prepared, for good, from where its subscriber's
+/// stream begins: what is prepared before that and committed after is sent whole with its commit.
+/// Earlier, and such a transaction would never be sent; later, and it would be sent twice. Only a
+/// stream that asks for it does that on every version.
+fn make_two_phase(
+    upstream: Connection,
+    slot: &str,
+    start: Lsn,
+    key: &GroupKey,
+) -> Result<(), ClientError> {
+    let options = [
+        ("proto_version", "3".to_owned()),
+        (
+            "publication_names",
+            publication_names::write(&key.publications),
+        ),
+        ("two_phase", "on".to_owned()),
+    ];
+    let stream = upstream.start(slot, start, &options)?;
+    info!(slot, "made it a slot with two-phase commit");
+    // Nothing was confirmed. Until the walsender has ended nobody else can use the slot.
+    stream.finish(LONGEST_MARKING)
 }
 
 #[cfg(test)]

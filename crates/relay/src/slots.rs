@@ -12,12 +12,16 @@
 //! themselves where they want to go on. Segments of the log are removed only below what
 //! is in the file ([`SlotBook::saved`]).
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
+use lockstep_client::SlotState;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
@@ -78,6 +82,12 @@ pub struct Slot {
     /// The primary may still have a slot of this name that was adopted, or a copy that the slot
     /// was to go back to and does not.
     adopting: AtomicBool,
+    /// Where the primary's slot stood when it was adopted; not known of earlier slots.
+    adopted_at: Option<Lsn>,
+    /// What the primary may have is no slot that was adopted but a copy, which stands anywhere.
+    copying: AtomicBool,
+    /// It was asked for two-phase commit, and is the primary's as soon as it has caught up.
+    two_phase: AtomicBool,
     route: Mutex<Route>,
     active: Mutex<Option<Active>>,
     confirmed: AtomicU64,
@@ -92,6 +102,10 @@ pub struct Slot {
     miss_bytes: AtomicU64,
     last_reset: AtomicI64,
     ended: watch::Sender<bool>,
+    /// Its group's log cannot give it what it needs next.
+    failed: AtomicBool,
+    /// Why, and how far it was sent then.
+    failure: Mutex<(String, Lsn)>,
 }
 
 /// What the file keeps of a slot.
@@ -102,6 +116,12 @@ struct Kept {
     group: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     adopting: bool,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    two_phase: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    adopted_at: Option<String>,
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    copying: bool,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     next_group: Option<String>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -116,6 +136,9 @@ impl Slot {
             name: name.to_owned(),
             database: database.to_owned(),
             adopting: AtomicBool::new(false),
+            adopted_at: None,
+            copying: AtomicBool::new(false),
+            two_phase: AtomicBool::new(false),
             route: Mutex::new(route),
             active: Mutex::new(None),
             confirmed: AtomicU64::new(confirmed),
@@ -128,6 +151,8 @@ impl Slot {
             miss_bytes: AtomicU64::new(0),
             last_reset: AtomicI64::new(now_unix_us),
             ended: watch::Sender::new(false),
+            failed: AtomicBool::new(false),
+            failure: Mutex::default(),
         }
     }
 
@@ -139,6 +164,42 @@ impl Slot {
     /// Whether the primary may still have the slot that it was, or a copy of no use.
     pub fn is_adopting(&self) -> bool {
         self.adopting.load(Ordering::Acquire)
+    }
+
+    /// Whether a slot that the primary has under its name is the one that was adopted, to be
+    /// dropped there: nobody uses that, and it stands where it stood. Or a copy that it was to
+    /// go back to.
+    pub fn was(&self, found: &SlotState) -> bool {
+        let stands = match self.adopted_at {
+            _ if self.copying.load(Ordering::Acquire) => true,
+            Some(at) => found.confirmed == at,
+            None => found.confirmed <= self.confirmed(),
+        };
+        stands
+            && found.plugin.as_deref() == Some("pgoutput")
+            && found.database.as_ref() == Some(&self.database)
+            && !found.temporary
+            && found.active_pid.is_none()
+    }
+
+    /// Notes that its group's log cannot give it what it needs next.
+    pub fn fail(&self, why: String) {
+        let sent = self.sent.load(Ordering::Relaxed).into();
+        *lock(&self.failure) = (why, sent);
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// Why it can never go on; empty if it can.
+    fn failure(&self) -> String {
+        match self.failed.load(Ordering::Acquire) {
+            true => lock(&self.failure).0.clone(),
+            false => String::new(),
+        }
+    }
+
+    /// Whether two-phase commit was asked for, in this session or an earlier one.
+    pub fn is_two_phase(&self) -> bool {
+        self.two_phase.load(Ordering::Acquire)
     }
 
     /// The position that the subscriber has confirmed.
@@ -172,6 +233,10 @@ impl Slot {
     pub fn progress(&self, sent: Lsn, behind: u64) {
         self.sent.store(sent.into(), Ordering::Relaxed);
         self.behind.store(behind, Ordering::Relaxed);
+        // Each session comes as far as the last one.
+        if self.failed.load(Ordering::Acquire) && sent > lock(&self.failure).1 {
+            self.failed.store(false, Ordering::Release);
+        }
     }
 
     /// Counts bytes handed out from memory and from the spool.
@@ -223,6 +288,7 @@ impl Slot {
             database: self.database.clone(),
             group: self.route().group,
             active_pid: self.active().map(|active| active.pid),
+            reason: self.failure(),
             sent: self.sent.load(Ordering::Relaxed).into(),
             // What was confirmed is beyond doubt, also while nobody is connected.
             written: written.max(confirmed),
@@ -235,8 +301,7 @@ impl Slot {
         }
     }
 
-    fn keep(&self) -> (Kept, Lsn) {
-        let route = self.route();
+    fn keep(&self, route: Route) -> (Kept, Lsn) {
         let confirmed = self.confirmed();
         let (next_group, next_at) = route
             .next
@@ -247,6 +312,9 @@ impl Slot {
             database: self.database.clone(),
             group: route.group,
             adopting: self.is_adopting(),
+            adopted_at: self.adopted_at.map(|at| at.to_string()),
+            copying: self.copying.load(Ordering::Acquire),
+            two_phase: self.is_two_phase(),
             next_group,
             next_at,
             confirmed: confirmed.to_string(),
@@ -314,8 +382,13 @@ impl<S: Storage> SlotBook<S> {
         let slots = kept
             .into_iter()
             .map(|(kept, route, confirmed)| {
-                let slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                let mut slot = Slot::new(&kept.name, &kept.database, route, confirmed, now_unix_us);
+                // One that cannot be read belongs to no slot that could be dropped.
+                let at = kept.adopted_at.as_deref();
+                slot.adopted_at = at.map(|at| at.parse().unwrap_or_default());
+                slot.copying.store(kept.copying, Ordering::Release);
                 slot.adopting.store(kept.adopting, Ordering::Release);
+                slot.two_phase.store(kept.two_phase, Ordering::Release);
                 (kept.name, Arc::new(slot))
             })
             .collect();
@@ -355,8 +428,10 @@ impl<S: Storage> SlotBook<S> {
         now_unix_us: i64,
         reaches: impl FnOnce() -> bool,
     ) -> Result<Result<Arc<Slot>, NotAdded>> {
-        let slot = Arc::new(Slot::new(name, database, route, confirmed, now_unix_us));
+        let mut slot = Slot::new(name, database, route, confirmed, now_unix_us);
         slot.adopting.store(true, Ordering::Release);
+        slot.adopted_at = Some(confirmed);
+        let slot = Arc::new(slot);
         {
             let _held = self.hold();
             if !reaches() {
@@ -379,18 +454,34 @@ impl<S: Storage> SlotBook<S> {
     pub fn adopted(&self, slot: &Slot) -> Result<()> {
         slot.adopting.store(false, Ordering::Release);
         self.save()
+            .inspect_err(|_| slot.adopting.store(true, Ordering::Release))
     }
 
-    /// Removes a slot, durably; false if there is none.
+    /// Removes a slot, durably; false if there is none. While the file may have it, what it
+    /// needs is kept.
     pub fn remove(&self, name: &str) -> Result<bool> {
-        let Some(slot) = lock(&self.slots).remove(name) else {
+        self.remove_if(name, |_| true)
+    }
+
+    /// The same if the slot may be: what [`SlotBook::copying`] says does not change meanwhile.
+    pub fn remove_if(&self, name: &str, may_be: impl FnOnce(&Slot) -> bool) -> Result<bool> {
+        let _writing = lock(&self.writing);
+        if !self.get(name).is_some_and(|slot| may_be(&slot)) {
             return Ok(false);
-        };
-        if let Err(error) = self.save() {
-            lock(&self.slots).insert(name.to_owned(), slot);
-            return Err(error);
         }
+        self.write(&Change::Without(name))?;
+        lock(&self.slots).remove(name);
         Ok(true)
+    }
+
+    /// Notes whether two-phase commit is asked for, durably.
+    pub fn note_two_phase(&self, slot: &Slot, two_phase: bool) -> Result<()> {
+        let old = slot.two_phase.swap(two_phase, Ordering::AcqRel);
+        if old == two_phase {
+            return Ok(());
+        }
+        self.save()
+            .inspect_err(|_| slot.two_phase.store(old, Ordering::Release))
     }
 
     /// Sends a slot another way, durably. `reaches` says whether what it newly reads is there;
@@ -401,21 +492,28 @@ impl<S: Storage> SlotBook<S> {
         route: Route,
         reaches: impl FnOnce() -> bool,
     ) -> Result<bool> {
-        // What it reads now is needed as long as the file says so.
+        // After a crash the file has the old way or the new one: both are kept meanwhile.
         let _held = self.hold();
         if !reaches() {
             return Ok(false);
         }
-        let old = std::mem::replace(&mut *lock(&slot.route), route);
-        self.save().inspect_err(|_| *lock(&slot.route) = old)?;
+        let _writing = lock(&self.writing);
+        self.write(&Change::Route(&slot.name, &route))?;
+        *lock(&slot.route) = route;
         Ok(true)
     }
 
-    /// The primary is about to make a slot of this name, or to drop one, durably:
-    /// [`SlotBook::copied`] or [`SlotBook::adopted`] is to follow.
-    pub fn copying(&self, slot: &Slot) -> Result<()> {
+    /// The primary is about to make a slot of this name, durably: [`SlotBook::copied`] or
+    /// [`SlotBook::adopted`] is to follow. False if the slot was dropped meanwhile.
+    pub fn copying(&self, slot: &Slot) -> Result<bool> {
+        let _writing = lock(&self.writing);
+        if self.get(&slot.name).is_none() {
+            return Ok(false);
+        }
+        slot.copying.store(true, Ordering::Release);
         slot.adopting.store(true, Ordering::Release);
-        self.save()
+        self.write(&Change::Nothing)?;
+        Ok(true)
     }
 
     /// The primary has a copy of the slot, to which this route leads, durably. If that fails the
@@ -486,8 +584,20 @@ impl<S: Storage> SlotBook<S> {
 
     pub fn save(&self) -> Result<()> {
         let _writing = lock(&self.writing);
-        let slots = self.all();
-        let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(|slot| slot.keep()).unzip();
+        self.write(&Change::Nothing)
+    }
+
+    /// Writes the file with a change that memory does not have yet. Under `writing`.
+    fn write(&self, change: &Change<'_>) -> Result<()> {
+        let mut slots = self.all();
+        if let Change::Without(name) = change {
+            slots.retain(|slot| slot.name != *name);
+        }
+        let keep = |slot: &Arc<Slot>| match change {
+            Change::Route(name, route) if slot.name == *name => slot.keep((*route).clone()),
+            _ => slot.keep(slot.route()),
+        };
+        let (kept, positions): (Vec<Kept>, Vec<Lsn>) = slots.iter().map(keep).unzip();
         let json = serde_json::to_string_pretty(&kept).map_err(|error| RelayError::Damaged {
             path: self.path.clone(),
             why: error.to_string(),
@@ -499,6 +609,15 @@ impl<S: Storage> SlotBook<S> {
         }
         Ok(())
     }
+}
+
+/// What the file gets before memory has it.
+enum Change<'a> {
+    Nothing,
+    /// A slot is not there any more.
+    Without(&'a str),
+    /// A slot goes another way.
+    Route(&'a str, &'a Route),
 }
 
 /// A text behind a line with its checksum.
@@ -559,167 +678,4 @@ fn read_text<S: Storage>(storage: &S, name: &str) -> io::Result<String> {
 
 pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) -> RelayError {
     RelayError::File { what, path, source }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::fs;
-
-    use super::*;
-
-    fn route(group: &str) -> Route {
-        Route {
-            group: group.to_owned(),
-            next: None,
-        }
-    }
-
-    fn book(folder: &Path) -> SlotBook {
-        SlotBook::open(folder, 0).unwrap()
-    }
-
-    #[test]
-    fn slots_survive_a_restart() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = book(folder.path());
-        let a = first
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        first
-            .add("b", "app", route("g"), 9.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        assert!(
-            first
-                .add("a", "app", route("g"), 1.into(), 0, || true)
-                .unwrap()
-                .is_err()
-        );
-        let altered = Route {
-            group: "g".to_owned(),
-            next: Some(Switch {
-                group: "h".to_owned(),
-                at: 30.into(),
-            }),
-        };
-        assert!(!first.reroute(&a, altered.clone(), || false).unwrap());
-        assert_eq!(a.route(), route("g"));
-        assert!(first.reroute(&a, altered.clone(), || true).unwrap());
-        first.adopted(&a).unwrap();
-        a.confirm(7.into());
-        a.confirm(6.into());
-        assert_eq!((a.confirmed(), a.saved()), (7.into(), 5.into()));
-
-        // Nothing was saved since: the file still says 5.
-        let crashed = book(folder.path());
-        assert_eq!(crashed.get("a").unwrap().confirmed(), 5.into());
-        assert!(!crashed.get("a").unwrap().is_adopting());
-        assert!(crashed.get("b").unwrap().is_adopting());
-        assert_eq!(crashed.saved("g"), Some(5.into()));
-
-        first.save_if_moved().unwrap();
-        let second = book(folder.path());
-        let a = second.get("a").unwrap();
-        assert_eq!((a.confirmed(), a.route()), (7.into(), altered));
-        // The next group is read from where it takes over.
-        assert_eq!(
-            (second.saved("g"), second.saved("h")),
-            (Some(7.into()), Some(30.into()))
-        );
-        assert_eq!(second.slowest("g").unwrap().name, "a");
-        a.note(25.into(), 20.into());
-        let applied = |group: &str, named: &[&str]| {
-            let named: Vec<String> = named.iter().map(|&name| name.to_owned()).collect();
-            second.applied(group, &named)
-        };
-        assert_eq!(applied("g", &[]), Some(9.into()));
-        assert_eq!(applied("g", &["a"]), Some(20.into()));
-        assert_eq!(applied("g", &["a", "gone"]), Some(Lsn::INVALID));
-        assert_eq!(applied("h", &[]), Some(30.into()));
-        assert_eq!(applied("i", &[]), None);
-        assert!(second.remove("a").unwrap());
-        assert!(!second.remove("a").unwrap());
-        assert_eq!(book(folder.path()).saved("g"), Some(9.into()));
-        assert_eq!(second.saved("h"), None);
-    }
-
-    #[test]
-    fn a_copy_counts_once_its_position_is_known() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = book(folder.path());
-        let added = first.add("a", "app", route("g"), 5.into(), 0, || true);
-        let slot = added.unwrap().unwrap();
-        first.adopted(&slot).unwrap();
-        first.copying(&slot).unwrap();
-        // A crash here leaves a copy that is to be dropped.
-        let crashed = book(folder.path()).get("a").unwrap();
-        assert!(crashed.is_adopting() && !crashed.route().leaves());
-        let back = Route {
-            group: "g".to_owned(),
-            next: Some(Switch {
-                group: PRIMARY.to_owned(),
-                at: 30.into(),
-            }),
-        };
-        first.copied(&slot, back.clone()).unwrap();
-        let kept = book(folder.path()).get("a").unwrap();
-        assert_eq!((kept.is_adopting(), kept.route()), (false, back));
-        assert!(kept.route().leaves());
-    }
-
-    #[test]
-    fn a_slot_has_one_user() {
-        let folder = tempfile::tempdir().unwrap();
-        let book = book(folder.path());
-        let slot = book
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        let used = slot.acquire(1, 77).unwrap();
-        let other = slot.acquire(2, 78).unwrap_err();
-        assert_eq!((other.session, other.pid), (1, 77));
-        assert_eq!(slot.stat().active_pid, Some(77));
-        drop(used);
-        assert!(slot.acquire(2, 78).is_ok());
-    }
-
-    #[test]
-    fn a_damaged_book_is_refused() {
-        let folder = tempfile::tempdir().unwrap();
-        let first = book(folder.path());
-        first
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        let path = folder.path().join(FILE);
-        let good = fs::read(&path).unwrap();
-        for place in 0..good.len() {
-            let mut bad = good.clone();
-            bad[place] ^= 1;
-            fs::write(&path, &bad).unwrap();
-            assert!(SlotBook::open(folder.path(), 0).is_err(), "byte {place}");
-            fs::write(&path, &good[..place]).unwrap();
-            assert!(SlotBook::open(folder.path(), 0).is_err(), "cut at {place}");
-        }
-    }
-
-    #[test]
-    fn blocks_are_counted_until_a_reset() {
-        let folder = tempfile::tempdir().unwrap();
-        let book = book(folder.path());
-        let slot = book
-            .add("a", "app", route("g"), 5.into(), 0, || true)
-            .unwrap()
-            .unwrap();
-        slot.count(BLOCK * 3, 1);
-        let stat = slot.stat();
-        assert_eq!(
-            (stat.cache_hit, stat.cache_miss, stat.blks_read()),
-            (3, 1, 4)
-        );
-        slot.reset(9);
-        let stat = slot.stat();
-        assert_eq!((stat.blks_read(), stat.last_reset_unix_us), (0, 9));
-    }
 }

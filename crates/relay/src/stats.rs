@@ -100,6 +100,9 @@ pub struct GroupStat {
     /// Output plugin, `lockstep` or `pgoutput`.
     pub plugin: String,
     pub state: GroupState,
+    /// The health check fails while it does not stream: it is configured, or damaged.
+    #[serde(skip)]
+    pub watched: bool,
     /// Why it failed or waits; empty if it does not.
     pub reason: String,
     /// Host and port of the primary it is connected to; empty if to none.
@@ -142,6 +145,8 @@ pub struct SlotStat {
     pub group: String,
     /// Process number of the session that uses it, as clients see it.
     pub active_pid: Option<u32>,
+    /// Why it can never go on; empty if it can.
+    pub reason: String,
     /// Sent to the subscriber.
     #[serde(serialize_with = "lsn")]
     pub sent: Lsn,
@@ -208,6 +213,8 @@ pub trait Source: Send + Sync + 'static {
     fn reset(&self, slot: Option<&str>) -> Reset;
     /// Drops a slot. An error is for the user: SQLSTATE and what happened.
     fn drop_slot(&self, slot: &str) -> Result<(), (&'static str, String)>;
+    /// Ends a session, by its number. An error is for the user.
+    fn terminate(&self, id: u64) -> Result<(), String>;
     /// Reads the configuration file again: what was changed, or why it cannot be used.
     fn reload(&self) -> Result<Vec<String>, String>;
     /// The role, besides superusers, that may drop slots and reload; None if there is none.

@@ -2,26 +2,61 @@
 //!
 //! Two-phase commit is not shared. A server sends a transaction that was prepared before a
 //! slot could decode it again, with its old positions, when it is committed; which ones
-//! those are differs from slot to slot, so one stream cannot serve them all.
+//! those are differs from slot to slot, so one stream cannot serve them all. Clients ask for
+//! it once: from then on the slot knows, and later commands do not say it again.
 
 use lockstep_wire::backend::Report;
 use lockstep_wire::publication_names;
 
 use crate::group::GroupKey;
 
-/// Newest version of pgoutput's protocol that is known here (PostgreSQL 16 to 18).
-const NEWEST_VERSION: u32 = 4;
-
-/// Most publications in one command.
+/// Most publications in one command that are shared.
 const MOST_PUBLICATIONS: usize = 1024;
+
+/// The encoding of names in this program.
+const UTF8: &str = "UTF8";
 
 /// What a subscriber asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum StreamOptions {
     /// A stream that others may share.
     Shared(GroupKey),
+    /// One of its own, with prepared transactions.
+    TwoPhase,
     /// One of its own, and why.
     Own(&'static str),
+}
+
+/// What decides how the primary reads options.
+#[derive(Debug, Clone, Copy)]
+pub struct Server<'a> {
+    /// Its major version.
+    pub major: u32,
+    /// The encoding of its database.
+    pub encoding: &'a str,
+    /// That of the session.
+    pub client_encoding: &'a str,
+}
+
+/// What was given of each option.
+#[derive(Default)]
+struct Given<'a> {
+    version: Option<u32>,
+    /// The list as it was sent, and its names.
+    names: Option<(&'a str, Vec<String>)>,
+    binary: Option<bool>,
+    messages: Option<bool>,
+    two_phase: Option<bool>,
+    streaming: Option<Streaming>,
+    local_only: Option<bool>,
+}
+
+/// Whether the server may send transactions before they commit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Streaming {
+    Off,
+    On,
+    Parallel,
 }
 
 /// The group that the options of `START_REPLICATION` need, or the error that a server
@@ -31,109 +66,210 @@ pub enum StreamOptions {
 /// never does, so it does not matter for the group.
 pub fn parse(
     database: &str,
-    encoding: &str,
+    server: Server<'_>,
     options: &[(String, Option<String>)],
 ) -> Result<StreamOptions, Report> {
-    let mut key = GroupKey::new(database, Vec::new());
-    encoding.clone_into(&mut key.encoding);
-    let mut two_phase = false;
-    let mut version = None;
-    for (name, value) in options {
-        let value = value.as_deref();
-        match name.as_str() {
-            "proto_version" => version = Some(proto_version(value)?),
-            "publication_names" => key.publications = publications(value)?,
-            "binary" => key.binary = boolean(name, value)?,
-            "messages" => key.messages = boolean(name, value)?,
-            "two_phase" => two_phase = boolean(name, value)?,
-            "streaming" if value == Some("parallel") => {}
-            "streaming" => {
-                boolean(name, value)?;
-            }
-            "origin" => key.local_only = origin(value)?,
-            _ => {
-                return Err(Report::error(
-                    "42601",
-                    format!("unrecognized pgoutput option: {name}"),
-                ));
-            }
-        }
+    let given = Given::read(server, options)?;
+    given.check(server)?;
+    let (list, publications) = given.names.unwrap_or_default();
+    if given.two_phase == Some(true) {
+        return Ok(StreamOptions::TwoPhase);
     }
-    let missing = |what: &str| Err(Report::error("22023", format!("{what} option missing")));
-    match version {
-        None => return missing("proto_version"),
-        Some(_) if key.publications.is_empty() => return missing("publication_names"),
-        Some(version) if two_phase && version < 3 => {
-            return Err(Report::error(
-                "0A000",
-                format!(
-                    "requested proto_version={version} does not support two-phase commit, need 3 or higher"
-                ),
-            ));
-        }
-        Some(_) if two_phase => return Ok(StreamOptions::Own("two-phase commit is not shared")),
-        Some(_) => {}
+    if publications.is_empty() {
+        return Ok(StreamOptions::Own("it names no publications"));
+    }
+    if publications.len() > MOST_PUBLICATIONS {
+        return Ok(StreamOptions::Own("it names more than 1,024 publications"));
+    }
+    if !are_read_alike(server, list, &publications) {
+        return Ok(StreamOptions::Own(
+            "its publications have names that only the primary can read",
+        ));
     }
     Ok(StreamOptions::Shared(GroupKey {
-        publications: GroupKey::new(database, key.publications).publications,
-        ..key
+        encoding: server.client_encoding.to_owned(),
+        binary: given.binary.unwrap_or(false),
+        messages: given.messages.unwrap_or(false),
+        local_only: given.local_only.unwrap_or(false),
+        ..GroupKey::new(database, publications)
     }))
 }
 
-fn invalid(name: &str, value: Option<&str>) -> Report {
-    let value = value.unwrap_or_default();
-    Report::error(
-        "22023",
-        format!("invalid value for option \"{name}\": \"{value}\""),
-    )
+/// Whether the primary takes the same names from the list. Outside of ASCII it converts them
+/// first, and folds and cuts them in its own encoding; not so names as subscribers write them,
+/// in quotes and not too long.
+fn are_read_alike(server: Server<'_>, list: &str, names: &[String]) -> bool {
+    let untouched = || server.encoding == UTF8 || publication_names::write(names) == list;
+    list.is_ascii() || (server.client_encoding == UTF8 && untouched())
 }
 
-fn proto_version(value: Option<&str>) -> Result<u32, Report> {
-    let version: u32 = value
-        .and_then(|value| value.parse().ok())
-        .ok_or_else(|| invalid("proto_version", value))?;
-    match version {
-        1..=NEWEST_VERSION => Ok(version),
-        0 => Err(Report::error(
-            "0A000",
-            "client sent proto_version=0 but server only supports protocol 1 or higher",
-        )),
-        _ => Err(Report::error(
-            "0A000",
-            format!(
-                "client sent proto_version={version} but server only supports protocol {NEWEST_VERSION} or lower"
+/// Sets what must not have been given before.
+fn once<T>(place: &mut Option<T>, value: impl FnOnce() -> Result<T, Report>) -> Result<(), Report> {
+    if place.is_some() {
+        return Err(Report::error("42601", "conflicting or redundant options"));
+    }
+    *place = Some(value()?);
+    Ok(())
+}
+
+impl<'a> Given<'a> {
+    fn read(server: Server<'_>, options: &'a [(String, Option<String>)]) -> Result<Self, Report> {
+        let mut given = Self::default();
+        for (name, value) in options {
+            let value = value.as_deref();
+            let truth = || boolean(name, value);
+            match name.as_str() {
+                "proto_version" => once(&mut given.version, || proto_version(value))?,
+                "publication_names" => {
+                    once(&mut given.names, || publications(value.unwrap_or_default()))?;
+                }
+                "binary" => once(&mut given.binary, truth)?,
+                "messages" => once(&mut given.messages, truth)?,
+                "two_phase" => once(&mut given.two_phase, truth)?,
+                "streaming" => once(&mut given.streaming, || streaming(server, value))?,
+                "origin" if server.major >= 16 => once(&mut given.local_only, || origin(value))?,
+                _ => {
+                    return Err(Report::error(
+                        "XX000",
+                        format!("unrecognized pgoutput option: {name}"),
+                    ));
+                }
+            }
+        }
+        Ok(given)
+    }
+
+    /// What the server checks of options that were read.
+    fn check(&self, server: Server<'_>) -> Result<(), Report> {
+        let missing = |what: &str| Err(Report::error("22023", format!("{what} option missing")));
+        if server.major >= 16 {
+            if self.version.is_none() {
+                return missing("proto_version");
+            }
+            if self.names.is_none() {
+                return missing("publication_names");
+            }
+        }
+        let version = self.version.unwrap_or(0);
+        let newest = newest_version(server.major);
+        let refused = |limit: String| {
+            let what = format!("client sent proto_version={version} but server only supports");
+            Err(Report::error("0A000", format!("{what} protocol {limit}")))
+        };
+        if version > newest {
+            return refused(format!("{newest} or lower"));
+        }
+        if version == 0 {
+            return refused("1 or higher".to_owned());
+        }
+        let named = self
+            .names
+            .as_ref()
+            .is_some_and(|(_, names)| !names.is_empty());
+        if !named && server.major < 17 {
+            return missing("publication_names");
+        }
+        for (wanted, what, least) in [
+            (self.streaming == Some(Streaming::On), "streaming", 2),
+            (
+                self.streaming == Some(Streaming::Parallel),
+                "parallel streaming",
+                4,
             ),
-        )),
+            (self.two_phase == Some(true), "two-phase commit", 3),
+        ] {
+            if wanted && version < least {
+                return Err(Report::error(
+                    "22023",
+                    format!(
+                        "requested proto_version={version} does not support {what}, need {least} or higher"
+                    ),
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
-fn publications(value: Option<&str>) -> Result<Vec<String>, Report> {
-    publication_names::parse(value.unwrap_or_default())
-        .ok()
-        .filter(|names| (1..=MOST_PUBLICATIONS).contains(&names.len()))
-        .ok_or_else(|| Report::error("42602", "invalid publication_names syntax"))
+/// Newest version of pgoutput's protocol that the server knows.
+fn newest_version(major: u32) -> u32 {
+    match major {
+        ..16 => 3,
+        16.. => 4,
+    }
+}
+
+fn proto_version(value: Option<&str>) -> Result<u32, Report> {
+    value
+        .and_then(c_number)
+        .and_then(|version| u32::try_from(version).ok())
+        .ok_or_else(|| {
+            let value = value.unwrap_or_default();
+            Report::error("22023", format!("invalid proto_version: \"{value}\""))
+        })
+}
+
+fn publications(list: &str) -> Result<(&str, Vec<String>), Report> {
+    match publication_names::parse(list) {
+        Ok(names) => Ok((list, names)),
+        Err(_) => Err(Report::error("42602", "invalid publication_names syntax")),
+    }
+}
+
+/// A number as C reads it: spaces before it, a sign. Without digits it is none, as from 15.20
+/// on; 15.18 read nothing at all as 0.
+fn c_number(text: &str) -> Option<u64> {
+    let spaces = [' ', '\t', '\n', '\x0b', '\x0c', '\r'];
+    let number = text.trim_start_matches(spaces);
+    let (negative, digits) = match number.strip_prefix('-') {
+        Some(digits) => (true, digits),
+        None => (false, number.strip_prefix('+').unwrap_or(number)),
+    };
+    if !digits.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    let number: u64 = digits.parse().ok()?;
+    Some(if negative {
+        number.wrapping_neg()
+    } else {
+        number
+    })
 }
 
 fn origin(value: Option<&str>) -> Result<bool, Report> {
-    match value.unwrap_or_default().to_ascii_lowercase().as_str() {
+    let Some(value) = value else {
+        return Err(Report::error("42601", "origin requires a parameter"));
+    };
+    match value.to_ascii_lowercase().as_str() {
         "any" => Ok(false),
         "none" => Ok(true),
         _ => Err(Report::error(
             "22023",
-            format!(
-                "unrecognized origin value: \"{}\"",
-                value.unwrap_or_default()
-            ),
+            format!("unrecognized origin value: \"{value}\""),
         )),
     }
 }
 
-/// A boolean as replication commands have it: without a value it is true.
+fn streaming(server: Server<'_>, value: Option<&str>) -> Result<Streaming, Report> {
+    let parallel = value.is_some_and(|value| value.eq_ignore_ascii_case("parallel"));
+    if parallel && server.major >= 16 {
+        return Ok(Streaming::Parallel);
+    }
+    Ok(match boolean("streaming", value)? {
+        true => Streaming::On,
+        false => Streaming::Off,
+    })
+}
+
+/// A boolean as options of plugins have it: without a value it is true, and numbers are none.
 fn boolean(name: &str, value: Option<&str>) -> Result<bool, Report> {
     match value.map(str::to_ascii_lowercase).as_deref() {
-        None | Some("true" | "on" | "1") => Ok(true),
-        Some("false" | "off" | "0") => Ok(false),
-        _ => Err(invalid(name, value)),
+        None | Some("true" | "on") => Ok(true),
+        Some("false" | "off") => Ok(false),
+        _ => Err(Report::error(
+            "42601",
+            format!("{name} requires a Boolean value"),
+        )),
     }
 }
 
@@ -146,9 +282,21 @@ mod tests {
         list.iter().map(owned).collect()
     }
 
+    fn server(major: u32) -> Server<'static> {
+        Server {
+            major,
+            encoding: "UTF8",
+            client_encoding: "UTF8",
+        }
+    }
+
+    fn parsed(major: u32, list: &[(&str, &str)]) -> Result<StreamOptions, Report> {
+        parse("app", server(major), &options(list))
+    }
+
     #[test]
     fn subscribers_that_agree_share_a_group() {
-        let of = |list: &[(&str, &str)]| match parse("app", "UTF8", &options(list)) {
+        let of = |list: &[(&str, &str)]| match parsed(16, list) {
             Ok(StreamOptions::Shared(key)) => key,
             other => panic!("{other:?}"),
         };
@@ -164,7 +312,7 @@ mod tests {
                 ("publication_names", "\"a\",\"b\",\"a\""),
             ])
         );
-        for other in [("binary", "true"), ("origin", "none"), ("messages", "1")] {
+        for other in [("binary", "true"), ("origin", "none"), ("messages", "on")] {
             let list = [("proto_version", "3"), ("publication_names", "a,b"), other];
             let key = of(&list);
             assert_ne!(key, plain, "{other:?}");
@@ -179,33 +327,104 @@ mod tests {
             ("publication_names", "p"),
             ("two_phase", "on"),
         ];
-        assert!(matches!(
-            parse("app", "UTF8", &options(&list)),
-            Ok(StreamOptions::Own(_))
-        ));
+        assert_eq!(parsed(15, &list), Ok(StreamOptions::TwoPhase));
+    }
+
+    #[test]
+    fn names_that_the_primary_reads_otherwise_are_not_shared() {
+        let shared = |list: &str, server: Server<'_>| {
+            let list = options(&[("proto_version", "1"), ("publication_names", list)]);
+            match parse("app", server, &list).unwrap() {
+                StreamOptions::Shared(key) => {
+                    assert_eq!(key.encoding, server.client_encoding);
+                    true
+                }
+                _ => false,
+            }
+        };
+        let with = |encoding, client_encoding| Server {
+            encoding,
+            client_encoding,
+            ..server(15)
+        };
+        let long = format!("\"{}\"", "\u{e9}".repeat(40));
+        for (list, utf8, latin1_server, latin1_client) in [
+            ("P", true, true, true),
+            ("\"\u{e9}\",\"b\"", true, true, false),
+            ("\u{e9}", true, false, false),
+            ("\"\u{e9}\", b", true, false, false),
+            (&*long, true, false, false),
+        ] {
+            assert_eq!(shared(list, with("UTF8", "UTF8")), utf8, "{list}");
+            assert_eq!(
+                shared(list, with("LATIN1", "UTF8")),
+                latin1_server,
+                "{list}"
+            );
+            assert_eq!(
+                shared(list, with("UTF8", "LATIN1")),
+                latin1_client,
+                "{list}"
+            );
+        }
     }
 
     #[test]
     fn what_a_server_would_refuse_is_refused() {
         let good = [("proto_version", "1"), ("publication_names", "p")];
-        for (bad, sqlstate) in [
-            (("nonsense", "1"), "42601"),
-            (("proto_version", "0"), "0A000"),
-            (("proto_version", "5"), "0A000"),
-            (("proto_version", "x"), "22023"),
-            (("publication_names", ""), "42602"),
-            (("publication_names", "\"p"), "42602"),
-            (("binary", "perhaps"), "22023"),
-            (("origin", "some"), "22023"),
-            (("two_phase", "on"), "0A000"),
-            (("streaming", "sideways"), "22023"),
+        for (more, at_15, at_16, at_17) in [
+            (&[("nonsense", "1")][..], "XX000", "XX000", "XX000"),
+            (&[("origin", "any")], "XX000", "", ""),
+            (&[("origin", "some")], "XX000", "22023", "22023"),
+            (&[("binary", "perhaps")], "42601", "42601", "42601"),
+            (&[("binary", "1")], "42601", "42601", "42601"),
+            (
+                &[("binary", "on"), ("binary", "on")],
+                "42601",
+                "42601",
+                "42601",
+            ),
+            (&[("proto_version", "1")], "42601", "42601", "42601"),
+            (&[("two_phase", "on")], "22023", "22023", "22023"),
+            (&[("streaming", "sideways")], "42601", "42601", "42601"),
+            (&[("streaming", "on")], "22023", "22023", "22023"),
+            (&[("streaming", "off")], "", "", ""),
+            (&[("streaming", "parallel")], "42601", "22023", "22023"),
         ] {
-            let list = options(&[good[0], good[1], bad]);
-            let error = parse("app", "UTF8", &list).unwrap_err();
-            assert_eq!(error.sqlstate, sqlstate, "{bad:?}");
+            let list = [&good[..], more].concat();
+            for (major, expected) in [(15, at_15), (16, at_16), (17, at_17)] {
+                let found =
+                    parsed(major, &list).map_or_else(|error| error.sqlstate, |_| String::new());
+                assert_eq!(found, expected, "{more:?}, {major}");
+            }
         }
-        assert!(parse("app", "UTF8", &options(&good[..1])).is_err());
-        assert!(parse("app", "UTF8", &options(&good[1..])).is_err());
-        assert!(parse("app", "UTF8", &options(&good)).is_ok());
+        for (version, sqlstate) in [
+            ("0", "0A000"),
+            ("", "22023"),
+            ("4", "0A000"),
+            ("x", "22023"),
+            ("1x", "22023"),
+            (" ", "22023"),
+            ("-", "22023"),
+            ("-1", "22023"),
+            ("4294967297", "22023"),
+            ("18446744073709551617", "22023"),
+            (" +01", ""),
+            ("-18446744073709551615", ""),
+        ] {
+            let found = parsed(15, &[("proto_version", version), good[1]]);
+            let found = found.map_or_else(|error| error.sqlstate, |_| String::new());
+            assert_eq!(found, sqlstate, "{version:?}");
+        }
+        for (list, sqlstate) in [("", "22023"), ("\"p", "42602"), ("p,", "42602")] {
+            let error = parsed(16, &[good[0], ("publication_names", list)]).unwrap_err();
+            assert_eq!(error.sqlstate, sqlstate, "{list:?}");
+        }
+        let none = parsed(17, &[good[0], ("publication_names", "")]);
+        assert!(matches!(none, Ok(StreamOptions::Own(_))));
+        for (missing, at_15) in [(&good[..1], "22023"), (&good[1..], "0A000")] {
+            assert_eq!(parsed(15, missing).unwrap_err().sqlstate, at_15);
+            assert_eq!(parsed(17, missing).unwrap_err().sqlstate, "22023");
+        }
     }
 }

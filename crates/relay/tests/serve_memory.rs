@@ -70,14 +70,7 @@ async fn session(path: &std::path::Path) -> UnixStream {
         ("replication", "database"),
     ];
     let mut packet = Vec::new();
-    Startup::Session(Session {
-        minor: 0,
-        parameters: parameters
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-    })
-    .encode(&mut packet);
+    Startup::Session(Session::new(0, &parameters)).encode(&mut packet);
     stream.write_all(&packet).await.unwrap();
     let mut welcome = [0; 9 + 6];
     stream.read_exact(&mut welcome).await.unwrap();

@@ -1,6 +1,7 @@
 //! Where to listen.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 /// Longest path of a Unix socket that the kernel accepts, in bytes without the final zero.
@@ -64,6 +65,17 @@ pub enum Listen {
 }
 
 impl Listen {
+    /// Whether other machines may connect, as far as the address says.
+    pub fn is_remote(&self) -> bool {
+        match self {
+            Self::Unix { .. } => false,
+            Self::Tcp(at) => match at.host.parse::<IpAddr>() {
+                Ok(address) => !address.to_canonical().is_loopback(),
+                Err(_) => !at.host.eq_ignore_ascii_case("localhost"),
+            },
+        }
+    }
+
     /// Parses `host:port`, or `/folder:port` for a Unix socket.
     pub fn parse(text: &str) -> Result<Self, String> {
         if !text.starts_with('/') {
@@ -134,6 +146,24 @@ mod tests {
             Listen::parse("/run/lockstep:6543").unwrap().socket(),
             Some("/run/lockstep/.s.PGSQL.6543".into())
         );
+    }
+
+    #[test]
+    fn an_address_of_this_machine_alone_is_not_remote() {
+        for (text, remote) in [
+            ("127.0.0.1:1", false),
+            ("127.9.9.9:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("Localhost:1", false),
+            ("/run/lockstep:1", false),
+            ("0.0.0.0:1", true),
+            ("[::]:1", true),
+            ("192.0.2.1:1", true),
+            ("relay1:1", true),
+        ] {
+            assert_eq!(Listen::parse(text).unwrap().is_remote(), remote, "{text}");
+        }
     }
 
     #[test]

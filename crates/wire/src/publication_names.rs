@@ -6,7 +6,7 @@
 //! count. Names are cut at [`MOST_NAME`](crate::command::MOST_NAME) bytes. An empty text is an
 //! empty list.
 
-use crate::command::tokens::cut;
+use crate::command::tokens::{cut, is_space};
 use crate::{Result, WireError};
 
 pub fn parse(list: &str) -> Result<Vec<String>> {
@@ -49,10 +49,6 @@ pub fn write<Name: AsRef<str>>(names: impl IntoIterator<Item = Name>) -> String 
         list.push('"');
     }
     list
-}
-
-fn is_space(c: char) -> bool {
-    c.is_ascii_whitespace()
 }
 
 /// The name before a closing quote, and the text after it.

@@ -1,6 +1,14 @@
 //! A client's first packet: a length, a code, and for a session its parameters.
+//!
+//! A server goes through the parameters one after the other, and of a name given twice the last
+//! value counts; some values even add up. Whoever stands between client and server must not
+//! read the packet in another way, so a name given twice is an error here.
 
-use crate::cursor::{Cursor, put_c_str};
+use std::borrow::Cow;
+use std::collections::HashSet;
+
+use crate::command::MOST_NAME;
+use crate::cursor::{Cursor, put_c_bytes};
 use crate::frame::{body_length, put_counted};
 use crate::{Result, WireError};
 
@@ -16,6 +24,12 @@ const GSS: u32 = 1234 << 16 | 5680;
 
 /// The major version of the protocol.
 pub const MAJOR: u16 = 3;
+
+/// Why a packet is refused that names a parameter twice.
+pub const TWICE: &str = "a parameter that is given twice";
+
+/// What names of options of the protocol begin with.
+pub const PROTOCOL_OPTION: &str = "_pq_.";
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Startup {
@@ -33,28 +47,105 @@ pub enum Startup {
     Session(Session),
 }
 
+/// A parameter's name and its value, in whatever encoding the client uses.
+pub type Parameter = (Vec<u8>, Vec<u8>);
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Session {
     /// Minor version of protocol 3.
     pub minor: u16,
-    /// Names and values: `user`, `database`, `replication`, settings.
-    pub parameters: Vec<(String, String)>,
+    /// `user`, `database`, `replication`, options of the protocol (`_pq_.…`), settings; each
+    /// name once.
+    pub parameters: Vec<Parameter>,
+}
+
+/// What a client asks for with parameter `replication`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replication {
+    /// An ordinary session.
+    None,
+    /// Physical replication; the session has no database.
+    Physical,
+    /// Replication commands and SQL in a database.
+    Logical,
+    /// A value that servers refuse.
+    Unknown,
 }
 
 impl Session {
-    pub fn get(&self, name: &str) -> Option<&str> {
+    pub fn new(minor: u16, parameters: &[(&str, &str)]) -> Self {
+        let owned = |text: &str| text.as_bytes().to_vec();
+        Self {
+            minor,
+            parameters: parameters
+                .iter()
+                .map(|(name, value)| (owned(name), owned(value)))
+                .collect(),
+        }
+    }
+
+    pub fn get(&self, name: &str) -> Option<&[u8]> {
         self.parameters
             .iter()
-            .find(|(given, _)| given == name)
-            .map(|(_, value)| value.as_str())
+            .find(|(given, _)| given == name.as_bytes())
+            .map(|(_, value)| value.as_slice())
+    }
+
+    /// A value to be shown: what is not UTF-8 in it is replaced.
+    pub fn text(&self, name: &str) -> Option<Cow<'_, str>> {
+        self.get(name).map(String::from_utf8_lossy)
     }
 
     /// Names of parameters that are options of the protocol, not settings.
     pub fn protocol_options(&self) -> impl Iterator<Item = &str> {
         self.parameters
             .iter()
-            .map(|(name, _)| name.as_str())
-            .filter(|name| name.starts_with("_pq_."))
+            .filter_map(|(name, _)| std::str::from_utf8(name).ok())
+            .filter(|name| name.starts_with(PROTOCOL_OPTION))
+    }
+
+    /// The role that the client names.
+    pub fn user(&self) -> &[u8] {
+        cut(self.get("user").unwrap_or_default())
+    }
+
+    /// The database that the client names, by default the one with the role's name.
+    pub fn database(&self) -> &[u8] {
+        match self.get("database") {
+            Some(database) if !database.is_empty() => cut(database),
+            _ => self.user(),
+        }
+    }
+
+    pub fn replication(&self) -> Replication {
+        match self.get("replication") {
+            None => Replication::None,
+            Some(b"database") => Replication::Logical,
+            Some(value) => match boolean(value) {
+                Some(true) => Replication::Physical,
+                Some(false) => Replication::None,
+                None => Replication::Unknown,
+            },
+        }
+    }
+}
+
+/// A name as servers cut it here: by bytes, also within a character.
+fn cut(name: &[u8]) -> &[u8] {
+    name.get(..MOST_NAME).unwrap_or(name)
+}
+
+/// A boolean as servers read it here: any beginning of `true`, `false`, `yes`, `no`, `on` or
+/// `off` that can only be one of them, in any case, or 1 or 0.
+fn boolean(value: &[u8]) -> Option<bool> {
+    let value = value.to_ascii_lowercase();
+    let begins = |word: &[u8], least: usize| value.len() >= least && word.starts_with(&value);
+    match value.as_slice() {
+        b"1" => Some(true),
+        b"0" => Some(false),
+        _ if begins(b"true", 1) || begins(b"yes", 1) || begins(b"on", 2) => Some(true),
+        _ if begins(b"false", 1) || begins(b"no", 1) || begins(b"off", 2) => Some(false),
+        _ => None,
     }
 }
 
@@ -85,20 +176,10 @@ impl Startup {
                 secret: cursor.rest().to_vec(),
             }),
             version if version >> 16 == u32::from(MAJOR) => {
-                let mut parameters = Vec::new();
-                loop {
-                    let name = cursor.c_bytes()?;
-                    if name.is_empty() {
-                        break;
-                    }
-                    let value = cursor.c_bytes()?;
-                    parameters.push((lossy(name), lossy(value)));
-                }
-                cursor.end()?;
                 Ok(Self::Session(Session {
                     // The high half is compared already.
                     minor: (version & 0xFFFF) as u16,
-                    parameters,
+                    parameters: parameters(cursor)?,
                 }))
             }
             _ => Err(WireError::Malformed("an unknown protocol version")),
@@ -118,8 +199,8 @@ impl Startup {
             Self::Session(session) => {
                 out.extend((u32::from(MAJOR) << 16 | u32::from(session.minor)).to_be_bytes());
                 for (name, value) in &session.parameters {
-                    put_c_str(out, name);
-                    put_c_str(out, value);
+                    put_c_bytes(out, name);
+                    put_c_bytes(out, value);
                 }
                 out.push(0);
             }
@@ -127,9 +208,22 @@ impl Startup {
     }
 }
 
-/// The client's encoding is not known yet.
-fn lossy(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
+/// Names and values up to an empty name, which must be the end.
+fn parameters(mut cursor: Cursor<'_>) -> Result<Vec<Parameter>> {
+    let mut names = HashSet::new();
+    let mut parameters = Vec::new();
+    loop {
+        let name = cursor.c_bytes()?;
+        if name.is_empty() {
+            cursor.end()?;
+            return Ok(parameters);
+        }
+        let value = cursor.c_bytes()?;
+        if !names.insert(name) {
+            return Err(WireError::Malformed(TWICE));
+        }
+        parameters.push((name.to_vec(), value.to_vec()));
+    }
 }
 
 #[cfg(test)]
@@ -149,12 +243,14 @@ mod tests {
         let session = Session {
             minor: 2,
             parameters: vec![
-                ("user".to_owned(), "me".to_owned()),
-                ("replication".to_owned(), "true".to_owned()),
-                ("_pq_.x".to_owned(), String::new()),
+                (b"user".to_vec(), b"me\xff".to_vec()),
+                (b"User".to_vec(), b"\xe4".to_vec()),
+                (b"_pq_.x".to_vec(), Vec::new()),
             ],
         };
-        assert_eq!(session.get("user"), Some("me"));
+        assert_eq!(session.get("user"), Some(&b"me\xff"[..]));
+        assert_eq!(session.get("use"), None);
+        assert_eq!(session.text("user").as_deref(), Some("me\u{fffd}"));
         assert_eq!(session.protocol_options().collect::<Vec<_>>(), ["_pq_.x"]);
         for packet in [
             Startup::SslRequest,
@@ -166,6 +262,74 @@ mod tests {
             Startup::Session(session),
         ] {
             assert_eq!(back(&packet), packet);
+        }
+    }
+
+    fn session(parameters: &[(&str, &str)]) -> Session {
+        Session::new(0, parameters)
+    }
+
+    #[test]
+    fn a_parameter_given_twice_is_refused() {
+        for twice in [
+            &b"\0\x03\0\0user\0me\0user\0you\0\0"[..],
+            b"\0\x03\0\0user\0me\0user\0me\0\0",
+            b"\0\x03\0\0user\0me\0a\0b\0replication\0database\0a\0\0\0",
+            b"\0\x03\0\0user\0me\0_pq_.a\0\0_pq_.a\0\0\0",
+            b"\0\x03\0\0\xff\0\0\xff\0\0\0",
+        ] {
+            let error = Startup::parse(twice).unwrap_err();
+            assert!(error.to_string().contains("given twice"), "{error}");
+        }
+        // Other names, as a server has it.
+        assert!(Startup::parse(b"\0\x03\0\0user\0me\0User\0you\0\0").is_ok());
+        assert!(Startup::parse(b"\0\x03\0\0\xff\0\0\xfe\0\0\0").is_ok());
+    }
+
+    #[test]
+    fn role_and_database_are_those_that_a_server_takes() {
+        let long = "x".repeat(62) + "é";
+        for (parameters, user, database) in [
+            (&[("user", "me"), ("database", "db")][..], "me", "db"),
+            (&[("user", "me"), ("database", "")], "me", "me"),
+            (&[("user", "me")], "me", "me"),
+            (&[("database", "db")], "", "db"),
+        ] {
+            let session = session(parameters);
+            assert_eq!(session.user(), user.as_bytes());
+            assert_eq!(session.database(), database.as_bytes());
+        }
+        let session = session(&[("user", &long)]);
+        assert_eq!(session.user(), &long.as_bytes()[..63]);
+        assert_eq!(session.database(), session.user());
+    }
+
+    #[test]
+    fn replication_is_read_as_servers_do() {
+        use Replication::{Logical, None, Physical, Unknown};
+        assert_eq!(session(&[]).replication(), None);
+        for (value, meaning) in [
+            ("database", Logical),
+            ("Database", Unknown),
+            ("databas", Unknown),
+            ("true", Physical),
+            ("T", Physical),
+            ("yE", Physical),
+            ("on", Physical),
+            ("1", Physical),
+            ("0", None),
+            ("f", None),
+            ("No", None),
+            ("of", None),
+            ("off", None),
+            ("o", Unknown),
+            ("offf", Unknown),
+            ("", Unknown),
+            ("10", Unknown),
+            (" on", Unknown),
+        ] {
+            let session = session(&[("replication", value)]);
+            assert_eq!(session.replication(), meaning, "{value:?}");
         }
     }
 

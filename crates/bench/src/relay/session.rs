@@ -79,13 +79,7 @@ impl Session {
             ("application_name", application),
             ("client_encoding", "UTF8"),
         ];
-        First::Session(Startup {
-            minor: 0,
-            parameters: parameters
-                .map(|(name, value)| (name.to_owned(), value.to_owned()))
-                .to_vec(),
-        })
-        .encode(&mut bytes);
+        First::Session(Startup::new(0, &parameters)).encode(&mut bytes);
         session.stream.write_all(&bytes)?;
         session.until(|message| matches!(message, Backend::ReadyForQuery(_)))?;
         let names = publication_names([publication]).map_err(invalid)?;

@@ -2,16 +2,19 @@
 
 use std::process::Command;
 
-use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, logical, publisher, until, until_answer, until_received, until_same,
+};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
 
 /// Names of the primary's slots but those of initial synchronisation, in order.
+/// Slots on the primary; those of the relay without the identity of its spool.
 fn slots(primary: &Server) -> String {
     primary
         .query_text(
-            "SELECT coalesce(string_agg(slot_name, ' ' ORDER BY slot_name), '') \
-             FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
+            "SELECT coalesce(string_agg(regexp_replace(slot_name, '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), \
+             ' ' ORDER BY slot_name), '') FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
         )
         .unwrap()
         .unwrap()
@@ -172,6 +175,18 @@ fn pg_recvlogical_works_through_the_relay() {
     until("the slot is the relay's", || {
         (!slots(&primary).split(' ').any(|slot| slot == "r")).then_some(())
     });
+    // It ends as soon as it is told that the stream is as far as it asks for.
+    let end = primary.flush_lsn().unwrap().to_string();
+    let began = std::time::Instant::now();
+    let options = options.map(|option| {
+        if option.contains('/') {
+            end.as_str()
+        } else {
+            option
+        }
+    });
+    receive(&options);
+    println!("an idle slot's end was told after {:?}", began.elapsed());
     receive(&["--drop-slot"]);
     drop((relay, primary));
 }
@@ -220,7 +235,8 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
     drop((subscriber, relay, primary));
 }
 
-/// What one stream cannot serve goes back to the primary, and nothing is lost on the way.
+/// What one stream cannot serve goes back to the primary, and nothing is lost on the way. It is
+/// no error for the subscription, which would be disabled.
 #[test]
 fn a_slot_goes_back_to_the_primary() {
     let lab = TestLab::with_extension().start().unwrap();
@@ -244,7 +260,7 @@ fn a_slot_goes_back_to_the_primary() {
     });
     subscriber
         .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa WITH (disable_on_error = true)",
             relay.conninfo()
         ))
         .unwrap();
@@ -257,6 +273,8 @@ fn a_slot_goes_back_to_the_primary() {
     primary
         .execute("INSERT INTO a SELECT generate_series(2, 1000)")
         .unwrap();
+    // So that its copy on the primary is ahead of the slot.
+    until_received(&primary);
     subscriber
         .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
         .unwrap();
@@ -268,6 +286,11 @@ fn a_slot_goes_back_to_the_primary() {
         .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
         .unwrap();
     until_same(&primary, &subscriber, "a");
+    let log = std::fs::read_to_string(subscriber.log()).unwrap();
+    assert!(log.contains("data stream from publisher has ended"));
+    assert!(!log.contains("unexpected result"), "{log}");
+    let enabled = "SELECT subenabled::text FROM pg_subscription";
+    until_answer(&subscriber, enabled, "true");
     until("the relay has forgotten it", || {
         relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
     });
@@ -275,5 +298,60 @@ fn a_slot_goes_back_to_the_primary() {
     until_same(&primary, &subscriber, "a");
     subscriber.execute("DROP SUBSCRIPTION s").unwrap();
     assert_eq!(slots(&primary), "lockstep_ga");
+    drop((subscriber, relay, primary));
+}
+
+/// A group whose slot waits for an open transaction holds up no slot that does not need it.
+#[test]
+fn a_group_that_waits_holds_up_no_other() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    for server in [&primary, &subscriber] {
+        server
+            .execute("CREATE TABLE a (id int PRIMARY KEY)")
+            .unwrap();
+    }
+    primary
+        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb")
+        .unwrap();
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
+            primary.conninfo(SUPERUSER)
+        ))
+        .unwrap();
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    let mut open = primary.connect(SUPERUSER, "open").unwrap();
+    open.query("BEGIN").unwrap();
+    open.query("SELECT pg_current_xact_id()").unwrap();
+    let file = lab.folder().join("relay.toml");
+    let text = "[[group]]\nname = \"gb\"\ndatabase = \"postgres\"\npublications = [\"pb\"]\n";
+    std::fs::write(&file, text).unwrap();
+    let config = file.display().to_string();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
+    until("the group's slot is being made", || {
+        slots(&primary).contains("lockstep_gb").then_some(())
+    });
+    subscriber
+        .execute(&format!(
+            "ALTER SUBSCRIPTION s CONNECTION '{}'",
+            relay.conninfo()
+        ))
+        .unwrap();
+    until("the slot is the relay's", || {
+        let log = relay.log();
+        (log.contains("adopted") && !log.contains("group=\"gb\"")).then_some(())
+    });
+    primary.execute("INSERT INTO a VALUES (2)").unwrap();
+    until_same(&primary, &subscriber, "a");
+    drop(open);
+    until("the group is made", || {
+        relay
+            .log()
+            .contains("made a group group=\"gb\"")
+            .then_some(())
+    });
     drop((subscriber, relay, primary));
 }

@@ -1,11 +1,9 @@
 //! The console, status and metrics of `lockstep relay` on a real primary: real roles, real
 //! psql, a real consumer.
 
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use crate::relay_support::{Relay, publisher, until};
+use crate::relay_support::{Relay, free_port, page, publisher, until};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -63,20 +61,6 @@ impl Drop for Consumer {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-fn page(port: u16, path: &str) -> String {
-    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
-    stream.write_all(request.as_bytes()).unwrap();
-    let mut text = String::new();
-    stream.read_to_string(&mut text).unwrap();
-    text
-}
-
-fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    listener.local_addr().unwrap().port()
 }
 
 fn set_up(primary: &Server) {

@@ -270,6 +270,23 @@ fn memory_does_not_grow_with_a_transaction() {
 }
 
 #[test]
+fn memory_holds_a_long_row_a_few_times() {
+    const ROW_MB: u64 = 100;
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber, relay) = subscribed(&lab, &["--logical-wal-cache", "1MB"]);
+    primary
+        .execute(&format!(
+            "INSERT INTO t VALUES (1000, repeat('x', {ROW_MB} << 20))"
+        ))
+        .unwrap();
+    until_answer(&subscriber, "SELECT count(*)::text FROM t", "3");
+    // docs/relay.md says four times. It is libpq's buffer (128 MB here), its copy and our own.
+    let peak = peak_kb(&relay);
+    assert!(peak < (65 + 4 * ROW_MB) * 1024, "{peak} kB");
+    drop((subscriber, relay, primary));
+}
+
+#[test]
 fn memory_does_not_grow_with_slots() {
     const SLOTS: usize = 64;
     let lab = TestLab::with_extension().start().unwrap();

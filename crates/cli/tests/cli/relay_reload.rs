@@ -287,7 +287,7 @@ fn a_configured_group_that_failed_begins_anew_by_hand() {
     subscribe(&scene);
 
     until("its slot is gone", || {
-        let of_group = "FROM pg_replication_slots WHERE slot_name = 'lockstep_orders'";
+        let of_group = "FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_orders_%'";
         let primary = &scene.primary;
         primary
             .query_text(&format!(

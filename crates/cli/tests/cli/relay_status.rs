@@ -28,6 +28,9 @@ impl Source for Relay {
     fn drop_slot(&self, _: &str) -> Result<(), (&'static str, String)> {
         Ok(())
     }
+    fn terminate(&self, _: u64) -> Result<(), String> {
+        Ok(())
+    }
     fn reload(&self) -> Result<Vec<String>, String> {
         Ok(Vec::new())
     }
@@ -139,9 +142,12 @@ fn status(answer: Answer, more: &[&str]) -> Output {
     });
     let output = lockstep(&format!("port={port} user=joe dbname=other"), more);
     let session = serving.join().unwrap();
-    assert_eq!(session.get("database"), Some("lockstep"));
-    assert_eq!(session.get("user"), Some("joe"));
-    assert_eq!(session.get("application_name"), Some("lockstep status"));
+    assert_eq!(session.get("database"), Some(&b"lockstep"[..]));
+    assert_eq!(session.get("user"), Some(&b"joe"[..]));
+    assert_eq!(
+        session.text("application_name").as_deref(),
+        Some("lockstep status")
+    );
     output
 }
 
@@ -197,13 +203,13 @@ fn json_has_everything_with_numbers_as_numbers() {
                 "name": "sub", "database": "", "group": "orders", "active_pid": 4711,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 3, "cache_miss": 1, "hit_rate": "75.00%",
-                "written_lsn": "0/34", "applied_lsn": "0/2C",
+                "written_lsn": "0/34", "applied_lsn": "0/2C", "reason": null,
             },
             {
                 "name": "idle", "database": "", "group": "orders", "active_pid": null,
                 "sent_lsn": "0/38", "confirmed_lsn": "0/28", "behind_bytes": 99,
                 "cache_hit": 0, "cache_miss": 0, "hit_rate": null,
-                "written_lsn": "0/34", "applied_lsn": "0/2C",
+                "written_lsn": "0/34", "applied_lsn": "0/2C", "reason": null,
             },
         ])
     );

@@ -494,7 +494,7 @@ fn newest_segment(spool: &Path) -> std::path::PathBuf {
 }
 
 /// CRC-32C, bit by bit: the first line of the relay's `slots.json`.
-fn crc32c(bytes: &[u8]) -> u32 {
+pub fn crc32c(bytes: &[u8]) -> u32 {
     !bytes.iter().fold(!0, |crc, &byte| {
         (0..8).fold(crc ^ u32::from(byte), |crc, _| {
             (crc >> 1) ^ (0x82F6_3B78 & 0_u32.wrapping_sub(crc & 1))
@@ -513,29 +513,50 @@ fn an_adoption_that_a_crash_cut_short_is_finished() {
     until_same(&primary, &subscriber, "pgbench_tellers");
     relay.kill();
     // As if it had been killed between noting the slot and dropping it on the primary.
-    let file = relay.spool.join("slots.json");
-    let text = std::fs::read_to_string(&file).unwrap();
-    let (sum, json) = text.split_once('\n').unwrap();
-    assert_eq!(sum, format!("{:08x}", crc32c(json.as_bytes())));
-    let json = json.replacen(
-        "\"name\": \"s\",",
-        "\"name\": \"s\", \"adopting\": true,",
-        1,
-    );
-    assert!(json.contains("adopting"), "{json}");
-    std::fs::write(&file, format!("{:08x}\n{json}", crc32c(json.as_bytes()))).unwrap();
     primary
         .execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
         .unwrap();
+    let stands = "SELECT confirmed_flush_lsn::text FROM pg_replication_slots WHERE slot_name = 's'";
+    let stands = primary.query_text(stands).unwrap().unwrap();
+    set_adopting(&relay, Some(&stands));
     relay.restart();
-    until_answer(
-        &primary,
-        "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 's'",
-        "0",
-    );
+    until_answer(&primary, COUNT_OF_S, "0");
     primary
         .execute("UPDATE pgbench_tellers SET tbalance = 5")
         .unwrap();
     until_same(&primary, &subscriber, "pgbench_tellers");
+
+    // Another slot of this name: not the one that was adopted.
+    relay.kill();
+    primary
+        .execute("SELECT pg_create_logical_replication_slot('s', 'pgoutput')")
+        .unwrap();
+    set_adopting(&relay, None);
+    relay.restart();
+    until("the relay leaves the slot alone", || {
+        let said = relay.log().contains("has another slot of this name");
+        said.then_some(())
+    });
+    until_answer(&primary, COUNT_OF_S, "1");
     drop((subscriber, relay, primary));
+}
+
+const COUNT_OF_S: &str = "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 's'";
+
+/// Has a stopped relay's file say that the primary may still have slot `s`, which stood at a
+/// position when it was adopted.
+fn set_adopting(relay: &Relay, stood: Option<&str>) {
+    let file = relay.spool.join("slots.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    let (sum, json) = text.split_once('\n').unwrap();
+    assert_eq!(sum, format!("{:08x}", crc32c(json.as_bytes())));
+    let mut slots: serde_json::Value = serde_json::from_str(json).unwrap();
+    let slot = &mut slots.as_array_mut().unwrap()[0];
+    assert_eq!(slot["name"], "s");
+    slot["adopting"] = true.into();
+    if let Some(stood) = stood {
+        slot["adopted_at"] = stood.into();
+    }
+    let json = serde_json::to_string(&slots).unwrap();
+    std::fs::write(&file, format!("{:08x}\n{json}", crc32c(json.as_bytes()))).unwrap();
 }

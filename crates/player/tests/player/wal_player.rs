@@ -326,13 +326,8 @@ fn client_programs_take_the_player_for_a_primary() {
 /// A client's first packet for replication.
 fn hello() -> Vec<u8> {
     let mut bytes = Vec::new();
-    Startup::Session(Session {
-        minor: 2,
-        parameters: [("user", "x"), ("replication", "true"), ("_pq_.new", "1")]
-            .map(|(name, value)| (name.to_owned(), value.to_owned()))
-            .to_vec(),
-    })
-    .encode(&mut bytes);
+    let parameters = [("user", "x"), ("replication", "true"), ("_pq_.new", "1")];
+    Startup::Session(Session::new(2, &parameters)).encode(&mut bytes);
     bytes
 }
 

@@ -28,7 +28,7 @@ pub const STATISTICS_COLUMNS: [Column<'static>; 7] = [
     column("last_reset_timestamp", TIMESTAMPTZ),
 ];
 
-pub const SLOT_COLUMNS: [Column<'static>; 12] = [
+pub const SLOT_COLUMNS: [Column<'static>; 13] = [
     column("name", TEXT),
     column("database", TEXT),
     column("group", TEXT),
@@ -41,6 +41,7 @@ pub const SLOT_COLUMNS: [Column<'static>; 12] = [
     column("hit_rate", TEXT),
     column("written_lsn", PG_LSN),
     column("applied_lsn", PG_LSN),
+    column("reason", TEXT),
 ];
 
 pub const CLIENT_COLUMNS: [Column<'static>; 9] = [
@@ -93,7 +94,7 @@ pub(super) const HELP_COLUMNS: [Column<'static>; 2] =
     [column("command", TEXT), column("description", TEXT)];
 
 /// What `SHOW HELP` says.
-const HELP: [[&str; 2]; 12] = [
+const HELP: [[&str; 2]; 13] = [
     [
         "SELECT * FROM lockstep_stat_logical_wal_cache()",
         "blocks of 8 kB that each slot read from memory and from the spool; \
@@ -123,6 +124,10 @@ const HELP: [[&str; 2]; 12] = [
     [
         "DROP SLOT name",
         "drop a subscriber's slot; needs a superuser or admin_role",
+    ],
+    [
+        "TERMINATE id",
+        "end a session of SHOW CLIENTS; needs a superuser or admin_role",
     ],
     [
         "RELOAD",
@@ -163,6 +168,7 @@ pub(super) fn slot(slot: &SlotStat) -> Row {
         hit_rate(slot),
         position(slot.written),
         position(slot.applied),
+        text(&slot.reason),
     ]
 }
 

@@ -108,6 +108,12 @@ impl Console {
                     .map_err(|(sqlstate, message)| Report::error(sqlstate, message))?;
                 Backend::CommandComplete("DROP SLOT").encode(out);
             }
+            Statement::Terminate(id) => {
+                self.source.terminate(*id).map_err(|message| {
+                    Report::error("42704", message).hint("SHOW CLIENTS lists them: column id.")
+                })?;
+                Backend::CommandComplete("TERMINATE").encode(out);
+            }
             Statement::Reload => self.reload(out)?,
         }
         Ok(())

@@ -46,6 +46,8 @@ pub(super) enum Statement {
     Show(Show),
     /// `DROP SLOT …`
     DropSlot(String),
+    /// `TERMINATE …`: a session's number.
+    Terminate(u64),
     /// `RELOAD`
     Reload,
 }
@@ -85,6 +87,7 @@ impl Statement {
             Self::OldestPointer => (Need::Read, OLDEST),
             Self::Reset(_) => (Need::Change, RESET),
             Self::DropSlot(_) => (Need::Change, "DROP SLOT"),
+            Self::Terminate(_) => (Need::Change, "TERMINATE"),
             Self::Reload => (Need::Change, "RELOAD"),
         }
     }
@@ -232,6 +235,7 @@ impl<'a> Reader<'a> {
             "select" => return self.select(),
             "show" => Statement::Show(self.show()?),
             "drop" if self.takes_word("slot") => Statement::DropSlot(self.slot()?),
+            "terminate" => Statement::Terminate(self.session()?),
             "reload" => Statement::Reload,
             "set" => self.set()?,
             "reset" => Statement::Acknowledge("RESET"),
@@ -278,6 +282,20 @@ impl<'a> Reader<'a> {
                     .hint("SHOW SLOTS lists them."),
             )),
         }
+    }
+
+    /// A session's number.
+    fn session(&mut self) -> Result<u64, Wrong> {
+        let number = match self.next() {
+            Some(Token::Number(number)) => number.parse().ok(),
+            _ => None,
+        };
+        number.ok_or_else(|| {
+            Wrong::Because(
+                Report::error("42601", "TERMINATE needs the number of a session")
+                    .hint("SHOW CLIENTS lists them: column id."),
+            )
+        })
     }
 
     fn select(&mut self) -> Result<Statement, Wrong> {

@@ -125,6 +125,14 @@ impl Source for Relay {
         }
     }
 
+    fn terminate(&self, id: u64) -> Result<(), String> {
+        self.note(format!("terminate {id}"));
+        match id {
+            0 => Err("there is no session 0".to_owned()),
+            _ => Ok(()),
+        }
+    }
+
     fn reload(&self) -> Result<Vec<String>, String> {
         self.note("reload".to_owned());
         match self.admin_role {
@@ -262,10 +270,10 @@ fn listings_show_everything_once() {
         (
             "slots",
             &[
-                "# name:25 database:25 group:25 active_pid:23 sent_lsn:3220 confirmed_lsn:3220 behind_bytes:20 cache_hit:20 cache_miss:20 hit_rate:25 written_lsn:3220 applied_lsn:3220",
-                "| a | app | orders | 79183 | 0/30 | 0/20 | 5 | 24 | 0 | 100.00% | 0/2A | 0/28",
-                "| b | app | orders | ~ | ~ | 0/20 | 5 | 0 | 0 | ~ | 0/2A | 0/28",
-                "| c's | app | orders | ~ | 0/30 | 0/20 | 5 | 99999 | 1 | 99.99% | 0/2A | 0/28",
+                "# name:25 database:25 group:25 active_pid:23 sent_lsn:3220 confirmed_lsn:3220 behind_bytes:20 cache_hit:20 cache_miss:20 hit_rate:25 written_lsn:3220 applied_lsn:3220 reason:25",
+                "| a | app | orders | 79183 | 0/30 | 0/20 | 5 | 24 | 0 | 100.00% | 0/2A | 0/28 | ~",
+                "| b | app | orders | ~ | ~ | 0/20 | 5 | 0 | 0 | ~ | 0/2A | 0/28 | ~",
+                "| c's | app | orders | ~ | 0/30 | 0/20 | 5 | 99999 | 1 | 99.99% | 0/2A | 0/28 | ~",
                 "= SHOW",
             ][..],
         ),
@@ -349,7 +357,7 @@ fn what_clients_say_by_themselves_is_answered() {
         assert_eq!(ask(Relay::default(), "", query).0, lines, "{query}");
     }
     let (help, _) = ask(Relay::default(), "", "SHOW HELP");
-    assert_eq!(help.len(), 14);
+    assert_eq!(help.len(), 15);
 }
 
 #[test]
@@ -357,6 +365,7 @@ fn every_command_in_the_help_is_understood() {
     let (help, _) = ask(Relay::default(), "", "SHOW HELP");
     for line in help.iter().filter(|line| line.starts_with('|')) {
         let command = line.trim_start_matches("| ").split(" | ").next().unwrap();
+        let command = &command.replace("TERMINATE id", "TERMINATE 7");
         let (lines, _) = ask(Relay::default(), "s", command);
         assert!(
             lines.last().unwrap().starts_with('='),
@@ -426,6 +435,23 @@ fn slots_are_dropped_by_name_however_it_is_quoted() {
 }
 
 #[test]
+fn sessions_are_ended_by_number() {
+    let (lines, asked) = ask(Relay::default(), "a", "terminate 12;");
+    assert_eq!(
+        (lines, asked),
+        (
+            vec!["= TERMINATE".to_owned()],
+            vec!["terminate 12".to_owned()]
+        )
+    );
+    let (lines, _) = ask(Relay::default(), "s", "TERMINATE 0; RELOAD");
+    assert_eq!(
+        lines,
+        ["ERROR 42704 there is no session 0; SHOW CLIENTS lists them: column id."]
+    );
+}
+
+#[test]
 fn a_reload_says_what_has_changed() {
     let reload = |admin_role| {
         let relay = Relay {
@@ -468,6 +494,7 @@ fn rights_are_checked_for_every_command() {
         ("SELECT lockstep_stat_reset_wal_cache('a')", "as", false),
         ("SELECT lockstep_stat_reset_wal_cache(NULL)", "as", false),
         ("DROP SLOT b", "as", false),
+        ("TERMINATE 1", "as", false),
         ("RELOAD", "as", false),
     ];
     for (query, enough, always) in everything {
@@ -526,6 +553,8 @@ fn what_is_not_understood_changes_nothing() {
         ("SHOW SLOTS now", "0A000", "\"SHOW SLOTS now\""),
         ("RELOAD all", "0A000", help),
         ("DROP SLOT", "42601", "SHOW SLOTS"),
+        ("TERMINATE", "42601", "SHOW CLIENTS"),
+        ("TERMINATE me", "42601", "SHOW CLIENTS"),
         ("DROP SLOT a b", "0A000", help),
         ("DROP TABLE x", "0A000", help),
         ("SET ROLE nobody", "0A000", help),

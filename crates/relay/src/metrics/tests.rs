@@ -17,6 +17,7 @@ fn example() -> Snapshot {
     let group = GroupStat {
         name: "orders".to_owned(),
         state: GroupState::Streaming,
+        watched: true,
         sent: lsn(500),
         received: lsn(400),
         durable: lsn(300),
@@ -158,7 +159,13 @@ fn metrics_can_be_parsed_and_are_named_by_the_rules() {
     let samples = parse(&render(&example()));
     for (name, labels) in samples.keys() {
         let name = name.strip_prefix("lockstep_relay_").unwrap();
-        let unitless = ["build_info", "upstream_state", "slot_active", "clients"];
+        let unitless = [
+            "build_info",
+            "upstream_state",
+            "slot_active",
+            "slot_failed",
+            "clients",
+        ];
         assert!(
             unitless.contains(&name)
                 || ["_bytes", "_seconds", "_total"]
@@ -271,7 +278,7 @@ fn any_name_stays_inside_its_label() {
 }
 
 #[test]
-fn health_names_every_group_that_does_not_stream() {
+fn health_names_every_group_and_slot_that_it_watches() {
     let mut snapshot = example();
     assert_eq!(
         health(&snapshot),
@@ -282,12 +289,23 @@ fn health_names_every_group_that_does_not_stream() {
                 .to_owned()
         )
     );
-    snapshot.groups.pop();
+    // One that nobody configured.
+    snapshot.groups[1].watched = false;
     assert_eq!(
         health(&snapshot),
         (true, "{\"reasons\":[],\"status\":\"ok\"}\n".to_owned())
     );
     assert!(health(&Snapshot::default()).0);
+    snapshot.slots[1].reason = "the spool is damaged".to_owned();
+    assert_eq!(
+        health(&snapshot),
+        (
+            false,
+            "{\"reasons\":[{\"reason\":\"the spool is damaged\",\"slot\":\"sub_2\"}],\
+             \"status\":\"not streaming\"}\n"
+                .to_owned()
+        )
+    );
 }
 
 struct Fixed(Snapshot);
@@ -303,6 +321,9 @@ impl Source for Fixed {
         Reset::NoSuchSlot
     }
     fn drop_slot(&self, _: &str) -> Result<(), (&'static str, String)> {
+        Ok(())
+    }
+    fn terminate(&self, _: u64) -> Result<(), String> {
         Ok(())
     }
     fn reload(&self) -> Result<Vec<String>, String> {

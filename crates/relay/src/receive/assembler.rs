@@ -3,7 +3,8 @@
 //! A walsender sends again what was not confirmed, so after a reconnection the first units
 //! may be in the log already: those whose key is before `resume` are dropped. Schema
 //! messages in them are not, since the walsender sends each only once a session: they
-//! move into the next unit.
+//! move into the next unit. The Begin messages of what is dropped are kept until they are taken, to
+//! be held against the log.
 
 use std::mem;
 
@@ -61,6 +62,11 @@ pub struct Assembler {
     frames: Vec<u8>,
     pending_schema: Vec<u8>,
     covered: Lsn,
+    /// Everything that ends up to here has come, whether the log had it or not.
+    seen: Lsn,
+    /// Begin messages of dropped units.
+    again: Vec<Vec<u8>>,
+    again_bytes: usize,
     sent: Lsn,
     reply: bool,
     units: u64,
@@ -78,6 +84,9 @@ impl Assembler {
             frames: Vec::new(),
             pending_schema: Vec::new(),
             covered: resume,
+            seen: Lsn::INVALID,
+            again: Vec::new(),
+            again_bytes: 0,
             sent: resume,
             reply: false,
             units: 0,
@@ -103,6 +112,7 @@ impl Assembler {
                 // not come yet.
                 if self.place == Place::Between && !self.held {
                     self.covered = self.covered.max(end);
+                    self.seen = self.seen.max(end);
                 }
                 Ok(())
             }
@@ -133,8 +143,11 @@ impl Assembler {
             (Boundary::Begin { key }, Place::Between) => {
                 if key < self.resume {
                     self.place = Place::Dropped;
+                    self.again.push(message.to_vec());
+                    self.again_bytes += message.len();
                     return Ok(());
                 }
+                self.seen = self.seen.max(key);
                 self.place = Place::Unit;
                 put_frame(&mut self.frames, lsn, at, message)?;
                 self.frames.append(&mut self.pending_schema);
@@ -144,13 +157,15 @@ impl Assembler {
             (Boundary::Whole { key, end }, Place::Between) => {
                 let known = key.map_or(end <= self.resume, |key| key < self.resume);
                 if known {
+                    self.seen = self.seen.max(end);
                     return Ok(());
                 }
                 self.finished(end);
             }
             (Boundary::End { end, .. }, Place::Unit) => self.finished(end),
-            (Boundary::End { .. }, Place::Dropped) => {
+            (Boundary::End { end, .. }, Place::Dropped) => {
                 self.place = Place::Between;
+                self.seen = self.seen.max(end);
                 return Ok(());
             }
             (Boundary::Schema(_), Place::Dropped | Place::Between) => {
@@ -178,14 +193,26 @@ impl Assembler {
 
     fn finished(&mut self, end: Lsn) {
         self.place = Place::Between;
+        self.seen = self.seen.max(end);
         self.resume = self.resume.max(end);
         self.covered = self.covered.max(end);
         self.units += 1;
     }
 
-    /// How many bytes of frames wait to be taken.
+    /// How many bytes of frames and of Begin messages wait to be taken.
     pub fn gathered(&self) -> usize {
-        self.frames.len()
+        self.frames.len() + self.again_bytes
+    }
+
+    /// Begin messages of units that the log has, since the last call.
+    pub fn take_again(&mut self) -> Vec<Vec<u8>> {
+        self.again_bytes = 0;
+        mem::take(&mut self.again)
+    }
+
+    /// Everything that ends up to here has come, whether the log had it or not.
+    pub fn seen(&self) -> Lsn {
+        self.seen
     }
 
     /// The frames that have come since the last call.

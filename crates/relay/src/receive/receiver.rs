@@ -11,9 +11,9 @@
 //!
 //! | state | entered | left | the driver |
 //! |---|---|---|---|
-//! | `Connecting` | at the start; after a rest | connected: `Receiving`; lost: `Parting` | connects, checks that the primary continues the log, begins a session of the log, asks for the stream from the log's end |
+//! | `Connecting` | at the start; after a rest | connected: `Receiving`; lost: `Parting` | connects, checks that the primary continues the log, begins a session of the log, asks for the stream from where the slot stands |
 //! | `Receiving` | connected; confirmed, while more may have come; after a wait | [`GATHER`] bytes gathered, nothing more there, or the stream's end: `Storing` | takes messages from the connection |
-//! | `Storing` | something may have been gathered | nothing left to write: `Confirming`; no room: `Blocked` | appends, covers |
+//! | `Storing` | something may have been gathered | nothing left to write: `Confirming`; no room: `Blocked` | compares, appends, covers |
 //! | `Blocked` | the log had no room for a write | that write was done: `Storing` | makes room, or rests; nothing is taken from the connection |
 //! | `Confirming` | all is written | `Receiving`, `Waiting` or, at the stream's end, `Parting` | tells the primary, if that is due |
 //! | `Waiting` | nothing more was there | the connection, the syncing thread or time: `Receiving` | waits |
@@ -24,15 +24,18 @@
 //!
 //! What holds of positions:
 //!
-//! - The stream is asked for from the end of the log, whose unfinished unit was cut before:
-//!   a primary sends each transaction whole again that the log does not have whole. What it
-//!   sends though the log has it the [`Assembler`] drops.
+//! - The log's unfinished unit is cut before the stream is asked for from where the primary's
+//!   slot stands: a primary sends each transaction whole again that the log does not have whole.
+//!   What it sends though the log has it the [`Assembler`] drops.
 //! - *Flushed* in a confirmation is what the log has made durable, never what was merely
 //!   received; the primary forgets what is confirmed.
 //! - *Applied* in a confirmation is what the slowest subscriber has applied, and never beyond
 //!   *flushed*: a commit that waits for it waits for all of them.
 //! - *Covered* is told to the log only between two units and after all that was gathered is
 //!   appended, so the log never claims what it does not have.
+//! - Until what is sent again has been held against the log, nothing is stored and nothing
+//!   beyond the slot's position is confirmed: a primary that turns out to be another one, or
+//!   to have been set back, must find its slot as it was.
 //! - A write that found no room is tried again, unchanged and before anything else, so the
 //!   order of the stream is kept. Meanwhile the primary is told at the usual times that the
 //!   relay is there.
@@ -62,12 +65,19 @@ pub const RETRY_FULL: Duration = Duration::from_millis(200);
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Connect, check the primary, begin a session of the log and start the stream at the
-    /// log's end: [`Event::Connected`].
+    /// Connect, check the primary, begin a session of the log and start the stream where the
+    /// primary's slot stands: [`Event::Connected`].
     Connect,
     /// Show what has come to [`Receiver::take_in`] until that has enough ([`Event::Done`]),
     /// nothing more is there ([`Event::Nothing`]) or the stream is over ([`Event::Ended`]).
     Receive,
+    /// Hold Begin messages that were sent again against the log: [`Event::Done`], or
+    /// [`Event::Lost`] if the log has others.
+    Compare {
+        again: Vec<Vec<u8>>,
+        /// No more of them come: the log must not have more either.
+        all: bool,
+    },
     /// Append to the log: [`Event::Done`] or [`Event::Full`].
     Append(Bytes),
     /// Count what was stored.
@@ -113,8 +123,8 @@ pub enum Action {
 pub enum Event {
     /// It is done.
     Done,
-    /// The primary streams.
-    Connected,
+    /// The primary streams from this position on.
+    Connected(Lsn),
     /// Nothing more has come.
     Nothing,
     /// The primary has ended the stream.
@@ -171,6 +181,7 @@ enum Then {
 /// A write to the log that was decided.
 #[derive(Debug, Clone)]
 enum Write {
+    Compare { again: Vec<Vec<u8>>, all: bool },
     Append(Bytes),
     Stored { units: u64, bytes: u64 },
     Cover(Lsn),
@@ -184,6 +195,9 @@ pub struct Receiver {
     stopping: bool,
     /// Of the connection, as what follows.
     assembler: Assembler,
+    /// What the log has is still being sent again: where the stream began, and where the log
+    /// ended then.
+    comparing: Option<(Lsn, Lsn)>,
     /// In order. What covers is decided once the others are done.
     writes: VecDeque<Write>,
     covering: bool,
@@ -215,6 +229,7 @@ impl Receiver {
             state: State::Connecting,
             stopping: false,
             assembler: Assembler::new(Lsn::INVALID, batched),
+            comparing: None,
             writes: VecDeque::new(),
             covering: false,
             unsynced: false,
@@ -329,8 +344,10 @@ impl Receiver {
 
     fn answered(&mut self, event: Event, log: Standing, now: Instant) {
         self.state = match (self.state, event) {
-            (State::Connecting, Event::Connected) => {
+            (State::Connecting, Event::Connected(from)) => {
                 self.assembler = Assembler::new(log.received, self.batched);
+                let behind = from < log.received;
+                self.comparing = behind.then_some((from, log.received));
                 self.writes.clear();
                 self.covering = false;
                 self.told = Lsn::INVALID;
@@ -349,8 +366,10 @@ impl Receiver {
             }
             (State::Storing, Event::Full) => State::Blocked(Room::Announce),
             (State::Storing, _) => {
-                if self.writes.pop_front().is_none() {
-                    self.unsynced = false;
+                match self.writes.pop_front() {
+                    Some(Write::Compare { all: true, .. }) => self.comparing = None,
+                    Some(_) => {}
+                    None => self.unsynced = false,
                 }
                 State::Storing
             }
@@ -407,6 +426,13 @@ impl Receiver {
         let frames = self.assembler.take_frames();
         let units = self.assembler.take_units();
         let bytes = frames.len() as u64;
+        let again = self.assembler.take_again();
+        if let Some((_, end)) = self.comparing {
+            let all = self.assembler.seen() >= end;
+            if all || !again.is_empty() {
+                self.writes.push_back(Write::Compare { again, all });
+            }
+        }
         if bytes > 0 {
             let parts = parts(frames, log.most_append);
             self.writes.extend(parts.into_iter().map(Write::Append));
@@ -422,7 +448,8 @@ impl Receiver {
                 self.writes.push_back(Write::Cover(covered));
             }
         }
-        self.unsynced |= !self.writes.is_empty();
+        let stores = |write: &Write| !matches!(write, Write::Compare { .. });
+        self.unsynced |= self.writes.front().is_some_and(stores);
         match self.writes.front().cloned() {
             Some(write) => Some(Action::from(write)),
             // Asked for again if it is not answered, which does no harm.
@@ -452,17 +479,28 @@ impl Receiver {
     /// confirmation was asked for, or it is time.
     fn is_confirmation_due(&self, log: Standing, now: Instant) -> bool {
         self.assembler.is_asked()
-            || log.durable > self.told
-            || self.awaited && self.applied.min(log.durable) > self.told_applied
+            || self.confirmable(log) > self.told
+            || self.awaited && self.applied.min(self.confirmable(log)) > self.told_applied
             || now.saturating_duration_since(self.told_at) >= STATUS_EVERY
     }
 
+    /// What is durable, as far as it is known to be the primary's too.
+    fn confirmable(&self, log: Standing) -> Lsn {
+        match self.comparing {
+            Some((from, _)) => log.durable.min(from),
+            None => log.durable,
+        }
+    }
+
     fn confirmation(&mut self, log: Standing) -> Action {
-        self.telling = log.durable;
-        let written = log.received.max(log.durable);
+        self.telling = self.confirmable(log);
+        let written = match self.comparing {
+            Some(_) => self.telling,
+            None => log.received.max(log.durable),
+        };
         let flushed = match self.fault {
             Some(Fault::ConfirmsReceived) => written,
-            _ => log.durable,
+            _ => self.telling,
         };
         // A subscriber may have applied what the spool has not made durable yet.
         let applied = match self.fault {
@@ -496,6 +534,7 @@ impl Receiver {
 impl From<Write> for Action {
     fn from(write: Write) -> Self {
         match write {
+            Write::Compare { again, all } => Self::Compare { again, all },
             Write::Append(frames) => Self::Append(frames),
             Write::Stored { units, bytes } => Self::Stored { units, bytes },
             Write::Cover(lsn) => Self::Cover(lsn),

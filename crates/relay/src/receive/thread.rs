@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
+use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
 
@@ -16,11 +17,15 @@ use crate::clock;
 use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
-use crate::log::LogError;
+use crate::log::{FileStorage, LogError};
+use crate::overlap::Overlap;
 use crate::waker::{self, Sleeper, Waker};
 
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);
+
+/// A stream that has lasted so long goes on, also if nothing was received.
+const TRUSTED_AFTER: Duration = Duration::from_secs(5);
 
 /// A thread that rests looks this often whether the relay stops.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -82,6 +87,8 @@ impl Receiving {
                 sleeper,
                 sync,
                 stream: None,
+                overlap: None,
+                on_trial: None,
                 error: None,
                 full: String::new(),
             };
@@ -146,6 +153,11 @@ struct Driver {
     sync: Arc<SyncRequest>,
     /// While connected.
     stream: Option<Stream>,
+    /// What is sent again is held against the log, until that is done.
+    overlap: Option<Overlap<FileStorage>>,
+    /// Since when it streams from a primary that has just failed it: the group stands as failed
+    /// until something is received, or for [`TRUSTED_AFTER`].
+    on_trial: Option<Instant>,
     /// What went wrong last.
     error: Option<RelayError>,
     /// Why the log had no room for the last write that found none.
@@ -181,8 +193,23 @@ impl Driver {
         let group = &self.group;
         match action {
             Action::Connect => {
-                self.stream = Some(self.connect()?);
-                return Ok(Event::Connected);
+                let (stream, from) = self.connect()?;
+                self.stream = Some(stream);
+                self.overlap = Some(Overlap::new(self.group.log(), from));
+                self.on_trial = Some(Instant::now());
+                if !self.group.has_failed() {
+                    self.goes_on();
+                }
+                return Ok(Event::Connected(from));
+            }
+            Action::Compare { again, all } => {
+                if let Some(overlap) = &mut self.overlap {
+                    overlap.compare(&again, all).map_err(RelayError::Gap)?;
+                }
+                if all {
+                    self.overlap = None;
+                    self.goes_on();
+                }
             }
             Action::Receive => {
                 receiver.note_applied(group.applied(), group.synchronous.is_awaited());
@@ -233,6 +260,10 @@ impl Driver {
                     reply: false,
                 };
                 connected(&mut self.stream)?.send(&FromStandby::Status(status))?;
+                let lasts = |at: Instant| at.elapsed() >= TRUSTED_AFTER;
+                if self.on_trial.is_some_and(lasts) || self.group.goes_on() {
+                    self.goes_on();
+                }
             }
             Action::Wait(most) => {
                 group.note_sent(receiver.sent());
@@ -247,6 +278,7 @@ impl Driver {
             }
             Action::Fail => {
                 self.disconnect();
+                self.on_trial = None;
                 if let Some(error) = self.error.take() {
                     self.group.fail(&error);
                 }
@@ -274,31 +306,39 @@ impl Driver {
         self.group.synchronous.set_walsender(None);
     }
 
-    /// A connection that streams from the end of the log.
-    fn connect(&self) -> Result<Stream> {
+    /// A connection that streams from where the slot stands, and that position.
+    fn connect(&self) -> Result<(Stream, Lsn)> {
         let group = &self.group;
-        group.enter(Phase::Connecting);
+        if !group.has_failed() {
+            group.enter(Phase::Connecting);
+        }
         let mut upstream = group.connect()?;
-        self.check(&mut upstream)?;
-        let start = group.log().received();
+        let start = self.check(&mut upstream)?;
         let options = group.stream_options(upstream.server_version());
         let begun = group.log().begin_session();
         begun.map_err(|error| log_error(group, error))?;
         let walsender = upstream.backend_pid();
         let stream = upstream.start(group.upstream_slot(), start, &options)?;
         group.synchronous.set_walsender(Some(walsender));
-        info!(group = group.name(), from = %start, "receiving");
-        group.enter(Phase::Streaming);
-        Ok(stream)
+        if !group.has_failed() || group.goes_on() {
+            let end = group.log().received();
+            info!(group = group.name(), slot_at = %start, from = %end, "receiving");
+        }
+        Ok((stream, start))
     }
 
-    fn check(&self, upstream: &mut Connection) -> Result<()> {
+    /// The group stands as streaming from now on.
+    fn goes_on(&mut self) {
+        if self.on_trial.take().is_some() {
+            self.group.enter(Phase::Streaming);
+        }
+    }
+
+    /// Where the slot of a primary stands that continues the log.
+    fn check(&self, upstream: &mut Connection) -> Result<Lsn> {
         let identity = upstream.identify()?;
         let known = self.group.known();
-        let history = match identity.timeline == known.timeline {
-            true => Vec::new(),
-            false => upstream.timeline_history(identity.timeline)?,
-        };
+        let history = upstream.timeline_history(identity.timeline)?;
         let slot = upstream.slot(&known.slot)?;
         let found = Found {
             identity,
@@ -306,11 +346,12 @@ impl Driver {
             slot,
         };
         continues(&known, &found).map_err(RelayError::Gap)?;
-        self.group.follow(found.identity.timeline)?;
-        match &found.slot {
-            Some(slot) => self.group.keep_for_failover(upstream, slot),
-            None => Ok(()),
-        }
+        self.group.follow(found.identity.timeline, &found.history)?;
+        let Some(slot) = &found.slot else {
+            return Ok(known.received);
+        };
+        self.group.keep_for_failover(upstream, slot)?;
+        Ok(slot.confirmed)
     }
 
     /// Takes in what has come, up to what is gathered at once.

@@ -14,13 +14,15 @@
 //! |---|---|---|---|
 //! | `Opening` | at the start; in another group | opened: `Reading` | opens a reader of the log at `from`, that stops where the slot goes on elsewhere |
 //! | `Reading` | opened; all that was read is written; after a wait | frames: `Writing`; nothing: `Telling` or `Waiting`; the end of the group: `Switching` or `Leaving` | reads |
-//! | `Writing` | frames were read | all of them are written: `Reading` | writes to the client |
-//! | `Telling` | a keepalive is due | it is written: `Waiting` | writes a keepalive |
+//! | `Writing` | frames were read | all of them are written: `Reading`, or `Telling` if the client has been silent for long | writes to the client |
+//! | `Telling` | a keepalive is due | it is written: where it came from | writes a keepalive |
 //! | `Waiting` | nothing to read | the log, the group, the slot, the relay, the client or time: `Pausing` or `Reading` | waits |
 //! | `Pausing` | many sessions share the group and this one has just sent | time: `Reading` | waits |
 //! | `Switching` | the slot goes on in another group from here on | `Opening` | takes that group |
-//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before, or does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
-//! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy as well; the session goes on |
+//! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before: `Closing`; it has ended the copy: `Finishing`; it does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
+//! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting` | ends the copy, which is no error to a subscriber |
+//! | `Parting` | the copy was ended here | the client has ended it as well: `Finishing`; it does not answer: `Ending` | hears the client |
+//! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy, unless that is done; the session goes on |
 //! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
 //!
 //! The end of the copy (`Finishing`) and of relay or slot are acted upon only between two
@@ -37,7 +39,8 @@
 //!   offered, so feedback is taken only up to there; what a slot has confirmed never goes
 //!   back.
 //! - A keepalive tells what is *covered* only when everything before was written, never
-//!   within a transaction: the client may confirm it.
+//!   within a transaction: the client may confirm it. One that asks a silent client in the midst
+//!   of what it is sent repeats the last position.
 //! - An error is sent only between two messages of the copy. Within one the client would
 //!   take it for a part of a row, so the connection is closed without a word.
 
@@ -58,11 +61,16 @@ pub const PACE: Duration = Duration::from_micros(300);
 /// Longest such wait.
 pub const LONGEST_PACE: Duration = Duration::from_millis(5);
 
-/// A client that is sent nothing learns how far the stream is this often.
+/// A client that is sent transactions learns of positions behind them this often.
 pub const COVER_EVERY: Duration = Duration::from_secs(1);
 
-/// A client that says nothing is asked after this time and left after twice that; the
-/// same as `wal_sender_timeout` by default.
+/// A client that was sent nothing for this time learns of a new position at once: it may wait
+/// for it, as the initial synchronisation of a table does. Positions that move all the time
+/// cost each client ten messages a second.
+pub const QUIET: Duration = Duration::from_millis(100);
+
+/// A client that says nothing is asked after this time, and left if it does not answer for as
+/// long again; the same as `wal_sender_timeout` by default.
 pub const ASK_AFTER: Duration = Duration::from_secs(30);
 
 /// Where a slot goes on.
@@ -114,8 +122,13 @@ pub enum Action {
     Hear(Duration),
     /// Take the next group: [`Event::Done`].
     NextGroup,
-    /// End the copy as a walsender does. The last action.
-    Finish,
+    /// End the copy: [`Event::Done`].
+    EndCopy,
+    /// The client has ended the copy: end it as a walsender does. The last action.
+    Finish {
+        /// [`Action::EndCopy`] came before.
+        ended: bool,
+    },
     /// End the session. The last action.
     End {
         /// Why, unless the client just left.
@@ -159,6 +172,8 @@ pub enum Event {
     Stop,
     /// The slot was dropped.
     Dropped,
+    /// The session was told to end, and why.
+    Terminated(Report),
     /// The client has ended its side of the copy.
     ClientDone,
     /// The client is gone, or has sent what it must not.
@@ -185,14 +200,28 @@ enum State {
     Telling {
         end: Lsn,
         reply: bool,
+        then: Then,
     },
     Waiting,
     Pausing(Instant),
     Switching,
     /// No keepalive is due before this.
     Leaving(Instant),
-    Finishing,
+    Closing,
+    /// Since when.
+    Parting(Instant),
+    Finishing {
+        ended: bool,
+    },
     Ending(Option<Report>),
+}
+
+/// What follows a keepalive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Wait,
+    Read,
+    Leave,
 }
 
 /// Decides for one session. See the module.
@@ -205,14 +234,17 @@ pub struct Sender {
     next: Option<Onward>,
     /// Where the primary goes on, while leaving.
     at: Lsn,
+    /// What was found to be covered last.
+    covered: Lsn,
     offered: Lsn,
     confirmed: Lsn,
-    /// Last position that a keepalive told, and when.
+    /// Last position that a keepalive told, and when; None before the first.
     told: Lsn,
-    told_at: Instant,
+    told_at: Option<Instant>,
     heard_at: Instant,
     asked_at: Option<Instant>,
-    sent_at: Instant,
+    /// When transactions were sent last.
+    sent_at: Option<Instant>,
     /// The client wants an answer at once.
     asked: bool,
     /// The client has ended its side.
@@ -233,13 +265,14 @@ impl Sender {
             from,
             next,
             at: Lsn::INVALID,
+            covered: from,
             offered: from,
             confirmed,
             told: from,
-            told_at: now,
+            told_at: None,
             heard_at: now,
             asked_at: None,
-            sent_at: now,
+            sent_at: None,
             asked: false,
             done: false,
             end: None,
@@ -289,27 +322,32 @@ impl Sender {
                 }
                 State::Reading => return Action::Read,
                 State::Writing { .. } => return Action::Write,
-                State::Telling { end, reply } => {
+                State::Telling { end, reply, .. } => {
                     return Action::Keepalive {
                         end: *end,
                         reply: *reply,
                     };
                 }
-                State::Waiting if self.silence(now) >= 2 * ASK_AFTER => {
-                    State::Ending(Some(silent()))
-                }
-                State::Waiting => return Action::Wait(COVER_EVERY),
+                State::Waiting if self.does_not_answer(now) => State::Ending(Some(silent())),
+                State::Waiting => return Action::Wait(self.until_due(now)),
                 State::Pausing(until) if now < *until => return Action::Pause(*until - now),
                 State::Pausing(_) => State::Reading,
                 State::Switching => return Action::NextGroup,
-                State::Leaving(_)
-                    if self.done || self.confirmed >= self.at || self.silence(now) >= ASK_AFTER =>
-                {
-                    State::Ending(Some(self.left()))
-                }
+                State::Leaving(_) if self.done => State::Finishing { ended: false },
+                State::Leaving(_) if self.confirmed >= self.at => State::Closing,
+                State::Leaving(_) if self.does_not_answer(now) => State::Ending(Some(self.left())),
                 State::Leaving(due) if now < *due => return Action::Hear(*due - now),
-                State::Leaving(_) => self.tell(self.at, true),
-                State::Finishing => return Action::Finish,
+                State::Leaving(_) => self.tell(self.at, true, Then::Leave),
+                State::Closing => return Action::EndCopy,
+                State::Parting(_) if self.done => State::Finishing { ended: true },
+                State::Parting(since) => {
+                    let waited = now.saturating_duration_since(*since);
+                    match ASK_AFTER.saturating_sub(waited) {
+                        Duration::ZERO => State::Ending(Some(self.left())),
+                        left => return Action::Hear(left),
+                    }
+                }
+                State::Finishing { ended } => return Action::Finish { ended: *ended },
                 State::Ending(report) => {
                     return Action::End {
                         why: report.clone(),
@@ -336,10 +374,10 @@ impl Sender {
                 // Within a message its rest comes first: there it would be taken for a row's.
                 let midway = self.midway && self.fault != Some(Fault::FinishesWithinMessage);
                 if self.done && !midway {
-                    return Some(State::Finishing);
+                    return Some(State::Finishing { ended: false });
                 }
             }
-            State::Leaving(_) => {}
+            State::Leaving(_) | State::Closing | State::Parting(_) => {}
             _ => return None,
         }
         self.end.take().map(|report| State::Ending(Some(report)))
@@ -353,6 +391,7 @@ impl Sender {
                 let report = dropped(&self.slot);
                 self.end.get_or_insert(report);
             }
+            Event::Terminated(report) => drop(self.end.get_or_insert(report)),
             Event::ClientDone => self.done = true,
             Event::ClientGone(report) => self.state = State::Ending(report),
             event => {
@@ -369,25 +408,36 @@ impl Sender {
             (State::Reading, event) => self.read(event, now),
             (State::Writing { within }, _) => {
                 self.midway = *within;
-                self.sent_at = now;
-                State::Reading
+                self.sent_at = Some(now);
+                match !self.midway && self.is_question_due(now) {
+                    // What was told before may be told anywhere.
+                    true => self.tell(self.told, true, Then::Read),
+                    false => State::Reading,
+                }
             }
-            (State::Telling { end, reply }, _) => {
+            (State::Telling { end, reply, then }, _) => {
+                let (end, reply, then) = (*end, *reply, *then);
                 self.midway = false;
-                self.told = *end;
-                self.told_at = now;
-                if *reply {
-                    self.asked_at = Some(now);
+                self.told = end;
+                self.told_at = Some(now);
+                if reply {
+                    self.asked_at.get_or_insert(now);
                 }
-                match self.at.is_valid() {
-                    true => State::Leaving(now + COVER_EVERY),
-                    false => State::Waiting,
+                match then {
+                    Then::Wait => State::Waiting,
+                    Then::Read => State::Reading,
+                    Then::Leave => State::Leaving(now + COVER_EVERY),
                 }
+            }
+            (State::Closing, _) => {
+                self.midway = false;
+                State::Parting(now)
             }
             (State::Waiting, Event::GroupFailed(report)) => State::Ending(Some(report)),
             (State::Waiting, Event::Woken { sessions }) => {
                 let others = u32::try_from(sessions.saturating_sub(1)).unwrap_or(u32::MAX);
-                State::Pausing(self.sent_at + PACE.saturating_mul(others).min(LONGEST_PACE))
+                let pace = PACE.saturating_mul(others).min(LONGEST_PACE);
+                State::Pausing(self.sent_at.map_or(now, |sent| sent + pace))
             }
             (State::Switching, _) => State::Opening,
             (State::Pausing(_), _) => State::Reading,
@@ -421,23 +471,46 @@ impl Sender {
         }
     }
 
-    /// Tells the client how far the stream is, if it asked, if that has moved for a while,
-    /// or if nothing was heard of it.
+    /// Tells the client how far the stream is, if it asked, if it is time, or if nothing was
+    /// heard of it.
     fn keepalive(&mut self, covered: Lsn, now: Instant) -> State {
-        let moved =
-            covered > self.told && now.saturating_duration_since(self.told_at) >= COVER_EVERY;
-        let ask = self.asked_at.is_none() && self.silence(now) >= ASK_AFTER;
-        match self.asked || moved || ask {
-            true => self.tell(covered, ask),
+        self.covered = covered;
+        let ask = self.is_question_due(now);
+        match self.asked || ask || self.until_told(now).is_zero() {
+            true => self.tell(covered, ask, Then::Wait),
             false => State::Waiting,
         }
     }
 
-    fn tell(&mut self, end: Lsn, reply: bool) -> State {
+    /// How long the client need not be told what is covered. At first it is told at once, as a
+    /// walsender does: it may know the position, and wait for nothing but to hear it.
+    fn until_told(&self, now: Instant) -> Duration {
+        let Some(told_at) = self.told_at else {
+            return Duration::ZERO;
+        };
+        if self.covered <= self.told {
+            return Duration::MAX;
+        }
+        let told = now.saturating_duration_since(told_at);
+        let in_time = COVER_EVERY.saturating_sub(told);
+        if self.covered <= self.offered {
+            return in_time;
+        }
+        let sent = self.sent_at.map(|sent| now.saturating_duration_since(sent));
+        let quiet = told.min(sent.unwrap_or(Duration::MAX));
+        in_time.min(QUIET.saturating_sub(quiet))
+    }
+
+    /// How long to wait for something to happen.
+    fn until_due(&self, now: Instant) -> Duration {
+        self.until_told(now).min(COVER_EVERY)
+    }
+
+    fn tell(&mut self, end: Lsn, reply: bool, then: Then) -> State {
         self.asked = false;
         self.offer(end);
         self.midway = true;
-        State::Telling { end, reply }
+        State::Telling { end, reply, then }
     }
 
     fn offer(&mut self, lsn: Lsn) {
@@ -447,6 +520,29 @@ impl Sender {
     /// How long the client has been silent.
     fn silence(&self, now: Instant) -> Duration {
         now.saturating_duration_since(self.heard_at)
+    }
+
+    /// Whether the client has been silent for long and was not asked since.
+    fn is_question_due(&self, now: Instant) -> bool {
+        self.asked_at.is_none() && self.silence(now) >= ASK_AFTER
+    }
+
+    /// Whether the client was asked long ago and has been silent since. Its silence alone says
+    /// nothing: it may have had much to apply that was sent before the question.
+    fn does_not_answer(&self, now: Instant) -> bool {
+        let asked = self.asked_at;
+        asked.is_some_and(|asked| now.saturating_duration_since(asked) >= ASK_AFTER)
+    }
+
+    /// When a write that began at `began` is given up, if it has not ended by then: as long
+    /// after the client was last heard, or took something, as one that does not answer is left.
+    pub fn gives_up_write_at(&self, began: Instant) -> Instant {
+        began.max(self.heard_at) + ASK_AFTER * 2
+    }
+
+    /// What becomes of a client that took nothing until then.
+    pub fn takes_nothing(&self) -> Event {
+        Event::ClientGone(Some(silent()))
     }
 
     /// Feedback of the client, and what of it counts.
@@ -487,15 +583,17 @@ impl Sender {
             .hint("If this does not pass, drop the subscription and create it anew with its initial copy.")
     }
 
+    /// Of a client that cannot be sent away in order.
     fn left(&self) -> Report {
-        let report = Report::error(
-            "57P01",
+        Report::fatal(
+            "57P05",
             format!(
-                "replication slot \"{}\" goes back to the primary at {}",
+                "terminating: the subscriber did not answer in time, and replication slot \"{}\" \
+                 goes back to the primary at {}",
                 self.slot, self.at
             ),
-        );
-        report.hint("Connect again.")
+        )
+        .hint("Connect again.")
     }
 }
 

@@ -17,8 +17,8 @@ use tracing::{info, warn};
 use super::sender::{Action, Event, Onward, Sender};
 use crate::clock;
 use crate::group::{Group, Phase, Reading};
-use crate::log::{End, FileStorage, Read, Reader};
-use crate::session::{After, Client, Stream};
+use crate::log::{End, FileStorage, LogError, Read, Reader};
+use crate::session::{After, Client, Stream, Terminated};
 use crate::slots::{InUse, Slot};
 
 /// Frames that are handed out at once, in bytes.
@@ -40,6 +40,8 @@ pub struct Sending {
     pub from: Lsn,
     /// Turns true when the relay stops.
     pub stop: watch::Receiver<bool>,
+    /// Tells the session to end.
+    pub terminated: Terminated,
 }
 
 /// Where a slot goes on.
@@ -89,6 +91,7 @@ impl Stream for Sending {
             group: self.group,
             next: self.next,
             stop: self.stop,
+            terminated: self.terminated,
             source: None,
             frames: Frames::default(),
         };
@@ -111,6 +114,7 @@ struct Task {
     /// Turns true when the relay stops, or the slot is dropped.
     stop: watch::Receiver<bool>,
     ended: watch::Receiver<bool>,
+    terminated: Terminated,
     source: Option<Source>,
     /// What was read last.
     frames: Frames,
@@ -142,6 +146,9 @@ impl Task {
             if *self.stop.borrow() {
                 sender.handle(Event::Stop, now);
             }
+            if let Some(report) = &*self.terminated.borrow() {
+                sender.handle(Event::Terminated(report.clone()), now);
+            }
             if *self.ended.borrow() {
                 sender.handle(Event::Dropped, now);
             }
@@ -158,8 +165,9 @@ impl Task {
                 }
                 Action::Hear(time) => self.hear(time).await?,
                 Action::NextGroup => self.next_group(),
-                Action::Finish => {
-                    finish(&mut self.writer).await?;
+                Action::EndCopy => self.end_copy().await?,
+                Action::Finish { ended } => {
+                    finish(&mut self.writer, ended).await?;
                     return Ok(After::Idle);
                 }
                 Action::End { why, say } => {
@@ -175,7 +183,7 @@ impl Task {
         let log = self.group.log();
         let mut reader = match log.reader(from) {
             Ok(reader) => reader,
-            Err(error) => return Event::Unreadable(error),
+            Err(error) => return self.unreadable(error),
         };
         if let Some(before) = before {
             reader.stop_before(before);
@@ -221,15 +229,22 @@ impl Task {
             }
             Ok(Read::Limit) => Event::Limit,
             Ok(Read::Cut) => Event::Cut,
-            Err(error) => Event::Unreadable(error),
+            Err(error) => self.unreadable(error),
         }
+    }
+
+    /// The slot stands as failed if it can never go on.
+    fn unreadable(&self, error: LogError) -> Event {
+        if matches!(error, LogError::Gone { .. } | LogError::Corrupt { .. }) {
+            self.client.slot.fail(error.to_string());
+        }
+        Event::Unreadable(error)
     }
 
     async fn write(&mut self) -> io::Result<Event> {
         let frames = std::mem::take(&mut self.frames);
         let work = write(&mut self.writer, &frames.pieces);
-        if let Some(written) = self.client.during(work, Sender::is_over).await? {
-            written?;
+        if self.client.while_writing(work).await?.is_some() {
             let slot = &self.client.slot;
             slot.count(frames.hit_bytes, frames.miss_bytes);
             slot.progress(frames.sent, frames.behind);
@@ -247,9 +262,15 @@ impl Task {
         .encode(&mut data);
         let message = Backend::CopyData(&data);
         let work = put(&mut self.writer, &message);
-        if let Some(written) = self.client.during(work, Sender::is_over).await? {
-            written?;
-        }
+        self.client.while_writing(work).await?;
+        Ok(Event::Done)
+    }
+
+    async fn end_copy(&mut self) -> io::Result<Event> {
+        let slot = &self.client.slot;
+        info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes back to the primary");
+        let work = put(&mut self.writer, &Backend::CopyDone);
+        self.client.while_writing(work).await?;
         Ok(Event::Done)
     }
 
@@ -262,12 +283,14 @@ impl Task {
             return Ok(Event::GroupFailed((**report).clone()));
         }
         let (stop, ended) = (&mut self.stop, &mut self.ended);
+        let terminated = &mut self.terminated;
         let work = async {
             tokio::select! {
                 _ = source.log.changed() => {}
                 _ = source.phase.changed() => {}
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
+                _ = terminated.changed() => {}
                 () = tokio::time::sleep(most) => {}
             }
         };
@@ -280,10 +303,12 @@ impl Task {
     /// Hears the client, whatever becomes of log and group.
     async fn hear(&mut self, time: Duration) -> io::Result<Event> {
         let (stop, ended) = (&mut self.stop, &mut self.ended);
+        let terminated = &mut self.terminated;
         let work = async {
             tokio::select! {
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
+                _ = terminated.changed() => {}
                 () = tokio::time::sleep(time) => {}
             }
         };
@@ -346,6 +371,30 @@ impl Heard {
                         Message::Event(event) => self.sender.handle(event, Instant::now()),
                     }
                 }
+            }
+        }
+        Ok(None)
+    }
+
+    /// Writes while the client is heard. None: it was given up, as when the client neither
+    /// takes nor says anything.
+    async fn while_writing(
+        &mut self,
+        work: impl Future<Output = io::Result<()>>,
+    ) -> io::Result<Option<()>> {
+        let began = Instant::now();
+        tokio::pin!(work);
+        while !self.sender.is_over() {
+            let limit = self.sender.gives_up_write_at(began);
+            let step = tokio::time::timeout_at(limit.into(), &mut work);
+            match self.during(step, Sender::is_over).await? {
+                Some(Ok(written)) => return written.map(Some),
+                Some(Err(_)) if Instant::now() >= self.sender.gives_up_write_at(began) => {
+                    let event = self.sender.takes_nothing();
+                    self.sender.handle(event, Instant::now());
+                }
+                Some(Err(_)) => {}
+                None => return Ok(None),
             }
         }
         Ok(None)
@@ -436,17 +485,16 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, pieces: &[Bytes]) -> io::R
     writer.flush().await
 }
 
-/// What a walsender sends when both sides have ended the copy.
-async fn finish<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
+/// What a walsender sends when the client has ended the copy. Where it was `ended` here first,
+/// libpqwalreceiver takes one `CommandComplete` and no more.
+async fn finish<W: AsyncWrite + Unpin>(writer: &mut W, ended: bool) -> io::Result<()> {
     let mut out = Vec::new();
-    for message in [
-        Backend::CopyDone,
-        Backend::CommandComplete("COPY 0"),
-        Backend::CommandComplete("START_REPLICATION"),
-        Backend::ReadyForQuery(b'I'),
-    ] {
-        message.encode(&mut out);
+    if !ended {
+        Backend::CopyDone.encode(&mut out);
+        Backend::CommandComplete("COPY 0").encode(&mut out);
     }
+    Backend::CommandComplete("START_REPLICATION").encode(&mut out);
+    Backend::ReadyForQuery(b'I').encode(&mut out);
     writer.write_all(&out).await?;
     writer.flush().await
 }

@@ -7,7 +7,7 @@ use lockstep_wire::backend::Report;
 use lockstep_wire::stream::{FromStandby, Status, Timestamp};
 
 use super::sender::{
-    ASK_AFTER, Action, COVER_EVERY, Confirmation, Event, LONGEST_PACE, Onward, PACE, Sender,
+    ASK_AFTER, Action, COVER_EVERY, Confirmation, Event, LONGEST_PACE, Onward, PACE, QUIET, Sender,
 };
 
 struct Scene {
@@ -46,6 +46,13 @@ impl Scene {
     fn finds_nothing(&mut self, covered: u64) {
         let covered = covered.into();
         self.does(Action::Read, Event::Nothing { covered });
+    }
+
+    /// Nothing at first, which is told at once.
+    fn begins(&mut self) {
+        self.finds_nothing(110);
+        self.does(keepalive(110, false), Event::Done);
+        self.does(Action::Wait(COVER_EVERY), woken(1));
     }
 
     fn finds(&mut self, sent: u64, within: bool) {
@@ -95,16 +102,19 @@ fn feedback_counts_up_to_what_was_offered() {
 }
 
 #[test]
-fn what_is_covered_is_told_once_a_second_and_when_asked() {
+fn what_is_covered_is_told_soon_and_when_asked() {
     let mut scene = Scene::new(None);
-    scene.finds_nothing(300);
-    scene.does(Action::Wait(COVER_EVERY), woken(1));
-    scene.now += COVER_EVERY;
+    scene.begins();
+    scene.now += QUIET;
     scene.finds_nothing(300);
     scene.does(keepalive(300, false), Event::Done);
     scene.does(Action::Wait(COVER_EVERY), woken(1));
+    // Not each time.
+    scene.finds_nothing(350);
+    scene.does(Action::Wait(QUIET), woken(1));
+    scene.now += QUIET / 2;
     scene.finds_nothing(400);
-    scene.is_to(Action::Wait(COVER_EVERY));
+    scene.is_to(Action::Wait(QUIET / 2));
     assert!(!scene.sender.is_urgent());
     assert_eq!(scene.hears(300, true).unwrap().flushed, 300.into());
     assert!(scene.sender.is_urgent());
@@ -115,8 +125,26 @@ fn what_is_covered_is_told_once_a_second_and_when_asked() {
 }
 
 #[test]
+fn a_client_that_is_sent_transactions_is_told_each_second() {
+    let mut scene = Scene::new(None);
+    scene.begins();
+    let step = QUIET / 2;
+    for turn in 1..=20_u32 {
+        scene.now += step;
+        scene.finds(1000 * u64::from(turn), false);
+        scene.does(Action::Write, Event::Done);
+        scene.finds_nothing(1000 * u64::from(turn) + 100);
+        if turn < 20 {
+            scene.does(Action::Wait(QUIET.min(step * (20 - turn))), woken(1));
+        }
+    }
+    scene.is_to(keepalive(20_100, false));
+}
+
+#[test]
 fn a_silent_client_is_asked_and_then_left() {
     let mut scene = Scene::new(None);
+    scene.begins();
     scene.now += ASK_AFTER;
     scene.finds_nothing(110);
     scene.does(keepalive(110, true), Event::Done);
@@ -128,6 +156,7 @@ fn a_silent_client_is_asked_and_then_left() {
     assert_eq!(scene.ends(), ("57P05".to_owned(), true));
 
     let mut scene = Scene::new(None);
+    scene.begins();
     scene.now += ASK_AFTER;
     scene.finds_nothing(110);
     scene.does(keepalive(110, true), Event::Done);
@@ -138,10 +167,36 @@ fn a_silent_client_is_asked_and_then_left() {
     scene.is_to(keepalive(110, true));
 }
 
+/// A client that has much to apply says nothing meanwhile.
+#[test]
+fn a_client_has_time_to_answer_after_a_backlog() {
+    let mut scene = Scene::new(None);
+    // A write that took long.
+    scene.finds(200, false);
+    scene.now += 3 * ASK_AFTER;
+    scene.tell(Event::Done);
+    // It is asked among what it is sent, and needs not hear of more than it was told.
+    scene.does(keepalive(110, true), Event::Done);
+    for _ in 0..3 {
+        scene.finds(300, false);
+        scene.does(Action::Write, Event::Done);
+    }
+    scene.finds_nothing(300);
+    scene.is_to(Action::Wait(COVER_EVERY));
+    scene.now += ASK_AFTER - Duration::from_secs(1);
+    scene.tell(woken(1));
+    scene.finds_nothing(300);
+    scene.does(keepalive(300, false), Event::Done);
+    scene.is_to(Action::Wait(COVER_EVERY));
+    scene.now += Duration::from_secs(1);
+    assert_eq!(scene.ends(), ("57P05".to_owned(), true));
+}
+
 #[test]
 fn many_sessions_wait_for_each_other_and_one_never_does() {
     for (sessions, pause) in [(1, None), (3, Some(PACE * 2)), (1000, Some(LONGEST_PACE))] {
         let mut scene = Scene::new(None);
+        scene.begins();
         scene.finds(200, false);
         scene.does(Action::Write, Event::Done);
         scene.finds_nothing(200);
@@ -150,9 +205,9 @@ fn many_sessions_wait_for_each_other_and_one_never_does() {
             scene.does(Action::Pause(pause), Event::Done);
         }
         scene.is_to(Action::Read);
+        scene.now += Duration::from_secs(1) - QUIET;
         scene.finds_nothing(200);
-        scene.now += Duration::from_secs(1);
-        scene.does(Action::Wait(COVER_EVERY), woken(sessions));
+        scene.does(Action::Wait(QUIET), woken(sessions));
         scene.is_to(Action::Read);
     }
 }
@@ -174,17 +229,19 @@ fn an_altered_slot_goes_on_in_another_group() {
     }
 }
 
+/// Sent all that is before a position from which on the slot is the primary's.
+fn leaving() -> Scene {
+    let mut scene = Scene::new(Some(Onward::Primary(400.into())));
+    scene.finds(390, false);
+    scene.does(Action::Write, Event::Done);
+    scene.does(Action::Read, Event::Limit);
+    scene.does(keepalive(400, true), Event::Done);
+    scene.is_to(Action::Hear(COVER_EVERY));
+    scene
+}
+
 #[test]
 fn a_slot_goes_back_to_the_primary_once_all_is_confirmed() {
-    let leaving = || {
-        let mut scene = Scene::new(Some(Onward::Primary(400.into())));
-        scene.finds(390, false);
-        scene.does(Action::Write, Event::Done);
-        scene.does(Action::Read, Event::Limit);
-        scene.does(keepalive(400, true), Event::Done);
-        scene.is_to(Action::Hear(COVER_EVERY));
-        scene
-    };
     let mut scene = leaving();
     // The client asks in each of its answers: the next keepalive comes no sooner.
     for _ in 0..3 {
@@ -198,10 +255,38 @@ fn a_slot_goes_back_to_the_primary_once_all_is_confirmed() {
     scene.hears(400, false);
     assert!(scene.sender.is_urgent());
     scene.tell(Event::Done);
+    // The end of the copy is no error.
+    scene.does(Action::EndCopy, Event::Done);
+    scene.is_to(Action::Hear(ASK_AFTER));
+    scene.hears(400, false);
+    scene.tell(Event::ClientDone);
+    assert!(scene.sender.is_urgent());
+    scene.tell(Event::Done);
+    scene.is_to(Action::Finish { ended: true });
+}
+
+#[test]
+fn a_client_that_does_not_answer_is_sent_away() {
+    let silent = ("57P05".to_owned(), true);
+    let mut scene = leaving();
+    scene.now += ASK_AFTER;
+    assert_eq!(scene.ends(), silent);
+
+    let mut scene = leaving();
+    scene.hears(400, false);
+    scene.does(Action::EndCopy, Event::Done);
+    scene.now += ASK_AFTER;
+    assert_eq!(scene.ends(), silent);
+
+    let mut scene = leaving();
+    scene.hears(400, false);
+    scene.does(Action::EndCopy, Event::Done);
+    scene.tell(Event::Stop);
     assert_eq!(scene.ends(), ("57P01".to_owned(), true));
-    let mut silent = leaving();
-    silent.now += ASK_AFTER;
-    assert_eq!(silent.ends(), ("57P01".to_owned(), true));
+
+    let mut scene = leaving();
+    scene.tell(Event::ClientDone);
+    scene.is_to(Action::Finish { ended: false });
 }
 
 #[test]
@@ -233,12 +318,13 @@ fn within_a_message_nothing_else_is_said() {
     assert!(!done.sender.hears());
     done.finds(200, false);
     done.does(Action::Write, Event::Done);
-    done.is_to(Action::Finish);
+    done.is_to(Action::Finish { ended: false });
 }
 
 #[test]
 fn a_group_that_cannot_go_on_ends_its_sessions() {
     let mut scene = Scene::new(None);
+    scene.begins();
     scene.finds_nothing(110);
     scene.is_to(Action::Wait(COVER_EVERY));
     let why = Report::error("55000", "it is gone");

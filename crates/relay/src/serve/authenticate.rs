@@ -18,6 +18,7 @@ use lockstep_wire::frame::{self, Frame};
 use tokio::io::AsyncWriteExt;
 
 use super::frames::{FrameReader, ReadError, split};
+use super::pass::leave;
 use super::pump::Ends;
 use super::stop::Stop;
 use super::transport::{Reader, Transport, Writer, after, close_with, message};
@@ -40,7 +41,7 @@ const MOST_SETTINGS: usize = 64;
 /// What a client that could bind, but was not offered to, begins its SCRAM with.
 const COULD_BIND: &[u8] = b"y,";
 
-/// A session that the primary has let in.
+/// A session that the primary has let in. The client waits for its first `ReadyForQuery`.
 pub(super) struct Begun {
     pub ends: Ends,
     /// The primary's process.
@@ -57,8 +58,6 @@ struct Login {
     primary_writer: Writer,
     /// The primary is spoken to over TLS.
     encrypted: bool,
-    /// The first `ReadyForQuery` is kept back.
-    hold_ready: bool,
     /// The primary waits for a message of the client.
     awaited: bool,
     /// An offer to bind the channel was taken away, and has not been answered.
@@ -81,13 +80,12 @@ enum Outcome {
     Refused(Report),
 }
 
-/// Sends `packet` to the primary and lets the client log in. With `hold_ready` the first
-/// `ReadyForQuery` is kept back. None if it does not come to that; the client knows why.
+/// Sends `packet` to the primary and lets the client log in. The first `ReadyForQuery` is kept
+/// back. None if it does not come to that; the client knows why.
 pub(super) async fn authenticate(
     client: Client,
     primary: Transport,
     packet: &[u8],
-    hold_ready: bool,
     stop: &mut Stop,
 ) -> Option<Begun> {
     let encrypted = primary.is_tls();
@@ -98,7 +96,6 @@ pub(super) async fn authenticate(
         primary: FrameReader::new(primary_reader),
         primary_writer,
         encrypted,
-        hold_ready,
         awaited: false,
         offered: false,
         pid: 0,
@@ -148,7 +145,7 @@ impl Login {
                         return Outcome::Refused(Report::fatal("08P01", what));
                     }
                 },
-                () = stop.told() => return Outcome::Refused(stopping()),
+                () = stop.told() => return Outcome::Refused(stop.why()),
             }
         }
     }
@@ -220,12 +217,7 @@ impl Login {
             Ok(Backend::ParameterStatus { name, value }) if self.settings.len() < MOST_SETTINGS => {
                 self.settings.insert(name.to_owned(), value.to_owned());
             }
-            Ok(Backend::ReadyForQuery(_)) => {
-                if !self.hold_ready {
-                    out.extend_from_slice(message);
-                }
-                return Progress::Ready;
-            }
+            Ok(Backend::ReadyForQuery(_)) => return Progress::Ready,
             // Whatever it is, it is between the two.
             _ => {}
         }
@@ -267,17 +259,20 @@ fn without_binding(body: &[u8]) -> (Vec<u8>, bool) {
     (list, taken)
 }
 
+/// Refuses a session after all, and leaves the primary.
+pub(super) async fn turn_away(begun: Begun, report: Report) {
+    let mut ends = begun.ends;
+    leave(&mut ends.primary_writer).await;
+    let client = Client {
+        reader: ends.client_reader,
+        writer: ends.client_writer,
+    };
+    refuse(client, report).await;
+}
+
 fn nonsense(error: &dyn std::fmt::Display) -> Outcome {
     let what = format!("the primary does not make sense: {error}");
     Outcome::Refused(Report::fatal("08P01", what))
-}
-
-/// What clients are told when the relay stops.
-pub(super) fn stopping() -> Report {
-    Report::fatal(
-        "57P01",
-        "terminating connection because the relay is stopping",
-    )
 }
 
 /// Tells a client why its session ends.

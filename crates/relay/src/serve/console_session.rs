@@ -7,23 +7,21 @@ use bytes::BytesMut;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::Frame;
 use lockstep_wire::frontend::Frontend;
-use lockstep_wire::startup::{Session, Startup};
+use lockstep_wire::startup::{PROTOCOL_OPTION, Session, Startup};
 use tokio::io::AsyncWriteExt;
 
 use super::authenticate::{Begun, authenticate, refuse};
 use super::frames::{FrameReader, ReadError, split};
 use super::local::{Local, answer};
 use super::pass::{Arrival, Open, leave};
+use super::places::Purpose;
 use super::rights::{ConsoleService, Rights};
 use super::stop::Stop;
 use super::transport::{Reader, Transport};
-use crate::session::{Client, SlotCommands};
+use crate::session::{Client, Facts, SlotCommands};
 
 /// The console's database.
 pub const DATABASE: &str = "lockstep";
-
-/// How a client says that it wants no replication.
-const OFF: [&str; 4] = ["false", "off", "no", "0"];
 
 /// Longest message of the primary's answer about rights, in bytes.
 const LIMIT: usize = 64 * 1024;
@@ -37,43 +35,89 @@ pub struct ConsoleLogin {
     pub admin_role: Option<String>,
 }
 
-/// True for a session of the console.
-pub(super) fn is_wanted(arrival: &Arrival) -> bool {
-    let replication = arrival
-        .start
-        .get("replication")
-        .is_some_and(|value| !OFF.contains(&value.to_ascii_lowercase().as_str()));
-    !replication && arrival.database() == DATABASE
+/// A client whose rights the primary has told; it has no connection to the primary any more,
+/// and waits for its first `ReadyForQuery`.
+pub(super) struct Admitted {
+    client: Client,
+    facts: Facts,
+    rights: Rights,
 }
 
-/// Serves a console session over a connection to the primary, to its end.
-pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
-    (commands, console): (&Arc<O>, &Arc<C>),
+impl Admitted {
+    /// What the session is: one that may see nothing has no claim on the console's places.
+    pub fn purpose(&self) -> Purpose {
+        let Rights {
+            superuser,
+            monitor,
+            admin,
+            ..
+        } = self.rights;
+        match superuser || monitor || admin {
+            true => Purpose::Console,
+            false => Purpose::Other,
+        }
+    }
+
+    /// Refuses the session after all.
+    pub async fn turn_away(self, report: Report) {
+        refuse(self.client, report).await;
+    }
+}
+
+/// Lets a client log in over a connection to the primary, and asks for its rights. None if it
+/// does not come to that; the client knows why.
+pub(super) async fn log_in(
     client: Client,
     primary: Transport,
-    (arrival, login): (Arrival, &ConsoleLogin),
-    mut stop: Stop,
-) {
+    arrival: &Arrival,
+    login: &ConsoleLogin,
+    stop: &mut Stop,
+) -> Option<Admitted> {
     let packet = start_packet(&arrival.start, login);
-    let begun = authenticate(client, primary, &packet, true, &mut stop).await;
-    let Some(begun) = begun else {
-        return;
-    };
-    let facts = arrival.facts(begun.pid, begun.settings.clone());
-    let (client, rights) = ask(begun, &facts.user, login).await;
-    let rights = match rights {
-        Ok(rights) => Arc::new(rights),
-        Err(report) => return refuse(client, report).await,
-    };
-    let _open = Open::new(commands, facts);
-    let mut local = Local::new(client);
+    let begun = authenticate(client, primary, &packet, stop).await?;
+    let mut facts = arrival.facts(begun.pid, &begun.settings);
+    DATABASE.clone_into(&mut facts.database);
+    match ask(begun, login).await {
+        (client, Ok(rights)) => Some(Admitted {
+            client,
+            facts,
+            rights,
+        }),
+        (client, Err(report)) => {
+            refuse(client, report).await;
+            None
+        }
+    }
+}
+
+/// Serves a console session to its end.
+pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
+    (commands, console): (&Arc<O>, &Arc<C>),
+    admitted: Admitted,
+    stop: Stop,
+) {
+    let rights = Arc::new(admitted.rights);
+    let open = Open::new(commands, admitted.facts);
+    let local = Local::new(admitted.client);
+    open.run(stop, async |_, stop| {
+        answer_all(console, &rights, local, stop).await
+    })
+    .await;
+}
+
+async fn answer_all<C: ConsoleService>(
+    console: &Arc<C>,
+    rights: &Arc<Rights>,
+    mut local: Local,
+    stop: &mut Stop,
+) {
     if local.reply(&answer(Vec::new())).await.is_err() {
         return;
     }
-    while let Some((next, text)) = local.query(&mut stop).await {
+    while let Some((next, text)) = local.query(stop).await {
         local = next;
         if local
-            .reply(&ask_console(console, &rights, text).await)
+            .reply(&ask_console(console, rights, text).await)
             .await
             .is_err()
         {
@@ -109,19 +153,21 @@ async fn ask_console<C: ConsoleService>(
     }
 }
 
-/// The start of the session in which the primary is asked. Options that could change what
-/// is asked stay out; what the console says is UTF-8.
+/// The start of the session in which the primary is asked. Settings that could change what
+/// is asked stay out, those in `options` too; what the console says is UTF-8.
 fn start_packet(start: &Session, login: &ConsoleLogin) -> Vec<u8> {
     let mut parameters: Vec<_> = start
         .parameters
         .iter()
         .filter(|(name, _)| {
-            matches!(name.as_str(), "user" | "application_name") || name.starts_with("_pq_.")
+            let option = name.starts_with(PROTOCOL_OPTION.as_bytes());
+            option || matches!(name.as_slice(), b"user" | b"application_name")
         })
         .cloned()
         .collect();
-    parameters.push(("database".to_owned(), login.database.clone()));
-    parameters.push(("client_encoding".to_owned(), "UTF8".to_owned()));
+    for (name, value) in [("database", &*login.database), ("client_encoding", "UTF8")] {
+        parameters.push((name.into(), value.into()));
+    }
     let mut packet = Vec::new();
     Startup::Session(Session {
         minor: start.minor,
@@ -142,7 +188,7 @@ fn question(admin_role: Option<&str>) -> String {
         None => "false".to_owned(),
     };
     format!(
-        "SELECT r.rolsuper, pg_catalog.pg_has_role(r.oid, 'pg_monitor', 'USAGE'), {admin} \
+        "SELECT r.rolsuper, pg_catalog.pg_has_role(r.oid, 'pg_monitor', 'USAGE'), {admin}, r.rolname \
          FROM pg_catalog.pg_roles r WHERE r.rolname OPERATOR(pg_catalog.=) current_user"
     )
 }
@@ -154,7 +200,7 @@ fn literal(text: &str) -> String {
 }
 
 /// Asks the primary for the role's rights, and leaves it.
-async fn ask(begun: Begun, user: &str, login: &ConsoleLogin) -> (Client, Result<Rights, Report>) {
+async fn ask(begun: Begun, login: &ConsoleLogin) -> (Client, Result<Rights, Report>) {
     let mut ends = begun.ends;
     let client = Client {
         reader: ends.client_reader,
@@ -169,13 +215,7 @@ async fn ask(begun: Begun, user: &str, login: &ConsoleLogin) -> (Client, Result<
         read_rights(&mut frames).await
     };
     let rights = match asked.await {
-        Ok(Ok((superuser, monitor, admin))) => Ok(Rights {
-            user: user.to_owned(),
-            superuser,
-            monitor,
-            admin,
-        }),
-        Ok(Err(report)) => Err(report),
+        Ok(rights) => rights,
         Err(error) => Err(Report::fatal(
             "08006",
             format!("the primary could not be asked for the role's rights: {error}"),
@@ -185,11 +225,9 @@ async fn ask(begun: Begun, user: &str, login: &ConsoleLogin) -> (Client, Result<
     (client, rights)
 }
 
-type Answer = (bool, bool, bool);
-
 async fn read_rights(
     frames: &mut FrameReader<Reader>,
-) -> Result<Result<Answer, Report>, ReadError> {
+) -> Result<Result<Rights, Report>, ReadError> {
     let mut answers = 0_u64;
     let mut answer = None;
     let mut refused = None;
@@ -198,9 +236,15 @@ async fn read_rights(
         let (tag, body) = split(&message);
         match Backend::parse(Frame { tag, body }) {
             Ok(Backend::DataRow(values)) => {
-                let truth = |at: usize| values.get(at).copied().flatten() == Some(b"t");
+                let value = |at: usize| values.get(at).copied().flatten();
+                let truth = |at: usize| value(at) == Some(b"t");
                 answers += 1;
-                answer = Some((truth(0), truth(1), truth(2)));
+                answer = Some(Rights {
+                    user: String::from_utf8_lossy(value(3).unwrap_or_default()).into_owned(),
+                    superuser: truth(0),
+                    monitor: truth(1),
+                    admin: truth(2),
+                });
             }
             Ok(Backend::ErrorResponse(report)) => refused = Some(report),
             Ok(Backend::ReadyForQuery(_)) => break,

@@ -62,6 +62,23 @@ impl Cut {
         }
     }
 
+    /// Takes bytes up to the end of the message that is under way; how many.
+    pub fn finish(&mut self, bytes: &[u8], mut seen: impl FnMut(u8, Option<u8>)) -> usize {
+        let mut taken = 0;
+        while let Some(left) = bytes.get(taken..).filter(|left| !left.is_empty()) {
+            if self.lost || self.have == 0 {
+                break;
+            }
+            let length = match self.have < HEADER {
+                true => 1,
+                false => self.left.min(left.len()),
+            };
+            self.advance(left.get(..length).unwrap_or_default(), &mut seen);
+            taken += length;
+        }
+        taken
+    }
+
     fn tag(&self) -> u8 {
         let [tag, ..] = self.head;
         tag
@@ -177,6 +194,14 @@ mod tests {
             (b'd', Some(7)),
             (b'Z', Some(b'I')),
         ];
+        for begun in 0..bytes.len() {
+            let (mut seen, mut cut) = cut(&bytes[..begun], 1000);
+            let at_boundary = cut.at_boundary();
+            let taken = cut.finish(&bytes[begun..], |tag, content| seen.push((tag, content)));
+            assert!(cut.at_boundary());
+            assert_eq!(taken == 0, at_boundary);
+            assert_eq!(seen[..], all[..seen.len()]);
+        }
         for size in 1..=bytes.len() {
             let (seen, cut) = cut(&bytes, size);
             assert_eq!(seen, all);

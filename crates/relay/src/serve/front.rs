@@ -22,16 +22,14 @@ pub(super) struct Encryption<'a> {
 
 /// What a client wants.
 pub(super) enum Arrived {
-    /// A session; `packet` is its start as it was sent, length included.
     Session {
         transport: Transport,
         start: Session,
-        packet: Vec<u8>,
     },
-    /// A cancel request, as it was sent.
+    /// A cancel request.
     Cancel {
         transport: Transport,
-        packet: Vec<u8>,
+        packet: Startup,
     },
     /// It cannot be served, and why.
     Refused { transport: Transport, why: Report },
@@ -78,7 +76,9 @@ pub(super) async fn arrive(mut transport: Transport, encryption: Encryption<'_>)
                     return Arrived::Gone;
                 }
             }
-            Ok(Startup::CancelRequest { .. }) => return Arrived::Cancel { transport, packet },
+            Ok(packet @ Startup::CancelRequest { .. }) => {
+                return Arrived::Cancel { transport, packet };
+            }
             Ok(Startup::Session(start)) => {
                 if encryption.required && !local && !transport.is_tls() {
                     return Arrived::Refused {
@@ -86,11 +86,7 @@ pub(super) async fn arrive(mut transport: Transport, encryption: Encryption<'_>)
                         why: tls_required(),
                     };
                 }
-                return Arrived::Session {
-                    transport,
-                    start,
-                    packet,
-                };
+                return Arrived::Session { transport, start };
             }
             Ok(Startup::SslRequest | Startup::GssEncRequest) => {
                 return Arrived::Refused {
@@ -187,6 +183,11 @@ fn refused(transport: Transport, error: &WireError) -> Arrived {
             "0A000",
             "unsupported frontend protocol: only version 3 is spoken",
         ),
+        WireError::Malformed(startup::TWICE) => Report::fatal(
+            "08P01",
+            format!("invalid startup packet: it has {}", startup::TWICE),
+        )
+        .hint("A server takes the last value. Name each parameter once."),
         error => Report::fatal("08P01", format!("invalid startup packet: {error}")),
     };
     Arrived::Refused { transport, why }

@@ -13,29 +13,45 @@ use std::time::Duration;
 use lockstep_wire::backend::Report;
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
-use super::console_session::{self, ConsoleLogin};
+use super::authenticate::{Begun, turn_away};
+use super::console_session::{self, Admitted, ConsoleLogin};
+use super::doorway::{DoorLimits, Doorway, Visit};
 use super::front::{Arrived, Encryption, arrive};
 use super::pass::{self, Arrival};
+use super::places::{Places, Purpose};
 use super::rights::ConsoleService;
 use super::stop::Stop;
 use super::tls::Tls;
 use super::transport::{Transport, close_with, message};
 use super::upstream_leg::Primary;
-use crate::session::SlotCommands;
+use crate::session::{Client, SlotCommands};
 
 /// Most sessions, unless told otherwise.
 pub const SESSIONS: usize = 1000;
 
-/// Connections beyond the sessions that may be there: those that have not said yet what
-/// they want, cancel requests, and those that are being refused.
-const EXTRA_CONNECTIONS: usize = 100;
+/// Connections that are not logged in: so many, or as many as sessions if that is more. Those
+/// that cancel a query and those that are being refused are among them.
+const AT_THE_DOOR: usize = 100;
+
+/// Logins that may be under way at the primary, each with a connection of it, and how many of
+/// them may be those of one address.
+const LOGINS: DoorLimits = DoorLimits {
+    all: 32,
+    from_one_address: 16,
+};
+
+/// How long a login has for itself where others wait.
+const LOGIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to begin, unless told otherwise.
 pub const STARTUP_DEADLINE: Duration = Duration::from_secs(10);
+
+/// How long the whole login may take, unless told otherwise: as `authentication_timeout` has it.
+pub const LOGIN_DEADLINE: Duration = Duration::from_secs(60);
 
 /// How long sessions may take to end, unless told otherwise.
 pub const STOP_PATIENCE: Duration = Duration::from_secs(10);
@@ -125,6 +141,8 @@ pub struct Limits {
     pub sessions: usize,
     /// How long a client may take to say what it wants, encryption included.
     pub startup: Duration,
+    /// How long it may take until the client is logged in.
+    pub login: Duration,
     /// How long sessions may take to end once they have been told to.
     pub stop: Duration,
 }
@@ -134,6 +152,7 @@ impl Default for Limits {
         Self {
             sessions: SESSIONS,
             startup: STARTUP_DEADLINE,
+            login: LOGIN_DEADLINE,
             stop: STOP_PATIENCE,
         }
     }
@@ -196,9 +215,14 @@ impl Listener {
         stop: Stop,
     ) {
         let mut accepting = JoinSet::new();
+        let at_the_door = service.limits.sessions.max(AT_THE_DOOR);
         let shared = Arc::new(Serving {
-            sessions: Arc::new(Semaphore::new(service.limits.sessions)),
-            connections: Arc::new(Semaphore::new(service.limits.sessions + EXTRA_CONNECTIONS)),
+            places: Places::new(service.limits.sessions),
+            doorway: Arc::new(Doorway::new(DoorLimits {
+                all: at_the_door,
+                from_one_address: at_the_door / 2,
+            })),
+            logins: Arc::new(Doorway::new(LOGINS)),
             next: AtomicU64::new(1),
             service,
         });
@@ -268,8 +292,10 @@ pub(super) fn keep_alive(stream: &TcpStream) -> io::Result<()> {
 /// What connections share.
 struct Serving<O: SlotCommands, C: ConsoleService> {
     service: Arc<Service<O, C>>,
-    sessions: Arc<Semaphore>,
-    connections: Arc<Semaphore>,
+    places: Places,
+    doorway: Arc<Doorway>,
+    /// Those at the door who have a connection to the primary.
+    logins: Arc<Doorway>,
     next: AtomicU64,
 }
 
@@ -296,15 +322,9 @@ async fn accept_all<O: SlotCommands, C: ConsoleService>(
                 continue;
             }
         };
-        let Ok(place) = Arc::clone(&shared.connections).try_acquire_owned() else {
-            refuse_at_once(transport, &shared);
-            continue;
-        };
         let (theirs, stop) = (Arc::clone(&shared), stop.clone());
-        connections.spawn(async move {
-            theirs.connection(transport, peer, stop).await;
-            drop(place);
-        });
+        let visit = shared.doorway.enter(peer.map(|peer| peer.ip()));
+        connections.spawn(async move { theirs.connection(transport, peer, visit, stop).await });
     }
     drop(bound);
     let ended = timeout(shared.service.limits.stop, async {
@@ -325,19 +345,6 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// Beyond every limit: what fits into the socket's buffer is all that can be said.
-fn refuse_at_once<O: SlotCommands, C: ConsoleService>(
-    transport: Transport,
-    shared: &Serving<O, C>,
-) {
-    let bytes = message(too_many(shared.service.limits.sessions));
-    let _ = match &transport {
-        Transport::Tcp(stream) => stream.try_write(&bytes),
-        Transport::Unix(stream) => stream.try_write(&bytes),
-        _ => Ok(0),
-    };
-}
-
 fn too_many(most: usize) -> Report {
     Report::fatal(
         "53300",
@@ -345,54 +352,126 @@ fn too_many(most: usize) -> Report {
     )
 }
 
+/// A client that the primary has let in.
+enum Entered {
+    Console(Admitted),
+    Passed(Arrival, Begun),
+}
+
+async fn log_in(
+    client: Client,
+    primary: Transport,
+    arrival: Arrival,
+    terms: &Terms,
+    stop: &mut Stop,
+) -> Option<Entered> {
+    if arrival.purpose() == Purpose::Console {
+        let login = &terms.console_login;
+        let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
+        return admitted.map(Entered::Console);
+    }
+    let begun = pass::log_in(client, primary, &arrival, stop).await?;
+    Some(Entered::Passed(arrival, begun))
+}
+
+impl Entered {
+    fn purpose(&self) -> Purpose {
+        match self {
+            Self::Console(admitted) => admitted.purpose(),
+            Self::Passed(arrival, _) => arrival.purpose(),
+        }
+    }
+
+    async fn turn_away(self, report: Report) {
+        match self {
+            Self::Console(admitted) => admitted.turn_away(report).await,
+            Self::Passed(_, begun) => turn_away(begun, report).await,
+        }
+    }
+}
+
 impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
     /// One connection from first to last.
-    async fn connection(&self, transport: Transport, peer: Option<SocketAddr>, mut stop: Stop) {
+    async fn connection(
+        &self,
+        transport: Transport,
+        peer: Option<SocketAddr>,
+        mut visit: Visit,
+        stop: Stop,
+    ) {
         let service = &self.service;
         let terms = Arc::clone(&service.terms.borrow());
+        let mut told = stop.clone();
+        let entering = timeout(
+            service.limits.login,
+            self.enter(transport, peer, &terms, &mut told),
+        );
+        let entered = tokio::select! {
+            entered = entering => entered,
+            // Without a word, as in the end of either time.
+            () = visit.has_to_go() => return,
+        };
+        let Ok(Some(entered)) = entered else {
+            return;
+        };
+        let Some(_place) = self.places.take(entered.purpose()) else {
+            let report = too_many(service.limits.sessions);
+            return entered.turn_away(report).await;
+        };
+        drop(visit);
+        match entered {
+            Entered::Console(admitted) => {
+                let ours = (&service.commands, &service.console);
+                console_session::serve(ours, admitted, stop).await;
+            }
+            Entered::Passed(arrival, begun) => {
+                pass::serve(&service.commands, begun, arrival, stop).await;
+            }
+        }
+    }
+
+    /// From the first byte to the end of the login. None if the client has not been let in, or
+    /// wanted no session; it knows why.
+    async fn enter(
+        &self,
+        transport: Transport,
+        peer: Option<SocketAddr>,
+        terms: &Terms,
+        stop: &mut Stop,
+    ) -> Option<Entered> {
+        let service = &self.service;
         let encryption = Encryption {
             tls: terms.tls.as_deref(),
             required: terms.tls_required,
         };
         let arrived = tokio::select! {
             arrived = timeout(service.limits.startup, arrive(transport, encryption)) => arrived,
-            () = stop.told() => return,
+            () = stop.told() => return None,
         };
-        let (transport, start, packet) = match arrived {
+        let address = peer.map(|peer| peer.ip());
+        let mut login = self.logins.enter_after(LOGIN_GRACE, address).await;
+        let (transport, start) = match arrived {
             // Half a packet, or nothing: closed without a word, as a server does.
-            Err(_) | Ok(Arrived::Gone) => return,
+            Err(_) | Ok(Arrived::Gone) => return None,
             Ok(Arrived::Refused { transport, why }) => {
-                return close_with(transport.client(), &message(why)).await;
+                close_with(transport.client(), &message(why)).await;
+                return None;
             }
             Ok(Arrived::Cancel { transport, packet }) => {
-                return pass::cancel(transport, &packet, &*service.primary).await;
+                pass::cancel(transport, &packet, &*service.primary).await;
+                return None;
             }
-            Ok(Arrived::Session {
-                transport,
-                start,
-                packet,
-            }) => (transport, start, packet),
-        };
-        let Ok(_place) = self.sessions.try_acquire() else {
-            let why = too_many(service.limits.sessions);
-            return close_with(transport.client(), &message(why)).await;
+            Ok(Arrived::Session { transport, start }) => (transport, start),
         };
         let arrival = Arrival {
             id: self.next.fetch_add(1, Ordering::Relaxed),
             peer,
             start,
-            packet,
         };
-        let reached = pass::reach(transport.client(), &*service.primary).await;
-        let Some((client, primary)) = reached else {
-            return;
-        };
-        if console_session::is_wanted(&arrival) {
-            let ours = (&service.commands, &service.console);
-            let wanted = (arrival, &terms.console_login);
-            console_session::serve(ours, client, primary, wanted, stop).await;
-        } else {
-            pass::serve(&service.commands, client, primary, arrival, stop).await;
+        let (client, primary) = pass::reach(transport.client(), &*service.primary).await?;
+        tokio::select! {
+            entered = log_in(client, primary, arrival, terms, stop) => entered,
+            () = login.has_to_go() => None,
         }
     }
 }

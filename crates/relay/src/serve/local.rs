@@ -7,7 +7,6 @@ use lockstep_wire::frame::{Frame, HEADER};
 use lockstep_wire::frontend::Frontend;
 use tokio::io::AsyncWriteExt;
 
-use super::authenticate::stopping;
 use super::frames::{FrameReader, ReadError, split};
 use super::pump::QUERY_LIMIT;
 use super::stop::Stop;
@@ -82,7 +81,7 @@ impl Local {
     async fn hear(&mut self, stop: &mut Stop) -> Result<Heard, Over> {
         let header = tokio::select! {
             header = self.frames.header() => header?,
-            () = stop.told() => return Err(Over::Report(stopping())),
+            () = stop.told() => return Err(Over::Report(stop.why())),
         };
         let Some((tag, length)) = header else {
             return Ok(Heard::Left);
@@ -120,7 +119,7 @@ impl Local {
     async fn hear_query(&mut self, stop: &mut Stop) -> Result<Heard, Over> {
         let whole = tokio::select! {
             whole = self.frames.message(QUERY_LIMIT) => whole?,
-            () = stop.told() => return Err(Over::Report(stopping())),
+            () = stop.told() => return Err(Over::Report(stop.why())),
         };
         let Some(whole) = whole else {
             return Ok(Heard::Left);

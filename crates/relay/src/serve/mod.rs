@@ -3,18 +3,20 @@
 //! | module | what |
 //! |---|---|
 //! | [`listener`] | where the relay listens; a connection from first to last |
+//! | `doorway`, `places` | how many may log in at a time, and how many sessions there may be |
 //! | `front` | what comes before a session: encryption, cancel requests |
 //! | [`tls`] | TLS towards clients |
 //! | `authenticate` | a login, which the primary judges |
 //! | [`pass`] | a session, passed through or streamed |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
+//! | `standing` | what the primary says about a session |
 //! | `local`, [`console_session`] | sessions that the relay answers itself |
 //! | [`upstream_leg`] | a session's connection to the primary |
 //! | [`transport`], `frames` | bytes and messages of a connection |
 //! | [`stop`] | how all of it is told to stop |
 //!
-//! Limits: sessions ([`listener::SESSIONS`]), connections beyond them, time to begin
-//! ([`listener::STARTUP_DEADLINE`]), start packets (10,000 bytes as a server's), messages
+//! Limits: sessions ([`listener::SESSIONS`]), connections that are not logged in, time to begin
+//! ([`listener::STARTUP_DEADLINE`]) and to log in ([`listener::LOGIN_DEADLINE`]), start packets (10,000 bytes as a server's), messages
 //! during a login (128 kB), queries that the relay looks at (64 kB); what is passed
 //! through has no limit and is not collected: two buffers of 16 kB are a session's memory.
 //!
@@ -24,14 +26,17 @@
 
 mod authenticate;
 pub mod console_session;
+mod doorway;
 mod exchange;
 mod frames;
 mod front;
 pub mod listener;
 mod local;
 pub mod pass;
+mod places;
 mod pump;
 pub mod rights;
+mod standing;
 pub mod stop;
 #[cfg(test)]
 mod tests;
@@ -44,4 +49,4 @@ pub use listener::{Limits, Listen, ListenError, Listener, Service, Terms};
 pub use rights::{ConsoleService, Rights};
 pub use stop::{Stop, Stopper};
 pub use tls::Tls;
-pub use upstream_leg::{Primary, PrimaryAddress, TlsToPrimary, Verify};
+pub use upstream_leg::{Finding, Primary, PrimaryAddress, TlsToPrimary, Verify};

@@ -11,7 +11,10 @@
 //! While the relay streams, the session's own connection to the primary is closed, so
 //! that a subscriber costs the primary no walsender. A session that has stopped streaming
 //! is alone: the relay may still answer its replication commands, anything else
-//! gets an error.
+//! gets an error. It stands where the primary said it did when it began to stream.
+//!
+//! Before the relay does anything about a command it asks the primary, in the session itself,
+//! where the session stands ([`super::standing`]): what the client claims decides nothing.
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -21,18 +24,22 @@ use std::time::Duration;
 use lockstep_wire::backend::Report;
 use lockstep_wire::command::Command;
 use lockstep_wire::frontend::Frontend;
-use lockstep_wire::startup;
+use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 
-use super::authenticate::{authenticate, refuse, stopping};
+use super::authenticate::{Begun, authenticate, refuse};
 use super::console_session::DATABASE;
-use super::local::{Local, query_text};
+use super::local::{Local, answer, query_text};
+use super::places::Purpose;
 use super::pump::{Ends, Event, Pump};
+use super::standing::{self, Learnt};
 use super::stop::Stop;
 use super::transport::{Transport, Writer, after, close_with, message};
 use super::upstream_leg::{Primary, connect};
-use crate::session::{After, Client, Decision, Facts, SlotCommands, Stream};
+use crate::session::{
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+};
 
 /// How long the primary may take to accept that a session leaves it.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
@@ -43,41 +50,45 @@ pub(super) struct Arrival {
     pub id: u64,
     /// Where the client is.
     pub peer: Option<SocketAddr>,
-    pub start: startup::Session,
-    /// The same as it was sent.
-    pub packet: Vec<u8>,
+    pub start: Session,
 }
 
 impl Arrival {
-    /// The database it means.
-    pub fn database(&self) -> &str {
-        let user = self.start.get("user").unwrap_or_default();
-        match self.start.get("database") {
-            Some(database) if !database.is_empty() => database,
-            _ => user,
+    /// What it asks for.
+    pub fn purpose(&self) -> Purpose {
+        let console = self.start.database() == DATABASE.as_bytes();
+        match self.start.replication() {
+            Replication::None if console => Purpose::Console,
+            Replication::None | Replication::Unknown => Purpose::Other,
+            Replication::Physical | Replication::Logical => Purpose::Replication,
         }
     }
 
-    /// A session of logical replication.
+    /// It asks for logical replication. Whether it has got it the primary says.
     fn is_logical(&self) -> bool {
-        self.start.get("replication") == Some("database") && self.database() != DATABASE
+        self.start.replication() == Replication::Logical
+            && self.start.database() != DATABASE.as_bytes()
     }
 
-    /// What is known of it.
-    pub fn facts(&self, pid: u32, settings: BTreeMap<String, String>) -> Facts {
+    /// The start packet for the primary: what was understood of the client's, and nothing else.
+    fn packet(&self) -> Vec<u8> {
+        let mut packet = Vec::new();
+        Startup::Session(self.start.clone()).encode(&mut packet);
+        packet
+    }
+
+    /// What is known of it; `settings` are those that the primary reports.
+    pub fn facts(&self, pid: u32, settings: &BTreeMap<String, String>) -> Facts {
+        let reported = |name: &str| settings.get(name).cloned().unwrap_or_default();
         Facts {
             id: self.id,
             pid,
-            user: self.start.get("user").unwrap_or_default().to_owned(),
-            database: self.database().to_owned(),
-            application_name: self
-                .start
-                .get("application_name")
-                .unwrap_or_default()
-                .to_owned(),
+            user: reported("session_authorization"),
+            database: String::from_utf8_lossy(self.start.database()).into_owned(),
+            application_name: reported("application_name"),
             peer: self.peer,
-            server_version: settings.get("server_version").cloned().unwrap_or_default(),
-            settings,
+            server_version: reported("server_version"),
+            server_encoding: reported("server_encoding"),
         }
     }
 }
@@ -86,19 +97,63 @@ impl Arrival {
 pub(super) struct Open<O: SlotCommands> {
     commands: Arc<O>,
     facts: Facts,
+    known: Known,
+    terminated: Terminated,
+}
+
+/// What the primary has said about a session.
+enum Known {
+    /// It was not asked.
+    Nothing,
+    Standing(Standing),
+    /// No session of logical replication: nothing is the relay's.
+    Other,
 }
 
 impl<O: SlotCommands> Open<O> {
     pub fn new(commands: &Arc<O>, facts: Facts) -> Self {
-        commands.opened(&facts);
+        let terminated = commands.opened(&facts);
         Self {
             commands: Arc::clone(commands),
             facts,
+            known: Known::Nothing,
+            terminated,
+        }
+    }
+
+    /// Runs the session until it ends, or is ended. `stop` is that of all sessions.
+    pub async fn run(mut self, stop: Stop, session: impl AsyncFnOnce(&mut Self, &mut Stop)) {
+        let id = self.facts.id;
+        let mut stop = stop.of_session(self.terminated.clone());
+        let overdue = stop.clone().overdue();
+        tokio::select! {
+            () = session(&mut self, &mut stop) => {}
+            () = overdue => tracing::info!(session = id, "closed its connections: it did not end when it was told to"),
+        }
+    }
+
+    fn needs(&self, command: &Command, text: &str) -> Needs {
+        self.commands.needs(&self.facts, command, text)
+    }
+
+    /// Whether the primary is to be asked first.
+    fn must_ask(&self, needs: Needs) -> bool {
+        match needs {
+            Needs::Nothing => false,
+            Needs::Standing => matches!(self.known, Known::Nothing),
+            Needs::StandingNow => !matches!(self.known, Known::Other),
         }
     }
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
-        self.commands.decide(&self.facts, command, text).await
+        match &self.known {
+            Known::Standing(standing) => {
+                self.commands
+                    .decide(&self.facts, standing, command, text)
+                    .await
+            }
+            Known::Nothing | Known::Other => Decision::Pass,
+        }
     }
 }
 
@@ -123,10 +178,12 @@ pub(super) async fn reach(client: Client, primary: &dyn Primary) -> Option<(Clie
 
 /// Forwards a cancel request. A client waits for the end of its connection to know that
 /// the request has been heard.
-pub(super) async fn cancel(transport: Transport, packet: &[u8], primary: &dyn Primary) {
+pub(super) async fn cancel(transport: Transport, request: &Startup, primary: &dyn Primary) {
+    let mut packet = Vec::new();
+    request.encode(&mut packet);
     let forwarded = async {
         let mut leg = connect(primary).await?;
-        leg.write_all(packet).await.map_err(|e| e.to_string())?;
+        leg.write_all(&packet).await.map_err(|e| e.to_string())?;
         leg.flush().await.map_err(|e| e.to_string())?;
         // The primary closes the connection once it has heard.
         let _ = timeout(LEAVE_DEADLINE, leg.read(&mut [0])).await;
@@ -138,34 +195,55 @@ pub(super) async fn cancel(transport: Transport, packet: &[u8], primary: &dyn Pr
     drop(transport);
 }
 
-/// Serves a session over a connection to the primary, to its end.
-pub(super) async fn serve<O: SlotCommands>(
-    commands: &Arc<O>,
+/// Lets a client log in over a connection to the primary.
+pub(super) async fn log_in(
     client: Client,
     primary: Transport,
+    arrival: &Arrival,
+    stop: &mut Stop,
+) -> Option<Begun> {
+    authenticate(client, primary, &arrival.packet(), stop).await
+}
+
+/// Serves a session that the primary has let in, to its end.
+pub(super) async fn serve<O: SlotCommands>(
+    commands: &Arc<O>,
+    begun: Begun,
     arrival: Arrival,
-    mut stop: Stop,
+    stop: Stop,
 ) {
-    let begun = authenticate(client, primary, &arrival.packet, false, &mut stop).await;
-    let Some(begun) = begun else {
-        return;
-    };
     let logical = arrival.is_logical();
-    let open = Open::new(commands, arrival.facts(begun.pid, begun.settings));
-    drop(arrival);
-    let passed = Passed {
+    let open = Open::new(commands, arrival.facts(begun.pid, &begun.settings));
+    drop((arrival, begun.settings));
+    let mut passed = Passed {
         pump: Pump::new(logical),
         ends: begun.ends,
     };
-    if let Some((client, stream)) = passed.run(&open, &mut stop).await {
-        stream_on(&open, client, stream, &mut stop).await;
-    }
+    passed.pump.say(answer(Vec::new()));
+    open.run(stop, async |open, stop| {
+        if let Some((client, stream)) = passed.run(open, stop).await {
+            stream_on(open, client, stream, stop).await;
+        }
+    })
+    .await;
 }
 
 /// How waiting for a decision ended.
 enum Decided<S> {
     Commands(Decision<S>),
     ClientGone,
+    PrimaryGone,
+    Stopped,
+}
+
+/// How asking the primary ended.
+enum Asked {
+    /// It is known where the session stands.
+    Known,
+    /// The primary's error.
+    Refused(Vec<u8>),
+    ClientGone,
+    PrimaryGone,
     Stopped,
 }
 
@@ -179,14 +257,14 @@ impl Passed {
     /// Passes messages until the session ends, or until the relay is to stream.
     async fn run<O: SlotCommands>(
         mut self,
-        open: &Open<O>,
+        open: &mut Open<O>,
         stop: &mut Stop,
     ) -> Option<(Client, O::Stream)> {
         loop {
             let event = tokio::select! {
                 event = self.pump.next(&mut self.ends) => event,
                 () = stop.told() => {
-                    self.end(&message(stopping())).await;
+                    self.end(&message(stop.why())).await;
                     return None;
                 }
             };
@@ -199,14 +277,18 @@ impl Passed {
                         return Some((client, stream));
                     }
                     Decided::ClientGone => return None,
+                    Decided::PrimaryGone => {
+                        self.end(&[]).await;
+                        return None;
+                    }
                     Decided::Stopped => {
-                        self.end(&message(stopping())).await;
+                        self.end(&message(stop.why())).await;
                         return None;
                     }
                 },
                 Event::ClientGone => return None,
                 // All of it is with the client: now its connection ends as well.
-                Event::PrimaryGone | Event::Settled => {
+                Event::PrimaryGone | Event::Settled | Event::Answered(_) => {
                     self.end(&[]).await;
                     return None;
                 }
@@ -214,10 +296,29 @@ impl Passed {
         }
     }
 
+    /// Asks the primary where the session stands.
+    async fn ask<O: SlotCommands>(&mut self, open: &mut Open<O>, stop: &mut Stop) -> Asked {
+        self.pump.ask(standing::questions(), standing::ANSWERS);
+        let event = tokio::select! {
+            event = self.pump.next(&mut self.ends) => event,
+            () = stop.told() => return Asked::Stopped,
+        };
+        open.known = match event {
+            Event::Answered(said) => match standing::learn(&said) {
+                Learnt::Standing(standing) => Known::Standing(standing),
+                Learnt::Other => Known::Other,
+                Learnt::Refused(error) => return Asked::Refused(error),
+            },
+            Event::PrimaryGone => return Asked::PrimaryGone,
+            Event::ClientGone | Event::Settled | Event::Query(_) => return Asked::ClientGone,
+        };
+        Asked::Known
+    }
+
     /// What becomes of a query.
     async fn decide<O: SlotCommands>(
         &mut self,
-        open: &Open<O>,
+        open: &mut Open<O>,
         query: &[u8],
         stop: &mut Stop,
     ) -> Decided<O::Stream> {
@@ -228,6 +329,19 @@ impl Passed {
         let Ok(command) = Command::parse(text) else {
             return Decided::Commands(Decision::Pass);
         };
+        let needs = open.needs(&command, text);
+        if needs == Needs::Nothing {
+            return Decided::Commands(Decision::Pass);
+        }
+        if open.must_ask(needs) {
+            match self.ask(open, stop).await {
+                Asked::Known => {}
+                Asked::Refused(error) => return Decided::Commands(Decision::Reply(answer(error))),
+                Asked::ClientGone => return Decided::ClientGone,
+                Asked::PrimaryGone => return Decided::PrimaryGone,
+                Asked::Stopped => return Decided::Stopped,
+            }
+        }
         tokio::select! {
             biased;
             decision = open.decide(&command, text) => Decided::Commands(decision),
@@ -243,7 +357,7 @@ impl Passed {
         match self.pump.next(&mut self.ends).await {
             // A primary that has gone is not needed any more.
             Event::Settled | Event::PrimaryGone => {}
-            Event::ClientGone | Event::Query(_) => return None,
+            Event::ClientGone | Event::Query(_) | Event::Answered(_) => return None,
         }
         if self.pump.may_end_politely() {
             leave(&mut self.ends.primary_writer).await;
@@ -327,12 +441,16 @@ async fn alone<O: SlotCommands>(
                 continue;
             }
         };
+        if open.needs(&command, &text) == Needs::Nothing {
+            local.refuse(alone_report()).await.ok()?;
+            continue;
+        }
         let decision = tokio::select! {
             biased;
             decision = open.decide(&command, &text) => decision,
             () = local.left() => return None,
             () = stop.told() => {
-                close_with(local.into_client(), &message(stopping())).await;
+                close_with(local.into_client(), &message(stop.why())).await;
                 return None;
             }
         };

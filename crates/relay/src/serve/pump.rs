@@ -3,14 +3,16 @@
 //! Nothing is changed and nothing is collected, but for one thing: in a session of
 //! logical replication that is idle, a simple query that is not too long is taken out and
 //! shown to the caller, who passes it on or answers it. What the relay says itself goes
-//! between two messages of the primary.
+//! between two messages of the primary. While a query is held the caller may ask the primary
+//! something, whose answer the client does not get.
 
 use std::future::poll_fn;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use lockstep_wire::frame::{self, HEADER};
+use lockstep_wire::backend::Backend;
+use lockstep_wire::frame::{self, Frame, HEADER};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::exchange::{Cut, Exchange};
@@ -36,6 +38,8 @@ pub(super) enum Event {
     /// As [`Pump::settle`] asked for: all is with the client and a message's end is
     /// reached.
     Settled,
+    /// What the primary answers to [`Pump::ask`], whole messages.
+    Answered(Vec<u8>),
 }
 
 /// The halves of both connections.
@@ -149,6 +153,24 @@ struct Taking {
     length: usize,
 }
 
+/// A question of the relay's own.
+struct Asking {
+    /// `ReadyForQuery` messages still to come.
+    open: usize,
+    /// What the primary has answered.
+    said: Vec<u8>,
+}
+
+/// What became of an answer of the primary.
+enum Gathered {
+    /// It is whole.
+    Whole(Vec<u8>),
+    /// Something of it, or between it, is for the client.
+    ForClient,
+    /// More must come.
+    Nothing,
+}
+
 /// What has happened to a direction besides bytes.
 #[derive(Default)]
 struct Course {
@@ -189,6 +211,8 @@ pub(super) struct Pump {
     taking: Option<Taking>,
     /// A query has been taken out and nothing has been decided about it.
     held: bool,
+    /// The relay has asked the primary something itself.
+    asking: Option<Asking>,
     down: Buffer,
     down_first: First,
     down_course: Course,
@@ -210,6 +234,7 @@ impl Pump {
             up_body: 0,
             taking: None,
             held: false,
+            asking: None,
             down: Buffer::new(),
             down_first: First::default(),
             down_course: Course::default(),
@@ -252,6 +277,19 @@ impl Pump {
     pub fn answer(&mut self, messages: Vec<u8>) {
         self.held = false;
         self.say(messages);
+    }
+
+    /// Asks the primary while a query is held; [`Event::Answered`] has the answer. `messages`
+    /// are as many queries as `count`.
+    pub fn ask(&mut self, messages: Vec<u8>, count: usize) {
+        for _ in 0..count {
+            self.exchange.asked(b'Q');
+        }
+        self.up_first.put(messages);
+        self.asking = Some(Asking {
+            open: count,
+            said: Vec::new(),
+        });
     }
 
     /// Whole messages for the client, once the primary's own message has ended.
@@ -425,6 +463,57 @@ impl Pump {
         true
     }
 
+    /// Lets all that has come go on to the client.
+    fn pass_down(&mut self) {
+        let exchange = &mut self.exchange;
+        self.down_cut.advance(self.down.unseen(), |tag, content| {
+            exchange.answered(tag, content)
+        });
+        self.down.look(BUFFER);
+    }
+
+    /// Takes the primary's answer to the relay out of what goes to the client; only when
+    /// nothing is there to be written.
+    fn gather(&mut self) -> Gathered {
+        let Some(asking) = &mut self.asking else {
+            return Gathered::Nothing;
+        };
+        let exchange = &mut self.exchange;
+        // A message that had begun before is the client's.
+        let rest = self.down_cut.finish(self.down.unseen(), |tag, content| {
+            exchange.answered(tag, content);
+        });
+        if rest > 0 {
+            self.down.look(rest);
+            return Gathered::ForClient;
+        }
+        while asking.open > 0 && self.down_cut.at_boundary() {
+            let Ok(Some((frame, length))) = frame::first(self.down.unseen(), MOST) else {
+                break;
+            };
+            let (tag, status) = (frame.tag, frame.body.first().copied());
+            // What a server says unasked, and its last words.
+            let unasked = matches!(tag, b'S' | b'N' | b'A') || is_fatal(frame);
+            let message = self.down.take(length);
+            if unasked {
+                self.down_first.put(message.to_vec());
+                return Gathered::ForClient;
+            }
+            asking.said.extend_from_slice(message);
+            self.exchange.answered(tag, status);
+            asking.open -= usize::from(tag == b'Z');
+        }
+        if asking.open > 0 {
+            // No message of an answer is as long as the buffer.
+            self.down_course.ended |= self.down.is_full() || self.down_cut.is_lost();
+            return Gathered::Nothing;
+        }
+        let said = std::mem::take(&mut asking.said);
+        self.asking = None;
+        self.pass_down();
+        Gathered::Whole(said)
+    }
+
     fn go_down(&mut self, cx: &mut Context<'_>, ends: &mut Ends) -> Step {
         loop {
             let mut first = false;
@@ -459,8 +548,13 @@ impl Pump {
             if self.settling && (self.down_cut.at_boundary() || self.down_cut.is_lost()) {
                 return Step::Event(Event::Settled);
             }
+            match self.gather() {
+                Gathered::Whole(said) => return Step::Event(Event::Answered(said)),
+                Gathered::ForClient => continue,
+                Gathered::Nothing => {}
+            }
             if self.down_course.ended {
-                return match self.held {
+                return match self.held && self.asking.is_none() {
                     true => Step::Blocked,
                     false => Step::Event(Event::PrimaryGone),
                 };
@@ -468,14 +562,17 @@ impl Pump {
             match self.down.poll_fill(cx, &mut ends.primary_reader) {
                 Poll::Pending => return Step::Blocked,
                 Poll::Ready(Ok(0) | Err(_)) => self.down_course.ended = true,
-                Poll::Ready(Ok(length)) => {
-                    let exchange = &mut self.exchange;
-                    self.down_cut.advance(self.down.unseen(), |tag, content| {
-                        exchange.answered(tag, content)
-                    });
-                    self.down.look(length);
-                }
+                Poll::Ready(Ok(_)) if self.asking.is_some() => {}
+                Poll::Ready(Ok(_)) => self.pass_down(),
             }
         }
+    }
+}
+
+/// An error after which the primary says nothing more.
+fn is_fatal(frame: Frame<'_>) -> bool {
+    match Backend::parse(frame) {
+        Ok(Backend::ErrorResponse(report)) => report.severity != "ERROR",
+        _ => false,
     }
 }

@@ -3,7 +3,7 @@
 /// What the primary says about the role of a console session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Rights {
-    /// The role, as the client named it.
+    /// The role, as the primary names it.
     pub user: String,
     pub superuser: bool,
     /// Has the rights of `pg_monitor`.

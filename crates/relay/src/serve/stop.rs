@@ -1,18 +1,29 @@
 //! How everything that serves is told to stop.
 
+use std::time::Duration;
+
+use lockstep_wire::backend::Report;
 use tokio::sync::watch;
+
+use crate::session::Terminated;
+
+/// How long a session may take to end once it was told to.
+const GRACE: Duration = Duration::from_secs(5);
 
 /// Tells every [`Stop`]; dropping it tells them as well.
 #[derive(Debug)]
 pub struct Stopper(watch::Sender<bool>);
 
-/// Is told once that it should stop.
+/// Is told once that it should stop: with all others, or as a session that must end.
 #[derive(Debug, Clone)]
-pub struct Stop(watch::Receiver<bool>);
+pub struct Stop {
+    all: watch::Receiver<bool>,
+    session: Option<Terminated>,
+}
 
 pub fn channel() -> (Stopper, Stop) {
-    let (sender, receiver) = watch::channel(false);
-    (Stopper(sender), Stop(receiver))
+    let (sender, all) = watch::channel(false);
+    (Stopper(sender), Stop { all, session: None })
 }
 
 impl Stopper {
@@ -23,14 +34,53 @@ impl Stopper {
 }
 
 impl Stop {
+    /// The same for a session, which may also be told alone.
+    pub fn of_session(self, session: Terminated) -> Self {
+        Self {
+            session: Some(session),
+            ..self
+        }
+    }
+
     /// Done once it has been told. May be dropped and asked again.
     pub async fn told(&mut self) {
-        // An error is that the stopper is gone.
-        let _ = self.0.wait_for(|&stop| stop).await;
+        tokio::select! {
+            // An error is that the stopper is gone.
+            _ = self.all.wait_for(|&stop| stop) => {}
+            () = terminated(&mut self.session) => {}
+        }
+    }
+
+    /// Done a while after the session alone was told to end: it has not ended by itself, as
+    /// when its client takes nothing.
+    pub async fn overdue(mut self) {
+        terminated(&mut self.session).await;
+        tokio::time::sleep(GRACE).await;
+    }
+
+    /// What the client is told.
+    pub fn why(&self) -> Report {
+        let session = self.session.as_ref();
+        let why = session.and_then(|session| session.borrow().clone());
+        why.unwrap_or_else(|| {
+            Report::fatal(
+                "57P01",
+                "terminating connection because the relay is stopping",
+            )
+        })
     }
 
     /// Whether `stop` was called.
     pub fn is_told(&self) -> bool {
-        *self.0.borrow() || self.0.has_changed().is_err()
+        *self.all.borrow() || self.all.has_changed().is_err()
     }
+}
+
+async fn terminated(session: &mut Option<Terminated>) {
+    if let Some(session) = session {
+        if session.wait_for(Option::is_some).await.is_ok() {
+            return;
+        }
+    }
+    std::future::pending().await
 }

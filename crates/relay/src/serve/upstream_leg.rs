@@ -1,8 +1,10 @@
 //! A session's own connection to the primary.
 
 use std::fs::File;
+use std::future::Future;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -73,7 +75,16 @@ pub trait Primary: Send + Sync + 'static {
     /// Where the primary is now. An error, for the client, says why that is not known. Must
     /// not block.
     fn primary(&self) -> Result<PrimaryAddress, String>;
+
+    /// Looks for the primary: where it should be is not known, or nobody could be reached at
+    /// `gone`. May take long.
+    fn find<'a>(&'a self, _gone: Option<&'a PrimaryAddress>) -> Finding<'a> {
+        Box::pin(async { self.primary() })
+    }
 }
+
+/// What a look for the primary finds; the error is for the client.
+pub type Finding<'a> = Pin<Box<dyn Future<Output = Result<PrimaryAddress, String>> + Send + 'a>>;
 
 impl<F> Primary for F
 where
@@ -100,8 +111,27 @@ impl std::fmt::Display for PrimaryAddress {
 
 /// Connects. The error is for users: what failed, and with whom.
 pub(super) async fn connect(primary: &dyn Primary) -> Result<Transport, String> {
-    let address = primary.primary()?;
-    match timeout(CONNECT_DEADLINE, open(&address)).await {
+    let late = |_| format!("no answer in {} s", CONNECT_DEADLINE.as_secs());
+    let known = match primary.primary() {
+        Ok(known) => known,
+        Err(_) => {
+            let found = timeout(CONNECT_DEADLINE, primary.find(None)).await;
+            found.map_err(late)??
+        }
+    };
+    let failed = match connect_to(&known).await {
+        Ok(transport) => return Ok(transport),
+        Err(failed) => failed,
+    };
+    // It may be back, or another server may be the primary by now.
+    match timeout(CONNECT_DEADLINE, primary.find(Some(&known))).await {
+        Ok(Ok(found)) => connect_to(&found).await,
+        _ => Err(failed),
+    }
+}
+
+async fn connect_to(address: &PrimaryAddress) -> Result<Transport, String> {
+    match timeout(CONNECT_DEADLINE, open(address)).await {
         Ok(Ok(transport)) => Ok(transport),
         Ok(Err(error)) => Err(format!("connecting to {address}: {error}")),
         Err(_) => Err(format!(

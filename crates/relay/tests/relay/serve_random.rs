@@ -94,16 +94,12 @@ fn packets(rng: &mut Rng) -> Vec<u8> {
             .encode(&mut out),
             3 => out.extend(bytes(rng, 200)),
             _ => {
-                let mut parameters = vec![("user".to_owned(), "me".to_owned())];
+                let mut parameters = vec![("user", "me")];
                 for _ in 0..rng.usize(..5) {
-                    let mut word = || words[rng.usize(..words.len())].to_owned();
+                    let mut word = || words[rng.usize(..words.len())];
                     parameters.push((word(), word()));
                 }
-                Startup::Session(Session {
-                    minor: rng.u16(..3),
-                    parameters,
-                })
-                .encode(&mut out);
+                Startup::Session(Session::new(rng.u16(..3), &parameters)).encode(&mut out);
             }
         }
     }

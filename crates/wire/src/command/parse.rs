@@ -1,6 +1,6 @@
 //! Parses commands.
 
-use super::tokens::{Tokens, is_word, tokenize};
+use super::tokens::{Tokens, first_keyword, tokenize};
 use super::{Command, LIMIT, SnapshotAction, boolean};
 use crate::{Result, WireError};
 
@@ -12,14 +12,11 @@ type Parser = fn(&mut Tokens<'_>) -> Result<Command>;
 impl Command {
     /// Parses a command. An error means that it begins as a replication command and is none.
     pub fn parse(text: &str) -> Result<Self> {
-        let start = text.trim_start_matches(|c: char| c.is_ascii_whitespace());
-        let length = start.find(|c| !is_word(c)).unwrap_or(start.len());
-        let first = start.get(..length).unwrap_or_default();
-        let is = |keyword: &str| first.eq_ignore_ascii_case(keyword);
-        if let Some(other) = OTHERS.into_iter().find(|&other| is(other)) {
+        let first = first_keyword(text);
+        if let Some(other) = OTHERS.into_iter().find(|&other| first == Some(other)) {
             return Ok(Self::Other(other));
         }
-        let Some(&(_, parser)) = PARSERS.iter().find(|(keyword, _)| is(keyword)) else {
+        let Some(&(_, parser)) = PARSERS.iter().find(|(word, _)| first == Some(word)) else {
             return Ok(Self::Sql);
         };
         if text.len() > LIMIT {

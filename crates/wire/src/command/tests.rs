@@ -23,7 +23,12 @@ fn what_clients_of_15_to_18_send_is_understood() {
     };
     for (text, command) in [
         ("IDENTIFY_SYSTEM", Command::IdentifySystem),
-        (" identify_system ; ", Command::IdentifySystem),
+        (" \tIDENTIFY_SYSTEM\n; ", Command::IdentifySystem),
+        // A server takes these for SQL.
+        ("identify_system", Command::Sql),
+        ("\"IDENTIFY_SYSTEM\"", Command::Sql),
+        ("IDENTIFY_SYSTEM$", Command::Sql),
+        ("-- \nIDENTIFY_SYSTEM", Command::Sql),
         ("SHOW wal_segment_size", show("wal_segment_size")),
         ("SHOW \"Lockstep\".x", show("lockstep.x")),
         (
@@ -43,6 +48,15 @@ fn what_clients_of_15_to_18_send_is_understood() {
             start(Some("slot"), 0, None),
         ),
         (
+            "START_REPLICATION SLOT\"SLOT\"PHYSICAL ab/CDTIMELINE 2",
+            start(Some("SLOT"), 0xAB_0000_00CD, Some(2)),
+        ),
+        // As C reads numbers into 32 bits.
+        (
+            "START_REPLICATION 123456789/11111111111111111111 TIMELINE 4294967298",
+            start(None, 0x2345_6789_FFFF_FFFF, Some(2)),
+        ),
+        (
             "CREATE_REPLICATION_SLOT \"pg_walreceiver_7\" TEMPORARY PHYSICAL RESERVE_WAL",
             create("pg_walreceiver_7", true, true),
         ),
@@ -55,7 +69,7 @@ fn what_clients_of_15_to_18_send_is_understood() {
             create("s", false, true),
         ),
         (
-            "CREATE_REPLICATION_SLOT \"s\" PHYSICAL ( reserve_wal 'false' )",
+            "CREATE_REPLICATION_SLOT \"s\" PHYSICAL ( reserve_wal 'False' )",
             create("s", false, false),
         ),
         ("BASE_BACKUP ( LABEL 'x' )", Command::Other("BASE_BACKUP")),
@@ -81,15 +95,29 @@ fn commands_that_make_no_sense_are_errors() {
         "START_REPLICATION 0/0 TIMELINE 4294967296",
         "START_REPLICATION SLOT 0/0",
         "START_REPLICATION SLOT \"x 0/0",
-        "START_REPLICATION 0/123456789",
         "START_REPLICATION 0",
+        "START_REPLICATION 0 / 0",
+        "START_REPLICATION G/0",
+        "START_REPLICATION SLOT LOGICAL 0/0",
+        "START_REPLICATION slot s 0/0",
+        "START_REPLICATION 0/0 TIMELINE 1a",
+        "START_REPLICATION 0/0;;",
+        "START_REPLICATION 0/0 -- end",
+        "START_REPLICATION 0/0; SELECT 1",
         "TIMELINE_HISTORY",
         "TIMELINE_HISTORY 0",
         "CREATE_REPLICATION_SLOT PHYSICAL",
         "CREATE_REPLICATION_SLOT \"x\" PHYSICAL (",
         "CREATE_REPLICATION_SLOT \"x\" PHYSICAL (snapshot 'x')",
         "CREATE_REPLICATION_SLOT \"x\" PHYSICAL (reserve_wal maybe)",
+        "CREATE_REPLICATION_SLOT \"x\" PHYSICAL (reserve_wal '1')",
+        "CREATE_REPLICATION_SLOT \"x\" PHYSICAL (reserve_wal 2)",
         "DROP_REPLICATION_SLOT",
+        "DROP_REPLICATION_SLOT WAIT",
+        "DROP_REPLICATION_SLOT x wait",
+        "DROP_REPLICATION_SLOT 1x",
+        "DROP_REPLICATION_SLOT $x",
+        "DROP_REPLICATION_SLOT 'x'",
         "READ_REPLICATION_SLOT 'x'",
     ] {
         assert!(Command::parse(text).is_err(), "{text}");

@@ -1,19 +1,45 @@
-//! The tokens of a command.
-
-use std::iter::Peekable;
-use std::str::Chars;
+//! The tokens of a command, as servers read them: at each place the longest one.
+//!
+//! Keywords count in upper case only, and are no names; in quotes they are. A position is one
+//! token, so there is no space in it. Nothing is a comment.
 
 use super::MOST_NAME;
 use crate::{Lsn, Result, Timeline, WireError};
 
+/// Words that are no names.
+const KEYWORDS: [&str; 21] = [
+    "ALTER_REPLICATION_SLOT",
+    "BASE_BACKUP",
+    "CREATE_REPLICATION_SLOT",
+    "DROP_REPLICATION_SLOT",
+    "EXPORT_SNAPSHOT",
+    "IDENTIFY_SYSTEM",
+    "LOGICAL",
+    "NOEXPORT_SNAPSHOT",
+    "PHYSICAL",
+    "READ_REPLICATION_SLOT",
+    "RESERVE_WAL",
+    "SHOW",
+    "SLOT",
+    "START_REPLICATION",
+    "TEMPORARY",
+    "TIMELINE",
+    "TIMELINE_HISTORY",
+    "TWO_PHASE",
+    "UPLOAD_MANIFEST",
+    "USE_SNAPSHOT",
+    "WAIT",
+];
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Token {
-    /// An unquoted name or number, as it is written.
-    Word(String),
-    /// A quoted identifier.
-    Quoted(String),
+    Keyword(&'static str),
+    /// A name, in lower case unless it was quoted, and cut.
+    Name(String),
     /// A string.
     Text(String),
+    Number(u32),
+    Position(Lsn),
     /// Any other character.
     Sign(char),
 }
@@ -46,7 +72,7 @@ impl<'a> Tokens<'a> {
     /// Takes the keyword if it comes next.
     pub fn accept(&mut self, keyword: &str) -> bool {
         match self.left.split_first() {
-            Some((Token::Word(word), left)) if word.eq_ignore_ascii_case(keyword) => {
+            Some((Token::Keyword(word), left)) if *word == keyword => {
                 self.left = left;
                 true
             }
@@ -75,22 +101,22 @@ impl<'a> Tokens<'a> {
     }
 
     pub fn name(&mut self) -> Result<String> {
-        let mut name = match self.next()? {
-            Token::Quoted(name) => name.clone(),
-            Token::Word(word) if !begins_with_digit(word) => word.to_ascii_lowercase(),
-            _ => return Err(self.error()),
-        };
-        cut(&mut name);
-        Ok(name)
+        match self.next()? {
+            Token::Name(name) => Ok(name.clone()),
+            _ => Err(self.error()),
+        }
     }
 
-    /// Options of a command, in parentheses: names, most of them with a word, number or string.
+    /// Options of a command, in parentheses: names, most of them with a name, number or string.
     pub fn generic_options(&mut self) -> Result<Vec<(String, Option<String>)>> {
-        self.options(|tokens| {
+        self.options(true, |tokens| {
             let value = match tokens.left.first() {
-                Some(Token::Text(text)) => text.clone(),
-                Some(Token::Word(word)) if is_number(word) => word.clone(),
-                Some(Token::Word(_) | Token::Quoted(_)) => return tokens.name().map(Some),
+                // No option has such a value: as a boolean it is written without quotes.
+                Some(Token::Text(text)) if text == "0" || text == "1" => {
+                    return Err(tokens.error());
+                }
+                Some(Token::Text(text) | Token::Name(text)) => text.clone(),
+                Some(Token::Number(number)) => number.to_string(),
                 _ => return Ok(None),
             };
             tokens.next()?;
@@ -100,7 +126,7 @@ impl<'a> Tokens<'a> {
 
     /// Options of an output plugin, in parentheses: names, most of them with a string.
     pub fn plugin_options(&mut self) -> Result<Vec<(String, Option<String>)>> {
-        self.options(|tokens| {
+        self.options(false, |tokens| {
             let Some(Token::Text(text)) = tokens.left.first() else {
                 return Ok(None);
             };
@@ -111,6 +137,7 @@ impl<'a> Tokens<'a> {
 
     fn options(
         &mut self,
+        keywords: bool,
         value: impl Fn(&mut Self) -> Result<Option<String>>,
     ) -> Result<Vec<(String, Option<String>)>> {
         if !self.sign('(') {
@@ -118,7 +145,14 @@ impl<'a> Tokens<'a> {
         }
         let mut options = Vec::new();
         loop {
-            options.push((self.name()?, value(self)?));
+            let name = match self.left.split_first() {
+                Some((Token::Keyword(word), left)) if keywords => {
+                    self.left = left;
+                    word.to_ascii_lowercase()
+                }
+                _ => self.name()?,
+            };
+            options.push((name, value(self)?));
             if self.sign(')') {
                 return Ok(options);
             }
@@ -128,23 +162,18 @@ impl<'a> Tokens<'a> {
         }
     }
 
-    fn word(&mut self) -> Result<&'a str> {
+    pub fn timeline(&mut self) -> Result<Timeline> {
         match self.next()? {
-            Token::Word(word) => Ok(word),
+            Token::Number(number) => Timeline::new(*number).ok_or_else(|| self.error()),
             _ => Err(self.error()),
         }
     }
 
-    pub fn timeline(&mut self) -> Result<Timeline> {
-        self.word()?.parse()
-    }
-
     pub fn lsn(&mut self) -> Result<Lsn> {
-        let high = self.word()?;
-        if !self.sign('/') {
-            return Err(self.error());
+        match self.next()? {
+            Token::Position(lsn) => Ok(*lsn),
+            _ => Err(self.error()),
         }
-        format!("{high}/{}", self.word()?).parse()
     }
 }
 
@@ -157,51 +186,108 @@ pub(crate) fn cut(name: &mut String) {
     name.truncate(end);
 }
 
-/// The character may be a part of an unquoted name or number.
-pub(super) fn is_word(c: char) -> bool {
-    c.is_ascii_alphanumeric() || c == '_' || c == '$' || !c.is_ascii()
+/// Spaces between tokens, and between names in a list.
+pub(crate) fn is_space(c: char) -> bool {
+    c.is_ascii_whitespace()
 }
 
-fn is_number(word: &str) -> bool {
-    word.bytes().all(|byte| byte.is_ascii_digit())
-}
-
-fn begins_with_digit(word: &str) -> bool {
-    word.starts_with(|c: char| c.is_ascii_digit() || c == '$')
+/// The keyword that a command begins with. What follows may be SQL, which has other tokens.
+pub(super) fn first_keyword(text: &str) -> Option<&'static str> {
+    keyword(word(text.trim_start_matches(is_space)).0)
 }
 
 pub(super) fn tokenize(text: &str) -> Result<Vec<Token>> {
     let mut tokens = Vec::new();
-    let mut chars = text.chars().peekable();
-    while let Some(c) = chars.next() {
-        match c {
-            c if c.is_ascii_whitespace() => {}
-            '"' => tokens.push(Token::Quoted(quoted(&mut chars, '"', text)?)),
-            '\'' => tokens.push(Token::Text(quoted(&mut chars, '\'', text)?)),
-            c if is_word(c) => {
-                let mut word = String::from(c);
-                while let Some(c) = chars.next_if(|&c| is_word(c)) {
-                    word.push(c);
-                }
-                tokens.push(Token::Word(word));
-            }
-            c => tokens.push(Token::Sign(c)),
-        }
+    let mut left = text.trim_start_matches(is_space);
+    while let Some(first) = left.chars().next() {
+        let after = left.get(first.len_utf8()..).unwrap_or_default();
+        let (token, rest) = if let Some((position, rest)) = position(left) {
+            (Token::Position(position), rest)
+        } else if first.is_ascii_digit() {
+            let (digits, rest) = run(left, |c| c.is_ascii_digit());
+            (Token::Number(low_half(digits, 10)), rest)
+        } else if begins_word(first) {
+            let (word, rest) = word(left);
+            (named(word), rest)
+        } else if first == '"' {
+            let (mut name, rest) = quoted(after, first, text)?;
+            cut(&mut name);
+            (Token::Name(name), rest)
+        } else if first == '\'' {
+            let (inside, rest) = quoted(after, first, text)?;
+            (Token::Text(inside), rest)
+        } else {
+            (Token::Sign(first), after)
+        };
+        tokens.push(token);
+        left = rest.trim_start_matches(is_space);
     }
     Ok(tokens)
 }
 
-/// The text between two quotes; a doubled quote stands for one.
-fn quoted(chars: &mut Peekable<Chars<'_>>, quote: char, text: &str) -> Result<String> {
-    let mut inside = String::new();
-    while let Some(c) = chars.next() {
-        if c != quote {
-            inside.push(c);
-        } else if chars.next_if_eq(&quote).is_some() {
-            inside.push(quote);
-        } else {
-            return Ok(inside);
+/// The longest beginning of these characters, and the rest.
+fn run(text: &str, belongs: impl Fn(char) -> bool) -> (&str, &str) {
+    let end = text.find(|c| !belongs(c)).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, ""))
+}
+
+fn begins_word(c: char) -> bool {
+    c.is_ascii_alphabetic() || c == '_' || !c.is_ascii()
+}
+
+/// The word at the beginning, which may be empty, and the rest.
+fn word(text: &str) -> (&str, &str) {
+    match text.starts_with(begins_word) {
+        true => run(text, |c| begins_word(c) || c.is_ascii_digit() || c == '$'),
+        false => ("", text),
+    }
+}
+
+fn keyword(word: &str) -> Option<&'static str> {
+    KEYWORDS.into_iter().find(|&keyword| keyword == word)
+}
+
+fn named(word: &str) -> Token {
+    match keyword(word) {
+        Some(keyword) => Token::Keyword(keyword),
+        None => {
+            let mut name = word.to_ascii_lowercase();
+            cut(&mut name);
+            Token::Name(name)
         }
+    }
+}
+
+/// The position at the beginning, and the rest.
+fn position(text: &str) -> Option<(Lsn, &str)> {
+    let hexadecimal = |text| run(text, |c| c.is_ascii_hexdigit());
+    let (high, rest) = hexadecimal(text);
+    let (low, rest) = hexadecimal(rest.strip_prefix('/')?);
+    if high.is_empty() || low.is_empty() {
+        return None;
+    }
+    let position = u64::from(low_half(high, 16)) << 32 | u64::from(low_half(low, 16));
+    Some((position.into(), rest))
+}
+
+/// A number as C reads it into 32 bits: the lower half of 64 bits, which are all ones if the
+/// number does not fit.
+fn low_half(digits: &str, radix: u32) -> u32 {
+    let number = u64::from_str_radix(digits, radix).unwrap_or(u64::MAX);
+    (number & u64::from(u32::MAX)) as u32
+}
+
+/// The text up to the closing quote, and the rest; a doubled quote stands for one.
+fn quoted<'a>(inside: &'a str, quote: char, text: &str) -> Result<(String, &'a str)> {
+    let mut found = String::new();
+    let mut left = inside;
+    while let Some((piece, after)) = left.split_once(quote) {
+        found.push_str(piece);
+        let Some(more) = after.strip_prefix(quote) else {
+            return Ok((found, after));
+        };
+        found.push(quote);
+        left = more;
     }
     Err(WireError::text("a replication command", text))
 }

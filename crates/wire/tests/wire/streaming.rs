@@ -167,12 +167,11 @@ fn client_messages_come_back() {
             assert_eq!(used, out.len());
             assert_eq!(Frontend::parse(frame), Ok(message));
         }
-        let packet = Startup::Session(Session {
-            minor: rng.u16(..),
-            parameters: (0..rng.usize(..4))
-                .map(|_| (format!("n{}", text(&mut rng)), text(&mut rng)))
-                .collect(),
-        });
+        let parameters: Vec<_> = (0..rng.usize(..4))
+            .map(|number| (format!("n{number}{}", text(&mut rng)), text(&mut rng)))
+            .collect();
+        let parameters: Vec<_> = parameters.iter().map(|(n, v)| (&**n, &**v)).collect();
+        let packet = Startup::Session(Session::new(rng.u16(..), &parameters));
         let mut out = Vec::new();
         packet.encode(&mut out);
         assert_eq!(Startup::parse(&out[startup::HEADER..]), Ok(packet));

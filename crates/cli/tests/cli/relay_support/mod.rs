@@ -1,8 +1,10 @@
 //! A primary, a relay in front of it, and subscribers, for the tests of the relay.
 
+pub mod raw;
+
 use std::collections::BTreeSet;
-use std::io::{BufRead, BufReader};
-use std::net::TcpListener;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex};
@@ -80,6 +82,16 @@ pub fn until_answer(server: &Server, sql: &str, expected: &str) {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Waits until the relay has all of the primary's WAL, and has confirmed it.
+pub fn until_received(primary: &Server) {
+    let end = primary.flush_lsn().unwrap();
+    let confirmed = format!(
+        "SELECT bool_and(confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots \
+         WHERE slot_name LIKE 'lockstep%'"
+    );
+    until_answer(primary, &confirmed, "true");
 }
 
 /// A relay that runs; killed when dropped.
@@ -287,4 +299,20 @@ pub fn tail(path: &Path) -> String {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(20)..].join("\n")
+}
+
+/// A page of metrics and health over HTTP.
+pub fn page(port: u16, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    text
+}
+
+/// A port that is free now.
+pub fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
 }

@@ -36,7 +36,7 @@ impl Scene {
     /// Connected, and what is durable already told.
     fn connected() -> Self {
         let mut scene = Self::new();
-        scene.does(Action::Connect, Event::Connected);
+        scene.does(Action::Connect, Event::Connected(Lsn::from(100)));
         scene.does(Action::Receive, Event::Nothing);
         scene.does(confirm(100, 100), Event::Done);
         scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
@@ -190,7 +190,7 @@ fn tries_come_more_rarely_until_one_has_lasted() {
     scene.does(Action::Connect, Event::Lost { refused: true });
     scene.does(Action::Fail, Event::Done);
     scene.does(Action::Rest(RETRY_REFUSED), Event::Done);
-    scene.does(Action::Connect, Event::Connected);
+    scene.does(Action::Connect, Event::Connected(Lsn::from(100)));
     scene.now += Duration::from_secs(6);
     scene.does(Action::Receive, LOST);
     scene.does(Action::Fail, Event::Done);
@@ -239,4 +239,33 @@ fn it_stops_wherever_it_waits() {
     scene.tell(Event::Stop);
     scene.is_to(Action::Stop);
     assert_eq!(scene.receiver.sent(), Lsn::INVALID);
+}
+
+/// What is sent again is held against the log before anything is stored, and nothing beyond
+/// the slot's position is confirmed until then.
+#[test]
+fn a_stream_that_begins_before_the_logs_end_is_compared_first() {
+    let mut scene = Scene::new();
+    scene.does(Action::Connect, Event::Connected(40.into()));
+    scene.hears(60);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(confirm(40, 40), Event::Done);
+    scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+    scene.hears(100);
+    scene.does(Action::Receive, Event::Nothing);
+    let all = Action::Compare {
+        again: Vec::new(),
+        all: true,
+    };
+    scene.does(all.clone(), Event::Done);
+    scene.does(confirm(100, 100), Event::Done);
+    scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+
+    let mut scene = Scene::new();
+    scene.does(Action::Connect, Event::Connected(40.into()));
+    scene.hears(130);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(all, Event::Lost { refused: true });
+    scene.does(Action::Fail, Event::Done);
+    scene.does(Action::Rest(RETRY_REFUSED), Event::Done);
 }

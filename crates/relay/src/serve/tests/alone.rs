@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::serve::console_session::{self, ConsoleLogin};
+use crate::serve::places::Purpose;
 use crate::serve::rights::{ConsoleService, Rights};
 
 /// A session that has streamed and goes on without a primary.
@@ -10,6 +11,7 @@ async fn alone() -> Scene {
     scene
         .client_says(&query("DROP_REPLICATION_SLOT stream"))
         .await;
+    scene.is_asked().await;
     scene.client_gets(&back(Backend::CopyBothResponse)).await;
     scene.client_says(&front(Frontend::CopyDone)).await;
     scene.client_gets(&back(Backend::CopyDone)).await;
@@ -121,7 +123,7 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
     let (mut primary, primary_end) = duplex(PIPE);
     let commands = Arc::new(Scripted::default());
     let (stopper, stop) = stop::channel();
-    let (start, packet) = start(&[
+    let (start, _) = start(&[
         ("user", "me"),
         ("options", "-c search_path=mine"),
         ("client_encoding", "LATIN1"),
@@ -132,9 +134,8 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         id: 1,
         peer: None,
         start,
-        packet,
     };
-    assert!(console_session::is_wanted(&arrival));
+    assert_eq!(arrival.purpose(), Purpose::Console);
     let login = ConsoleLogin {
         database: "postgres".to_owned(),
         admin_role: admin_role.map(str::to_owned),
@@ -144,7 +145,11 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
         let client = Transport::Other(Box::new(client_end)).client();
         let primary = Transport::Other(Box::new(primary_end));
         let ours = (&theirs, &Arc::new(Repeats));
-        console_session::serve(ours, client, primary, (arrival, &login), stop).await;
+        let mut told = stop.clone();
+        let admitted = console_session::log_in(client, primary, &arrival, &login, &mut told).await;
+        if let Some(admitted) = admitted {
+            console_session::serve(ours, admitted, stop).await;
+        }
     });
     let expected = super::start(&[
         ("user", "me"),
@@ -171,8 +176,9 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
 }
 
 /// The primary's answer about rights.
-fn rights(values: [&[u8]; 3]) -> Vec<u8> {
-    let mut out = back(Backend::DataRow(values.map(Some).to_vec()));
+fn rights([superuser, monitor, admin]: [&[u8]; 3]) -> Vec<u8> {
+    let row = [superuser, monitor, admin, b"really_me"];
+    let mut out = back(Backend::DataRow(row.map(Some).to_vec()));
     out.extend(done("SELECT 1"));
     out
 }
@@ -186,7 +192,8 @@ async fn the_console_answers_with_the_roles_rights() {
     assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
 
     scene.client_says(&query("SHOW SLOTS")).await;
-    let said = "Rights { user: \"me\", superuser: false, monitor: true, admin: false } SHOW SLOTS";
+    let said =
+        "Rights { user: \"really_me\", superuser: false, monitor: true, admin: false } SHOW SLOTS";
     scene.client_gets(&done(said)).await;
     for empty in ["", " ;", ";;\n"] {
         scene.client_says(&query(empty)).await;
@@ -216,7 +223,7 @@ async fn without_an_answer_about_rights_there_is_no_console() {
         (b"Z\0\0\0\x01".to_vec(), "08006"),
     ] {
         let (mut scene, question) = console(None).await;
-        assert!(question.contains(", false FROM"), "{question}");
+        assert!(question.contains(", false, r.rolname FROM"), "{question}");
         write(&mut scene.primary, &said, PIPE).await;
         scene.primary.shutdown().await.unwrap();
         scene.client_gets_error("FATAL", sqlstate).await;

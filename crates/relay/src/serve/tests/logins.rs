@@ -40,6 +40,7 @@ async fn what_a_client_sends_too_early_waits_for_its_time() {
         .await;
     scene.settle().await;
     scene.primary_says(&welcome()).await;
+    scene.is_asked().await;
     scene.client_gets(&done("REPLIED")).await;
     assert_eq!(
         scene.commands.seen(),

@@ -15,13 +15,17 @@ use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
+use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use super::pass::{self, Arrival};
+use super::standing;
 use super::stop::{self, Stopper};
 use super::transport::Transport;
-use crate::session::{After, Client, Decision, Facts, SlotCommands, Stream};
+use crate::session::{
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+};
 
 /// Bytes that a pipe holds.
 const PIPE: usize = 1024;
@@ -30,6 +34,8 @@ const PIPE: usize = 1024;
 #[derive(Default)]
 struct Scripted {
     seen: Mutex<Vec<String>>,
+    /// Ends the session.
+    terminate: watch::Sender<Option<Report>>,
     /// A decision that would never come was given up.
     given_up: Arc<AtomicBool>,
 }
@@ -55,8 +61,23 @@ impl Drop for GivenUp {
 impl SlotCommands for Scripted {
     type Stream = Echo;
 
-    async fn decide(&self, _: &Facts, _: &Command, text: &str) -> Decision<Echo> {
+    fn needs(&self, _: &Facts, command: &Command, text: &str) -> Needs {
         self.note(text);
+        match command {
+            Command::DropReplicationSlot { .. } => Needs::Standing,
+            Command::ReadReplicationSlot { .. } => Needs::StandingNow,
+            _ => Needs::Nothing,
+        }
+    }
+
+    async fn decide(
+        &self,
+        _: &Facts,
+        standing: &Standing,
+        _: &Command,
+        text: &str,
+    ) -> Decision<Echo> {
+        assert_eq!(standing.database, "db");
         if text.ends_with("never") {
             let _given_up = GivenUp(Arc::clone(&self.given_up));
             std::future::pending::<()>().await;
@@ -70,8 +91,9 @@ impl SlotCommands for Scripted {
         }
     }
 
-    fn opened(&self, facts: &Facts) {
+    fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {}", facts.pid));
+        self.terminate.subscribe()
     }
 
     fn closed(&self, facts: &Facts) {
@@ -150,13 +172,7 @@ fn notice(text: &str) -> Vec<u8> {
 }
 
 fn start(parameters: &[(&str, &str)]) -> (Session, Vec<u8>) {
-    let session = Session {
-        minor: 0,
-        parameters: parameters
-            .iter()
-            .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))
-            .collect(),
-    };
+    let session = Session::new(0, parameters);
     let mut packet = Vec::new();
     Startup::Session(session.clone()).encode(&mut packet);
     (session, packet)
@@ -176,6 +192,24 @@ fn welcome() -> Vec<u8> {
     }
     .encode(&mut out);
     Backend::ReadyForQuery(b'I').encode(&mut out);
+    out
+}
+
+/// What the primary answers about a session with this database.
+fn standing(database: Option<&str>) -> Vec<u8> {
+    let identity = [Some("7"), Some("1"), Some("0/1"), database];
+    let mut out = Vec::new();
+    for row in [
+        &identity[..],
+        &[Some("UTF8")],
+        &[Some("ISO, MDY")],
+        &[Some("postgres")],
+        &[Some("1")],
+    ] {
+        let values = row.iter().map(|value| value.map(str::as_bytes)).collect();
+        Backend::DataRow(values).encode(&mut out);
+        out.extend(done("SHOW"));
+    }
     out
 }
 
@@ -206,20 +240,21 @@ impl Scene {
         let (stopper, stop) = stop::channel();
         let (start, packet) = start(parameters);
         let length = packet.len();
-        let expected = packet.clone();
         let arrival = Arrival {
             id: 1,
             peer: None,
             start,
-            packet,
         };
         let theirs = Arc::clone(&commands);
         let session = tokio::spawn(async move {
             let client = Transport::Other(Box::new(client_end)).client();
             let primary = Transport::Other(Box::new(primary_end));
-            pass::serve(&theirs, client, primary, arrival, stop).await;
+            let mut told = stop.clone();
+            if let Some(begun) = pass::log_in(client, primary, &arrival, &mut told).await {
+                pass::serve(&theirs, begun, arrival, stop).await;
+            }
         });
-        assert_eq!(read(&mut primary, length).await, expected);
+        assert_eq!(read(&mut primary, length).await, packet);
         Self {
             client,
             primary,
@@ -235,6 +270,18 @@ impl Scene {
         let mut scene = Self::begin(parameters).await;
         scene.primary_says(&welcome()).await;
         scene
+    }
+
+    /// The relay asks the primary about the session, and the client notices nothing.
+    async fn is_asked(&mut self) {
+        self.is_asked_and(&standing(Some("db"))).await;
+    }
+
+    /// The relay asks the primary, which says this.
+    async fn is_asked_and(&mut self, said: &[u8]) {
+        let questions = standing::questions();
+        assert_eq!(read(&mut self.primary, questions.len()).await, questions);
+        write(&mut self.primary, said, self.piece).await;
     }
 
     /// The client sends this and the primary gets it.

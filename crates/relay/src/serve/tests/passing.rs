@@ -16,6 +16,13 @@ async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {
         scene
             .client_says(&query("DROP_REPLICATION_SLOT reply"))
             .await;
+        scene.is_asked().await;
+        scene.client_gets(&done("REPLIED")).await;
+        // What may have changed is asked again.
+        scene
+            .client_says(&query("READ_REPLICATION_SLOT reply"))
+            .await;
+        scene.is_asked().await;
         scene.client_gets(&done("REPLIED")).await;
         scene.passes_up(&query("BEGIN")).await;
         let mut in_transaction = back(Backend::CommandComplete("BEGIN"));
@@ -55,6 +62,7 @@ async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {
                 "opened 7",
                 "IDENTIFY_SYSTEM",
                 "DROP_REPLICATION_SLOT reply",
+                "READ_REPLICATION_SLOT reply",
                 "BEGIN",
                 "DROP_REPLICATION_SLOT stream",
                 "READ_REPLICATION_SLOT reply",
@@ -86,6 +94,107 @@ async fn nobody_is_asked_in_other_sessions() {
         let commands = scene.ends().await;
         assert_eq!(commands.seen(), ["opened 7", "closed 7"]);
     }
+}
+
+#[tokio::test]
+async fn the_primary_says_where_a_session_stands() {
+    for piece in PIECES {
+        // What comes unasked meanwhile is the client's.
+        let mut scene = Scene::ready(LOGICAL).await;
+        scene.piece = piece;
+        scene
+            .client_says(&query("READ_REPLICATION_SLOT reply"))
+            .await;
+        let mut said = notice("before");
+        let answers = standing(Some("db"));
+        let (_, first) = frame::first(&answers, PIPE).unwrap().unwrap();
+        said.extend(&answers[..first]);
+        said.extend(notice("between"));
+        said.extend(&answers[first..]);
+        scene.is_asked_and(&said).await;
+        scene.client_gets(&notice("before")).await;
+        let both = [notice("between"), done("REPLIED")].concat();
+        scene.client_gets(&both).await;
+
+        // No database: a session of physical replication. It is not asked again.
+        let mut scene = Scene::ready(LOGICAL).await;
+        scene.piece = piece;
+        for again in [false, true] {
+            let command = query("READ_REPLICATION_SLOT reply");
+            scene.client_says(&command).await;
+            if !again {
+                scene.is_asked_and(&standing(None)).await;
+            }
+            assert_eq!(read(&mut scene.primary, command.len()).await, command);
+            scene.primary_says(&done("READ_REPLICATION_SLOT")).await;
+        }
+
+        // No session of replication.
+        let mut scene = Scene::ready(LOGICAL).await;
+        scene.piece = piece;
+        let command = query("DROP_REPLICATION_SLOT reply");
+        scene.client_says(&command).await;
+        let mut refused = Vec::new();
+        for _ in 0..standing::ANSWERS {
+            refused.extend(back(Backend::ErrorResponse(Report::error("42601", "what"))));
+            refused.extend(back(Backend::ReadyForQuery(b'I')));
+        }
+        scene.is_asked_and(&refused).await;
+        assert_eq!(read(&mut scene.primary, command.len()).await, command);
+
+        // A cancel request that meets the question was meant for the command.
+        let mut scene = Scene::ready(LOGICAL).await;
+        scene.piece = piece;
+        scene
+            .client_says(&query("DROP_REPLICATION_SLOT reply"))
+            .await;
+        let canceled = back(Backend::ErrorResponse(Report::error("57014", "canceled")));
+        let mut said = canceled.clone();
+        said.extend(back(Backend::ReadyForQuery(b'I')));
+        for _ in 1..standing::ANSWERS {
+            said.extend(done("SHOW"));
+        }
+        scene.is_asked_and(&said).await;
+        scene.client_gets(&canceled).await;
+        scene.client_gets(&back(Backend::ReadyForQuery(b'I'))).await;
+        // The session goes on.
+        scene
+            .client_says(&query("DROP_REPLICATION_SLOT reply"))
+            .await;
+        scene.is_asked().await;
+        scene.client_gets(&done("REPLIED")).await;
+
+        // Its last words are the client's.
+        let mut scene = Scene::ready(LOGICAL).await;
+        scene.piece = piece;
+        scene
+            .client_says(&query("DROP_REPLICATION_SLOT reply"))
+            .await;
+        let last = back(Backend::ErrorResponse(Report::fatal("57P01", "going")));
+        scene.is_asked_and(&last).await;
+        drop(std::mem::replace(&mut scene.primary, duplex(1).0));
+        assert_eq!(rest(&mut scene.client).await, last);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_while_the_primary_is_asked_is_noticed() {
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene
+        .client_says(&query("DROP_REPLICATION_SLOT never"))
+        .await;
+    scene.is_asked_and(&[]).await;
+    drop(scene.client);
+    ended(scene.session).await;
+    assert!(!scene.commands.given_up.load(Ordering::Relaxed));
+
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene
+        .client_says(&query("DROP_REPLICATION_SLOT never"))
+        .await;
+    scene.is_asked_and(&[]).await;
+    scene.stopper.stop();
+    scene.client_gets_error("FATAL", "57P01").await;
 }
 
 #[tokio::test]
@@ -127,7 +236,29 @@ async fn queries_that_are_long_or_early_or_strange_pass() {
     scene
         .client_says(&query("DROP_REPLICATION_SLOT reply"))
         .await;
+    scene.is_asked().await;
     scene.client_gets(&done("REPLIED")).await;
+}
+
+#[tokio::test]
+async fn a_session_is_ended_alone() {
+    let why = || Some(Report::fatal("57P01", "by an administrator"));
+    // Passed through: told in words.
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene.commands.terminate.send_replace(why());
+    scene.client_gets_error("FATAL", "57P01").await;
+    assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
+    assert_eq!(scene.ends().await.seen(), ["opened 7", "closed 7"]);
+    // One that does not end by itself, as if its client took nothing: after a while.
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene
+        .client_says(&query("DROP_REPLICATION_SLOT stream"))
+        .await;
+    scene.is_asked().await;
+    scene.client_gets(&back(Backend::CopyBothResponse)).await;
+    assert_eq!(rest(&mut scene.primary).await, front(Frontend::Terminate));
+    scene.commands.terminate.send_replace(why());
+    scene.ends().await;
 }
 
 #[tokio::test]
@@ -139,9 +270,10 @@ async fn an_answer_waits_for_the_end_of_the_primarys_message() {
     scene
         .client_says(&query("DROP_REPLICATION_SLOT reply"))
         .await;
-    scene.settle().await;
-    assert_eq!(scene.commands.seen().len(), 2);
-    scene.primary_says(end).await;
+    scene.is_asked_and(end).await;
+    scene.client_gets(end).await;
+    let answer = standing(Some("db"));
+    write(&mut scene.primary, &answer, PIPE).await;
     scene.client_gets(&done("REPLIED")).await;
     // The same before streaming begins.
     scene.primary_says(begin).await;
@@ -210,13 +342,12 @@ async fn a_client_that_leaves_takes_its_session_with_it() {
         .write_all(&query("DROP_REPLICATION_SLOT never"))
         .await
         .unwrap();
-    comes(async {
-        while commands.seen().len() < 2 {
-            tokio::task::yield_now().await;
-        }
-        Ok(())
-    })
-    .await;
+    let questions = standing::questions();
+    assert_eq!(read(&mut primary, questions.len()).await, questions);
+    write(&mut primary, &standing(Some("db")), PIPE).await;
+    for _ in 0..100 {
+        tokio::task::yield_now().await;
+    }
     drop(client);
     ended(session).await;
     assert!(commands.given_up.load(Ordering::Relaxed));
@@ -278,6 +409,7 @@ async fn stopping_is_said_between_messages() {
     scene
         .client_says(&query("DROP_REPLICATION_SLOT never"))
         .await;
+    scene.is_asked().await;
     scene.settle().await;
     scene.stopper.stop();
     scene.client_gets_error("FATAL", "57P01").await;
@@ -287,6 +419,7 @@ async fn stopping_is_said_between_messages() {
     scene
         .client_says(&query("DROP_REPLICATION_SLOT stream"))
         .await;
+    scene.is_asked().await;
     scene.client_gets(&back(Backend::CopyBothResponse)).await;
     scene.client_says(&front(Frontend::CopyDone)).await;
     scene.client_gets(&back(Backend::CopyDone)).await;

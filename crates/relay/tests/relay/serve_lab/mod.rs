@@ -16,7 +16,9 @@ use lockstep_relay::serve::{
     ConsoleLogin, ConsoleService, Limits, Listen, Listener, PrimaryAddress, Rights, Service,
     Stopper, Terms, Tls, stop,
 };
-use lockstep_relay::session::{After, Client, Decision, Facts, SlotCommands, Stream};
+use lockstep_relay::session::{
+    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+};
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::command;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -65,13 +67,22 @@ pub struct MockStream;
 impl SlotCommands for Mock {
     type Stream = MockStream;
 
+    fn needs(&self, facts: &Facts, command: &command::Command, text: &str) -> Needs {
+        self.note(format!("{}: {text}", facts.database));
+        match command {
+            command::Command::Sql | command::Command::IdentifySystem => Needs::Nothing,
+            _ => Needs::Standing,
+        }
+    }
+
     async fn decide(
         &self,
         facts: &Facts,
+        standing: &Standing,
         _: &command::Command,
         text: &str,
     ) -> Decision<MockStream> {
-        self.note(format!("{}: {text}", facts.database));
+        assert_eq!(standing.database, facts.database);
         match text.trim_end_matches(';') {
             "DROP_REPLICATION_SLOT ours" => {
                 let mut out = Vec::new();
@@ -85,8 +96,9 @@ impl SlotCommands for Mock {
         }
     }
 
-    fn opened(&self, facts: &Facts) {
+    fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {} {}", facts.user, facts.database));
+        watch::channel(None).1
     }
 
     fn closed(&self, facts: &Facts) {

@@ -35,6 +35,8 @@ pub struct Counts {
     pub resumed: u64,
     pub passed: u64,
     pub dropped: u64,
+    /// Primaries that were set back, and refused.
+    pub refused: u64,
     /// Subscribers that stopped with something that was not durable.
     pub undone: u64,
     /// Groups that were made, and removed again.
@@ -51,7 +53,7 @@ pub struct Counts {
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 25] {
+    fn rows(&self) -> [(&'static str, u64); 26] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -70,6 +72,7 @@ impl Counts {
             ("adoptions resumed", self.resumed),
             ("passed through", self.passed),
             ("slots dropped", self.dropped),
+            ("primaries refused", self.refused),
             ("subscribers set back", self.undone),
             ("groups made", self.made),
             ("groups removed", self.forgotten),
@@ -99,6 +102,7 @@ impl Counts {
         self.resumed += other.resumed;
         self.passed += other.passed;
         self.dropped += other.dropped;
+        self.refused += other.refused;
         self.undone += other.undone;
         self.made += other.made;
         self.forgotten += other.forgotten;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use lockstep_client::Identity;
 use lockstep_relay::continuity::{Found, Known, continues};
 use lockstep_relay::log::{Log, LogError};
+use lockstep_relay::overlap::Overlap;
 use lockstep_relay::receive::receiver::{Action, Event, Receiver};
 use lockstep_relay::retention::{make_room, retain};
 use lockstep_relay::routes::Fitting;
@@ -52,6 +53,11 @@ pub struct Feed {
     pub log: Arc<Log<Disk>>,
     receiver: Receiver,
     connection: Option<Connection>,
+    /// What is sent again is held against the log.
+    overlap: Option<Overlap<Disk>>,
+    /// The primary was set back: it must be refused, and how often it was.
+    pub set_back: bool,
+    pub refusals: u64,
 }
 
 impl Feed {
@@ -66,6 +72,9 @@ impl Feed {
             log: Arc::new(log),
             receiver: Receiver::new(house.batched, house.now).with_fault(house.fault),
             connection: None,
+            overlap: None,
+            set_back: false,
+            refusals: 0,
         }
     }
 
@@ -121,6 +130,13 @@ impl Feed {
         match action {
             Action::Connect => return self.connect(primary, house),
             Action::Receive => return self.take_in(primary, house),
+            Action::Compare { again, all } => {
+                if let Err(why) = self.overlap.as_mut().unwrap().compare(&again, all) {
+                    assert!(self.set_back, "the primary is the same: {why}");
+                    self.refusals += 1;
+                    return Event::Lost { refused: true };
+                }
+            }
             Action::Append(frames) => return self.written(self.log.append(frames)),
             Action::Cover(lsn) => return self.written(self.log.cover(lsn)),
             Action::Stored { .. } | Action::Unblock | Action::Stop => {}
@@ -144,7 +160,7 @@ impl Feed {
         Event::Done
     }
 
-    /// The stream goes on at the end of the log.
+    /// The stream begins where the slot stands.
     fn connect(&mut self, primary: &Primary, house: &mut House) -> Event {
         let received = self.log.received();
         let confirmed = primary.upstreams[&self.name].confirmed;
@@ -156,19 +172,16 @@ impl Feed {
             self.arranged(&error);
             return Event::Lost { refused: false };
         }
-        let all = house.random.bool();
-        let from = match all {
-            true => confirmed,
-            false => received.into(),
-        };
-        house.counts.repeated += u64::from(primary.first(from) < primary.first(received.into()));
+        self.overlap = Some(Overlap::new(&self.log, confirmed.into()));
+        house.counts.repeated +=
+            u64::from(primary.first(confirmed) < primary.first(received.into()));
         let batched = house.batched;
         self.connection = Some(Connection {
-            walsender: Walsender::new(primary, &self.name, received.into(), batched, all),
+            walsender: Walsender::new(primary, &self.name, batched),
             broken: false,
             feedback: Vec::new(),
         });
-        Event::Connected
+        Event::Connected(confirmed.into())
     }
 
     /// Some of what has come.
@@ -378,6 +391,7 @@ fn known(received: Lsn) -> Known {
         database: "d".to_owned(),
         system: SystemId::from(1),
         timeline: Timeline::FIRST,
+        history: Some(Vec::new()),
         received,
     }
 }

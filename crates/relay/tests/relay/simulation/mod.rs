@@ -85,7 +85,7 @@ const FAULTS: [(Fault, &str); 7] = [
 ];
 
 /// A planted fault is found within this many seeds.
-const FOUND_WITHIN: u64 = 100;
+const FOUND_WITHIN: u64 = SEEDS;
 
 #[test]
 fn planted_faults_are_found() {

@@ -122,6 +122,8 @@ pub struct Primary {
     pub upstreams: BTreeMap<String, Upstream>,
     /// Slots of subscribers, and what they have confirmed.
     pub slots: BTreeMap<String, u64>,
+    /// How often it was set back. Its clock goes on.
+    times_set_back: u32,
 }
 
 /// What a slot has confirmed, and what of that is on the primary's disk. What is below that is
@@ -191,6 +193,7 @@ impl Primary {
             versions: (1..=TABLES).map(|table| (table, 1)).collect(),
             upstreams: BTreeMap::new(),
             slots: BTreeMap::new(),
+            times_set_back: 0,
         }
     }
 
@@ -203,7 +206,7 @@ impl Primary {
         let key = self.end;
         let end = key + random.u64(1..200);
         let number = i64::try_from(self.units.len()).unwrap();
-        let at = Timestamp(number + 1);
+        let at = Timestamp(number + 1 + i64::from(self.times_set_back) * 1_000_000);
         let parts = match random.u8(..8) {
             0 => {
                 let content = self.bytes(random);
@@ -297,6 +300,22 @@ impl Primary {
         slot.confirmed = slot.confirmed.max(confirmed);
     }
 
+    /// Its files are restored as they were before the unit with this number, and it writes
+    /// other WAL, at least as much.
+    pub fn set_back(&mut self, number: usize, random: &mut fastrand::Rng) {
+        let end = self.end;
+        let begin = self.units[number].key;
+        self.units.truncate(number);
+        self.end = begin;
+        for slot in self.upstreams.values_mut() {
+            *slot = Upstream::at(slot.confirmed.min(begin));
+        }
+        self.times_set_back += 1;
+        while self.end <= end {
+            self.commit(random);
+        }
+    }
+
     /// What slots have confirmed gets to its disk.
     pub fn persist(&mut self) {
         let slots = self.upstreams.values_mut();
@@ -332,14 +351,9 @@ pub struct Walsender {
 }
 
 impl Walsender {
-    /// Streams what a group's slot has not confirmed; `all` of it, also what was not asked for.
-    pub fn new(primary: &Primary, group: &str, requested: u64, batched: bool, all: bool) -> Self {
-        let slot = primary.upstreams[group];
-        assert!(requested >= slot.persisted, "it is forgotten");
-        let from = match all {
-            true => slot.confirmed,
-            false => requested.max(slot.confirmed),
-        };
+    /// Streams what a group's slot has not confirmed.
+    pub fn new(primary: &Primary, group: &str, batched: bool) -> Self {
+        let from = primary.upstreams[group].confirmed;
         Self {
             wish: Wish::of(group).unwrap(),
             batched,

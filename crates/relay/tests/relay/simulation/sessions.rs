@@ -185,11 +185,17 @@ impl Relay {
                 session.source = None;
                 self.house.counts.switched += 1;
             }
-            Action::Finish => {
+            Action::EndCopy => {
+                assert!(link.is_between_messages(), "the copy ends within a message");
+                Backend::CopyDone.encode(&mut link.pipe);
+            }
+            Action::Finish { ended } => {
                 assert!(link.is_between_messages(), "the copy ends within a message");
                 assert!(link.done);
                 self.house.counts.finished += 1;
-                Backend::CopyDone.encode(&mut link.pipe);
+                if !ended {
+                    Backend::CopyDone.encode(&mut link.pipe);
+                }
                 self.sessions[number] = None;
                 return None;
             }

@@ -177,7 +177,9 @@ impl Relay {
         }
         let name = &slot.name;
         assert!(!primary.slots.contains_key(name), "nobody knows of {name}");
-        self.house.book.copying(slot)?;
+        if !self.house.book.copying(slot)? {
+            return Ok(false);
+        }
         let answer = self.house.random.u8(..8);
         let at = primary.upstreams[group].confirmed;
         if answer != 0 {

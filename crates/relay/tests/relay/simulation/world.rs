@@ -6,7 +6,7 @@ use lockstep_relay::send::sender::Event;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;
-use super::primary::{Primary, START, Sizes, Wish};
+use super::primary::{Primary, START, Sizes, Unit, Wish};
 use super::relay::{Relay, part};
 use super::sessions::{Started, name};
 use super::subscriber::Subscriber;
@@ -120,7 +120,42 @@ impl World {
             self.check();
         }
         self.quiet();
+        self.set_back();
         self.relay.house.counts
+    }
+
+    /// The primary is set back to before a transaction that a group's log still has, and writes
+    /// other WAL: the group takes none of it, and leaves its slot where it is.
+    fn set_back(&mut self) {
+        let Some((feed, house)) = self.relay.any() else {
+            return;
+        };
+        let wish = Wish::of(&feed.name).unwrap();
+        let oldest = self.primary.first(feed.log.oldest().into());
+        // Messages outside of transactions are not compared.
+        let is_compared = |unit: &Unit| unit.parts_for(wish).len() > 1;
+        let last = self.primary.units.iter().rposition(is_compared);
+        let Some(last) = last.filter(|&last| last >= oldest) else {
+            return;
+        };
+        let number = self.random.usize(oldest..=last);
+        feed.disconnect(house);
+        self.primary.set_back(number, &mut self.random);
+        let confirmed = self.primary.upstreams[&feed.name].confirmed;
+        let received = feed.log.received();
+        feed.set_back = true;
+        for _ in 0..QUIET {
+            feed.receive(100, &self.primary, house);
+            feed.deliver(&mut self.primary, house);
+            assert_eq!(feed.log.received(), received, "it took other WAL");
+            let now = self.primary.upstreams[&feed.name].confirmed;
+            assert_eq!(now, confirmed, "it confirmed other WAL");
+            if feed.refusals >= 2 {
+                house.counts.refused += 1;
+                return;
+            }
+        }
+        panic!("the primary was set back, and is not refused");
     }
 
     fn say(&self, what: &str) {
@@ -336,6 +371,10 @@ impl World {
         let Some(link) = subscriber.link.as_mut().filter(|link| !link.done) else {
             return;
         };
+        if link.over {
+            link.done = true;
+            return self.relay.tell(number, Event::ClientDone);
+        }
         link.feedback.push(flushed);
         while !link.feedback.is_empty() && self.random.u8(..3) > 0 {
             let chosen = self.random.usize(..link.feedback.len());

@@ -1,0 +1,121 @@
+//! Sessions that are ended: one whose client takes nothing, one whose role has lost its right.
+
+use std::process::{Child, Command, Stdio};
+
+use crate::relay_support::{Relay, publisher, until};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::SUPERUSER;
+use nix::sys::signal::{self, Signal};
+use nix::unistd::Pid;
+
+/// Column of `SHOW SPOOL`.
+const SPOOL_BYTES: usize = 4;
+
+/// A `pg_recvlogical` that streams from a slot of its own, as a role.
+struct Receiver(Child);
+
+impl Receiver {
+    fn start(lab: &Lab, relay: &Relay, role: &str, slot: &str) -> Self {
+        let conninfo = format!(
+            "host=127.0.0.1 port={} user={role} dbname=postgres",
+            relay.port
+        );
+        let child = Command::new(lab.package().program("pg_recvlogical"))
+            .args(["--dbname", &conninfo, "--no-loop", "--slot", slot])
+            .args(["--create-slot", "--plugin", "pgoutput", "--start"])
+            .args([
+                "--option",
+                "proto_version=1",
+                "--option",
+                "publication_names=p",
+            ])
+            .args(["--file", "/dev/null"])
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Self(child)
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = Pid::from_raw(i32::try_from(self.0.id()).unwrap());
+        signal::kill(pid, signal).unwrap();
+    }
+
+    /// What it has said once it has ended.
+    fn said(mut self) -> String {
+        use std::io::Read;
+        let mut said = String::new();
+        let mut stderr = self.0.stderr.take().unwrap();
+        stderr.read_to_string(&mut said).unwrap();
+        assert!(!self.0.wait().unwrap().success());
+        said
+    }
+}
+
+impl Drop for Receiver {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The numbers of sessions that stream from a slot.
+fn sessions(lab: &Lab, relay: &Relay, slot: &str) -> Option<String> {
+    let clients = relay.console(lab, "SHOW CLIENTS");
+    let row = clients
+        .lines()
+        .find(|row| row.split('|').any(|value| value == slot))?;
+    row.split('|').next().map(str::to_owned)
+}
+
+#[test]
+fn sessions_end_by_the_console_and_with_their_roles_rights() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    primary
+        .execute(
+            "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
+             CREATE ROLE reader LOGIN REPLICATION",
+        )
+        .unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+
+    // It takes nothing: what is sent to it fills the buffers between the two.
+    let stalled = Receiver::start(&lab, &relay, SUPERUSER, "stalled");
+    let id = until("it streams", || sessions(&lab, &relay, "stalled"));
+    stalled.signal(Signal::SIGSTOP);
+    primary
+        .execute("INSERT INTO t SELECT i, repeat('x', 1000) FROM generate_series(1, 40000) i")
+        .unwrap();
+    until("more is in the spool than fits between the two", || {
+        let row = relay.console(&lab, "SHOW SPOOL");
+        let bytes = row.split('|').nth(SPOOL_BYTES)?.parse::<u64>().ok()?;
+        (bytes > 30 << 20).then_some(())
+    });
+    let refused = relay.try_console(&lab, "DROP SLOT stalled").unwrap_err();
+    assert!(refused.contains("is active for PID"), "{refused}");
+    assert_eq!(relay.console(&lab, &format!("TERMINATE {id}")), "TERMINATE");
+    until("its session is over", || {
+        sessions(&lab, &relay, "stalled").is_none().then_some(())
+    });
+    relay.console(&lab, "DROP SLOT stalled");
+    let gone = relay
+        .try_console(&lab, &format!("TERMINATE {id}"))
+        .unwrap_err();
+    assert!(gone.contains("there is no session"), "{gone}");
+    stalled.signal(Signal::SIGCONT);
+    stalled.said();
+
+    // The connection to the primary that its role had is closed: nobody else would notice.
+    let reader = Receiver::start(&lab, &relay, "reader", "r");
+    until("it streams", || sessions(&lab, &relay, "r"));
+    primary.execute("ALTER ROLE reader NOREPLICATION").unwrap();
+    // Another session that begins has the relay look sooner than in a minute.
+    let _other = Receiver::start(&lab, &relay, SUPERUSER, "o");
+    let said = reader.said();
+    assert!(
+        said.contains("role \"reader\" may not replicate any more"),
+        "{said}"
+    );
+}

@@ -1,0 +1,192 @@
+//! What the primary says about a session, asked in the session's own connection while that is
+//! idle. The client sees neither question nor answer.
+//!
+//! Only a session of replication may ask `IDENTIFY_SYSTEM`, and only one in a database gets
+//! that database's name; so nothing that a client claims is believed. Settings are asked with
+//! `SHOW`, which needs no rights and no transaction, and which no search path changes.
+
+use lockstep_wire::backend::Backend;
+use lockstep_wire::frame;
+use lockstep_wire::frontend::Frontend;
+
+use crate::session::{Standing, Written};
+
+/// What is asked, each by itself.
+const QUESTIONS: [&str; 5] = [
+    "IDENTIFY_SYSTEM",
+    "SHOW client_encoding",
+    "SHOW datestyle",
+    "SHOW intervalstyle",
+    "SHOW extra_float_digits",
+];
+
+/// How many answers there are, with a `ReadyForQuery` each.
+pub(super) const ANSWERS: usize = QUESTIONS.len();
+
+/// `dbname` in the answer to `IDENTIFY_SYSTEM`.
+const DATABASE: usize = 3;
+
+/// A server that knows no such command: the session is none of replication.
+const SYNTAX_ERROR: &str = "42601";
+
+/// The encoding of names in this program.
+const UTF8: &str = "UTF8";
+
+/// What has been learnt.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Learnt {
+    /// A session of logical replication.
+    Standing(Standing),
+    /// Another session: nothing is the relay's in it.
+    Other,
+    /// The primary refuses to answer: the error, a whole message.
+    Refused(Vec<u8>),
+}
+
+/// The questions, as messages.
+pub(super) fn questions() -> Vec<u8> {
+    let mut out = Vec::new();
+    for question in QUESTIONS {
+        Frontend::Query(question).encode(&mut out);
+    }
+    out
+}
+
+/// What the primary's messages say.
+pub(super) fn learn(messages: &[u8]) -> Learnt {
+    let mut rows = Vec::new();
+    let mut left = messages;
+    while let Ok(Some((frame, length))) = frame::first(left, messages.len()) {
+        match Backend::parse(frame) {
+            Ok(Backend::DataRow(row)) => rows.push(row),
+            Ok(Backend::ErrorResponse(report)) => {
+                return match report.sqlstate == SYNTAX_ERROR {
+                    true => Learnt::Other,
+                    false => Learnt::Refused(left.get(..length).unwrap_or_default().to_vec()),
+                };
+            }
+            _ => {}
+        }
+        left = left.get(length..).unwrap_or_default();
+    }
+    standing(&rows).map_or(Learnt::Other, Learnt::Standing)
+}
+
+/// None if it is no session of logical replication, or one whose database has a name that
+/// cannot be read here.
+fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
+    let [identity, settings @ ..] = rows else {
+        return None;
+    };
+    let database = identity.get(DATABASE).copied().flatten()?;
+    let setting = |row: &Vec<Option<&[u8]>>| {
+        let value = row.first().copied().flatten()?;
+        Some(String::from_utf8_lossy(value).into_owned())
+    };
+    let [encoding, dates, intervals, digits] = settings else {
+        return None;
+    };
+    let encoding = setting(encoding)?;
+    let readable = encoding == UTF8 || database.iter().all(is_everywhere_the_same);
+    Some(Standing {
+        database: String::from_utf8(database.to_vec())
+            .ok()
+            .filter(|_| readable)?,
+        written: Written {
+            encoding,
+            dates: setting(dates)?,
+            intervals: setting(intervals)?,
+            float_digits: setting(digits)?.parse().ok()?,
+        },
+    })
+}
+
+/// In other encodings than UTF8 only ASCII is the same, and not all of it: SHIFT_JIS_2004
+/// writes other characters as a backslash and a tilde.
+fn is_everywhere_the_same(byte: &u8) -> bool {
+    byte.is_ascii() && !matches!(byte, b'\\' | b'~')
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::backend::Report;
+
+    use super::*;
+
+    fn message(message: Backend<'_>) -> Vec<u8> {
+        let mut out = Vec::new();
+        message.encode(&mut out);
+        out
+    }
+
+    fn answers(database: Option<&[u8]>, settings: [&str; 4]) -> Vec<u8> {
+        let columns = vec![Some(&b"7"[..]), Some(b"1"), Some(b"0/1"), database];
+        let mut out = message(Backend::DataRow(columns));
+        for setting in settings {
+            out.extend(message(Backend::ReadyForQuery(b'I')));
+            out.extend(message(Backend::DataRow(vec![Some(setting.as_bytes())])));
+        }
+        out.extend(message(Backend::ReadyForQuery(b'I')));
+        out
+    }
+
+    const USUAL: [&str; 4] = ["UTF8", "ISO, MDY", "postgres", "1"];
+
+    #[test]
+    fn a_session_of_logical_replication_is_known_by_its_answers() {
+        let expected = |database: &str, encoding: &str| {
+            Learnt::Standing(Standing {
+                database: database.to_owned(),
+                written: Written {
+                    encoding: encoding.to_owned(),
+                    dates: "ISO, MDY".to_owned(),
+                    intervals: "postgres".to_owned(),
+                    float_digits: 1,
+                },
+            })
+        };
+        assert_eq!(
+            learn(&answers(Some(b"app"), USUAL)),
+            expected("app", "UTF8")
+        );
+        assert_eq!(
+            learn(&answers(Some("\u{e9}".as_bytes()), USUAL)),
+            expected("\u{e9}", "UTF8")
+        );
+        let latin = ["LATIN1", "ISO, MDY", "postgres", "1"];
+        assert_eq!(
+            learn(&answers(Some(b"app"), latin)),
+            expected("app", "LATIN1")
+        );
+        // Names that cannot be read.
+        assert_eq!(learn(&answers(Some(b"\xe9"), USUAL)), Learnt::Other);
+        assert_eq!(learn(&answers(Some(b"a\\b"), latin)), Learnt::Other);
+        assert_eq!(
+            learn(&answers(Some(b"a\\b"), USUAL)),
+            expected("a\\b", "UTF8")
+        );
+        let same_bytes = answers(Some("\u{e9}".as_bytes()), latin);
+        assert_eq!(learn(&same_bytes), Learnt::Other);
+    }
+
+    #[test]
+    fn other_sessions_are_nothing_to_the_relay() {
+        let syntax = Report::error(SYNTAX_ERROR, "syntax error at or near \"IDENTIFY_SYSTEM\"");
+        let digits = ["UTF8", "ISO, MDY", "postgres", "many"];
+        for said in [
+            answers(None, USUAL),
+            answers(Some(b"app"), digits),
+            message(Backend::ErrorResponse(syntax)),
+            Vec::new(),
+        ] {
+            assert_eq!(learn(&said), Learnt::Other);
+        }
+        let mut some = answers(Some(b"app"), USUAL);
+        some.truncate(some.len() - 20);
+        assert_eq!(learn(&some), Learnt::Other);
+        let canceled = message(Backend::ErrorResponse(Report::error("57014", "canceled")));
+        let mut said = answers(Some(b"app"), USUAL);
+        said.extend(&canceled);
+        assert_eq!(learn(&said), Learnt::Refused(canceled));
+    }
+}
