@@ -141,8 +141,8 @@ ls_holds_fast_path_locks(void)
 }
 
 /*
- * 18, commit 6d376c3b0d "Add GUC option to log lock acquisition failures":
- * LockAcquireExtended() got one more argument. Takes a lock for the transaction
+ * 18 logs failures to get a lock, if asked to: LockAcquireExtended() got one more
+ * argument. Takes a lock for the transaction
  * if it is free; if not, or if there is no memory for it, LOCKACQUIRE_NOT_AVAIL.
  */
 static inline LockAcquireResult
@@ -188,8 +188,8 @@ ls_procno_of(VirtualTransactionId vxid)
 }
 
 /*
- * 18, commit "Make BackgroundWorkerList doubly-linked". Postmaster only: has it
- * taken up the worker of this name? RegisterBackgroundWorker() does not say.
+ * 18 has a doubly-linked list of workers. Postmaster only: has it taken up the worker
+ * of this name? RegisterBackgroundWorker() does not say.
  */
 static inline bool
 ls_worker_is_registered(const char *name)
