@@ -7,10 +7,14 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "postmaster/bgworker.h"
+#include "postmaster/bgworker_internals.h"
 #include "replication/slot.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
+#include "storage/procarray.h"
+#include "storage/sinvaladt.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
@@ -137,6 +141,22 @@ ls_holds_fast_path_locks(void)
 }
 
 /*
+ * 18 logs failures to get a lock, if asked to: LockAcquireExtended() got one more
+ * argument. Takes a lock for the transaction
+ * if it is free; if not, or if there is no memory for it, LOCKACQUIRE_NOT_AVAIL.
+ */
+static inline LockAcquireResult
+ls_lock_if_free(const LOCKTAG *tag, LOCKMODE mode)
+{
+	LOCALLOCK  *locallock;
+#if PG_VERSION_NUM >= 180000
+	return LockAcquireExtended(tag, mode, false, true, false, &locallock, false);
+#else
+	return LockAcquireExtended(tag, mode, false, true, false, &locallock);
+#endif
+}
+
+/*
  * 17, commit bf279ddd1c "Introduce a new GUC 'standby_slot_names'" (renamed in
  * 17 to synchronized_standby_slots): the walsender of a failover slot waits
  * for standbys even where WAL is flushed already, so nothing may be held.
@@ -149,6 +169,49 @@ ls_may_hold_commits(void)
 #else
 	return true;
 #endif
+}
+
+/*
+ * 17, commit 024c521117 "Replace BackendIds with 0-based ProcNumbers": the index in
+ * ProcGlobal->allProcs of the process that has a virtual transaction, -1 if none.
+ */
+static inline int
+ls_procno_of(VirtualTransactionId vxid)
+{
+#if PG_VERSION_NUM >= 170000
+	return (int) vxid.procNumber;
+#else
+	PGPROC	   *proc = BackendIdGetProc(vxid.backendId);
+
+	return proc == NULL ? -1 : proc->pgprocno;
+#endif
+}
+
+/*
+ * 18 has a doubly-linked list of workers. Postmaster only: has it taken up the worker
+ * of this name? RegisterBackgroundWorker() does not say.
+ */
+static inline bool
+ls_worker_is_registered(const char *name)
+{
+#if PG_VERSION_NUM >= 180000
+	dlist_iter	at;
+
+	dlist_foreach(at, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *worker = dlist_container(RegisteredBgWorker, rw_lnode, at.cur);
+#else
+	slist_iter	at;
+
+	slist_foreach(at, &BackgroundWorkerList)
+	{
+		RegisteredBgWorker *worker = slist_container(RegisteredBgWorker, rw_lnode, at.cur);
+#endif
+
+		if (strcmp(worker->rw_worker.bgw_name, name) == 0)
+			return true;
+	}
+	return false;
 }
 
 #endif							/* LOCKSTEP_COMPAT_H */

@@ -96,7 +96,7 @@ one_round(void)
 	ls_priority_step(now, true);
 
 	return pg_atomic_read_u64(&ls_lag->lag_us) > 0 ||
-		pg_atomic_read_u32(&ls_gate->running) > 0 ||
+		ls_gate_executing() > 0 ||
 		pg_atomic_read_u32(&ls_gate->waiting) > 0 ||
 		pg_atomic_read_u32(&ls_lsn_wait->waiters) > 0;
 }

@@ -110,6 +110,13 @@ executor_run(LS_EXECUTOR_RUN_PARAMS)
 	PG_END_TRY();
 }
 
+/* Commands that can be long and need not start a query of their own. */
+static bool
+works_without_executor(const Node *command)
+{
+	return IsA(command, DoStmt) || IsA(command, CallStmt) || IsA(command, CopyStmt);
+}
+
 static void
 process_utility(PlannedStmt *pstmt, const char *queryString,
 				bool readOnlyTree, ProcessUtilityContext context,
@@ -120,6 +127,8 @@ process_utility(PlannedStmt *pstmt, const char *queryString,
 		ls_wait_for_lsn_statement(pstmt->utilityStmt,
 								  context == PROCESS_UTILITY_TOPLEVEL);
 
+	if (works_without_executor(pstmt->utilityStmt) && ls_enabled && RecoveryInProgress())
+		ls_priority_note();
 	if (ls_my_session != NULL)
 		ls_session_count_statement();
 	ls_nesting++;

@@ -12,6 +12,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/ipc.h"
 
+#include "compat.h"
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "replay/rmgr_table.h"
@@ -41,7 +42,12 @@ shmem_startup(void)
 	ls_attach_shared_memory();
 }
 
-/* restart_s: seconds until the postmaster starts it again after an error. */
+/*
+ * restart_s: seconds until the postmaster starts it again after an error.
+ *
+ * The server takes up workers in the order of registration, and says only that
+ * there were too many, not which one will be missing.
+ */
 static void
 register_worker(const char *name, const char *function, int restart_s)
 {
@@ -55,6 +61,11 @@ register_worker(const char *name, const char *function, int restart_s)
 	strlcpy(worker.bgw_name, name, BGW_MAXLEN);
 	strlcpy(worker.bgw_type, name, BGW_MAXLEN);
 	RegisterBackgroundWorker(&worker);
+	if (!ls_worker_is_registered(name))
+		ereport(WARNING,
+				(errmsg("%s cannot run: max_worker_processes (%d) leaves no background worker for it",
+						name, max_worker_processes),
+				 errhint("If this server is a standby, raise max_worker_processes and restart it.")));
 }
 
 void
@@ -73,6 +84,7 @@ _PG_init(void)
 	ls_install_rmgr_callbacks();
 	ls_install_hooks();
 	ls_gate_register_callbacks();
+	/* first: with room for one worker it is the one that runs */
 	register_worker("lockstep controller", "lockstep_controller_main", 1);
 	/* not sooner: its errors come from the disk, a full one for example */
 	register_worker("lockstep WAL segments", "lockstep_wal_segments_main", 60);

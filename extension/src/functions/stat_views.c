@@ -198,7 +198,7 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 		put_null(&row);
 	else
 		put(&row, Int32GetDatum((int32) limit));
-	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->running)));
+	put(&row, Int32GetDatum((int32) ls_gate_executing()));
 	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_gate->waiting)));
 	put_counter(&row, &ls_gate->waits);
 	put_ms(&row, pg_atomic_read_u64(&ls_gate->wait_us));

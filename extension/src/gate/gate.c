@@ -22,12 +22,16 @@
  * those that keep a snapshot, and those that hold a lock another process waits
  * for.
  *
+ * Who may not wait executes without a place. gate_limit.c leaves so many places
+ * fewer for the others, but never less than lockstep.read_throttle_min.
+ *
  * Limit: portals that are bound before the first of them executes share one
  * place.
  *
  * A waiting query has no snapshot, so it holds back neither replay nor, with
  * hot_standby_feedback, the primary's vacuum. It keeps AccessShare locks on
- * its relations; the controller opens the gate while replay waits for a lock.
+ * its relations and their indexes (plan_indexes.c); when replay waits for one of
+ * them the controller lets it go on.
  *
  * Crash: shared memory is made anew. Promotion: the controller opens the gate.
  * No controller: no query waits.
@@ -41,6 +45,7 @@
 #include "storage/latch.h"
 #include "storage/proc.h"
 #include "tcop/pquery.h"
+#include "utils/inval.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
 #include "utils/timestamp.h"
@@ -50,6 +55,8 @@
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "gate/held_locks.h"
+#include "gate/plan_again.h"
+#include "gate/plan_indexes.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
 #include "state/session.h"
@@ -75,6 +82,7 @@ ls_gate_init_shared(LsQueue *queue)
 	/* until the controller has measured anything, every query passes */
 	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
 	pg_atomic_init_u32(&ls_gate->running, 0);
+	pg_atomic_init_u32(&ls_gate->unasked, 0);
 	pg_atomic_init_u32(&ls_gate->waiting, 0);
 	pg_atomic_init_u64(&ls_gate->waits, 0);
 	pg_atomic_init_u64(&ls_gate->wait_us, 0);
@@ -100,21 +108,39 @@ try_take_place(void)
 	return false;
 }
 
+/* Number of queries inside the gate, with and without a place. */
+uint32
+ls_gate_executing(void)
+{
+	return pg_atomic_read_u32(&ls_gate->running) + pg_atomic_read_u32(&ls_gate->unasked);
+}
+
+/*
+ * The clock is set before the state says that it counts: the controller looks
+ * at the state first.
+ */
 static void
-hold_place(const QueryDesc *queryDesc)
+go_inside(const QueryDesc *queryDesc, LsGateState state)
 {
 	inside = true;
 	inside_query = queryDesc;
 	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) ls_now_us());
-	pg_atomic_write_u32(&ls_my_session->gate, LS_GATE_INSIDE);
+	pg_write_barrier();
+	pg_atomic_write_u32(&ls_my_session->gate, state);
 }
 
-/* For a query that may not wait: over the capacity if need be. */
 static void
-take_place_anyway(const QueryDesc *queryDesc)
+hold_place(const QueryDesc *queryDesc)
 {
-	pg_atomic_fetch_add_u32(&ls_gate->running, 1);
-	hold_place(queryDesc);
+	go_inside(queryDesc, LS_GATE_INSIDE);
+}
+
+/* For a query that may not wait. */
+static void
+go_in_unasked(const QueryDesc *queryDesc)
+{
+	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
+	go_inside(queryDesc, LS_GATE_UNASKED);
 }
 
 /*
@@ -131,9 +157,12 @@ next_in_line(void)
 		LsSession  *s = &ls_sessions[procno];
 		uint32		queued = LS_GATE_QUEUED;
 
-		/* before the grant, or a session that queues again here is lost */
+		/*
+		 * Before the grant, or a session that queues again here is lost. Its
+		 * clock is not touched: the entry may be an old one of a session that
+		 * is inside by now. One that is granted sets it as it goes in.
+		 */
 		pg_atomic_exchange_u32(&s->in_ring, 0);
-		pg_atomic_write_u64(&s->inside_since, (uint64) ls_now_us());
 		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
 			break;
 	}
@@ -152,6 +181,18 @@ next_in_line(void)
 void
 ls_gate_drain(void)
 {
+	/*
+	 * The caller has just published one of the three that must meet here: an
+	 * entry in the queue, a free place, or a larger capacity; next it looks
+	 * for the others. So does the process that publishes another one at the
+	 * same time. Without a full barrier between store and load both may see
+	 * the state before, each leaves it to the other, and a session waits
+	 * beside a free place until the controller's next round. The CPU must
+	 * therefore have made the store visible before it loads anything below.
+	 * Atomic additions and exchanges do that by themselves; the stores that
+	 * fill a cell of the queue and set the capacity do not.
+	 */
+	pg_memory_barrier();
 	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
 	{
 		int			procno = next_in_line();
@@ -231,6 +272,7 @@ withdraw(LsSession *s)
 static bool
 line_up(LsSession *s)
 {
+	pg_atomic_write_u32(&s->in_the_way, 0);
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
 	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
 	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
@@ -253,7 +295,7 @@ report_timeout(void)
 			 errmsg("read query was held back for longer than lockstep.read_throttle_timeout (%d ms)",
 					ls_read_throttle_timeout),
 			 errdetail("%u read queries execute on this standby, %u wait.",
-					   pg_atomic_read_u32(&ls_gate->running),
+					   ls_gate_executing(),
 					   pg_atomic_read_u32(&ls_gate->waiting)),
 			 errhint("Retry, send it to another standby, or raise lockstep.read_throttle_timeout.")));
 }
@@ -270,6 +312,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 
 		CHECK_FOR_INTERRUPTS();
 		if (!ls_controller_alive() || !RecoveryInProgress() ||
+			pg_atomic_read_u32(&s->in_the_way) != 0 ||
 			(has_shared_locks && ls_others_wait_for_us()))
 			return withdraw(s);
 		if (ls_read_throttle_timeout > 0)
@@ -293,17 +336,50 @@ count_wait(int64 began)
 	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
 }
 
+/*
+ * Makes what has been replayed up to now count, a REVOKE for example: the executor
+ * checks privileges next, and it hears of changes only as it takes a lock, which
+ * this transaction has taken already. The query has no snapshot before and a
+ * fresh one afterwards.
+ */
 static void
-wait_for_place(QueryDesc *queryDesc)
+catch_up(QueryDesc *queryDesc)
+{
+	AcceptInvalidationMessages();
+	if (ls_must_plan_again())
+		ls_plan_again(queryDesc);
+	take_fresh_snapshot(queryDesc);
+}
+
+/* False: the query must not wait. Otherwise it has no snapshot any more. */
+static bool
+prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
+{
+	if (!ls_can_plan_again(queryDesc))
+		return false;
+	if (!ls_lock_plan_indexes(queryDesc->plannedstmt))
+	{
+		ls_plan_is_stale();
+		return false;
+	}
+	*has_shared_locks = ls_holds_shared_locks();
+	return !(*has_shared_locks && ls_others_wait_for_us()) &&
+		let_go_of_snapshot(queryDesc);
+}
+
+static void
+line_up_and_wait(QueryDesc *queryDesc)
 {
 	LsSession  *s = ls_my_session;
 	int64		began;
-	bool		has_shared_locks = ls_holds_shared_locks();
+	bool		has_shared_locks = false;
 	volatile bool granted = false;
 
-	if ((has_shared_locks && ls_others_wait_for_us()) || !let_go_of_snapshot(queryDesc))
+	if (!prepare_to_wait(queryDesc, &has_shared_locks))
 	{
-		take_place_anyway(queryDesc);
+		go_in_unasked(queryDesc);
+		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
+			catch_up(queryDesc);
 		return;
 	}
 
@@ -327,8 +403,23 @@ wait_for_place(QueryDesc *queryDesc)
 	if (granted)
 		hold_place(queryDesc);
 	else
-		take_place_anyway(queryDesc);
-	take_fresh_snapshot(queryDesc);
+		go_in_unasked(queryDesc);
+	catch_up(queryDesc);
+}
+
+static void
+wait_for_place(QueryDesc *queryDesc)
+{
+	ls_watch_plan(queryDesc->plannedstmt);
+	PG_TRY();
+	{
+		line_up_and_wait(queryDesc);
+	}
+	PG_FINALLY();
+	{
+		ls_stop_watching_plan();
+	}
+	PG_END_TRY();
 }
 
 /* ---- log mode ---- */
@@ -346,7 +437,7 @@ say_would_wait(void)
 	ereport(LOG,
 			(errmsg("lockstep.read_throttle would have held back a read query"),
 			 errdetail("%u read queries execute, the limit is %u; replay lag is " UINT64_FORMAT " ms.",
-					   pg_atomic_read_u32(&ls_gate->running),
+					   ls_gate_executing(),
 					   pg_atomic_read_u32(&ls_gate->limit),
 					   pg_atomic_read_u64(&ls_lag->lag_us) / 1000),
 			 errhidestmt(true)));
@@ -390,7 +481,7 @@ end_exception(LsSession *s)
 		;
 }
 
-/* Takes a session's place away, if the session is in that state. */
+/* Takes away what a session has inside, if the session is in that state. */
 static bool
 give_back(LsSession *s, LsGateState from)
 {
@@ -399,14 +490,16 @@ give_back(LsSession *s, LsGateState from)
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
 	end_exception(s);
-	pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
+	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
 	ls_gate_drain();
 	return true;
 }
 
+/* The caller has seen that the session is inside. */
 static bool
 turn_is_over(LsSession *s, int64 now)
 {
+	pg_read_barrier();			/* as in go_inside() */
 	return now - (int64) pg_atomic_read_u64(&s->inside_since) >= (int64) ls_read_throttle_turn * 1000 ||
 		pg_atomic_read_u32(&ls_gate->waiting) == 0 ||
 		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
@@ -443,6 +536,9 @@ ls_gate_leave(void)
 		return;
 	inside = false;
 	inside_query = NULL;
+	/* a turn is for those who have waited for it, or would have */
+	if (give_back(s, LS_GATE_UNASKED))
+		return;
 	if (turn_is_over(s, ls_now_us()))
 	{
 		(void) give_back(s, LS_GATE_INSIDE);
@@ -478,11 +574,34 @@ ls_gate_enter(QueryDesc *queryDesc)
 	else if (ls_read_throttle == LS_THROTTLE_LOG)
 	{
 		say_would_wait();
-		take_place_anyway(queryDesc);
+		go_in_unasked(queryDesc);
 	}
 	else
 		wait_for_place(queryDesc);
 	return true;
+}
+
+/*
+ * Controller, while replay waits for a lock: those who hold it and wait in the
+ * queue go on without a place. Who comes later finds out by itself.
+ */
+void
+ls_gate_clear_way(const LOCKTAG *tag)
+{
+	int			count;
+	VirtualTransactionId *holders = GetLockConflicts(tag, AccessExclusiveLock, &count);
+
+	for (int i = 0; i < count; i++)
+	{
+		int			procno = ls_procno_of(holders[i]);
+
+		if (procno < 0 || procno >= ls_nsessions ||
+			pg_atomic_read_u32(&ls_sessions[procno].gate) != LS_GATE_QUEUED)
+			continue;
+		pg_atomic_exchange_u32(&ls_sessions[procno].in_the_way, 1);
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	}
+	pfree(holders);
 }
 
 /* Controller, each round: ends turns of clients that did not come back. */
@@ -518,7 +637,8 @@ ls_gate_forget(void)
 	inside_query = NULL;
 	if (s == NULL || pg_atomic_read_u32(&s->gate) == LS_GATE_OUTSIDE)
 		return;
-	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE))
+	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE) ||
+		give_back(s, LS_GATE_UNASKED))
 		return;
 	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
 		(void) give_back(s, LS_GATE_GRANTED);

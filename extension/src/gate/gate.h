@@ -7,6 +7,7 @@
 #include "executor/execdesc.h"
 #include "gate/gate_queue.h"
 #include "port/atomics.h"
+#include "storage/lock.h"
 
 /* What a session holds at the gate (LsSession.gate). */
 typedef enum LsGateState
@@ -15,7 +16,8 @@ typedef enum LsGateState
 	LS_GATE_QUEUED,				/* waiting; set by the owner */
 	LS_GATE_GRANTED,			/* has a place and is being woken; set, from
 								 * QUEUED, by the process that grants */
-	LS_GATE_INSIDE,				/* executing; set by the owner */
+	LS_GATE_INSIDE,				/* executing, with a place; set by the owner */
+	LS_GATE_UNASKED,			/* executing without a place; set by the owner */
 	LS_GATE_KEPT				/* between two queries of a turn, the place is
 								 * kept; set by the owner. Taken away by the
 								 * controller when the turn is over */
@@ -24,11 +26,16 @@ typedef enum LsGateState
 typedef struct LsGateShared
 {
 	pg_atomic_uint32 limit;		/* what the controller aims at; controller */
-	pg_atomic_uint32 capacity;	/* limit and exceptions from it; controller,
-								 * and the process that ends an exception */
+	pg_atomic_uint32 capacity;	/* places to give: what queries without a
+								 * place leave of the limit, and exceptions;
+								 * controller, and the process that ends an
+								 * exception */
 	pg_atomic_uint32 running;	/* places given; counted up by the process
 								 * that gives one, down by the one that takes
 								 * it back */
+	pg_atomic_uint32 unasked;	/* queries that execute without having been
+								 * given a place, because they may not wait;
+								 * the sessions that execute them */
 	pg_atomic_uint32 waiting;	/* sessions in QUEUED; counted up by the
 								 * session, down by itself or by the process
 								 * that grants */
@@ -54,7 +61,9 @@ extern bool ls_gate_enter(QueryDesc *queryDesc);
 extern void ls_gate_leave(void);
 extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
 extern void ls_gate_drain(void);
+extern uint32 ls_gate_executing(void);
 extern void ls_gate_register_callbacks(void);
+extern void ls_gate_clear_way(const LOCKTAG *tag);
 extern void ls_gate_forget(void);
 extern void ls_gate_end_turns(int64 now);
 

@@ -8,12 +8,18 @@
  * to lockstep.read_throttle_min; otherwise it grows by one. Each happens at
  * most once in LIMIT_EVERY_US.
  *
- * The capacity is the limit plus the exceptions: sessions inside that use no
- * CPU, because they wait for their client, a lock, a sleep or I/O, and those
- * inside for longer than lockstep.read_throttle_long_query. Without exceptions
- * a few sleeping or very long queries would keep all other sessions out. With
- * them a few queries for each core are inside. While replay lags, neither
- * waiting for I/O nor a long query is an exception.
+ * The capacity is what queries without a place leave of the limit, though at
+ * least lockstep.read_throttle_min: otherwise a few sessions that may not wait,
+ * with open cursors for example, would keep all others out for good.
+ *
+ * To it are added the exceptions: sessions inside that use no CPU, because they
+ * wait for their client, a lock, a sleep or I/O, and those inside for longer
+ * than lockstep.read_throttle_long_query. Without exceptions a few sleeping or
+ * very long queries would keep all other sessions out. With them a few queries
+ * for each core are inside. While replay lags, neither waiting for I/O nor a
+ * long query is an exception.
+ *
+ * Replay that waits for a lock lets those go on who hold it and wait in the queue.
  *
  * Lag that fewer reads cannot cure does not lower the limit: replay that waits
  * for a query to end, is held back on purpose, or is busy on a core of its own
@@ -100,45 +106,59 @@ move_limit(int64 now, bool lagging)
 static bool
 is_long(LsSession *s, int64 now)
 {
-	int64		inside_us = now - (int64) pg_atomic_read_u64(&s->inside_since);
+	int64		inside_us;
 
+	pg_read_barrier();			/* the caller has read the state; as in
+								 * go_inside() of gate.c */
+	inside_us = now - (int64) pg_atomic_read_u64(&s->inside_since);
 	return ls_read_throttle_long_query > 0 &&
 		inside_us > (int64) ls_read_throttle_long_query * 1000;
 }
 
 /*
- * Number of sessions inside the gate that are exceptions at this moment. They
- * are marked, so that end_exception() in gate.c takes the added place away when
- * they count again.
+ * Does the session use nothing that the limit is about, or has it had so much of
+ * it that others come first? It is inside.
  */
-static int
-count_exceptions(int64 now, bool lagging)
+static bool
+is_exception(int procno, LsGateState state, int64 now, bool lagging)
+{
+	uint32		event = *(volatile uint32 *) &GetPGProcByNumber(procno)->wait_event_info;
+	uint32		class = event & 0xFF000000U;
+
+	return class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
+		class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
+		ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lagging) ||
+		(!lagging && state != LS_GATE_KEPT && is_long(&ls_sessions[procno], now));
+}
+
+/*
+ * The number of places that there are at this moment. Exceptions that have a
+ * place are marked, so that end_exception() in gate.c takes the added place away
+ * when they count again.
+ */
+static uint32
+count_places(int64 now, bool lagging)
 {
 	int			exceptions = 0;
+	int			unasked = 0;
 
 	for (int i = 0; i < ls_nsessions; i++)
 	{
 		LsSession  *s = &ls_sessions[i];
-		uint32		event;
-		uint32		class;
-		uint32		gate = pg_atomic_read_u32(&s->gate);
+		LsGateState state = pg_atomic_read_u32(&s->gate);
 
 		if (pg_atomic_read_u32(&s->excepted) != 0)
 			pg_atomic_exchange_u32(&s->excepted, 0);
-		if (gate != LS_GATE_INSIDE && gate != LS_GATE_KEPT)
-			continue;
-		event = *(volatile uint32 *) &GetPGProcByNumber(i)->wait_event_info;
-		class = event & 0xFF000000U;
-		if (class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
-			class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
-			ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lagging) ||
-			(!lagging && gate == LS_GATE_INSIDE && is_long(s, now)))
+		if (state == LS_GATE_UNASKED)
+			unasked += is_exception(i, state, now, lagging) ? 0 : 1;
+		else if ((state == LS_GATE_INSIDE || state == LS_GATE_KEPT) &&
+				 is_exception(i, state, now, lagging))
 		{
 			pg_atomic_exchange_u32(&s->excepted, 1);
 			exceptions++;
 		}
 	}
-	return exceptions;
+	return Max(limit - unasked, ls_read_throttle_min) + exceptions;
 }
 
 /* Controller: every query passes, and those that wait are let in. */
@@ -154,7 +174,7 @@ ls_gate_open(void)
 void
 ls_gate_step(int64 now)
 {
-	uint32		startup_waits_for = ls_startup_wait_event() & 0xFF000000U;
+	LOCKTAG		wanted;
 	bool		lagging = false;
 
 	ls_gate_end_turns(now);
@@ -166,24 +186,22 @@ ls_gate_step(int64 now)
 		return;
 	}
 
-	/*
-	 * Replay waits for a lock that a query, perhaps one in the queue, holds;
-	 * or the mode has left "on", and sessions that wait have not read that.
-	 */
-	if (startup_waits_for == PG_WAIT_LOCK ||
-		(ls_read_throttle != LS_THROTTLE_ON &&
-		 pg_atomic_read_u32(&ls_gate->waiting) > 0))
+	/* the mode has left "on", and sessions that wait have not read that */
+	if (ls_read_throttle != LS_THROTTLE_ON &&
+		pg_atomic_read_u32(&ls_gate->waiting) > 0)
 	{
 		ls_gate_open();
 		return;
 	}
+	if ((ls_startup_wait_event() & 0xFF000000U) == PG_WAIT_LOCK &&
+		ls_startup_waits_for_lock(&wanted))
+		ls_gate_clear_way(&wanted);
 	if (ls_read_throttle_lag > 0 && !replay_is_held_on_purpose() &&
 		!ls_replay_in_conflict())
 		lagging = pg_atomic_read_u64(&ls_lag->lag_us) >
 			(uint64) ls_read_throttle_lag * 1000;
 
 	move_limit(now, lagging);
-	pg_atomic_write_u32(&ls_gate->capacity,
-						(uint32) (limit + count_exceptions(now, lagging)));
+	pg_atomic_write_u32(&ls_gate->capacity, count_places(now, lagging));
 	ls_gate_drain();
 }

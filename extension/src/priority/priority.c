@@ -52,7 +52,10 @@ ls_priority_init_shared(void)
 	pg_atomic_init_u64(&ls_priority->reset_at, (uint64) GetCurrentTimestamp());
 }
 
-/* In a backend or parallel worker, at each start of a query in recovery. */
+/*
+ * In a backend or parallel worker, at each start of a query in recovery, and of a
+ * command that may be as long. Needs a transaction.
+ */
 void
 ls_priority_note(void)
 {

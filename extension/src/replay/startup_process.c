@@ -52,6 +52,29 @@ ls_startup_wait_event(void)
 	return proc == NULL ? 0 : *(volatile uint32 *) &proc->wait_event_info;
 }
 
+/*
+ * The lock that the startup process waits for; false if it waits for none. What
+ * was read without the lock's partition being locked is looked at again with it:
+ * a process starts and ends to wait for a lock only with that.
+ */
+bool
+ls_startup_waits_for_lock(LOCKTAG *tag)
+{
+	PGPROC	   *proc = startup_proc();
+	LOCK	   *lock = proc == NULL ? NULL : *(LOCK *volatile *) &proc->waitLock;
+	LWLock	   *partition;
+	bool		found;
+
+	if (lock == NULL)
+		return false;
+	*tag = lock->tag;
+	partition = LockHashPartitionLock(LockTagHashCode(tag));
+	LWLockAcquire(partition, LW_SHARED);
+	found = proc->waitLock == lock && memcmp(tag, &lock->tag, sizeof(LOCKTAG)) == 0;
+	LWLockRelease(partition);
+	return found;
+}
+
 /* 0: not known. */
 int
 ls_startup_pid(void)

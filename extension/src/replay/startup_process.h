@@ -5,6 +5,7 @@
 #define LOCKSTEP_STARTUP_PROCESS_H
 
 #include "port/atomics.h"
+#include "storage/lock.h"
 
 typedef struct LsStartupShared
 {
@@ -17,6 +18,7 @@ extern LsStartupShared *ls_startup;
 extern void ls_startup_init_shared(void);
 extern void ls_startup_announce(void);
 extern uint32 ls_startup_wait_event(void);
+extern bool ls_startup_waits_for_lock(LOCKTAG *tag);
 extern int	ls_startup_pid(void);
 extern bool ls_startup_is_runnable(void);
 

@@ -20,22 +20,34 @@
  *   never the segment that is being received or one before it.
  * - At most lockstep.wal_segments_ahead segments, and at most AHEAD_BYTES.
  *
+ * When WAL stops streaming while a segment is being filled, the server does not
+ * install it; that is no error here. The next round looks anew.
+ *
  * Crash: the server removes temporary files at its next start. Promotion: the
  * worker ends. A segment made ahead on a timeline that then ends is removed or
- * reused by the server like those that a restartpoint has prepared. An error,
- * such as a full disk, ends the worker with its message in the log; it is
- * started again after a minute.
+ * reused by the server like those that a restartpoint has prepared. One that is
+ * installed after that would stay, all zero, and come into the archive under the
+ * name of a real one. So a segment is in doubt if WAL did not stream on its
+ * timeline any more after it was installed. Once it is known how the server goes
+ * on, a segment in doubt that lies beyond the end of its timeline is removed.
+ * If WAL still streamed, whatever removes segments of the timeline comes later.
+ *
+ * An error, such as a full disk, ends the worker with its message in the log; it
+ * is started again after a minute.
  */
 #include "postgres.h"
 
 #include <unistd.h>
 
+#include "access/timeline.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
+#include "access/xlogarchive.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/interrupt.h"
 #include "replication/walreceiver.h"
+#include "storage/fd.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
 #include "utils/guc.h"
@@ -49,6 +61,10 @@ extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 #define LOOK_MS 50
 #define LOOK_IDLE_MS 1000
 #define AHEAD_BYTES (256 * 1024 * 1024)
+
+/* this process's segment in doubt, on timeline 0: there is none */
+static TimeLineID doubtful_tli = 0;
+static XLogSegNo doubtful_segno = 0;
 
 static int
 segments_ahead(void)
@@ -65,26 +81,100 @@ segment_exists(XLogSegNo segno, TimeLineID tli)
 	return access(path, F_OK) == 0;
 }
 
+/* The timeline on which WAL streams, and how far it is on disk; 0: none does. */
+static TimeLineID
+streaming_timeline(XLogRecPtr *received)
+{
+	TimeLineID	tli;
+
+	if (!WalRcvStreaming())
+		return 0;
+	*received = GetWalRcvFlushRecPtr(NULL, &tli);
+	return XLogRecPtrIsInvalid(*received) ? 0 : tli;
+}
+
+/* False if the server did not install it, since WAL has stopped streaming. */
+static bool
+make_segment(XLogSegNo segno, TimeLineID tli)
+{
+	volatile bool made = true;
+
+	PG_TRY();
+	{
+		close(XLogFileInit(segno, tli));
+	}
+	PG_CATCH();
+	{
+		/* then it fails to open the segment */
+		if (geterrcode() != ERRCODE_UNDEFINED_FILE)
+			PG_RE_THROW();
+		FlushErrorState();
+		made = false;
+	}
+	PG_END_TRY();
+	return made;
+}
+
+/* Removes a segment of a timeline that ended before it. */
+static void
+remove_if_beyond_end(XLogSegNo segno, TimeLineID tli, TimeLineID now_tli)
+{
+	List	   *history = readTimeLineHistory(now_tli);
+	char		path[MAXPGPATH];
+	char		name[MAXFNAMELEN];
+	XLogSegNo	last;
+
+	if (!tliInHistory(tli, history))
+		return;
+	XLByteToSeg(tliSwitchPoint(tli, history, NULL), last, wal_segment_size);
+	if (segno <= last || !segment_exists(segno, tli))
+		return;
+	XLogFilePath(path, tli, segno, wal_segment_size);
+	XLogFileName(name, tli, segno, wal_segment_size);
+	if (durable_unlink(path, LOG) == 0)
+		XLogArchiveCleanup(name);
+}
+
+static void
+settle_doubt(void)
+{
+	XLogRecPtr	received;
+	TimeLineID	now_tli;
+
+	if (doubtful_tli == 0)
+		return;
+	now_tli = RecoveryInProgress() ? streaming_timeline(&received) : GetWALInsertionTimeLine();
+	if (now_tli == 0)
+		return;
+	if (now_tli != doubtful_tli)
+		remove_if_beyond_end(doubtful_segno, doubtful_tli, now_tli);
+	doubtful_tli = 0;
+}
+
 /* Creates the next missing segment; false if there is none to create. */
 static bool
 create_next(void)
 {
-	TimeLineID	tli;
 	XLogRecPtr	received;
 	XLogSegNo	current;
+	TimeLineID	tli = ls_enabled ? streaming_timeline(&received) : 0;
 
-	if (!ls_enabled || !WalRcvStreaming())
+	if (tli == 0 || doubtful_tli != 0)
 		return false;
-	received = GetWalRcvFlushRecPtr(NULL, &tli);
-	if (XLogRecPtrIsInvalid(received) || tli == 0)
-		return false;
-	XLByteToSeg(received, current, wal_segment_size);
+	/* at the exact end of a segment the next one is what is needed first */
+	XLByteToPrevSeg(received, current, wal_segment_size);
 
 	for (int i = 1; i <= segments_ahead(); i++)
 	{
 		if (segment_exists(current + i, tli))
 			continue;
-		close(XLogFileInit(current + i, tli));
+		if (!make_segment(current + i, tli))
+			return false;
+		if (streaming_timeline(&received) != tli)
+		{
+			doubtful_tli = tli;
+			doubtful_segno = current + i;
+		}
 		return true;
 	}
 	return false;
@@ -102,7 +192,10 @@ lockstep_wal_segments_main(Datum arg)
 	while (RecoveryInProgress() && !ShutdownRequestPending)
 	{
 		XLogRecPtr	received;
-		bool		more = create_next();
+		bool		more;
+
+		settle_doubt();
+		more = create_next();
 
 		received = GetWalRcvFlushRecPtr(NULL, NULL);
 		if (!more)
@@ -117,6 +210,8 @@ lockstep_wal_segments_main(Datum arg)
 			ProcessConfigFile(PGC_SIGHUP);
 		}
 	}
+	if (!RecoveryInProgress())
+		settle_doubt();
 	/* 0 ends it for good; after a SIGTERM it is started again */
 	proc_exit(ShutdownRequestPending ? 1 : 0);
 }

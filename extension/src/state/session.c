@@ -42,6 +42,7 @@ init_session(LsSession *s)
 	pg_atomic_init_u32(&s->gate, LS_GATE_OUTSIDE);
 	pg_atomic_init_u32(&s->in_ring, 0);
 	pg_atomic_init_u32(&s->excepted, 0);
+	pg_atomic_init_u32(&s->in_the_way, 0);
 	pg_atomic_init_u64(&s->inside_since, 0);
 	pg_atomic_init_u64(&s->wait_lsn, InvalidXLogRecPtr);
 }

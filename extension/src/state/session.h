@@ -36,8 +36,11 @@ typedef struct LsSession
 								 * this session does not count; set by the
 								 * controller, cleared by the process that
 								 * takes that place back */
-	pg_atomic_uint64 inside_since;	/* ls_now_us() when the place was given;
-									 * written by the process that gave it */
+	pg_atomic_uint32 in_the_way;	/* 1: replay waits for a lock that this
+									 * session holds as it waits; set by the
+									 * controller, cleared by the owner */
+	pg_atomic_uint64 inside_since;	/* ls_now_us() when it went inside; set
+									 * before gate says so */
 
 	/* wait for an LSN (wait/) */
 	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */

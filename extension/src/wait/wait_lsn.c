@@ -86,6 +86,12 @@ refuse_unfit_context(bool top_level)
 				 errmsg("SET lockstep.wait_for_lsn must be a statement of its own"),
 				 errdetail("In a function or a block of code it would wait with a snapshot held."),
 				 errhint("Send it alone, before the query that must see the changes.")));
+
+	/*
+	 * Looking up a name, as SET ROLE before it in the same string does, leaves
+	 * a snapshot for catalogs, which the next look-up would replace anyway.
+	 */
+	InvalidateCatalogSnapshot();
 	if (FirstSnapshotSet || ActiveSnapshotSet() ||
 		TransactionIdIsValid(MyProc->xmin) || ls_holds_lock_replay_may_want())
 		ereport(ERROR,

@@ -127,6 +127,34 @@ sub bind
 	return $self->result;
 }
 
+# Binds and executes what PREPARE has prepared, with the texts of its parameters,
+# and does not wait for the answer. (The statement EXECUTE never waits at the gate.)
+sub send_prepared
+{
+	my ($self, $statement, @values) = @_;
+	$self->_expect;
+	return $self->_send_bound($statement, @values);
+}
+
+# The same for a statement without a name.
+sub send_unnamed
+{
+	my ($self, $sql, @values) = @_;
+	$self->_expect;
+	$self->_message('P', "\0$sql\0" . pack('n', 0));
+	return $self->_send_bound('', @values);
+}
+
+sub _send_bound
+{
+	my ($self, $statement, @values) = @_;
+	$self->_message('B', "\0$statement\0" . pack('n n', 0, scalar @values)
+		. join('', map { pack('N', length) . $_ } @values) . pack('n', 0));
+	$self->_message('E', "\0" . pack('N', 0));
+	$self->_message('S', '');
+	return;
+}
+
 # At most max_rows (0: all) of a bound portal; the answer has suspended set if
 # there are more.
 sub execute

@@ -27,7 +27,7 @@ our @EXPORT = qw(
   $HEAVY $FOREVER $AT_GATE $WAITING_FOR_LSN
   new_primary new_standby primary_and_standby catch_up
   wait_until wait_for_value waits_at_gate comes_to_wait gate_holds refused
-  set_and_reload is_low nice_of policy_of stat_field controller_pid
+  set_and_reload is_low nice_of policy_of stat_field worker_pid controller_pid
 );
 
 # Well over the CPU time from which a session counts as heavy (weight.c).
@@ -235,11 +235,11 @@ sub is_low
 	return $method eq 'autogroup' ? nice_of($pid) eq '19' : policy_of($pid) eq '5';
 }
 
-# The controller has no row in pg_stat_activity; its title names it. undef if
-# this server has none.
-sub controller_pid
+# Our workers have no row in pg_stat_activity; the title names them. undef if this
+# server has none of that name.
+sub worker_pid
 {
-	my ($node) = @_;
+	my ($node, $name) = @_;
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	for my $dir (glob '/proc/[0-9]*')
 	{
@@ -248,9 +248,11 @@ sub controller_pid
 		open my $fh, '<', "$dir/cmdline" or next;
 		my $title = <$fh> // '';
 		close $fh;
-		return $pid if $title =~ /lockstep controller/;
+		return $pid if $title =~ /$name/;
 	}
 	return;
 }
+
+sub controller_pid { return worker_pid($_[0], 'lockstep controller'); }
 
 1;

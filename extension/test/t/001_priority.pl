@@ -52,6 +52,20 @@ refused($long->result, '57014', qr/user request/, 'a demoted query can be cancel
 $long->close;
 wait_until($admin, 'SELECT demoted = 1 FROM lockstep_stat_priority', 'a session that ends is not counted');
 
+# Commands that work without a query of their own.
+my $block = LockstepSession->new($standby, user => 'app');
+$block->send(q{DO 'BEGIN LOOP END LOOP; END'});
+wait_until($admin, sub { low($block) }, 'a session in a long DO block is demoted');
+$block->cancel;
+refused($block->result, '57014', qr/user request/, 'and can be cancelled');
+$block->close;
+$on_primary->value('CREATE TABLE many AS SELECT i FROM generate_series(1, 50000) i');
+catch_up($on_primary, $admin);
+my $copy = LockstepSession->new($standby, user => 'app');
+wait_until($admin, sub { $copy->query('COPY many TO STDOUT'); low($copy) }, 'so is one that copies');
+$copy->close;
+wait_until($admin, 'SELECT demoted = 1 FROM lockstep_stat_priority', 'they are gone');
+
 # ---- Sessions that are left alone ----
 
 # A light session, for as long as it takes to demote a heavy one that came

@@ -1,6 +1,6 @@
 # How the limit of the read throttle moves with replay lag, which lag does not
-# move it, and that the gate opens when replay waits for a lock of a query that
-# waits there.
+# move it, and that a query that waits there goes on when replay waits for a
+# lock of it.
 #
 # Lag is made without any timing. Replay is paused; while it is, the startup
 # process is stopped by a signal and the pause is lifted, so that replay is held
@@ -171,13 +171,30 @@ is($admin->value(q{SELECT count(*) FROM pg_attribute WHERE attrelid = 't'::regcl
 	1, 'replay has changed the table');
 ok($holder->busy, 'all the while the place was occupied');
 is(replay('last_conflict'), 'Lock:relation', 'the conflict is named');
-$elsewhere->result;
+waits_at_gate($admin, $elsewhere, 'and the query of another table still waits');
 
-# once the conflict is over the gate holds queries back again
+# A session that holds the lock and does not wait at the gate opens it for nobody.
+$holder->cancel;
+$holder->result;
+$elsewhere->result;
+$old->value($_) for 'BEGIN', 'SELECT count(*) FROM t';
+gate_holds($admin, 0, 0, 'an idle transaction has the table locked');
+$holder->send($FOREVER);
+gate_holds($admin, 1, 0, 'the place is occupied');
+$on_primary->value('ALTER TABLE t ADD COLUMN more int');
+wait_until($admin, q{SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'startup'},
+	'replay waits for that lock');
+comes_to_wait($admin, $elsewhere, 'SELECT count(*) FROM pg_am', 'queries of other tables wait at the gate');
+is($old->value('SELECT count(*) FROM pg_am'), $on_primary->value('SELECT count(*) FROM pg_am'), 'those of the transaction do not');
+$old->value('COMMIT');
+catch_up($on_primary, $admin);
+waits_at_gate($admin, $elsewhere, 'nor does the end of the conflict let others in');
+
 comes_to_wait($admin, $waiters[0], 'SELECT count(*) FROM t', 'queries wait again');
 $holder->cancel;
 $holder->result;
 is($waiters[0]->result->{sqlstate}, undef, 'for its turn');
+$elsewhere->result;
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
 done_testing();

@@ -50,7 +50,7 @@ sub pause_replay
 sub resume_replay { return $admin->value('SELECT pg_wal_replay_resume()'); }
 
 catch_up($on_primary, $admin);
-$on_primary->value('CREATE TABLE written (i int)');
+$on_primary->value($_) for 'CREATE TABLE written (i int)', 'GRANT stranger TO app';
 
 # ---- Read your writes ----
 
@@ -108,6 +108,10 @@ waits_for_lsn($_, 'so does the first statement of a transaction') for @others;
 push @others, app();
 $others[2]->send("SET lockstep.wait_for_lsn = '$token'; SELECT count(*) FROM written WHERE i = 101");
 waits_for_lsn($others[2], 'so does the first statement of several sent together');
+# or after what only looks up a name
+my $set_role = app();
+$set_role->send("SET ROLE stranger; SET lockstep.wait_for_lsn = '$token'");
+waits_for_lsn($set_role, 'so does one after SET ROLE in the same string');
 
 # the kill switch is not for this: a session that asks to wait does wait
 set_and_reload($standby, 'lockstep.enabled' => 'off');
@@ -121,7 +125,7 @@ ok($app->busy, 'it still waits');
 resume_replay();
 succeeds($app->result, 'it returns once replay goes on');
 is($app->value('SELECT count(*) FROM written WHERE i = 101'), 1, 'the row is there');
-succeeds($_->result, 'and the others') for @others;
+succeeds($_->result, 'and the others') for @others, $set_role;
 is($others[$_]->value('SELECT count(*) FROM written WHERE i = 101'), 1, 'which see it in their transaction') for 0, 1;
 is($others[2]->result->{rows}[0][0], 1, 'or in the next statement of the same string');
 $_->value('COMMIT') for @others[ 0, 1 ];

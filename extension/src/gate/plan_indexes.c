@@ -1,0 +1,121 @@
+/*
+ * plan_indexes.c - locks on the indexes of a plan that waits at the gate.
+ *
+ * Purpose: a plan stays executable while its session waits. For a plan that was
+ * made earlier (the generic plan of a prepared statement) the server has locked
+ * the tables and no index; the executor locks each index when it opens it. If
+ * replay drops one of them in between, as REINDEX CONCURRENTLY on the primary
+ * lets it, the query fails: could not open relation with OID. Without the gate
+ * those are microseconds, with it they are as long as the wait. So the session
+ * takes the executor's locks before it waits, to the end of its transaction, as
+ * the executor does.
+ *
+ * A plan made in the same transaction has them already.
+ *
+ * Which indexes: those of the plan's scans, found in the tree of the plan. The
+ * lists in PlannedStmt name tables only. Indexes of partitions that the executor
+ * would prune when it starts are locked as well; the server has locked those
+ * partitions, too.
+ *
+ * Rules:
+ * - It never waits for a lock, and never fails for want of memory for one. If a
+ *   lock cannot be had, or the index is gone already, the session does not wait
+ *   but executes at once, with a new plan (plan_again.c).
+ * - Replay that comes to want one of the locks finds it held by a session at the
+ *   gate; the controller lets that session go on, as it does for locks on tables.
+ *
+ * Runs in backends; no shared state.
+ */
+#include "postgres.h"
+
+#include "catalog/catalog.h"
+#include "miscadmin.h"
+#include "storage/lmgr.h"
+#include "utils/inval.h"
+#include "utils/syscache.h"
+
+#include "compat.h"
+#include "gate/plan_indexes.h"
+
+static bool lock_indexes_of(const Plan *plan);
+
+static bool
+lock_index(Oid index)
+{
+	LOCKTAG		tag;
+
+	SET_LOCKTAG_RELATION(tag, IsSharedRelation(index) ? InvalidOid : MyDatabaseId, index);
+	switch (ls_lock_if_free(&tag, AccessShareLock))
+	{
+		case LOCKACQUIRE_NOT_AVAIL:
+			return false;
+		case LOCKACQUIRE_OK:
+			/* with the lock in hand, hear what happened to the index before */
+			AcceptInvalidationMessages();
+			return SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index));
+		case LOCKACQUIRE_ALREADY_HELD:
+		case LOCKACQUIRE_ALREADY_CLEAR:
+			return true;
+	}
+	return false;
+}
+
+static bool
+lock_indexes_of_all(const List *plans)
+{
+	ListCell   *cell;
+
+	foreach(cell, plans)
+	{
+		if (!lock_indexes_of(lfirst(cell)))
+			return false;
+	}
+	return true;
+}
+
+/* What this node scans, and its children that are not left or right of it. */
+static bool
+lock_indexes_of_node(const Plan *plan)
+{
+	switch (nodeTag(plan))
+	{
+		case T_IndexScan:
+			return lock_index(((const IndexScan *) plan)->indexid);
+		case T_IndexOnlyScan:
+			return lock_index(((const IndexOnlyScan *) plan)->indexid);
+		case T_BitmapIndexScan:
+			return lock_index(((const BitmapIndexScan *) plan)->indexid);
+		case T_Append:
+			return lock_indexes_of_all(((const Append *) plan)->appendplans);
+		case T_MergeAppend:
+			return lock_indexes_of_all(((const MergeAppend *) plan)->mergeplans);
+		case T_BitmapAnd:
+			return lock_indexes_of_all(((const BitmapAnd *) plan)->bitmapplans);
+		case T_BitmapOr:
+			return lock_indexes_of_all(((const BitmapOr *) plan)->bitmapplans);
+		case T_SubqueryScan:
+			return lock_indexes_of(((const SubqueryScan *) plan)->subplan);
+		case T_CustomScan:
+			return lock_indexes_of_all(((const CustomScan *) plan)->custom_plans);
+		default:
+			return true;
+	}
+}
+
+static bool
+lock_indexes_of(const Plan *plan)
+{
+	if (plan == NULL)
+		return true;
+	check_stack_depth();
+	return lock_indexes_of_node(plan) &&
+		lock_indexes_of(plan->lefttree) && lock_indexes_of(plan->righttree);
+}
+
+/* False: not all could be locked, so the session must not wait. */
+bool
+ls_lock_plan_indexes(const PlannedStmt *stmt)
+{
+	/* subplans: also those of initplans and common table expressions */
+	return lock_indexes_of(stmt->planTree) && lock_indexes_of_all(stmt->subplans);
+}

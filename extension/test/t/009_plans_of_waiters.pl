@@ -1,0 +1,173 @@
+# Queries that wait at the gate with a plan made earlier, while replay changes
+# what the plan stands on: an index that is replaced, a privilege that is taken
+# away. With one place only, which a query that does nothing but compute occupies.
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::Bin/../perl";
+use LockstepSession;
+use LockstepTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
+	conf => q{
+lockstep.read_throttle_max = 1
+lockstep.read_throttle_long_query = 0
+max_standby_streaming_delay = -1
+});
+$on_primary->value($_) for 'CREATE TABLE one (i int)', 'CREATE INDEX one_i ON one (i)',
+  'CREATE TABLE parts (i int, j int) PARTITION BY RANGE (i)',
+  'CREATE TABLE parts_1 PARTITION OF parts FOR VALUES FROM (0) TO (10)',
+  'CREATE TABLE parts_2 PARTITION OF parts FOR VALUES FROM (10) TO (20)',
+  'CREATE INDEX parts_1_i ON parts_1 (i)', 'CREATE INDEX parts_2_i ON parts_2 (i)',
+  'CREATE INDEX parts_2_j ON parts_2 (j)',
+  'INSERT INTO one SELECT g FROM generate_series(1, 5) g',
+  'INSERT INTO parts SELECT g, g FROM generate_series(1, 15) g';
+# A transaction with a number, and without a snapshot, keeps the primary from
+# removing row versions. Replay of that would wait for the query that occupies the place.
+my $keeper = LockstepSession->new($primary);
+$keeper->value($_) for 'BEGIN', 'SELECT pg_current_xact_id()';
+catch_up($on_primary, $admin);
+
+# A session whose plans are made once, and scan indexes.
+sub app
+{
+	return LockstepSession->new($standby, user => 'app', options => join ' ',
+		map { "-c $_" } qw(plan_cache_mode=force_generic_plan enable_seqscan=off));
+}
+
+sub occupy
+{
+	my $session = app();
+	$session->send($FOREVER);
+	gate_holds($admin, 1, 0, 'the place is occupied');
+	return $session;
+}
+
+sub release
+{
+	my ($session) = @_;
+	$session->cancel;
+	$session->result;
+	$session->close;
+	return;
+}
+
+sub succeeds
+{
+	my ($reply, $rows, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	is($reply->{sqlstate} // 'success', 'success', $name) or diag($reply->{message});
+	return is_deeply($reply->{rows}, $rows, 'and has its rows');
+}
+
+sub index_locks
+{
+	my ($session) = @_;
+	return $admin->value(q{
+		SELECT string_agg(relation::regclass::text, ' ' ORDER BY relation::regclass::text COLLATE "C")
+		FROM pg_locks JOIN pg_class c ON c.oid = relation
+		WHERE relkind = 'i' AND mode = 'AccessShareLock' AND pid = } . $session->pid);
+}
+
+wait_until($admin, 'SELECT concurrency_limit = 1 FROM lockstep_stat_throttle', 'the controller has set the limit');
+
+# ---- Indexes ----
+
+# Bind locks the tables of a plan made earlier, not its indexes.
+my @plans = (
+	[ 'an index scan', 'one_i', 'SELECT i FROM one WHERE i = 3', [ [3] ], 'one_i' ],
+	[ 'a bitmap scan', 'one_i', 'SELECT i FROM one WHERE i = 3 OR i = 4 ORDER BY i', [ [3], [4] ], 'one_i' ],
+	[ 'a subquery', 'one_i', 'SELECT (SELECT max(i) FROM one), (SELECT i FROM one WHERE i = o.i) FROM one o WHERE i = 2', [ [ 5, 2 ] ], 'one_i' ],
+	[ 'a common table expression', 'one_i', 'WITH w AS MATERIALIZED (SELECT i FROM one WHERE i < 3) SELECT count(*) FROM w', [ [2] ], 'one_i' ],
+	[ 'partitions', 'parts_2_i', 'SELECT count(*) FROM parts WHERE i > 8', [ [7] ], 'parts_1_i parts_2_i' ],
+	[ 'several indexes', 'parts_2_j', 'SELECT count(*) FROM parts_2 WHERE i = 12 OR j = 13', [ [2] ], 'parts_2_i parts_2_j' ],
+	[ 'a set operation', 'parts_2_j', 'SELECT i FROM one WHERE i = 1 UNION ALL (SELECT j FROM parts_2 WHERE j = 11 LIMIT 1)', [ [1], [11] ], 'one_i parts_2_j' ]);
+for my $plan (@plans)
+{
+	my ($what, $index, $sql, $rows, $locked) = @$plan;
+	my $app = app();
+	$app->value("PREPARE q AS $sql");
+	$app->send_prepared('q');
+	succeeds($app->result, $rows, "$what is executed once");
+
+	my $holder = occupy();
+	$app->send_prepared('q');
+	waits_at_gate($admin, $app, 'it waits with the plan made then');
+	is(index_locks($app), $locked, 'and has the indexes of the plan locked');
+	# replay waits for that lock, so the gate opens
+	$on_primary->value("REINDEX INDEX CONCURRENTLY $index");
+	catch_up($on_primary, $admin);
+	release($holder);
+	succeeds($app->result, $rows, 'it goes on although replay wants to drop one of them');
+	$app->send_prepared('q');
+	succeeds($app->result, $rows, 'with the next plan, too');
+	gate_holds($admin, 0, 0, 'nothing is left at the gate');
+	$app->close;
+}
+
+# An index that nobody keeps up to date any more: rows that came since are not in
+# it. The primary waits for lockers of the table between the steps of the drop.
+my $dying = 'SELECT count(*) FROM dying WHERE i =';
+my %way = (
+	'a prepared statement'                 => sub { $_[0]->send_prepared('q', 7) },
+	'a statement without a name'           => sub { $_[0]->send_unnamed("$dying \$1", 7) },
+	'a simple query'                       => sub { $_[0]->send("$dying 7") },
+	'the second of two queries in a string' => sub { $_[0]->send("RESET work_mem; $dying 7;") });
+for my $way (sort keys %way)
+{
+	$on_primary->value($_) for 'DROP TABLE IF EXISTS dying', 'CREATE TABLE dying (i int)', 'CREATE INDEX dying_i ON dying (i)';
+	catch_up($on_primary, $admin);
+	my $app = app();
+	$app->value("PREPARE q AS $dying \$1");
+	my $send = sub { $way{$way}->($app) };
+	$send->();
+	succeeds($app->result, [ [0] ], "$way is executed once");
+	my $holder = occupy();
+	$send->();
+	waits_at_gate($admin, $app, 'it waits');
+
+	my @locker = map { LockstepSession->new($primary) } 1 .. 2;
+	my $dropper = LockstepSession->new($primary);
+	$locker[0]->value($_) for 'BEGIN', 'LOCK TABLE dying IN ACCESS SHARE MODE';
+	$dropper->send('DROP INDEX CONCURRENTLY dying_i');
+	wait_until($on_primary, q{SELECT NOT indisvalid FROM pg_index WHERE indexrelid = 'dying_i'::regclass}, 'its index is no longer valid');
+	$locker[1]->value($_) for 'BEGIN', 'LOCK TABLE dying IN ACCESS SHARE MODE';
+	$locker[0]->value('COMMIT');
+	wait_until($on_primary, q{SELECT NOT indislive FROM pg_index WHERE indexrelid = 'dying_i'::regclass}, 'nor kept up to date');
+	$on_primary->value('INSERT INTO dying VALUES (7)');
+	catch_up($on_primary, $admin);
+	release($holder);
+	succeeds($app->result, [ [1] ], 'the query finds what is not in the index');
+	$locker[1]->value('COMMIT');
+	$dropper->result;
+	$app->close;
+}
+
+# What the text means may depend on an earlier statement of its string. A query
+# that could not be planned again from its text does not wait.
+{
+	my $app = app();
+	my $holder = occupy();
+	is($app->value(q{SET standard_conforming_strings = off; SELECT count(*) || '\\\\' FROM one}), '5\\\\', 'such a query passes');
+	release($holder);
+}
+
+# ---- Privileges ----
+
+my $app = LockstepSession->new($standby, user => 'stranger');
+$on_primary->value('GRANT SELECT ON one TO stranger');
+catch_up($on_primary, $admin);
+my $holder = occupy();
+$app->send('SELECT count(*) FROM one');
+waits_at_gate($admin, $app, 'a session that may read waits');
+$on_primary->value('REVOKE SELECT ON one FROM stranger');
+catch_up($on_primary, $admin);
+release($holder);
+refused($app->result, '42501', qr/permission denied for table one/, 'it may no more when it goes on');
+gate_holds($admin, 0, 0, 'nothing is left at the gate');
+
+done_testing();
