@@ -54,13 +54,15 @@ sub new_primary
 	my $node = PostgreSQL::Test::Cluster->new($param{name} // 'primary');
 	$node->init(allows_streaming => 1);
 	# Cluster.pm allows 10 connections, and what it logs would weigh on light
-	# sessions; what is not flushed at commit should not keep a test waiting
+	# sessions; what is not flushed at commit should not keep a test waiting; no
+	# standby has a slot
 	$node->append_conf('postgresql.conf', qq{
 max_connections = 40
 log_statement = none
 autovacuum = off
 jit = off
 wal_writer_delay = 10ms
+wal_keep_size = 1GB
 } . ($param{conf} // ''));
 	$node->start;
 	$node->safe_psql('postgres', q{
