@@ -57,6 +57,8 @@ pub struct Feed {
     overlap: Option<Overlap<Disk>>,
     /// The primary was set back: it must be refused, and how often it was.
     pub set_back: bool,
+    /// What the slowest subscriber had applied when the receiver was last told.
+    applied: Lsn,
     pub refusals: u64,
 }
 
@@ -74,6 +76,7 @@ impl Feed {
             connection: None,
             overlap: None,
             set_back: false,
+            applied: Lsn::INVALID,
             refusals: 0,
         }
     }
@@ -129,7 +132,12 @@ impl Feed {
         }
         match action {
             Action::Connect => return self.connect(primary, house),
-            Action::Receive => return self.take_in(primary, house),
+            Action::Receive => {
+                let applied = house.book.applied(&self.name, &[]);
+                self.applied = applied.unwrap_or(u64::MAX.into());
+                self.receiver.note_applied(self.applied, false);
+                return self.take_in(primary, house);
+            }
             Action::Compare { again, all } => {
                 if let Err(why) = self.overlap.as_mut().unwrap().compare(&again, all) {
                     assert!(self.set_back, "the primary is the same: {why}");
@@ -145,7 +153,15 @@ impl Feed {
             Action::Sync => {}
             Action::Block => house.counts.blocked += 1,
             Action::MakeRoom => return self.make_room(house),
-            Action::Confirm { flushed, .. } => self.confirm(flushed.into(), house),
+            Action::Confirm {
+                flushed, applied, ..
+            } => {
+                assert!(
+                    applied <= flushed && applied <= self.applied,
+                    "{applied} was said to be applied, though {flushed} is durable here"
+                );
+                self.confirm(flushed.into(), house);
+            }
             Action::Wait(most) | Action::Rest(most) => house.pass(most),
             Action::Cut => {
                 self.disconnect(house);

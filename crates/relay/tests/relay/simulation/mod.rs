@@ -71,7 +71,7 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 }
 
 /// Each planted fault, and what is said where it is found.
-const FAULTS: [(Fault, &str); 7] = [
+const FAULTS: [(Fault, &str); 8] = [
     (Fault::HeadersNotCounted, "the spool has"),
     (Fault::ConfirmsReceived, "was confirmed to the primary"),
     (Fault::ErrorWithinMessage, "an error within a message"),
@@ -82,6 +82,7 @@ const FAULTS: [(Fault, &str); 7] = [
     ),
     (Fault::SwitchesLate, "another message comes"),
     (Fault::GivesBackUnconfirmed, "was confirmed"),
+    (Fault::AppliedIsFlushed, "was said to be applied"),
 ];
 
 /// A planted fault is found within this many seeds.

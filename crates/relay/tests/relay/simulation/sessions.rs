@@ -327,6 +327,7 @@ impl Relay {
         });
         if let Some(heard) = session.sender.heard(&feedback, self.house.now) {
             session.in_use.slot().confirm(heard.flushed);
+            session.in_use.slot().note(heard.written, heard.applied);
         }
     }
 
