@@ -23,8 +23,6 @@ pub enum Fault {
     /// A slot is given back to the primary although not everything before the primary's copy
     /// of it is confirmed.
     GivesBackUnconfirmed,
-    /// The sender takes a subscriber's word for more than it was offered.
-    ConfirmsUnoffered,
     /// A slot is dropped on the primary before the relay's book has it.
     DropsBeforeAdding,
 }
