@@ -146,7 +146,8 @@ pub fn names_are_read_alike(twins: &Twins, rng: &mut Rng) {
     let mut client = twins.log_in(Side::Server);
     let mut named = 0;
     let done = rounds(|| {
-        let list = names(rng);
+        // Versions differ on vertical tabs, and the relay does not read them.
+        let list = names(rng).replace('\x0b', "");
         let quoted = list.replace('\\', "\\\\").replace('\'', "''");
         let refused = client.refusal(&format!(
             "SELECT * FROM pg_logical_slot_peek_binary_changes('named', NULL, NULL, \
