@@ -25,6 +25,7 @@ int			ls_read_throttle_turn = 20;
 int			ls_read_throttle_timeout = 0;
 int			ls_read_throttle_long_query = 1000;
 int			ls_wait_timeout = 10000;
+int			ls_replay_look_ahead = 8;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_proc_root = NULL;
@@ -115,6 +116,11 @@ ls_define_settings(void)
 							 &ls_priority_irreversible, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_throttle_settings();
+	DefineCustomIntVariable("lockstep.replay_look_ahead",
+							"Number of records that are decoded, and their blocks looked for, before replay comes to them.",
+							"0 leaves reading ahead to recovery_prefetch.",
+							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",
 							"Number of WAL segments that a standby creates before they are received.",
 							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
