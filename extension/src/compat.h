@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "access/heapam_xlog.h"
 #include "access/xlogreader.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/bgworker_internals.h"
@@ -250,5 +251,21 @@ ls_tags_equal(const BufferTag *a, const BufferTag *b)
 	return BUFFERTAGS_EQUAL(*a, *b);
 }
 #endif
+
+/*
+ * 17, commit f83d709760 "Merge prune, freeze and vacuum WAL record formats": three
+ * records in place of one for pruning. Asked of operations of resource manager Heap2.
+ */
+static inline bool
+ls_is_prune(uint8 operation)
+{
+#if PG_VERSION_NUM >= 170000
+	return operation == XLOG_HEAP2_PRUNE_ON_ACCESS ||
+		operation == XLOG_HEAP2_PRUNE_VACUUM_SCAN ||
+		operation == XLOG_HEAP2_PRUNE_VACUUM_CLEANUP;
+#else
+	return operation == XLOG_HEAP2_PRUNE;
+#endif
+}
 
 #endif							/* LOCKSTEP_COMPAT_H */

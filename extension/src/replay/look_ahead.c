@@ -16,7 +16,7 @@
  * written, without locks and perhaps torn: it decides only which memory the
  * processor is asked for.
  *
- * Rules, each tested in test/t/013_look_ahead.pl:
+ * Rules, each tested in test/t/016_look_ahead.pl:
  *  1. It never waits. Records are read only from the WAL segment that is open:
  *     another one may have to come from the archive or the walreceiver, and the
  *     current record would stand still meanwhile, neither replayed nor paused.
@@ -91,6 +91,7 @@ static const int step_distance[STEPS] = {LS_MAX_LOOK_AHEAD, 6, 4, 2, 1};
 typedef struct Ahead
 {
 	DecodedXLogRecord *record;
+	XLogRecPtr	lsn;			/* its start: the memory is used again */
 	bool		ours;			/* decoded by us */
 	Buffer		buffer[LS_BLOCKS];	/* InvalidBuffer: nothing to ask for */
 } Ahead;
@@ -117,6 +118,7 @@ static uint32 uses = 0;			/* rule 4 */
 static uint32 window_blocks = 0;
 static uint32 window_missing = 0;
 static bool wants_prefetcher = false;
+static bool active = true;		/* switched on, as far as is known */
 
 /* Not yet in shared memory. */
 static struct
@@ -147,6 +149,8 @@ void
 ls_look_ahead_begin(void)
 {
 	is_first = true;
+	/* as without us, until blocks are found in buffers */
+	wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
 }
 
 static void
@@ -276,6 +280,7 @@ fill_ring(XLogReaderState *reader)
 			break;
 		ahead = &ring[++tail % LS_RING];
 		ahead->record = last = record;
+		ahead->lsn = record->lsn;
 		ahead->ours = ours;
 		for (int id = 0; id < LS_BLOCKS; id++)
 			ahead->buffer[id] = InvalidBuffer;
@@ -426,7 +431,7 @@ static bool
 moves_tuples(DecodedXLogRecord *record)
 {
 	return record->header.xl_rmid == RM_HEAP2_ID &&
-		(record->header.xl_info & XLOG_HEAP_OPMASK) == XLOG_HEAP2_PRUNE;
+		ls_is_prune(record->header.xl_info & XLOG_HEAP_OPMASK);
 }
 
 static void
@@ -533,7 +538,8 @@ choose_prefetcher(void)
 {
 	if (window_blocks >= LS_WINDOW)
 	{
-		wants_prefetcher = window_missing > window_blocks / LS_MISSING_SHARE;
+		wants_prefetcher = window_missing > window_blocks / LS_MISSING_SHARE &&
+			configured_prefetch() != RECOVERY_PREFETCH_OFF;
 		window_blocks = window_missing = 0;
 	}
 	if (!wants_prefetcher)
@@ -548,17 +554,32 @@ choose_prefetcher(void)
 static void
 advance(DecodedXLogRecord *record)
 {
-	current++;
+	Ahead	   *ahead = &ring[++current % LS_RING];
+
 	fresh.records++;
-	if (current <= tail && ring[current % LS_RING].record == record)
+	if (current <= tail && ahead->record == record && ahead->lsn == record->lsn)
 	{
-		fresh.ahead += ring[current % LS_RING].ours;
+		fresh.ahead += ahead->ours;
 		return;
 	}
 	tail = current;
-	ring[current % LS_RING].record = record;
+	ahead->record = record;
+	ahead->lsn = record->lsn;
 	for (int i = 0; i < STEPS; i++)
 		step_done[i] = current;
+}
+
+/* Switched off. Nothing is counted either. */
+static void
+leave_to_postgres(void)
+{
+	if (!active)
+		return;
+	active = false;
+	tail = current;
+	set_prefetcher(configured_prefetch());
+	wants_prefetcher = recovery_prefetch != RECOVERY_PREFETCH_OFF;
+	publish();
 }
 
 /* Startup process, before each record's redo. */
@@ -573,14 +594,10 @@ ls_look_ahead(XLogReaderState *reader)
 	}
 	if (!ls_enabled || ls_replay_look_ahead == 0 || !have_slots())
 	{
-		tail = current;
-		if (!wants_prefetcher)
-		{
-			wants_prefetcher = true;
-			set_prefetcher(configured_prefetch());
-		}
+		leave_to_postgres();
 		return;
 	}
+	active = true;
 	advance(reader->record);
 	choose_prefetcher();
 	fill_ring(reader);

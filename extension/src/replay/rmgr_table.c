@@ -7,10 +7,10 @@
  * by fork. What is entered here runs in the startup process, so it must keep
  * the rule in ARCHITECTURE.md, first invariant.
  *
- * Entered today: the callback rm_startup of resource manager Standby, which
- * PostgreSQL leaves empty. The startup process calls it once in each recovery
- * that replays anything, before the first record. No redo function is wrapped:
- * every record's redo is PostgreSQL's own.
+ * Entered are the callback rm_startup of resource manager Standby, which PostgreSQL
+ * leaves empty and the startup process calls once in each recovery that replays
+ * anything, before the first record; and redo(), which looks ahead and then calls
+ * PostgreSQL's own function. Resource managers of other extensions are left alone.
  */
 #include "postgres.h"
 

@@ -36,6 +36,9 @@ SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        last_conflict, last_conflict_at, last_conflict_ms,
        stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay;
+SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
+       prefetcher, stats_reset <= now() AS stats_reset
+FROM lockstep_stat_replay_pipeline;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
        last_refusal, stats_reset <= now() AS stats_reset
 FROM lockstep_stat_priority;

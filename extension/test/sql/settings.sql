@@ -18,6 +18,7 @@ SHOW lockstep.read_throttle_long_query;
 SHOW lockstep.read_throttle_turn;
 SHOW lockstep.read_throttle_timeout;
 SHOW lockstep.wait_timeout;
+SHOW lockstep.replay_look_ahead;
 SHOW lockstep.wal_segments_ahead;
 SHOW lockstep.wait_for_lsn;
 
@@ -33,6 +34,7 @@ SET lockstep.read_throttle_min = 2;
 SET lockstep.read_throttle_max = 2;
 SET lockstep.read_throttle_long_query = 0;
 SET lockstep.read_throttle_turn = 0;
+SET lockstep.replay_look_ahead = 0;
 SET lockstep.wal_segments_ahead = 0;
 SET lockstep.proc_root = '/tmp';
 SELECT set_config('lockstep.enabled', 'off', false);
@@ -78,6 +80,7 @@ ALTER SYSTEM SET lockstep.read_throttle_min = 262144;
 ALTER SYSTEM SET lockstep.read_throttle_max = -1;
 ALTER SYSTEM SET lockstep.read_throttle_max = 262144;
 ALTER SYSTEM SET lockstep.read_throttle_long_query = -1;
+ALTER SYSTEM SET lockstep.replay_look_ahead = 33;
 ALTER SYSTEM SET lockstep.wal_segments_ahead = 65;
 ALTER SYSTEM SET lockstep.wait_for_lsn = '1/';
 \set VERBOSITY default
