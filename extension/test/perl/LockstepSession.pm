@@ -43,7 +43,7 @@ my %error_field = (
 	D => 'detail',
 	H => 'hint');
 
-# Parameters: user, dbname, options (as in PGOPTIONS).
+# Parameters: user, dbname, options (as in PGOPTIONS), replication.
 sub new
 {
 	my ($class, $node, %param) = @_;
@@ -53,7 +53,10 @@ sub new
 		user             => $user,
 		database         => $param{dbname} // 'postgres',
 		application_name => $user);
-	$startup{options} = $param{options} if defined $param{options};
+	for my $name (qw(options replication))
+	{
+		$startup{$name} = $param{$name} if defined $param{$name};
+	}
 
 	my $packet = pack('N', PROTOCOL_3)
 	  . join('', map { "$_\0$startup{$_}\0" } sort keys %startup) . "\0";
@@ -145,13 +148,35 @@ sub send_unnamed
 	return $self->_send_bound('', @values);
 }
 
+# Statements one after the other, with one Sync at the end, as a client in pipeline
+# mode sends them.
+sub send_pipeline
+{
+	my ($self, @statements) = @_;
+	$self->_expect;
+	for my $sql (@statements)
+	{
+		$self->_message('P', "\0$sql\0" . pack('n', 0));
+		$self->_bind_and_execute('');
+	}
+	$self->_message('S', '');
+	return;
+}
+
 sub _send_bound
+{
+	my ($self, $statement, @values) = @_;
+	$self->_bind_and_execute($statement, @values);
+	$self->_message('S', '');
+	return;
+}
+
+sub _bind_and_execute
 {
 	my ($self, $statement, @values) = @_;
 	$self->_message('B', "\0$statement\0" . pack('n n', 0, scalar @values)
 		. join('', map { pack('N', length) . $_ } @values) . pack('n', 0));
 	$self->_message('E', "\0" . pack('N', 0));
-	$self->_message('S', '');
 	return;
 }
 

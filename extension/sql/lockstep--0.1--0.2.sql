@@ -1,0 +1,11 @@
+/* extension/sql/lockstep--0.1--0.2.sql */
+
+-- complain if the script is sourced in psql rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION lockstep UPDATE TO '0.2'" to load this file. \quit
+
+-- On the primary: the value to pass to SET lockstep.wait_for_lsn on a standby, as
+-- TIMELINE/LSN. In 0.1 it was a pg_lsn.
+DROP FUNCTION lockstep_replay_token();
+
+CREATE FUNCTION lockstep_replay_token() RETURNS text
+AS 'MODULE_PATHNAME', 'lockstep_replay_token_0_2' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
