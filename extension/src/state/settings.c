@@ -24,9 +24,11 @@ int			ls_read_throttle_max = 0;
 int			ls_read_throttle_turn = 20;
 int			ls_read_throttle_timeout = 0;
 int			ls_read_throttle_long_query = 1000;
+bool		ls_report_token = false;
 int			ls_wait_timeout = 10000;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
+char	   *ls_replay_token = NULL;
 char	   *ls_proc_root = NULL;
 
 static const struct config_enum_entry throttle_modes[] = {
@@ -111,6 +113,18 @@ define_wait_settings(void)
 							   &ls_wait_for_lsn, "",
 							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
 							   check_wait_for_lsn, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.report_token",
+							 "Sends the token of each transaction that wrote to its client.",
+							 "The server reports it as the value of lockstep.replay_token.",
+							 &ls_report_token, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.replay_token",
+							   "Token of the last commit, while lockstep.report_token is on.",
+							   NULL,
+							   &ls_replay_token, "",
+							   PGC_INTERNAL,
+							   GUC_REPORT | GUC_NO_RESET_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, NULL);
 }
 
 void

@@ -17,8 +17,9 @@ cost no second process each.
   $s->busy;                       # ... true until the answer is complete
   $s->result;                     # ... waits for it
 
-An answer is a hash: rows, tags, suspended, sqlstate, message, detail, hint and
-lost (the connection ended). Values are text, NULL is undef. Every wait ends
+An answer is a hash: rows, tags, suspended, sqlstate, message, detail, hint,
+reported (settings that the server reported, name to value) and lost (the
+connection ended). Values are text, NULL is undef. Every wait ends
 with an exception after PostgreSQL::Test::Utils::timeout_default seconds.
 
 =cut
@@ -65,8 +66,12 @@ sub new
 	my $reply = $self->result;
 	croak "cannot connect as $user: " . ($reply->{message} // 'connection lost')
 	  if defined $reply->{sqlstate} || $reply->{lost};
+	$self->{at_start} = $reply->{reported};
 	return $self;
 }
+
+# What the server reported as the session began.
+sub reported_at_start { return $_[0]->{at_start}; }
 
 sub pid { return $_[0]->{pid}; }
 
@@ -229,7 +234,7 @@ sub _expect
 	croak "session $self->{pid} has not answered the last query"
 	  if $self->{reply} && !$self->{complete};
 	$self->{complete} = 0;
-	$self->{reply} = { rows => [], tags => [] };
+	$self->{reply} = { rows => [], tags => [], reported => {} };
 	return;
 }
 
@@ -280,6 +285,11 @@ sub _handle
 	elsif ($type eq 'C') { push @{ $reply->{tags} }, unpack('Z*', $body); }
 	elsif ($type eq 's') { $reply->{suspended} = 1; }
 	elsif ($type eq 'Z') { $self->{complete} = 1; }
+	elsif ($type eq 'S')
+	{
+		my ($name, $value) = unpack 'Z* Z*', $body;
+		$reply->{reported}{$name} = $value;
+	}
 	elsif ($type eq 'K')
 	{
 		$self->{pid} = unpack 'N', $body;

@@ -126,12 +126,13 @@ my %changed = (
 	'lockstep.read_throttle_timeout'    => '456ms',
 	'lockstep.read_throttle_turn'       => '17ms',
 	'lockstep.replay_priority'          => 'off',
+	'lockstep.report_token'             => 'on',
 	'lockstep.wait_for_lsn'             => 'A/1',
 	'lockstep.wait_timeout'             => '789ms',
 	'lockstep.wal_segments_ahead'       => '2');
 is_deeply([ sort keys %changed ],
 	[ map { $_->[0] } @{ $admin->query(q{
-		SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%'
+		SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' AND context <> 'internal'
 		ORDER BY name COLLATE "C"})->{rows} } ],
 	'this test knows every setting');
 my %before = map { $_ => $admin->value("SHOW $_") } keys %changed;
