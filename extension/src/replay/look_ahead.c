@@ -16,7 +16,7 @@
  * written, without locks and perhaps torn: it decides only which memory the
  * processor is asked for.
  *
- * Rules, each tested in test/t/016_look_ahead.pl:
+ * Rules, each tested in test/t/018_look_ahead.pl:
  *  1. It never waits. Records are read only from the WAL segment that is open:
  *     another one may have to come from the archive or the walreceiver, and the
  *     current record would stand still meanwhile, neither replayed nor paused.

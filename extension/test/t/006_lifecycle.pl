@@ -125,6 +125,7 @@ my %changed = (
 	'lockstep.read_throttle_min'        => '3',
 	'lockstep.read_throttle_timeout'    => '456ms',
 	'lockstep.read_throttle_turn'       => '17ms',
+	'lockstep.replay_look_ahead'        => '3',
 	'lockstep.replay_priority'          => 'off',
 	'lockstep.report_token'             => 'on',
 	'lockstep.wait_for_lsn'             => 'A/1',
