@@ -319,8 +319,9 @@ wait_registered(const LsToken *token, const char *what)
 {
 	LsSession  *s = ls_session_attach();
 
+	/* returning would say that it is replayed */
 	if (s == NULL)
-		return;
+		elog(ERROR, "process %d has no slot in which to wait", MyProcPid);
 	ls_resolve_wait_events();
 	pg_atomic_write_u64(&s->wait_lsn, LSN_NEVER);
 	pg_atomic_fetch_add_u32(&ls_lsn_wait->waiters, 1);

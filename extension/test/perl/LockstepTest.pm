@@ -205,7 +205,7 @@ sub succeeds
 {
 	my ($reply, $name) = @_;
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is($reply->{sqlstate} // 'success', 'success', $name);
+	return is($reply->{sqlstate} // 'success', 'success', $name) || diag($reply->{message});
 }
 
 # The answer is an error with that SQLSTATE and a message like that.
