@@ -75,8 +75,13 @@ test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) t
 test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
 	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh
 
+# Where bench-replay keeps its recordings for the next run; BENCH_RECORDINGS= keeps none. The program
+# gets it as an option, since it refuses an empty one.
+BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
+unexport BENCH_RECORDINGS
+
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
-	@$(BINARY) bench $* $(ARGS)
+	@$(BINARY) bench $* $(if $(filter replay,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
 
 measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
 	@$(BINARY) bench measurements

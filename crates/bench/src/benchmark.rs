@@ -9,7 +9,7 @@ use lockstep_lab::cluster::Lab;
 use crate::Result;
 use crate::args::PlaceArgs;
 use crate::audience::{Ahead, Audience};
-use crate::results::{Figures, Headline, Results, SeriesRow};
+use crate::results::{Figures, Headline, ResultRow, Results, SeriesRow};
 use crate::table::{Column, Group, Named, table};
 use crate::text;
 
@@ -149,6 +149,11 @@ pub trait Benchmark: Args {
         turn: &TurnOf<Self>,
         audience: &mut dyn Audience,
     ) -> Result<Self::Figures>;
+
+    /// The rows of a case that this run has measured are enough: its later rounds are left out.
+    fn is_enough(&self, _rows: &[&ResultRow<Self::Figures>]) -> bool {
+        false
+    }
 
     /// The result of a turn in one line.
     fn line(&self, figures: &Self::Figures) -> String;

@@ -166,6 +166,13 @@ impl<F: Figures> Results<F> {
         replay_lag::median(rows.filter_map(|row| value(&row.figures).into()))
     }
 
+    /// Sum over the rounds of a case and variant, if there are any.
+    pub fn sum(&self, case: &str, variant: &str, value: impl Fn(&F) -> f64) -> Option<f64> {
+        let rows: Vec<_> = self.rows_of(case, variant).collect();
+        let sum = rows.iter().map(|row| value(&row.figures)).sum();
+        (!rows.is_empty()).then_some(sum)
+    }
+
     /// Lockstep's median and stock PostgreSQL's, if both have been measured.
     pub fn ours_and_stock<V: Into<Option<f64>>>(
         &self,

@@ -1,5 +1,6 @@
 //! Runs a benchmark: turn by turn, with its results file, its plots and its table.
 
+use std::collections::VecDeque;
 use std::fs;
 
 use lockstep_lab::machine;
@@ -27,8 +28,8 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
         format!("lockstep bench {} {}", B::NAME, benchmark.options()),
         machine::describe(lab.folder(), lab.pinning()),
     )?;
-    let plan = benchmark.plan();
-    audience.expect(benchmark.ahead(&plan));
+    let mut plan = VecDeque::from(benchmark.plan());
+    audience.expect(benchmark.ahead(plan.make_contiguous()));
     audience.say(&format!("{} ({})", results.command, results.machine));
     if let Some(conditions) = benchmark.conditions() {
         audience.say(&conditions);
@@ -40,17 +41,16 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
     let mut scene = benchmark.open(site, audience)?;
     let mut rows = Vec::new();
     let mut entered = None;
-    for (index, turn) in plan.iter().enumerate() {
+    while let Some(turn) = plan.pop_front() {
         let case = benchmark.case_name(&turn.case);
         if entered.as_ref() != Some(&case) {
             benchmark.enter(site, &mut scene, &turn.case, audience)?;
-            entered = Some(case);
+            entered = Some(case.clone());
         }
-        audience.begin(&benchmark.label(&scene, turn));
-        let figures = benchmark.measure(site, &mut scene, turn, audience)?;
+        audience.begin(&benchmark.label(&scene, &turn));
+        let figures = benchmark.measure(site, &mut scene, &turn, audience)?;
         audience.end(&benchmark.line(&figures));
-        let later = plan.get(index + 1..).unwrap_or_default();
-        for case in benchmark.counts_for(turn) {
+        for case in benchmark.counts_for(&turn) {
             rows.push(row(
                 &case,
                 turn.variant,
@@ -58,7 +58,10 @@ pub fn run<B: Benchmark>(benchmark: &B, host: &Host, audience: &mut dyn Audience
                 &figures,
                 &results.commit,
             ));
-            if B::ORDER == Order::SideBySide || is_complete(benchmark, &case, later) {
+        }
+        leave_out(benchmark, &case, turn.round, &rows, &mut plan);
+        for case in benchmark.counts_for(&turn) {
+            if B::ORDER == Order::SideBySide || is_complete(benchmark, &case, &plan) {
                 keep(benchmark, &scene, &case, &rows, &mut results);
                 results.save(&path)?;
                 if let Some(plot) = benchmark.plot(&scene, &case, &results) {
@@ -95,7 +98,25 @@ fn row<F: Clone>(
     }
 }
 
-fn is_complete<B: Benchmark>(benchmark: &B, case: &str, later: &[TurnOf<B>]) -> bool {
+/// At the end of a round, leaves out later rounds of its case if there are enough.
+fn leave_out<B: Benchmark>(
+    benchmark: &B,
+    case: &str,
+    round: u32,
+    rows: &[ResultRow<B::Figures>],
+    later: &mut VecDeque<TurnOf<B>>,
+) {
+    let is_of_case = |turn: &TurnOf<B>| benchmark.case_name(&turn.case) == case;
+    let goes_on = later
+        .iter()
+        .any(|turn| is_of_case(turn) && turn.round == round);
+    let rows: Vec<_> = rows.iter().filter(|row| row.case == case).collect();
+    if !goes_on && benchmark.is_enough(&rows) {
+        later.retain(|turn| !is_of_case(turn));
+    }
+}
+
+fn is_complete<B: Benchmark>(benchmark: &B, case: &str, later: &VecDeque<TurnOf<B>>) -> bool {
     let counts = |turn: &TurnOf<B>| benchmark.counts_for(turn).iter().any(|name| name == case);
     !later.iter().any(counts)
 }
@@ -113,4 +134,37 @@ fn keep<B: Benchmark>(
     results.replace(case, of_case.cloned().collect(), series);
     results.date = machine::date();
     results.headline = benchmark.headline(results);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmarks::parsed;
+    use crate::benchmarks::replay::{ReplayArgs, ReplayFigures};
+
+    fn stock_row(case: &str, seconds: f64) -> ResultRow<ReplayFigures> {
+        let text = format!(
+            "{{\"case\": \"{case}\", \"variant\": \"stock\", \"round\": 1, \"seconds\": {seconds}, \
+             \"cpu_s\": 1, \"startup_cpu_s\": 1, \"records\": 1, \"records_per_s\": 1, \"wal_mb\": 1, \
+             \"mb_per_s\": 1, \"data_mb\": 1, \"rss_mb\": 1, \"date\": \"d\", \"commit\": \"c\"}}"
+        );
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn rounds_that_are_not_needed_are_left_out() {
+        let options = "--rounds 3 --stock-seconds 10 --writes tpcb --placement local,streamed";
+        let replay: ReplayArgs = parsed(options);
+        let case = "tpcb-cached-local";
+        let left = |seconds: f64, taken: usize| {
+            let mut plan = VecDeque::from(replay.plan());
+            plan.drain(..taken);
+            leave_out(&replay, case, 1, &[stock_row(case, seconds)], &mut plan);
+            plan.len()
+        };
+        assert_eq!(left(10.0, 2), 18 - 2, "the round has a variant left");
+        assert_eq!(left(10.0, 3), 9, "only the other case is left");
+        assert_eq!(left(9.9, 3), 18 - 3);
+        assert!(!is_complete(&replay, case, &VecDeque::from(replay.plan())));
+    }
 }

@@ -39,6 +39,11 @@ impl<'r, F: Figures> Group<'r, F> {
         })
     }
 
+    /// The results that it is a part of.
+    pub fn results(&self) -> &'r Results<F> {
+        self.results
+    }
+
     /// The first of its rows.
     pub fn first(&self) -> &ResultRow<F> {
         self.first

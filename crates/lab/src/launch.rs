@@ -136,6 +136,26 @@ impl Launcher {
         })
     }
 
+    /// Copies folder `from`, with its modes and times, as this process's own account: that of the
+    /// servers may not be able to enter it. The copy, `to`, belongs to the servers' account.
+    pub fn copy_folder(&self, from: &Path, to: &Path) -> Result<()> {
+        let from = std::path::absolute(from).map_err(LabError::io("find", from))?;
+        let mut cp = self.command_as_ourselves("/usr/bin/cp");
+        cp.args([
+            "--recursive",
+            "--reflink=auto",
+            "--preserve=mode,timestamps",
+        ]);
+        cp.arg("--no-target-directory").arg(from).arg(to);
+        self.run(cp)?;
+        if self.account.is_other() {
+            let mut chown = self.command_as_ourselves("/usr/bin/chown");
+            chown.arg("--recursive").arg(self.account.name()).arg(to);
+            self.run(chown)?;
+        }
+        Ok(())
+    }
+
     /// Creates a file in the run folder that belongs to the account.
     pub fn create_file(&self, path: &Path) -> Result<File> {
         let file = File::create(path).map_err(LabError::io("create", path))?;

@@ -208,6 +208,16 @@ impl Server {
         if !self.has_ended() {
             return Ok(());
         }
+        let seen = self.launch()?;
+        let started = self.await_connection(seen);
+        if started.is_err() {
+            self.end_at_once();
+        }
+        started
+    }
+
+    /// Starts the postmaster without waiting for anything. Returns the log's length before.
+    pub fn launch(&mut self) -> Result<u64> {
         self.write_settings()?;
         let log = fs::OpenOptions::new()
             .create(true)
@@ -220,11 +230,7 @@ impl Server {
         let mut postgres = self.launcher.command(self.package.program("postgres"));
         postgres.arg("-D").arg(&self.data).stdout(again).stderr(log);
         self.child = Some(self.launcher.spawn(postgres, self.side)?);
-        let started = self.await_connection(seen);
-        if started.is_err() {
-            self.end_at_once();
-        }
-        started
+        Ok(seen)
     }
 
     pub fn await_connection(&mut self, log_seen: u64) -> Result<()> {

@@ -1,8 +1,6 @@
 //! A private standby from a recording.
 
-use std::fs;
 use std::io::Write;
-use std::process::{Command, Stdio};
 
 use lockstep_lab::Role;
 use lockstep_lab::cluster::Lab;
@@ -16,8 +14,9 @@ use crate::Result;
 const HBA: &str = "local all all trust\nlocal replication all trust\n";
 
 /// Copies a recording's base backup and starts it as a standby of `player`, a conninfo such as
-/// [`super::Player::conninfo`] returns. The standby has the settings that must be as high as
-/// its primary's, and `settings` on top; the source's own configuration is left out.
+/// [`super::Player::conninfo`] returns; with an empty one it waits for WAL in its `pg_wal`. The
+/// standby has the settings that must be as high as its primary's, and `settings` on top; the
+/// source's own configuration is left out.
 pub fn standby_of(
     lab: &Lab,
     recording: &Recording,
@@ -46,7 +45,8 @@ pub fn prepare_standby_of(
         });
     }
     let mut server = lab.server(Role::Standby, name, None)?;
-    copy_base(lab, recording, &server)?;
+    lab.launcher()
+        .copy_folder(&recording.base(), server.data())?;
     for (file, content) in [
         ("postgresql.conf", ""),
         ("postgresql.auto.conf", ""),
@@ -65,40 +65,4 @@ pub fn prepare_standby_of(
     server.set([("primary_conninfo", player)])?;
     server.set(settings.clone())?;
     Ok(server)
-}
-
-/// Copies the base backup as the invoking user, since the account that servers run as may not
-/// be able to read a user's recording. Then gives the copy to that account.
-fn copy_base(lab: &Lab, recording: &Recording, server: &Server) -> Result<()> {
-    let data = server.data();
-    fs::create_dir_all(data).map_err(PlayerError::io("create", data))?;
-    let mut copy = Command::new("/usr/bin/cp");
-    copy.args([
-        "--recursive",
-        "--reflink=auto",
-        "--preserve=mode,timestamps",
-    ]);
-    copy.arg("--no-target-directory");
-    copy.arg(recording.base()).arg(data);
-    run(copy, "cp")?;
-    if lab.account().is_other() {
-        let mut own = Command::new("/usr/bin/chown");
-        own.arg("--recursive").arg(lab.account().name()).arg(data);
-        run(own, "chown")?;
-    }
-    Ok(())
-}
-
-fn run(mut command: Command, program: &str) -> Result<()> {
-    command.env("LC_ALL", "C.UTF-8").stdin(Stdio::null());
-    let output = command
-        .output()
-        .map_err(PlayerError::io("start", std::path::Path::new(program)))?;
-    match output.status.success() {
-        true => Ok(()),
-        false => Err(PlayerError::program(
-            program,
-            &String::from_utf8_lossy(&output.stderr),
-        )),
-    }
 }

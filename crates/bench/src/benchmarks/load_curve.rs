@@ -12,7 +12,7 @@ use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Plot, Site, TurnOf};
 use crate::plot::lines::{self, Axis, Line, Panel};
 use crate::plot::trials::color;
-use crate::replay::round::{self, Readers, RoundSpec, Until};
+use crate::replay::round::{self, Readers, RoundSpec, StandbySpec, Until};
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, Results, megabytes, ratio, rounded};
@@ -388,10 +388,13 @@ impl LoadCurveArgs {
     /// A round in which everything is replayed as fast as it goes.
     fn spec<'r>(&self, recorded: &'r Recorded, case: CurveCase, variant: Variant) -> RoundSpec<'r> {
         RoundSpec {
-            recording: &recorded.recording,
-            data_bytes: recorded.data_bytes,
-            temperature: Temperature::Cached,
-            settings: variant.standby_settings(&self.set),
+            standby: StandbySpec {
+                recording: &recorded.recording,
+                data_bytes: recorded.data_bytes,
+                temperature: Temperature::Cached,
+                settings: variant.standby_settings(&self.set),
+            },
+            apart: true,
             pace: Pace::Unlimited,
             lead_in: recorded.lead_in,
             readers: (case == CurveCase::Readers).then_some(Readers {

@@ -75,6 +75,14 @@ benchmarks! {
     WalPlayer(wal_player::WalPlayerArgs),
 }
 
+/// A benchmark with these options.
+#[cfg(test)]
+pub(crate) fn parsed<B: Benchmark>(options: &str) -> B {
+    let command = B::augment_args(clap::Command::new("bench").no_binary_name(true));
+    let matches = command.get_matches_from(options.split_whitespace());
+    B::from_arg_matches(&matches).unwrap()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -82,12 +90,6 @@ mod tests {
     use crate::results::Results;
     use crate::table::Named;
     use std::path::Path;
-
-    fn parsed<B: Benchmark>(options: &str) -> B {
-        let command = B::augment_args(clap::Command::new("bench").no_binary_name(true));
-        let matches = command.get_matches_from(options.split_whitespace());
-        B::from_arg_matches(&matches).unwrap()
-    }
 
     /// Turns as `case variant round`.
     fn turns<B: Benchmark>(options: &str) -> Vec<String> {
@@ -101,14 +103,17 @@ mod tests {
 
     #[test]
     fn variants_alternate_case_by_case() {
+        let options = "--rounds 2 --writes tpcb --memory cached,cold --placement local";
         assert_eq!(
-            turns::<replay::ReplayArgs>("--rounds 2 --writes tpcb --memory cached,cold")[..5],
+            turns::<replay::ReplayArgs>(options)[..7],
             [
-                "tpcb-cached stock 1",
-                "tpcb-cached lockstep 1",
-                "tpcb-cached stock 2",
-                "tpcb-cached lockstep 2",
-                "tpcb-cold stock 1",
+                "tpcb-cached-local stock 1",
+                "tpcb-cached-local stock-again 1",
+                "tpcb-cached-local lockstep 1",
+                "tpcb-cached-local lockstep 2",
+                "tpcb-cached-local stock-again 2",
+                "tpcb-cached-local stock 2",
+                "tpcb-cold-local stock 1",
             ]
         );
     }

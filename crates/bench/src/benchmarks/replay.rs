@@ -1,61 +1,103 @@
 //! `lockstep bench replay`: how fast fixed WAL is replayed, stock and Lockstep alternating.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, value_parser};
-use lockstep_player::Pace;
+use lockstep_lab::usage::Usage;
+use lockstep_player::{Pace, Recording};
 use serde::{Deserialize, Serialize};
 
 use crate::args::{PlaceArgs, joined, set_options, setting, settings_text, writes};
 use crate::audience::{Ahead, Audience};
-use crate::benchmark::{Benchmark, Plot, Site, TurnOf};
+use crate::benchmark::{Benchmark, Order, Plot, Site, TurnOf};
 use crate::plot::bars::{self, Series};
 use crate::plot::trials::color;
-use crate::replay::round::{self, RoundSpec, Until};
+use crate::replay::case::{CRASH_RECOVERY, ReplayCase, ReplayVariant};
+use crate::replay::crash::{self, Crashed};
+use crate::replay::local::{self, StagedWal};
+use crate::replay::placement::Placement;
+use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
+use crate::replay::shelf::{Facts, MadeFor, Shelf};
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
-use crate::results::{Headline, Results, megabytes, ratio, rounded};
-use crate::table::{Column, Group, column};
-use crate::text::{count, hundredths, tenths};
+use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
+use crate::table::{Column, Group, Named, column};
+use crate::text::{count, hundredths, thousandths};
 use crate::trial::Variant;
 use crate::{BenchError, Result};
 
-/// The case that the headline is about.
-const HEADLINE_CASE: &str = "tpcb-cached";
+/// The case that the headline is about, if it has been measured.
+const HEADLINE_CASE: &str = "update-cached-one-core";
 
-/// Megabytes that a run may need: the source, its backup, and a standby.
+/// Stock's second result divided by its first lies between these, or the machine was too uneven
+/// for any ratio to be believed.
+const EVEN: std::ops::RangeInclusive<f64> = 0.97..=1.03;
+
+/// Seconds of stock's replay over all rounds below which a case says little.
+const LEAST_STOCK_SECONDS: f64 = 30.0;
+
+/// Rounds that a case takes with the default amounts of WAL; for the estimate of the time left.
+const USUAL_ROUNDS: u32 = 5;
+
+/// Megabytes that a run may need beside WAL: the source, its backup, and a standby.
 const SPACE_MB_BASE: u64 = 8_000;
 
-/// How fast a standby replays fixed WAL of five kinds of writes, from cached to cold data
+/// Copies of the WAL that there are at a time: recorded, staged, and streamed to a standby.
+const COPIES_OF_WAL: u64 = 3;
+
+/// How fast fixed WAL of six kinds of writes is replayed, and recovery from a crash
 ///
-/// Records the WAL of each kind on a private primary, then plays it to fresh standbys as fast as
-/// they take it. Writes replay.json and a plot into the results folder. Standbys have fsync,
+/// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
+/// it from their pg_wal or from a player. Without --writes, --memory, --placement and
+/// --crash-recovery it runs a choice of cases that takes some 35 minutes, and ten more if nothing
+/// is recorded yet. Writes replay.json and a plot into the results folder. Standbys have fsync,
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
 #[derive(Debug, Args)]
 #[command(mut_arg("results", writes("replay.json and the plot")))]
 pub struct ReplayArgs {
-    /// Rounds of each case
-    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    /// Rounds of each case, at most
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 12, value_parser = value_parser!(u32).range(1..=100))]
     pub rounds: u32,
+    /// Seconds of stock replay, summed over rounds, after which a case has enough rounds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u32).range(1..=3600))]
+    pub stock_seconds: u32,
     /// Seconds for which each kind of writes is recorded, at most
-    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 24, value_parser = value_parser!(u32).range(1..=3600))]
+    #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 240, value_parser = value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
-    /// Megabytes of WAL after which recording stops sooner
-    #[arg(long, value_name = "MB", default_value_t = 512, value_parser = value_parser!(u64).range(1..=1_000_000))]
-    pub megabytes: u64,
-    /// Kinds of writes, separated by commas
-    #[arg(long, value_enum, value_name = "KINDS", value_delimiter = ',', default_values_t = Work::ALL)]
+    /// Megabytes of WAL after which recording stops sooner [default: 700 to 1600, by the kind]
+    #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000))]
+    pub megabytes: Option<u64>,
+    /// Least megabytes of WAL since its checkpoint with which a primary is killed
+    #[arg(long, value_name = "MB", default_value_t = 2_000, value_parser = value_parser!(u64).range(1..=1_000_000))]
+    pub crash_megabytes: u64,
+    /// Folder in which recordings are kept for later runs; without it they are removed
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        env = "BENCH_RECORDINGS",
+        hide_env_values = true
+    )]
+    pub recordings: Option<PathBuf>,
+    /// Kinds of writes, separated by commas; all if only --memory or --placement is given
+    #[arg(long, value_enum, value_name = "KINDS", value_delimiter = ',')]
     pub writes: Vec<Work>,
-    /// What of the standby's data is in memory, separated by commas
-    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',', default_values_t = Temperature::ALL)]
+    /// What of the standby's data is in memory, separated by commas; else cached
+    #[arg(long, value_enum, value_name = "WHAT", value_delimiter = ',')]
     pub memory: Vec<Temperature>,
+    /// Where WAL comes from, and the standby's cores, separated by commas; else all three
+    #[arg(long, value_enum, value_name = "PLACES", value_delimiter = ',')]
+    pub placement: Vec<Placement>,
+    /// Recovery of a primary that was killed, beside what --writes, --memory and --placement choose
+    #[arg(long)]
+    pub crash_recovery: bool,
     /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
-    pub variants: Vec<Variant>,
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = ReplayVariant::ALL)]
+    pub variants: Vec<ReplayVariant>,
     #[command(flatten)]
     pub size: WorkSize,
-    /// A setting for the Lockstep standby, for experiments; may be repeated
+    /// A setting for the Lockstep server, for experiments; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     #[command(flatten)]
@@ -65,9 +107,13 @@ pub struct ReplayArgs {
 /// One replay of one recording.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct ReplayFigures {
-    /// From the first byte sent until the last record was replayed.
+    /// Until the last record was replayed: from the first byte sent, from the last segment's
+    /// appearance in pg_wal, or from the start of redo.
     pub seconds: f64,
-    /// Of the standby.
+    /// In crash recovery: from the server's start until it accepted connections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ready_seconds: Option<f64>,
+    /// Of the server.
     pub cpu_s: f64,
     /// Of its startup process, which replays.
     pub startup_cpu_s: f64,
@@ -76,21 +122,27 @@ pub struct ReplayFigures {
     pub wal_mb: f64,
     pub mb_per_s: f64,
     pub data_mb: f64,
-    /// Of the standby.
+    /// Of the server.
     pub rss_mb: f64,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
 }
 
-/// The recording that is played.
+/// What is replayed in the present case.
 #[derive(Default)]
-pub struct ReplayScene(Option<(Work, Recorded)>);
+pub struct ReplayScene {
+    recorded: Option<(Work, Recorded)>,
+    /// Of the recording, while cases of [`Placement::Local`] run.
+    staged: Option<StagedWal>,
+    crashed: Option<Crashed>,
+}
 
 impl Benchmark for ReplayArgs {
     const NAME: &'static str = "replay";
+    const ORDER: Order = Order::TurnAbout;
 
-    type Case = (Work, Temperature);
-    type Variant = Variant;
+    type Case = ReplayCase;
+    type Variant = ReplayVariant;
     type Figures = ReplayFigures;
     type Scene = ReplayScene;
 
@@ -99,16 +151,27 @@ impl Benchmark for ReplayArgs {
     }
 
     fn options(&self) -> String {
+        let list = |option: &str, names: String| match names.is_empty() {
+            true => String::new(),
+            false => format!(" --{option} {names}"),
+        };
+        let crash = match self.crash_recovery {
+            true => " --crash-recovery",
+            false => "",
+        };
         format!(
-            "--pg {} --rounds {} --seconds {} --megabytes {} --writes {} --memory {} \
+            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash} \
              --variants {} --scale {} --warehouses {} --rows {} --writers {}{}",
             self.place.server.pg,
             self.rounds,
+            self.stock_seconds,
             self.seconds,
-            self.megabytes,
-            joined(self.writes.iter().map(|work| work.name())),
-            joined(self.memory.iter().map(|temperature| temperature.name())),
-            joined(self.variants.iter().map(|variant| variant.name())),
+            list("megabytes", joined(self.megabytes)),
+            self.crash_megabytes,
+            list("writes", joined(self.writes.iter().map(|work| work.name()))),
+            list("memory", joined(self.memory.iter().map(|t| t.name()))),
+            list("placement", joined(self.placement.iter().map(|p| p.name()))),
+            joined(self.variants.iter().map(Named::name)),
             self.size.scale,
             self.size.warehouses,
             self.size.rows,
@@ -118,66 +181,87 @@ impl Benchmark for ReplayArgs {
     }
 
     fn space_mb(&self) -> u64 {
-        SPACE_MB_BASE + 3 * self.megabytes
+        let wal = |case: ReplayCase| match case {
+            ReplayCase::Standby(work, ..) => self.wal_megabytes(work),
+            ReplayCase::CrashRecovery => self.crash_megabytes,
+        };
+        let most = self.cases().into_iter().map(wal).max().unwrap_or(0);
+        SPACE_MB_BASE + COPIES_OF_WAL * most
     }
 
     fn needs_extension(&self) -> bool {
-        self.variants.contains(&Variant::Lockstep)
+        self.variants.contains(&ReplayVariant::Lockstep)
     }
 
     fn rounds(&self) -> u32 {
         self.rounds
     }
 
-    fn cases(&self) -> Vec<Self::Case> {
-        pairs(&self.writes, &self.memory)
+    fn cases(&self) -> Vec<ReplayCase> {
+        let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
+        if none && !self.crash_recovery {
+            return ReplayCase::usual();
+        }
+        let mut cases = Vec::new();
+        if !none {
+            let works = given_or(&self.writes, &Work::ALL);
+            let memory = given_or(&self.memory, &[Temperature::Cached]);
+            let places = given_or(&self.placement, &Placement::ALL);
+            cases = ReplayCase::combinations(works, memory, places);
+        }
+        if self.crash_recovery {
+            cases.push(ReplayCase::CrashRecovery);
+        }
+        cases
     }
 
-    fn case_name(&self, case: &Self::Case) -> String {
-        name(case)
+    fn case_name(&self, case: &ReplayCase) -> String {
+        case.name()
     }
 
-    fn variants(&self, _case: &Self::Case) -> Vec<Variant> {
+    fn variants(&self, _case: &ReplayCase) -> Vec<ReplayVariant> {
         self.variants.clone()
     }
 
     fn ahead(&self, plan: &[TurnOf<Self>]) -> Ahead {
-        Ahead::Steps(plan.len() + self.writes.len())
+        let usual = plan.iter().filter(|turn| turn.round <= USUAL_ROUNDS);
+        Ahead::Steps(usual.count())
     }
 
     fn open(&self, _site: Site<'_>, _audience: &mut dyn Audience) -> Result<ReplayScene> {
         Ok(ReplayScene::default())
     }
 
-    /// Records another kind of writes when it comes to that.
     fn enter(
         &self,
         site: Site<'_>,
         scene: &mut ReplayScene,
-        &(work, _): &Self::Case,
+        case: &ReplayCase,
         audience: &mut dyn Audience,
     ) -> Result<()> {
-        match scene.0.take() {
-            Some(recorded) if recorded.0 == work => {
-                scene.0 = Some(recorded);
-                return Ok(());
+        match *case {
+            ReplayCase::Standby(work, _, placement) => {
+                if scene.recorded.as_ref().is_none_or(|(its, _)| *its != work) {
+                    self.leave_recording(scene)?;
+                    scene.recorded = Some((work, self.recording(site, work, audience)?));
+                }
+                let (_, recorded) = scene
+                    .recorded
+                    .as_ref()
+                    .ok_or_else(BenchError::not_readied)?;
+                match placement {
+                    Placement::Local if scene.staged.is_none() => {
+                        scene.staged = Some(StagedWal::copy(site.lab, &recorded.recording)?);
+                    }
+                    Placement::Local => {}
+                    Placement::Streamed | Placement::OneCore => scene.staged = None,
+                }
             }
-            Some((_, other)) => other.remove()?,
-            None => {}
+            ReplayCase::CrashRecovery => {
+                self.leave_recording(scene)?;
+                scene.crashed = Some(self.crashed(site, audience)?);
+            }
         }
-        audience.begin(&format!("{}: recording", work.name()));
-        let amount = Amount {
-            lead_in: None,
-            bytes: self.megabytes * 1_000_000,
-            longest: Duration::from_secs(u64::from(self.seconds)),
-        };
-        let recorded = work::record(site.lab, work, self.size, amount)?;
-        audience.end(&format!(
-            "{} MB of WAL, {} records",
-            count(recorded.recording.bytes() as f64 / 1e6),
-            count(recorded.records as f64)
-        ));
-        scene.0 = Some((work, recorded));
         Ok(())
     }
 
@@ -188,31 +272,18 @@ impl Benchmark for ReplayArgs {
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
     ) -> Result<ReplayFigures> {
-        let (_, recorded) = scene.0.as_ref().ok_or_else(BenchError::not_readied)?;
-        let spec = RoundSpec {
-            recording: &recorded.recording,
-            data_bytes: recorded.data_bytes,
-            temperature: turn.case.1,
-            settings: turn.variant.standby_settings(&self.set),
-            pace: Pace::Unlimited,
-            lead_in: None,
-            readers: None,
-            until: Until::Replayed,
-        };
-        let outcome = round::run(site.lab, turn.variant.name(), &spec)?;
-        let seconds = outcome.seconds.max(0.001);
-        Ok(ReplayFigures {
-            seconds: rounded(outcome.seconds),
-            cpu_s: rounded(outcome.usage.cpu_s),
-            startup_cpu_s: rounded(outcome.usage.startup_cpu_s),
-            records: recorded.records,
-            records_per_s: rounded(recorded.records as f64 / seconds),
-            wal_mb: megabytes(outcome.replayed_bytes as f64),
-            mb_per_s: megabytes(outcome.replayed_bytes as f64 / seconds),
-            data_mb: megabytes(recorded.data_bytes as f64),
-            rss_mb: rounded(outcome.usage.rss_mb),
-            settings: settings_text(turn.variant, &self.set),
-        })
+        match turn.case {
+            ReplayCase::Standby(_, temperature, placement) => {
+                self.replayed(site, scene, turn.variant, temperature, placement)
+            }
+            ReplayCase::CrashRecovery => self.recovered(site, scene, turn.variant),
+        }
+    }
+
+    fn is_enough(&self, rows: &[&ResultRow<ReplayFigures>]) -> bool {
+        let stock = rows.iter().filter(|row| row.variant == STOCK);
+        let seconds: f64 = stock.map(|row| row.figures.seconds).sum();
+        seconds >= f64::from(self.stock_seconds)
     }
 
     fn line(&self, figures: &ReplayFigures) -> String {
@@ -225,11 +296,15 @@ impl Benchmark for ReplayArgs {
     }
 
     fn headline(&self, results: &Results<ReplayFigures>) -> Option<Headline> {
-        let (ours, stock) = results.ours_and_stock(HEADLINE_CASE, |row| row.mb_per_s)?;
+        let usual = ReplayCase::all().into_iter().map(|case| case.name());
+        let mut cases = [HEADLINE_CASE.to_owned()].into_iter().chain(usual);
+        let has = |case: &str, variant: &str| rate(results, case, variant).is_some();
+        let case = cases.find(|case| has(case, OURS) && has(case, STOCK))?;
+        let (ours, stock) = (rate(results, &case, OURS)?, rate(results, &case, STOCK)?);
         Some(Headline {
-            metric: format!("{HEADLINE_CASE}: WAL replayed, median over rounds, MB/s"),
-            ours,
-            stock,
+            metric: format!("{case}: WAL replayed, over all rounds, MB/s"),
+            ours: rounded(ours),
+            stock: rounded(stock),
             ratio: ratio(ours, stock, 3),
         })
     }
@@ -253,7 +328,7 @@ impl Benchmark for ReplayArgs {
             }
         };
         let title = format!(
-            "WAL replayed by one standby, MB/s, PostgreSQL {}",
+            "WAL replayed by one server, MB/s, PostgreSQL {}",
             self.place.server.pg
         );
         let cases: Vec<String> = groups.iter().map(|g| g.first().case.clone()).collect();
@@ -266,45 +341,433 @@ impl Benchmark for ReplayArgs {
 
     fn columns(&self) -> Vec<Column<ReplayFigures>> {
         vec![
-            column("median over rounds", |case| Some(case.first().case.clone())),
+            column("sums over rounds", |case| Some(case.first().case.clone())),
             column("WAL MB", |case| Some(count(case.first().figures.wal_mb))),
-            column("stock s", |case| seconds(case, "stock")),
-            column("lockstep s", |case| seconds(case, "lockstep")),
-            column("stock MB/s", |case| rate(case, "stock").map(tenths)),
-            column("lockstep MB/s", |case| rate(case, "lockstep").map(tenths)),
-            column("lockstep/stock", |case| {
-                let stock = rate(case, "stock").filter(|&stock| stock > 0.0)?;
-                Some(format!("{:.3}", rate(case, "lockstep")? / stock))
+            column("rounds", |case| {
+                let rows = case.results().rows_of(&case.first().case, STOCK);
+                Some(rows.count().to_string())
             }),
-            column("stock startup CPU s", |case| startup_cpu(case, "stock")),
-            column("lockstep", |case| startup_cpu(case, "lockstep")),
+            column("stock s", |case| sum(case, STOCK).map(hundredths)),
+            column("stock-again s", |case| sum(case, AGAIN).map(hundredths)),
+            column("lockstep s", |case| sum(case, OURS).map(hundredths)),
+            column("A/A", |case| against_stock(case, AGAIN).map(thousandths)),
+            column("speedup", |case| {
+                against_stock(case, OURS).map(|ratio| thousandths(1.0 / ratio))
+            }),
+            column("stock ready s", |case| ready(case, STOCK).map(hundredths)),
+            column("lockstep ready s", |case| ready(case, OURS).map(hundredths)),
+            column("speedup", |case| {
+                let ratio = ready(case, STOCK)? / ready(case, OURS)?;
+                as_often(case, OURS).then(|| thousandths(ratio))
+            }),
         ]
     }
 
     /// All cases that have rows, in order, whether they ran now or earlier.
     fn groups<'r>(&self, results: &'r Results<ReplayFigures>) -> Vec<Group<'r, ReplayFigures>> {
-        results.each_case(pairs(&Work::ALL, &Temperature::ALL).iter().map(name))
+        results.each_case(ReplayCase::all().iter().map(ReplayCase::name))
+    }
+
+    fn remarks(&self, results: &Results<ReplayFigures>) -> Vec<String> {
+        let groups = self.groups(results);
+        groups.iter().flat_map(doubts).collect()
     }
 }
 
-fn pairs(writes: &[Work], memory: &[Temperature]) -> Vec<(Work, Temperature)> {
-    let with_all = |&work: &Work| memory.iter().map(move |&temperature| (work, temperature));
-    writes.iter().flat_map(with_all).collect()
+impl ReplayArgs {
+    fn wal_megabytes(&self, work: Work) -> u64 {
+        self.megabytes.unwrap_or_else(|| work.usual_megabytes())
+    }
+
+    /// Drops the recording of earlier cases, and removes it unless it is kept.
+    fn leave_recording(&self, scene: &mut ReplayScene) -> Result<()> {
+        scene.staged = None;
+        match scene.recorded.take() {
+            Some((_, recorded)) if self.recordings.is_none() => recorded.remove(),
+            _ => Ok(()),
+        }
+    }
+
+    /// The name under which something is kept.
+    fn kept_name(&self, what: &str) -> String {
+        format!("pg{}-{what}", self.place.server.pg)
+    }
+
+    /// A recording that was kept, or a new one.
+    fn recording(
+        &self,
+        site: Site<'_>,
+        work: Work,
+        audience: &mut dyn Audience,
+    ) -> Result<Recorded> {
+        let (name, megabytes) = (self.kept_name(work.name()), self.wal_megabytes(work));
+        let shelf = self.recordings.as_deref().map(Shelf::open).transpose()?;
+        let seconds = u64::from(self.seconds);
+        let made_for = MadeFor::new(site.lab, work, self.size, megabytes, seconds)?;
+        let found = shelf
+            .as_ref()
+            .and_then(|shelf| shelf.find(&name, &made_for));
+        if let Some((folder, facts)) = found {
+            return Ok(Recorded::of(Recording::open(&folder)?, facts));
+        }
+        audience.say(&format!("recording {}", work.name()));
+        if let Some(shelf) = &shelf {
+            shelf.clear(&name)?;
+        }
+        let amount = Amount {
+            lead_in: None,
+            bytes: megabytes * 1_000_000,
+            longest: Duration::from_secs(seconds),
+        };
+        let recorded = work::record(site.lab, work, self.size, amount)?;
+        audience.say(&format!(
+            "recorded {} MB of WAL, {} records",
+            count(recorded.recording.bytes() as f64 / 1e6),
+            count(recorded.records as f64)
+        ));
+        let Some(shelf) = shelf else {
+            return Ok(recorded);
+        };
+        let facts = Facts {
+            data_bytes: recorded.data_bytes,
+            records: recorded.records,
+        };
+        let folder = shelf.keep(&name, made_for, facts, recorded.recording.folder())?;
+        Ok(Recorded::of(Recording::open(&folder)?, facts))
+    }
+
+    /// The data folder of a killed primary that was kept, or a new one.
+    fn crashed(&self, site: Site<'_>, audience: &mut dyn Audience) -> Result<Crashed> {
+        let (name, megabytes) = (self.kept_name(CRASH_RECOVERY), self.crash_megabytes);
+        let shelf = self.recordings.as_deref().map(Shelf::open).transpose()?;
+        let made_for = MadeFor::new(site.lab, crash::WORK, self.size, megabytes, 0)?;
+        let found = shelf
+            .as_ref()
+            .and_then(|shelf| shelf.find(&name, &made_for));
+        if let Some((data, facts)) = found {
+            return Ok(Crashed { data, facts });
+        }
+        audience.say("writing the WAL of crash recovery");
+        if let Some(shelf) = &shelf {
+            shelf.clear(&name)?;
+        }
+        let crashed = crash::crash(site.lab, self.size, megabytes * 1_000_000)?;
+        match shelf {
+            Some(shelf) => Ok(Crashed {
+                data: shelf.keep(&name, made_for, crashed.facts, &crashed.data)?,
+                ..crashed
+            }),
+            None => Ok(crashed),
+        }
+    }
+
+    /// One replay by a fresh standby.
+    fn replayed(
+        &self,
+        site: Site<'_>,
+        scene: &ReplayScene,
+        variant: ReplayVariant,
+        temperature: Temperature,
+        placement: Placement,
+    ) -> Result<ReplayFigures> {
+        let (_, recorded) = scene
+            .recorded
+            .as_ref()
+            .ok_or_else(BenchError::not_readied)?;
+        let standby = StandbySpec {
+            recording: &recorded.recording,
+            data_bytes: recorded.data_bytes,
+            temperature,
+            settings: variant.server().standby_settings(&self.set),
+        };
+        let (seconds, usage, bytes) = match placement {
+            Placement::Local => {
+                let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
+                let outcome = local::run(site.lab, variant.name(), &standby, staged)?;
+                (outcome.seconds, outcome.usage, recorded.recording.bytes())
+            }
+            Placement::Streamed | Placement::OneCore => {
+                let spec = RoundSpec {
+                    standby,
+                    apart: placement == Placement::OneCore,
+                    pace: Pace::Unlimited,
+                    lead_in: None,
+                    readers: None,
+                    until: Until::Replayed,
+                };
+                let outcome = round::run(site.lab, variant.name(), &spec)?;
+                (outcome.seconds, outcome.usage, outcome.replayed_bytes)
+            }
+        };
+        let facts = Facts {
+            data_bytes: recorded.data_bytes,
+            records: recorded.records,
+        };
+        Ok(self.figures(variant, seconds, usage, bytes, facts))
+    }
+
+    /// One recovery of a copy of the killed primary.
+    fn recovered(
+        &self,
+        site: Site<'_>,
+        scene: &ReplayScene,
+        variant: ReplayVariant,
+    ) -> Result<ReplayFigures> {
+        let crashed = scene.crashed.as_ref().ok_or_else(BenchError::not_readied)?;
+        let settings = variant.server().standby_settings(&self.set);
+        let outcome = crash::recover(site.lab, variant.name(), crashed, settings)?;
+        let usage = Usage {
+            // The startup process has ended.
+            startup_cpu_s: outcome.redo.cpu_s,
+            ..outcome.usage
+        };
+        let (seconds, bytes) = (outcome.redo.seconds, outcome.redo.bytes);
+        Ok(ReplayFigures {
+            ready_seconds: Some(rounded(outcome.ready_seconds)),
+            ..self.figures(variant, seconds, usage, bytes, crashed.facts)
+        })
+    }
+
+    fn figures(
+        &self,
+        variant: ReplayVariant,
+        seconds: f64,
+        usage: Usage,
+        bytes: u64,
+        facts: Facts,
+    ) -> ReplayFigures {
+        let at_least = seconds.max(0.001);
+        ReplayFigures {
+            seconds: rounded(seconds),
+            ready_seconds: None,
+            cpu_s: rounded(usage.cpu_s),
+            startup_cpu_s: rounded(usage.startup_cpu_s),
+            records: facts.records,
+            records_per_s: rounded(facts.records as f64 / at_least),
+            wal_mb: megabytes(bytes as f64),
+            mb_per_s: megabytes(bytes as f64 / at_least),
+            data_mb: megabytes(facts.data_bytes as f64),
+            rss_mb: rounded(usage.rss_mb),
+            settings: settings_text(variant.server(), &self.set),
+        }
+    }
 }
 
-fn name((work, temperature): &(Work, Temperature)) -> String {
-    format!("{}-{}", work.name(), temperature.name())
+/// Variants in results.
+const STOCK: &str = "stock";
+const AGAIN: &str = "stock-again";
+const OURS: &str = "lockstep";
+
+fn given_or<'a, T>(given: &'a [T], otherwise: &'a [T]) -> &'a [T] {
+    match given {
+        [] => otherwise,
+        given => given,
+    }
 }
 
-fn seconds(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<String> {
-    case.median_of(variant, |row| row.seconds).map(hundredths)
+/// Seconds of replay over all rounds.
+fn sum(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<f64> {
+    case.results()
+        .sum(&case.first().case, variant, |row| row.seconds)
 }
 
-fn rate(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<f64> {
-    case.median_of(variant, |row| row.mb_per_s)
+/// Seconds until the server was ready, over all rounds.
+fn ready(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<f64> {
+    case.first().figures.ready_seconds?;
+    let seconds = |row: &ReplayFigures| row.ready_seconds.unwrap_or(0.0);
+    case.results().sum(&case.first().case, variant, seconds)
 }
 
-fn startup_cpu(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<String> {
-    case.median_of(variant, |row| row.startup_cpu_s)
-        .map(hundredths)
+/// A variant has as many rounds as stock, so that their sums can be compared.
+fn as_often(case: &Group<'_, ReplayFigures>, variant: &str) -> bool {
+    let rounds = |variant: &str| case.results().rows_of(&case.first().case, variant).count();
+    rounds(variant) == rounds(STOCK)
+}
+
+/// A variant's seconds divided by stock's, if that can be said.
+fn against_stock(case: &Group<'_, ReplayFigures>, variant: &str) -> Option<f64> {
+    let ratio = sum(case, variant)? / sum(case, STOCK).filter(|&stock| stock > 0.0)?;
+    as_often(case, variant).then_some(ratio)
+}
+
+/// Why the figures of a case are not to be believed, in words.
+fn doubts(case: &Group<'_, ReplayFigures>) -> Vec<String> {
+    let name = &case.first().case;
+    let mut lines = Vec::new();
+    match against_stock(case, AGAIN) {
+        Some(ratio) if EVEN.contains(&ratio) => {}
+        Some(ratio) => lines.push(format!(
+            "{name}: the same stock server took {ratio:.3} times as long (A/A), which is outside \
+             {} to {}: no ratio of this case is to be believed",
+            EVEN.start(),
+            EVEN.end()
+        )),
+        None => lines.push(format!(
+            "{name}: stock was not measured twice in as many rounds, so nothing says how far a \
+             ratio is to be believed"
+        )),
+    }
+    if let Some(stock) = sum(case, STOCK).filter(|&stock| stock < LEAST_STOCK_SECONDS) {
+        lines.push(format!(
+            "{name}: stock replayed for {stock:.1} s in all, less than {LEAST_STOCK_SECONDS:.0} s: \
+             raise --rounds or --megabytes"
+        ));
+    }
+    lines
+}
+
+/// WAL replayed over all rounds, MB/s.
+fn rate(results: &Results<ReplayFigures>, case: &str, variant: &str) -> Option<f64> {
+    let seconds = results.sum(case, variant, |row| row.seconds)?;
+    let megabytes = results.sum(case, variant, |row| row.wal_mb)?;
+    (seconds > 0.0).then_some(megabytes / seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmarks::parsed;
+
+    /// A file with one row for each of these seconds.
+    fn results(rows: &[(&str, &str, &[f64])]) -> Results<ReplayFigures> {
+        let args: ReplayArgs = parsed("");
+        let facts = Facts {
+            data_bytes: 1,
+            records: 1,
+        };
+        let row = |case: &str, variant: &str, round: usize, seconds: f64| ResultRow {
+            case: case.to_owned(),
+            variant: variant.to_owned(),
+            round: u32::try_from(round + 1).unwrap(),
+            figures: ReplayFigures {
+                ready_seconds: (case == CRASH_RECOVERY).then_some(seconds * 2.0),
+                ..args.figures(
+                    ReplayVariant::Stock,
+                    seconds,
+                    Usage::default(),
+                    100_000_000,
+                    facts,
+                )
+            },
+            date: "d".to_owned(),
+            commit: "c".to_owned(),
+        };
+        let rows = rows.iter().flat_map(|&(case, variant, seconds)| {
+            let rounds = seconds.iter().enumerate();
+            rounds.map(move |(round, &seconds)| row(case, variant, round, seconds))
+        });
+        Results {
+            name: "replay".to_owned(),
+            command: "c".to_owned(),
+            commit: "c".to_owned(),
+            machine: "m".to_owned(),
+            date: "d".to_owned(),
+            rows: rows.collect(),
+            series: vec![],
+            headline: None,
+        }
+    }
+
+    #[test]
+    fn the_usual_choice_has_these_cases() {
+        let args: ReplayArgs = parsed("");
+        let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
+        assert_eq!(
+            names.join(" "),
+            "update-cached-one-core update-cached-streamed update-cached-local \
+             tpcc-cached-one-core tpcc-cached-streamed tpcc-cached-local tpcc-30pct-local \
+             tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
+             uuid-insert-cached-one-core uuid-insert-cached-local \
+             bulk-cached-one-core bulk-cached-local crash-recovery"
+        );
+        let args: ReplayArgs = parsed("--crash-recovery");
+        assert_eq!(args.cases(), [ReplayCase::CrashRecovery]);
+        let args: ReplayArgs = parsed("--crash-recovery --writes uuid-insert --placement local");
+        let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
+        assert_eq!(names, ["uuid-insert-cached-local", "crash-recovery"]);
+    }
+
+    #[test]
+    fn sums_and_ratios_stand_in_the_table() {
+        let args: ReplayArgs = parsed("");
+        let results = results(&[
+            ("tpcb-cached-local", "stock", &[20.0, 20.0]),
+            ("tpcb-cached-local", "stock-again", &[20.2, 20.2]),
+            ("tpcb-cached-local", "lockstep", &[8.0, 12.0]),
+            ("crash-recovery", "stock", &[20.0, 20.0]),
+            ("crash-recovery", "stock-again", &[20.0, 20.0]),
+            ("crash-recovery", "lockstep", &[10.0]),
+        ]);
+        let report = args.report(&results);
+        let words = |line: &String| line.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!(
+            report.iter().skip(1).map(words).collect::<Vec<_>>(),
+            [
+                "tpcb-cached-local 100 2 40.00 40.40 20.00 1.010 2.000 - - -",
+                "crash-recovery 100 2 40.00 40.00 10.00 1.000 - 80.00 20.00 -",
+            ]
+        );
+    }
+
+    #[test]
+    fn doubts_are_said_in_words() {
+        let args: ReplayArgs = parsed("");
+        let results = results(&[
+            ("insert-cached-local", "stock", &[20.0, 20.0]),
+            ("insert-cached-local", "stock-again", &[21.0, 21.0]),
+            ("bulk-cached-local", "stock", &[29.9]),
+            ("bulk-cached-local", "stock-again", &[29.9]),
+            ("tpcb-cold-one-core", "stock", &[31.0]),
+        ]);
+        let remarks = args.remarks(&results);
+        let expected = [
+            ("tpcb-cold-one-core", "not measured twice"),
+            (
+                "insert-cached-local",
+                "no ratio of this case is to be believed",
+            ),
+            ("bulk-cached-local", "less than 30 s"),
+        ];
+        assert_eq!(remarks.len(), expected.len(), "{remarks:?}");
+        for (remark, (case, words)) in remarks.iter().zip(expected) {
+            assert!(
+                remark.starts_with(case) && remark.contains(words),
+                "{remark}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_headline_is_of_updates_on_one_core_or_else_of_the_first_case() {
+        let args: ReplayArgs = parsed("");
+        let first: [(&str, &str, &[f64]); 2] = [
+            ("tpcb-cached-local", "stock", &[2.0, 4.0]),
+            ("tpcb-cached-local", "lockstep", &[1.0, 1.0]),
+        ];
+        let headline = args.headline(&results(&first)).unwrap();
+        assert!(headline.metric.starts_with("tpcb-cached-local:"));
+        assert_eq!(headline.ratio, Some(3.0));
+        let updates: [(&str, &str, &[f64]); 2] = [
+            ("update-cached-one-core", "stock", &[1.0]),
+            ("update-cached-one-core", "lockstep", &[1.0]),
+        ];
+        let both = [first, updates].concat();
+        let headline = args.headline(&results(&both)).unwrap();
+        assert!(headline.metric.starts_with("update-cached-one-core:"));
+        assert_eq!(args.headline(&results(&first[..1])), None);
+    }
+
+    #[test]
+    fn a_case_has_enough_rounds_when_stock_has_replayed_long_enough() {
+        let args: ReplayArgs = parsed("--stock-seconds 30");
+        let enough = |stock: &[f64]| {
+            let results = results(&[
+                ("tpcb-cached-local", "stock", stock),
+                ("tpcb-cached-local", "stock-again", &[99.0]),
+            ]);
+            args.is_enough(&results.rows.iter().collect::<Vec<_>>())
+        };
+        assert!(!enough(&[14.0, 15.9]));
+        assert!(enough(&[14.0, 16.0]));
+    }
 }

@@ -128,6 +128,7 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             higher("WAL replayed", "mb_per_s"),
             higher("records/s", "records_per_s"),
             lower("time", "seconds"),
+            lower("until it accepts connections", "ready_seconds"),
             lower("startup's CPU", "startup_cpu_s"),
             about("WAL", "wal_mb"),
             about("data", "data_mb"),

@@ -1,10 +1,24 @@
-//! How fast a standby replays: fixed WAL of known workloads, played to it from data that
-//! is cached, partly cached or cold.
+//! How fast a server replays: fixed WAL of known workloads, from data that is cached, partly
+//! cached or cold.
 //!
-//! [`work`] makes the WAL, [`temperature`] decides what is in memory, and [`round`] plays
-//! it and measures.
+//! | module | what |
+//! |---|---|
+//! | [`case`] | what `bench replay` measures, by name |
+//! | [`work`] | makes the WAL |
+//! | [`shelf`] | keeps it between runs |
+//! | [`temperature`], [`cache`] | what is in memory |
+//! | [`placement`] | where a standby gets its WAL from, and its cores |
+//! | [`round`] | streams WAL to a standby and measures |
+//! | [`local`] | the same with WAL in `pg_wal` |
+//! | [`crash`] | recovery of a primary that was killed |
 
+pub mod cache;
+pub mod case;
+pub mod crash;
 mod horizon;
+pub mod local;
+pub mod placement;
 pub mod round;
+pub mod shelf;
 pub mod temperature;
 pub mod work;

@@ -1,4 +1,4 @@
-//! One round: a fresh standby of a recording, WAL offered to it, and what is measured.
+//! One round: a fresh standby of a recording, WAL streamed to it, and what is measured.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -55,9 +55,9 @@ pub enum Until {
     Over(Duration),
 }
 
-/// One round.
+/// The standby of a round.
 #[derive(Debug, Clone)]
-pub struct RoundSpec<'a> {
+pub struct StandbySpec<'a> {
     pub recording: &'a Recording,
     /// Size of its data, for shared buffers.
     pub data_bytes: u64,
@@ -65,6 +65,14 @@ pub struct RoundSpec<'a> {
     pub temperature: Temperature,
     /// Settings of the standby on top, e.g. the extension's.
     pub settings: Settings,
+}
+
+/// One round.
+#[derive(Debug, Clone)]
+pub struct RoundSpec<'a> {
+    pub standby: StandbySpec<'a>,
+    /// The standby has one core and the player the other; else both may use both.
+    pub apart: bool,
     /// How fast WAL is offered.
     pub pace: Pace,
     /// WAL up to here is replayed before readers start and anything is measured.
@@ -96,19 +104,29 @@ pub struct Outcome {
 pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
     let address = Address::free_socket(lab.folder())?;
     let conninfo = address.conninfo();
-    let mut settings = spec.settings.clone();
-    settings.extend(standby_settings(spec));
-    let mut standby = lockstep_player::standby_of(lab, spec.recording, name, &conninfo, &settings)?;
-    let evictor = spec.temperature.settle(&standby, lab.pinning())?;
+    let StandbySpec {
+        recording,
+        temperature,
+        ..
+    } = spec.standby;
+    let readers = spec.readers.map_or(0, |readers| readers.clients);
+    let settings = spec.standby.all_settings(readers);
+    let mut standby =
+        lockstep_player::prepare_standby_of(lab, recording, name, &conninfo, &settings)?;
+    if !spec.apart {
+        standby.unpin();
+    }
+    standby.start()?;
+    let evictor = temperature.settle(&standby, lab.pinning())?;
     let watch = StandbyWatch::start(&standby, lab.pinning())?;
     let player = Player::start(
-        spec.recording,
+        recording,
         PlayerOptions {
             listen: vec![address],
             pace: spec.pace,
             standbys: 1,
             lead_in: spec.lead_in,
-            pin: Some((lab.pinning().clone(), Side::Primary)),
+            pin: spec.apart.then(|| (lab.pinning().clone(), Side::Primary)),
         },
     )?;
     if spec.lead_in.is_some() {
@@ -140,31 +158,33 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
     outcome
 }
 
-fn standby_settings(spec: &RoundSpec<'_>) -> Settings {
-    // A standby may have more connections than its primary had, not fewer.
-    let recorded = spec.recording.standby_settings();
-    let connections = recorded.get("max_connections");
-    let connections = connections.and_then(|text| text.parse().ok()).unwrap_or(0);
-    let readers = spec.readers.map_or(0, |readers| readers.clients);
-    [
-        (
-            "max_connections",
-            connections.max(readers + SPARE_CONNECTIONS).to_string(),
-        ),
-        (
-            "shared_buffers",
-            spec.temperature.shared_buffers(spec.data_bytes),
-        ),
-        ("fsync", "on".to_owned()),
-        ("synchronous_commit", "on".to_owned()),
-        ("hot_standby_feedback", "on".to_owned()),
-        // The standby starts before the player, so that its caches can be filled first.
-        ("wal_retrieve_retry_interval", "100ms".to_owned()),
-        ("max_standby_streaming_delay", "-1".to_owned()),
-    ]
-    .into_iter()
-    .map(|(name, value)| (name.to_owned(), value))
-    .collect()
+impl StandbySpec<'_> {
+    /// Settings of the standby, with those of the spec on top.
+    pub(super) fn all_settings(&self, readers: u32) -> Settings {
+        // A standby may have more connections than its primary had, not fewer.
+        let recorded = self.recording.standby_settings();
+        let connections = recorded.get("max_connections");
+        let connections = connections.and_then(|text| text.parse().ok()).unwrap_or(0);
+        let fixed = [
+            (
+                "max_connections",
+                connections.max(readers + SPARE_CONNECTIONS).to_string(),
+            ),
+            (
+                "shared_buffers",
+                self.temperature.shared_buffers(self.data_bytes),
+            ),
+            ("fsync", "on".to_owned()),
+            ("synchronous_commit", "on".to_owned()),
+            ("hot_standby_feedback", "on".to_owned()),
+            // The standby starts before the player, so that its caches can be filled first.
+            ("wal_retrieve_retry_interval", "100ms".to_owned()),
+            ("max_standby_streaming_delay", "-1".to_owned()),
+        ];
+        let mut settings = Settings::from(fixed.map(|(name, value)| (name.to_owned(), value)));
+        settings.extend(self.settings.clone());
+        settings
+    }
 }
 
 fn start_readers(lab: &Lab, standby: &mut Server, readers: Readers) -> Result<Load> {
@@ -228,22 +248,11 @@ impl Round<'_> {
 
     fn until_replayed(&mut self) -> Result<Measured> {
         let before = self.standby.usage();
-        let end = self.spec.recording.end();
-        let began = Instant::now();
-        let reached = loop {
+        let end = self.spec.standby.recording.end();
+        let reached = await_replayed(end, || {
             self.check()?;
-            if let Some(sample) = self.watch.newest().filter(|sample| sample.lsn >= end) {
-                break sample;
-            }
-            if began.elapsed() > LONGEST_REPLAY {
-                return Err(LabError::Measurement(format!(
-                    "the recording was not replayed within {} s",
-                    LONGEST_REPLAY.as_secs()
-                ))
-                .into());
-            }
-            thread::sleep(LOOK_EVERY);
-        };
+            Ok(self.watch.newest())
+        })?;
         Ok(Measured {
             from: self.player.status().began.unwrap_or(reached.at),
             to: reached.at,
@@ -260,7 +269,7 @@ impl Round<'_> {
         let before = self.standby.usage();
         let from = Micros::now();
         let began = Instant::now();
-        let end = self.spec.recording.end();
+        let end = self.spec.standby.recording.end();
         while began.elapsed() < length && self.player.status().published < end {
             self.check()?;
             thread::sleep(LOOK_EVERY);
@@ -273,7 +282,7 @@ impl Round<'_> {
 
     /// From where the play began to the end of the recording.
     fn played_bytes(&self) -> u64 {
-        let end = u64::from(self.spec.recording.end());
+        let end = u64::from(self.spec.standby.recording.end());
         let origin = self.player.status().origin.map_or(end, u64::from);
         end - origin
     }
@@ -302,6 +311,27 @@ impl Round<'_> {
                 .transpose()?,
             gap_p99_ms: replay_lag::gap_ms(&replayed, from, to, 99.0).unwrap_or(0.0),
         })
+    }
+}
+
+/// Waits until the newest sample, which `newest` returns, shows that `end` is replayed.
+pub(super) fn await_replayed(
+    end: Lsn,
+    mut newest: impl FnMut() -> Result<Option<Sample>>,
+) -> Result<Sample> {
+    let began = Instant::now();
+    loop {
+        if let Some(sample) = newest()?.filter(|sample| sample.lsn >= end) {
+            return Ok(sample);
+        }
+        if began.elapsed() > LONGEST_REPLAY {
+            return Err(LabError::Measurement(format!(
+                "the recording was not replayed within {} s",
+                LONGEST_REPLAY.as_secs()
+            ))
+            .into());
+        }
+        thread::sleep(LOOK_EVERY);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Which part of a standby's data is in memory when it replays.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,8 +12,8 @@ use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::server::Server;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
-use crate::BenchError;
-use crate::Result;
+use crate::replay::cache::files_below;
+use crate::{BenchError, Result};
 
 /// How often the kernel's cache of the data files is dropped.
 const EVICT_EVERY: Duration = Duration::from_millis(200);
@@ -90,23 +90,8 @@ fn warm(standby: &Server) -> Result<()> {
 
 /// Files with data in a data folder.
 fn data_files(data: &Path) -> Result<Vec<PathBuf>> {
-    let mut files = Vec::new();
-    let mut folders = vec![data.join("base"), data.join("global")];
-    while let Some(folder) = folders.pop() {
-        let entries = match fs::read_dir(&folder) {
-            Ok(entries) => entries,
-            // It was dropped meanwhile.
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => continue,
-            Err(error) => return Err(BenchError::io("read", &folder)(error)),
-        };
-        for entry in entries.flatten() {
-            match entry.file_type() {
-                Ok(kind) if kind.is_dir() => folders.push(entry.path()),
-                Ok(kind) if kind.is_file() => files.push(entry.path()),
-                _ => {}
-            }
-        }
-    }
+    let mut files = files_below(&data.join("base"))?;
+    files.extend(files_below(&data.join("global"))?);
     Ok(files)
 }
 
@@ -167,6 +152,7 @@ impl Drop for Evictor {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn buffers_follow_the_data() {

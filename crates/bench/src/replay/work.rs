@@ -1,7 +1,7 @@
-//! The writes whose WAL is recorded: five kinds that stress replay in different ways.
+//! The writes whose WAL is recorded: six kinds that stress replay in different ways.
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use clap::{Args, ValueEnum, value_parser};
@@ -13,6 +13,7 @@ use lockstep_player::Recording;
 use lockstep_wire::Lsn;
 
 use crate::replay::horizon::Horizon;
+use crate::replay::shelf::Facts;
 use crate::tpcc::{self, LoadOptions, RunOptions, Tools};
 use crate::{BenchError, Result};
 
@@ -25,33 +26,46 @@ const TPCC_JOBS: u32 = 2;
 /// Writes go on in pieces of this length until there is enough WAL.
 const CHUNK: Duration = Duration::from_secs(4);
 
-/// Transactions of [`Work::TpcB`] that one call makes, so that the client's part of each, which
+/// Transactions that one call of a procedure makes, so that the client's part of each, which
 /// leaves no WAL, is small.
 const TRANSACTIONS_A_CALL: u32 = 50;
 
-/// The statements of pgbench's TPC-B-like transaction, committed one transaction after the other.
-const TPCB: &str = "CREATE PROCEDURE replay_tpcb(scale int, transactions int) LANGUAGE plpgsql AS $$ \
-    DECLARE a int; b int; t int; d int; \
-    BEGIN \
-        FOR i IN 1 .. transactions LOOP \
-            a := 1 + (random() * (100000 * scale - 1))::int; \
-            b := 1 + (random() * (scale - 1))::int; \
-            t := 1 + (random() * (10 * scale - 1))::int; \
-            d := (random() * 10000)::int - 5000; \
-            UPDATE pgbench_accounts SET abalance = abalance + d WHERE aid = a; \
-            PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
-            UPDATE pgbench_tellers SET tbalance = tbalance + d WHERE tid = t; \
-            UPDATE pgbench_branches SET bbalance = bbalance + d WHERE bid = b; \
-            INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now()); \
-            COMMIT; \
-        END LOOP; \
-    END $$";
+/// The statements of pgbench's TPC-B-like transaction.
+const TPCB: &str = "a := 1 + (random() * (100000 * size - 1))::int; \
+    b := 1 + (random() * (size - 1))::int; \
+    t := 1 + (random() * (10 * size - 1))::int; \
+    d := (random() * 10000)::int - 5000; \
+    UPDATE pgbench_accounts SET abalance = abalance + d WHERE aid = a; \
+    PERFORM abalance FROM pgbench_accounts WHERE aid = a; \
+    UPDATE pgbench_tellers SET tbalance = tbalance + d WHERE tid = t; \
+    UPDATE pgbench_branches SET bbalance = bbalance + d WHERE bid = b; \
+    INSERT INTO pgbench_history (tid, bid, aid, delta, mtime) VALUES (t, b, a, d, now());";
+
+/// The key is drawn first: in a condition random() would be called for every row.
+const UPDATE: &str = "t := 1 + (random() * (size - 1))::int; \
+    UPDATE replay_update SET a = (random() * 1e9)::int, b = (random() * 1e9)::int, \
+        c = (random() * 1e9)::int WHERE id = t;";
+
+const INSERT: &str = "INSERT INTO replay_insert (other, filler) \
+    VALUES ((random() * 1e9)::int, repeat('x', 80));";
+
+const UUID_INSERT: &str = "INSERT INTO replay_uuid (filler) VALUES (repeat('x', 80));";
+
+/// A procedure that commits `statements` one transaction after the other. `size` is the number
+/// that the kind's data was made with.
+fn procedure(statements: &str) -> String {
+    format!(
+        "CREATE PROCEDURE replay_writes(size int, transactions int) LANGUAGE plpgsql AS $$ \
+         DECLARE a int; b int; t int; d int; \
+         BEGIN FOR i IN 1 .. transactions LOOP {statements} COMMIT; END LOOP; END $$"
+    )
+}
 
 /// A kind of writes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub enum Work {
     // Small updates that mostly stay on their page.
-    /// pgbench's TPC-B-like transaction, by a procedure on the server.
+    /// pgbench's TPC-B-like transaction.
     #[value(name = "tpcb")]
     TpcB,
     /// The TPC-C mix.
@@ -63,6 +77,9 @@ pub enum Work {
     // One key ascends, the other is random.
     /// Single-row inserts, two indexes.
     Insert,
+    // Every page of the index is as likely to be split as any other.
+    /// Single-row inserts with gen_random_uuid() as the primary key.
+    UuidInsert,
     // The table has a primary key.
     /// COPY of 100,000 rows a transaction.
     Bulk,
@@ -78,7 +95,7 @@ pub struct WorkSize {
     /// TPC-C warehouses
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=1000))]
     pub warehouses: u32,
-    /// Rows of the tables of update, insert and bulk before the writes
+    /// Rows of the tables of update, insert, uuid-insert and bulk before the writes
     #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1..=1_000_000_000))]
     pub rows: u32,
     /// Clients that write
@@ -88,11 +105,12 @@ pub struct WorkSize {
 
 impl Work {
     /// All, in the order of their case names.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::TpcB,
         Self::TpcC,
         Self::Update,
         Self::Insert,
+        Self::UuidInsert,
         Self::Bulk,
     ];
 
@@ -103,17 +121,48 @@ impl Work {
             Self::TpcC => "tpcc",
             Self::Update => "update",
             Self::Insert => "insert",
+            Self::UuidInsert => "uuid-insert",
             Self::Bulk => "bulk",
+        }
+    }
+
+    /// Megabytes of WAL that a standby replays in some six seconds.
+    pub fn usual_megabytes(self) -> u64 {
+        match self {
+            Self::TpcB | Self::TpcC => 1_600,
+            Self::Update => 900,
+            Self::Insert | Self::UuidInsert => 700,
+            Self::Bulk => 1_000,
+        }
+    }
+
+    /// The one of the sizes that its data depends on.
+    pub(super) fn data_size(self, size: WorkSize) -> u32 {
+        match self {
+            Self::TpcB => size.scale,
+            Self::TpcC => size.warehouses,
+            Self::Update | Self::Insert | Self::UuidInsert | Self::Bulk => size.rows,
+        }
+    }
+
+    /// What its procedure does in each transaction, if it is written by a procedure.
+    fn statements(self) -> Option<&'static str> {
+        match self {
+            Self::TpcB => Some(TPCB),
+            Self::Update => Some(UPDATE),
+            Self::Insert => Some(INSERT),
+            Self::UuidInsert => Some(UUID_INSERT),
+            Self::TpcC | Self::Bulk => None,
         }
     }
 
     /// Loads the data that the writes start from.
     pub fn prepare(self, lab: &Lab, primary: &Server, size: WorkSize) -> Result<()> {
+        if let Some(statements) = self.statements() {
+            primary.execute(&procedure(statements))?;
+        }
         match self {
-            Self::TpcB => {
-                lab.load_data(primary, size.scale)?;
-                Ok(primary.execute(TPCB)?)
-            }
+            Self::TpcB => Ok(lab.load_data(primary, size.scale)?),
             Self::TpcC => {
                 let tools = Tools::of_lab(lab, Side::Both);
                 let options = LoadOptions {
@@ -143,6 +192,13 @@ impl Work {
                  CREATE INDEX ON replay_insert (other)",
                 size.rows
             ))?),
+            Self::UuidInsert => Ok(primary.execute(&format!(
+                "CREATE TABLE replay_uuid (id uuid DEFAULT gen_random_uuid(), filler text); \
+                 INSERT INTO replay_uuid (filler) \
+                     SELECT repeat('x', 80) FROM generate_series(1, {}); \
+                 ALTER TABLE replay_uuid ADD PRIMARY KEY (id)",
+                size.rows
+            ))?),
             Self::Bulk => self.prepare_bulk(lab, primary, size),
         }
     }
@@ -161,10 +217,7 @@ impl Work {
 
     /// Writes for about `length` with fresh connections, and returns when all is committed.
     pub fn run(self, lab: &Lab, primary: &Server, size: WorkSize, length: Duration) -> Result<()> {
-        let script = match self {
-            Self::TpcB => {
-                format!("CALL replay_tpcb({}, {TRANSACTIONS_A_CALL});\n", size.scale)
-            }
+        match self {
             Self::TpcC => {
                 let tools = Tools::of_lab(lab, Side::Both);
                 let options = RunOptions {
@@ -174,29 +227,20 @@ impl Work {
                 };
                 return tpcc::run(&tools, &primary.conninfo(SUPERUSER), &options, |_| {}).map(drop);
             }
-            Self::Update => format!(
-                "\\set id random(1, {})\n\
-                 \\set a random(0, 1000000000)\n\
-                 \\set b random(0, 1000000000)\n\
-                 \\set c random(0, 1000000000)\n\
-                 UPDATE replay_update SET a = :a, b = :b, c = :c WHERE id = :id;\n",
-                size.rows
-            ),
-            Self::Insert => "\\set other random(0, 1000000000)\n\
-                 INSERT INTO replay_insert (other, filler) VALUES (:other, repeat('x', 80));\n"
-                .to_owned(),
             Self::Bulk => return run_bulk(lab, primary, length),
-        };
+            Self::TpcB | Self::Update | Self::Insert | Self::UuidInsert => {}
+        }
+        // A procedure that is called by a prepared statement may not commit.
+        let call = format!(
+            "CALL replay_writes({}, {TRANSACTIONS_A_CALL});\n",
+            self.data_size(size)
+        );
         let mut pgbench = lab.pgbench(primary, SUPERUSER);
         pgbench.args(["--no-vacuum", "--jobs", "1"]);
-        // A procedure that is called by a prepared statement may not commit.
-        if self != Self::TpcB {
-            pgbench.args(["--protocol", "prepared"]);
-        }
         pgbench.args(["--client", &size.clients.to_string()]);
         pgbench.args(["--time", &seconds(length).to_string()]);
         let name = format!("{}.sql", self.name());
-        pgbench.arg("--file").arg(lab.write_file(&name, &script)?);
+        pgbench.arg("--file").arg(lab.write_file(&name, &call)?);
         Ok(lab.launcher().run(pgbench)?)
     }
 }
@@ -254,6 +298,16 @@ pub struct Recorded {
 }
 
 impl Recorded {
+    /// A recording without a lead-in that was kept.
+    pub fn of(recording: Recording, facts: Facts) -> Self {
+        Self {
+            recording,
+            data_bytes: facts.data_bytes,
+            records: facts.records,
+            lead_in: None,
+        }
+    }
+
     /// Removes the recording from disk.
     pub fn remove(self) -> Result<()> {
         let folder = self.recording.folder();
@@ -275,11 +329,7 @@ pub struct Amount {
 
 /// Makes a private primary, writes until there is enough WAL, and removes the primary.
 pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<Recorded> {
-    let mut primary = lab.unpinned_primary("source", &recording_settings(size.clients))?;
-    primary.execute("CREATE EXTENSION pg_prewarm")?;
-    lab.create_app_role(&primary)?;
-    work.prepare(lab, &primary, size)?;
-    primary.execute("VACUUM (FREEZE, ANALYZE)")?;
+    let mut primary = primary_with_data(lab, work, size)?;
     let folder = lab.folder().join(format!("recording-{}", work.name()));
     let mut lead_in = None;
     let recording = lockstep_player::record::<BenchError>(lab, &primary, &folder, || {
@@ -288,36 +338,67 @@ pub fn record(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<R
             work.run(lab, &primary, size, length)?;
             lead_in = Some(primary.flush_lsn()?);
         }
-        let from = u64::from(primary.flush_lsn()?);
-        let began = Instant::now();
-        loop {
-            let left = amount.longest.saturating_sub(began.elapsed());
-            let made = u64::from(primary.flush_lsn()?) - from;
-            if left.is_zero() || made >= amount.bytes {
-                return Ok(());
-            }
-            work.run(lab, &primary, size, left.min(CHUNK))?;
-        }
+        let from = primary.flush_lsn()?;
+        write_on(lab, work, &primary, size, from, amount)
     })?;
-    let sql = format!("SELECT pg_database_size('{DATABASE}')::text");
-    let data_bytes = primary.query_text(&sql)?;
+    let data_bytes = data_bytes(&primary)?;
     primary.stop(Stop::Fast)?;
     primary.remove()?;
-    let records = count_records(lab, &recording)?;
+    let records = count_records(
+        lab,
+        &recording.wal(),
+        recording.consistency(),
+        recording.end(),
+    )?;
     Ok(Recorded {
         recording,
-        data_bytes: data_bytes.and_then(|text| text.parse().ok()).unwrap_or(0),
+        data_bytes,
         records,
         lead_in,
     })
 }
 
-/// Counts the recording's WAL records with the package's own pg_waldump.
-fn count_records(lab: &Lab, recording: &Recording) -> Result<u64> {
+/// A private primary on every core, with the data that the writes start from.
+pub(super) fn primary_with_data(lab: &Lab, work: Work, size: WorkSize) -> Result<Server> {
+    let primary = lab.unpinned_primary("source", &recording_settings(size.clients))?;
+    primary.execute("CREATE EXTENSION pg_prewarm")?;
+    lab.create_app_role(&primary)?;
+    work.prepare(lab, &primary, size)?;
+    primary.execute("VACUUM (FREEZE, ANALYZE)")?;
+    Ok(primary)
+}
+
+/// Writes until there is enough WAL after `from`, or the time is over.
+pub(super) fn write_on(
+    lab: &Lab,
+    work: Work,
+    primary: &Server,
+    size: WorkSize,
+    from: Lsn,
+    amount: Amount,
+) -> Result<()> {
+    let began = Instant::now();
+    loop {
+        let left = amount.longest.saturating_sub(began.elapsed());
+        let made = u64::from(primary.flush_lsn()?) - u64::from(from);
+        if left.is_zero() || made >= amount.bytes {
+            return Ok(());
+        }
+        work.run(lab, primary, size, left.min(CHUNK))?;
+    }
+}
+
+/// Size of the database.
+pub(super) fn data_bytes(primary: &Server) -> Result<u64> {
+    let text = primary.query_text(&format!("SELECT pg_database_size('{DATABASE}')::text"))?;
+    Ok(text.and_then(|text| text.parse().ok()).unwrap_or(0))
+}
+
+/// Counts WAL records with the package's own pg_waldump.
+pub(super) fn count_records(lab: &Lab, wal: &Path, from: Lsn, to: Lsn) -> Result<u64> {
     let mut waldump = lab.launcher().command(lab.package().program("pg_waldump"));
-    waldump.arg("--stats").arg("--path").arg(recording.wal());
-    waldump.args(["--start", &recording.consistency().to_string()]);
-    waldump.args(["--end", &recording.end().to_string()]);
+    waldump.arg("--stats").arg("--path").arg(wal);
+    waldump.args(["--start", &from.to_string(), "--end", &to.to_string()]);
     let said = lab.launcher().output(waldump)?;
     Ok(total(&said)
         .ok_or_else(|| LabError::Measurement("pg_waldump --stats printed no total".to_owned()))?)

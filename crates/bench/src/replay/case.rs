@@ -1,0 +1,112 @@
+//! Cases and variants of `bench replay`.
+
+use clap::ValueEnum;
+
+use crate::replay::placement::Placement;
+use crate::replay::temperature::Temperature;
+use crate::replay::work::Work;
+use crate::table::Named;
+use crate::trial::Variant;
+
+/// The name of [`ReplayCase::CrashRecovery`].
+pub const CRASH_RECOVERY: &str = "crash-recovery";
+
+/// Which server replays.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ReplayVariant {
+    /// PostgreSQL as it is.
+    Stock,
+    /// The same once more: how far its results differ shows what a ratio is worth.
+    StockAgain,
+    /// With the extension.
+    Lockstep,
+}
+
+impl ReplayVariant {
+    pub const ALL: [Self; 3] = [Self::Stock, Self::StockAgain, Self::Lockstep];
+
+    /// The server that it runs.
+    pub fn server(self) -> Variant {
+        match self {
+            Self::Stock | Self::StockAgain => Variant::Stock,
+            Self::Lockstep => Variant::Lockstep,
+        }
+    }
+}
+
+impl Named for ReplayVariant {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::StockAgain => "stock-again",
+            Self::Lockstep => "lockstep",
+        }
+    }
+}
+
+/// What is replayed, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplayCase {
+    /// A recording, by a standby.
+    Standby(Work, Temperature, Placement),
+    /// The WAL of a primary that was killed, by itself.
+    CrashRecovery,
+}
+
+impl ReplayCase {
+    pub fn name(&self) -> String {
+        match self {
+            Self::Standby(work, temperature, placement) => format!(
+                "{}-{}-{}",
+                work.name(),
+                temperature.name(),
+                placement.name()
+            ),
+            Self::CrashRecovery => CRASH_RECOVERY.to_owned(),
+        }
+    }
+
+    /// The cases that run if none are chosen, those of one recording after each other.
+    pub fn usual() -> Vec<Self> {
+        use {Placement as P, Temperature as T, Work as W};
+        let mut cases = Vec::new();
+        for work in [
+            W::Update,
+            W::TpcC,
+            W::TpcB,
+            W::Insert,
+            W::UuidInsert,
+            W::Bulk,
+        ] {
+            cases.push(Self::Standby(work, T::Cached, P::OneCore));
+            if matches!(work, W::Update | W::TpcC) {
+                cases.push(Self::Standby(work, T::Cached, P::Streamed));
+            }
+            cases.push(Self::Standby(work, T::Cached, P::Local));
+            if work == W::TpcC {
+                cases.push(Self::Standby(work, T::Part, P::Local));
+            }
+        }
+        cases.push(Self::CrashRecovery);
+        cases
+    }
+
+    /// All combinations of these, those of one recording after each other.
+    pub fn combinations(works: &[Work], memory: &[Temperature], places: &[Placement]) -> Vec<Self> {
+        let mut cases = Vec::new();
+        for &work in works {
+            for &temperature in memory {
+                let with = |&placement: &Placement| Self::Standby(work, temperature, placement);
+                cases.extend(places.iter().map(with));
+            }
+        }
+        cases
+    }
+
+    /// Every case that there can be.
+    pub fn all() -> Vec<Self> {
+        let mut cases = Self::combinations(&Work::ALL, &Temperature::ALL, &Placement::ALL);
+        cases.push(Self::CrashRecovery);
+        cases
+    }
+}
