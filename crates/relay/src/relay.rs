@@ -35,6 +35,7 @@ use crate::synchronous::Synchronous;
 use crate::terms;
 use crate::unguarded;
 
+mod giving;
 mod own_slots;
 
 /// How often slots are saved, and segments removed that no slot needs.
@@ -42,9 +43,6 @@ const ROUND: Duration = Duration::from_secs(1);
 
 /// How often a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
-
-/// A group that is not configured is removed once no slot has used it for this time.
-const FORGET_AFTER: Duration = Duration::from_secs(60);
 
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
@@ -87,6 +85,8 @@ pub struct Relay {
     begun: Mutex<BTreeSet<String>>,
     /// Why what is tried again fails: the look for the primary, groups that cannot be made.
     said: Said,
+    /// Held while something is given up that others need more.
+    giving: Mutex<()>,
     /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
     making_slots: Keyed<String>,
     /// Held while a group is made, handed out or removed. After that of a slot, never before.
@@ -135,6 +135,7 @@ impl Relay {
             swept: AtomicBool::new(false),
             begun: Mutex::default(),
             said: Said::default(),
+            giving: Mutex::default(),
             making_slots: Keyed::default(),
             making_groups: Keyed::default(),
             clients: Clients::default(),
@@ -290,7 +291,10 @@ impl Relay {
                 relay.make_configured();
             }),
             self.every_second(Self::finish_adoptions),
-            self.every_second(Self::forget_unused),
+            self.every_second(|relay| {
+                relay.forget_unused();
+                relay.help_groups();
+            }),
         );
     }
 
@@ -502,60 +506,6 @@ impl Relay {
             stat
         };
         slots.iter().map(stat).collect()
-    }
-
-    /// Removes groups that are not configured and that no slot uses.
-    fn forget_unused(&self) {
-        let configured = self.config().groups;
-        let mut unused = Vec::new();
-        {
-            let mut groups = lock(&self.groups);
-            for (name, running) in groups.iter_mut() {
-                let used = self.slots().saved(name).is_some()
-                    || configured.iter().any(|group| group.name == *name);
-                running.unused_since = match used {
-                    true => None,
-                    false => running.unused_since.or_else(|| Some(Instant::now())),
-                };
-                if running
-                    .unused_since
-                    .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
-                {
-                    unused.push((name.clone(), running.group.key().clone()));
-                }
-            }
-        }
-        for (name, key) in unused {
-            let Some(_making) = self.making_groups.try_hold(&key) else {
-                continue;
-            };
-            if self.slots().saved(&name).is_some() {
-                // Somebody has begun to use it.
-                continue;
-            }
-            let Some(running) = lock(&self.groups).remove(&name) else {
-                continue;
-            };
-            let Running {
-                group, _receiving, ..
-            } = running;
-            // Its connection must end before the slot can be dropped.
-            drop(_receiving);
-            match group.remove() {
-                Ok(()) => info!(group = name, "removed a group that no slot uses"),
-                Err(failed) => {
-                    warn!(group = name, error = %failed, "cannot remove a group that no slot uses; trying again");
-                    if let Ok(receiving) = Receiving::start(group.clone()) {
-                        let running = Running {
-                            group,
-                            _receiving: receiving,
-                            unused_since: None,
-                        };
-                        lock(&self.groups).insert(name, running);
-                    }
-                }
-            }
-        }
     }
 
     /// Ends the groups' threads and saves the slots.

@@ -51,6 +51,7 @@ use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
+use crate::spare::Scarce;
 use crate::stream_options::{self, StreamOptions};
 
 mod alter;
@@ -172,6 +173,13 @@ impl SlotCommands for Sessions {
             }
             _ => Decision::Pass,
         }
+    }
+
+    async fn short_of(&self, scarce: Scarce) -> bool {
+        let relay = self.0.clone();
+        // libpq blocks.
+        let given = tokio::task::spawn_blocking(move || relay.give_up(scarce));
+        given.await.unwrap_or(false)
     }
 
     fn opened(&self, facts: &Facts) -> Terminated {
@@ -496,7 +504,7 @@ impl Relay {
         if slot.is_adopting() {
             return Err(adopting(&slot.name).into());
         }
-        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut upstream = self.primary().connect_for_sql(&slot.database)?;
         if upstream.slot(&slot.name)?.is_some() {
             // It would be dropped as what an unfinished try left.
             return Err(not_ours(slot).into());
@@ -507,7 +515,8 @@ impl Relay {
                 .hint("It was dropped when the spool was full.")
                 .into());
         }
-        let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
+        let from = group.upstream_slot();
+        let at = self.in_need(|| Ok(upstream.copy_slot(from, &slot.name, "pgoutput")?))?;
         let route = routes::back_at(group.name().to_owned(), at);
         self.slots().copied(slot, route)?;
         info!(slot = slot.name, %at, "goes back to the primary");
@@ -563,7 +572,7 @@ impl Relay {
     /// which asks to begin at `start`.
     fn hand_back(&self, slot: &Slot, start: Lsn) -> Result<(), Refusal> {
         let group = self.group_of(slot, &slot.route().group)?;
-        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut upstream = self.in_need(|| Ok(self.primary().connect(&slot.database)?))?;
         let Some(copy) = upstream.slot(&slot.name)? else {
             // Nobody has used it: another one, further on, does as well.
             let route = Route {
@@ -616,7 +625,7 @@ impl Relay {
             return pass("another DateStyle, IntervalStyle or extra_float_digits");
         }
         let database = &request.standing.database;
-        let mut upstream = self.primary().connect(database)?;
+        let mut upstream = self.primary().connect_for_sql(database)?;
         let found = upstream.slot(name)?;
         let failover = self.config().failover;
         let confirmed = match adoption::verdict(found.as_ref(), database, failover) {
@@ -693,7 +702,7 @@ impl Relay {
 
     /// Makes a group that is not configured.
     fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
-        self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
+        self.in_need(|| self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin))
     }
 }
 

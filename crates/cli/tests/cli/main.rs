@@ -23,6 +23,7 @@ mod relay_primary;
 mod relay_reads_alike;
 mod relay_reload;
 mod relay_rights;
+mod relay_scarce;
 mod relay_spool;
 mod relay_status;
 mod relay_support;
