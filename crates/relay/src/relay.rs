@@ -590,7 +590,7 @@ impl Source for Relay {
                     ),
                 ));
             }
-            Drop::RemoveAndPass => {
+            Drop::RemoveBoth => {
                 return Err((
                     "55006",
                     format!(

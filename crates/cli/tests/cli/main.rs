@@ -17,6 +17,7 @@ mod doctor_support;
 mod house;
 mod packaged_metrics;
 mod relay;
+mod relay_back;
 mod relay_console;
 mod relay_limits;
 mod relay_primary;

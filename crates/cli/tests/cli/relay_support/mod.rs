@@ -77,6 +77,19 @@ pub fn disable(lab: &Lab, subscriber: &Server, name: &str, relay: &Relay) {
     });
 }
 
+/// Names of the primary's slots but those of initial synchronisation, in order; those of the relay
+/// without the identity of its spool.
+pub fn slots(primary: &Server) -> String {
+    primary
+        .query_text(
+            "SELECT coalesce(string_agg(regexp_replace(slot_name, \
+                 '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), ' ' ORDER BY slot_name), '') \
+             FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
+        )
+        .unwrap()
+        .unwrap()
+}
+
 /// Lists plugin lockstep where a server asks for that.
 pub fn allow_plugin(server: &mut Server) {
     let named = server
