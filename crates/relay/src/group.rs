@@ -14,6 +14,7 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
 use lockstep_wire::backend::Report;
@@ -31,6 +32,7 @@ use crate::log::{FileStorage, Folder, Limits, Log, LogError, Storage};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::{self, SlotBook};
+use crate::spare::Scarce;
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;
 pub use crate::upstream_slot::Origin;
@@ -45,6 +47,14 @@ const DEFAULT_ENCODING: &str = "UTF8";
 
 /// Digits of the hash in an automatic group's name: nobody finds two keys with the same ones.
 const AUTOMATIC_DIGITS: usize = 32;
+
+/// Why a group without its walsender is not connected.
+const SPARED: &str = "nobody streams from the group, and the primary had too few walsenders for \
+     others (max_wal_senders); it connects again for a subscriber, or within a minute";
+
+/// How long the walsender of a group that is removed may take to end, and how often that is tried.
+const LONGEST_END: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Folder of all groups in a spool.
 const FOLDER: &str = "groups";
@@ -171,6 +181,10 @@ pub struct Group {
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
+    /// Its receiver is to give up its walsender.
+    to_spare: AtomicBool,
+    /// The primary had none for it.
+    lacks_walsender: AtomicBool,
 }
 
 /// A session that streams from a group.
@@ -353,6 +367,8 @@ impl Group {
             units: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
+            to_spare: AtomicBool::new(false),
+            lacks_walsender: AtomicBool::new(false),
             log: Arc::new(log),
         })
     }
@@ -360,9 +376,16 @@ impl Group {
     /// Removes the group: its slot on the primary, then its folder. Its receiver must have
     /// ended, and no subscriber may use it.
     pub fn remove(&self) -> Result<()> {
-        let mut upstream = self.primary.connect(&self.key.database)?;
-        if upstream.slot(&self.upstream_slot)?.is_some() {
-            upstream.drop_slot(&self.upstream_slot)?;
+        let mut upstream = self.primary.connect_for_sql(&self.key.database)?;
+        let began = Instant::now();
+        while upstream.slot(&self.upstream_slot)?.is_some() {
+            match upstream.drop_slot(&self.upstream_slot) {
+                // The walsender has not noticed yet that its stream has ended.
+                Err(error) if error.slot_in_use() && began.elapsed() < LONGEST_END => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                dropped => dropped?,
+            }
         }
         // First its file: what a crash leaves is then removed at the next start.
         let there = |removed: std::io::Result<()>| match removed {
@@ -511,6 +534,7 @@ impl Group {
             lock(&self.reason).clone_from(reason);
         } else if phase == Phase::Streaming {
             lock(&self.reason).clear();
+            self.lacks_walsender.store(false, Ordering::Release);
         }
         self.phase.send_if_modified(|now| {
             let changed = *now != phase;
@@ -527,6 +551,8 @@ impl Group {
                 self.check_log(source);
             }
         }
+        let lacks = Scarce::met(why) == Some(Scarce::Walsenders);
+        self.lacks_walsender.store(lacks, Ordering::Release);
         let phase = match why {
             RelayError::Upstream(ClientError::Refused(refusal)) if !passing(&refusal.sqlstate) => {
                 Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
@@ -599,6 +625,33 @@ impl Group {
     /// How many sessions stream from here.
     pub fn readers(&self) -> usize {
         self.readers.load(Ordering::Relaxed)
+    }
+
+    /// Has its receiver give up its walsender, unless somebody begins to read.
+    pub fn spare_walsender(&self) {
+        self.to_spare.store(true, Ordering::Release);
+        self.synchronous.wake();
+    }
+
+    /// Whether that is asked for and not done yet.
+    pub fn is_to_spare(&self) -> bool {
+        self.to_spare.load(Ordering::Acquire)
+    }
+
+    /// Whether the primary refused its last try to connect as it has too few walsenders.
+    pub fn lacks_walsender(&self) -> bool {
+        self.lacks_walsender.load(Ordering::Acquire)
+    }
+
+    /// Whether that was asked for since it was last taken, and nobody reads.
+    pub fn take_spared(&self) -> bool {
+        self.to_spare.swap(false, Ordering::AcqRel) && self.readers() == 0
+    }
+
+    /// Its walsender was given up.
+    pub fn stand_idle(&self) {
+        SPARED.clone_into(&mut lock(&self.reason));
+        self.enter(Phase::Connecting);
     }
 
     /// What its subscribers have applied, as far as it is to count.

@@ -52,7 +52,16 @@ impl Primary {
     /// A new connection to a database, for SQL and replication commands.
     pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
-        self.open(conninfo, APPLICATION_NAME)
+        self.open(conninfo, Purpose::Replication, APPLICATION_NAME)
+    }
+
+    /// A new connection to a database that takes no walsender, for SQL only.
+    pub fn connect_for_sql(&self, database: &str) -> Result<Connection, ClientError> {
+        let conninfo = self.conninfo.clone().with_database(database)?;
+        let mut upstream = self.open(conninfo, Purpose::Sql, APPLICATION_NAME)?;
+        // A role may have one in which somebody else can make operators.
+        upstream.query("SELECT pg_catalog.set_config('search_path', '', false)")?;
+        Ok(upstream)
     }
 
     /// A new connection for a stream: values come as a subscriber's own connection would
@@ -70,7 +79,7 @@ impl Primary {
         };
         let conninfo = conninfo.with("options", &options)?;
         let conninfo = conninfo.with("client_encoding", encoding)?;
-        let mut upstream = self.open(conninfo, application_name)?;
+        let mut upstream = self.open(conninfo, Purpose::Replication, application_name)?;
         let kb = self.work_mem_kb;
         if kb > 0 {
             // A server that is given more keeps it.
@@ -82,8 +91,13 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo, application_name: &str) -> Result<Connection, ClientError> {
-        let upstream = Connection::connect(&conninfo, Purpose::Replication, application_name)
+    fn open(
+        &self,
+        conninfo: Conninfo,
+        purpose: Purpose,
+        application_name: &str,
+    ) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, purpose, application_name)
             .inspect_err(|error| self.forget_if_gone(error))?;
         *lock(&self.server) = Some(upstream.server()?);
         Ok(upstream)

@@ -88,7 +88,8 @@ impl Synchronous {
         }
     }
 
-    fn wake(&self) {
+    /// Has the receiver look what it is to do.
+    pub fn wake(&self) {
         if let Some(waker) = &*lock(&self.waker) {
             waker.wake();
         }

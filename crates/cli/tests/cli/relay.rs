@@ -2,23 +2,9 @@
 
 use std::process::Command;
 
-use crate::relay_support::{
-    Relay, logical, publisher, until, until_answer, until_received, until_same,
-};
+use crate::relay_support::{Relay, logical, publisher, slots, until, until_answer, until_same};
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{SUPERUSER, Server};
-
-/// Names of the primary's slots but those of initial synchronisation, in order.
-/// Slots on the primary; those of the relay without the identity of its spool.
-fn slots(primary: &Server) -> String {
-    primary
-        .query_text(
-            "SELECT coalesce(string_agg(regexp_replace(slot_name, '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), \
-             ' ' ORDER BY slot_name), '') FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
-        )
-        .unwrap()
-        .unwrap()
-}
+use lockstep_lab::server::SUPERUSER;
 
 #[test]
 fn a_subscription_lives_through_the_relay() {
@@ -232,72 +218,6 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
         let ours = only.starts_with("lockstep_auto_") && !only.contains(' ');
         (ours && relay.console(&lab, "SHOW SLOTS").starts_with("s|")).then_some(())
     });
-    drop((subscriber, relay, primary));
-}
-
-/// What one stream cannot serve goes back to the primary, and nothing is lost on the way. It is
-/// no error for the subscription, which would be disabled.
-#[test]
-fn a_slot_goes_back_to_the_primary() {
-    let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb FOR TABLE b")
-        .unwrap();
-    let file = lab.folder().join("relay.toml");
-    let text = "auto_groups = false\n[[group]]\nname = \"ga\"\ndatabase = \"postgres\"\npublications = [\"pa\"]\n";
-    std::fs::write(&file, text).unwrap();
-    let config = file.display().to_string();
-    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
-    until("the group is there", || {
-        (slots(&primary) == "lockstep_ga").then_some(())
-    });
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa WITH (disable_on_error = true)",
-            relay.conninfo()
-        ))
-        .unwrap();
-    primary.execute("INSERT INTO a VALUES (1)").unwrap();
-    until_same(&primary, &subscriber, "a");
-    until("the slot is the relay's", || {
-        (slots(&primary) == "lockstep_ga").then_some(())
-    });
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
-    primary
-        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
-        .unwrap();
-    // So that its copy on the primary is ahead of the slot.
-    until_received(&primary);
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
-    until("the slot is the primary's", || {
-        (slots(&primary) == "lockstep_ga s").then_some(())
-    });
-    primary
-        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
-        .unwrap();
-    until_same(&primary, &subscriber, "a");
-    let log = std::fs::read_to_string(subscriber.log()).unwrap();
-    assert!(log.contains("data stream from publisher has ended"));
-    assert!(!log.contains("unexpected result"), "{log}");
-    let enabled = "SELECT subenabled::text FROM pg_subscription";
-    until_answer(&subscriber, enabled, "true");
-    until("the relay has forgotten it", || {
-        relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
-    });
-    primary.execute("INSERT INTO a VALUES (3000)").unwrap();
-    until_same(&primary, &subscriber, "a");
-    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
-    assert_eq!(slots(&primary), "lockstep_ga");
     drop((subscriber, relay, primary));
 }
 

@@ -32,7 +32,7 @@ impl Relay {
     }
 
     pub fn finish_adoption(&self, slot: &Slot) -> Result<()> {
-        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut upstream = self.primary().connect_for_sql(&slot.database)?;
         let mut adoption = Adoption::resume();
         loop {
             let event = match adoption.poll() {
@@ -74,7 +74,8 @@ impl Relay {
     }
 
     fn sweep_now(&self) -> Result<()> {
-        let mut upstream = self.primary().connect(&self.config().console_database)?;
+        let console = &self.config().console_database;
+        let mut upstream = self.primary().connect_for_sql(console)?;
         let identity = &self.around.identity;
         let there = upstream_slot::list(&mut upstream)?;
         // In this order: a group whose slot is there is being made, or made by now.

@@ -472,3 +472,28 @@ async fn nonsense_is_for_the_primary_to_refuse() {
     scene.stopper.stop();
     assert_eq!(rest(&mut scene.client).await, b"");
 }
+
+#[tokio::test]
+async fn something_is_given_up_for_a_slot_that_has_no_place() {
+    let mut scene = Scene::ready(LOGICAL).await;
+    // As an initial synchronisation does: in a transaction block, where nobody is asked.
+    scene.passes_up(&query("BEGIN")).await;
+    let mut in_transaction = back(Backend::CommandComplete("BEGIN"));
+    Backend::ReadyForQuery(b'T').encode(&mut in_transaction);
+    scene.primary_says(&in_transaction).await;
+    scene
+        .passes_up(&query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput"))
+        .await;
+    for (sqlstate, notes) in [("42710", 0), ("53400", 1)] {
+        let mut refused = notice("something before it");
+        let report = Report::error(sqlstate, "all replication slots are in use");
+        Backend::ErrorResponse(report).encode(&mut refused);
+        Backend::ReadyForQuery(b'E').encode(&mut refused);
+        scene.primary_says(&refused).await;
+        scene.settle().await;
+        let seen = scene.commands.seen();
+        let short = seen.iter().filter(|note| *note == "short of Slots");
+        assert_eq!(short.count(), notes, "{seen:?}");
+        scene.passes_up(&query("ROLLBACK")).await;
+    }
+}
