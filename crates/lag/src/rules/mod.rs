@@ -20,6 +20,8 @@ mod relay;
 #[cfg(test)]
 mod relay_tests;
 mod replay;
+#[cfg(test)]
+mod scene;
 mod standing;
 mod synchronous;
 mod table;

@@ -1,6 +1,6 @@
 //! A relay between a primary and two subscribers: what is found, what is not, and where.
 
-use super::tests::{START, STEP, lsn, node, process, sender, session, slot};
+use super::scene::{START, STEP, lsn, node, process, sender, session, slot};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
 use crate::node::{Role, Trouble};
