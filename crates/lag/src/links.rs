@@ -12,7 +12,7 @@ use serde::Serialize;
 use crate::node::Role;
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
-use crate::sample::{Receiver, Sample, Sender, Subscription};
+use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
 use crate::states::{SenderState, SlotType, SyncState};
 use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
@@ -22,6 +22,12 @@ pub const LAG_MS: f64 = 200.0;
 
 /// A single sample this many milliseconds behind counts as lag.
 pub const SPIKE_MS: f64 = 1_000.0;
+
+/// Share of samples from which a walsender that waits for WAL counts as at the end.
+const AT_END_SHARE: f64 = 0.5;
+
+/// Shortest time in which a replica that reads has confirmed something.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 /// How WAL gets to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -87,6 +93,10 @@ pub struct Point {
     pub replay: Lsn,
     /// How long the upstream has had WAL beyond `replay`, at least.
     pub age: Duration,
+    /// The upstream has something to send, and its consumer takes nothing more.
+    pub pushed: bool,
+    /// The apply worker is not waiting for data.
+    pub busy: bool,
 }
 
 /// A server, a replica of it, and the positions between them.
@@ -433,6 +443,14 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         flush,
         replay,
         age: age.max(told),
+        pushed: link.is_pushed(above),
+        busy: link.kind == LinkKind::Logical
+            && link
+                .worker(
+                    link.replica
+                        .and_then(|replica| replica.sample_at(sample.at)),
+                )
+                .is_some_and(|worker| !worker.waits_for("LogicalApplyMain")),
     })
 }
 
@@ -447,13 +465,23 @@ impl Point {
         bytes_between(self.replay, self.end)
     }
 
+    /// The bytes that a stage holds. A consumer that takes nothing more holds what is not sent to
+    /// it, and a busy apply worker what it has not received: it is one process, and receives only
+    /// when it has applied.
     pub fn stage(&self, kind: LinkKind, stage: Stage) -> u64 {
+        let (sent, write) = match kind {
+            LinkKind::Physical => (self.sent, self.write),
+            LinkKind::Logical => {
+                let sent = if self.pushed { self.end } else { self.sent };
+                (sent, if self.busy { sent } else { self.write })
+            }
+        };
         match (kind, stage) {
-            (_, Stage::Send) => bytes_between(self.sent, self.end),
-            (_, Stage::Receive) => bytes_between(self.write, self.sent),
-            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
+            (_, Stage::Send) => bytes_between(sent, self.end),
+            (_, Stage::Receive) => bytes_between(write, sent),
+            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, write),
             (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
-            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
+            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, write),
             (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
         }
     }
@@ -499,16 +527,44 @@ impl<'a> Link<'a> {
     }
 
     /// The part of the upstream's samples in which there was something to send that the replica
-    /// did not take. A walsender shows it by its wait event, a relay by the bytes that are left
-    /// to send.
+    /// did not take.
     pub fn pushed_share(&self) -> f64 {
+        self.upstream.share(|sample| self.is_pushed(sample))
+    }
+
+    /// There is something to send that the replica does not take. A walsender shows it by its
+    /// wait event, a relay by the bytes that are left to send.
+    fn is_pushed(&self, above: &Sample) -> bool {
         match self.is_relayed() {
-            true => self.upstream.share(|sample| {
-                self.relay_slot(sample)
-                    .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0)
-            }),
-            false => self.walsender_share(|process| process.waits_for("WalSenderWriteData")),
+            true => self
+                .relay_slot(above)
+                .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0),
+            false => self
+                .sender(above)
+                .and_then(|sender| above.process_of(sender.pid))
+                .is_some_and(|process| process.waits_for("WalSenderWriteData")),
         }
+    }
+
+    /// The replica takes nothing: its walsender has sent all that there is and waits for more, and
+    /// the replica has not even received what it is sent to tell it so. A walsender at the end
+    /// sends its position whenever WAL is written, and a replica that reads confirms that.
+    pub fn takes_nothing(&self) -> bool {
+        let waits = |process: &Process| {
+            let event = process.wait.as_deref();
+            event.is_some_and(|event| event.eq_ignore_ascii_case("WalSenderWaitForWAL"))
+        };
+        if self.is_to_relay() || self.walsender_share(waits) < AT_END_SHARE {
+            return false;
+        }
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return false;
+        };
+        let time = last.at.saturating_sub(first.at);
+        time >= LEAST_SILENCE
+            && self.kind == LinkKind::Logical
+            && first.write == last.write
+            && first.sent < last.sent
     }
 
     /// The link's row among the upstream's walsenders.
@@ -529,7 +585,7 @@ impl<'a> Link<'a> {
     }
 
     /// The part of the upstream's samples in which `does` holds for the link's walsender.
-    pub fn walsender_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> f64 {
+    pub fn walsender_share(&self, does: impl Fn(&Process) -> bool) -> f64 {
         self.upstream.share(|sample| {
             self.sender(sample)
                 .and_then(|sender| sample.process_of(sender.pid))
@@ -539,14 +595,15 @@ impl<'a> Link<'a> {
 
     /// The part of the subscriber's samples in which `does` holds for the apply worker. None if
     /// the subscriber was not asked.
-    pub fn worker_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> Option<f64> {
+    pub fn worker_share(&self, does: impl Fn(&Process) -> bool) -> Option<f64> {
         // A relay has no apply worker.
         let replica = self.replica.filter(|_| self.subscription.is_some())?;
-        Some(replica.share(|sample| {
-            self.subscribed(sample)
-                .and_then(|subscription| sample.process_of(subscription.pid?))
-                .is_some_and(&does)
-        }))
+        Some(replica.share(|sample| self.worker(Some(sample)).is_some_and(&does)))
+    }
+
+    /// The apply worker in a subscriber's sample.
+    fn worker<'s>(&self, below: Option<&'s Sample>) -> Option<&'s Process> {
+        below?.process_of(self.subscribed(below?)?.pid?)
     }
 
     /// Milliseconds that the replica is behind, at least: the median of the samples.

@@ -15,6 +15,8 @@ use crate::window::{NodeWindow, Window};
 
 mod cause;
 mod logical;
+#[cfg(test)]
+mod overlooked_tests;
 mod receive;
 mod relay;
 #[cfg(test)]

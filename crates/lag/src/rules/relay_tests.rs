@@ -308,6 +308,19 @@ const CASES: &[Case] = &[
         Some(("slot", "slot_two")),
     ),
     (
+        "slow apply with a small backlog, all of which is sent",
+        |s| {
+            s.stuck("Timeout", "PgSleep");
+            s.slot(|index, slot| {
+                slot.sent = lsn(START + index * STEP);
+                slot.behind_bytes = 0;
+            });
+        },
+        Cause::SlowConsumer,
+        "one",
+        Some(("slot", "slot_one")),
+    ),
+    (
         "from disk",
         |s| {
             s.stuck("Activity", "LogicalApplyMain");

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::scene::{START, STEP, Scene, lsn, sender, session, slot};
+use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, RULES, Severity, fill};
 use crate::node::Trouble;
 use crate::sample::Slot;
@@ -314,6 +314,8 @@ const CASES: &[Case] = &[
                 ] {
                     *position = lsn(START);
                 }
+                // It decodes all the time, so it has no time to ask for a confirmation.
+                sample.processes[1] = process(11, "walsender", "", "");
             }
         },
         Cause::OtherDatabases,
