@@ -335,6 +335,8 @@ pub fn read_parts(
                 sample.clients = json(what, text)?;
                 sample.clients.oldest.truncate(MOST_ROWS);
             }
+            Part::Prepared => sample.prepared = list(what, text)?,
+            Part::Archiver => sample.archiver = json(what, text)?,
             Part::Conflicts => sample.conflicts = json(what, text)?,
             Part::Totals => {
                 sample.totals = json(what, text)?;

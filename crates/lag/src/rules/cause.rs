@@ -73,6 +73,10 @@ causes! {
     RelaySpoolNearLimit = "relay_spool_near_limit",
     /// A subscriber at a relay is so far behind that it is served from disk.
     RelayReadsFromDisk = "relay_reads_from_disk",
+    /// A prepared transaction that nobody ends keeps rows and WAL.
+    PreparedTransaction = "prepared_transaction",
+    /// An open transaction on the primary keeps rows and WAL.
+    OldTransaction = "old_transaction",
     /// A standby's queries keep dead rows on the primary.
     FeedbackBloat = "feedback_bloat",
     /// Nothing is written, so the time since the last commit is no lag.

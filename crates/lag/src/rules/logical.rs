@@ -388,7 +388,7 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
             .clients
             .oldest
             .iter()
-            .find(|session| session.has_xid && session.xact_age_ms > Some(1000.0))
+            .find(|session| session.has_xid() && session.xact_age_ms > Some(1000.0))
     });
     if let Some(session) = writer {
         evidence = evidence.session(session);

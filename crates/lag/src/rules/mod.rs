@@ -14,6 +14,7 @@ use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
 mod cause;
+mod horizon;
 mod logical;
 #[cfg(test)]
 mod overlooked_tests;
@@ -197,9 +198,11 @@ impl Rule {
         if let Some(name) = names.get_mut("subscription") {
             *name = identifier(name);
         }
-        if let Some(name) = names.get_mut("slot") {
-            // It stands inside quotes. No server allows such a name, but one may claim it.
-            *name = name.replace('\'', "''");
+        // They stand inside quotes. No server allows such a slot, but one may claim it.
+        for name in ["slot", "gid"] {
+            if let Some(name) = names.get_mut(name) {
+                *name = name.replace('\'', "''");
+            }
         }
         let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()

@@ -1,8 +1,12 @@
 //! What once was called healthy, or was found at the wrong place or for the wrong reason.
 
-use super::Cause;
 use super::scene::{START, Scene, lsn, process, session};
+use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport};
+use crate::sample::{Prepared, Session};
+
+/// Causes that have a case here.
+pub(super) const CAUSES: [Cause; 2] = [Cause::PreparedTransaction, Cause::OldTransaction];
 
 fn link<'d>(diagnosis: &'d Diagnosis, replica: &str) -> &'d LinkReport {
     let mut links = diagnosis.links.iter();
@@ -70,5 +74,153 @@ fn what_a_busy_worker_has_not_received_is_not_in_decoding() {
         let stages = link(&diagnosis, "one").stage_bytes.iter();
         let most = stages.max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
         assert_eq!(*most.0, stage, "{walsender:?} {worker:?}");
+    }
+}
+
+/// An age in transactions from which dead rows matter.
+const OLD: i64 = 1_000_000;
+
+/// A session of the primary whose transaction is old.
+fn old_writer() -> Session {
+    Session {
+        xid_age: Some(OLD),
+        xmin_age: None,
+        ..session(77, 60_000.0)
+    }
+}
+
+fn prepared(age_ms: f64, xid_age: i64) -> Prepared {
+    Prepared {
+        gid: "it's".to_owned(),
+        owner: Some("u".to_owned()),
+        database: Some("app".to_owned()),
+        xid_age: Some(xid_age),
+        age_ms: Some(age_ms),
+    }
+}
+
+impl Scene {
+    /// Standby and primary seem to keep rows of this age.
+    fn feedback(&mut self, age: i64) {
+        for sample in &mut self.primary.samples {
+            sample.senders[0].xmin_age = Some(age);
+        }
+        let mut reader = session(88, 60_000.0);
+        reader.xmin_age = Some(age);
+        self.clients(1, vec![reader]);
+    }
+
+    /// A logical slot keeps 200 MB that its consumer has confirmed.
+    fn held_wal(&mut self) {
+        for sample in &mut self.primary.samples {
+            sample.slots[1].restart_lsn = lsn(START - 200_000_000);
+        }
+    }
+}
+
+#[test]
+fn what_the_primary_s_own_transactions_hold_is_not_blamed_on_standbys() {
+    type Change = fn(&mut Scene);
+    let cases: [(&str, Change, Option<Cause>); 9] = [
+        (
+            "prepared, and its rows",
+            |s| {
+                s.feedback(OLD);
+                let last = s.primary.samples.last_mut().unwrap();
+                last.prepared = vec![prepared(60_000.0, OLD)];
+            },
+            Some(Cause::PreparedTransaction),
+        ),
+        (
+            "prepared, and a slot's WAL",
+            |s| {
+                s.held_wal();
+                let last = s.primary.samples.last_mut().unwrap();
+                last.prepared = vec![prepared(6_000.0, 5)];
+            },
+            Some(Cause::PreparedTransaction),
+        ),
+        (
+            "prepared long ago",
+            |s| {
+                let last = s.primary.samples.last_mut().unwrap();
+                last.prepared = vec![prepared(400_000.0, 5)];
+            },
+            Some(Cause::PreparedTransaction),
+        ),
+        (
+            "prepared just now",
+            |s| {
+                let last = s.primary.samples.last_mut().unwrap();
+                last.prepared = vec![prepared(900.0, 5)];
+            },
+            None,
+        ),
+        (
+            "open, and its rows",
+            |s| {
+                s.feedback(OLD);
+                let last = s.primary.samples.last_mut().unwrap();
+                last.clients.oldest = vec![old_writer()];
+            },
+            Some(Cause::OldTransaction),
+        ),
+        (
+            "open, and a slot's WAL",
+            |s| {
+                s.held_wal();
+                let last = s.primary.samples.last_mut().unwrap();
+                last.clients.oldest = vec![Session {
+                    xid_age: Some(3),
+                    ..old_writer()
+                }];
+            },
+            Some(Cause::OldTransaction),
+        ),
+        (
+            "open for a moment",
+            |s| {
+                s.held_wal();
+                let last = s.primary.samples.last_mut().unwrap();
+                last.clients.oldest = vec![Session {
+                    xact_age_ms: Some(900.0),
+                    ..old_writer()
+                }];
+            },
+            None,
+        ),
+        (
+            "the standby's own",
+            |s| {
+                s.feedback(OLD);
+                let last = s.primary.samples.last_mut().unwrap();
+                last.clients.oldest = vec![Session {
+                    xid_age: Some(OLD / 2),
+                    xact_age_ms: Some(900.0),
+                    ..old_writer()
+                }];
+            },
+            Some(Cause::FeedbackBloat),
+        ),
+        ("WAL of a burst", |s| s.held_wal(), None),
+    ];
+    for (name, change, cause) in cases {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        let found: Vec<Cause> = diagnosis.findings.iter().map(|found| found.cause).collect();
+        assert_eq!(found, Vec::from_iter(cause), "{name}");
+        let risks = diagnosis.findings.iter();
+        assert!(
+            risks
+                .map(|found| found.severity)
+                .all(|s| s == Severity::Risk)
+        );
+        assert_eq!(diagnosis.healthy, cause.is_none(), "{name}");
+        if cause == Some(Cause::PreparedTransaction) {
+            let remedies = &diagnosis.findings[0].remedies;
+            assert!(remedies[1].contains("in database app: COMMIT PREPARED 'it''s'"));
+            assert!(remedies.last().unwrap().contains("lost"));
+        }
     }
 }

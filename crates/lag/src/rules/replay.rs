@@ -427,10 +427,13 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
                     node.name
                 ),
             );
-            let writer = link
-                .upstream
-                .last()
-                .and_then(|sample| sample.clients.oldest.iter().find(|session| session.has_xid));
+            let writer = link.upstream.last().and_then(|sample| {
+                sample
+                    .clients
+                    .oldest
+                    .iter()
+                    .find(|session| session.has_xid())
+            });
             if let Some(session) = writer {
                 evidence = evidence.session(session);
             }

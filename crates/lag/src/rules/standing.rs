@@ -1,6 +1,7 @@
 //! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks like
 //! lag.
 
+use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{LAG_MS, LinkKind};
@@ -14,13 +15,13 @@ use crate::window::NodeWindow;
 const NEAR: f64 = 0.2;
 
 /// WAL from which an unused slot is reported, in bytes.
-const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
+pub(super) const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// Age of a snapshot from which the rows that it keeps matter, in transactions,
-const OLD_XMIN: i64 = 100_000;
+pub(super) const OLD_XMIN: i64 = 100_000;
 
 /// if its transaction is at least this old, in milliseconds.
-const OLD_XACT_MS: f64 = 30_000.0;
+pub(super) const OLD_XACT_MS: f64 = 30_000.0;
 
 /// Age of the last commit from which it looks like lag to those who measure that, in
 /// milliseconds.
@@ -37,7 +38,7 @@ fn upstreams<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'
     nodes.filter_map(|node| Some((node, node.last()?)))
 }
 
-fn kept(sample: &Sample, slot: &Slot) -> f64 {
+pub(super) fn kept(sample: &Sample, slot: &Slot) -> f64 {
     let relay = sample.relay.as_ref();
     let group = relay.and_then(|relay| Some(relay.slot(&slot.slot_name)?.group.as_str()));
     match (slot.restart_lsn, sample.end_of(group)) {
@@ -168,7 +169,8 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .max_by_key(|session| session.xmin_age)
         });
         let old_enough = oldest.is_none_or(|session| session.xact_age_ms >= Some(OLD_XACT_MS));
-        if !old_enough {
+        let last = link.upstream.last();
+        if !old_enough || last.is_some_and(|sample| keeps_as_much(sample, age)) {
             continue;
         }
         let mut evidence = Evidence::of(link, 0.0).severity(Severity::Risk).fact(

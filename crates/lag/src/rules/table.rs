@@ -1,6 +1,6 @@
 //! Every cause, with its signal and its remedies.
 
-use super::{Cause, Rule, logical, receive, relay, replay, standing, synchronous};
+use super::{Cause, Rule, horizon, logical, receive, relay, replay, standing, synchronous};
 
 /// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -233,6 +233,25 @@ pub const RULES: &[Rule] = &[
             "in the console of {relay}: DROP SLOT {slot} if nobody needs it",
             "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot cannot fill the disk",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
+        ],
+    },
+    Rule {
+        cause: Cause::PreparedTransaction,
+        title: "a prepared transaction is never ended",
+        signal: horizon::prepared,
+        remedies: &[
+            "let the program that prepared it end it: a transaction manager knows whether it was committed elsewhere",
+            "on {node}, in database {database}: COMMIT PREPARED '{gid}'; if the other parts of it were committed",
+            "on {node}, in database {database}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote is lost",
+        ],
+    },
+    Rule {
+        cause: Cause::OldTransaction,
+        title: "an old transaction keeps WAL of slots, or dead rows",
+        signal: horizon::old_transaction,
+        remedies: &[
+            "let it end: a limit for transactions on {node}: idle_in_transaction_session_timeout, statement_timeout",
+            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended: what it wrote is lost",
         ],
     },
     Rule {

@@ -378,6 +378,7 @@ fn every_cause_has_one_rule_and_a_case() {
     let cases = CASES.iter().map(|case| case.2);
     let elsewhere = super::relay_tests::CAUSES.into_iter();
     let elsewhere = elsewhere.chain([Cause::SynchronousStandbyMissing]);
+    let elsewhere = elsewhere.chain(super::overlooked_tests::CAUSES);
     let cases: BTreeSet<Cause> = cases.chain(elsewhere).collect();
     assert_eq!(rules, cases);
     assert!(rules.iter().eq(Cause::ALL));
