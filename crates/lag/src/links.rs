@@ -546,15 +546,20 @@ impl<'a> Link<'a> {
         }
     }
 
+    /// The part of the upstream's samples in which the link's walsender has sent all that there is.
+    pub fn at_end_share(&self) -> f64 {
+        // From 17 on the event ends with Wal.
+        self.walsender_share(|process| {
+            let event = process.wait.as_deref();
+            event.is_some_and(|event| event.eq_ignore_ascii_case("WalSenderWaitForWAL"))
+        })
+    }
+
     /// The replica takes nothing: its walsender has sent all that there is and waits for more, and
     /// the replica has not even received what it is sent to tell it so. A walsender at the end
     /// sends its position whenever WAL is written, and a replica that reads confirms that.
     pub fn takes_nothing(&self) -> bool {
-        let waits = |process: &Process| {
-            let event = process.wait.as_deref();
-            event.is_some_and(|event| event.eq_ignore_ascii_case("WalSenderWaitForWAL"))
-        };
-        if self.is_to_relay() || self.walsender_share(waits) < AT_END_SHARE {
+        if self.is_to_relay() || self.at_end_share() < AT_END_SHARE {
             return false;
         }
         let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {

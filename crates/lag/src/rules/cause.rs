@@ -45,6 +45,8 @@ causes! {
     NotStreaming = "not_streaming",
     /// The walreceiver writes and flushes slowly.
     SlowWalFlush = "slow_wal_flush",
+    /// Checkpoints fill the WAL with whole pages.
+    FullPageImages = "full_page_images",
     /// The network is slower than the WAL.
     SlowNetwork = "slow_network",
     /// Commits wait for replicas that are not connected.
@@ -73,6 +75,10 @@ causes! {
     RelaySpoolNearLimit = "relay_spool_near_limit",
     /// A subscriber at a relay is so far behind that it is served from disk.
     RelayReadsFromDisk = "relay_reads_from_disk",
+    /// WAL is not archived.
+    ArchiverFailing = "archiver_failing",
+    /// Replay cancels queries.
+    QueriesCancelled = "queries_cancelled",
     /// A prepared transaction that nobody ends keeps rows and WAL.
     PreparedTransaction = "prepared_transaction",
     /// An open transaction on the primary keeps rows and WAL.

@@ -25,6 +25,7 @@ mod relay_tests;
 mod replay;
 #[cfg(test)]
 mod scene;
+mod server;
 mod standing;
 mod synchronous;
 mod table;

@@ -1,12 +1,18 @@
 //! What once was called healthy, or was found at the wrong place or for the wrong reason.
 
-use super::scene::{START, Scene, lsn, process, session};
+use super::scene::{START, STEP, Scene, lsn, process, sender, session};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport};
-use crate::sample::{Prepared, Session};
+use crate::sample::{Archiver, Prepared, Session};
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 2] = [Cause::PreparedTransaction, Cause::OldTransaction];
+pub(super) const CAUSES: [Cause; 5] = [
+    Cause::PreparedTransaction,
+    Cause::OldTransaction,
+    Cause::ArchiverFailing,
+    Cause::FullPageImages,
+    Cause::QueriesCancelled,
+];
 
 fn link<'d>(diagnosis: &'d Diagnosis, replica: &str) -> &'d LinkReport {
     let mut links = diagnosis.links.iter();
@@ -222,5 +228,96 @@ fn what_the_primary_s_own_transactions_hold_is_not_blamed_on_standbys() {
             assert!(remedies[1].contains("in database app: COMMIT PREPARED 'it''s'"));
             assert!(remedies.last().unwrap().contains("lost"));
         }
+    }
+}
+
+#[test]
+fn a_network_that_holds_all_that_was_sent_to_a_subscriber_is_slow() {
+    let mut scene = Scene::healthy();
+    for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
+        let arrived = lsn(START + index as u64 * STEP / 4);
+        let sender = &mut sample.senders[1];
+        (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (arrived, arrived, arrived);
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::SlowNetwork));
+    assert_eq!(diagnosis.findings[0].at, "one");
+}
+
+#[test]
+fn an_archiver_that_fails_is_a_risk() {
+    for (archived_age_ms, failed_age_ms, mode, expected) in [
+        (Some(900_000.0), Some(30_000.0), "on", true),
+        (None, Some(30_000.0), "on", true),
+        (Some(5.0), Some(30_000.0), "on", false),
+        (Some(5.0), None, "on", false),
+        (None, Some(30_000.0), "off", false),
+    ] {
+        let mut scene = Scene::healthy();
+        let settings = &mut scene.primary.facts.settings;
+        settings.insert("archive_mode".to_owned(), mode.to_owned());
+        let archiver = Archiver {
+            failed_count: 7,
+            last_failed_wal: Some("000000010000000000000003".to_owned()),
+            archived_age_ms,
+            failed_age_ms,
+            ..Archiver::default()
+        };
+        // A standby that was copied has its own statistics; with "on" it archives nothing.
+        for node in [&mut scene.primary, &mut scene.standby] {
+            node.samples.last_mut().unwrap().archiver = archiver.clone();
+        }
+        let diagnosis = scene.diagnose();
+        let found: Vec<_> = diagnosis.findings.iter().map(|found| found.cause).collect();
+        let cause = expected.then_some(Cause::ArchiverFailing);
+        assert_eq!(found, Vec::from_iter(cause), "{archived_age_ms:?} {mode}");
+        assert!(!expected || diagnosis.findings[0].at == "primary");
+    }
+}
+
+#[test]
+fn cancelled_queries_are_a_risk() {
+    let mut scene = Scene::healthy();
+    for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
+        sample.conflicts.snapshot = 100 + index as u64 / 10;
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::QueriesCancelled));
+    let found = &diagnosis.findings[0];
+    assert_eq!(
+        (found.severity, found.evidence[0].value),
+        (Severity::Risk, 4.0)
+    );
+    assert!(found.remedies[0].contains("hot_standby_feedback = on (now off)"));
+    // Those of yesterday are not.
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.standby.samples {
+        sample.conflicts.lock = 100;
+    }
+    assert!(scene.diagnose().healthy);
+}
+
+#[test]
+fn whole_pages_are_to_blame_if_the_replica_would_keep_up_without_them() {
+    for (images_each, taken_each, cause) in [
+        (11, STEP / 3, Cause::FullPageImages),
+        // Even without them there is more than gets through.
+        (7, STEP / 20, Cause::SlowNetwork),
+        (2, STEP / 3, Cause::SlowNetwork),
+    ] {
+        let mut scene = Scene::healthy();
+        scene.stuck_receive("Activity", "WalReceiverMain");
+        for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
+            let index = index as u64;
+            sample.totals.wal_bytes = Some((index * STEP) as f64);
+            sample.totals.page_images = index * images_each;
+            sample.senders[0] = sender(10, "standby", START + index * taken_each);
+        }
+        for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
+            let end = lsn(START + index as u64 * taken_each);
+            (sample.wal.receive, sample.wal.replay) = (end, end);
+            sample.receiver.as_mut().unwrap().written_lsn = end;
+        }
+        assert_eq!(scene.diagnose().first(), Some(cause), "{images_each}");
     }
 }

@@ -1,5 +1,6 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use super::logical::nothing_for;
 use super::relay::missed_share;
 use super::{Evidence, View, bytes, percent};
 use crate::links::{Link, LinkKind, Stage};
@@ -137,7 +138,8 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.is_behind()) {
+    let late = view.links.iter().filter(|link| link.is_behind());
+    for link in late.filter(|link| !nothing_for(link)) {
         let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive);
         let Some(idle) = idle_share(link) else {
             continue;
@@ -198,12 +200,17 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
     }
 }
 
-/// The sender has something to send and cannot. A physical walsender does not show this, but
-/// its position stays behind. A logical one may just decode, so its wait event decides.
+/// The sender has something to send and cannot, or has sent what does not arrive. A physical
+/// walsender does not show this, but its position stays behind. A logical one may just decode,
+/// so its wait event decides. A little is under way while it waits for more to send.
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
         LinkKind::Physical => true,
-        LinkKind::Logical => link.pushed_share() >= IDLE_SHARE,
+        LinkKind::Logical => {
+            let waits = link.is_relayed() || link.at_end_share() >= IDLE_SHARE;
+            let under_way = waits && link.stage_share(Stage::Receive) >= SEND_STAGES;
+            link.pushed_share() >= IDLE_SHARE || under_way
+        }
     }
 }
 

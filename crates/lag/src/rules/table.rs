@@ -1,6 +1,6 @@
 //! Every cause, with its signal and its remedies.
 
-use super::{Cause, Rule, horizon, logical, receive, relay, replay, standing, synchronous};
+use super::{Cause, Rule, horizon, logical, receive, relay, replay, server, standing, synchronous};
 
 /// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -92,6 +92,15 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "faster or separate storage for pg_wal of {node}; look at what else writes to that disk",
             "if commits wait for it: synchronous_commit = remote_write waits for the standby's operating system only",
+        ],
+    },
+    Rule {
+        cause: Cause::FullPageImages,
+        title: "checkpoints fill the WAL with whole pages",
+        signal: server::page_images,
+        remedies: &[
+            "on {upstream}: checkpoints further apart: checkpoint_timeout (now {checkpoint_timeout} s) and max_wal_size (now {max_wal_size} MB); after each, the first change of a page writes all of it",
+            "on {upstream}: wal_compression = lz4 or on (now {wal_compression})",
         ],
     },
     Rule {
@@ -233,6 +242,25 @@ pub const RULES: &[Rule] = &[
             "in the console of {relay}: DROP SLOT {slot} if nobody needs it",
             "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot cannot fill the disk",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
+        ],
+    },
+    Rule {
+        cause: Cause::ArchiverFailing,
+        title: "WAL is not archived",
+        signal: server::archiver_failing,
+        remedies: &[
+            "look at the log of {node} for what archive_command or archive_library says about {segment}, and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
+            "watch the disk of pg_wal on {node}: if it fills up, {node} stops",
+        ],
+    },
+    Rule {
+        cause: Cause::QueriesCancelled,
+        title: "replay cancels queries",
+        signal: server::queries_cancelled,
+        remedies: &[
+            "on {node}: hot_standby_feedback = on (now {hot_standby_feedback}): the primary then keeps the rows that queries need, which costs dead rows there",
+            "on {node}: raise max_standby_streaming_delay (now {max_standby_streaming_delay} ms): replay then waits for queries, so the standby lags",
+            "let long queries run on a standby of their own",
         ],
     },
     Rule {
