@@ -1,5 +1,6 @@
 //! One connection to a node that takes samples. It only reads.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_client::{ClientError, Connection, Purpose, Table};
@@ -12,6 +13,7 @@ use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::sample::{Facts, Sample};
 use crate::sanitize::{sanitize, sanitize_json};
+use crate::tables::{self, Tables};
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -32,6 +34,9 @@ pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
 /// Most rows of one part of a sample that are kept.
 pub const MOST_ROWS: usize = 10_000;
 
+/// In words, for reports that they cannot be read.
+const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
+
 /// Longest reason why an answer is not understood, in characters.
 const MOST_WORDS: usize = 200;
 
@@ -43,6 +48,9 @@ pub struct NodeSampler {
     facts: Facts,
     asked: Asked,
     gaps: Vec<Trouble>,
+    tables: Arc<Tables>,
+    /// When the tables were asked for; None before, and on nodes that are not asked.
+    tables_at: Option<Instant>,
     /// The server seems to run on this machine.
     local: bool,
 }
@@ -124,6 +132,8 @@ impl NodeSampler {
             facts,
             asked: Asked::Parts(parts),
             gaps,
+            tables: Arc::default(),
+            tables_at: None,
             local,
         };
         sampler.prepare()?;
@@ -159,6 +169,8 @@ impl NodeSampler {
             },
             asked: Asked::Relay,
             gaps: Vec::new(),
+            tables: Arc::default(),
+            tables_at: None,
             local: false,
         })
     }
@@ -184,6 +196,7 @@ impl NodeSampler {
 
     /// Takes a sample; `began` is the time at which the window began.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
+        self.ask_tables()?;
         loop {
             let question = match &self.asked {
                 Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
@@ -196,6 +209,7 @@ impl NodeSampler {
                     let answered = Instant::now();
                     let clock = wall_clock_us() - micros(answered - asked) / 2;
                     let mut sample = self.read(answers, clock)?;
+                    sample.tables = Arc::clone(&self.tables);
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
@@ -210,6 +224,36 @@ impl NodeSampler {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Asks for published and followed tables, if the last answer is old. Standbys have none of
+    /// their own.
+    fn ask_tables(&mut self) -> Result<()> {
+        let has_tables = matches!(self.node.role, Role::Primary | Role::Subscriber);
+        let fresh = self
+            .tables_at
+            .is_some_and(|at| at.elapsed() < tables::EVERY);
+        if !has_tables || fresh {
+            return Ok(());
+        }
+        let first = self.tables_at.is_none();
+        self.tables_at = Some(Instant::now());
+        match self.server.query(&tables::question()) {
+            Ok(rows) => {
+                let text = single(rows);
+                within_limit(text.as_deref().map_or(0, str::len))?;
+                self.tables = Arc::new(json("tables", text)?);
+            }
+            Err(error) => match error.refusal() {
+                Some(refusal) if first => {
+                    self.gaps.push(gap(TABLES, &refusal.message));
+                }
+                // A table may just be dropped: the next answer says what there is.
+                Some(_) => {}
+                None => return Err(error.into()),
+            },
+        }
+        Ok(())
     }
 
     /// Asks only where WAL ends; a relay is asked for the end of each of its groups, with their

@@ -1,6 +1,7 @@
 //! One node at one moment. A value that the version or the role's rights do not show is empty.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -13,6 +14,7 @@ use crate::states::{
     BackendType, ReceiverStatus, ReplayPause, SenderState, SlotType, SyncState, SynchronousCommit,
     WaitType, WalStatus,
 };
+use crate::tables::Tables;
 
 /// What does not change while a connection lasts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -81,6 +83,8 @@ pub struct Sample {
     pub conflicts: Conflicts,
     pub totals: Totals,
     pub extension: Option<Extension>,
+    /// Asked for less often than the rest.
+    pub tables: Arc<Tables>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.

@@ -55,6 +55,10 @@ causes! {
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// A subscription is disabled or its worker fails.
     ApplyStopped = "apply_stopped",
+    /// A subscription follows tables that are not published.
+    TablesNotPublished = "tables_not_published",
+    /// Published tables that a subscription does not follow.
+    TablesNotFollowed = "tables_not_followed",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
     /// The consumer is slower than what it is sent.

@@ -18,6 +18,7 @@ mod horizon;
 mod logical;
 #[cfg(test)]
 mod overlooked_tests;
+mod published;
 mod receive;
 mod relay;
 #[cfg(test)]

@@ -1,12 +1,17 @@
 //! What once was called healthy, or was found at the wrong place or for the wrong reason.
 
+use std::sync::Arc;
+
 use super::scene::{START, STEP, Scene, lsn, process, sender, session};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport};
 use crate::sample::{Archiver, Prepared, Session};
+use crate::tables::{Followed, Tables};
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 5] = [
+pub(super) const CAUSES: [Cause; 7] = [
+    Cause::TablesNotPublished,
+    Cause::TablesNotFollowed,
     Cause::PreparedTransaction,
     Cause::OldTransaction,
     Cause::ArchiverFailing,
@@ -242,6 +247,51 @@ fn a_network_that_holds_all_that_was_sent_to_a_subscriber_is_slow() {
     let diagnosis = scene.diagnose();
     assert_eq!(diagnosis.first(), Some(Cause::SlowNetwork));
     assert_eq!(diagnosis.findings[0].at, "one");
+}
+
+#[test]
+fn tables_that_only_one_side_knows_are_a_risk() {
+    let names = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+    for (published, followed, database, cause) in [
+        (&["public.t"][..], &["public.t"][..], "app", None),
+        (
+            &["public.t"],
+            &["public.t", "public.u"],
+            "app",
+            Some(Cause::TablesNotPublished),
+        ),
+        (
+            &["public.t", "public.u"],
+            &["public.t"],
+            "app",
+            Some(Cause::TablesNotFollowed),
+        ),
+        // The publisher was asked in another database, which has other tables.
+        (&["public.t"], &["public.u"], "other", None),
+    ] {
+        let mut scene = Scene::healthy();
+        scene.primary.facts.database = database.to_owned();
+        let last = scene.primary.samples.last_mut().unwrap();
+        last.slots[1].database = Some("app".to_owned());
+        last.tables = Arc::new(Tables {
+            publications: [("p".to_owned(), names(published))].into(),
+            ..Tables::default()
+        });
+        let follows = Followed {
+            publications: vec!["p".to_owned()],
+            tables: names(followed),
+        };
+        scene.one.samples.last_mut().unwrap().tables = Arc::new(Tables {
+            subscriptions: [("sub_one".to_owned(), follows)].into(),
+            ..Tables::default()
+        });
+        let diagnosis = scene.diagnose();
+        assert_eq!(diagnosis.first(), cause, "{published:?} {followed:?}");
+        if cause.is_some() {
+            assert_eq!(diagnosis.findings[0].severity, Severity::Risk);
+            assert_eq!(diagnosis.findings[0].names["tables"], "public.u");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,8 @@
 //! Every cause, with its signal and its remedies.
 
-use super::{Cause, Rule, horizon, logical, receive, relay, replay, server, standing, synchronous};
+use super::{
+    Cause, Rule, horizon, logical, published, receive, relay, replay, server, standing, synchronous,
+};
 
 /// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -141,6 +143,23 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "look at the subscriber's log for the error of subscription {subscription}; correct the data or ALTER SUBSCRIPTION {subscription} SKIP (lsn = ...)",
             "ALTER SUBSCRIPTION {subscription} ENABLE, if it was disabled; DROP it if it is not needed: its slot keeps WAL on {upstream}",
+        ],
+    },
+    Rule {
+        cause: Cause::TablesNotPublished,
+        title: "tables are left out of the publication: their rows differ more and more",
+        signal: published::unpublished,
+        remedies: &[
+            "on the publisher: ALTER PUBLICATION ... ADD TABLE for {tables}; what was changed meanwhile is missing at the subscriber, so copy them anew",
+            "on the subscriber, if they are left out on purpose: ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it then follows them no longer",
+        ],
+    },
+    Rule {
+        cause: Cause::TablesNotFollowed,
+        title: "published tables are not followed",
+        signal: published::unfollowed,
+        remedies: &[
+            "on the subscriber: make sure that {tables} exist there, and ALTER SUBSCRIPTION {subscription} REFRESH PUBLICATION; it copies them and follows them",
         ],
     },
     Rule {
