@@ -101,14 +101,18 @@ impl NodeSampler {
         match server.query(questions::SYSTEM) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
-                gaps.push(gap("the system identifier", &error.words()));
+                gaps.push(gap("the system identifier", error.words(), false));
             }
             Err(error) => return Err(error.into()),
         }
         if !facts.monitor {
             gaps.push(Trouble::Gap {
                 what: "other roles' sessions and replication positions".to_owned(),
-                reason: "the role is no member of pg_monitor; GRANT pg_monitor TO it".to_owned(),
+                reason: format!(
+                    "the role is no member of pg_monitor; GRANT pg_monitor TO {}",
+                    facts.role
+                ),
+                decides: true,
             });
         }
         let parts = Part::ALL
@@ -246,7 +250,8 @@ impl NodeSampler {
             }
             Err(error) => match error.refusal() {
                 Some(refusal) if first => {
-                    self.gaps.push(gap(TABLES, &refusal.message));
+                    let reason = lacking(&self.facts, &refusal.message);
+                    self.gaps.push(gap(TABLES, reason, true));
                 }
                 // A table may just be dropped: the next answer says what there is.
                 Some(_) => {}
@@ -292,7 +297,8 @@ impl NodeSampler {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
                 self.facts.monitor = false;
-                self.gaps.push(gap("groups and slots", &error.words()));
+                let reason = format!("{}; GRANT pg_monitor TO the role", error.words());
+                self.gaps.push(gap("groups and slots", reason, true));
                 self.asked = Asked::Nothing;
                 return Ok(());
             }
@@ -306,7 +312,10 @@ impl NodeSampler {
                 Err(error) => match error.refusal() {
                     // Without clock and role a sample is worth nothing.
                     Some(_) if part == Part::Moment => return Err(error.into()),
-                    Some(refusal) => self.gaps.push(gap(part.words(), &refusal.message)),
+                    Some(refusal) => {
+                        let reason = lacking(&self.facts, &refusal.message);
+                        self.gaps.push(gap(part.words(), reason, part.decides()));
+                    }
                     None => return Err(error.into()),
                 },
             }
@@ -420,10 +429,23 @@ fn within_limit(size: usize) -> Result<()> {
     }
 }
 
-fn gap(what: &str, reason: &str) -> Trouble {
+fn gap(what: &str, reason: String, decides: bool) -> Trouble {
     Trouble::Gap {
         what: what.to_owned(),
-        reason: sanitize(reason),
+        reason: sanitize(&reason),
+        decides,
+    }
+}
+
+/// Why a part is refused, and which GRANT is missing: as seldom as rights were taken away from
+/// all, one on the view itself.
+fn lacking(facts: &Facts, refused: &str) -> String {
+    match facts.monitor {
+        false => format!("{refused}; GRANT pg_monitor TO {}", facts.role),
+        true => format!(
+            "{refused}; GRANT SELECT on it, or EXECUTE on the function, TO {}",
+            facts.role
+        ),
     }
 }
 

@@ -55,6 +55,11 @@ impl Part {
         Self::Extension,
     ];
 
+    /// Without this part nobody can know whether all is well.
+    pub fn decides(self) -> bool {
+        !matches!(self, Self::Totals | Self::Extension)
+    }
+
     /// In words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
         match self {
@@ -120,6 +125,7 @@ pub fn facts() -> String {
         "SELECT json_build_object(\
            'version', current_setting('server_version_num')::int, \
            'database', current_database(), \
+           'role', quote_ident(current_user), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \

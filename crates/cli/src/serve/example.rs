@@ -25,6 +25,7 @@ pub fn state() -> State {
         heartbeat: true,
         diagnosis: Diagnosis {
             healthy: true,
+            unknown: Vec::new(),
             nodes: Vec::new(),
             links: Vec::new(),
             findings: Vec::new(),

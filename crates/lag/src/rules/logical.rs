@@ -1,6 +1,7 @@
 //! Signals of decoding and applying.
 
 use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Decoding, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
@@ -327,7 +328,7 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             );
         }
         if late.len() > 1 {
-            evidence.at = format!("all slots of {upstream}");
+            evidence.at = all_slots(upstream);
         }
         evidence = evidence.name("setting", "logical_decoding_work_mem");
         found.push(evidence);

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::scene::{START, STEP, Scene, lsn, process, sender, session};
+use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport};
-use crate::sample::{Archiver, Prepared, Session};
+use crate::node::Trouble;
+use crate::sample::{Archiver, Prepared, Sender, Session, Slot};
 use crate::tables::{Followed, Tables};
 
 /// Causes that have a case here.
@@ -292,6 +293,93 @@ fn tables_that_only_one_side_knows_are_a_risk() {
             assert_eq!(diagnosis.findings[0].names["tables"], "public.u");
         }
     }
+}
+
+#[test]
+fn what_is_hidden_is_not_healthy() {
+    type Change = fn(&mut Scene);
+    let gap = |decides| Trouble::Gap {
+        what: "x".to_owned(),
+        reason: "no".to_owned(),
+        decides,
+    };
+    let cases: [(&str, Change, &[&str]); 4] = [
+        (
+            "positions of a standby that was not asked",
+            |s| {
+                s.standby.samples.clear();
+                for sample in &mut s.primary.samples {
+                    sample.senders[0] = Sender {
+                        pid: 10,
+                        ..Sender::default()
+                    };
+                    sample.slots[0].restart_lsn = None;
+                }
+            },
+            &["primary does not show how far standby is"],
+        ),
+        (
+            "the slot of a subscription is nowhere",
+            |s| {
+                for sample in &mut s.primary.samples {
+                    sample.slots.remove(2);
+                    sample.senders.remove(2);
+                }
+            },
+            &["nothing that answers here is the upstream of two (sub_two)"],
+        ),
+        (
+            "no primary",
+            |s| s.primary.samples.clear(),
+            &[
+                "nothing that answers here is the upstream of standby",
+                "nothing that answers here is the upstream of one (sub_one)",
+                "nothing that answers here is the upstream of two (sub_two)",
+            ],
+        ),
+        (
+            "a subscription without a slot is detached on purpose",
+            |s| {
+                for sample in &mut s.primary.samples {
+                    sample.slots.remove(2);
+                    sample.senders.remove(2);
+                }
+                for sample in &mut s.two.samples {
+                    sample.subscriptions[0].slot_name = None;
+                }
+            },
+            &[],
+        ),
+    ];
+    for (name, change, unknown) in cases {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        assert_eq!(diagnosis.unknown, unknown, "{name}");
+        assert!(unknown.is_empty() || !diagnosis.healthy, "{name}");
+    }
+    for (decides, unknown) in [(true, vec!["standby does not show x"]), (false, vec![])] {
+        let mut scene = Scene::healthy();
+        scene.standby.troubles = vec![gap(decides)];
+        let diagnosis = scene.diagnose();
+        assert_eq!(diagnosis.healthy, !decides);
+        assert_eq!(diagnosis.unknown, unknown);
+    }
+}
+
+#[test]
+fn a_risk_alone_is_no_lag() {
+    let mut scene = Scene::healthy();
+    for sample in &mut scene.primary.samples {
+        sample.slots.push(Slot {
+            active: false,
+            active_pid: None,
+            ..slot("forgotten", "logical", 0, START - 500_000_000)
+        });
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.first(), Some(Cause::UnusedSlot));
+    assert!(!diagnosis.healthy && diagnosis.has_risk() && !diagnosis.has_lag());
 }
 
 #[test]

@@ -21,11 +21,10 @@ const COMPRESSED: f64 = 0.25;
 
 /// The server archives WAL, according to its setting: a standby only with `always`.
 fn archives(node: &NodeWindow) -> bool {
-    match (node.role, node.facts.setting("archive_mode")) {
-        (Role::Primary, Some("on" | "always")) => true,
-        (Role::Standby, Some("always")) => true,
-        _ => false,
-    }
+    matches!(
+        (node.role, node.facts.setting("archive_mode")),
+        (Role::Primary, Some("on" | "always")) | (Role::Standby, Some("always"))
+    )
 }
 
 pub(super) fn archiver_failing(view: &View<'_>) -> Vec<Evidence> {

@@ -70,7 +70,11 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
         for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
             let kept = kept(sample, slot);
             let status = slot.wal_status.as_ref().map_or("?", WalStatus::name);
-            let mut evidence = Evidence::on(node, Severity::Lag)
+            let severity = match slot.wal_status {
+                Some(WalStatus::Lost) => Severity::Lag,
+                _ => Severity::Risk,
+            };
+            let mut evidence = Evidence::on(node, severity)
                 .fact(
                     "retained_bytes",
                     kept,
@@ -83,8 +87,7 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            // The less is left, the worse. Losing WAL is worse than anything else that holds
-            // the slot back.
+            // The less is left, the worse.
             evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
             if let Some(safe) = slot.safe_wal_size {
                 evidence = evidence.fact(

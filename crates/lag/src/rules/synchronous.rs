@@ -142,6 +142,7 @@ mod tests {
         Sender {
             application_name: name.to_owned(),
             sync_state: Some(state.into()),
+            replay_lsn: lsn(START),
             ..Sender::default()
         }
     }

@@ -119,12 +119,14 @@ fn fact(name: &'static str, value: f64, words: &str) -> Fact {
 pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> State {
     let mut diagnosis = Diagnosis {
         healthy: false,
+        unknown: Vec::new(),
         nodes: Vec::new(),
         links: Vec::new(),
         findings,
     };
     let behind = links.iter().any(|link| link.behind);
-    diagnosis.healthy = !behind && !diagnosis.has_lag() && nodes.iter().all(|node| node.usable);
+    let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
+    diagnosis.healthy = !suffers && nodes.iter().all(|node| node.usable);
     State {
         number: 7,
         at_ms: NOW_MS,
