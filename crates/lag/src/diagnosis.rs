@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{LinkKind, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::node::{Role, Trouble};
 use crate::rules::{Cause, Fact, RULES, Severity, View};
-use crate::window::Window;
+use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Diagnosis {
@@ -46,12 +46,29 @@ pub struct LinkReport {
     pub behind: bool,
     /// Milliseconds behind, at least: the median of the samples.
     pub lag_ms: f64,
+    /// The lag began before anybody watched, so it is longer than `lag_ms`.
+    pub lag_is_least: bool,
+    /// The most that it can be in the last sample, where commits tell that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_most_ms: Option<f64>,
     /// The longest time behind, in milliseconds.
     pub lag_max_ms: f64,
     /// The median of the samples.
     pub lag_bytes: f64,
+    /// How far it is behind the primary, if its upstream is another standby.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_primary: Option<BehindPrimary>,
     /// Bytes between the positions that begin and end each stage, on average.
     pub stage_bytes: BTreeMap<&'static str, f64>,
+}
+
+/// From end to end of a cascade.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BehindPrimary {
+    /// Milliseconds behind, at least: the median of the samples.
+    pub lag_ms: f64,
+    /// The median of the samples.
+    pub lag_bytes: f64,
 }
 
 /// A cause, and the node or link that it was found at.
@@ -149,7 +166,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
     let links: Vec<LinkReport> = view
         .links
         .iter()
-        .map(|link| report(link, &findings))
+        .map(|link| report(link, window.primary(), &findings))
         .collect();
     let nodes: Vec<NodeReport> = window
         .nodes
@@ -231,7 +248,7 @@ fn hide_implied(findings: &mut Vec<Finding>) {
     findings.retain(|finding| finding.cause != Cause::SpillToDisk || !giant.contains(&finding.at));
 }
 
-fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
+fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -> LinkReport {
     let false_lag = findings
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
@@ -242,8 +259,13 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
         slot: link.slot.clone(),
         behind: link.is_behind() && !false_lag,
         lag_ms: link.age_ms(),
+        lag_is_least: link.is_least(),
+        lag_most_ms: link.most_possible_ms().filter(|_| link.is_least()),
         lag_max_ms: link.most_age_ms(),
         lag_bytes: link.bytes(),
+        behind_primary: primary
+            .and_then(|primary| link.behind_primary(primary))
+            .map(|(lag_ms, lag_bytes)| BehindPrimary { lag_ms, lag_bytes }),
         stage_bytes: Stage::ALL
             .map(|stage| (stage.name(link.kind), link.stage_bytes(stage)))
             .into(),

@@ -45,6 +45,7 @@ pub mod links;
 pub mod monitor;
 pub mod node;
 pub mod node_sampler;
+pub mod points;
 pub mod position;
 pub mod process_cpu;
 pub mod questions;

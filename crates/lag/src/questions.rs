@@ -107,6 +107,7 @@ const SETTINGS: &[&str] = &[
     "block_size",
     "archive_mode",
     "wal_sender_timeout",
+    "wal_receiver_timeout",
     "shared_buffers",
     "shared_preload_libraries",
     "track_io_timing",

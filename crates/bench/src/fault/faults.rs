@@ -483,7 +483,10 @@ mod tests {
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ReplayDelayed,
         Cause::ManySavepoints,
+        Cause::ReplayHalted,
+        Cause::WalsendersEnded,
         Cause::NotStreaming,
+        Cause::ReceiverHalted,
         Cause::FullPageImages,
         Cause::SynchronousStandbyMissing,
         Cause::ApplyStopped,

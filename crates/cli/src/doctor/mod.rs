@@ -215,8 +215,11 @@ mod tests {
             slot: None,
             behind: lag_ms > 0.0,
             lag_ms,
+            lag_is_least: false,
+            lag_most_ms: None,
             lag_max_ms: lag_ms,
             lag_bytes: 1.0,
+            behind_primary: None,
             stage_bytes: [].into(),
         }
     }

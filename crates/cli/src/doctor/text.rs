@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use lockstep_lag::commit_probe::ROWS;
-use lockstep_lag::diagnosis::{Finding, NodeReport};
+use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
+use lockstep_lag::links::LAG_MS;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
 use lockstep_lag::{Diagnosis, Role};
 
@@ -31,6 +32,9 @@ pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> Stri
         text.push('\n');
         for line in rows {
             let _ = writeln!(text, "{line}");
+        }
+        for line in diagnosis.links.iter().filter_map(more_of) {
+            wrap(&mut text, "- ", &line);
         }
     }
     text.push('\n');
@@ -117,6 +121,29 @@ fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
     }
 }
 
+fn lag(link: &LinkReport) -> String {
+    let least = if link.lag_is_least { "≥ " } else { "" };
+    format!("{least}{}", seconds(link.lag_ms))
+}
+
+/// What a row of the table has no room for.
+fn more_of(link: &LinkReport) -> Option<String> {
+    let mut words = Vec::new();
+    if let Some(all) = link.behind_primary.filter(|all| all.lag_ms >= LAG_MS) {
+        let (time, size) = (seconds(all.lag_ms), bytes(all.lag_bytes));
+        words.push(format!(
+            "from end to end {time} and {size} behind the primary"
+        ));
+    }
+    if link.lag_is_least {
+        let most = link.lag_most_ms.map_or(String::new(), |most| {
+            format!(", and is at most {}", seconds(most))
+        });
+        words.push(format!("the lag began before this watch{most}"));
+    }
+    (!words.is_empty()).then(|| format!("{}: {}", link.replica, words.join("; ")))
+}
+
 /// A line for each replica, and one for each that cannot be asked.
 fn links(diagnosis: &Diagnosis) -> Vec<String> {
     let links = &diagnosis.links;
@@ -140,7 +167,7 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
             short(&link.replica, 14),
             short(&link.upstream, 10),
             link.kind.name().to_owned(),
-            seconds(link.lag_ms),
+            lag(link),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),
             stage.map_or("-", |(name, _)| name).to_owned(),

@@ -132,6 +132,7 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
 /// The lag now, or the longest of the window if there is less now.
 fn lag(link: &LinkState, window_s: f64) -> String {
     match link.lag_ms >= links::LAG_MS {
+        true if link.lag_is_least => format!("at least {}", seconds(link.lag_ms)),
         true => seconds(link.lag_ms),
         false => format!("up to {} in {window_s:.0} s", seconds(link.lag_max_ms)),
     }

@@ -41,8 +41,14 @@ causes! {
     ReplayWaitsForStorage = "replay_waits_for_storage",
     /// Transactions with many savepoints make look-ups slow.
     ManySavepoints = "many_savepoints",
+    /// The startup process does not run at all.
+    ReplayHalted = "replay_halted",
+    /// Something ends walsenders again and again.
+    WalsendersEnded = "walsenders_ended",
     /// A standby does not stream.
     NotStreaming = "not_streaming",
+    /// The walreceiver is connected and takes nothing.
+    ReceiverHalted = "receiver_halted",
     /// The walreceiver writes and flushes slowly.
     SlowWalFlush = "slow_wal_flush",
     /// Checkpoints fill the WAL with whole pages.

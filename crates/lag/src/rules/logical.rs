@@ -1,5 +1,6 @@
 //! Signals of decoding and applying.
 
+use super::halted::ended;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
@@ -188,7 +189,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
         let away =
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
-        if away < 0.5 && errors == 0.0 {
+        if (away < 0.5 && errors == 0.0) || ended(view, link.upstream) {
             continue;
         }
         let why = match (last.enabled, errors > 0.0) {
@@ -200,8 +201,17 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             0 => Severity::Risk,
             _ => Severity::Lag,
         };
+        let mut evidence = Evidence::of(link, away.max(0.5));
+        if !last.enabled {
+            evidence = evidence.name("disabled_subscription", &last.name);
+        }
+        // What fails again and again at one place is the same transaction. A lost connection is
+        // counted as an error, too, but then there is progress between two of them.
+        if errors > 0.0 && last.enabled && stands(link) {
+            evidence = evidence.name("stuck_subscription", &last.name);
+        }
         found.push(
-            Evidence::of(link, away.max(0.5))
+            evidence
                 .severity(severity)
                 .fact("without_worker_share", away, why)
                 .fact(
@@ -217,6 +227,12 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         );
     }
     found
+}
+
+/// The consumer has confirmed nothing during the window.
+fn stands(link: &Link<'_>) -> bool {
+    let ends = link.points.first().zip(link.points.last());
+    ends.is_some_and(|(first, last)| first.replay == last.replay)
 }
 
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {

@@ -14,6 +14,7 @@ use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
 mod cause;
+mod halted;
 mod horizon;
 mod logical;
 #[cfg(test)]
@@ -197,11 +198,17 @@ impl Rule {
     /// The remedies whose gaps the evidence can fill.
     pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
         let mut names = evidence.names.clone();
-        if let Some(name) = names.get_mut("subscription") {
-            *name = identifier(name);
+        for name in [
+            "subscription",
+            "stuck_subscription",
+            "disabled_subscription",
+        ] {
+            if let Some(name) = names.get_mut(name) {
+                *name = identifier(name);
+            }
         }
         // They stand inside quotes. No server allows such a slot, but one may claim it.
-        for name in ["slot", "gid"] {
+        for name in ["slot", "unowned_slot", "gid"] {
             if let Some(name) = names.get_mut(name) {
                 *name = name.replace('\'', "''");
             }

@@ -1,16 +1,29 @@
 //! What once was called healthy, or was found at the wrong place or for the wrong reason.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, Severity};
-use crate::diagnosis::{Diagnosis, LinkReport};
+use crate::diagnosis::{Diagnosis, Finding, LinkReport, diagnose};
 use crate::node::Trouble;
-use crate::sample::{Archiver, Prepared, Sender, Session, Slot};
+use crate::process_cpu::Cpu;
+use crate::sample::{Archiver, Extension, Prepared, Sender, Session, Slot};
 use crate::tables::{Followed, Tables};
+use crate::window::Window;
+
+/// What is known of a process that a signal has stopped.
+const STOPPED: Cpu = Cpu {
+    ran: Duration::ZERO,
+    queued: Duration::ZERO,
+    stopped: true,
+};
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 7] = [
+pub(super) const CAUSES: [Cause; 10] = [
+    Cause::ReceiverHalted,
+    Cause::ReplayHalted,
+    Cause::WalsendersEnded,
     Cause::TablesNotPublished,
     Cause::TablesNotFollowed,
     Cause::PreparedTransaction,
@@ -367,16 +380,22 @@ fn what_is_hidden_is_not_healthy() {
     }
 }
 
-#[test]
-fn a_risk_alone_is_no_lag() {
-    let mut scene = Scene::healthy();
+/// Adds a slot that nobody uses, which may keep so many bytes more.
+fn forgotten(scene: &mut Scene, safe_wal_size: Option<i64>) {
     for sample in &mut scene.primary.samples {
         sample.slots.push(Slot {
             active: false,
             active_pid: None,
+            safe_wal_size,
             ..slot("forgotten", "logical", 0, START - 500_000_000)
         });
     }
+}
+
+#[test]
+fn a_risk_alone_is_no_lag() {
+    let mut scene = Scene::healthy();
+    forgotten(&mut scene, None);
     let diagnosis = scene.diagnose();
     assert_eq!(diagnosis.first(), Some(Cause::UnusedSlot));
     assert!(!diagnosis.healthy && diagnosis.has_risk() && !diagnosis.has_lag());
@@ -458,4 +477,291 @@ fn whole_pages_are_to_blame_if_the_replica_would_keep_up_without_them() {
         }
         assert_eq!(scene.diagnose().first(), Some(cause), "{images_each}");
     }
+}
+
+#[test]
+fn the_watch_does_not_limit_the_lag() {
+    // A standby that was behind before the watch: does replay go on, the age of the last
+    // replayed commit in the first sample, how far its clock is ahead, what the extension says;
+    // and the lag, whether that is the least, and the most that it can be.
+    let cases = [
+        (true, 30_000.0, 0, None, 29_900.0, false, None),
+        (true, 30_000.0, 5_000, None, 29_900.0, false, None),
+        (false, 30_000.0, 0, None, 2_500.0, true, Some(34_900.0)),
+        (false, 30_000.0, -5_000, None, 2_500.0, true, Some(34_900.0)),
+        (false, 100.0, 0, None, 2_500.0, false, None),
+        (false, 30_000.0, 0, Some(29_000.0), 29_000.0, false, None),
+    ];
+    for (moves, age_ms, ahead_ms, told_ms, lag_ms, is_least, most_ms) in cases {
+        let mut scene = Scene::healthy();
+        for (index, sample) in scene.standby.samples.iter_mut().enumerate() {
+            let moved = if moves { index as u64 } else { 0 };
+            sample.wal.replay = lsn(START - 10_000_000 + moved * STEP);
+            let stood_ms = if moves { 0.0 } else { index as f64 * 100.0 };
+            sample.wal.replayed_commit_age_ms = Some(age_ms + stood_ms + f64::from(ahead_ms));
+            sample.clock_offset_us = i64::from(ahead_ms) * 1000;
+            sample.extension = told_ms.map(|ms| Extension {
+                lag_ms: Some(ms),
+                ..Extension::default()
+            });
+        }
+        let diagnosis = scene.diagnose();
+        let link = link(&diagnosis, "standby");
+        let case = format!("{moves} {age_ms} {ahead_ms} {told_ms:?}: {link:?}");
+        assert!((link.lag_ms - lag_ms).abs() < 100.0, "{case}");
+        assert_eq!(link.lag_is_least, is_least, "{case}");
+        let close = |(found, most): (f64, f64)| (found - most).abs() < 1.0;
+        assert!(link.lag_most_ms.zip(most_ms).is_none_or(close), "{case}");
+        assert_eq!(link.lag_most_ms.is_some(), most_ms.is_some(), "{case}");
+    }
+}
+
+#[test]
+fn a_cascade_is_as_far_behind_the_primary_as_all_of_its_way() {
+    let mut scene = Scene::healthy();
+    scene.stuck_receive("Activity", "WalReceiverMain");
+    // A cascaded standby has all that the first one has.
+    let mut cascaded = scene.standby.clone();
+    cascaded.name = "cascaded".to_owned();
+    for sample in &mut cascaded.samples {
+        sample.receiver.as_mut().unwrap().slot_name = Some("cascade".to_owned());
+        sample.wal.replayed_commit_age_ms = Some(9_000.0);
+    }
+    for sample in &mut scene.standby.samples {
+        sample.senders = vec![sender(40, "cascaded", START)];
+        sample.slots = vec![slot("cascade", "physical", 40, START)];
+    }
+    let window = Window::new(vec![scene.primary, scene.standby, cascaded]);
+    let diagnosis = diagnose(&window);
+    let link = link(&diagnosis, "cascaded");
+    assert_eq!((link.upstream.as_str(), link.behind), ("standby", false));
+    let all = link.behind_primary.unwrap();
+    assert!((all.lag_ms - 2_400.0).abs() < 200.0, "{all:?}");
+    assert!(all.lag_bytes > 1e6);
+    // The primary does write.
+    let idle = |found: &Finding| found.cause == Cause::IdlePrimary;
+    assert!(!diagnosis.findings.iter().any(idle));
+}
+
+/// Makes each walsender of a link live for ten samples; is there progress?
+fn end_walsenders(scene: &mut Scene, index: usize, moves: bool) {
+    for (at, sample) in scene.primary.samples.iter_mut().enumerate() {
+        let pid = 100 * (index as u32 + 1) + at as u32 / 10;
+        sample.slots[index].active_pid = Some(pid);
+        sample.processes[index].pid = pid;
+        let sender = &mut sample.senders[index];
+        sender.pid = pid;
+        if !moves {
+            sender.replay_lsn = lsn(START);
+            sender.flush_lsn = lsn(START);
+        }
+    }
+}
+
+/// The subscription's worker fails now and then, and is away most of the time.
+fn fail_worker(scene: &mut Scene) {
+    for (at, sample) in scene.one.samples.iter_mut().enumerate() {
+        sample.subscriptions[0].apply_errors = at as u64 / 10;
+        sample.subscriptions[0].pid = None;
+        sample.processes.clear();
+    }
+}
+
+#[test]
+fn processes_that_do_nothing_are_to_blame() {
+    type Change = fn(&mut Scene);
+    let cases: [(&str, Change, Cause, &str); 8] = [
+        (
+            "a walreceiver that is silent",
+            |s| {
+                s.stuck_receive("Activity", "WalReceiverMain");
+                for sample in &mut s.standby.samples {
+                    sample.receiver.as_mut().unwrap().message_age_ms = Some(4_000.0);
+                }
+            },
+            Cause::ReceiverHalted,
+            "look at the walreceiver 20 on standby",
+        ),
+        (
+            "a walreceiver that is stopped",
+            |s| {
+                s.stuck_receive("Activity", "WalReceiverMain");
+                for sample in &mut s.standby.samples {
+                    sample.processes[1].cpu = Some(STOPPED);
+                }
+            },
+            Cause::ReceiverHalted,
+            "on the machine of standby: kill -CONT 20",
+        ),
+        (
+            "a network that lets nothing through for a moment",
+            |s| {
+                s.stuck_receive("Activity", "WalReceiverMain");
+                for sample in &mut s.standby.samples {
+                    sample.receiver.as_mut().unwrap().message_age_ms = Some(1_000.0);
+                }
+            },
+            Cause::SlowNetwork,
+            "more bandwidth",
+        ),
+        (
+            "a startup process that waits for WAL that is there",
+            |s| s.stuck_replay("Activity", "RecoveryWalStream"),
+            Cause::ReplayHalted,
+            "look at the startup process 21 on standby",
+        ),
+        (
+            "a startup process without CPU",
+            |s| {
+                s.stuck_replay("", "");
+                s.cpu(0.0, 0.0);
+            },
+            Cause::ReplayHalted,
+            "look at the startup process",
+        ),
+        (
+            "a startup process that is stopped",
+            |s| {
+                s.stuck_replay("IO", "DataFileRead");
+                for sample in &mut s.standby.samples {
+                    sample.processes[0].cpu = Some(STOPPED);
+                }
+            },
+            Cause::ReplayHalted,
+            "on the machine of standby: kill -CONT 21",
+        ),
+        (
+            "walsenders of all",
+            |s| {
+                (0..3).for_each(|index| end_walsenders(s, index, false));
+                fail_worker(s);
+            },
+            Cause::WalsendersEnded,
+            "look at the log of primary",
+        ),
+        (
+            "walsenders of one subscriber, which makes progress",
+            |s| {
+                end_walsenders(s, 1, true);
+                fail_worker(s);
+            },
+            Cause::WalsendersEnded,
+            "look at the log of primary",
+        ),
+    ];
+    for (name, change, cause, remedy) in cases {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        assert_eq!(diagnosis.first(), Some(cause), "{name}");
+        let first = &diagnosis.findings[0].remedies[0];
+        assert!(first.starts_with(remedy), "{name}: {first}");
+        let stopped = |found: &Finding| found.cause == Cause::ApplyStopped;
+        assert!(!diagnosis.findings.iter().any(stopped), "{name}");
+    }
+}
+
+#[test]
+fn advice_that_can_lose_data_says_so_and_comes_last() {
+    type Change = fn(&mut Scene);
+    let cases: [(&str, Change, Cause, Option<&str>); 7] = [
+        (
+            "a worker that fails at one transaction",
+            |s| {
+                end_walsenders(s, 1, false);
+                fail_worker(s);
+            },
+            Cause::ApplyStopped,
+            Some("SKIP"),
+        ),
+        (
+            "a worker that fails and goes on",
+            fail_worker,
+            Cause::ApplyStopped,
+            None,
+        ),
+        (
+            "a subscription that is disabled",
+            |s| {
+                end_walsenders(s, 1, false);
+                fail_worker(s);
+                for sample in &mut s.one.samples {
+                    sample.subscriptions[0].enabled = false;
+                }
+            },
+            Cause::ApplyStopped,
+            None,
+        ),
+        (
+            "the slot of a subscriber that is blocked",
+            |s| {
+                for sample in &mut s.primary.samples {
+                    sample.slots[1].safe_wal_size = Some(1_000);
+                }
+            },
+            Cause::RetainedWalNearLimit,
+            None,
+        ),
+        (
+            "the slot of a subscriber that is disabled",
+            |s| {
+                for sample in &mut s.primary.samples {
+                    sample.slots[1].safe_wal_size = Some(1_000);
+                    sample.slots[1].active = false;
+                }
+            },
+            Cause::RetainedWalNearLimit,
+            None,
+        ),
+        (
+            "a slot of nobody",
+            |s| forgotten(s, Some(1_000)),
+            Cause::RetainedWalNearLimit,
+            Some("pg_drop_replication_slot('forgotten')"),
+        ),
+        (
+            "an unused slot of nobody",
+            |s| forgotten(s, None),
+            Cause::UnusedSlot,
+            Some("pg_drop_replication_slot('forgotten')"),
+        ),
+    ];
+    for (name, change, cause, advice) in cases {
+        let mut scene = Scene::healthy();
+        change(&mut scene);
+        let diagnosis = scene.diagnose();
+        assert_eq!(diagnosis.first(), Some(cause), "{name}");
+        let remedies = &diagnosis.findings[0].remedies;
+        for dangerous in ["SKIP", "pg_drop_replication_slot", "DROP"] {
+            let places = remedies.iter().enumerate();
+            let places = places.filter(|(_, remedy)| remedy.contains(dangerous));
+            for (place, remedy) in places {
+                assert_eq!(place + 1, remedies.len(), "{name}: {remedies:?}");
+                assert!(remedy.contains("los"), "{name}: {remedy}");
+                assert!(advice.is_some_and(|advice| remedy.contains(advice)));
+            }
+        }
+        let last = remedies.last().unwrap();
+        assert!(advice.is_none_or(|advice| last.contains(advice)), "{name}");
+    }
+    // A standby that cannot be asked may need the slot.
+    let mut scene = Scene::healthy();
+    forgotten(&mut scene, None);
+    scene.standby.samples.clear();
+    let diagnosis = scene.diagnose();
+    let unused = |found: &&Finding| found.cause == Cause::UnusedSlot;
+    let found = diagnosis.findings.iter().find(unused).unwrap();
+    assert!(!found.remedies.iter().any(|remedy| remedy.contains("drop")));
+}
+
+#[test]
+fn of_two_slots_near_the_limit_the_unused_one_comes_first() {
+    let mut scene = Scene::healthy();
+    forgotten(&mut scene, Some(1_000));
+    for sample in &mut scene.primary.samples {
+        sample.slots[1].safe_wal_size = Some(1_000);
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(diagnosis.findings[0].names["slot"], "forgotten");
+    assert_eq!(diagnosis.findings[1].names["slot"], "slot_one");
 }

@@ -499,6 +499,7 @@ fn names_in_remedies_are_quoted_where_sql_needs_it() {
     for sample in &mut scene.one.samples {
         let row = &mut sample.subscriptions[0];
         (row.pid, row.name) = (None, "My \"s\"".to_owned());
+        row.enabled = false;
     }
     let diagnosis = scene.diagnose();
     let remedies = diagnosis.findings[0].remedies.join("\n");

@@ -62,6 +62,8 @@ pub(super) fn node(name: &str, role: Role, samples: impl Fn(u64, u64) -> Sample)
         ("hot_standby_feedback", "off"),
         ("wal_compression", "off"),
         ("archive_mode", "on"),
+        ("wal_sender_timeout", "60000"),
+        ("wal_receiver_timeout", "60000"),
         ("recovery_min_apply_delay", "0"),
         ("recovery_prefetch", "try"),
         ("maintenance_io_concurrency", "10"),
@@ -268,6 +270,7 @@ impl Scene {
             sample.processes[0].cpu = Some(Cpu {
                 ran: part(ran),
                 queued: part(queued),
+                stopped: false,
             });
         }
     }

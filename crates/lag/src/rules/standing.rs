@@ -6,6 +6,7 @@ use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
+use crate::points::Point;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Slot};
 use crate::states::WalStatus;
@@ -64,6 +65,17 @@ fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
     ) || left(node, slot).is_some_and(|left| left < NEAR)
 }
 
+/// A replica that was named needs the slot, or one that cannot be asked may need it.
+fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
+    let mut links = view.links.iter();
+    let owned = links.any(|link| {
+        let is_its = link.upstream.name == node.name && link.replica.is_some();
+        is_its && link.slot.as_deref() == Some(&slot.slot_name)
+    });
+    let mut nodes = view.window.nodes.iter();
+    owned || nodes.any(|node| node.role != Role::Primary && !node.is_usable())
+}
+
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (node, sample) in upstreams(view) {
@@ -87,8 +99,15 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            // The less is left, the worse.
-            evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
+            let is_lost = slot.wal_status == Some(WalStatus::Lost);
+            let what = if is_lost { "lost_slot" } else { "near_slot" };
+            evidence = evidence.name(what, &slot.slot_name);
+            if !slot.active && !has_owner(view, node, slot) {
+                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            }
+            // The less is left, the worse; a slot that nobody uses does not move by itself.
+            let used = if slot.active { 0.9 } else { 1.0 };
+            evidence.explains = used * (1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0));
             if let Some(safe) = slot.safe_wal_size {
                 evidence = evidence.fact(
                     "safe_bytes",
@@ -136,6 +155,9 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     &node.name,
                 )
                 .setting(node, "max_slot_wal_keep_size");
+            if !has_owner(view, node, slot) {
+                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            }
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
             found.push(evidence);
         }
@@ -247,13 +269,15 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
         let age = node
             .last()
             .and_then(|sample| sample.wal.replayed_commit_age_ms);
-        let caught_up = node.samples.len().max(1);
-        let same = link
-            .points
-            .iter()
-            .filter(|point| point.bytes() == 0)
-            .count();
-        let share = same as f64 / caught_up as f64;
+        // The upstream of a cascaded standby may be behind itself.
+        let has_all = |point: &&Point| {
+            let primary = view.window.primary();
+            let end = primary.and_then(|primary| primary.end_at(None, point.at));
+            let is_cascaded = link.upstream.role == Role::Standby;
+            point.bytes() == 0 && (!is_cascaded || end.is_some_and(|end| end <= point.replay))
+        };
+        let same = link.points.iter().filter(has_all).count();
+        let share = same as f64 / node.samples.len().max(1) as f64;
         let Some(age) = age.filter(|age| *age >= LOOKS_LATE_MS) else {
             continue;
         };

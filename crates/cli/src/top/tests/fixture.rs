@@ -81,6 +81,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         application_name: Some(replica.to_owned()),
         behind: lag_ms >= 200.0,
         lag_ms,
+        lag_is_least: false,
         lag_max_ms: lag_ms * 1.25,
         lag_bytes: held.iter().sum::<u64>() * MB,
         stages,
