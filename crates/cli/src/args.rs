@@ -44,7 +44,9 @@ pub enum Command {
     ///
     /// Asks the primary and the replicas that are named for some seconds, and prints each replica's
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
-    /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
+    /// in pg_monitor is enough. Exits with 0 if nothing lags, also if there are risks; with 6 if something
+    /// lags, 3 if the primary cannot be asked, 4 if another node cannot, and 7 if something cannot be
+    /// seen, so that nobody knows.
     Doctor(DoctorArgs),
     /// Show all nodes live: lag over time, where it is, and why
     ///

@@ -193,6 +193,12 @@ impl NodeWindow {
     /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
     /// servers' clocks do not matter.
     pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {
+        let since = self.beyond_since(group, position);
+        since.map_or(Duration::ZERO, |since| at.saturating_sub(since))
+    }
+
+    /// When an answer had an end beyond a position for the first time.
+    pub fn beyond_since(&self, group: Option<&str>, position: Lsn) -> Option<Duration> {
         let sample = self
             .samples
             .iter()
@@ -200,12 +206,31 @@ impl NodeWindow {
         let glances = self.glances_of(group);
         let glanced = glances.partition_point(|glance| glance.end <= position);
         let glance = glances.get(glanced).map(|glance| glance.at);
-        let beyond = sample
+        sample
             .map(|sample| sample.at)
             .into_iter()
             .chain(glance)
-            .min();
-        beyond.map_or(Duration::ZERO, |since| at.saturating_sub(since))
+            .min()
+    }
+
+    /// When the end of this node's WAL, or of one of a relay's groups, was known for the first
+    /// time.
+    pub fn first_answer(&self, group: Option<&str>) -> Option<Duration> {
+        let mut samples = self.samples.iter();
+        let sample = samples.find(|sample| sample.end_of(group).is_some());
+        let glance = self.glances_of(group).first().map(|glance| glance.at);
+        sample
+            .map(|sample| sample.at)
+            .into_iter()
+            .chain(glance)
+            .min()
+    }
+
+    /// The node's clock less ours, in microseconds, in the middle of its samples.
+    pub fn clock_offset_us(&self) -> Option<i64> {
+        let mut offsets: Vec<i64> = self.samples.iter().map(|s| s.clock_offset_us).collect();
+        offsets.sort_unstable();
+        offsets.get(offsets.len() / 2).copied()
     }
 
     /// CPU of the first process that `choose` accepts, over the window. None if it is not
@@ -329,6 +354,7 @@ mod tests {
                 cpu: Some(Cpu {
                     ran: Duration::from_millis(500 * index as u64),
                     queued: Duration::from_millis(250 * index as u64),
+                    stopped: false,
                 }),
                 ..Process::default()
             });

@@ -8,6 +8,7 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER};
 use lockstep_lab::workload::Workload;
 use lockstep_lag::Cause;
+use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
 use super::{Hurry, SlowCalls, Writer};
@@ -37,8 +38,8 @@ impl Strength {
 pub struct Fault {
     pub name: &'static str,
     cause: Cause,
-    /// It only looks like lag: doctor must call the servers healthy.
-    pub is_false: bool,
+    /// What doctor must call it: lag, a risk, or a note if it only looks like lag.
+    pub severity: Severity,
     /// How many seconds doctor watches.
     pub seconds: u32,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
@@ -53,7 +54,7 @@ const fn fault(
     Fault {
         name,
         cause,
-        is_false: false,
+        severity: Severity::Lag,
         seconds: 4,
         inject,
         missing: || None,
@@ -77,7 +78,13 @@ const fn late(mut fault: Fault) -> Fault {
 }
 
 const fn only_looks(mut fault: Fault) -> Fault {
-    fault.is_false = true;
+    fault.severity = Severity::Note;
+    fault
+}
+
+/// A fault that makes nothing lag yet.
+const fn risky(mut fault: Fault) -> Fault {
+    fault.severity = Severity::Risk;
     fault
 }
 
@@ -119,11 +126,11 @@ pub const FAULTS: &[Fault] = &[
         Cause::ApplyBlocked,
         apply_blocked,
     ),
-    fault(
+    risky(fault(
         "retained WAL near its limit",
         Cause::RetainedWalNearLimit,
         retained,
-    ),
+    )),
     only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
     only_looks(fault(
         "other database's WAL",
@@ -476,14 +483,24 @@ mod tests {
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ReplayDelayed,
         Cause::ManySavepoints,
+        Cause::ReplayHalted,
+        Cause::WalsendersEnded,
         Cause::NotStreaming,
+        Cause::ReceiverHalted,
+        Cause::FullPageImages,
         Cause::SynchronousStandbyMissing,
         Cause::ApplyStopped,
+        Cause::TablesNotPublished,
+        Cause::TablesNotFollowed,
         Cause::SpillToDisk,
         Cause::UnusedSlot,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,
+        Cause::ArchiverFailing,
+        Cause::QueriesCancelled,
+        Cause::PreparedTransaction,
+        Cause::OldTransaction,
         Cause::FeedbackBloat,
     ];
 

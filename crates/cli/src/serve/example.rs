@@ -25,6 +25,7 @@ pub fn state() -> State {
         heartbeat: true,
         diagnosis: Diagnosis {
             healthy: true,
+            unknown: Vec::new(),
             nodes: Vec::new(),
             links: Vec::new(),
             findings: Vec::new(),
@@ -132,6 +133,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         application_name: None,
         behind: false,
         lag_ms: 20.0,
+        lag_is_least: false,
         lag_max_ms: 30.0,
         lag_bytes: 60,
         stages: [0, 1, 2, 3].map(|index| StageState {

@@ -142,6 +142,14 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
         let labels = [("node", node.name.as_str()), ("role", &role)];
         text.sample("up", &labels, &flag(node.usable).to_string());
     }
+    let unseen = Family(
+        "unseen",
+        "gauge",
+        "What cannot be seen of nodes that answer; above 0 nobody knows whether all is well.",
+    );
+    family(text, &unseen);
+    let number = state.diagnosis.unknown.len();
+    text.sample("unseen", &[], &number.to_string());
     let age = Family(
         "sample_age_seconds",
         "gauge",

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
-use crate::links::{Link, LinkKind, Point, Stage, links as find_links};
+use crate::links::{Link, LinkKind, Stage, links as find_links};
 use crate::node::{Node, Role};
+use crate::points::Point;
 use crate::position;
 use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
@@ -104,6 +105,8 @@ pub struct LinkState {
     pub behind: bool,
     /// Milliseconds behind at the last sample, at least.
     pub lag_ms: f64,
+    /// The lag began before anybody watched, and nothing tells when.
+    pub lag_is_least: bool,
     /// The longest time behind in the window, in milliseconds.
     pub lag_max_ms: f64,
     /// Bytes behind at the last sample.
@@ -246,6 +249,7 @@ fn link_state(
         application_name: link.application_name.clone(),
         behind: report.behind,
         lag_ms: if bytes == 0 { 0.0 } else { age_ms },
+        lag_is_least: last.is_some_and(|point| point.capped),
         lag_max_ms: report.lag_max_ms,
         lag_bytes: bytes,
         stages: Stage::ALL.map(|stage| StageState {
@@ -274,6 +278,7 @@ impl LinkState {
             application_name: None,
             behind: false,
             lag_ms: 1.0,
+            lag_is_least: false,
             lag_max_ms: 1.0,
             lag_bytes: 1,
             stages: Stage::ALL.map(|stage| StageState {

@@ -81,6 +81,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         application_name: Some(replica.to_owned()),
         behind: lag_ms >= 200.0,
         lag_ms,
+        lag_is_least: false,
         lag_max_ms: lag_ms * 1.25,
         lag_bytes: held.iter().sum::<u64>() * MB,
         stages,
@@ -119,12 +120,14 @@ fn fact(name: &'static str, value: f64, words: &str) -> Fact {
 pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> State {
     let mut diagnosis = Diagnosis {
         healthy: false,
+        unknown: Vec::new(),
         nodes: Vec::new(),
         links: Vec::new(),
         findings,
     };
     let behind = links.iter().any(|link| link.behind);
-    diagnosis.healthy = !behind && !diagnosis.has_lag() && nodes.iter().all(|node| node.usable);
+    let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
+    diagnosis.healthy = !suffers && nodes.iter().all(|node| node.usable);
     State {
         number: 7,
         at_ms: NOW_MS,

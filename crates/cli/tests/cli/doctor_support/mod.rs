@@ -5,6 +5,7 @@ use std::process::Command;
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lag::Cause;
+use lockstep_lag::rules::Severity;
 use serde_json::{Value, json};
 
 pub mod measured;
@@ -75,7 +76,7 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
             brief(json)
         ));
     }
-    let expected = if fault.is_false { 0 } else { 6 };
+    let expected = i32::from(fault.severity == Severity::Lag) * 6;
     if code != expected {
         return Some(format!(
             "exit code {code} instead of {expected}: {}",
@@ -83,6 +84,9 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
         ));
     }
     let first = &json["findings"][0];
+    if first["severity"] != fault.severity.name() {
+        return Some(format!("it is called {}", first["severity"]));
+    }
     if let Some(culprit) = injected.culprit {
         let pid = first["names"]["pid"].as_str().unwrap_or_default();
         if pid != culprit.to_string() {
@@ -97,7 +101,7 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
             ));
         }
     }
-    if !fault.is_false && first["remedies"].as_array().is_none_or(Vec::is_empty) {
+    if fault.severity != Severity::Note && first["remedies"].as_array().is_none_or(Vec::is_empty) {
         return Some("proposes nothing".to_owned());
     }
     None
