@@ -48,7 +48,8 @@ CREATE FUNCTION lockstep_stat_throttle(
     OUT wait_ms double precision,
     OUT would_wait bigint,
     OUT timeouts bigint,
-    OUT stats_reset timestamptz)
+    OUT stats_reset timestamptz,
+    OUT phase text)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION lockstep_stat_replay_reset() RETURNS void

@@ -19,6 +19,7 @@
 #include "utils/wait_event.h"
 
 #include "gate/gate.h"
+#include "gate/limit_rule.h"
 #include "priority/priority.h"
 #include "replay/replay_lag.h"
 #include "state/shared_state.h"
@@ -30,7 +31,7 @@ PG_FUNCTION_INFO_V1(lockstep_stat_replay_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle_reset);
 
-#define MAX_COLUMNS 10
+#define MAX_COLUMNS 12
 
 /* A row being built, column by column. */
 typedef struct Row
@@ -104,7 +105,8 @@ finish(FunctionCallInfo fcinfo, Row *row)
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	if (tupdesc->natts != row->n)
+	/* the last columns are missing where an earlier version was created */
+	if (tupdesc->natts > row->n)
 		elog(ERROR, "row has %d columns, expected %d", row->n, tupdesc->natts);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 											 row->values, row->nulls));
@@ -205,6 +207,10 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_gate->would_wait);
 	put_counter(&row, &ls_gate->timeouts);
 	put_counter(&row, &ls_gate->reset_at);
+	if (limit == 0 || !RecoveryInProgress())
+		put_null(&row);
+	else
+		put(&row, CStringGetTextDatum(ls_limit_phase_name(pg_atomic_read_u32(&ls_gate->phase))));
 	return finish(fcinfo, &row);
 }
 

@@ -55,6 +55,7 @@
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "gate/held_locks.h"
+#include "gate/limit_rule.h"
 #include "gate/plan_again.h"
 #include "gate/plan_indexes.h"
 #include "replay/replay_lag.h"
@@ -79,6 +80,8 @@ void
 ls_gate_init_shared(LsQueue *queue)
 {
 	pg_atomic_init_u32(&ls_gate->limit, 0);
+	pg_atomic_init_u32(&ls_gate->phase, LS_LIMIT_CALM);
+	pg_atomic_init_u32(&ls_gate->steady, 0);
 	/* until the controller has measured anything, every query passes */
 	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
 	pg_atomic_init_u32(&ls_gate->running, 0);
@@ -469,13 +472,14 @@ gate_applies(void)
 static void
 end_exception(LsSession *s)
 {
+	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
 	uint32		capacity;
 
 	if (pg_atomic_read_u32(&s->excepted) == 0 ||
 		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
 		return;
 	capacity = pg_atomic_read_u32(&ls_gate->capacity);
-	while (capacity > 1 && capacity < LS_GATE_OPEN &&
+	while (capacity > steady && capacity < LS_GATE_OPEN &&
 		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
 										   &capacity, capacity - 1))
 		;

@@ -40,7 +40,7 @@ SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
        last_refusal, stats_reset <= now() AS stats_reset
 FROM lockstep_stat_priority;
 SELECT mode, concurrency_limit, running, waiting, waits, wait_ms, would_wait,
-       timeouts, stats_reset <= now() AS stats_reset
+       timeouts, stats_reset <= now() AS stats_reset, phase
 FROM lockstep_stat_throttle;
 \x off
 
