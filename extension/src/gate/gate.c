@@ -15,7 +15,8 @@
  * lockstep.read_throttle_turn and so executes several queries in a row.
  * Letting in another session for each query would cost a wake-up and cold
  * caches each time. With W sessions waiting for P places the last of them waits
- * W / P turns.
+ * W / P turns. Sessions whose clients leave them idle in their turn do not keep
+ * others out: gate_limit.c adds places for them.
  *
  * What passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, transactions above READ COMMITTED,
@@ -485,9 +486,12 @@ end_exception(LsSession *s)
 		;
 }
 
-/* Takes away what a session has inside, if the session is in that state. */
+/*
+ * Takes away what a session has inside, if the session is in that state. The caller
+ * lets others in.
+ */
 static bool
-give_back(LsSession *s, LsGateState from)
+take_away(LsSession *s, LsGateState from)
 {
 	uint32		expected = from;
 
@@ -495,6 +499,15 @@ give_back(LsSession *s, LsGateState from)
 		return false;
 	end_exception(s);
 	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
+	return true;
+}
+
+/* The same, and lets others in. */
+static bool
+give_back(LsSession *s, LsGateState from)
+{
+	if (!take_away(s, from))
+		return false;
 	ls_gate_drain();
 	return true;
 }
@@ -608,7 +621,10 @@ ls_gate_clear_way(const LOCKTAG *tag)
 	pfree(holders);
 }
 
-/* Controller, each round: ends turns of clients that did not come back. */
+/*
+ * Controller, each round: ends turns of clients that did not come back. Others are
+ * let in once the controller knows how many places there are now.
+ */
 void
 ls_gate_end_turns(int64 now)
 {
@@ -617,7 +633,7 @@ ls_gate_end_turns(int64 now)
 		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
-			(void) give_back(s, LS_GATE_KEPT);
+			(void) take_away(s, LS_GATE_KEPT);
 	}
 }
 

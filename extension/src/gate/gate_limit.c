@@ -50,6 +50,8 @@
 #define BUSY_SHARE 0.9
 /* Part of the last step in the average of startup's share. */
 #define SHARE_PART 8
+/* Rounds from one sample of resting sessions to the next: each reads procfs. */
+#define REST_ROUNDS 4
 
 static int	cores = 1;
 static int64 cores_at = 0;
@@ -58,6 +60,7 @@ static int64 stepped_at = 0;
 static int64 startup_cpu_ns = 0;
 static double average_share = 0;
 static bool core_for_startup = false;
+static double average_resting = 0;
 
 static bool
 replay_is_held_on_purpose(void)
@@ -209,6 +212,38 @@ mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
 	}
 }
 
+/*
+ * Sessions that keep a place for their turn and sleep. One that has been woken and
+ * has no CPU yet still says that it waits for its client; the kernel knows.
+ */
+static int
+count_resting(const uint8 *kinds)
+{
+	int			resting = 0;
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (kinds[i] == RESTING &&
+			ls_sched_state((int) pg_atomic_read_u32(&ls_sessions[i].pid)) == 'S')
+			resting++;
+	}
+	return resting;
+}
+
+static void
+average_resting_step(const uint8 *kinds, bool lag_counts)
+{
+	static int	rounds = 0;
+	bool		any_waits = pg_atomic_read_u32(&ls_gate->waiting) > 0;
+
+	if (ls_read_throttle_turn == 0)
+		average_resting = 0;
+	else if (++rounds % REST_ROUNDS == 0)
+		average_resting = ls_limit_average_resting(average_resting,
+												   any_waits ? count_resting(kinds) : 0,
+												   any_waits, lag_counts);
+}
+
 static void
 set_capacity(int64 now)
 {
@@ -220,7 +255,8 @@ set_capacity(int64 now)
 	if (kinds == NULL)
 		kinds = MemoryContextAlloc(TopMemoryContext, ls_nsessions);
 	census = take_census(kinds, now, lag_counts);
-	places = ls_limit_places(state.limit, ls_read_throttle_min, 0, &census);
+	average_resting_step(kinds, lag_counts);
+	places = ls_limit_places(state.limit, ls_read_throttle_min, average_resting, &census);
 	mark_exceptions(kinds, &places);
 	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
 	pg_atomic_write_u32(&ls_gate->capacity,
@@ -233,6 +269,7 @@ static void
 forget_limit(void)
 {
 	memset(&state, 0, sizeof(state));
+	average_resting = 0;
 	pg_atomic_write_u32(&ls_gate->limit, 0);
 }
 
