@@ -36,7 +36,9 @@ CREATE FUNCTION lockstep_stat_priority(
     OUT restores bigint,
     OUT refusals bigint,
     OUT last_refusal text,
-    OUT stats_reset timestamptz)
+    OUT stats_reset timestamptz,
+    OUT short_slices integer,
+    OUT slice_detail text)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION lockstep_stat_throttle(

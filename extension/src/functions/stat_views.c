@@ -184,6 +184,8 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_priority->refusals);
 	put_text(&row, ls_priority->last_refusal);
 	put_counter(&row, &ls_priority->reset_at);
+	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_priority->short_slices)));
+	put_text(&row, ls_priority->slice_detail);
 	return finish(fcinfo, &row);
 }
 

@@ -37,7 +37,7 @@ SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
-       last_refusal, stats_reset <= now() AS stats_reset
+       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail
 FROM lockstep_stat_priority;
 SELECT mode, concurrency_limit, running, waiting, waits, wait_ms, would_wait,
        timeouts, stats_reset <= now() AS stats_reset, phase
