@@ -361,10 +361,15 @@ prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
 {
 	if (!ls_can_plan_again(queryDesc))
 		return false;
-	if (!ls_lock_plan_indexes(queryDesc->plannedstmt))
+	switch (ls_lock_plan_indexes(queryDesc->plannedstmt))
 	{
-		ls_plan_is_stale();
-		return false;
+		case LS_INDEXES_LOCKED:
+			break;
+		case LS_INDEXES_CHANGED:
+			ls_plan_is_stale();
+			return false;
+		case LS_INDEXES_TOO_MANY:
+			return false;
 	}
 	*has_shared_locks = ls_holds_shared_locks();
 	return !(*has_shared_locks && ls_others_wait_for_us()) &&
