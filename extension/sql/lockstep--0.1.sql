@@ -36,9 +36,7 @@ CREATE FUNCTION lockstep_stat_priority(
     OUT restores bigint,
     OUT refusals bigint,
     OUT last_refusal text,
-    OUT stats_reset timestamptz,
-    OUT short_slices integer,
-    OUT slice_detail text)
+    OUT stats_reset timestamptz)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION lockstep_stat_throttle(
@@ -50,8 +48,7 @@ CREATE FUNCTION lockstep_stat_throttle(
     OUT wait_ms double precision,
     OUT would_wait bigint,
     OUT timeouts bigint,
-    OUT stats_reset timestamptz,
-    OUT phase text)
+    OUT stats_reset timestamptz)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE FUNCTION lockstep_stat_replay_reset() RETURNS void

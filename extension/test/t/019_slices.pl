@@ -58,13 +58,13 @@ wait_until($admin, q{SELECT slice_detail NOT LIKE '%has not run%' FROM lockstep_
 my $detail = $admin->value('SELECT slice_detail FROM lockstep_stat_priority');
 if (grep { !defined } values %call)
 {
-	diag 'SKIP t/016_slices.pl: this Perl does not know the system calls that read a slice';
+	diag 'SKIP t/019_slices.pl: this Perl does not know the system calls that read a slice';
 	done_testing();
 	exit;
 }
 if (!kernel_has_slices())
 {
-	diag "SKIP t/016_slices.pl: this kernel gives processes no slice of their own: $detail";
+	diag "SKIP t/019_slices.pl: this kernel gives processes no slice of their own: $detail";
 	like($detail, qr/the kernel (gives no process|refuses)/, 'the view says so');
 	is($admin->value('SELECT short_slices FROM lockstep_stat_priority'), 0, 'and counts none');
 	catch_up($on_primary, $admin);
