@@ -431,7 +431,7 @@ impl Group {
 
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Connection> {
-        let (key, name) = (&self.key, self.synchronous.application_name());
+        let (key, name) = (&self.key, self.synchronous.own_name());
         Ok(self
             .primary
             .connect_to_stream(&key.database, &key.encoding, name)?)
