@@ -8,12 +8,13 @@
 //! [`Damaged`] group: the others go on.
 
 mod file;
+mod policy;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
@@ -23,12 +24,12 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{OnSpoolLimit, Plugin};
+use crate::config::Plugin;
 use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
-use crate::log::{FileStorage, Folder, Limits, Log, LogError, Storage};
+use crate::log::{FileStorage, Folder, Log, LogError, Storage};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::{self, SlotBook};
@@ -38,6 +39,7 @@ use crate::synchronous::Synchronous;
 pub use crate::upstream_slot::Origin;
 use crate::upstream_slot::{self, FAILOVER_SLOTS, LOCKSTEP, Wanted};
 use file::{FILE, Kept};
+pub use policy::{InForce, Policy};
 
 /// Folder of a group's log.
 const LOG: &str = "log";
@@ -120,36 +122,6 @@ pub enum Phase {
     /// The primary refused, or going on would lose something. Tried again; subscribers
     /// are told.
     Failed(Box<Report>),
-}
-
-/// Limits of every group, from the configuration.
-#[derive(Debug, Clone, Copy)]
-pub struct Policy {
-    /// For the log.
-    pub limits: Limits,
-    /// What becomes of a spool that is full.
-    pub on_limit: OnSpoolLimit,
-}
-
-/// The policy in force: a reload may change it.
-#[derive(Debug, Clone)]
-pub struct InForce(Arc<RwLock<Policy>>);
-
-impl InForce {
-    /// This one, until another is set.
-    pub fn new(policy: Policy) -> Self {
-        Self(Arc::new(RwLock::new(policy)))
-    }
-
-    /// What is in force now.
-    pub fn get(&self) -> Policy {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets another. Logs that are open are told by [`Group::obey`].
-    pub fn set(&self, policy: Policy) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
-    }
 }
 
 /// One upstream slot and the log it fills.
@@ -307,7 +279,11 @@ impl Group {
             let _ = fs::remove_dir_all(&folder);
             // Nobody would confirm anything to it. If this fails the next try drops it.
             if let Err(failed) = upstream.drop_slot(&slot.name) {
-                warn!(slot = slot.name, error = %failed, "cannot drop the slot of a group that could not be made");
+                warn!(
+                    slot = slot.name,
+                    error = %failed,
+                    "cannot drop the slot of a group that could not be made"
+                );
             }
         })
     }
@@ -431,7 +407,7 @@ impl Group {
 
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Connection> {
-        let (key, name) = (&self.key, self.synchronous.application_name());
+        let (key, name) = (&self.key, self.synchronous.own_name());
         Ok(self
             .primary
             .connect_to_stream(&key.database, &key.encoding, name)?)
@@ -503,7 +479,8 @@ impl Group {
                 warn!(
                     group = self.name,
                     slot = self.upstream_slot,
-                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, which failover needs"
+                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, \
+                     which failover needs"
                 );
             }
             return Ok(());
@@ -670,9 +647,8 @@ impl Group {
 
     /// Has the log keep to the policy in force.
     pub fn obey(&self) {
-        // Held meanwhile, so that whoever sets another obeys after this.
-        let policy = self.policy.0.read().unwrap_or_else(PoisonError::into_inner);
-        self.log.set_limits(policy.limits);
+        self.policy
+            .while_it_is(|policy| self.log.set_limits(policy.limits));
     }
 
     /// Tries to make room in a spool that is full; true if some was made. Drops the

@@ -101,7 +101,11 @@ pub fn make(upstream: &mut Connection, identity: &Identity, wanted: Wanted<'_>) 
         Plugin::Auto => match make(LOCKSTEP) {
             Ok(start) => (LOCKSTEP, start),
             Err(error) if error.is_missing_library() || error.is_library_not_allowed() => {
-                warn!(%error, "using pgoutput: decoding costs the primary about twice as much without output plugin lockstep");
+                warn!(
+                    %error,
+                    "using pgoutput: decoding costs the primary about twice as much without \
+                     output plugin lockstep"
+                );
                 (PGOUTPUT, make(PGOUTPUT)?)
             }
             Err(error) => return Err(error.into()),

@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::relay_support::{Relay, logical, publisher, slots, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, logical, publisher, slots, subscribe, table_on_both, until, until_answer, until_same,
+};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;
 
@@ -181,22 +183,9 @@ fn pg_recvlogical_works_through_the_relay() {
 #[test]
 fn a_subscription_moves_to_the_relay_with_its_connection() {
     let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; INSERT INTO a VALUES (1)")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
-            primary.conninfo(SUPERUSER)
-        ))
-        .unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
     until_same(&primary, &subscriber, "a");
     assert_eq!(slots(&primary), "s");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
@@ -225,22 +214,9 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
 #[test]
 fn a_group_that_waits_holds_up_no_other() {
     let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
-            primary.conninfo(SUPERUSER)
-        ))
-        .unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
+    primary.execute("CREATE PUBLICATION pb").unwrap();
+    subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
     primary.execute("INSERT INTO a VALUES (1)").unwrap();
     until_same(&primary, &subscriber, "a");
     let mut open = primary.connect(SUPERUSER, "open").unwrap();

@@ -9,7 +9,7 @@ use crate::relay_support::{
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
 
-fn publish(primary: &Server, names: &[&str]) {
+fn publish_as(primary: &Server, names: &[&str]) {
     for name in names {
         let sql = format!("CREATE PUBLICATION {name} FOR TABLE t");
         primary.execute(&sql).unwrap();
@@ -27,7 +27,7 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
     let others = [("second", "q"), ("third", "r")].map(|(name, publication)| {
         let server = lab.primary(name, None, &logical()).unwrap();
         server.execute("CREATE TABLE t (v int)").unwrap();
-        publish(&primary, &[publication]);
+        publish_as(&primary, &[publication]);
         server
     });
     let [second, third] = &others;
@@ -82,7 +82,7 @@ fn idle_groups_give_up_walsenders_and_lose_nothing() {
 fn a_group_that_no_slot_uses_gives_up_its_slot() {
     let lab = TestLab::with_extension().start().unwrap();
     let (mut primary, subscriber) = table_on_both(&lab, "t (v int)");
-    publish(&primary, &["q"]);
+    publish_as(&primary, &["q"]);
     primary.set([("max_replication_slots", "3")]).unwrap();
     primary.restart().unwrap();
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);

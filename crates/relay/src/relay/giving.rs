@@ -14,7 +14,6 @@ use crate::look::look;
 use crate::receive::thread::Receiving;
 use crate::spare::{Candidate, Gift, Need, Scarce, TRY_AGAIN, Then, choose};
 use crate::stats::Source;
-use crate::synchronous::APPLICATION_NAME;
 
 /// A group that is not configured is removed once no slot has used it for this time.
 const FORGET_AFTER: Duration = Duration::from_secs(60);
@@ -142,8 +141,7 @@ impl Relay {
                 read: group.readers() > 0,
                 streams: synchronous.walsender().is_some() && !group.is_to_spare(),
                 // One with a name of its own was given it to be waited for.
-                awaited: synchronous.is_awaited()
-                    || synchronous.application_name() != APPLICATION_NAME,
+                awaited: synchronous.is_awaited() || synchronous.own_name().is_some(),
             }
         };
         self.all_groups().iter().map(candidate).collect()

@@ -41,7 +41,8 @@ impl Relay {
                     Some(_) => {
                         warn!(
                             slot = slot.name,
-                            "the primary has another slot of this name than the one that was adopted; it stays"
+                            "the primary has another slot of this name than the one that was \
+                             adopted; it stays"
                         );
                         Event::Done
                     }
@@ -67,7 +68,10 @@ impl Relay {
         match self.sweep_now() {
             Ok(()) => self.swept.store(true, Ordering::Release),
             Err(failed) if self.said.is_new(SWEEPING, &failed) => {
-                warn!(error = %failed, "cannot look for slots that a crash left on the primary; trying again");
+                warn!(
+                    error = %failed,
+                    "cannot look for slots that a crash left on the primary; trying again"
+                );
             }
             Err(_) => {}
         }
@@ -86,7 +90,9 @@ impl Relay {
             if self.new_spool && !used && identity.is_foreign(name) {
                 error!(
                     slot = name,
-                    "the spool is new, but the primary has a slot of another spool that nobody uses: is the spool's volume mounted? If that spool is gone for good, drop the slot"
+                    "the spool is new, but the primary has a slot of another spool that nobody \
+                     uses: is the spool's volume mounted? If that spool is gone for good, drop \
+                     the slot"
                 );
             }
             let has = groups.iter().any(|group| group.upstream_slot() == name)

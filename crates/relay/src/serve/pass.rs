@@ -134,7 +134,10 @@ impl<O: SlotCommands> Open<O> {
         let overdue = stop.clone().overdue();
         tokio::select! {
             () = session(&mut self, &mut stop) => {}
-            () = overdue => tracing::info!(session = id, "closed its connections: it did not end when it was told to"),
+            () = overdue => tracing::info!(
+                session = id,
+                "closed its connections: it did not end when it was told to"
+            ),
         }
     }
 

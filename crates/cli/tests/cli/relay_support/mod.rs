@@ -1,5 +1,6 @@
 //! A primary, a relay in front of it, and subscribers, for the tests of the relay.
 
+pub mod load;
 pub mod raw;
 
 use std::collections::BTreeSet;
@@ -46,14 +47,19 @@ pub fn publisher(lab: &Lab) -> Server {
 pub fn table_on_both(lab: &Lab, table: &str) -> (Server, Server) {
     let primary = publisher(lab);
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
+    publish(&primary, &subscriber, table);
+    (primary, subscriber)
+}
+
+/// The same of servers that are there.
+pub fn publish(primary: &Server, subscriber: &Server, table: &str) {
+    for server in [primary, subscriber] {
         server.execute(&format!("CREATE TABLE {table}")).unwrap();
     }
     let name = table.split(' ').next().unwrap();
     primary
         .execute(&format!("CREATE PUBLICATION p FOR TABLE {name}"))
         .unwrap();
-    (primary, subscriber)
 }
 
 /// Makes a subscription that connects with a conninfo.
