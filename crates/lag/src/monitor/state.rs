@@ -135,12 +135,7 @@ pub struct LinkState {
 impl State {
     /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
-        let window = Window::new(
-            nodes
-                .iter()
-                .map(|node| NodeWindow::empty(&node.name, node.role))
-                .collect(),
-        );
+        let window = Window::new(nodes.iter().map(NodeWindow::of).collect());
         let diagnosis = crate::diagnosis::diagnose(&window);
         Self {
             number: 0,
@@ -249,7 +244,7 @@ fn link_state(
         application_name: link.application_name.clone(),
         behind: report.behind,
         lag_ms: if bytes == 0 { 0.0 } else { age_ms },
-        lag_is_least: last.is_some_and(|point| point.capped),
+        lag_is_least: report.behind && last.is_some_and(|point| point.capped),
         lag_max_ms: report.lag_max_ms,
         lag_bytes: bytes,
         stages: Stage::ALL.map(|stage| StageState {

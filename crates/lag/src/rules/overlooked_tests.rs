@@ -664,12 +664,26 @@ fn processes_that_do_nothing_are_to_blame() {
 #[test]
 fn advice_that_can_lose_data_says_so_and_comes_last() {
     type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Cause, Option<&str>); 7] = [
+    let cases: [(&str, Change, Cause, Option<&str>); 8] = [
         (
             "a worker that fails at one transaction",
             |s| {
                 end_walsenders(s, 1, false);
                 fail_worker(s);
+            },
+            Cause::ApplyStopped,
+            Some("SKIP"),
+        ),
+        (
+            "a worker that fails, and whose walsender has no slot yet",
+            |s| {
+                end_walsenders(s, 1, false);
+                fail_worker(s);
+                for sample in &mut s.primary.samples {
+                    sample.slots[1].active_pid = None;
+                    sample.slots[1].active = false;
+                    sample.slots[1].confirmed_flush_lsn = lsn(START);
+                }
             },
             Cause::ApplyStopped,
             Some("SKIP"),
