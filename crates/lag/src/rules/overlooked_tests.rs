@@ -552,8 +552,9 @@ fn end_walsenders(scene: &mut Scene, index: usize, moves: bool) {
         let sender = &mut sample.senders[index];
         sender.pid = pid;
         if !moves {
-            sender.replay_lsn = lsn(START);
-            sender.flush_lsn = lsn(START);
+            // As far as the transaction that fails.
+            let end = lsn(START + (at as u64).min(10) * STEP);
+            (sender.replay_lsn, sender.flush_lsn) = (end, end);
         }
     }
 }
