@@ -7,9 +7,12 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "access/heapam_xlog.h"
+#include "access/xlogreader.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/bgworker_internals.h"
 #include "replication/slot.h"
+#include "storage/buf_internals.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -212,6 +215,57 @@ ls_worker_is_registered(const char *name)
 			return true;
 	}
 	return false;
+}
+
+/*
+ * 16, commits b0a55e4329 "Change internal RelFileNode references to RelFileNumber or
+ * RelFileLocator" and 82ac34db0f "Include RelFileLocator fields individually in
+ * BufferTag": names of a block.
+ */
+#if PG_VERSION_NUM >= 160000
+#define LS_BLOCK_RELATION(block) ((block)->rlocator.relNumber)
+
+static inline void
+ls_block_tag(const DecodedBkpBlock *block, BufferTag *tag)
+{
+	InitBufferTag(tag, &block->rlocator, block->forknum, block->blkno);
+}
+
+static inline bool
+ls_tags_equal(const BufferTag *a, const BufferTag *b)
+{
+	return BufferTagsEqual(a, b);
+}
+#else
+#define LS_BLOCK_RELATION(block) ((block)->rnode.relNode)
+
+static inline void
+ls_block_tag(const DecodedBkpBlock *block, BufferTag *tag)
+{
+	INIT_BUFFERTAG(*tag, block->rnode, block->forknum, block->blkno);
+}
+
+static inline bool
+ls_tags_equal(const BufferTag *a, const BufferTag *b)
+{
+	return BUFFERTAGS_EQUAL(*a, *b);
+}
+#endif
+
+/*
+ * 17, commit f83d709760 "Merge prune, freeze and vacuum WAL record formats": three
+ * records in place of one for pruning. Asked of operations of resource manager Heap2.
+ */
+static inline bool
+ls_is_prune(uint8 operation)
+{
+#if PG_VERSION_NUM >= 170000
+	return operation == XLOG_HEAP2_PRUNE_ON_ACCESS ||
+		operation == XLOG_HEAP2_PRUNE_VACUUM_SCAN ||
+		operation == XLOG_HEAP2_PRUNE_VACUUM_CLEANUP;
+#else
+	return operation == XLOG_HEAP2_PRUNE;
+#endif
 }
 
 #endif							/* LOCKSTEP_COMPAT_H */

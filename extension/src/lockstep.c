@@ -18,6 +18,7 @@
 #include "replay/rmgr_table.h"
 #include "state/settings.h"
 #include "state/shared_state.h"
+#include "wait/report_token.h"
 
 PG_MODULE_MAGIC;
 
@@ -84,6 +85,7 @@ _PG_init(void)
 	ls_install_rmgr_callbacks();
 	ls_install_hooks();
 	ls_gate_register_callbacks();
+	ls_report_token_register_callback();
 	/* first: with room for one worker it is the one that runs */
 	register_worker("lockstep controller", "lockstep_controller_main", 1);
 	/* not sooner: its errors come from the disk, a full one for example */

@@ -20,10 +20,12 @@
 
 #include "gate/gate.h"
 #include "priority/priority.h"
+#include "replay/look_ahead.h"
 #include "replay/replay_lag.h"
 #include "state/shared_state.h"
 
 PG_FUNCTION_INFO_V1(lockstep_stat_replay);
+PG_FUNCTION_INFO_V1(lockstep_stat_replay_pipeline);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle);
 PG_FUNCTION_INFO_V1(lockstep_stat_replay_reset);
@@ -162,6 +164,22 @@ lockstep_stat_replay(PG_FUNCTION_ARGS)
 }
 
 Datum
+lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
+{
+	Row			row = {.n = 0};
+
+	require_preload();
+	put_counter(&row, &ls_look_ahead_shared->records);
+	put_counter(&row, &ls_look_ahead_shared->ahead);
+	put_counter(&row, &ls_look_ahead_shared->blocks);
+	put_counter(&row, &ls_look_ahead_shared->found);
+	put_counter(&row, &ls_look_ahead_shared->missing);
+	put(&row, BoolGetDatum(pg_atomic_read_u64(&ls_look_ahead_shared->prefetching) != 0));
+	put_counter(&row, &ls_lag->reset_at);
+	return finish(fcinfo, &row);
+}
+
+Datum
 lockstep_stat_priority(PG_FUNCTION_ARGS)
 {
 	static const char *const names[] = {"none", "autogroup", "sched_idle"};
@@ -227,6 +245,11 @@ lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 	zero(&ls_lag->conflicts);
 	zero(&ls_lag->conflict_event);
 	zero(&ls_lag->conflict_us);
+	zero(&ls_look_ahead_shared->records);
+	zero(&ls_look_ahead_shared->ahead);
+	zero(&ls_look_ahead_shared->blocks);
+	zero(&ls_look_ahead_shared->found);
+	zero(&ls_look_ahead_shared->missing);
 	stamp(&ls_lag->reset_at);
 	PG_RETURN_VOID();
 }

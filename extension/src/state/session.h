@@ -43,7 +43,8 @@ typedef struct LsSession
 									 * before gate says so */
 
 	/* wait for an LSN (wait/) */
-	pg_atomic_uint64 wait_lsn;	/* LSN waited for, 0: none */
+	pg_atomic_uint64 wait_lsn;	/* LSN at which to wake it, 0: it does not wait,
+								 * highest: only on another timeline */
 } LsSession;
 
 extern LsSession *ls_sessions;

@@ -12,7 +12,7 @@
 #include "utils/guc.h"
 
 #include "state/settings.h"
-#include "wait/wait_lsn.h"
+#include "wait/token.h"
 
 bool		ls_enabled = true;
 bool		ls_replay_priority = true;
@@ -24,9 +24,12 @@ int			ls_read_throttle_max = 0;
 int			ls_read_throttle_turn = 20;
 int			ls_read_throttle_timeout = 0;
 int			ls_read_throttle_long_query = 1000;
+bool		ls_report_token = false;
 int			ls_wait_timeout = 10000;
+int			ls_replay_look_ahead = 8;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
+char	   *ls_replay_token = NULL;
 char	   *ls_proc_root = NULL;
 
 static const struct config_enum_entry throttle_modes[] = {
@@ -44,14 +47,15 @@ static const struct config_enum_entry throttle_modes[] = {
 static bool
 check_wait_for_lsn(char **newval, void **extra, GucSource source)
 {
-	XLogRecPtr	lsn;
+	LsToken		token;
 
 	if (*newval == NULL || **newval == '\0')
 		return true;
-	if (ls_parse_lsn(*newval, &lsn))
+	if (ls_parse_token(*newval, &token))
 		return true;
 
-	GUC_check_errdetail("A WAL position is two hexadecimal numbers, like 0/16B3748.");
+	GUC_check_errdetail("A token is a timeline and a WAL position, like 1/0/16B3748; "
+						"the position alone is accepted too.");
 	GUC_check_errhint("Pass what lockstep_replay_token() returned on the primary.");
 	return false;
 }
@@ -96,6 +100,34 @@ define_throttle_settings(void)
 							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
 }
 
+static void
+define_wait_settings(void)
+{
+	DefineCustomIntVariable("lockstep.wait_timeout",
+							"Longest time that SET lockstep.wait_for_lsn waits.",
+							"0 waits without limit.",
+							&ls_wait_timeout, 10000, 0, INT_MAX,
+							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.wait_for_lsn",
+							   "SET returns once the standby has replayed what this token names.",
+							   NULL,
+							   &ls_wait_for_lsn, "",
+							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
+							   check_wait_for_lsn, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.report_token",
+							 "Sends the token of each transaction that wrote to its client.",
+							 "The server reports it as the value of lockstep.replay_token.",
+							 &ls_report_token, false,
+							 PGC_USERSET, 0, NULL, NULL, NULL);
+	DefineCustomStringVariable("lockstep.replay_token",
+							   "Token of the last commit, while lockstep.report_token is on.",
+							   NULL,
+							   &ls_replay_token, "",
+							   PGC_INTERNAL,
+							   GUC_REPORT | GUC_NO_RESET_ALL | GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, NULL);
+}
+
 void
 ls_define_settings(void)
 {
@@ -115,22 +147,17 @@ ls_define_settings(void)
 							 &ls_priority_irreversible, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_throttle_settings();
+	DefineCustomIntVariable("lockstep.replay_look_ahead",
+							"Number of records that are decoded, and their blocks looked for, before replay comes to them.",
+							"0 leaves reading ahead to recovery_prefetch.",
+							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",
 							"Number of WAL segments that a standby creates before they are received.",
 							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
 							&ls_wal_segments_ahead, 4, 0, 64,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("lockstep.wait_timeout",
-							"Longest time that SET lockstep.wait_for_lsn waits.",
-							"0 waits without limit.",
-							&ls_wait_timeout, 10000, 0, INT_MAX,
-							PGC_USERSET, GUC_UNIT_MS, NULL, NULL, NULL);
-	DefineCustomStringVariable("lockstep.wait_for_lsn",
-							   "SET returns once the standby has replayed this WAL position.",
-							   NULL,
-							   &ls_wait_for_lsn, "",
-							   PGC_USERSET, GUC_NOT_IN_SAMPLE,
-							   check_wait_for_lsn, NULL, NULL);
+	define_wait_settings();
 	DefineCustomStringVariable("lockstep.proc_root",
 							   "Where procfs is mounted (for tests).",
 							   NULL,

@@ -11,6 +11,9 @@ typedef enum LsThrottleMode
 	LS_THROTTLE_ON
 } LsThrottleMode;
 
+/* Limit of lockstep.replay_look_ahead. */
+#define LS_MAX_LOOK_AHEAD 32
+
 extern bool ls_enabled;
 extern bool ls_replay_priority;
 extern bool ls_priority_irreversible;
@@ -21,9 +24,12 @@ extern int	ls_read_throttle_max;
 extern int	ls_read_throttle_timeout;
 extern int	ls_read_throttle_long_query;
 extern int	ls_read_throttle_turn;
+extern bool ls_report_token;
 extern int	ls_wait_timeout;
+extern int	ls_replay_look_ahead;
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
+extern char *ls_replay_token;
 extern char *ls_proc_root;
 
 extern void ls_define_settings(void);

@@ -16,6 +16,7 @@
 #include "controller.h"
 #include "gate/gate.h"
 #include "priority/priority.h"
+#include "replay/look_ahead.h"
 #include "replay/replay_lag.h"
 #include "replay/startup_process.h"
 #include "state/session.h"
@@ -29,6 +30,7 @@ struct LsShared
 	LsStartupShared startup;
 	LsControllerShared controller;
 	LsLagShared lag;
+	LsLookAheadShared look_ahead;
 	LsPriorityShared priority;
 	LsGateShared gate;
 	LsLsnWaitShared lsn_wait;
@@ -75,6 +77,7 @@ point_at_parts(LsShared *s)
 	ls_startup = &s->startup;
 	ls_controller = &s->controller;
 	ls_lag = &s->lag;
+	ls_look_ahead_shared = &s->look_ahead;
 	ls_priority = &s->priority;
 	ls_gate = &s->gate;
 	ls_lsn_wait = &s->lsn_wait;
@@ -90,6 +93,7 @@ init_parts(LsShared *s)
 	ls_startup_init_shared();
 	ls_controller_init_shared();
 	ls_lag_init_shared();
+	ls_look_ahead_init_shared();
 	ls_priority_init_shared();
 	ls_gate_init_shared((LsQueue *) ((char *) s + sessions_size()));
 	ls_wait_lsn_init_shared();

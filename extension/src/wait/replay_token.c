@@ -3,15 +3,21 @@
  * to SET lockstep.wait_for_lsn on a standby.
  *
  * Runs in the calling backend, needs no preload and no shared state of ours.
+ * SQL of version 0.1 calls the function without a timeline, which stays for
+ * databases in which the extension is not updated yet.
  */
 #include "postgres.h"
 
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "fmgr.h"
+#include "utils/builtins.h"
 #include "utils/pg_lsn.h"
 
+#include "wait/token.h"
+
 PG_FUNCTION_INFO_V1(lockstep_replay_token);
+PG_FUNCTION_INFO_V1(lockstep_replay_token_0_2);
 
 /*
  * The end of the last record inserted. The server's own function gives the
@@ -32,16 +38,16 @@ end_of_inserted_wal(void)
 }
 
 /*
- * The value to give to lockstep.wait_for_lsn on a standby: it covers every
+ * The position to give to lockstep.wait_for_lsn on a standby: it covers every
  * commit of this session, and every commit of other sessions that was
  * acknowledged as durable. It is always the end of a record that is flushed.
  * Otherwise a standby might not get there before the primary writes again: the
  * WAL writer flushes whole pages, so the end of a page can be amid a record.
  */
-Datum
-lockstep_replay_token(PG_FUNCTION_ARGS)
+static XLogRecPtr
+end_of_commits(void)
 {
-	XLogRecPtr	token;
+	XLogRecPtr	end;
 
 	if (RecoveryInProgress())
 		ereport(ERROR,
@@ -49,11 +55,30 @@ lockstep_replay_token(PG_FUNCTION_ARGS)
 				 errmsg("recovery is in progress"),
 				 errhint("Call lockstep_replay_token() on the primary, after the commit to wait for.")));
 
-	token = Max(XactLastCommitEnd, GetFlushRecPtr(NULL));
-	if (token % XLOG_BLCKSZ == 0)
+	end = Max(XactLastCommitEnd, GetFlushRecPtr(NULL));
+	if (end % XLOG_BLCKSZ == 0)
 	{
-		token = end_of_inserted_wal();
-		XLogFlush(token);
+		end = end_of_inserted_wal();
+		XLogFlush(end);
 	}
-	PG_RETURN_LSN(token);
+	return end;
+}
+
+/* Version 0.1: returns pg_lsn. */
+Datum
+lockstep_replay_token(PG_FUNCTION_ARGS)
+{
+	PG_RETURN_LSN(end_of_commits());
+}
+
+/* From version 0.2 on: returns text. */
+Datum
+lockstep_replay_token_0_2(PG_FUNCTION_ARGS)
+{
+	LsToken		token = {.lsn = end_of_commits()};
+	char		text[LS_TOKEN_TEXT_SIZE];
+
+	token.tli = GetWALInsertionTimeLine();
+	ls_print_token(&token, text);
+	PG_RETURN_TEXT_P(cstring_to_text(text));
 }

@@ -4,7 +4,6 @@
 #ifndef LOCKSTEP_WAIT_LSN_H
 #define LOCKSTEP_WAIT_LSN_H
 
-#include "access/xlogdefs.h"
 #include "nodes/nodes.h"
 #include "port/atomics.h"
 
@@ -17,7 +16,6 @@ typedef struct LsLsnWaitShared
 extern LsLsnWaitShared *ls_lsn_wait;
 
 extern void ls_wait_lsn_init_shared(void);
-extern bool ls_parse_lsn(const char *text, XLogRecPtr *lsn);
 extern void ls_wait_for_lsn_statement(Node *stmt, bool top_level);
 extern void ls_wait_lsn_step(void);
 

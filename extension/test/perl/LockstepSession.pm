@@ -17,8 +17,9 @@ cost no second process each.
   $s->busy;                       # ... true until the answer is complete
   $s->result;                     # ... waits for it
 
-An answer is a hash: rows, tags, suspended, sqlstate, message, detail, hint and
-lost (the connection ended). Values are text, NULL is undef. Every wait ends
+An answer is a hash: rows, tags, suspended, sqlstate, message, detail, hint,
+reported (settings that the server reported, name to value) and lost (the
+connection ended). Values are text, NULL is undef. Every wait ends
 with an exception after PostgreSQL::Test::Utils::timeout_default seconds.
 
 =cut
@@ -43,7 +44,7 @@ my %error_field = (
 	D => 'detail',
 	H => 'hint');
 
-# Parameters: user, dbname, options (as in PGOPTIONS).
+# Parameters: user, dbname, options (as in PGOPTIONS), replication.
 sub new
 {
 	my ($class, $node, %param) = @_;
@@ -53,7 +54,10 @@ sub new
 		user             => $user,
 		database         => $param{dbname} // 'postgres',
 		application_name => $user);
-	$startup{options} = $param{options} if defined $param{options};
+	for my $name (qw(options replication))
+	{
+		$startup{$name} = $param{$name} if defined $param{$name};
+	}
 
 	my $packet = pack('N', PROTOCOL_3)
 	  . join('', map { "$_\0$startup{$_}\0" } sort keys %startup) . "\0";
@@ -62,8 +66,12 @@ sub new
 	my $reply = $self->result;
 	croak "cannot connect as $user: " . ($reply->{message} // 'connection lost')
 	  if defined $reply->{sqlstate} || $reply->{lost};
+	$self->{at_start} = $reply->{reported};
 	return $self;
 }
+
+# What the server reported as the session began.
+sub reported_at_start { return $_[0]->{at_start}; }
 
 sub pid { return $_[0]->{pid}; }
 
@@ -145,13 +153,35 @@ sub send_unnamed
 	return $self->_send_bound('', @values);
 }
 
+# Statements one after the other, with one Sync at the end, as a client in pipeline
+# mode sends them.
+sub send_pipeline
+{
+	my ($self, @statements) = @_;
+	$self->_expect;
+	for my $sql (@statements)
+	{
+		$self->_message('P', "\0$sql\0" . pack('n', 0));
+		$self->_bind_and_execute('');
+	}
+	$self->_message('S', '');
+	return;
+}
+
 sub _send_bound
+{
+	my ($self, $statement, @values) = @_;
+	$self->_bind_and_execute($statement, @values);
+	$self->_message('S', '');
+	return;
+}
+
+sub _bind_and_execute
 {
 	my ($self, $statement, @values) = @_;
 	$self->_message('B', "\0$statement\0" . pack('n n', 0, scalar @values)
 		. join('', map { pack('N', length) . $_ } @values) . pack('n', 0));
 	$self->_message('E', "\0" . pack('N', 0));
-	$self->_message('S', '');
 	return;
 }
 
@@ -204,7 +234,7 @@ sub _expect
 	croak "session $self->{pid} has not answered the last query"
 	  if $self->{reply} && !$self->{complete};
 	$self->{complete} = 0;
-	$self->{reply} = { rows => [], tags => [] };
+	$self->{reply} = { rows => [], tags => [], reported => {} };
 	return;
 }
 
@@ -255,6 +285,11 @@ sub _handle
 	elsif ($type eq 'C') { push @{ $reply->{tags} }, unpack('Z*', $body); }
 	elsif ($type eq 's') { $reply->{suspended} = 1; }
 	elsif ($type eq 'Z') { $self->{complete} = 1; }
+	elsif ($type eq 'S')
+	{
+		my ($name, $value) = unpack 'Z* Z*', $body;
+		$reply->{reported}{$name} = $value;
+	}
 	elsif ($type eq 'K')
 	{
 		$self->{pid} = unpack 'N', $body;

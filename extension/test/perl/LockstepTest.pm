@@ -24,9 +24,10 @@ use Test::More;
 use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
-  $HEAVY $FOREVER $AT_GATE $WAITING_FOR_LSN
+  $HEAVY $FOREVER $AT_GATE
   new_primary new_standby primary_and_standby catch_up
-  wait_until wait_for_value waits_at_gate comes_to_wait gate_holds refused
+  wait_until wait_for_value waits_at_gate comes_to_wait waits_for_lsn gate_holds
+  succeeds refused
   set_and_reload is_low nice_of policy_of stat_field worker_pid controller_pid
 );
 
@@ -38,8 +39,7 @@ our $HEAVY = 'SELECT sum(i) FROM generate_series(1, 200000) i';
 our $FOREVER =
   'SELECT sum(i) FROM (SELECT generate_series(1, 1000000000000) AS i) s';
 
-our $AT_GATE         = 'LockstepReadThrottle';
-our $WAITING_FOR_LSN = 'LockstepWaitForLsn';
+our $AT_GATE = 'LockstepReadThrottle';
 
 use constant POLL_US => 20_000;
 
@@ -181,6 +181,16 @@ sub comes_to_wait
 		$name);
 }
 
+# SET lockstep.wait_for_lsn was sent, and waits. It must hold no snapshot.
+sub waits_for_lsn
+{
+	my ($admin, $session, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($admin, qq{
+		SELECT wait_event = 'LockstepWaitForLsn' AND backend_xmin IS NULL AND state = 'active'
+		FROM pg_stat_activity WHERE pid = } . $session->pid, $name);
+}
+
 sub gate_holds
 {
 	my ($admin, $running, $waiting, $name) = @_;
@@ -188,6 +198,14 @@ sub gate_holds
 	return wait_for_value($admin,
 		q{SELECT running || ' running, ' || waiting || ' waiting' FROM lockstep_stat_throttle},
 		"$running running, $waiting waiting", $name);
+}
+
+# The answer is no error.
+sub succeeds
+{
+	my ($reply, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return is($reply->{sqlstate} // 'success', 'success', $name) || diag($reply->{message});
 }
 
 # The answer is an error with that SQLSTATE and a message like that.

@@ -3,8 +3,7 @@
 -- memory, without a checkpoint; superusers only. (On a paused standby, without
 -- the library preloaded: crates/lab/tests/oracle.rs.)
 --
-SET client_min_messages = warning;	-- it is there unless this test runs alone
-CREATE EXTENSION IF NOT EXISTS lockstep;
+CREATE EXTENSION lockstep;
 
 CREATE TABLE written_out (t text);
 INSERT INTO written_out VALUES ('a mark to look for');
@@ -26,3 +25,4 @@ RESET ROLE;
 REVOKE ALL ON FUNCTION lockstep_flush_buffers() FROM no_superuser;
 DROP ROLE no_superuser;
 DROP TABLE written_out;
+DROP EXTENSION lockstep;

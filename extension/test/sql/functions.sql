@@ -36,6 +36,9 @@ SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        last_conflict, last_conflict_at, last_conflict_ms,
        stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay;
+SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
+       prefetcher, stats_reset <= now() AS stats_reset
+FROM lockstep_stat_replay_pipeline;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
        last_refusal, stats_reset <= now() AS stats_reset
 FROM lockstep_stat_priority;
@@ -45,18 +48,22 @@ FROM lockstep_stat_throttle;
 \x off
 
 --
--- the token: what is durable now, never more than there is
+-- the token: what is durable now, never more than there is, on this timeline
 --
-SELECT pg_typeof(lockstep_replay_token());
+CREATE FUNCTION pg_temp.timeline(token text) RETURNS text LANGUAGE sql
+    AS $$ SELECT substring(token FROM '^([0-9]+)/[0-9A-F]+/[0-9A-F]+$') $$;
+CREATE FUNCTION pg_temp.lsn(token text) RETURNS pg_lsn LANGUAGE sql
+    AS $$ SELECT substring(token FROM '/(.*)$')::pg_lsn $$;
+SELECT pg_temp.timeline(lockstep_replay_token()) AS timeline;
 SELECT pg_current_wal_flush_lsn() AS flushed \gset
-SELECT lockstep_replay_token() >= :'flushed' AS covers_what_is_flushed;
-SELECT lockstep_replay_token() <= pg_current_wal_insert_lsn() AS exists_already;
+SELECT pg_temp.lsn(lockstep_replay_token()) >= :'flushed' AS covers_what_is_flushed;
+SELECT pg_temp.lsn(lockstep_replay_token()) <= pg_current_wal_insert_lsn() AS exists_already;
 -- it covers this session's last commit, durable or not
 CREATE TABLE written (i int);
 SELECT pg_current_wal_insert_lsn() AS before \gset
 SET synchronous_commit = off;
 INSERT INTO written VALUES (1);
-SELECT lockstep_replay_token() > :'before' AS covers_own_commit;
+SELECT pg_temp.lsn(lockstep_replay_token()) > :'before' AS covers_own_commit;
 RESET synchronous_commit;
 DROP TABLE written;
 

@@ -18,8 +18,11 @@ SHOW lockstep.read_throttle_long_query;
 SHOW lockstep.read_throttle_turn;
 SHOW lockstep.read_throttle_timeout;
 SHOW lockstep.wait_timeout;
+SHOW lockstep.replay_look_ahead;
 SHOW lockstep.wal_segments_ahead;
 SHOW lockstep.wait_for_lsn;
+SHOW lockstep.report_token;
+SHOW lockstep.replay_token;
 
 --
 -- what belongs to the server is not a session's to set
@@ -33,8 +36,12 @@ SET lockstep.read_throttle_min = 2;
 SET lockstep.read_throttle_max = 2;
 SET lockstep.read_throttle_long_query = 0;
 SET lockstep.read_throttle_turn = 0;
+SET lockstep.replay_look_ahead = 0;
 SET lockstep.wal_segments_ahead = 0;
 SET lockstep.proc_root = '/tmp';
+SET lockstep.replay_token = '1/0/16B3748';
+RESET lockstep.replay_token;
+ALTER ROLE CURRENT_USER SET lockstep.replay_token = '1/0/16B3748';
 SELECT set_config('lockstep.enabled', 'off', false);
 
 --
@@ -78,8 +85,11 @@ ALTER SYSTEM SET lockstep.read_throttle_min = 262144;
 ALTER SYSTEM SET lockstep.read_throttle_max = -1;
 ALTER SYSTEM SET lockstep.read_throttle_max = 262144;
 ALTER SYSTEM SET lockstep.read_throttle_long_query = -1;
+ALTER SYSTEM SET lockstep.replay_look_ahead = 33;
 ALTER SYSTEM SET lockstep.wal_segments_ahead = 65;
 ALTER SYSTEM SET lockstep.wait_for_lsn = '1/';
+ALTER SYSTEM SET lockstep.report_token = 'soon';
+ALTER SYSTEM SET lockstep.replay_token = '1/0/16B3748';
 \set VERBOSITY default
 -- these say how to put it right
 ALTER SYSTEM SET lockstep.read_throttle = 'maybe';

@@ -4,8 +4,10 @@
 -- (What it does on a standby: t/005_wait_for_lsn.pl.)
 --
 
+CREATE EXTENSION lockstep;
+
 --
--- not a WAL position
+-- neither a token nor a WAL position
 --
 SET lockstep.wait_for_lsn = 'soon';
 SET lockstep.wait_for_lsn = '0';
@@ -21,6 +23,16 @@ SET lockstep.wait_for_lsn = '123456789/0';
 SET lockstep.wait_for_lsn = ' 0/16B3748';
 SET lockstep.wait_for_lsn = '0/16B3748 ';
 SET lockstep.wait_for_lsn = '0 / 16B3748';
+SET lockstep.wait_for_lsn = '1/0/';
+SET lockstep.wait_for_lsn = '1//16B3748';
+SET lockstep.wait_for_lsn = '/0/16B3748';
+SET lockstep.wait_for_lsn = 'A/0/16B3748';
+SET lockstep.wait_for_lsn = '-1/0/16B3748';
+SET lockstep.wait_for_lsn = ' 1/0/16B3748';
+SET lockstep.wait_for_lsn = '1 /0/16B3748';
+SET lockstep.wait_for_lsn = '4294967296/0/16B3748';
+SET lockstep.wait_for_lsn = '00000000001/0/16B3748';
+SET lockstep.wait_for_lsn = '1/0/16B3748/0';
 SET lockstep.wait_for_lsn = 23803720;
 SET lockstep.wait_for_lsn = '0/1', '0/2';
 SHOW lockstep.wait_for_lsn;
@@ -45,6 +57,26 @@ BEGIN;
 SET LOCAL lockstep.wait_for_lsn = '0/1';
 ROLLBACK;
 -- a refused position is not kept
+SHOW lockstep.wait_for_lsn;
+
+--
+-- a token says whether this primary has the write
+--
+SELECT lockstep_replay_token() AS token \gset
+SET lockstep.wait_for_lsn = :'token';
+SELECT current_setting('lockstep.wait_for_lsn') = :'token' AS kept;
+SET lockstep.wait_for_lsn = '1/0/1';
+SET lockstep.wait_for_lsn = '0000000001/00000000/00000001';
+RESET lockstep.wait_for_lsn;
+\set VERBOSITY terse
+-- of WAL that is not there: lost in a crash
+SET lockstep.wait_for_lsn = '1/FFFFFFFF/0';
+\echo :LAST_ERROR_SQLSTATE
+\set VERBOSITY default
+-- of a timeline that this server will never have
+SET lockstep.wait_for_lsn = '2/0/1';
+SET lockstep.wait_for_lsn = '4294967295/0/1';
+\echo :LAST_ERROR_SQLSTATE
 SHOW lockstep.wait_for_lsn;
 
 --
@@ -101,6 +133,7 @@ CALL pg_temp.waits_between();
 --
 SELECT set_config('lockstep.wait_for_lsn', 'A/1', false);
 SHOW lockstep.wait_for_lsn;
+SELECT set_config('lockstep.wait_for_lsn', '7/A/1', false);
 BEGIN;
 SELECT set_config('lockstep.wait_for_lsn', 'B/1', true);
 ROLLBACK;
@@ -118,3 +151,4 @@ SHOW lockstep.wait_for_lsn;
 ALTER ROLE CURRENT_USER RESET lockstep.wait_for_lsn;
 \c -
 SHOW lockstep.wait_for_lsn;
+DROP EXTENSION lockstep;

@@ -25,22 +25,6 @@ sub token { return $on_primary->value('SELECT lockstep_replay_token()'); }
 # A position that no WAL of this test reaches.
 my $never = 'FFFFFFFF/0';
 
-sub waits_for_lsn
-{
-	my ($session, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return wait_until($admin, qq{
-		SELECT wait_event = '$WAITING_FOR_LSN' AND backend_xmin IS NULL AND state = 'active'
-		FROM pg_stat_activity WHERE pid = } . $session->pid, $name);
-}
-
-sub succeeds
-{
-	my ($reply, $name) = @_;
-	local $Test::Builder::Level = $Test::Builder::Level + 1;
-	return is($reply->{sqlstate} // 'success', 'success', $name);
-}
-
 sub pause_replay
 {
 	$admin->value('SELECT pg_wal_replay_pause()');
@@ -93,7 +77,7 @@ succeeds($app->query("SET lockstep.wait_for_lsn = '0/0'"), 'zero');
 $on_primary->value('INSERT INTO written VALUES (101)');
 $token = token();
 $app->send("SET lockstep.wait_for_lsn = '$token'");
-waits_for_lsn($app, 'a waiter shows its wait event and no backend_xmin');
+waits_for_lsn($admin, $app, 'a waiter shows its wait event and no backend_xmin');
 is($admin->value('SELECT count(*) FROM pg_locks WHERE pid = ' . $app->pid . q{ AND locktype <> 'virtualxid'}),
 	0, 'it holds no lock');
 
@@ -103,22 +87,26 @@ $others[0]->value('BEGIN');
 $others[0]->send("SET lockstep.wait_for_lsn = '$token'");
 $others[1]->value('BEGIN ISOLATION LEVEL REPEATABLE READ');
 $others[1]->send("SET LOCAL lockstep.wait_for_lsn = '$token'");
-waits_for_lsn($_, 'so does the first statement of a transaction') for @others;
+waits_for_lsn($admin, $_, 'so does the first statement of a transaction') for @others;
 # together with what it is for
 push @others, app();
 $others[2]->send("SET lockstep.wait_for_lsn = '$token'; SELECT count(*) FROM written WHERE i = 101");
-waits_for_lsn($others[2], 'so does the first statement of several sent together');
+waits_for_lsn($admin, $others[2], 'so does the first statement of several sent together');
+my $pipeline = app();
+$pipeline->send_pipeline("SET lockstep.wait_for_lsn = '$token'",
+	'SELECT count(*) FROM written WHERE i = 101');
+waits_for_lsn($admin, $pipeline, 'or in a pipeline');
 # or after what only looks up a name
 my $set_role = app();
 $set_role->send("SET ROLE stranger; SET lockstep.wait_for_lsn = '$token'");
-waits_for_lsn($set_role, 'so does one after SET ROLE in the same string');
+waits_for_lsn($admin, $set_role, 'so does one after SET ROLE in the same string');
 
 # the kill switch is not for this: a session that asks to wait does wait
 set_and_reload($standby, 'lockstep.enabled' => 'off');
 push @others, app();
 wait_until($others[3], q{SELECT current_setting('lockstep.enabled') = 'off'}, 'switched off');
 $others[3]->send("SET lockstep.wait_for_lsn = '$token'");
-waits_for_lsn($others[3], 'so does one with lockstep.enabled = off');
+waits_for_lsn($admin, $others[3], 'so does one with lockstep.enabled = off');
 set_and_reload($standby, 'lockstep.enabled' => 'on');
 
 ok($app->busy, 'it still waits');
@@ -128,6 +116,7 @@ is($app->value('SELECT count(*) FROM written WHERE i = 101'), 1, 'the row is the
 succeeds($_->result, 'and the others') for @others, $set_role;
 is($others[$_]->value('SELECT count(*) FROM written WHERE i = 101'), 1, 'which see it in their transaction') for 0, 1;
 is($others[2]->result->{rows}[0][0], 1, 'or in the next statement of the same string');
+is($pipeline->result->{rows}[0][0], 1, 'or of the same pipeline');
 $_->value('COMMIT') for @others[ 0, 1 ];
 is($others[1]->value('SHOW lockstep.wait_for_lsn'), '', 'SET LOCAL is gone after the transaction');
 is($others[0]->value('SHOW lockstep.wait_for_lsn'), $token, 'SET is not');
@@ -139,7 +128,7 @@ for my $i (1 .. 5)
 	catch_up($on_primary, $admin);
 	my $next = $on_primary->value('SELECT pg_current_wal_insert_lsn() + 1');
 	$app->send("SET lockstep.wait_for_lsn = '$next'");
-	waits_for_lsn($app, "waiting for the next record, $i");
+	waits_for_lsn($admin, $app, "waiting for the next record, $i");
 	$on_primary->value("SELECT pg_create_restore_point('record $i')");
 	succeeds($app->result, 'the very last record wakes it');
 }
@@ -150,12 +139,13 @@ $app->value(q{SET lockstep.wait_timeout = '50ms'});
 my $kept  = $app->value('SHOW lockstep.wait_for_lsn');
 my $reply = $app->query("SET lockstep.wait_for_lsn = '$never'");
 refused($reply, '57014', qr{^WAL position FFFFFFFF/0 was not replayed within lockstep.wait_timeout \(50 ms\)}, 'timeout');
-like($reply->{detail}, qr{^Replay has reached [0-9A-F]+/[0-9A-F]+\.}, 'the error says how far replay is');
+like($reply->{detail}, qr{^Replay has reached [0-9A-F]+/[0-9A-F]+ of timeline 1\.$},
+	'the error says how far replay is');
 is($app->value('SHOW lockstep.wait_for_lsn'), $kept, 'the setting keeps its value');
 $app->value('SET lockstep.wait_timeout = 0');
 
 $app->send("SET lockstep.wait_for_lsn = '$never'");
-waits_for_lsn($app, 'waiting, to be cancelled');
+waits_for_lsn($admin, $app, 'waiting, to be cancelled');
 $app->cancel;
 refused($app->result, '57014', qr/^canceling statement due to user request/, 'cancel');
 $app->value(q{SET statement_timeout = '50ms'});
@@ -165,7 +155,7 @@ is($app->value('SELECT 1'), 1, 'the session can be used');
 
 my $terminated = app();
 $terminated->send("SET lockstep.wait_for_lsn = '$never'");
-waits_for_lsn($terminated, 'waiting, to be terminated');
+waits_for_lsn($admin, $terminated, 'waiting, to be terminated');
 $admin->value('SELECT pg_terminate_backend(' . $terminated->pid . ')');
 refused($terminated->result, '57P01', qr/administrator command/, 'terminate');
 
@@ -213,7 +203,7 @@ is(LockstepSession->new($standby, user => 'stranger')->value('SHOW lockstep.wait
 catch_up($on_primary, $admin);
 my $ahead = $on_primary->value('SELECT pg_current_wal_insert_lsn() + 16 * 1024 * 1024::numeric');
 $app->send("SET lockstep.wait_for_lsn = '$ahead'");
-waits_for_lsn($app, 'waiting for the next segment');
+waits_for_lsn($admin, $app, 'waiting for the next segment');
 my $reader = app();
 $reader->value('BEGIN ISOLATION LEVEL REPEATABLE READ');
 $reader->value('SELECT count(*) FROM written');
@@ -224,7 +214,7 @@ $reply = $reader->query('SELECT 1');
 like($reply->{sqlstate} // 'success', qr/^40001$/, 'a session with a snapshot is cancelled');
 like($reply->{message}, qr/conflict with recovery/, 'by the conflict');
 ok($app->busy, 'the waiter is not');
-waits_for_lsn($app, 'it waits on');
+waits_for_lsn($admin, $app, 'it waits on');
 for (1 .. 2)
 {
 	$on_primary->value('INSERT INTO written VALUES (102)');
@@ -242,11 +232,12 @@ catch_up($on_primary, $admin);
 pause_replay();
 $on_primary->value('INSERT INTO written VALUES (103)');
 $token = token();
-wait_until($admin, "SELECT pg_last_wal_receive_lsn() >= '$token'", 'received');
-my $reached = app();
+wait_until($admin, q{SELECT pg_last_wal_receive_lsn() >= '} . $token =~ s{^1/}{}r . q{'}, 'received');
+my ($reached, $beyond) = (app(), app());
 $reached->send("SET lockstep.wait_for_lsn = '$token'");
+$beyond->send("SET lockstep.wait_for_lsn = '1/$never'");
 $app->send("SET lockstep.wait_for_lsn = '$never'");
-waits_for_lsn($_, 'waiting') for $reached, $app;
+waits_for_lsn($admin, $_, 'waiting') for $reached, $beyond, $app;
 $primary->stop;
 $standby->promote;
 succeeds($reached->result, 'what was received before promotion is reached');
@@ -254,7 +245,11 @@ is($reached->value('SELECT count(*) FROM written WHERE i = 103'), 1, 'and seen')
 $reply = $app->result;
 refused($reply, '55000', qr{^recovery ended before WAL position FFFFFFFF/0 was replayed}, 'what was not');
 like($reply->{hint}, qr/may be missing here/, 'the error says what that means');
-refused($app->query("SET lockstep.wait_for_lsn = '$token'"), '55000', qr/this server is not in recovery/, 'from then on');
-is($app->value('SELECT lockstep_replay_token() IS NOT NULL'), 't', 'it gives tokens itself');
+refused($beyond->result, '55000', qr{^WAL position $never of timeline 1 is not in the history of this server},
+	'nor what timeline 1 never had');
+refused($app->query(q{SET lockstep.wait_for_lsn = '0/1'}), '55000', qr/this server is not in recovery/,
+	'from then on');
+succeeds($app->query("SET lockstep.wait_for_lsn = '$token'"), 'but a token says that the write is here');
+like($app->value('SELECT lockstep_replay_token()'), qr{^2/}, 'it gives tokens itself');
 
 done_testing();

@@ -55,8 +55,7 @@ sub wait_for_lsn
 	my ($lsn) = @_;
 	my $session = app();
 	$session->send("SET lockstep.wait_for_lsn = '$lsn'");
-	wait_until($admin, "SELECT wait_event = '$WAITING_FOR_LSN' FROM pg_stat_activity WHERE pid = " . $session->pid,
-		'a session waits for an LSN');
+	waits_for_lsn($admin, $session, 'a session waits for an LSN');
 	return $session;
 }
 
@@ -126,12 +125,16 @@ my %changed = (
 	'lockstep.read_throttle_min'        => '3',
 	'lockstep.read_throttle_timeout'    => '456ms',
 	'lockstep.read_throttle_turn'       => '17ms',
+	'lockstep.replay_look_ahead'        => '3',
 	'lockstep.replay_priority'          => 'off',
+	'lockstep.report_token'             => 'on',
 	'lockstep.wait_for_lsn'             => 'A/1',
 	'lockstep.wait_timeout'             => '789ms',
 	'lockstep.wal_segments_ahead'       => '2');
 is_deeply([ sort keys %changed ],
-	[ map { $_->[0] } @{ $admin->query(q{SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' ORDER BY name COLLATE "C"})->{rows} } ],
+	[ map { $_->[0] } @{ $admin->query(q{
+		SELECT name FROM pg_settings WHERE name LIKE 'lockstep.%' AND context <> 'internal'
+		ORDER BY name COLLATE "C"})->{rows} } ],
 	'this test knows every setting');
 my %before = map { $_ => $admin->value("SHOW $_") } keys %changed;
 set_and_reload($standby, %changed);

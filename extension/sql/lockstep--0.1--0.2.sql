@@ -1,0 +1,28 @@
+/* extension/sql/lockstep--0.1--0.2.sql */
+
+-- complain if the script is sourced in psql rather than via ALTER EXTENSION
+\echo Use "ALTER EXTENSION lockstep UPDATE TO '0.2'" to load this file. \quit
+
+-- On the primary: the value to pass to SET lockstep.wait_for_lsn on a standby, as
+-- TIMELINE/LSN. In 0.1 it was a pg_lsn.
+DROP FUNCTION lockstep_replay_token();
+
+CREATE FUNCTION lockstep_replay_token() RETURNS text
+AS 'MODULE_PATHNAME', 'lockstep_replay_token_0_2' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+-- What replay does before it comes to a record. lockstep_stat_replay_reset() resets it.
+CREATE FUNCTION lockstep_stat_replay_pipeline(
+    OUT records bigint,
+    OUT records_ahead bigint,
+    OUT blocks_ahead bigint,
+    OUT blocks_remembered bigint,
+    OUT blocks_missing bigint,
+    OUT prefetcher boolean,
+    OUT stats_reset timestamptz)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_pipeline();
+
+REVOKE ALL ON FUNCTION lockstep_stat_replay_pipeline() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_replay_pipeline() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_replay_pipeline TO pg_monitor;

@@ -1,0 +1,31 @@
+/*
+ * look_ahead.h - records decoded, and their blocks looked for, before replay
+ * comes to them.
+ */
+#ifndef LOCKSTEP_LOOK_AHEAD_H
+#define LOCKSTEP_LOOK_AHEAD_H
+
+#include "access/xlogreader.h"
+#include "port/atomics.h"
+
+/*
+ * Written by the startup process once in LS_PUBLISH_EVERY records and at the
+ * end of a run of WAL; each is a total since the server started.
+ */
+typedef struct LsLookAheadShared
+{
+	pg_atomic_uint64 records;	/* replayed */
+	pg_atomic_uint64 ahead;		/* of these, decoded ahead by us */
+	pg_atomic_uint64 blocks;	/* looked for before their record */
+	pg_atomic_uint64 found;		/* of these, in the buffer we remembered */
+	pg_atomic_uint64 missing;	/* of these, in no buffer */
+	pg_atomic_uint64 prefetching;	/* 1: PostgreSQL's prefetcher reads ahead */
+} LsLookAheadShared;
+
+extern LsLookAheadShared *ls_look_ahead_shared;
+
+extern void ls_look_ahead_init_shared(void);
+extern void ls_look_ahead_begin(void);
+extern void ls_look_ahead(XLogReaderState *reader);
+
+#endif							/* LOCKSTEP_LOOK_AHEAD_H */

@@ -1,0 +1,99 @@
+/*
+ * token.c - tokens as text.
+ *
+ * A token is TIMELINE/LSN, with the timeline in decimal, like 1/0/16B3748. What
+ * is read may also be a WAL position alone.
+ *
+ * Every process that reads a configuration file with lockstep.wait_for_lsn in it
+ * calls ls_parse_token(), the startup process included: ARCHITECTURE.md, first
+ * invariant.
+ */
+#include "postgres.h"
+
+#include <ctype.h>
+
+#include "wait/token.h"
+
+/* Eight hexadecimal digits fit 32 bits. */
+#define LSN_HALF_DIGITS 8
+/* As many decimal digits as the highest timeline has. */
+#define TIMELINE_DIGITS 10
+
+static bool
+parse_half(const char **at, uint32 *half)
+{
+	int			digits = 0;
+
+	*half = 0;
+	while (isxdigit((unsigned char) **at) && digits < LSN_HALF_DIGITS)
+	{
+		char		c = pg_tolower((unsigned char) **at);
+
+		*half = *half * 16 + (c >= 'a' ? c - 'a' + 10 : c - '0');
+		(*at)++;
+		digits++;
+	}
+	return digits > 0;
+}
+
+static bool
+parse_lsn(const char *at, XLogRecPtr *lsn)
+{
+	uint32		high;
+	uint32		low;
+
+	if (!parse_half(&at, &high) || *at++ != '/' ||
+		!parse_half(&at, &low) || *at != '\0')
+		return false;
+	*lsn = ((uint64) high << 32) | low;
+	return true;
+}
+
+/* There is no timeline 0. */
+static bool
+parse_timeline(const char **at, TimeLineID *tli)
+{
+	uint64		value = 0;
+
+	for (int digits = 0; isdigit((unsigned char) **at) && digits < TIMELINE_DIGITS; digits++)
+	{
+		value = value * 10 + (**at - '0');
+		(*at)++;
+	}
+	*tli = (TimeLineID) value;
+	return value > 0 && value <= PG_UINT32_MAX;
+}
+
+/* False leaves *token undefined. */
+bool
+ls_parse_token(const char *text, LsToken *token)
+{
+	const char *slash = strchr(text, '/');
+
+	if (slash == NULL || strchr(slash + 1, '/') == NULL)
+	{
+		token->tli = 0;
+		return parse_lsn(text, &token->lsn);
+	}
+	return parse_timeline(&text, &token->tli) && text == slash &&
+		parse_lsn(slash + 1, &token->lsn);
+}
+
+/* For a token that has a timeline. */
+void
+ls_print_token(const LsToken *token, char text[LS_TOKEN_TEXT_SIZE])
+{
+	snprintf(text, LS_TOKEN_TEXT_SIZE, "%u/%X/%X", token->tli, LSN_FORMAT_ARGS(token->lsn));
+}
+
+/* For messages. */
+void
+ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
+{
+	if (token->tli == 0)
+		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X",
+				 LSN_FORMAT_ARGS(token->lsn));
+	else
+		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
+				 LSN_FORMAT_ARGS(token->lsn), token->tli);
+}
