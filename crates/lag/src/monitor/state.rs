@@ -75,6 +75,14 @@ pub struct NodeState {
     pub active_clients: u64,
     /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
+    /// Milliseconds since the oldest open transaction began; None if none is open.
+    pub oldest_transaction_ms: Option<f64>,
+    /// Milliseconds since the oldest prepared transaction was prepared; None if there is none.
+    pub oldest_prepared_ms: Option<f64>,
+    /// Failures to archive a segment since the statistics began.
+    pub archive_failures: u64,
+    /// Milliseconds since a segment was archived; None if none was.
+    pub archived_age_ms: Option<f64>,
     pub slots: Vec<Slot>,
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
@@ -195,6 +203,18 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
             .then(|| written / seconds),
         active_clients: last.map_or(0, |last| last.clients.active),
         awaiting_sync: last.map_or(0, |last| last.clients.awaiting_sync),
+        oldest_transaction_ms: last.and_then(|last| {
+            let sessions = last.clients.oldest.iter();
+            sessions
+                .filter_map(|session| session.xact_age_ms)
+                .reduce(f64::max)
+        }),
+        oldest_prepared_ms: last.and_then(|last| {
+            let prepared = last.prepared.iter();
+            prepared.filter_map(|one| one.age_ms).reduce(f64::max)
+        }),
+        archive_failures: last.map_or(0, |last| last.archiver.failed_count),
+        archived_age_ms: last.and_then(|last| last.archiver.archived_age_ms),
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),
