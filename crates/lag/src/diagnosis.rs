@@ -24,6 +24,8 @@ pub struct Diagnosis {
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeReport {
     pub name: String,
+    /// Host, port and database.
+    pub address: String,
     pub role: Role,
     /// The node answered and is what it was said to be.
     pub usable: bool,
@@ -173,6 +175,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         .iter()
         .map(|node| NodeReport {
             name: node.name.clone(),
+            address: node.address.clone(),
             role: node.role,
             usable: node.is_usable(),
             version: node.facts.version,

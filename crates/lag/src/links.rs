@@ -320,9 +320,10 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             .slots
             .iter()
             .any(|slot| slot.active_pid == Some(sender.pid));
+        // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
-                && link.slot.is_none()
+                && (link.slot.is_none() || link.subscription.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
         if of_slot || known || sender.state == Some(SenderState::Backup) {
@@ -487,7 +488,7 @@ impl<'a> Link<'a> {
     /// at least [`Self::age_ms`].
     pub fn is_least(&self) -> bool {
         let capped = self.points.iter().filter(|point| point.capped).count();
-        ratio(capped as f64, self.points.len() as f64) > CAPPED_SHARE
+        self.is_behind() && ratio(capped as f64, self.points.len() as f64) > CAPPED_SHARE
     }
 
     /// The most that the lag can be in the last sample, in milliseconds, as far as that is known.

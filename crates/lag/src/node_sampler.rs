@@ -297,8 +297,7 @@ impl NodeSampler {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
                 self.facts.monitor = false;
-                let reason = format!("{}; GRANT pg_monitor TO the role", error.words());
-                self.gaps.push(gap("groups and slots", reason, true));
+                self.gaps.push(gap("groups and slots", error.words(), true));
                 self.asked = Asked::Nothing;
                 return Ok(());
             }

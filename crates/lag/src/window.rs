@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_wire::Lsn;
 
-use crate::node::{Role, Trouble};
+use crate::node::{Node, Role, Trouble};
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Process, Sample};
 
@@ -27,6 +27,8 @@ pub struct Window {
 #[derive(Debug, Clone)]
 pub struct NodeWindow {
     pub name: String,
+    /// As [`crate::Node::address`]; empty if it is not known.
+    pub address: String,
     /// What it was said to be.
     pub role: Role,
     pub facts: Facts,
@@ -129,12 +131,21 @@ impl NodeWindow {
     pub fn empty(name: &str, role: Role) -> Self {
         Self {
             name: name.to_owned(),
+            address: String::new(),
             role,
             facts: Facts::default(),
             samples: Vec::new(),
             glances: Vec::new(),
             group_glances: BTreeMap::new(),
             troubles: Vec::new(),
+        }
+    }
+
+    /// Without any answer yet.
+    pub fn of(node: &Node) -> Self {
+        Self {
+            address: node.address(),
+            ..Self::empty(&node.name, node.role)
         }
     }
 

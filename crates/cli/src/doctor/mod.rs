@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::heartbeat::Heartbeat;
+use lockstep_lag::monitor::unix_ms;
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
@@ -63,14 +64,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     match args.output {
         Output::Text => {
-            let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
-            print!("{}", text::report(&diagnosis, &addresses, args.seconds));
+            print!("{}", text::report(&diagnosis, args.seconds));
             if let Some(probed) = &probed {
                 print!("{}", text::probed(probed));
             }
         }
         Output::Json => {
             let whole = Whole {
+                schema: SCHEMA,
+                at_ms: unix_ms(),
                 diagnosis: &diagnosis,
                 probe: probed.as_ref(),
             };
@@ -80,9 +82,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     verdict(&diagnosis)
 }
 
+/// Version of the JSON: it grows when a field is removed or means something else.
+const SCHEMA: u32 = 1;
+
 /// The result of `--output json`.
 #[derive(Serialize)]
 struct Whole<'a> {
+    schema: u32,
+    /// The end of the watch, in milliseconds since 1970.
+    at_ms: i64,
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -17,15 +17,15 @@ pub const UNKNOWN: &str = "behind, for no reason that is known here";
 /// Columns of the output.
 const WIDTH: usize = 80;
 
-pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
+pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
         "Watched {} nodes for {watched} s.\n",
         diagnosis.nodes.len()
     );
-    for (node, address) in diagnosis.nodes.iter().zip(addresses) {
-        node_lines(&mut text, node, address);
+    for node in &diagnosis.nodes {
+        node_lines(&mut text, node);
     }
     let rows = links(diagnosis);
     if rows.len() > 1 {
@@ -109,7 +109,8 @@ pub fn probed(probed: &Probed) -> String {
     text
 }
 
-fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
+fn node_lines(text: &mut String, node: &NodeReport) {
+    let address = &node.address;
     let version = match (node.version, &node.relay_version) {
         (_, Some(relay)) => format!("Lockstep {relay}"),
         (0, None) => String::new(),

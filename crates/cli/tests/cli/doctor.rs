@@ -74,7 +74,7 @@ fn bad_nodes(lab: &lockstep_lab::cluster::Lab, stage: &Stage) {
     ]);
     assert_eq!(code, 4);
     assert!(trouble_of(&json, "standby1").contains("unreachable"));
-    assert_eq!(trouble_of(&json, "standby2"), "[]");
+    assert_eq!(trouble_of(&json, "standby"), "[]");
     let (code, json) = ask(&["--primary", &nowhere, "--standby", &standby]);
     assert_eq!(code, 3);
     assert!(json["nodes"][1]["usable"].as_bool().unwrap());

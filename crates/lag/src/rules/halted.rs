@@ -145,13 +145,17 @@ fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<
     counted.filter(|(_, number)| *number > 1).collect()
 }
 
+/// The replica has confirmed something in the later half of the window. One that fails at a
+/// transaction comes as far as that, and no farther.
+pub(super) fn moves(link: &Link<'_>) -> bool {
+    let middle = link.points.get(link.points.len() / 2);
+    let ends = middle.zip(link.points.last());
+    ends.is_some_and(|(middle, last)| middle.replay < last.replay)
+}
+
 /// Something ends the server's walsenders again and again.
 pub(super) fn ended(view: &View<'_>, upstream: &NodeWindow) -> bool {
     let replaced = replaced(view, upstream);
-    let moves = |link: &Link<'_>| {
-        let ends = link.points.first().zip(link.points.last());
-        ends.is_some_and(|(first, last)| first.replay < last.replay)
-    };
     replaced.len() > 1
         || replaced.iter().any(|(link, number)| {
             *number >= MANY_SENDERS && (link.kind == LinkKind::Physical || moves(link))

@@ -1,6 +1,6 @@
 //! Signals of decoding and applying.
 
-use super::halted::ended;
+use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
@@ -207,7 +207,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         }
         // What fails again and again at one place is the same transaction. A lost connection is
         // counted as an error, too, but then there is progress between two of them.
-        if errors > 0.0 && last.enabled && stands(link) {
+        if errors > 0.0 && last.enabled && !moves(link) {
             evidence = evidence.name("stuck_subscription", &last.name);
         }
         found.push(
@@ -227,12 +227,6 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         );
     }
     found
-}
-
-/// The consumer has confirmed nothing during the window.
-fn stands(link: &Link<'_>) -> bool {
-    let ends = link.points.first().zip(link.points.last());
-    ends.is_some_and(|(first, last)| first.replay == last.replay)
 }
 
 pub(super) fn blocked(view: &View<'_>) -> Vec<Evidence> {

@@ -552,8 +552,9 @@ fn end_walsenders(scene: &mut Scene, index: usize, moves: bool) {
         let sender = &mut sample.senders[index];
         sender.pid = pid;
         if !moves {
-            sender.replay_lsn = lsn(START);
-            sender.flush_lsn = lsn(START);
+            // As far as the transaction that fails.
+            let end = lsn(START + (at as u64).min(10) * STEP);
+            (sender.replay_lsn, sender.flush_lsn) = (end, end);
         }
     }
 }
@@ -664,12 +665,26 @@ fn processes_that_do_nothing_are_to_blame() {
 #[test]
 fn advice_that_can_lose_data_says_so_and_comes_last() {
     type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Cause, Option<&str>); 7] = [
+    let cases: [(&str, Change, Cause, Option<&str>); 8] = [
         (
             "a worker that fails at one transaction",
             |s| {
                 end_walsenders(s, 1, false);
                 fail_worker(s);
+            },
+            Cause::ApplyStopped,
+            Some("SKIP"),
+        ),
+        (
+            "a worker that fails, and whose walsender has no slot yet",
+            |s| {
+                end_walsenders(s, 1, false);
+                fail_worker(s);
+                for sample in &mut s.primary.samples {
+                    sample.slots[1].active_pid = None;
+                    sample.slots[1].active = false;
+                    sample.slots[1].confirmed_flush_lsn = lsn(START);
+                }
             },
             Cause::ApplyStopped,
             Some("SKIP"),

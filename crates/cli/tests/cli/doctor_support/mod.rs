@@ -38,16 +38,21 @@ pub fn doctor(args: &[&str]) -> Said {
 
 /// Runs doctor on all servers of a stage; its exit code and its JSON.
 pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
-    let [primary, standby, first, second] = stage.conninfos();
+    examine_at(&stage.conninfos(), seconds)
+}
+
+/// The same with other conninfos for the same servers.
+pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
+    let [primary, standby, first, second] = conninfos;
     let said = doctor(&[
         "--primary",
-        &primary,
+        primary,
         "--standby",
-        &standby,
+        standby,
         "--subscriber",
-        &first,
+        first,
         "--subscriber",
-        &second,
+        second,
         "--seconds",
         &seconds.to_string(),
         "--output",
@@ -140,10 +145,18 @@ pub fn brief(json: &Value) -> String {
 /// What the first finding has to name, beside the process that is to blame.
 fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     match fault.cause() {
-        Cause::RetainedWalNearLimit => Some(("slot", "forgotten")),
+        Cause::RetainedWalNearLimit | Cause::UnusedSlot => Some(("slot", "forgotten")),
+        Cause::ApplyStopped => Some(("subscription", "second")),
+        Cause::PreparedTransaction => Some(("gid", "forgotten")),
+        Cause::SynchronousStandbyMissing => Some(("missing", "nobody")),
+        Cause::TablesNotFollowed => Some(("tables", "public.added")),
+        Cause::TablesNotPublished => Some(("tables", "public.t")),
         Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
         Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
-        Cause::RecoveryConflict | Cause::CleanupLock => Some(("node", "standby")),
+        Cause::RecoveryConflict
+        | Cause::CleanupLock
+        | Cause::ReplayHalted
+        | Cause::ReceiverHalted => Some(("node", "standby")),
         _ => None,
     }
 }
