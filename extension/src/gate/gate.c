@@ -376,23 +376,13 @@ prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
 		let_go_of_snapshot(queryDesc);
 }
 
-static void
-line_up_and_wait(QueryDesc *queryDesc)
+/* Returns whether the session has a place now. */
+static bool
+wait_in_line(LsSession *s, bool has_shared_locks)
 {
-	LsSession  *s = ls_my_session;
-	int64		began;
-	bool		has_shared_locks = false;
+	int64		began = ls_now_us();
 	volatile bool granted = false;
 
-	if (!prepare_to_wait(queryDesc, &has_shared_locks))
-	{
-		go_in_unasked(queryDesc);
-		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
-			catch_up(queryDesc);
-		return;
-	}
-
-	began = ls_now_us();
 	ls_resolve_wait_events();
 	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
 
@@ -409,7 +399,23 @@ line_up_and_wait(QueryDesc *queryDesc)
 	PG_END_TRY();
 
 	count_wait(began);
-	if (granted)
+	return granted;
+}
+
+static void
+line_up_and_wait(QueryDesc *queryDesc)
+{
+	bool		has_shared_locks = false;
+
+	if (!prepare_to_wait(queryDesc, &has_shared_locks))
+	{
+		go_in_unasked(queryDesc);
+		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
+			catch_up(queryDesc);
+		return;
+	}
+
+	if (wait_in_line(ls_my_session, has_shared_locks))
 		hold_place(queryDesc);
 	else
 		go_in_unasked(queryDesc);
