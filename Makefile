@@ -42,10 +42,10 @@ demo: build ## a stock standby and a Lockstep one under the same load (ARGS="--d
 
 build: build-extension build-release ## the extension and the lockstep program
 
-test: check-pg ## every test; T=t/001_name.pl, T=sql/name or T=rust_name runs only that
+test: check-pg ## every test; T=t/001_name.pl, T=sql/name, T=unit/name or T=rust_name runs only that
 	@scripts/test $(T)
 
-test-extension: check-pg ## only the extension's tests (T=t/001_name.pl or T=sql/name)
+test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/name or T=unit/name)
 	@scripts/test --only extension $(T)
 
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)

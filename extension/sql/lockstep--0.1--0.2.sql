@@ -26,3 +26,51 @@ CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_
 REVOKE ALL ON FUNCTION lockstep_stat_replay_pipeline() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_pipeline() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_pipeline TO pg_monitor;
+
+-- Time slices.
+DROP VIEW lockstep_stat_priority;
+DROP FUNCTION lockstep_stat_priority();
+
+CREATE FUNCTION lockstep_stat_priority(
+    OUT method text,
+    OUT detail text,
+    OUT demoted integer,
+    OUT pending integer,
+    OUT stuck integer,
+    OUT demotions bigint,
+    OUT restores bigint,
+    OUT refusals bigint,
+    OUT last_refusal text,
+    OUT stats_reset timestamptz,
+    OUT short_slices integer,
+    OUT slice_detail text)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_priority AS SELECT * FROM lockstep_stat_priority();
+
+REVOKE ALL ON FUNCTION lockstep_stat_priority() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_priority() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_priority TO pg_monitor;
+
+-- What is done about lag.
+DROP VIEW lockstep_stat_throttle;
+DROP FUNCTION lockstep_stat_throttle();
+
+CREATE FUNCTION lockstep_stat_throttle(
+    OUT mode text,
+    OUT concurrency_limit integer,
+    OUT running integer,
+    OUT waiting integer,
+    OUT waits bigint,
+    OUT wait_ms double precision,
+    OUT would_wait bigint,
+    OUT timeouts bigint,
+    OUT stats_reset timestamptz,
+    OUT phase text)
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_throttle AS SELECT * FROM lockstep_stat_throttle();
+
+REVOKE ALL ON FUNCTION lockstep_stat_throttle() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_throttle() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_throttle TO pg_monitor;

@@ -30,6 +30,7 @@
 #include "gate/gate_limit.h"
 #include "priority/priority.h"
 #include "priority/sched_linux.h"
+#include "priority/slices.h"
 #include "priority/weight.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
@@ -94,6 +95,7 @@ one_round(void)
 	ls_gate_step(now);
 	ls_weigh_sessions(now);
 	ls_priority_step(now, true);
+	ls_slices_step(true);
 
 	return pg_atomic_read_u64(&ls_lag->lag_us) > 0 ||
 		ls_gate_executing() > 0 ||
@@ -165,6 +167,7 @@ retire(void)
 	pg_atomic_write_u32(&ls_gate->limit, 0);
 	pg_atomic_write_u64(&ls_lag->lag_us, 0);
 	ls_wait_lsn_step();
+	ls_slices_step(false);
 	while (ls_priority_left() > 0 && !ShutdownRequestPending)
 	{
 		int64		now = ls_now_us();
@@ -176,6 +179,7 @@ retire(void)
 	ls_priority_report_stuck();
 	pg_atomic_write_u32(&ls_priority->method, LS_METHOD_NONE);
 	ls_set_text(ls_priority->method_detail, "not in recovery: every session runs at normal priority");
+	ls_set_text(ls_priority->slice_detail, "not in recovery: every process has the kernel's slice");
 }
 
 static void

@@ -12,7 +12,7 @@ of PostgreSQL::Test::Cluster. In every SQL text that a test runs through psql() 
 poll_query_until(), C<CONNECTION '… port=N …'> with the port of a node becomes the
 port of a relay, which listens in the same socket folder. The first such text starts
 the relay: one for each publisher, as a DBA would, with an empty spool and no setting
-but the three that must be given. All else goes to the servers themselves. The relays
+but the three that must be given, and a group where commits wait for it. All else goes to the servers themselves. The relays
 end before the servers. A relay that ended before is a failed test, and so is a test
 that takes more than four times PG_TEST_TIMEOUT_DEFAULT: a commit that waits for a
 synchronous standby has no deadline of its own.
@@ -30,6 +30,9 @@ there is adapted here and nowhere else:
                             and SHOW SLOTS for their positions)
   pg_replication_slots      the view without the relay's own slots,     001, 004, 020, 021,
                             with its subscribers' slots (SHOW SLOTS)    022, 023, 026
+  synchronous_standby_names the relay has a group for the publication   010
+  = the subscription's name of that subscription, with its name as
+                            application_name, as docs/relay.md says
   pg_drop_replication_slot  DROP SLOT in the console, if the slot is    026
                             the relay's
   init                      max_replication_slots and max_wal_senders   031, with more than
@@ -72,6 +75,10 @@ my $OWN_SLOTS = q('^lockstep_');
 my $VIEWS     = qr/\b(?:pg_catalog\.)?(pg_stat_replication|pg_replication_slots)\b/;
 my $DROP_SLOT = qr/\bpg_drop_replication_slot\('(\w+)'\)/;
 
+# Groups for which commits wait, by the test: the publication, and the name that the
+# publisher waits for.
+my %AWAITED = ('010_truncate' => [ 'pub1', 'sub1' ]);
+
 my @nodes;
 my @started;     # all relays
 my %relay_of;    # the one that runs, by the publisher's port
@@ -102,6 +109,14 @@ listen = "$relay->{host}:$relay->{port}"
 primary = "host=$relay->{host} port=@{[ $node->port ]} dbname=postgres"
 spool = "spool"
 TOML
+	my $awaited = $AWAITED{ basename($0, '.pl') };
+	append_to_file("$folder/relay.toml", <<"TOML") if $awaited;
+[[group]]
+name = "awaited"
+database = "postgres"
+publications = ["$awaited->[0]"]
+application_name = "$awaited->[1]"
+TOML
 	my $pid = fork() // die "cannot start a relay: $!";
 	if (!$pid)
 	{
@@ -115,6 +130,13 @@ TOML
 	push @started, $relay;
 	$relay_of{ $node->port } = $relay;
 	tables($relay, tries()) or die "the relay does not answer: see $relay->{log}";
+	# A slot that is made before its group is passed through until it has caught up.
+	for (my $left = tries(); $awaited; $left--)
+	{
+		last if (console($relay, 1, 'SHOW UPSTREAM') // '') =~ /^awaited\|.*\|streaming\|/m;
+		die "the relay's group does not stream: see $relay->{log}" if $left <= 0;
+		usleep(100_000);
+	}
 	return $relay;
 }
 

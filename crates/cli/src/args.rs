@@ -1,11 +1,12 @@
 //! Arguments of every command. `--help` is the reference; a test compares it with
 //! `tests/help.txt`.
 
+use std::fmt::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 pub use lockstep_bench::args::Output;
 use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
@@ -44,7 +45,9 @@ pub enum Command {
     ///
     /// Asks the primary and the replicas that are named for some seconds, and prints each replica's
     /// lag, the causes with their evidence, and what to do, the better remedy first. Reads only; a role
-    /// in pg_monitor is enough. Exits with 0 if nothing lags, with 6 if something does.
+    /// in pg_monitor is enough. Exits with 0 if nothing lags, also if there are risks; with 6 if something
+    /// lags, 3 if the primary cannot be asked, 4 if another node cannot, and 7 if something cannot be
+    /// seen, so that nobody knows.
     Doctor(DoctorArgs),
     /// Show all nodes live: lag over time, where it is, and why
     ///
@@ -118,26 +121,42 @@ pub fn parse() -> Result<Command, ExitCode> {
             let _ = error.print();
             return ExitCode::SUCCESS;
         }
-        exit::complain(&usage_line(&error));
+        let args = std::env::args_os().skip(1);
+        let args = args.map_while(|arg| arg.into_string().ok());
+        exit::complain(&usage_line(&error, &subcommand(args)));
         ExitCode::from(exit::USAGE)
     })
 }
 
 /// The first paragraph of the parser's message: what is wrong, and with which argument.
-fn usage_line(error: &clap::Error) -> String {
+fn usage_line(error: &clap::Error, subcommand: &str) -> String {
     let text = error.render().to_string();
     let wrong = match error.kind() {
         ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => "a command is missing",
         _ => text.split("\n\n").next().unwrap_or_default().trim(),
     };
     let wrong = wrong.strip_prefix("error: ").unwrap_or(wrong);
-    format!("{wrong}; see lockstep --help")
+    format!("{wrong}; see lockstep{subcommand} --help")
+}
+
+/// The subcommands at the beginning of the arguments, each with a space before it: theirs is the
+/// help that says more.
+fn subcommand(args: impl Iterator<Item = String>) -> String {
+    let mut command = Cli::command();
+    let mut words = String::new();
+    for arg in args {
+        let Some(next) = command.find_subcommand(&arg).cloned() else {
+            break;
+        };
+        let _ = write!(words, " {arg}");
+        command = next;
+    }
+    words
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
 
     #[test]
     fn the_definition_is_consistent() {
@@ -146,16 +165,23 @@ mod tests {
 
     #[test]
     fn usage_errors_are_one_line() {
-        for line in [
-            vec!["lockstep"],
-            vec!["lockstep", "nothing"],
-            vec!["lockstep", "demo", "--duration", "0"],
-            vec!["lockstep", "demo", "--pg", "14"],
-            vec!["lockstep", "bench", "priority", "--cases", "none"],
-            vec!["lockstep", "bench"],
+        for (line, help) in [
+            (vec!["lockstep"], "lockstep --help"),
+            (vec!["lockstep", "nothing"], "lockstep --help"),
+            (
+                vec!["lockstep", "demo", "--duration", "0"],
+                "lockstep demo --help",
+            ),
+            (
+                vec!["lockstep", "bench", "priority", "--cases", "none"],
+                "lockstep bench priority --help",
+            ),
+            (vec!["lockstep", "bench"], "lockstep bench --help"),
         ] {
             let error = Cli::try_parse_from(&line).unwrap_err();
-            let text = usage_line(&error);
+            let args = line.iter().skip(1).map(|&arg| arg.to_owned());
+            let text = usage_line(&error, &subcommand(args));
+            assert!(text.ends_with(&format!("; see {help}")), "{text}");
             assert!(
                 text.len() > 20 && text.lines().count() <= 2,
                 "{line:?}: {text}"

@@ -27,6 +27,8 @@ const TARGET: u8 = 4;
 const DATA: u8 = 5;
 /// A replica lags, or replication stands still.
 const LAG: u8 = 6;
+/// Some of it cannot be seen, so nobody knows whether a replica lags.
+const NOT_KNOWN: u8 = 7;
 
 /// Says which arguments, or files that they name, cannot be used, and why.
 #[derive(Debug)]
@@ -75,6 +77,18 @@ impl fmt::Display for Behind {
 }
 
 impl std::error::Error for Behind {}
+
+/// Says what cannot be seen.
+#[derive(Debug)]
+pub struct NotKnown(pub String);
+
+impl fmt::Display for NotKnown {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for NotKnown {}
 
 /// Says that a check found wrong data. The details have been printed before.
 #[derive(Debug)]
@@ -135,6 +149,9 @@ fn code(error: &anyhow::Error) -> u8 {
     }
     if error.is::<Behind>() {
         return LAG;
+    }
+    if error.is::<NotKnown>() {
+        return NOT_KNOWN;
     }
     if error.is::<ConfigError>() || error.is::<Usage>() {
         return USAGE;
@@ -245,6 +262,7 @@ mod tests {
         let words = || "x".to_owned();
         assert_eq!(code(&Unreachable(words()).into()), SOURCE);
         assert_eq!(code(&Behind(words()).into()), LAG);
+        assert_eq!(code(&NotKnown(words()).into()), NOT_KNOWN);
         let config = ConfigError::Missing { key: "spool" };
         assert_eq!(code(&config.into()), USAGE);
         for (upstream, expected) in [

@@ -1,16 +1,26 @@
 //! The nodes that `doctor`, `top` and `serve` watch, as the command line names them.
 
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
 use anyhow::Context;
 use clap::Args;
-use lockstep_client::{ClientError, Conninfo};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_lag::sanitize::sanitize;
 use lockstep_lag::{Node, Role};
+use serde::Deserialize;
+
+use crate::exit::Usage;
 
 /// Which servers.
 #[derive(Debug, Args)]
 pub struct NodesArgs {
-    /// The primary, as a conninfo string or URI; .pgpass, service files and PG* variables work
+    /// The primary, as a conninfo string or URI; .pgpass, service files and PG* variables work, and
+    /// PGHOST or PGSERVICE alone is enough
     #[arg(long, value_name = "CONNINFO")]
-    pub primary: String,
+    pub primary: Option<String>,
     /// A physical standby, cascading ones too; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub standby: Vec<String>,
@@ -21,7 +31,32 @@ pub struct NodesArgs {
     /// database is always lockstep; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub relay: Vec<String>,
+    /// A TOML file with a [[node]] for each server: role, conninfo and, if wanted, name
+    #[arg(long, value_name = "FILE")]
+    pub nodes: Option<PathBuf>,
 }
+
+/// The file of `--nodes`.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct NodesFile {
+    node: Vec<Listed>,
+}
+
+/// A node as it is written down.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    name: Option<String>,
+    role: Role,
+    conninfo: String,
+}
+
+/// Variables of which one says where the primary is.
+const PLACES: [&str; 3] = ["PGHOST", "PGHOSTADDR", "PGSERVICE"];
+
+/// Longest name of a node, in characters, as for PostgreSQL's own names.
+const MOST_NAME: usize = 63;
 
 const CONSOLE: &str = "lockstep";
 
@@ -44,35 +79,196 @@ pub fn console(text: &str) -> Result<Conninfo, ClientError> {
 }
 
 impl NodesArgs {
-    /// Nodes by their role, numbered if there are several of a role. Conninfos are parsed here
-    /// and not by the parser of arguments, because that would print an invalid one with its
-    /// password.
+    /// Nodes of the file and of the command line, with unique names. One without a name of its own
+    /// has that of its role; of several with a role, each is asked for its `cluster_name`, and for
+    /// the `application_name` that its upstream sees. Conninfos are parsed here and not by the
+    /// parser of arguments, because that would print an invalid one with its password.
     pub fn nodes(&self) -> anyhow::Result<Vec<Node>> {
+        let listed = self.listed()?;
         let mut nodes = Vec::new();
+        let mut unnamed = Vec::new();
+        for (index, one) in listed.iter().enumerate() {
+            let same = |other: &&Listed| other.role == one.role && other.name.is_none();
+            let of_role = listed.iter().filter(same).count();
+            let before = listed.iter().take(index).filter(same).count();
+            let (role, conninfo) = (one.role, &one.conninfo);
+            let conninfo = match role {
+                Role::Relay => console(conninfo),
+                _ => Conninfo::parse(conninfo),
+            };
+            let conninfo = conninfo.with_context(|| format!("--{role}"))?;
+            check_port(&conninfo).map_err(|words| Usage(format!("--{role}: {words}")))?;
+            let name = match (&one.name, of_role) {
+                (Some(name), _) => name.clone(),
+                (None, 1) => role.to_string(),
+                (None, _) => format!("{role}{}", before + 1),
+            };
+            if one.name.is_none() && of_role > 1 && role != Role::Relay {
+                unnamed.push(index);
+            }
+            nodes.push(Node {
+                name,
+                role,
+                conninfo,
+            });
+        }
+        let answers = ask_names(&nodes, &unnamed);
+        rename(&mut nodes, answers);
+        Ok(nodes)
+    }
+
+    /// What is written down, the primary first and then by role.
+    fn listed(&self) -> anyhow::Result<Vec<Listed>> {
+        let mut listed = match &self.nodes {
+            Some(path) => read(path)?,
+            None => Vec::new(),
+        };
         for (role, conninfos) in [
-            (Role::Primary, std::slice::from_ref(&self.primary)),
+            (Role::Primary, self.primary.as_slice()),
             (Role::Standby, &self.standby),
             (Role::Relay, &self.relay),
             (Role::Subscriber, &self.subscriber),
         ] {
-            for (index, conninfo) in conninfos.iter().enumerate() {
-                let name = match conninfos.len() {
-                    1 => role.to_string(),
-                    _ => format!("{role}{}", index + 1),
-                };
-                let conninfo = match role {
-                    Role::Relay => console(conninfo),
-                    _ => Conninfo::parse(conninfo),
-                };
-                let conninfo = conninfo.with_context(|| format!("--{role}"))?;
-                nodes.push(Node {
-                    name,
-                    role,
-                    conninfo,
-                });
+            listed.extend(conninfos.iter().map(|conninfo| Listed {
+                name: None,
+                role,
+                conninfo: conninfo.clone(),
+            }));
+        }
+        let order = [Role::Primary, Role::Standby, Role::Relay, Role::Subscriber];
+        listed.sort_by_key(|one| order.iter().position(|role| *role == one.role));
+        let primaries = listed
+            .iter()
+            .filter(|one| one.role == Role::Primary)
+            .count();
+        let is_placed = PLACES.iter().any(|name| std::env::var_os(name).is_some());
+        match primaries {
+            0 if is_placed => listed.insert(
+                0,
+                Listed {
+                    name: None,
+                    role: Role::Primary,
+                    conninfo: String::new(),
+                },
+            ),
+            0 => {
+                let words = "no primary is named: give --primary CONNINFO, or --nodes FILE";
+                return Err(Usage(words.to_owned()).into());
+            }
+            1 => {}
+            _ => {
+                let words = format!("{primaries} primaries are named; each cluster has one");
+                return Err(Usage(words).into());
             }
         }
-        Ok(nodes)
+        check_names(&listed).map_err(Usage)?;
+        Ok(listed)
+    }
+}
+
+/// Reads a nodes file. What is wrong is said without the line, which may hold a password.
+fn read(path: &Path) -> anyhow::Result<Vec<Listed>> {
+    let wrong = |words: String| Usage(format!("--nodes {}: {words}", path.display()));
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
+    let file: NodesFile = toml::from_str(&text).map_err(|error| {
+        let before = error.span().and_then(|span| text.get(..span.start));
+        let line = before.map_or(1, |before| before.matches('\n').count() + 1);
+        let pieces: Vec<&str> = error.message().split('"').step_by(2).collect();
+        wrong(format!("line {line}: {}", pieces.join("…")))
+    })?;
+    Ok(file.node)
+}
+
+/// Names of a file are short, visible and unique, and none is that of a role with a number.
+fn check_names(listed: &[Listed]) -> Result<(), String> {
+    let mut seen = BTreeSet::new();
+    for name in listed.iter().filter_map(|one| one.name.as_deref()) {
+        if name.is_empty() || name.chars().count() > MOST_NAME || sanitize(name) != name {
+            return Err(format!(
+                "a node's name has 1 to {MOST_NAME} visible characters, unlike {name:?}"
+            ));
+        }
+        if !seen.insert(name) {
+            return Err(format!("two nodes are called {name}"));
+        }
+    }
+    Ok(())
+}
+
+/// The port is a number, or one for each host; libpq would say so only when it connects.
+fn check_port(conninfo: &Conninfo) -> Result<(), String> {
+    let ports = conninfo.effective("port").unwrap_or_default();
+    let is_port = |port: &str| port.is_empty() || port.parse().is_ok_and(|port: u16| port > 0);
+    match ports.split(',').all(|port| is_port(port.trim())) {
+        true => Ok(()),
+        false => Err(format!("port {ports:?} is no number from 1 to 65535")),
+    }
+}
+
+/// What a server calls itself, and what its upstream calls it, the better first.
+const NAMES: &str = "SELECT current_setting('cluster_name'), \
+     CASE WHEN pg_has_role('pg_read_all_settings', 'USAGE') \
+          THEN current_setting('primary_conninfo') END, \
+     (SELECT CASE count(*) WHEN 1 THEN min(subname::text) END \
+      FROM pg_subscription JOIN pg_database d ON d.oid = subdbid \
+      WHERE datname = current_database())";
+
+/// Shown by servers that are asked for their names.
+const APPLICATION_NAME: &str = "lockstep names";
+
+/// How long nodes are waited for that are asked for their names.
+const PATIENCE: Duration = Duration::from_secs(3);
+
+/// Asks nodes, all at once, for what they may be called. Those that do not answer soon keep the
+/// names of their roles.
+fn ask_names(nodes: &[Node], which: &[usize]) -> BTreeMap<usize, Vec<String>> {
+    let (sender, receiver) = mpsc::channel();
+    for index in which {
+        let (sender, index, node) = (sender.clone(), *index, nodes.get(*index).cloned());
+        std::thread::spawn(move || {
+            let names = node.and_then(|node| names_of(&node));
+            let _ = sender.send((index, names.unwrap_or_default()));
+        });
+    }
+    drop(sender);
+    let until = Instant::now() + PATIENCE;
+    let answers = std::iter::from_fn(|| {
+        let left = until.saturating_duration_since(Instant::now());
+        receiver.recv_timeout(left).ok()
+    });
+    answers.collect()
+}
+
+/// What a node may be called, the better first.
+fn names_of(node: &Node) -> Option<Vec<String>> {
+    let server = Connection::connect(&node.conninfo, Purpose::Sql, APPLICATION_NAME);
+    let rows = server.and_then(|mut server| server.query(NAMES)).ok()?;
+    let row = rows.into_iter().next()?;
+    let [cluster, upstream, subscription] = row.try_into().ok()?;
+    let upstream = upstream.and_then(|text: String| Conninfo::parse(&text).ok());
+    let upstream = upstream
+        .as_ref()
+        .and_then(|conninfo| conninfo.get("application_name"))
+        .filter(|_| node.role == Role::Standby);
+    let upstream = upstream.map(str::to_owned);
+    let subscription = subscription.filter(|_| node.role == Role::Subscriber);
+    let found = [cluster, upstream, subscription].into_iter().flatten();
+    Some(found.map(|name: String| sanitize(&name)).collect())
+}
+
+/// Gives each node the first name that no other node has or may have.
+fn rename(nodes: &mut [Node], answers: BTreeMap<usize, Vec<String>>) {
+    let taken: BTreeSet<String> = nodes.iter().map(|node| node.name.clone()).collect();
+    let is_free = |index: usize, name: &String| {
+        let others = answers.iter().filter(|(other, _)| **other != index);
+        let fits = !name.is_empty() && name.chars().count() <= MOST_NAME;
+        fits && !taken.contains(name) && !others.into_iter().any(|(_, names)| names.contains(name))
+    };
+    for (index, names) in &answers {
+        let name = names.iter().find(|name| is_free(*index, name));
+        if let (Some(name), Some(node)) = (name, nodes.get_mut(*index)) {
+            node.name.clone_from(name);
+        }
     }
 }
 
@@ -98,5 +294,77 @@ mod tests {
             assert_eq!(console(text).unwrap().to_string(), shown, "{text}");
         }
         assert!(console("nonsense").is_err());
+    }
+
+    fn args(nodes: Option<PathBuf>, standby: &[&str]) -> NodesArgs {
+        NodesArgs {
+            primary: nodes.is_none().then(|| "host=/nowhere".to_owned()),
+            standby: standby.iter().map(|&one| one.to_owned()).collect(),
+            subscriber: Vec::new(),
+            relay: Vec::new(),
+            nodes,
+        }
+    }
+
+    #[test]
+    fn a_port_that_is_no_number_is_a_usage_error() {
+        for port in ["notaport", "0", "65536", "5432,x"] {
+            let error = args(None, &[&format!("host=a,b port={port}")]).nodes();
+            let error = error.unwrap_err();
+            assert!(error.is::<Usage>(), "{port}: {error}");
+            assert!(error.to_string().contains(port), "{error}");
+        }
+        for port in ["5432", "5432,5433", "5432,"] {
+            let conninfo = format!("host=/nowhere,/nowhere port={port}");
+            assert_eq!(args(None, &[&conninfo]).nodes().unwrap().len(), 2);
+        }
+    }
+
+    #[test]
+    fn a_file_names_nodes() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lockstep.toml");
+        let nodes = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            args(Some(path.clone()), &["host=/nowhere"]).nodes()
+        };
+        let primary = "[[node]]\nrole = 'primary'\nconninfo = 'host=/nowhere'\n";
+        let named = "[[node]]\nname = 'near'\nrole = 'standby'\nconninfo = 'host=/n'\n";
+        let found = nodes(&format!("{named}{primary}")).unwrap();
+        let names: Vec<&str> = found.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["primary", "near", "standby"]);
+        for (text, words) in [
+            (named.to_owned(), "no primary is named"),
+            (format!("{primary}{primary}"), "2 primaries are named"),
+            (
+                format!("{primary}{named}{named}"),
+                "two nodes are called near",
+            ),
+            (format!("{primary}x = 1"), "line 4: unknown field"),
+            ("node = 'password=secret'".to_owned(), "line 1: "),
+        ] {
+            let error = nodes(&text).unwrap_err();
+            assert!(error.is::<Usage>(), "{text}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn names_that_servers_give_are_unique() {
+        let mut nodes = args(None, &["host=/a", "host=/b", "host=/c"])
+            .nodes()
+            .unwrap();
+        let answer = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
+        rename(
+            &mut nodes,
+            BTreeMap::from([
+                (1, answer(&["15/main", "near"])),
+                (2, answer(&["15/main", "primary"])),
+                (3, answer(&["", "far"])),
+            ]),
+        );
+        let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+        assert_eq!(names, ["primary", "near", "standby2", "far"]);
     }
 }

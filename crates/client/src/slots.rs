@@ -5,7 +5,7 @@ use lockstep_wire::{Lsn, Timeline};
 use crate::connection::{Connection, Rows, parsed};
 use crate::error::Step;
 use crate::quote::{identifier, sql_literal};
-use crate::{ClientError, MOST_SWITCHES, Result};
+use crate::{ClientError, MOST_SWITCHES, Purpose, Result};
 
 /// How much of the WAL that a slot needs still exists (`pg_replication_slots.wal_status`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,9 +83,15 @@ impl Connection {
         parsed("position", field(rows, 1))
     }
 
-    /// Drops a slot. An error if it is in use. Needs [`crate::Purpose::Replication`].
+    /// Drops a slot. An error if it is in use.
     pub fn drop_slot(&mut self, name: &str) -> Result<()> {
-        let sql = format!("DROP_REPLICATION_SLOT {}", identifier("slot", name)?);
+        let sql = match self.purpose() {
+            Purpose::Replication => format!("DROP_REPLICATION_SLOT {}", identifier("slot", name)?),
+            Purpose::Sql => format!(
+                "SELECT pg_catalog.pg_drop_replication_slot({})",
+                sql_literal("slot", name)?
+            ),
+        };
         let what = format!("drop slot \"{name}\"");
         self.command(Step::DropSlot, &what, &sql).map(drop)
     }

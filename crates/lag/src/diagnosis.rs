@@ -4,15 +4,17 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{LinkKind, Stage};
+use crate::links::{Link, LinkKind, Stage};
 use crate::node::{Role, Trouble};
 use crate::rules::{Cause, Fact, RULES, Severity, View};
-use crate::window::Window;
+use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
 pub struct Diagnosis {
-    /// No lag and no risk, and every node answered.
+    /// No lag and no risk, every node answered, and nothing was hidden.
     pub healthy: bool,
+    /// What cannot be seen of nodes that answer, so that nobody knows whether all is well.
+    pub unknown: Vec<String>,
     pub nodes: Vec<NodeReport>,
     pub links: Vec<LinkReport>,
     /// Causes, the most important first; notes last.
@@ -22,6 +24,8 @@ pub struct Diagnosis {
 #[derive(Debug, Clone, Serialize)]
 pub struct NodeReport {
     pub name: String,
+    /// Host, port and database.
+    pub address: String,
     pub role: Role,
     /// The node answered and is what it was said to be.
     pub usable: bool,
@@ -44,12 +48,29 @@ pub struct LinkReport {
     pub behind: bool,
     /// Milliseconds behind, at least: the median of the samples.
     pub lag_ms: f64,
+    /// The lag began before anybody watched, so it is longer than `lag_ms`.
+    pub lag_is_least: bool,
+    /// The most that it can be in the last sample, where commits tell that.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lag_most_ms: Option<f64>,
     /// The longest time behind, in milliseconds.
     pub lag_max_ms: f64,
     /// The median of the samples.
     pub lag_bytes: f64,
+    /// How far it is behind the primary, if its upstream is another standby.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub behind_primary: Option<BehindPrimary>,
     /// Bytes between the positions that begin and end each stage, on average.
     pub stage_bytes: BTreeMap<&'static str, f64>,
+}
+
+/// From end to end of a cascade.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct BehindPrimary {
+    /// Milliseconds behind, at least: the median of the samples.
+    pub lag_ms: f64,
+    /// The median of the samples.
+    pub lag_bytes: f64,
 }
 
 /// A cause, and the node or link that it was found at.
@@ -74,17 +95,47 @@ pub struct Finding {
 }
 
 impl Diagnosis {
-    /// Something lags, or soon will.
+    /// Something lags.
     pub fn has_lag(&self) -> bool {
-        self.findings
-            .iter()
-            .any(|finding| finding.severity != Severity::Note)
-            || self.links.iter().any(|link| link.behind)
+        self.has(Severity::Lag) || self.links.iter().any(|link| link.behind)
+    }
+
+    /// Something soon will lag, or suffers already.
+    pub fn has_risk(&self) -> bool {
+        self.has(Severity::Risk)
+    }
+
+    fn has(&self, severity: Severity) -> bool {
+        let mut findings = self.findings.iter();
+        findings.any(|finding| finding.severity == severity)
+    }
+
+    /// The first cause of the lag of this link.
+    pub fn cause_of(&self, upstream: &str, replica: &str, kind: LinkKind) -> Option<&Finding> {
+        let everywhere = (kind == LinkKind::Logical).then(|| all_slots(upstream));
+        let mut findings = self.findings.iter();
+        findings.find(|found| {
+            let is_here = found.at == replica || Some(&found.at) == everywhere.as_ref();
+            found.severity == Severity::Lag && is_here
+        })
+    }
+
+    /// Replicas that lag, the one with the longest lag first, and why, if that is known.
+    pub fn lagging(&self) -> Vec<(&LinkReport, Option<&Finding>)> {
+        let mut behind: Vec<&LinkReport> = self.links.iter().filter(|link| link.behind).collect();
+        behind.sort_by(|a, b| b.lag_ms.total_cmp(&a.lag_ms));
+        let why = |link: &LinkReport| self.cause_of(&link.upstream, &link.replica, link.kind);
+        behind.into_iter().map(|link| (link, why(link))).collect()
     }
 
     pub fn first(&self) -> Option<Cause> {
         self.findings.first().map(|finding| finding.cause)
     }
+}
+
+/// The place of a finding that holds for every slot of a server.
+pub fn all_slots(upstream: &str) -> String {
+    format!("all slots of {upstream}")
 }
 
 /// Applies every rule.
@@ -117,13 +168,14 @@ pub fn diagnose(window: &Window) -> Diagnosis {
     let links: Vec<LinkReport> = view
         .links
         .iter()
-        .map(|link| report(link, &findings))
+        .map(|link| report(link, window.primary(), &findings))
         .collect();
     let nodes: Vec<NodeReport> = window
         .nodes
         .iter()
         .map(|node| NodeReport {
             name: node.name.clone(),
+            address: node.address.clone(),
             role: node.role,
             usable: node.is_usable(),
             version: node.facts.version,
@@ -134,12 +186,51 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         .collect();
     let mut diagnosis = Diagnosis {
         healthy: false,
+        unknown: unknown(&view),
         nodes,
         links,
         findings,
     };
-    diagnosis.healthy = !diagnosis.has_lag() && diagnosis.nodes.iter().all(|node| node.usable);
+    let is_known = diagnosis.unknown.is_empty() && diagnosis.nodes.iter().all(|node| node.usable);
+    diagnosis.healthy = is_known && !diagnosis.has_lag() && !diagnosis.has_risk();
     diagnosis
+}
+
+/// What nodes that answer do not show, and replicas that nothing is known about.
+fn unknown(view: &View<'_>) -> Vec<String> {
+    let mut unknown = Vec::new();
+    for node in view.window.usable() {
+        let hidden = node.troubles.iter().filter_map(Trouble::hides);
+        unknown.extend(hidden.map(|what| format!("{} does not show {what}", node.name)));
+        let linked = |subscription: Option<&str>| {
+            view.links.iter().any(|link| {
+                let is_its = link
+                    .replica
+                    .is_some_and(|replica| replica.name == node.name);
+                is_its && link.subscription.as_deref() == subscription
+            })
+        };
+        let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
+        if node.role == Role::Standby && !linked(None) {
+            unknown.push(missing(&node.name));
+        }
+        let subscriptions = node.last().map(|sample| sample.subscriptions.as_slice());
+        for subscription in subscriptions
+            .filter(|_| node.role == Role::Subscriber)
+            .unwrap_or_default()
+        {
+            // One without a slot is detached on purpose.
+            if subscription.slot_name.is_some() && !linked(Some(&subscription.name)) {
+                unknown.push(missing(&format!("{} ({})", node.name, subscription.name)));
+            }
+        }
+    }
+    let blind = view.links.iter().filter(|link| link.points.is_empty());
+    unknown.extend(blind.map(|link| {
+        let upstream = &link.upstream.name;
+        format!("{upstream} does not show how far {} is", link.name)
+    }));
+    unknown
 }
 
 fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
@@ -160,7 +251,7 @@ fn hide_implied(findings: &mut Vec<Finding>) {
     findings.retain(|finding| finding.cause != Cause::SpillToDisk || !giant.contains(&finding.at));
 }
 
-fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
+fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -> LinkReport {
     let false_lag = findings
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
@@ -171,8 +262,13 @@ fn report(link: &crate::links::Link<'_>, findings: &[Finding]) -> LinkReport {
         slot: link.slot.clone(),
         behind: link.is_behind() && !false_lag,
         lag_ms: link.age_ms(),
+        lag_is_least: link.is_least(),
+        lag_most_ms: link.most_possible_ms().filter(|_| link.is_least()),
         lag_max_ms: link.most_age_ms(),
         lag_bytes: link.bytes(),
+        behind_primary: primary
+            .and_then(|primary| link.behind_primary(primary))
+            .map(|(lag_ms, lag_bytes)| BehindPrimary { lag_ms, lag_bytes }),
         stage_bytes: Stage::ALL
             .map(|stage| (stage.name(link.kind), link.stage_bytes(stage)))
             .into(),

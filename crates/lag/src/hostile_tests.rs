@@ -214,15 +214,26 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
             "oldest": list(rng, |rng| json!({
                 "pid": process(rng), "user": word(rng), "database": name(rng),
                 "state": word(rng), "xact_age_ms": age(rng), "xmin_age": signed(rng),
-                "has_xid": rng.bool(), "wait": word(rng), "query": name(rng),
+                "xid_age": signed(rng), "wait": word(rng), "query": name(rng),
             })),
+        }),
+        Part::Prepared => list(rng, |rng| {
+            json!({
+                "gid": name(rng), "owner": word(rng), "database": name(rng),
+                "xid_age": signed(rng), "age_ms": age(rng),
+            })
+        }),
+        Part::Archiver => json!({
+            "archived_count": count(rng), "failed_count": count(rng), "last_failed_wal": name(rng),
+            "archived_age_ms": age(rng), "failed_age_ms": age(rng),
         }),
         Part::Conflicts => json!({
             "snapshot": count(rng), "lock": count(rng), "bufferpin": count(rng),
             "deadlock": count(rng),
         }),
         Part::Totals => json!({
-            "wal_bytes": age(rng), "subtransaction_lookups": count(rng),
+            "wal_bytes": age(rng), "page_images": count(rng), "checkpoints": count(rng),
+            "subtransaction_lookups": count(rng),
             "io": list(rng, |rng| json!({
                 "backend_type": word(rng).as_str().unwrap_or("startup"),
                 "reads": age(rng).as_f64().unwrap_or(0.0),

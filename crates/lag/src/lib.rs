@@ -14,6 +14,7 @@
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
+//! | [`tables`] | which tables are published, and which are followed |
 //! | [`node_sampler`] | one connection that takes samples |
 //! | [`process_cpu`] | CPU of server processes on this machine |
 //! | [`watch`] | all nodes for some seconds |
@@ -44,6 +45,7 @@ pub mod links;
 pub mod monitor;
 pub mod node;
 pub mod node_sampler;
+pub mod points;
 pub mod position;
 pub mod process_cpu;
 pub mod questions;
@@ -52,6 +54,7 @@ pub mod rules;
 pub mod sample;
 pub mod sanitize;
 pub mod states;
+pub mod tables;
 pub mod watch;
 pub mod window;
 

@@ -10,11 +10,11 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::node::Role;
+use crate::points::{Point, points};
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
-use crate::sample::{Receiver, Sample, Sender, Subscription};
+use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
 use crate::states::{SenderState, SlotType, SyncState};
-use crate::watch::EVERY;
 use crate::window::{NodeWindow, Window, median, ratio};
 
 /// A replica lags if the median of its samples is this many milliseconds behind, or more.
@@ -22,6 +22,15 @@ pub const LAG_MS: f64 = 200.0;
 
 /// A single sample this many milliseconds behind counts as lag.
 pub const SPIKE_MS: f64 = 1_000.0;
+
+/// Share of samples with a lag from before the watch, above which the lag is only a least one.
+const CAPPED_SHARE: f64 = 0.1;
+
+/// Share of samples from which a walsender that waits for WAL counts as at the end.
+const AT_END_SHARE: f64 = 0.5;
+
+/// Shortest time in which a replica that reads has confirmed something.
+const LEAST_SILENCE: Duration = Duration::from_secs(1);
 
 /// How WAL gets to a replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -73,22 +82,6 @@ impl Stage {
     }
 }
 
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Point {
-    /// Time since the window began.
-    pub at: Duration,
-    /// End of the upstream's WAL.
-    pub end: Lsn,
-    pub sent: Lsn,
-    /// Received by the replica.
-    pub write: Lsn,
-    pub flush: Lsn,
-    /// Replayed, or applied by a subscriber.
-    pub replay: Lsn,
-    /// How long the upstream has had WAL beyond `replay`, at least.
-    pub age: Duration,
-}
-
 /// A server, a replica of it, and the positions between them.
 #[derive(Debug)]
 pub struct Link<'a> {
@@ -121,7 +114,7 @@ pub fn links(window: &Window) -> Vec<Link<'_>> {
         unnamed(upstream, &mut links);
     }
     for link in &mut links {
-        link.points = points(link);
+        link.points = points(link, window.primary());
     }
     links
 }
@@ -327,9 +320,10 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             .slots
             .iter()
             .any(|slot| slot.active_pid == Some(sender.pid));
+        // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
-                && link.slot.is_none()
+                && (link.slot.is_none() || link.subscription.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
         if of_slot || known || sender.state == Some(SenderState::Backup) {
@@ -346,116 +340,6 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             group: None,
             points: Vec::new(),
         });
-    }
-}
-
-fn points(link: &Link<'_>) -> Vec<Point> {
-    // A subscriber does not know its applied position; its publisher is told.
-    let samples = match (link.kind, link.replica) {
-        (LinkKind::Physical, Some(replica)) => &replica.samples,
-        _ => &link.upstream.samples,
-    };
-    samples
-        .iter()
-        .filter_map(|sample| point(link, sample))
-        .collect()
-}
-
-fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
-    let above = link.upstream.sample_at(sample.at)?;
-    let sender = link.sender(above);
-    let own = match (link.kind, link.replica) {
-        (LinkKind::Physical, Some(_)) => Some(sample),
-        _ => None,
-    };
-    let confirmed = || {
-        let slot = above.slot(link.slot.as_deref()?)?;
-        match link.kind {
-            LinkKind::Logical => slot.confirmed_flush_lsn,
-            LinkKind::Physical => slot.restart_lsn,
-        }
-    };
-    // What a relay reports as applied is its subscribers': its own part ends on its disk.
-    let applied = sender.map(|sender| match link.is_to_relay() {
-        true => (sender.flush_lsn, sender.flush_lag_ms),
-        false => (sender.replay_lsn, sender.replay_lag_ms),
-    });
-    let own_replay = own.and_then(|own| own.wal.replay);
-    let replay = own_replay
-        .or_else(|| applied.and_then(|(position, _)| position))
-        .or_else(confirmed)?;
-    let own_flush = own
-        .and_then(|own| own.wal.receive)
-        .map(|receive| receive.max(replay));
-    let flush = own_flush
-        .or_else(|| sender.and_then(|sender| sender.flush_lsn))
-        .unwrap_or(replay);
-    // A relay knows what it has before the primary is told.
-    let group = link.received_by(sample.at);
-    let replay = replay.max(group.and_then(|group| group.durable).unwrap_or(replay));
-    let flush = flush.max(group.and_then(|group| group.durable).unwrap_or(flush));
-    let own_write = own
-        .and_then(|own| own.receiver.as_ref()?.written_lsn)
-        .max(group.and_then(|group| group.received));
-    let least = match link.kind {
-        LinkKind::Physical => flush,
-        LinkKind::Logical => replay,
-    };
-    let write = own_write
-        .max(sender.and_then(|sender| sender.write_lsn))
-        .map_or(least, |write| write.max(least));
-    let sent = sender
-        .and_then(|sender| sender.sent_lsn)
-        .map_or(write, |sent| sent.max(write));
-    let from = link.upstream_group();
-    let end = link.upstream.end_at(from, sample.at)?;
-    let (end, most) = match from {
-        // After its last transaction a relay sends positions, and nothing else.
-        Some(_) => (end.max(replay), end.max(replay)),
-        None => (end.max(sent), Lsn::from(u64::MAX)),
-    };
-    let [sent, write, flush] = [sent, write, flush].map(|position| position.min(most));
-    let age = link.upstream.age_beyond(from, replay, sample.at);
-    // What the replica reported is finer than the time between our samples, but may be old.
-    let most_told = match own_replay {
-        Some(_) => EVERY.as_secs_f64() * 1000.0,
-        None => f64::MAX,
-    };
-    let told = applied
-        .and_then(|(_, lag_ms)| lag_ms)
-        .filter(|_| end > replay)
-        .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_told)));
-    Some(Point {
-        at: sample.at,
-        end,
-        sent,
-        write,
-        flush,
-        replay,
-        age: age.max(told),
-    })
-}
-
-/// A time that a server reported; zero if it makes no sense.
-fn milliseconds(ms: f64) -> Duration {
-    Duration::try_from_secs_f64(ms.max(0.0) / 1000.0).unwrap_or_default()
-}
-
-impl Point {
-    /// Bytes that are not visible on the replica yet.
-    pub fn bytes(&self) -> u64 {
-        bytes_between(self.replay, self.end)
-    }
-
-    pub fn stage(&self, kind: LinkKind, stage: Stage) -> u64 {
-        match (kind, stage) {
-            (_, Stage::Send) => bytes_between(self.sent, self.end),
-            (_, Stage::Receive) => bytes_between(self.write, self.sent),
-            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, self.write),
-            (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
-            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, self.write),
-            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
-        }
     }
 }
 
@@ -476,7 +360,7 @@ impl<'a> Link<'a> {
     }
 
     /// The group that the link goes to, at a moment, if it goes to a relay.
-    fn received_by(&self, at: Duration) -> Option<&'a Group> {
+    pub(crate) fn received_by(&self, at: Duration) -> Option<&'a Group> {
         let relay = self.replica.filter(|_| self.is_to_relay())?;
         let sample = relay.sample_at(at)?;
         sample.relay.as_ref()?.group(self.group.as_deref()?)
@@ -499,16 +383,49 @@ impl<'a> Link<'a> {
     }
 
     /// The part of the upstream's samples in which there was something to send that the replica
-    /// did not take. A walsender shows it by its wait event, a relay by the bytes that are left
-    /// to send.
+    /// did not take.
     pub fn pushed_share(&self) -> f64 {
+        self.upstream.share(|sample| self.is_pushed(sample))
+    }
+
+    /// There is something to send that the replica does not take. A walsender shows it by its
+    /// wait event, a relay by the bytes that are left to send.
+    pub(crate) fn is_pushed(&self, above: &Sample) -> bool {
         match self.is_relayed() {
-            true => self.upstream.share(|sample| {
-                self.relay_slot(sample)
-                    .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0)
-            }),
-            false => self.walsender_share(|process| process.waits_for("WalSenderWriteData")),
+            true => self
+                .relay_slot(above)
+                .is_some_and(|slot| slot.active_pid.is_some() && slot.behind_bytes > 0),
+            false => self
+                .sender(above)
+                .and_then(|sender| above.process_of(sender.pid))
+                .is_some_and(|process| process.waits_for("WalSenderWriteData")),
         }
+    }
+
+    /// The part of the upstream's samples in which the link's walsender has sent all that there is.
+    pub fn at_end_share(&self) -> f64 {
+        // From 17 on the event ends with Wal.
+        self.walsender_share(|process| {
+            let event = process.wait.as_deref();
+            event.is_some_and(|event| event.eq_ignore_ascii_case("WalSenderWaitForWAL"))
+        })
+    }
+
+    /// The replica takes nothing: its walsender has sent all that there is and waits for more, and
+    /// the replica has not even received what it is sent to tell it so. A walsender at the end
+    /// sends its position whenever WAL is written, and a replica that reads confirms that.
+    pub fn takes_nothing(&self) -> bool {
+        if self.is_to_relay() || self.at_end_share() < AT_END_SHARE {
+            return false;
+        }
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return false;
+        };
+        let time = last.at.saturating_sub(first.at);
+        time >= LEAST_SILENCE
+            && self.kind == LinkKind::Logical
+            && first.write == last.write
+            && first.sent < last.sent
     }
 
     /// The link's row among the upstream's walsenders.
@@ -529,7 +446,7 @@ impl<'a> Link<'a> {
     }
 
     /// The part of the upstream's samples in which `does` holds for the link's walsender.
-    pub fn walsender_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> f64 {
+    pub fn walsender_share(&self, does: impl Fn(&Process) -> bool) -> f64 {
         self.upstream.share(|sample| {
             self.sender(sample)
                 .and_then(|sender| sample.process_of(sender.pid))
@@ -539,14 +456,15 @@ impl<'a> Link<'a> {
 
     /// The part of the subscriber's samples in which `does` holds for the apply worker. None if
     /// the subscriber was not asked.
-    pub fn worker_share(&self, does: impl Fn(&crate::sample::Process) -> bool) -> Option<f64> {
+    pub fn worker_share(&self, does: impl Fn(&Process) -> bool) -> Option<f64> {
         // A relay has no apply worker.
         let replica = self.replica.filter(|_| self.subscription.is_some())?;
-        Some(replica.share(|sample| {
-            self.subscribed(sample)
-                .and_then(|subscription| sample.process_of(subscription.pid?))
-                .is_some_and(&does)
-        }))
+        Some(replica.share(|sample| self.worker(Some(sample)).is_some_and(&does)))
+    }
+
+    /// The apply worker in a subscriber's sample.
+    pub(crate) fn worker<'s>(&self, below: Option<&'s Sample>) -> Option<&'s Process> {
+        below?.process_of(self.subscribed(below?)?.pid?)
     }
 
     /// Milliseconds that the replica is behind, at least: the median of the samples.
@@ -564,6 +482,35 @@ impl<'a> Link<'a> {
             0 => 0.0,
             _ => point.age.as_secs_f64() * 1000.0,
         })
+    }
+
+    /// The replica was behind before anybody watched, and nothing tells for how long: its lag is
+    /// at least [`Self::age_ms`].
+    pub fn is_least(&self) -> bool {
+        let capped = self.points.iter().filter(|point| point.capped).count();
+        self.is_behind() && ratio(capped as f64, self.points.len() as f64) > CAPPED_SHARE
+    }
+
+    /// The most that the lag can be in the last sample, in milliseconds, as far as that is known.
+    pub fn most_possible_ms(&self) -> Option<f64> {
+        let most = self.points.last()?.age_most?;
+        Some(most.as_secs_f64() * 1000.0)
+    }
+
+    /// How far the replica is behind the primary, if its upstream is another standby:
+    /// milliseconds, at least, and bytes, as medians.
+    pub fn behind_primary(&self, primary: &NodeWindow) -> Option<(f64, f64)> {
+        let is_cascaded = self.kind == LinkKind::Physical && self.upstream.role == Role::Standby;
+        let ends = self.points.iter().filter(|_| is_cascaded);
+        let all = ends.filter_map(|point| {
+            let end = primary.end_at(None, point.at)?;
+            let bytes = bytes_between(point.replay, end);
+            let age = primary.age_beyond(None, point.replay, point.at);
+            let ms = age.max(point.age).as_secs_f64() * 1000.0;
+            Some((if bytes == 0 { 0.0 } else { ms }, bytes as f64))
+        });
+        let (ages, bytes): (Vec<f64>, Vec<f64>) = all.unzip();
+        (!ages.is_empty()).then(|| (median(ages), median(bytes)))
     }
 
     /// Bytes behind: the median of the samples.

@@ -3,9 +3,9 @@
 use std::fmt;
 
 use lockstep_client::Conninfo;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
     /// Takes the writes.
@@ -91,10 +91,20 @@ pub enum Trouble {
         what: String,
         /// Why, and what to do.
         reason: String,
+        /// Without it nobody can know whether the node's replicas, or the node itself, keep up.
+        decides: bool,
     },
 }
 
 impl Trouble {
+    /// What cannot be seen, so that no lag does not mean health.
+    pub fn hides(&self) -> Option<&str> {
+        match self {
+            Self::Gap { what, decides, .. } => decides.then_some(what),
+            _ => None,
+        }
+    }
+
     /// The trouble is such that nothing can be said about the node.
     pub fn is_blind(&self) -> bool {
         matches!(
@@ -133,7 +143,7 @@ impl fmt::Display for Trouble {
                     "ahead of"
                 }
             ),
-            Self::Gap { what, reason } => write!(f, "cannot see {what}: {reason}"),
+            Self::Gap { what, reason, .. } => write!(f, "cannot see {what}: {reason}"),
         }
     }
 }

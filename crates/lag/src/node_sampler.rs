@@ -1,5 +1,6 @@
 //! One connection to a node that takes samples. It only reads.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use lockstep_client::{ClientError, Connection, Purpose, Table};
@@ -12,6 +13,7 @@ use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::sample::{Facts, Sample};
 use crate::sanitize::{sanitize, sanitize_json};
+use crate::tables::{self, Tables};
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -32,6 +34,9 @@ pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
 /// Most rows of one part of a sample that are kept.
 pub const MOST_ROWS: usize = 10_000;
 
+/// In words, for reports that they cannot be read.
+const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
+
 /// Longest reason why an answer is not understood, in characters.
 const MOST_WORDS: usize = 200;
 
@@ -43,6 +48,9 @@ pub struct NodeSampler {
     facts: Facts,
     asked: Asked,
     gaps: Vec<Trouble>,
+    tables: Arc<Tables>,
+    /// When the tables were asked for; None before, and on nodes that are not asked.
+    tables_at: Option<Instant>,
     /// The server seems to run on this machine.
     local: bool,
 }
@@ -93,14 +101,18 @@ impl NodeSampler {
         match server.query(questions::SYSTEM) {
             Ok(rows) => facts.system = single(rows).unwrap_or_default(),
             Err(error) if error.refusal().is_some() => {
-                gaps.push(gap("the system identifier", &error.words()));
+                gaps.push(gap("the system identifier", error.words(), false));
             }
             Err(error) => return Err(error.into()),
         }
         if !facts.monitor {
             gaps.push(Trouble::Gap {
                 what: "other roles' sessions and replication positions".to_owned(),
-                reason: "the role is no member of pg_monitor; GRANT pg_monitor TO it".to_owned(),
+                reason: format!(
+                    "the role is no member of pg_monitor; GRANT pg_monitor TO {}",
+                    facts.role
+                ),
+                decides: true,
             });
         }
         let parts = Part::ALL
@@ -124,6 +136,8 @@ impl NodeSampler {
             facts,
             asked: Asked::Parts(parts),
             gaps,
+            tables: Arc::default(),
+            tables_at: None,
             local,
         };
         sampler.prepare()?;
@@ -159,6 +173,8 @@ impl NodeSampler {
             },
             asked: Asked::Relay,
             gaps: Vec::new(),
+            tables: Arc::default(),
+            tables_at: None,
             local: false,
         })
     }
@@ -184,6 +200,7 @@ impl NodeSampler {
 
     /// Takes a sample; `began` is the time at which the window began.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
+        self.ask_tables()?;
         loop {
             let question = match &self.asked {
                 Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
@@ -196,6 +213,7 @@ impl NodeSampler {
                     let answered = Instant::now();
                     let clock = wall_clock_us() - micros(answered - asked) / 2;
                     let mut sample = self.read(answers, clock)?;
+                    sample.tables = Arc::clone(&self.tables);
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
@@ -210,6 +228,37 @@ impl NodeSampler {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Asks for published and followed tables, if the last answer is old. Standbys have none of
+    /// their own.
+    fn ask_tables(&mut self) -> Result<()> {
+        let has_tables = matches!(self.node.role, Role::Primary | Role::Subscriber);
+        let fresh = self
+            .tables_at
+            .is_some_and(|at| at.elapsed() < tables::EVERY);
+        if !has_tables || fresh {
+            return Ok(());
+        }
+        let first = self.tables_at.is_none();
+        self.tables_at = Some(Instant::now());
+        match self.server.query(&tables::question()) {
+            Ok(rows) => {
+                let text = single(rows);
+                within_limit(text.as_deref().map_or(0, str::len))?;
+                self.tables = Arc::new(json("tables", text)?);
+            }
+            Err(error) => match error.refusal() {
+                Some(refusal) if first => {
+                    let reason = lacking(&self.facts, &refusal.message);
+                    self.gaps.push(gap(TABLES, reason, true));
+                }
+                // A table may just be dropped: the next answer says what there is.
+                Some(_) => {}
+                None => return Err(error.into()),
+            },
+        }
+        Ok(())
     }
 
     /// Asks only where WAL ends; a relay is asked for the end of each of its groups, with their
@@ -248,7 +297,7 @@ impl NodeSampler {
             Asked::Parts(parts) => std::mem::take(parts),
             Asked::Relay => {
                 self.facts.monitor = false;
-                self.gaps.push(gap("groups and slots", &error.words()));
+                self.gaps.push(gap("groups and slots", error.words(), true));
                 self.asked = Asked::Nothing;
                 return Ok(());
             }
@@ -262,7 +311,10 @@ impl NodeSampler {
                 Err(error) => match error.refusal() {
                     // Without clock and role a sample is worth nothing.
                     Some(_) if part == Part::Moment => return Err(error.into()),
-                    Some(refusal) => self.gaps.push(gap(part.words(), &refusal.message)),
+                    Some(refusal) => {
+                        let reason = lacking(&self.facts, &refusal.message);
+                        self.gaps.push(gap(part.words(), reason, part.decides()));
+                    }
                     None => return Err(error.into()),
                 },
             }
@@ -335,6 +387,8 @@ pub fn read_parts(
                 sample.clients = json(what, text)?;
                 sample.clients.oldest.truncate(MOST_ROWS);
             }
+            Part::Prepared => sample.prepared = list(what, text)?,
+            Part::Archiver => sample.archiver = json(what, text)?,
             Part::Conflicts => sample.conflicts = json(what, text)?,
             Part::Totals => {
                 sample.totals = json(what, text)?;
@@ -374,10 +428,23 @@ fn within_limit(size: usize) -> Result<()> {
     }
 }
 
-fn gap(what: &str, reason: &str) -> Trouble {
+fn gap(what: &str, reason: String, decides: bool) -> Trouble {
     Trouble::Gap {
         what: what.to_owned(),
-        reason: sanitize(reason),
+        reason: sanitize(&reason),
+        decides,
+    }
+}
+
+/// Why a part is refused, and which GRANT is missing: as seldom as rights were taken away from
+/// all, one on the view itself.
+fn lacking(facts: &Facts, refused: &str) -> String {
+    match facts.monitor {
+        false => format!("{refused}; GRANT pg_monitor TO {}", facts.role),
+        true => format!(
+            "{refused}; GRANT SELECT on it, or EXECUTE on the function, TO {}",
+            facts.role
+        ),
     }
 }
 

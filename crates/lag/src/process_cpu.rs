@@ -13,6 +13,8 @@ pub struct Cpu {
     pub ran: Duration,
     /// Time in which it was ready to run and waited for a core.
     pub queued: Duration,
+    /// A signal has stopped it.
+    pub stopped: bool,
 }
 
 /// CPU of a process whose title fits its backend type. If the server runs on another machine or
@@ -27,7 +29,19 @@ pub fn cpu(pid: u32, backend_type: &BackendType) -> Option<Cpu> {
     if !title.starts_with("postgres") || !title.contains(words) {
         return None;
     }
-    parse(&fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?)
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let cpu = parse(&fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?)?;
+    Some(Cpu {
+        stopped: is_stopped(&stat),
+        ..cpu
+    })
+}
+
+/// Reads `stat`: after the title, which is in parentheses, comes the state. A process that is
+/// traced is stopped for moments, with another state.
+fn is_stopped(stat: &str) -> bool {
+    let state = stat.rsplit_once(')').map(|(_, rest)| rest.trim_start());
+    state.is_some_and(|state| state.starts_with('T'))
 }
 
 /// Reads `schedstat`: nanoseconds on a core, nanoseconds queued, number of turns.
@@ -37,6 +51,7 @@ fn parse(text: &str) -> Option<Cpu> {
     Some(Cpu {
         ran: next()?,
         queued: next()?,
+        stopped: false,
     })
 }
 
@@ -51,6 +66,18 @@ mod tests {
         assert_eq!(cpu.queued, Duration::from_millis(250));
         for text in ["", "1", "x 2 3"] {
             assert_eq!(parse(text), None);
+        }
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_sleeps() {
+        for (stat, stopped) in [
+            ("7 (postgres: a) T) T 1 7", true),
+            ("7 (T) S 1 7", false),
+            ("7 (x) t 1 7", false),
+            ("", false),
+        ] {
+            assert_eq!(is_stopped(stat), stopped, "{stat}");
         }
     }
 

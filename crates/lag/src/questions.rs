@@ -24,6 +24,10 @@ pub enum Part {
     Processes,
     /// [`crate::sample::Clients`].
     Clients,
+    /// [`crate::sample::Prepared`].
+    Prepared,
+    /// [`crate::sample::Archiver`].
+    Archiver,
     /// [`crate::sample::Conflicts`].
     Conflicts,
     /// [`crate::sample::Totals`].
@@ -34,7 +38,7 @@ pub enum Part {
 
 impl Part {
     /// In the order in which they are asked: positions are close to the clock.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 14] = [
         Self::Moment,
         Self::Wal,
         Self::Senders,
@@ -44,10 +48,17 @@ impl Part {
         Self::Subscriptions,
         Self::Processes,
         Self::Clients,
+        Self::Prepared,
+        Self::Archiver,
         Self::Conflicts,
         Self::Totals,
         Self::Extension,
     ];
+
+    /// Without this part nobody can know whether all is well.
+    pub fn decides(self) -> bool {
+        !matches!(self, Self::Totals | Self::Extension)
+    }
 
     /// In words, for reports about parts that cannot be read.
     pub fn words(self) -> &'static str {
@@ -61,6 +72,8 @@ impl Part {
             Self::Subscriptions => "subscriptions (pg_subscription, pg_stat_subscription)",
             Self::Processes => "what processes wait for (pg_stat_activity)",
             Self::Clients => "sessions (pg_stat_activity)",
+            Self::Prepared => "prepared transactions (pg_prepared_xacts)",
+            Self::Archiver => "the archiver (pg_stat_archiver)",
             Self::Conflicts => "recovery conflicts (pg_stat_database_conflicts)",
             Self::Totals => "totals (pg_stat_wal, pg_stat_slru, pg_stat_io)",
             Self::Extension => "extension lockstep's views",
@@ -89,7 +102,12 @@ const SETTINGS: &[&str] = &[
     "max_slot_wal_keep_size",
     "logical_decoding_work_mem",
     "max_wal_size",
+    "checkpoint_timeout",
+    "wal_compression",
+    "block_size",
+    "archive_mode",
     "wal_sender_timeout",
+    "wal_receiver_timeout",
     "shared_buffers",
     "shared_preload_libraries",
     "track_io_timing",
@@ -108,6 +126,7 @@ pub fn facts() -> String {
         "SELECT json_build_object(\
            'version', current_setting('server_version_num')::int, \
            'database', current_database(), \
+           'role', quote_ident(current_user), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
@@ -163,6 +182,17 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
         Part::Subscriptions => list(&subscriptions(from_16("AND a.leader_pid IS NULL "))),
         Part::Processes => list(PROCESSES),
         Part::Clients => CLIENTS.to_owned(),
+        Part::Prepared => list(
+            "SELECT gid, owner, database, age(transaction) AS xid_age, \
+               1000 * extract(epoch FROM clock_timestamp() - prepared) AS age_ms \
+             FROM pg_prepared_xacts ORDER BY prepared LIMIT 20",
+        ),
+        Part::Archiver => "(SELECT to_json(r) FROM (SELECT archived_count, failed_count, \
+               last_failed_wal, \
+               1000 * extract(epoch FROM clock_timestamp() - last_archived_time) AS archived_age_ms, \
+               1000 * extract(epoch FROM clock_timestamp() - last_failed_time) AS failed_age_ms \
+             FROM pg_stat_archiver) r)"
+            .to_owned(),
         Part::Conflicts => "(SELECT json_build_object('snapshot', sum(confl_snapshot), \
                'lock', sum(confl_lock), 'bufferpin', sum(confl_bufferpin), \
                'deadlock', sum(confl_deadlock)) FROM pg_stat_database_conflicts)"
@@ -229,7 +259,7 @@ const CLIENTS: &str = "(SELECT json_build_object(\
        'awaiting_sync', count(*) FILTER (WHERE wait_event = 'SyncRep'), \
        'oldest', (SELECT coalesce(json_agg(o), '[]') FROM (SELECT pid, usename AS user, \
           datname AS database, state, 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
-            AS xact_age_ms, age(backend_xmin) AS xmin_age, backend_xid IS NOT NULL AS has_xid, \
+            AS xact_age_ms, age(backend_xmin) AS xmin_age, age(backend_xid) AS xid_age, \
           wait_event AS wait, left(query, 200) AS query FROM pg_stat_activity \
           WHERE backend_type = 'client backend' AND xact_start IS NOT NULL \
             AND pid <> pg_backend_pid() ORDER BY xact_start LIMIT 20) o)) \
@@ -249,9 +279,15 @@ fn totals(major: u32) -> String {
              WHERE backend_type IN ('startup', 'walreceiver') GROUP BY backend_type",
         ),
     };
+    let checkpoints = match major {
+        ..=16 => "checkpoints_timed + checkpoints_req FROM pg_stat_bgwriter",
+        _ => "num_timed + num_requested FROM pg_stat_checkpointer",
+    };
     // The SLRU is called Subtrans before 17.
     format!(
         "json_build_object('wal_bytes', (SELECT wal_bytes FROM pg_stat_wal), \
+           'page_images', (SELECT wal_fpi FROM pg_stat_wal), \
+           'checkpoints', (SELECT {checkpoints}), \
            'subtransaction_lookups', (SELECT coalesce(sum(blks_hit + blks_read), 0) \
               FROM pg_stat_slru WHERE lower(name) IN ('subtrans', 'subtransaction')), \
            'io', {io})"
@@ -280,6 +316,8 @@ mod tests {
         assert!(of(Part::Subscriptions, 16).contains("leader_pid"));
         assert!(!of(Part::Totals, 15).contains("pg_stat_io"));
         assert!(of(Part::Totals, 18).contains("pg_stat_io"));
+        assert!(of(Part::Totals, 16).contains("pg_stat_bgwriter"));
+        assert!(of(Part::Totals, 17).contains("pg_stat_checkpointer"));
         assert!(of(Part::Slots, 16).contains("false AS synced"));
         assert!(of(Part::Slots, 17).contains("synced AS synced"));
         assert_eq!(expression(Part::Extension, 15, None), None);

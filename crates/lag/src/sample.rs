@@ -1,6 +1,7 @@
 //! One node at one moment. A value that the version or the role's rights do not show is empty.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
@@ -13,6 +14,7 @@ use crate::states::{
     BackendType, ReceiverStatus, ReplayPause, SenderState, SlotType, SyncState, SynchronousCommit,
     WaitType, WalStatus,
 };
+use crate::tables::Tables;
 
 /// What does not change while a connection lasts.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -26,6 +28,8 @@ pub struct Facts {
     pub database: String,
     /// The version of a relay; None if the node is a server.
     pub relay: Option<String>,
+    /// The connection's role, quoted where SQL needs it.
+    pub role: String,
     /// The role is a member of `pg_read_all_stats`, as members of `pg_monitor` are.
     pub monitor: bool,
     /// Settings by name, with the values of `pg_settings.setting`, which have that view's
@@ -75,9 +79,14 @@ pub struct Sample {
     /// The processes that replication depends on.
     pub processes: Vec<Process>,
     pub clients: Clients,
+    /// Prepared transactions, oldest first.
+    pub prepared: Vec<Prepared>,
+    pub archiver: Archiver,
     pub conflicts: Conflicts,
     pub totals: Totals,
     pub extension: Option<Extension>,
+    /// Asked for less often than the rest.
+    pub tables: Arc<Tables>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
@@ -287,12 +296,52 @@ pub struct Session {
     pub xact_age_ms: Option<f64>,
     /// Age of its snapshot, in transactions.
     pub xmin_age: Option<i64>,
-    /// Its transaction has written.
-    pub has_xid: bool,
+    /// Age of its transaction's number, in transactions; None if it has not written.
+    pub xid_age: Option<i64>,
     /// The wait event.
     pub wait: Option<String>,
     /// The query that runs or ran last, shortened.
     pub query: String,
+}
+
+impl Session {
+    /// Its transaction has written.
+    pub fn has_xid(&self) -> bool {
+        self.xid_age.is_some()
+    }
+
+    /// Age, in transactions, of the oldest rows that it keeps.
+    pub fn holds(&self) -> Option<i64> {
+        self.xmin_age.max(self.xid_age)
+    }
+}
+
+/// A row of `pg_prepared_xacts`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Prepared {
+    /// The name that it was prepared under.
+    pub gid: String,
+    pub owner: Option<String>,
+    pub database: Option<String>,
+    /// Age of its number, in transactions.
+    pub xid_age: Option<i64>,
+    /// Time since it was prepared.
+    pub age_ms: Option<f64>,
+}
+
+/// The row of `pg_stat_archiver`.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Archiver {
+    pub archived_count: u64,
+    pub failed_count: u64,
+    /// The segment that could not be archived most recently.
+    pub last_failed_wal: Option<String>,
+    /// Time since the last segment was archived.
+    pub archived_age_ms: Option<f64>,
+    /// Time since the last failure.
+    pub failed_age_ms: Option<f64>,
 }
 
 /// Sums over `pg_stat_database_conflicts`.
@@ -310,6 +359,9 @@ pub struct Conflicts {
 pub struct Totals {
     /// Bytes of WAL generated.
     pub wal_bytes: Option<f64>,
+    /// Whole pages in that WAL.
+    pub page_images: u64,
+    pub checkpoints: u64,
     /// Look-ups of a subtransaction's parent.
     pub subtransaction_lookups: u64,
     /// From 16 on.

@@ -58,12 +58,12 @@ pub fn watch(nodes: &[Node], watch: Watch<'_>) -> Window {
 fn blind(node: &Node, reason: String) -> NodeWindow {
     NodeWindow {
         troubles: vec![Trouble::Unreachable { reason }],
-        ..NodeWindow::empty(&node.name, node.role)
+        ..NodeWindow::of(node)
     }
 }
 
 fn one(node: &Node, watch: Watch<'_>, began: Instant) -> NodeWindow {
-    let mut seen = NodeWindow::empty(&node.name, node.role);
+    let mut seen = NodeWindow::of(node);
     let mut lost: Option<LagError> = None;
     // At least once, even if the time is over.
     loop {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use lockstep_wire::Lsn;
 
-use crate::node::{Role, Trouble};
+use crate::node::{Node, Role, Trouble};
 use crate::process_cpu::Cpu;
 use crate::sample::{Facts, Process, Sample};
 
@@ -27,6 +27,8 @@ pub struct Window {
 #[derive(Debug, Clone)]
 pub struct NodeWindow {
     pub name: String,
+    /// As [`crate::Node::address`]; empty if it is not known.
+    pub address: String,
     /// What it was said to be.
     pub role: Role,
     pub facts: Facts,
@@ -129,12 +131,21 @@ impl NodeWindow {
     pub fn empty(name: &str, role: Role) -> Self {
         Self {
             name: name.to_owned(),
+            address: String::new(),
             role,
             facts: Facts::default(),
             samples: Vec::new(),
             glances: Vec::new(),
             group_glances: BTreeMap::new(),
             troubles: Vec::new(),
+        }
+    }
+
+    /// Without any answer yet.
+    pub fn of(node: &Node) -> Self {
+        Self {
+            address: node.address(),
+            ..Self::empty(&node.name, node.role)
         }
     }
 
@@ -193,6 +204,12 @@ impl NodeWindow {
     /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
     /// servers' clocks do not matter.
     pub fn age_beyond(&self, group: Option<&str>, position: Lsn, at: Duration) -> Duration {
+        let since = self.beyond_since(group, position);
+        since.map_or(Duration::ZERO, |since| at.saturating_sub(since))
+    }
+
+    /// When an answer had an end beyond a position for the first time.
+    pub fn beyond_since(&self, group: Option<&str>, position: Lsn) -> Option<Duration> {
         let sample = self
             .samples
             .iter()
@@ -200,12 +217,31 @@ impl NodeWindow {
         let glances = self.glances_of(group);
         let glanced = glances.partition_point(|glance| glance.end <= position);
         let glance = glances.get(glanced).map(|glance| glance.at);
-        let beyond = sample
+        sample
             .map(|sample| sample.at)
             .into_iter()
             .chain(glance)
-            .min();
-        beyond.map_or(Duration::ZERO, |since| at.saturating_sub(since))
+            .min()
+    }
+
+    /// When the end of this node's WAL, or of one of a relay's groups, was known for the first
+    /// time.
+    pub fn first_answer(&self, group: Option<&str>) -> Option<Duration> {
+        let mut samples = self.samples.iter();
+        let sample = samples.find(|sample| sample.end_of(group).is_some());
+        let glance = self.glances_of(group).first().map(|glance| glance.at);
+        sample
+            .map(|sample| sample.at)
+            .into_iter()
+            .chain(glance)
+            .min()
+    }
+
+    /// The node's clock less ours, in microseconds, in the middle of its samples.
+    pub fn clock_offset_us(&self) -> Option<i64> {
+        let mut offsets: Vec<i64> = self.samples.iter().map(|s| s.clock_offset_us).collect();
+        offsets.sort_unstable();
+        offsets.get(offsets.len() / 2).copied()
     }
 
     /// CPU of the first process that `choose` accepts, over the window. None if it is not
@@ -329,6 +365,7 @@ mod tests {
                 cpu: Some(Cpu {
                     ran: Duration::from_millis(500 * index as u64),
                     queued: Duration::from_millis(250 * index as u64),
+                    stopped: false,
                 }),
                 ..Process::default()
             });

@@ -210,8 +210,10 @@ pub enum Drop {
     Adopting,
     /// The relay's slot is removed.
     Remove,
-    /// It goes, and so does its copy on the primary, which it was about to go back to.
-    RemoveAndPass,
+    /// First its copy on the primary is dropped, which it was about to go back to, then it is
+    /// removed. The other way round its subscriber might be served from the copy, which stands
+    /// further on.
+    RemoveBoth,
 }
 
 /// What becomes of a slot that is to be dropped.
@@ -219,7 +221,7 @@ pub fn drop_slot(active: Option<Active>, route: &Route, adopting: bool) -> Drop 
     match active {
         Some(active) => Drop::InUse(active.pid),
         None if adopting => Drop::Adopting,
-        None if route.leaves() => Drop::RemoveAndPass,
+        None if route.leaves() => Drop::RemoveBoth,
         None => Drop::Remove,
     }
 }

@@ -8,12 +8,14 @@
 //! [`Damaged`] group: the others go on.
 
 mod file;
+mod policy;
 
 use std::fs;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
 use lockstep_wire::backend::Report;
@@ -22,20 +24,22 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::config::{OnSpoolLimit, Plugin};
+use crate::config::Plugin;
 use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
-use crate::log::{FileStorage, Folder, Limits, Log, LogError, Storage};
+use crate::log::{FileStorage, Folder, Log, LogError, Storage};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::{self, SlotBook};
+use crate::spare::Scarce;
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;
 pub use crate::upstream_slot::Origin;
 use crate::upstream_slot::{self, FAILOVER_SLOTS, LOCKSTEP, Wanted};
 use file::{FILE, Kept};
+pub use policy::{InForce, Policy};
 
 /// Folder of a group's log.
 const LOG: &str = "log";
@@ -45,6 +49,14 @@ const DEFAULT_ENCODING: &str = "UTF8";
 
 /// Digits of the hash in an automatic group's name: nobody finds two keys with the same ones.
 const AUTOMATIC_DIGITS: usize = 32;
+
+/// Why a group without its walsender is not connected.
+const SPARED: &str = "nobody streams from the group, and the primary had too few walsenders for \
+     others (max_wal_senders); it connects again for a subscriber, or within a minute";
+
+/// How long the walsender of a group that is removed may take to end, and how often that is tried.
+const LONGEST_END: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(50);
 
 /// Folder of all groups in a spool.
 const FOLDER: &str = "groups";
@@ -112,36 +124,6 @@ pub enum Phase {
     Failed(Box<Report>),
 }
 
-/// Limits of every group, from the configuration.
-#[derive(Debug, Clone, Copy)]
-pub struct Policy {
-    /// For the log.
-    pub limits: Limits,
-    /// What becomes of a spool that is full.
-    pub on_limit: OnSpoolLimit,
-}
-
-/// The policy in force: a reload may change it.
-#[derive(Debug, Clone)]
-pub struct InForce(Arc<RwLock<Policy>>);
-
-impl InForce {
-    /// This one, until another is set.
-    pub fn new(policy: Policy) -> Self {
-        Self(Arc::new(RwLock::new(policy)))
-    }
-
-    /// What is in force now.
-    pub fn get(&self) -> Policy {
-        *self.0.read().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Sets another. Logs that are open are told by [`Group::obey`].
-    pub fn set(&self, policy: Policy) {
-        *self.0.write().unwrap_or_else(PoisonError::into_inner) = policy;
-    }
-}
-
 /// One upstream slot and the log it fills.
 #[derive(Debug)]
 pub struct Group {
@@ -171,6 +153,10 @@ pub struct Group {
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
+    /// Its receiver is to give up its walsender.
+    to_spare: AtomicBool,
+    /// The primary had none for it.
+    lacks_walsender: AtomicBool,
 }
 
 /// A session that streams from a group.
@@ -293,7 +279,11 @@ impl Group {
             let _ = fs::remove_dir_all(&folder);
             // Nobody would confirm anything to it. If this fails the next try drops it.
             if let Err(failed) = upstream.drop_slot(&slot.name) {
-                warn!(slot = slot.name, error = %failed, "cannot drop the slot of a group that could not be made");
+                warn!(
+                    slot = slot.name,
+                    error = %failed,
+                    "cannot drop the slot of a group that could not be made"
+                );
             }
         })
     }
@@ -353,6 +343,8 @@ impl Group {
             units: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
             readers: AtomicUsize::new(0),
+            to_spare: AtomicBool::new(false),
+            lacks_walsender: AtomicBool::new(false),
             log: Arc::new(log),
         })
     }
@@ -360,9 +352,16 @@ impl Group {
     /// Removes the group: its slot on the primary, then its folder. Its receiver must have
     /// ended, and no subscriber may use it.
     pub fn remove(&self) -> Result<()> {
-        let mut upstream = self.primary.connect(&self.key.database)?;
-        if upstream.slot(&self.upstream_slot)?.is_some() {
-            upstream.drop_slot(&self.upstream_slot)?;
+        let mut upstream = self.primary.connect_for_sql(&self.key.database)?;
+        let began = Instant::now();
+        while upstream.slot(&self.upstream_slot)?.is_some() {
+            match upstream.drop_slot(&self.upstream_slot) {
+                // The walsender has not noticed yet that its stream has ended.
+                Err(error) if error.slot_in_use() && began.elapsed() < LONGEST_END => {
+                    std::thread::sleep(LOOK_EVERY);
+                }
+                dropped => dropped?,
+            }
         }
         // First its file: what a crash leaves is then removed at the next start.
         let there = |removed: std::io::Result<()>| match removed {
@@ -408,7 +407,7 @@ impl Group {
 
     /// A new connection for its stream.
     pub fn connect(&self) -> Result<Connection> {
-        let (key, name) = (&self.key, self.synchronous.application_name());
+        let (key, name) = (&self.key, self.synchronous.own_name());
         Ok(self
             .primary
             .connect_to_stream(&key.database, &key.encoding, name)?)
@@ -480,7 +479,8 @@ impl Group {
                 warn!(
                     group = self.name,
                     slot = self.upstream_slot,
-                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, which failover needs"
+                    "the slot will not survive a failover: the primary is older than PostgreSQL 17, \
+                     which failover needs"
                 );
             }
             return Ok(());
@@ -511,6 +511,7 @@ impl Group {
             lock(&self.reason).clone_from(reason);
         } else if phase == Phase::Streaming {
             lock(&self.reason).clear();
+            self.lacks_walsender.store(false, Ordering::Release);
         }
         self.phase.send_if_modified(|now| {
             let changed = *now != phase;
@@ -527,6 +528,8 @@ impl Group {
                 self.check_log(source);
             }
         }
+        let lacks = Scarce::met(why) == Some(Scarce::Walsenders);
+        self.lacks_walsender.store(lacks, Ordering::Release);
         let phase = match why {
             RelayError::Upstream(ClientError::Refused(refusal)) if !passing(&refusal.sqlstate) => {
                 Phase::Failed(Box::new(report(&refusal.sqlstate, &self.name, why)))
@@ -601,6 +604,33 @@ impl Group {
         self.readers.load(Ordering::Relaxed)
     }
 
+    /// Has its receiver give up its walsender, unless somebody begins to read.
+    pub fn spare_walsender(&self) {
+        self.to_spare.store(true, Ordering::Release);
+        self.synchronous.wake();
+    }
+
+    /// Whether that is asked for and not done yet.
+    pub fn is_to_spare(&self) -> bool {
+        self.to_spare.load(Ordering::Acquire)
+    }
+
+    /// Whether the primary refused its last try to connect as it has too few walsenders.
+    pub fn lacks_walsender(&self) -> bool {
+        self.lacks_walsender.load(Ordering::Acquire)
+    }
+
+    /// Whether that was asked for since it was last taken, and nobody reads.
+    pub fn take_spared(&self) -> bool {
+        self.to_spare.swap(false, Ordering::AcqRel) && self.readers() == 0
+    }
+
+    /// Its walsender was given up.
+    pub fn stand_idle(&self) {
+        SPARED.clone_into(&mut lock(&self.reason));
+        self.enter(Phase::Connecting);
+    }
+
     /// What its subscribers have applied, as far as it is to count.
     pub fn applied(&self) -> Lsn {
         let applied = self
@@ -617,9 +647,8 @@ impl Group {
 
     /// Has the log keep to the policy in force.
     pub fn obey(&self) {
-        // Held meanwhile, so that whoever sets another obeys after this.
-        let policy = self.policy.0.read().unwrap_or_else(PoisonError::into_inner);
-        self.log.set_limits(policy.limits);
+        self.policy
+            .while_it_is(|policy| self.log.set_limits(policy.limits));
     }
 
     /// Tries to make room in a spool that is full; true if some was made. Drops the

@@ -25,6 +25,7 @@
 //! | [`retention`] | what of a log may be removed, and how room is made |
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
 //! | [`routes`] | which groups a slot reads, and when it goes back to the primary; no I/O |
+//! | [`spare`] | what is given up while the primary has too few walsenders or slots; no I/O |
 //! | `waker` | wakes a thread that waits for a socket |
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
@@ -87,6 +88,7 @@ pub mod serve;
 pub mod session;
 pub mod slot_commands;
 pub mod slots;
+pub mod spare;
 pub mod stats;
 pub mod stream_options;
 pub mod synchronous;

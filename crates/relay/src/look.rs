@@ -1,6 +1,7 @@
 //! What the relay asks the primary once a minute, and soon after a stream has begun.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, field};
 use lockstep_wire::backend::Report;
@@ -9,6 +10,53 @@ use lockstep_wire::standby_names::StandbyNames;
 use crate::group::Group;
 use crate::primary::Primary;
 use crate::stats::ClientStat;
+
+/// How soon the primary is asked again once others stream than before, or after a failure.
+pub const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+/// How often the primary is asked what may have changed while groups stream.
+const ASK_AGAIN: Duration = Duration::from_secs(60);
+
+/// Who streams: what the primary says depends on it.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Streaming {
+    /// The primary's processes that stream to groups.
+    pub walsenders: Vec<u32>,
+    /// Sessions that stream from the relay.
+    pub sessions: Vec<u64>,
+}
+
+/// When the primary is asked, decided without a clock.
+#[derive(Debug, Default)]
+pub struct Looks(Option<Looked>);
+
+#[derive(Debug)]
+struct Looked {
+    about: Streaming,
+    answered: bool,
+    at: Instant,
+}
+
+impl Looks {
+    /// Whether it is time to ask.
+    pub fn is_due(&self, about: &Streaming, now: Instant) -> bool {
+        let is_over = |last: &Looked| {
+            let same = last.answered && last.about == *about;
+            now.saturating_duration_since(last.at) >= if same { ASK_AGAIN } else { LOOK_AGAIN }
+        };
+        !about.walsenders.is_empty() && self.0.as_ref().is_none_or(is_over)
+    }
+
+    /// The primary was asked, and has answered or not.
+    pub fn asked(&mut self, about: Streaming, answered: bool, at: Instant) {
+        let looked = Looked {
+            about,
+            answered,
+            at,
+        };
+        self.0 = Some(looked);
+    }
+}
 
 /// What was seen.
 #[derive(Debug)]
@@ -90,4 +138,34 @@ fn unseen(setting: &str, groups: &[Arc<Group>], clients: &[ClientStat]) -> Vec<S
 fn no_right(user: &str) -> Report {
     let message = format!("terminating connection: role \"{user}\" may not replicate any more");
     Report::fatal("42501", message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_look_that_failed_is_made_again_soon() {
+        let start = Instant::now();
+        let streaming = |walsenders: &[u32], sessions: &[u64]| Streaming {
+            walsenders: walsenders.to_vec(),
+            sessions: sessions.to_vec(),
+        };
+        let usual = streaming(&[7], &[1]);
+        for (about, answered, after, due) in [
+            (&usual, true, LOOK_AGAIN, false),
+            (&usual, true, ASK_AGAIN, true),
+            (&usual, false, LOOK_AGAIN / 2, false),
+            (&usual, false, LOOK_AGAIN, true),
+            (&streaming(&[7], &[1, 2]), true, LOOK_AGAIN, true),
+            (&streaming(&[8], &[1]), true, LOOK_AGAIN / 2, false),
+            (&streaming(&[], &[1]), false, ASK_AGAIN, false),
+        ] {
+            let mut looks = Looks::default();
+            assert!(looks.is_due(&usual, start));
+            looks.asked(usual.clone(), answered, start);
+            let said = looks.is_due(about, start + after);
+            assert_eq!(said, due, "{about:?} {answered} {after:?}");
+        }
+    }
 }

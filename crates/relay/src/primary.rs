@@ -52,25 +52,38 @@ impl Primary {
     /// A new connection to a database, for SQL and replication commands.
     pub fn connect(&self, database: &str) -> Result<Connection, ClientError> {
         let conninfo = self.conninfo.clone().with_database(database)?;
-        self.open(conninfo, APPLICATION_NAME)
+        self.open(conninfo, Purpose::Replication)
+    }
+
+    /// A new connection to a database that takes no walsender, for SQL only.
+    pub fn connect_for_sql(&self, database: &str) -> Result<Connection, ClientError> {
+        let conninfo = self.conninfo.clone().with_database(database)?;
+        let mut upstream = self.open(conninfo, Purpose::Sql)?;
+        // A role may have one in which somebody else can make operators.
+        upstream.query("SELECT pg_catalog.set_config('search_path', '', false)")?;
+        Ok(upstream)
     }
 
     /// A new connection for a stream: values come as a subscriber's own connection would
-    /// get them. The primary knows the stream by its `application_name`.
+    /// get them. The primary knows the stream by its `application_name`; one that is given here
+    /// goes before the operator's for all connections, which may come from the environment too.
     pub fn connect_to_stream(
         &self,
         database: &str,
         encoding: &str,
-        application_name: &str,
+        application_name: Option<&str>,
     ) -> Result<Connection, ClientError> {
-        let conninfo = self.conninfo.clone().with_database(database)?;
+        let mut conninfo = self.conninfo.clone().with_database(database)?;
+        if let Some(name) = application_name {
+            conninfo = conninfo.with("application_name", name)?;
+        }
         let options = match conninfo.get("options") {
             Some(given) => format!("{given} {AS_SUBSCRIBERS}"),
             None => AS_SUBSCRIBERS.to_owned(),
         };
         let conninfo = conninfo.with("options", &options)?;
         let conninfo = conninfo.with("client_encoding", encoding)?;
-        let mut upstream = self.open(conninfo, application_name)?;
+        let mut upstream = self.open(conninfo, Purpose::Replication)?;
         let kb = self.work_mem_kb;
         if kb > 0 {
             // A server that is given more keeps it.
@@ -82,8 +95,8 @@ impl Primary {
         Ok(upstream)
     }
 
-    fn open(&self, conninfo: Conninfo, application_name: &str) -> Result<Connection, ClientError> {
-        let upstream = Connection::connect(&conninfo, Purpose::Replication, application_name)
+    fn open(&self, conninfo: Conninfo, purpose: Purpose) -> Result<Connection, ClientError> {
+        let upstream = Connection::connect(&conninfo, purpose, APPLICATION_NAME)
             .inspect_err(|error| self.forget_if_gone(error))?;
         *lock(&self.server) = Some(upstream.server()?);
         Ok(upstream)

@@ -24,7 +24,7 @@ use crate::group::{
 use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::log::{Limits, LogError};
-use crate::look::{Seen, look};
+use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
 use crate::said::Said;
@@ -35,6 +35,7 @@ use crate::synchronous::Synchronous;
 use crate::terms;
 use crate::unguarded;
 
+mod giving;
 mod own_slots;
 
 /// How often slots are saved, and segments removed that no slot needs.
@@ -43,21 +44,14 @@ const ROUND: Duration = Duration::from_secs(1);
 /// How often a configured group that could not be made is tried again.
 const MAKE_AGAIN: Duration = Duration::from_secs(5);
 
-/// How often the primary is looked for while no group is connected to it, and how soon it is
-/// asked again once others stream than before.
-const LOOK_AGAIN: Duration = Duration::from_secs(5);
-
-/// How often the primary is asked what may have changed while groups stream.
-const ASK_AGAIN: Duration = Duration::from_secs(60);
-
-/// A group that is not configured is removed once no slot has used it for this time.
-const FORGET_AFTER: Duration = Duration::from_secs(60);
-
 /// Bytes of one segment of a spool.
 const SEGMENT_BYTES: u64 = 16 << 20;
 
 /// What the search for the primary is called in [`Said`]: no group has such a name.
 const LOOKING: &str = "the primary";
+
+/// The same of what the primary is asked while groups stream.
+const ASKING: &str = "what changes at the primary";
 
 /// Locked while a relay works in a spool.
 const LOCK_FILE: &str = "relay.lock";
@@ -70,18 +64,6 @@ struct Running {
     _receiving: Receiving,
     /// Since when no slot reads it; None while one does, or if it was configured.
     unused_since: Option<Instant>,
-}
-
-/// What the primary was asked about, and what it said.
-#[derive(Debug)]
-struct Looked {
-    /// Its processes that stream to groups.
-    walsenders: Vec<u32>,
-    /// Sessions that stream from the relay.
-    sessions: Vec<u64>,
-    /// Subscriptions that it waits for and cannot see.
-    unseen: Vec<String>,
-    at: Instant,
 }
 
 #[derive(Debug)]
@@ -103,6 +85,8 @@ pub struct Relay {
     begun: Mutex<BTreeSet<String>>,
     /// Why what is tried again fails: the look for the primary, groups that cannot be made.
     said: Said,
+    /// Held while something is given up that others need more.
+    giving: Mutex<()>,
     /// Held, by the slot's name, while a slot is taken over or sent elsewhere.
     making_slots: Keyed<String>,
     /// Held while a group is made, handed out or removed. After that of a slot, never before.
@@ -112,7 +96,9 @@ pub struct Relay {
     /// When the primary was last looked for.
     looked: Mutex<Option<Instant>>,
     /// When the primary was last asked, and about whom.
-    asked: Mutex<Option<Looked>>,
+    looks: Mutex<Looks>,
+    /// Subscriptions that it waits for and cannot see.
+    unseen: Mutex<Vec<String>>,
     /// When configured groups were last tried.
     tried: Mutex<Option<Instant>>,
     _lock: Flock<File>,
@@ -149,12 +135,14 @@ impl Relay {
             swept: AtomicBool::new(false),
             begun: Mutex::default(),
             said: Said::default(),
+            giving: Mutex::default(),
             making_slots: Keyed::default(),
             making_groups: Keyed::default(),
             clients: Clients::default(),
             stop,
             looked: Mutex::new(None),
-            asked: Mutex::new(None),
+            looks: Mutex::default(),
+            unseen: Mutex::default(),
             tried: Mutex::new(None),
             _lock: spool_lock,
             config: RwLock::new(config),
@@ -303,7 +291,10 @@ impl Relay {
                 relay.make_configured();
             }),
             self.every_second(Self::finish_adoptions),
-            self.every_second(Self::forget_unused),
+            self.every_second(|relay| {
+                relay.forget_unused();
+                relay.help_groups();
+            }),
         );
     }
 
@@ -390,36 +381,37 @@ impl Relay {
             .iter()
             .filter_map(|group| group.synchronous.walsender());
         let streaming = clients.iter().filter(|client| !client.slot.is_empty());
-        let who = Looked {
+        let about = Streaming {
             walsenders: of_groups.collect(),
             sessions: streaming.map(|client| client.id).collect(),
-            unseen: Vec::new(),
-            at: Instant::now(),
         };
-        let mut last = lock(&self.asked);
-        let recently = last.as_ref().is_some_and(|last| {
-            let same = (&last.walsenders, &last.sessions) == (&who.walsenders, &who.sessions);
-            last.at.elapsed() < if same { ASK_AGAIN } else { LOOK_AGAIN }
-        });
-        if who.walsenders.is_empty() || recently {
+        let began = Instant::now();
+        let mut looks = lock(&self.looks);
+        if !looks.is_due(&about, began) {
             return;
         }
-        let before = last.take().map(|last| last.unseen).unwrap_or_default();
-        let Seen { unseen, lost } = match look(self.primary(), &groups, &clients) {
+        let seen = look(self.primary(), &groups, &clients);
+        looks.asked(about, seen.is_ok(), began);
+        drop(looks);
+        let seen = match seen {
             Ok(seen) => seen,
             Err(failed) => {
-                warn!(error = %failed, "cannot ask the primary whom it waits for, and for its roles");
-                Seen {
-                    unseen: before.clone(),
-                    lost: Vec::new(),
+                if self.said.is_new(ASKING, &failed) {
+                    warn!(
+                        error = %failed,
+                        "cannot ask the primary whom it waits for, and for its roles; trying again"
+                    );
                 }
+                return;
             }
         };
-        for (id, why) in lost {
+        self.said.clear(ASKING);
+        for (id, why) in seen.lost {
             warn!(session = id, why = why.message, "ends a session");
             self.clients.terminate(id, why);
         }
-        for name in unseen.iter().filter(|name| !before.contains(name)) {
+        let before = std::mem::replace(&mut *lock(&self.unseen), seen.unseen.clone());
+        for name in seen.unseen.iter().filter(|name| !before.contains(name)) {
             warn!(
                 subscription = name,
                 "synchronous_standby_names of the primary names a subscription that it cannot \
@@ -427,7 +419,6 @@ impl Relay {
                  group to this name"
             );
         }
-        *last = Some(Looked { unseen, ..who });
     }
 
     /// Makes the groups of the configuration that are not there yet.
@@ -517,60 +508,6 @@ impl Relay {
         slots.iter().map(stat).collect()
     }
 
-    /// Removes groups that are not configured and that no slot uses.
-    fn forget_unused(&self) {
-        let configured = self.config().groups;
-        let mut unused = Vec::new();
-        {
-            let mut groups = lock(&self.groups);
-            for (name, running) in groups.iter_mut() {
-                let used = self.slots().saved(name).is_some()
-                    || configured.iter().any(|group| group.name == *name);
-                running.unused_since = match used {
-                    true => None,
-                    false => running.unused_since.or_else(|| Some(Instant::now())),
-                };
-                if running
-                    .unused_since
-                    .is_some_and(|since| since.elapsed() >= FORGET_AFTER)
-                {
-                    unused.push((name.clone(), running.group.key().clone()));
-                }
-            }
-        }
-        for (name, key) in unused {
-            let Some(_making) = self.making_groups.try_hold(&key) else {
-                continue;
-            };
-            if self.slots().saved(&name).is_some() {
-                // Somebody has begun to use it.
-                continue;
-            }
-            let Some(running) = lock(&self.groups).remove(&name) else {
-                continue;
-            };
-            let Running {
-                group, _receiving, ..
-            } = running;
-            // Its connection must end before the slot can be dropped.
-            drop(_receiving);
-            match group.remove() {
-                Ok(()) => info!(group = name, "removed a group that no slot uses"),
-                Err(failed) => {
-                    warn!(group = name, error = %failed, "cannot remove a group that no slot uses; trying again");
-                    if let Ok(receiving) = Receiving::start(group.clone()) {
-                        let running = Running {
-                            group,
-                            _receiving: receiving,
-                            unused_since: None,
-                        };
-                        lock(&self.groups).insert(name, running);
-                    }
-                }
-            }
-        }
-    }
-
     /// Ends the groups' threads and saves the slots.
     pub fn close(&self) {
         // Joins the threads.
@@ -653,7 +590,7 @@ impl Source for Relay {
                     ),
                 ));
             }
-            Drop::RemoveAndPass => {
+            Drop::RemoveBoth => {
                 return Err((
                     "55006",
                     format!(

@@ -53,7 +53,8 @@ pub fn make_room<L: Storage, B: Storage>(
         group,
         slot = slot.name,
         confirmed = %slot.confirmed(),
-        "dropping the slowest slot: the spool has reached its limit; its subscription must be synchronised anew"
+        "dropping the slowest slot: the spool has reached its limit; its subscription must be \
+         synchronised anew"
     );
     if !slots.remove_if(&slot.name, may_be)? {
         return Ok(false);

@@ -12,6 +12,8 @@ use lockstep_wire::command::Command;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::watch;
 
+use crate::spare::Scarce;
+
 /// What is known about a session once the primary has let it in.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Facts {
@@ -133,6 +135,12 @@ pub trait SlotCommands: Send + Sync + 'static {
         command: &Command,
         text: &str,
     ) -> impl Future<Output = Decision<Self::Stream>> + Send;
+
+    /// The primary has refused a session something of which it has too few. True if the relay
+    /// has given some up, so that it may be tried again.
+    fn short_of(&self, _scarce: Scarce) -> impl Future<Output = bool> + Send {
+        async { false }
+    }
 
     /// A session has begun (after authentication). It is told by what is returned if it must
     /// end.

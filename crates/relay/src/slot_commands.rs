@@ -34,10 +34,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lockstep_client::{ClientError, Connection, SlotState};
+use lockstep_client::{ClientError, Connection};
+use lockstep_wire::Lsn;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::command::Command;
-use lockstep_wire::{Lsn, publication_names};
 use tokio::sync::watch;
 use tracing::info;
 
@@ -51,9 +51,12 @@ use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
 use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
+use crate::spare::Scarce;
 use crate::stream_options::{self, StreamOptions};
+use crate::upstream_slot;
 
 mod alter;
+mod back;
 
 use alter::{ALTERS_SLOTS, Altered};
 
@@ -63,9 +66,6 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// How long a command waits for the primary to drop its copy of a slot: the relay asks it
 /// each second.
 const LONGEST_SETTLING: Duration = Duration::from_secs(5);
-
-/// How long the primary may take to end the stream that makes a slot one with two-phase commit.
-const LONGEST_MARKING: Duration = Duration::from_secs(30);
 
 /// How often it looks.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
@@ -166,12 +166,19 @@ impl SlotCommands for Sessions {
                      list it. SHOW SLOTS in the relay's database lockstep does.",
                 ))
             }
-            Command::DropReplicationSlot { slot, wait } => self.drop_slot(slot, *wait).await,
+            Command::DropReplicationSlot { slot, wait } => self.drop_slot(facts, slot, *wait).await,
             Command::AlterReplicationSlot { slot, options } => {
                 self.alter(facts, slot, options).await
             }
             _ => Decision::Pass,
         }
+    }
+
+    async fn short_of(&self, scarce: Scarce) -> bool {
+        let relay = self.0.clone();
+        // libpq blocks.
+        let given = tokio::task::spawn_blocking(move || relay.give_up(scarce));
+        given.await.unwrap_or(false)
     }
 
     fn opened(&self, facts: &Facts) -> Terminated {
@@ -322,13 +329,13 @@ impl Sessions {
         }
     }
 
-    async fn drop_slot(&self, name: &str, wait: bool) -> Decision<Sending> {
+    async fn drop_slot(&self, facts: &Facts, name: &str, wait: bool) -> Decision<Sending> {
         let relay = &self.0;
-        let Some(slot) = relay.slots().get(name) else {
-            return Decision::Pass;
-        };
         let began = tokio::time::Instant::now();
-        let decision = loop {
+        loop {
+            let Some(slot) = relay.slots().get(name) else {
+                return Decision::Pass;
+            };
             match adoption::drop_slot(slot.active(), &slot.route(), slot.is_adopting()) {
                 Drop::InUse(pid) if !wait || began.elapsed() >= LONGEST_WAIT => {
                     return error(in_use(name, pid));
@@ -337,20 +344,24 @@ impl Sessions {
                     return error(adopting(name));
                 }
                 Drop::InUse(_) | Drop::Adopting => tokio::time::sleep(LOOK_EVERY).await,
-                decision => break decision,
+                Drop::Remove => return dropped(&slot, relay.slots().remove(name)),
+                Drop::RemoveBoth => match self.drop_both(facts, &slot).await {
+                    Ok(true) => return dropped(&slot, Ok(true)),
+                    Ok(false) => {}
+                    Err(report) => return error(report),
+                },
             }
-        };
-        match relay.slots().remove(name) {
-            // The copy that it would have gone back to has to go too.
-            Ok(_) if decision == Drop::RemoveAndPass => Decision::Pass,
-            Ok(_) => {
-                info!(slot = name, "dropped");
-                slot.end();
-                reply(&[Backend::CommandComplete("DROP_REPLICATION_SLOT")])
-            }
-            Err(failed) => error(Report::error("58030", failed.to_string())),
         }
     }
+}
+
+fn dropped(slot: &Slot, removed: Result<bool, RelayError>) -> Decision<Sending> {
+    if let Err(failed) = removed {
+        return error(Report::error("58030", failed.to_string()));
+    }
+    info!(slot = slot.name, "dropped");
+    slot.end();
+    reply(&[Backend::CommandComplete("DROP_REPLICATION_SLOT")])
 }
 
 /// Why a slot cannot be dropped yet that the relay is taking over.
@@ -486,34 +497,6 @@ impl Relay {
         }
     }
 
-    /// Has the primary make the copy that a slot goes back to.
-    fn copy_to_primary(&self, slot: &Slot, group: &str) -> Result<(), Refusal> {
-        let group = self.group_of(slot, group)?;
-        if slot.is_adopting() {
-            // What an unfinished try left, or what it was before it was the relay's.
-            self.finish_adoption(slot)?;
-        }
-        if slot.is_adopting() {
-            return Err(adopting(&slot.name).into());
-        }
-        let mut upstream = self.primary().connect(&slot.database)?;
-        if upstream.slot(&slot.name)?.is_some() {
-            // It would be dropped as what an unfinished try left.
-            return Err(not_ours(slot).into());
-        }
-        if !self.slots().copying(slot)? {
-            let gone = format!("replication slot \"{}\" does not exist", slot.name);
-            return Err(Report::error("42704", gone)
-                .hint("It was dropped when the spool was full.")
-                .into());
-        }
-        let at = upstream.copy_slot(group.upstream_slot(), &slot.name, "pgoutput")?;
-        let route = routes::back_at(group.name().to_owned(), at);
-        self.slots().copied(slot, route)?;
-        info!(slot = slot.name, %at, "goes back to the primary");
-        Ok(())
-    }
-
     fn streaming(
         &self,
         in_use: InUse,
@@ -559,46 +542,6 @@ impl Relay {
         })
     }
 
-    /// Ends what the relay has to do with a slot: its copy on the primary is the subscriber's,
-    /// which asks to begin at `start`.
-    fn hand_back(&self, slot: &Slot, start: Lsn) -> Result<(), Refusal> {
-        let group = self.group_of(slot, &slot.route().group)?;
-        let mut upstream = self.primary().connect(&slot.database)?;
-        let Some(copy) = upstream.slot(&slot.name)? else {
-            // Nobody has used it: another one, further on, does as well.
-            let route = Route {
-                next: None,
-                ..slot.route()
-            };
-            self.slots().reroute(slot, route, || true)?;
-            let report = Report::error(
-                "55000",
-                format!(
-                    "replication slot \"{}\" was to go back to the primary, which has lost its copy",
-                    slot.name
-                ),
-            );
-            return Err(report
-                .hint("Connect again: the relay makes another copy.")
-                .into());
-        };
-        if let Some(pid) = copy.active_pid {
-            return Err(in_use(&slot.name, pid).into());
-        }
-        if !is_copy(&copy, &slot.database) || copy.confirmed > slot.confirmed() {
-            return Err(not_ours(slot).into());
-        }
-        if copy.confirmed < slot.confirmed() {
-            // The subscriber may begin where its slot is, and has what comes before that.
-            upstream.advance_slot(&slot.name, slot.confirmed())?;
-        }
-        if slot.is_two_phase() && !copy.two_phase {
-            make_two_phase(upstream, &slot.name, start, group.key())?;
-        }
-        self.slots().remove(&slot.name)?;
-        Ok(())
-    }
-
     /// Takes a slot over from the primary.
     fn adopt(&self, request: Request) -> Result<Sending, Refusal> {
         let pass = |why: &str| Err(Refusal::Pass(why.to_owned()));
@@ -616,7 +559,7 @@ impl Relay {
             return pass("another DateStyle, IntervalStyle or extra_float_digits");
         }
         let database = &request.standing.database;
-        let mut upstream = self.primary().connect(database)?;
+        let mut upstream = self.primary().connect_for_sql(database)?;
         let found = upstream.slot(name)?;
         let failover = self.config().failover;
         let confirmed = match adoption::verdict(found.as_ref(), database, failover) {
@@ -631,6 +574,9 @@ impl Relay {
         };
         if let Phase::Failed(_) = *group.phase().borrow() {
             return pass("its group cannot go on");
+        }
+        if upstream_slot::check_database(&mut upstream, group.upstream_slot(), database).is_err() {
+            return pass("its group is of another database that had this name");
         }
         let taken = self.take_over(&mut upstream, name, &group, confirmed)?;
         let slot = match taken {
@@ -693,50 +639,8 @@ impl Relay {
 
     /// Makes a group that is not configured.
     fn make_group(&self, key: &GroupKey, origin: Origin<'_>) -> Result<Arc<Group>, RelayError> {
-        self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin)
+        self.in_need(|| self.make_named_group(&key.automatic_name(), key, Plugin::Auto, origin))
     }
-}
-
-/// Whether a slot of the primary may be the copy that one of the relay goes back to.
-fn is_copy(found: &SlotState, database: &str) -> bool {
-    found.plugin.as_deref() == Some("pgoutput")
-        && found.database.as_deref() == Some(database)
-        && found.active_pid.is_none()
-}
-
-fn not_ours(slot: &Slot) -> Report {
-    let report = Report::error(
-        "55006",
-        format!(
-            "replication slot \"{}\" cannot go back to the primary, which has another slot of that name",
-            slot.name
-        ),
-    );
-    report.hint("Drop the slot on the primary if nobody needs it.")
-}
-
-/// Has a slot decode transactions when they are prepared, for good, from where its subscriber's
-/// stream begins: what is prepared before that and committed after is sent whole with its commit.
-/// Earlier, and such a transaction would never be sent; later, and it would be sent twice. Only a
-/// stream that asks for it does that on every version.
-fn make_two_phase(
-    upstream: Connection,
-    slot: &str,
-    start: Lsn,
-    key: &GroupKey,
-) -> Result<(), ClientError> {
-    let options = [
-        ("proto_version", "3".to_owned()),
-        (
-            "publication_names",
-            publication_names::write(&key.publications),
-        ),
-        ("two_phase", "on".to_owned()),
-    ];
-    let stream = upstream.start(slot, start, &options)?;
-    info!(slot, "made it a slot with two-phase commit");
-    // Nothing was confirmed. Until the walsender has ended nobody else can use the slot.
-    stream.finish(LONGEST_MARKING)
 }
 
 #[cfg(test)]

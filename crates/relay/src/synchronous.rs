@@ -18,8 +18,8 @@ pub const APPLICATION_NAME: &str = "lockstep relay";
 /// A group's part in synchronous replication.
 #[derive(Debug)]
 pub struct Synchronous {
-    /// The name by which the primary waits for it.
-    application_name: String,
+    /// The name by which the primary waits for it, if it was given one.
+    application_name: Option<String>,
     /// The slots whose subscribers must have applied; all of the group if there is none here.
     applied_by: Vec<String>,
     /// Commits on the primary may wait for it.
@@ -39,7 +39,7 @@ impl Default for Synchronous {
 impl Synchronous {
     pub fn new(application_name: Option<&str>, applied_by: &[String]) -> Self {
         Self {
-            application_name: application_name.unwrap_or(APPLICATION_NAME).to_owned(),
+            application_name: application_name.map(str::to_owned),
             applied_by: applied_by.to_vec(),
             awaited: AtomicBool::new(false),
             walsender: AtomicU32::new(0),
@@ -47,8 +47,13 @@ impl Synchronous {
         }
     }
 
+    /// The name that it was given.
+    pub fn own_name(&self) -> Option<&str> {
+        self.application_name.as_deref()
+    }
+
     pub fn application_name(&self) -> &str {
-        &self.application_name
+        self.own_name().unwrap_or(APPLICATION_NAME)
     }
 
     pub fn applied_by(&self) -> &[String] {
@@ -88,7 +93,8 @@ impl Synchronous {
         }
     }
 
-    fn wake(&self) {
+    /// Has the receiver look what it is to do.
+    pub fn wake(&self) {
         if let Some(waker) = &*lock(&self.waker) {
             waker.wake();
         }

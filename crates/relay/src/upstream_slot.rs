@@ -86,6 +86,9 @@ pub fn make(upstream: &mut Connection, identity: &Identity, wanted: Wanted<'_>) 
     if let Some(left) = upstream.slot(&name)? {
         drop_left(upstream, &name, &left, wanted.database)?;
     }
+    if let Origin::Slot(from) = wanted.origin {
+        check_database(upstream, from, wanted.database)?;
+    }
     let failover = wanted.failover && upstream.server_version() >= FAILOVER_SLOTS;
     let mut make = |plugin: &str| match wanted.origin {
         Origin::Now => upstream.create_slot(&name, plugin, false, failover),
@@ -98,7 +101,11 @@ pub fn make(upstream: &mut Connection, identity: &Identity, wanted: Wanted<'_>) 
         Plugin::Auto => match make(LOCKSTEP) {
             Ok(start) => (LOCKSTEP, start),
             Err(error) if error.is_missing_library() || error.is_library_not_allowed() => {
-                warn!(%error, "using pgoutput: decoding costs the primary about twice as much without output plugin lockstep");
+                warn!(
+                    %error,
+                    "using pgoutput: decoding costs the primary about twice as much without \
+                     output plugin lockstep"
+                );
                 (PGOUTPUT, make(PGOUTPUT)?)
             }
             Err(error) => return Err(error.into()),
@@ -109,6 +116,21 @@ pub fn make(upstream: &mut Connection, identity: &Identity, wanted: Wanted<'_>) 
         name,
         start,
     })
+}
+
+/// Refuses a slot of another database than the one that has this name now. A server copies it
+/// all the same, and the copy's position says nothing about the database that it is in. A
+/// session in the database keeps it from being renamed meanwhile.
+pub fn check_database(upstream: &mut Connection, slot: &str, database: &str) -> Result<()> {
+    let found = upstream.slot(slot)?;
+    let other = match found.map(|found| found.database) {
+        Some(Some(other)) if other != database => other,
+        _ => return Ok(()),
+    };
+    Err(RelayError::Gap(format!(
+        "replication slot \"{slot}\" is of database \"{other}\", which was \"{database}\" before: \
+         give the databases their old names, or drop the subscription and create it anew"
+    )))
 }
 
 /// A slot that another spool has for a group of this name and that nobody uses. One that is in

@@ -19,6 +19,7 @@
 #include "utils/wait_event.h"
 
 #include "gate/gate.h"
+#include "gate/limit_rule.h"
 #include "priority/priority.h"
 #include "replay/look_ahead.h"
 #include "replay/replay_lag.h"
@@ -32,7 +33,7 @@ PG_FUNCTION_INFO_V1(lockstep_stat_replay_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle_reset);
 
-#define MAX_COLUMNS 10
+#define MAX_COLUMNS 12
 
 /* A row being built, column by column. */
 typedef struct Row
@@ -106,7 +107,8 @@ finish(FunctionCallInfo fcinfo, Row *row)
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	if (tupdesc->natts != row->n)
+	/* the last columns are missing where an earlier version was created */
+	if (tupdesc->natts > row->n)
 		elog(ERROR, "row has %d columns, expected %d", row->n, tupdesc->natts);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 											 row->values, row->nulls));
@@ -200,6 +202,8 @@ lockstep_stat_priority(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_priority->refusals);
 	put_text(&row, ls_priority->last_refusal);
 	put_counter(&row, &ls_priority->reset_at);
+	put(&row, Int32GetDatum((int32) pg_atomic_read_u32(&ls_priority->short_slices)));
+	put_text(&row, ls_priority->slice_detail);
 	return finish(fcinfo, &row);
 }
 
@@ -223,6 +227,10 @@ lockstep_stat_throttle(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_gate->would_wait);
 	put_counter(&row, &ls_gate->timeouts);
 	put_counter(&row, &ls_gate->reset_at);
+	if (limit == 0 || !RecoveryInProgress())
+		put_null(&row);
+	else
+		put(&row, CStringGetTextDatum(ls_limit_phase_name(pg_atomic_read_u32(&ls_gate->phase))));
 	return finish(fcinfo, &row);
 }
 

@@ -15,7 +15,8 @@
  * lockstep.read_throttle_turn and so executes several queries in a row.
  * Letting in another session for each query would cost a wake-up and cold
  * caches each time. With W sessions waiting for P places the last of them waits
- * W / P turns.
+ * W / P turns. Sessions whose clients leave them idle in their turn do not keep
+ * others out: gate_limit.c adds places for them.
  *
  * What passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, transactions above READ COMMITTED,
@@ -55,6 +56,7 @@
 #include "executor_hooks.h"
 #include "gate/gate.h"
 #include "gate/held_locks.h"
+#include "gate/limit_rule.h"
 #include "gate/plan_again.h"
 #include "gate/plan_indexes.h"
 #include "replay/replay_lag.h"
@@ -79,6 +81,8 @@ void
 ls_gate_init_shared(LsQueue *queue)
 {
 	pg_atomic_init_u32(&ls_gate->limit, 0);
+	pg_atomic_init_u32(&ls_gate->phase, LS_LIMIT_CALM);
+	pg_atomic_init_u32(&ls_gate->steady, 0);
 	/* until the controller has measured anything, every query passes */
 	pg_atomic_init_u32(&ls_gate->capacity, LS_GATE_OPEN);
 	pg_atomic_init_u32(&ls_gate->running, 0);
@@ -357,33 +361,28 @@ prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
 {
 	if (!ls_can_plan_again(queryDesc))
 		return false;
-	if (!ls_lock_plan_indexes(queryDesc->plannedstmt))
+	switch (ls_lock_plan_indexes(queryDesc->plannedstmt))
 	{
-		ls_plan_is_stale();
-		return false;
+		case LS_INDEXES_LOCKED:
+			break;
+		case LS_INDEXES_CHANGED:
+			ls_plan_is_stale();
+			return false;
+		case LS_INDEXES_TOO_MANY:
+			return false;
 	}
 	*has_shared_locks = ls_holds_shared_locks();
 	return !(*has_shared_locks && ls_others_wait_for_us()) &&
 		let_go_of_snapshot(queryDesc);
 }
 
-static void
-line_up_and_wait(QueryDesc *queryDesc)
+/* Returns whether the session has a place now. */
+static bool
+wait_in_line(LsSession *s, bool has_shared_locks)
 {
-	LsSession  *s = ls_my_session;
-	int64		began;
-	bool		has_shared_locks = false;
+	int64		began = ls_now_us();
 	volatile bool granted = false;
 
-	if (!prepare_to_wait(queryDesc, &has_shared_locks))
-	{
-		go_in_unasked(queryDesc);
-		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
-			catch_up(queryDesc);
-		return;
-	}
-
-	began = ls_now_us();
 	ls_resolve_wait_events();
 	pg_atomic_fetch_add_u64(&ls_gate->waits, 1);
 
@@ -400,7 +399,23 @@ line_up_and_wait(QueryDesc *queryDesc)
 	PG_END_TRY();
 
 	count_wait(began);
-	if (granted)
+	return granted;
+}
+
+static void
+line_up_and_wait(QueryDesc *queryDesc)
+{
+	bool		has_shared_locks = false;
+
+	if (!prepare_to_wait(queryDesc, &has_shared_locks))
+	{
+		go_in_unasked(queryDesc);
+		if (ls_must_plan_again() && let_go_of_snapshot(queryDesc))
+			catch_up(queryDesc);
+		return;
+	}
+
+	if (wait_in_line(ls_my_session, has_shared_locks))
 		hold_place(queryDesc);
 	else
 		go_in_unasked(queryDesc);
@@ -469,21 +484,25 @@ gate_applies(void)
 static void
 end_exception(LsSession *s)
 {
+	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
 	uint32		capacity;
 
 	if (pg_atomic_read_u32(&s->excepted) == 0 ||
 		pg_atomic_exchange_u32(&s->excepted, 0) == 0)
 		return;
 	capacity = pg_atomic_read_u32(&ls_gate->capacity);
-	while (capacity > 1 && capacity < LS_GATE_OPEN &&
+	while (capacity > steady && capacity < LS_GATE_OPEN &&
 		   !pg_atomic_compare_exchange_u32(&ls_gate->capacity,
 										   &capacity, capacity - 1))
 		;
 }
 
-/* Takes away what a session has inside, if the session is in that state. */
+/*
+ * Takes away what a session has inside, if the session is in that state. The caller
+ * lets others in.
+ */
 static bool
-give_back(LsSession *s, LsGateState from)
+take_away(LsSession *s, LsGateState from)
 {
 	uint32		expected = from;
 
@@ -491,6 +510,15 @@ give_back(LsSession *s, LsGateState from)
 		return false;
 	end_exception(s);
 	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
+	return true;
+}
+
+/* The same, and lets others in. */
+static bool
+give_back(LsSession *s, LsGateState from)
+{
+	if (!take_away(s, from))
+		return false;
 	ls_gate_drain();
 	return true;
 }
@@ -604,7 +632,10 @@ ls_gate_clear_way(const LOCKTAG *tag)
 	pfree(holders);
 }
 
-/* Controller, each round: ends turns of clients that did not come back. */
+/*
+ * Controller, each round: ends turns of clients that did not come back. Others are
+ * let in once the controller knows how many places there are now.
+ */
 void
 ls_gate_end_turns(int64 now)
 {
@@ -613,7 +644,7 @@ ls_gate_end_turns(int64 now)
 		LsSession  *s = &ls_sessions[i];
 
 		if (pg_atomic_read_u32(&s->gate) == LS_GATE_KEPT && turn_is_over(s, now))
-			(void) give_back(s, LS_GATE_KEPT);
+			(void) take_away(s, LS_GATE_KEPT);
 	}
 }
 

@@ -26,6 +26,10 @@ typedef enum LsGateState
 typedef struct LsGateShared
 {
 	pg_atomic_uint32 limit;		/* what the controller aims at; controller */
+	pg_atomic_uint32 phase;		/* LsLimitPhase; controller */
+	pg_atomic_uint32 steady;	/* places that do not depend on single
+								 * sessions: the least that an end of an
+								 * exception leaves; controller */
 	pg_atomic_uint32 capacity;	/* places to give: what queries without a
 								 * place leave of the limit, and exceptions;
 								 * controller, and the process that ends an

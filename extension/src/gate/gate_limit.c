@@ -1,12 +1,12 @@
 /*
  * gate_limit.c - how many queries the gate lets in.
  *
- * Runs in the controller, which alone writes the limit.
+ * Runs in the controller, which alone writes the limit. The rules, by which the
+ * limit moves with lag and the places are counted, are in limit_rule.c; this file
+ * measures what they need and does what they say.
  *
  * The limit: its ceiling is lockstep.read_throttle_max, or one query for each
- * core. While lag is over lockstep.read_throttle_lag the limit is halved, down
- * to lockstep.read_throttle_min; otherwise it grows by one. Each happens at
- * most once in LIMIT_EVERY_US.
+ * core. With more than one core a busy startup process has one of them for itself.
  *
  * The capacity is what queries without a place leave of the limit, though at
  * least lockstep.read_throttle_min: otherwise a few sessions that may not wait,
@@ -16,24 +16,27 @@
  * wait for their client, a lock, a sleep or I/O, and those inside for longer
  * than lockstep.read_throttle_long_query. Without exceptions a few sleeping or
  * very long queries would keep all other sessions out. With them a few queries
- * for each core are inside. While replay lags, neither waiting for I/O nor a
- * long query is an exception.
+ * for each core are inside. While lag counts, neither waiting for I/O nor a
+ * long query is an exception. Long queries then leave at least
+ * lockstep.read_throttle_min to others.
  *
  * Replay that waits for a lock lets those go on who hold it and wait in the queue.
  *
  * Lag that fewer reads cannot cure does not lower the limit: replay that waits
  * for a query to end, is held back on purpose, or is busy on a core of its own
- * without a break.
+ * without a break. Where only a trial tells, limit_rule.c makes one.
  */
 #include "postgres.h"
 
 #include "access/xlogrecovery.h"
 #include "storage/proc.h"
+#include "utils/memutils.h"
 #include "utils/wait_event.h"
 
 #include "compat.h"
 #include "gate/gate.h"
 #include "gate/gate_limit.h"
+#include "gate/limit_rule.h"
 #include "priority/sched_linux.h"
 #include "replay/replay_lag.h"
 #include "replay/startup_process.h"
@@ -41,17 +44,23 @@
 #include "state/session.h"
 #include "state/settings.h"
 
-#define QUERIES_PER_CORE 1
 #define LIMIT_EVERY_US INT64CONST(100000)
 #define CORES_EVERY_US INT64CONST(5000000)
-/* Share of the time on a core from which startup counts as busy, in percent. */
-#define BUSY_PERCENT 90
+/* Share of the time on a core from which startup counts as busy. */
+#define BUSY_SHARE 0.9
+/* Part of the last step in the average of startup's share. */
+#define SHARE_PART 8
+/* Rounds from one sample of resting sessions to the next: each reads procfs. */
+#define REST_ROUNDS 4
 
 static int	cores = 1;
 static int64 cores_at = 0;
-static int	limit = 0;
-static int64 limit_at = 0;
+static LsLimitState state;
+static int64 stepped_at = 0;
 static int64 startup_cpu_ns = 0;
+static double average_share = 0;
+static bool core_for_startup = false;
+static double average_resting = 0;
 
 static bool
 replay_is_held_on_purpose(void)
@@ -60,46 +69,58 @@ replay_is_held_on_purpose(void)
 		GetRecoveryPauseState() != RECOVERY_NOT_PAUSED;
 }
 
-/* Since the last call: was startup on a core nearly all the time? */
-static bool
-startup_was_busy(int64 since_us)
+/* Part of the time since the last step that the startup process was on a core. */
+static double
+startup_share(int64 since_us)
 {
-	int64		cpu_ns = ls_sched_cpu_ns(ls_startup_pid());
-	int64		used_us = (cpu_ns - startup_cpu_ns) / 1000;
+	int64		before_ns = startup_cpu_ns;
 
-	startup_cpu_ns = cpu_ns;
-	return cpu_ns > 0 && used_us * 100 >= since_us * BUSY_PERCENT;
+	startup_cpu_ns = ls_sched_cpu_ns(ls_startup_pid());
+	if (before_ns <= 0 || startup_cpu_ns < before_ns || since_us <= 0)
+		return 0;
+	return (double) (startup_cpu_ns - before_ns) / 1000 / since_us;
+}
+
+/* Lag that fewer reads might cure. */
+static int64
+curable_lag_us(void)
+{
+	if (replay_is_held_on_purpose() || ls_replay_in_conflict())
+		return 0;
+	return (int64) pg_atomic_read_u64(&ls_lag->lag_us);
 }
 
 static void
-move_limit(int64 now, bool lagging)
+move_limit(int64 now)
 {
-	int			ceiling;
+	LsLimitInput in = {0};
+	double		share;
 
+	if (state.limit != 0 && now - stepped_at < LIMIT_EVERY_US)
+		return;
 	if (now - cores_at >= CORES_EVERY_US)
 	{
 		cores = ls_sched_cores();
 		cores_at = now;
 	}
-	ceiling = ls_read_throttle_max > 0 ? ls_read_throttle_max : cores * QUERIES_PER_CORE;
-	ceiling = Max(ceiling, ls_read_throttle_min);
+	share = startup_share(now - stepped_at);
+	average_share += (share - average_share) / SHARE_PART;
+	core_for_startup = ls_limit_core_for_startup(core_for_startup, average_share);
+	stepped_at = now;
 
-	if (limit == 0 || limit > ceiling)
-		limit = ceiling;
-	else if (now - limit_at < LIMIT_EVERY_US)
-		return;
-	else
-	{
-		bool		busy = startup_was_busy(now - limit_at);
-
-		if (lagging && !busy)
-			limit = limit / 2;
-		else if (!lagging && limit < ceiling)
-			limit++;
-	}
-	limit = Max(limit, ls_read_throttle_min);
-	limit_at = now;
-	pg_atomic_write_u32(&ls_gate->limit, (uint32) limit);
+	in.now = now;
+	in.lag_us = curable_lag_us();
+	in.allowed_us = (int64) ls_read_throttle_lag * 1000;
+	/* where no query is held back a trial would show nothing */
+	if (ls_read_throttle == LS_THROTTLE_ON)
+		in.give_up_us = (int64) ls_read_throttle_give_up * 1000;
+	in.replayed = GetXLogReplayRecPtr(NULL);
+	in.startup_busy = share >= BUSY_SHARE;
+	in.floor = ls_read_throttle_min;
+	in.ceiling = ls_limit_ceiling(ls_read_throttle_max, in.floor, cores, core_for_startup);
+	ls_limit_step(&state, &in);
+	pg_atomic_write_u32(&ls_gate->limit, (uint32) state.limit);
+	pg_atomic_write_u32(&ls_gate->phase, (uint32) state.phase);
 }
 
 /* Has it been inside for longer than lockstep.read_throttle_long_query? */
@@ -115,50 +136,141 @@ is_long(LsSession *s, int64 now)
 		inside_us > (int64) ls_read_throttle_long_query * 1000;
 }
 
-/*
- * Does the session use nothing that the limit is about, or has it had so much of
- * it that others come first? It is inside.
- */
-static bool
-is_exception(int procno, LsGateState state, int64 now, bool lagging)
+/* What a session is that is inside. */
+typedef enum Kind
+{
+	COUNTS = 0,
+	EXCEPTION,					/* uses nothing that the limit is about, or has
+								 * had so much of it that others come first */
+	RESTING,					/* the same, between two queries of its turn */
+	LONG						/* executes for long, while lag counts */
+} Kind;
+
+static Kind
+kind_of(int procno, LsGateState held, int64 now, bool lag_counts)
 {
 	uint32		event = *(volatile uint32 *) &GetPGProcByNumber(procno)->wait_event_info;
 	uint32		class = event & 0xFF000000U;
 
-	return class == PG_WAIT_CLIENT || class == PG_WAIT_LOCK ||
-		class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
-		ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lagging) ||
-		(!lagging && state != LS_GATE_KEPT && is_long(&ls_sessions[procno], now));
+	if (class == PG_WAIT_CLIENT)
+		return held == LS_GATE_KEPT ? RESTING : EXCEPTION;
+	if (class == PG_WAIT_LOCK || class == PG_WAIT_TIMEOUT || class == PG_WAIT_EXTENSION ||
+		ls_waits_for_buffer_pin(event) || (class == PG_WAIT_IO && !lag_counts))
+		return EXCEPTION;
+	if (held != LS_GATE_KEPT && is_long(&ls_sessions[procno], now))
+		return lag_counts ? LONG : EXCEPTION;
+	return COUNTS;
 }
 
-/*
- * The number of places that there are at this moment. Exceptions that have a
- * place are marked, so that end_exception() in gate.c takes the added place away
- * when they count again.
- */
-static uint32
-count_places(int64 now, bool lagging)
+/* kinds: of each session. */
+static LsGateCensus
+take_census(uint8 *kinds, int64 now, bool lag_counts)
 {
-	int			exceptions = 0;
-	int			unasked = 0;
+	LsGateCensus census = {0};
 
 	for (int i = 0; i < ls_nsessions; i++)
 	{
 		LsSession  *s = &ls_sessions[i];
-		LsGateState state = pg_atomic_read_u32(&s->gate);
+		LsGateState held = pg_atomic_read_u32(&s->gate);
 
+		kinds[i] = COUNTS;
 		if (pg_atomic_read_u32(&s->excepted) != 0)
 			pg_atomic_exchange_u32(&s->excepted, 0);
-		if (state == LS_GATE_UNASKED)
-			unasked += is_exception(i, state, now, lagging) ? 0 : 1;
-		else if ((state == LS_GATE_INSIDE || state == LS_GATE_KEPT) &&
-				 is_exception(i, state, now, lagging))
+		if (held == LS_GATE_UNASKED)
+			census.unasked += kind_of(i, held, now, lag_counts) == EXCEPTION ? 0 : 1;
+		else if (held == LS_GATE_INSIDE || held == LS_GATE_KEPT)
 		{
-			pg_atomic_exchange_u32(&s->excepted, 1);
-			exceptions++;
+			kinds[i] = kind_of(i, held, now, lag_counts);
+			census.exceptions += kinds[i] == EXCEPTION;
+			census.resting += kinds[i] == RESTING;
+			census.longs += kinds[i] == LONG;
 		}
 	}
-	return Max(limit - unasked, ls_read_throttle_min) + exceptions;
+	return census;
+}
+
+/*
+ * Marks the sessions for which places were added, so that end_exception() in
+ * gate.c takes the added place away when one of them counts again, or leaves.
+ */
+static void
+mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
+{
+	int			left[] = {
+		[COUNTS] = 0,
+		[EXCEPTION] = places->for_exceptions,
+		[RESTING] = places->for_resting,
+		[LONG] = places->for_longs
+	};
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (left[kinds[i]] == 0)
+			continue;
+		left[kinds[i]]--;
+		pg_atomic_exchange_u32(&ls_sessions[i].excepted, 1);
+	}
+}
+
+/*
+ * Sessions that keep a place for their turn and sleep. One that has been woken and
+ * has no CPU yet still says that it waits for its client; the kernel knows.
+ */
+static int
+count_resting(const uint8 *kinds)
+{
+	int			resting = 0;
+
+	for (int i = 0; i < ls_nsessions; i++)
+	{
+		if (kinds[i] == RESTING &&
+			ls_sched_state((int) pg_atomic_read_u32(&ls_sessions[i].pid)) == 'S')
+			resting++;
+	}
+	return resting;
+}
+
+static void
+average_resting_step(const uint8 *kinds, bool lag_counts)
+{
+	static int	rounds = 0;
+	bool		any_waits = pg_atomic_read_u32(&ls_gate->waiting) > 0;
+
+	if (ls_read_throttle_turn == 0)
+		average_resting = 0;
+	else if (++rounds % REST_ROUNDS == 0)
+		average_resting = ls_limit_average_resting(average_resting,
+												   any_waits ? count_resting(kinds) : 0,
+												   any_waits, lag_counts);
+}
+
+static void
+set_capacity(int64 now)
+{
+	static uint8 *kinds = NULL;
+	bool		lag_counts = ls_limit_lag_counts(state.phase);
+	LsGateCensus census;
+	LsGatePlaces places;
+
+	if (kinds == NULL)
+		kinds = MemoryContextAlloc(TopMemoryContext, ls_nsessions);
+	census = take_census(kinds, now, lag_counts);
+	average_resting_step(kinds, lag_counts);
+	places = ls_limit_places(state.limit, ls_read_throttle_min, average_resting, &census);
+	mark_exceptions(kinds, &places);
+	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
+	pg_atomic_write_u32(&ls_gate->capacity,
+						(uint32) (places.steady + places.for_exceptions +
+								  places.for_resting + places.for_longs));
+}
+
+/* There is no limit: it begins anew when there is one again. */
+static void
+forget_limit(void)
+{
+	memset(&state, 0, sizeof(state));
+	average_resting = 0;
+	pg_atomic_write_u32(&ls_gate->limit, 0);
 }
 
 /* Controller: every query passes, and those that wait are let in. */
@@ -175,13 +287,11 @@ void
 ls_gate_step(int64 now)
 {
 	LOCKTAG		wanted;
-	bool		lagging = false;
 
 	ls_gate_end_turns(now);
 	if (!ls_enabled || ls_read_throttle == LS_THROTTLE_OFF)
 	{
-		limit = 0;
-		pg_atomic_write_u32(&ls_gate->limit, 0);
+		forget_limit();
 		ls_gate_open();
 		return;
 	}
@@ -196,12 +306,8 @@ ls_gate_step(int64 now)
 	if ((ls_startup_wait_event() & 0xFF000000U) == PG_WAIT_LOCK &&
 		ls_startup_waits_for_lock(&wanted))
 		ls_gate_clear_way(&wanted);
-	if (ls_read_throttle_lag > 0 && !replay_is_held_on_purpose() &&
-		!ls_replay_in_conflict())
-		lagging = pg_atomic_read_u64(&ls_lag->lag_us) >
-			(uint64) ls_read_throttle_lag * 1000;
 
-	move_limit(now, lagging);
-	pg_atomic_write_u32(&ls_gate->capacity, count_places(now, lagging));
+	move_limit(now);
+	set_capacity(now);
 	ls_gate_drain();
 }

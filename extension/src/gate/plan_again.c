@@ -9,8 +9,10 @@
  * that commit are in the new snapshot and not in the index. What the planner has
  * proved from a unique index can be wrong likewise.
  *
- * So the session notes, as the server's cache of plans does, whether a relation
- * of the plan is changed while it waits. If one is, it makes a new plan from the
+ * So the session notes, as the server's cache of plans does, whether a relation,
+ * function or type of the plan is changed while it waits. Functions are not even
+ * locked: one that was replaced by another of the same name is gone, and the plan
+ * has its number. If one is changed, the session makes a new plan from the
  * statement: from the parse tree that a named statement keeps, otherwise from
  * the text, which still stands as the client sent it. The new plan takes
  * the place of the old one in the QueryDesc, before the executor starts.
@@ -19,8 +21,8 @@
  * - Several statements in one string, and a backslash in it: an earlier one may
  *   have changed standard_conforming_strings, and the text would now read
  *   differently. Such a query does not wait at the gate.
- * - Changed functions and types are not noticed: the plan made before stands, as
- *   it does for a query that executes for as long.
+ * - A client that was told the columns before it asked for the rows gets an error if
+ *   other columns come of the new plan, as with the server's cache of plans.
  *
  * Runs in backends. State: of this process, while it waits.
  */
@@ -34,6 +36,7 @@
 #include "utils/inval.h"
 #include "utils/portal.h"
 #include "utils/snapmgr.h"
+#include "utils/syscache.h"
 
 #include "executor_hooks.h"
 #include "gate/plan_again.h"
@@ -59,6 +62,23 @@ relation_changed(Datum arg, Oid relid)
 		stale = true;
 }
 
+/* hashvalue: 0 means any object of that kind. */
+static void
+object_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	ListCell   *cell;
+
+	if (watched == NULL)
+		return;
+	foreach(cell, watched->invalItems)
+	{
+		PlanInvalItem *item = lfirst_node(PlanInvalItem, cell);
+
+		if (item->cacheId == cacheid && (hashvalue == 0 || item->hashValue == hashvalue))
+			stale = true;
+	}
+}
+
 void
 ls_watch_plan(const PlannedStmt *stmt)
 {
@@ -67,6 +87,8 @@ ls_watch_plan(const PlannedStmt *stmt)
 	if (!registered)
 	{
 		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(PROCOID, object_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(TYPEOID, object_changed, (Datum) 0);
 		registered = true;
 	}
 	stale = false;
@@ -177,7 +199,17 @@ make_plan(const QueryDesc *queryDesc)
 	return linitial_node(PlannedStmt, plans);
 }
 
-/* The columns, as types, that the client was told of or will be. */
+/*
+ * May the client know the columns already? It is told those of a simple query, whose
+ * plan is in no cache, once the executor has started.
+ */
+static bool
+columns_may_be_known(void)
+{
+	return ActivePortal->cplan != NULL;
+}
+
+/* The columns, as types. */
 static List *
 column_types(const PlannedStmt *stmt)
 {
@@ -217,7 +249,8 @@ ls_plan_again(QueryDesc *queryDesc)
 	PG_END_TRY();
 
 	/* as the server says it of a prepared statement */
-	if (!equal(column_types(stmt), column_types(queryDesc->plannedstmt)))
+	if (columns_may_be_known() &&
+		!equal(column_types(stmt), column_types(queryDesc->plannedstmt)))
 		ereport(ERROR,
 				(errcode(ERRCODE_FEATURE_NOT_SUPPORTED),
 				 errmsg("columns of the query changed while it waited at the gate"),

@@ -21,21 +21,29 @@
  * - It never waits for a lock, and never fails for want of memory for one. If a
  *   lock cannot be had, or the index is gone already, the session does not wait
  *   but executes at once, with a new plan (plan_again.c).
+ * - It takes at most max_locks_per_transaction locks. The server has room for so many of
+ *   each session; more of them, at once, would leave none for others, and those fail.
+ *   A session with a plan that needs more does not wait.
  * - Replay that comes to want one of the locks finds it held by a session at the
  *   gate; the controller lets that session go on, as it does for locks on tables.
  *
- * Runs in backends; no shared state.
+ * Runs in backends. State: of this process, while it takes the locks.
  */
 #include "postgres.h"
 
 #include "catalog/catalog.h"
 #include "miscadmin.h"
 #include "storage/lmgr.h"
+#include "storage/lock.h"
 #include "utils/inval.h"
 #include "utils/syscache.h"
 
 #include "compat.h"
 #include "gate/plan_indexes.h"
+
+/* locks taken so far, and what it means if not all can be had */
+static int	taken = 0;
+static LsIndexLocks why_not = LS_INDEXES_CHANGED;
 
 static bool lock_indexes_of(const Plan *plan);
 
@@ -44,12 +52,18 @@ lock_index(Oid index)
 {
 	LOCKTAG		tag;
 
+	if (taken >= max_locks_per_xact)
+	{
+		why_not = LS_INDEXES_TOO_MANY;
+		return false;
+	}
 	SET_LOCKTAG_RELATION(tag, IsSharedRelation(index) ? InvalidOid : MyDatabaseId, index);
 	switch (ls_lock_if_free(&tag, AccessShareLock))
 	{
 		case LOCKACQUIRE_NOT_AVAIL:
 			return false;
 		case LOCKACQUIRE_OK:
+			taken++;
 			/* with the lock in hand, hear what happened to the index before */
 			AcceptInvalidationMessages();
 			return SearchSysCacheExists1(RELOID, ObjectIdGetDatum(index));
@@ -112,10 +126,14 @@ lock_indexes_of(const Plan *plan)
 		lock_indexes_of(plan->lefttree) && lock_indexes_of(plan->righttree);
 }
 
-/* False: not all could be locked, so the session must not wait. */
-bool
+/* If the session may not wait, some may be locked all the same. */
+LsIndexLocks
 ls_lock_plan_indexes(const PlannedStmt *stmt)
 {
+	taken = 0;
+	why_not = LS_INDEXES_CHANGED;
 	/* subplans: also those of initplans and common table expressions */
-	return lock_indexes_of(stmt->planTree) && lock_indexes_of_all(stmt->subplans);
+	if (lock_indexes_of(stmt->planTree) && lock_indexes_of_all(stmt->subplans))
+		return LS_INDEXES_LOCKED;
+	return why_not;
 }

@@ -6,6 +6,14 @@
 
 #include "nodes/plannodes.h"
 
-extern bool ls_lock_plan_indexes(const PlannedStmt *stmt);
+typedef enum LsIndexLocks
+{
+	LS_INDEXES_LOCKED,
+	LS_INDEXES_CHANGED,			/* one is gone, or being changed: the plan is
+								 * stale */
+	LS_INDEXES_TOO_MANY
+} LsIndexLocks;
+
+extern LsIndexLocks ls_lock_plan_indexes(const PlannedStmt *stmt);
 
 #endif							/* LOCKSTEP_PLAN_INDEXES_H */

@@ -23,6 +23,7 @@
 #include "controller.h"
 #include "priority/priority.h"
 #include "priority/sched_linux.h"
+#include "priority/slices.h"
 #include "state/session.h"
 #include "state/settings.h"
 #include "state/shared_state.h"
@@ -49,6 +50,8 @@ ls_priority_init_shared(void)
 	pg_atomic_init_u64(&ls_priority->demotions, 0);
 	pg_atomic_init_u64(&ls_priority->restores, 0);
 	pg_atomic_init_u64(&ls_priority->refusals, 0);
+	pg_atomic_init_u32(&ls_priority->short_slices, 0);
+	strlcpy(ls_priority->slice_detail, ls_priority->method_detail, LS_TEXT_SIZE);
 	pg_atomic_init_u64(&ls_priority->reset_at, (uint64) GetCurrentTimestamp());
 }
 
@@ -81,6 +84,7 @@ ls_priority_init(void)
 	method = ls_sched_detect(ls_priority_irreversible, detail);
 	pg_atomic_write_u32(&ls_priority->method, method);
 	ls_set_text(ls_priority->method_detail, detail);
+	ls_slices_init();
 
 	/* the kernel may allow now what it refused before */
 	for (int i = 0; i < ls_nsessions; i++)
@@ -92,8 +96,9 @@ ls_priority_init(void)
 	}
 }
 
-static void
-note_refusal(int pid, const char *what)
+/* Counts and describes what the kernel refused (errno); logs the first one. */
+void
+ls_priority_refused(int pid, const char *what)
 {
 	char		text[LS_TEXT_SIZE];
 	int			save_errno = errno;
@@ -157,7 +162,7 @@ demote(LsSession *s, int pid, LsPriorityMethod method)
 					  method == LS_METHOD_AUTOGROUP ? LS_SCHED_AUTOGROUP : LS_SCHED_IDLE);
 			break;
 		case LS_KERNEL_REFUSED:
-			note_refusal(pid, "lowering");
+			ls_priority_refused(pid, "lowering");
 			set_sched(s, pid, LS_SCHED_NORMAL, LS_SCHED_REFUSED);
 			break;
 		case LS_KERNEL_LATER:
@@ -184,7 +189,7 @@ restore(LsSession *s, int pid, LsSchedState was)
 			set_sched(s, pid, was, LS_SCHED_NORMAL);
 			break;
 		case LS_KERNEL_REFUSED:
-			note_refusal(pid, "restoring");
+			ls_priority_refused(pid, "restoring");
 			set_sched(s, pid, was, LS_SCHED_STUCK);
 			break;
 		case LS_KERNEL_LATER:

@@ -30,6 +30,8 @@ typedef struct LsPriorityShared
 	pg_atomic_uint64 restores;
 	pg_atomic_uint64 refusals;
 	char		last_refusal[LS_TEXT_SIZE]; /* lock of texts */
+	pg_atomic_uint32 short_slices;	/* processes that have the short one */
+	char		slice_detail[LS_TEXT_SIZE]; /* lock of texts */
 	pg_atomic_uint64 reset_at;	/* TimestampTz */
 } LsPriorityShared;
 
@@ -39,6 +41,7 @@ extern void ls_priority_init_shared(void);
 extern void ls_priority_note(void);
 extern void ls_priority_init(void);
 extern void ls_priority_step(int64 now, bool in_recovery);
+extern void ls_priority_refused(int pid, const char *what);
 extern int	ls_priority_left(void);
 extern void ls_priority_report_stuck(void);
 extern void ls_priority_count(int *demoted, int *pending, int *stuck);

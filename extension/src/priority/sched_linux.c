@@ -9,6 +9,9 @@
  * SCHED_IDLE: where autogroup is off, or void because a cgroup schedules the
  * server, the policy counts; going back from it needs RLIMIT_NICE.
  *
+ * Slices (slices.c): system calls that older C libraries have no function for, with a
+ * structure of the first size that the kernel has had.
+ *
  * Only the controller calls these functions. None raises an error: a refusal of
  * the kernel is reported, and no query fails by it.
  */
@@ -22,6 +25,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -39,6 +43,19 @@
 #ifndef SCHED_IDLE
 #define SCHED_IDLE 5
 #endif
+
+/* What the kernel takes and gives for a process; sched_setattr(2) names the fields. */
+typedef struct SchedAttributes
+{
+	uint32		size;
+	uint32		policy;
+	uint64		flags;
+	int32		nice;
+	uint32		priority;
+	uint64		runtime;		/* SCHED_OTHER: the slice, in ns */
+	uint64		deadline;
+	uint64		period;
+} SchedAttributes;
 
 /* Bytes read, 0-terminated; -1 and errno if the file cannot be read. */
 int
@@ -112,6 +129,49 @@ ls_sched_policy(int pid, bool idle, const pg_atomic_uint32 *still_pid)
 	if (sched_setscheduler(pid, idle ? SCHED_IDLE : SCHED_OTHER, &param) == 0)
 		return LS_KERNEL_DONE;
 	return kernel_error(pid);
+}
+
+/* 0, or errno. */
+static int
+get_attributes(int pid, SchedAttributes *attributes)
+{
+	memset(attributes, 0, sizeof(*attributes));
+	return syscall(SYS_sched_getattr, pid, attributes, sizeof(*attributes), 0) == 0 ? 0 : errno;
+}
+
+/* A process's slice; 0 if the kernel does not tell. */
+uint64
+ls_sched_slice_ns(int pid)
+{
+	SchedAttributes attributes;
+
+	if (get_attributes(pid, &attributes) != 0 || attributes.policy != SCHED_OTHER)
+		return 0;
+	return attributes.runtime;
+}
+
+/*
+ * Asks for a slice; 0 asks for the kernel's default. Returns errno of what failed, or
+ * 0 and what the process has now, which is 0 under another policy: that stays.
+ */
+int
+ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns)
+{
+	SchedAttributes attributes;
+	int			error = get_attributes(pid, &attributes);
+
+	*has_ns = 0;
+	if (error != 0)
+		return error;
+	if (attributes.policy != SCHED_OTHER)
+		return 0;
+	attributes.size = sizeof(attributes);
+	attributes.runtime = slice_ns;
+	if (syscall(SYS_sched_setattr, pid, &attributes, 0) != 0)
+		return errno;
+	error = get_attributes(pid, &attributes);
+	*has_ns = attributes.runtime;
+	return error;
 }
 
 /* True if the group's nice value would count; else why says why not. */

@@ -31,6 +31,8 @@ extern LsKernelAnswer ls_sched_autogroup(int pid, int nice,
 										 const pg_atomic_uint32 *still_pid);
 extern LsKernelAnswer ls_sched_policy(int pid, bool idle,
 									  const pg_atomic_uint32 *still_pid);
+extern uint64 ls_sched_slice_ns(int pid);
+extern int	ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns);
 extern int	ls_sched_cores(void);
 extern int64 ls_sched_cpu_ns(int pid);
 extern char ls_sched_state(int pid);

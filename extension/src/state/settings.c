@@ -19,6 +19,7 @@ bool		ls_replay_priority = true;
 bool		ls_priority_irreversible = false;
 int			ls_read_throttle = LS_THROTTLE_ON;
 int			ls_read_throttle_lag = 100;
+int			ls_read_throttle_give_up = 5000;
 int			ls_read_throttle_min = 1;
 int			ls_read_throttle_max = 0;
 int			ls_read_throttle_turn = 20;
@@ -73,6 +74,11 @@ define_throttle_settings(void)
 							"0 leaves only the bound for the number of cores.",
 							&ls_read_throttle_lag, 100, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.read_throttle_give_up",
+							"Time after which lag that fewer read queries do not cure holds none back.",
+							"0 never gives up.",
+							&ls_read_throttle_give_up, 5000, 0, INT_MAX,
+							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_min",
 							"Number of read queries that always may execute.",
 							NULL,
@@ -85,7 +91,7 @@ define_throttle_settings(void)
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_long_query",
 							"A read query that has executed for so long makes room for another.",
-							"Only while replay does not lag. 0 never makes room.",
+							"While replay lags, for lockstep.read_throttle_min at least. 0 never makes room.",
 							&ls_read_throttle_long_query, 1000, 0, INT_MAX,
 							PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.read_throttle_turn",

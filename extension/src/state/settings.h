@@ -19,6 +19,7 @@ extern bool ls_replay_priority;
 extern bool ls_priority_irreversible;
 extern int	ls_read_throttle;
 extern int	ls_read_throttle_lag;
+extern int	ls_read_throttle_give_up;
 extern int	ls_read_throttle_min;
 extern int	ls_read_throttle_max;
 extern int	ls_read_throttle_timeout;

@@ -40,10 +40,10 @@ SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + 
        prefetcher, stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay_pipeline;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
-       last_refusal, stats_reset <= now() AS stats_reset
+       last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail
 FROM lockstep_stat_priority;
 SELECT mode, concurrency_limit, running, waiting, waits, wait_ms, would_wait,
-       timeouts, stats_reset <= now() AS stats_reset
+       timeouts, stats_reset <= now() AS stats_reset, phase
 FROM lockstep_stat_throttle;
 \x off
 

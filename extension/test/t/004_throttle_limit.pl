@@ -1,6 +1,6 @@
 # How the limit of the read throttle moves with replay lag, which lag does not
-# move it, and that a query that waits there goes on when replay waits for a
-# lock of it.
+# move it, that lag keeps nobody out for good, and that a query that waits there
+# goes on when replay waits for a lock of it.
 #
 # Lag is made without any timing. Replay is paused; while it is, the startup
 # process is stopped by a signal and the pause is lifted, so that replay is held
@@ -21,6 +21,7 @@ my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
 lockstep.read_throttle_max = 8
 lockstep.read_throttle_min = 2
 lockstep.read_throttle_lag = 100
+lockstep.read_throttle_give_up = 0
 lockstep.read_throttle_long_query = 0
 max_standby_streaming_delay = -1
 });
@@ -103,6 +104,7 @@ $admin->value('SELECT pg_wal_replay_resume()');
 $on_primary->value('INSERT INTO t VALUES (3)');
 
 limit_is(2, 'the limit falls to lockstep.read_throttle_min');
+wait_for_value($admin, 'SELECT phase FROM lockstep_stat_throttle', 'lowest', 'the view says what is done about lag');
 cmp_ok(replay('lag_ms'), '>', 100, 'by then the lag is over lockstep.read_throttle_lag');
 cmp_ok(replay('lag_bytes'), '>', 0, 'in bytes as well');
 is(replay('conflicts'), 0, 'it is no conflict');
@@ -126,22 +128,44 @@ cmp_ok(replay('lag_ms'), '>', 100, 'while the lag is still there');
 set_and_reload($standby, 'lockstep.read_throttle_lag' => 100);
 limit_is(2, 'with read_throttle_lag = 100 it falls again');
 
-# Another lowest limit; and while replay lags, long queries count like others.
-# The limit shows that the controller has both settings.
-set_and_reload($standby,
-	'lockstep.read_throttle_min'        => 3,
-	'lockstep.read_throttle_long_query' => 1);
+# Another lowest limit. It shows that the controller has the setting.
+set_and_reload($standby, 'lockstep.read_throttle_min' => 3);
 limit_is(3, 'a higher floor lifts it');
 push @inside, app();
 $inside[2]->send($FOREVER);
 gate_holds($admin, 3, 0, 'three may execute');
 $third->send('SELECT 4');
-waits_at_gate($admin, $third, 'while replay lags long queries count, too');
+waits_at_gate($admin, $third, 'a fourth one waits');
+
+# Long queries keep nobody out, however long the lag lasts.
+set_and_reload($standby, 'lockstep.read_throttle_long_query' => 50);
+is($third->result->{rows}[0][0], 4, 'until those that execute count as long');
+ok($_->busy, 'which go on') for @inside;
+set_and_reload($standby, 'lockstep.read_throttle_min' => 1);
+limit_is(1, 'the floor is one');
+is($third->value('SELECT 5'), 5, 'it is left to others beside three long queries');
+cmp_ok(replay('lag_ms'), '>', 100, 'while replay lags');
+set_and_reload($standby, 'lockstep.read_throttle_long_query' => 0);
+comes_to_wait($admin, $third, 'SELECT 6', 'with 0 they keep others out');
+
+# Lag that does not end by holding queries back: here replay is stopped.
+set_and_reload($standby, 'lockstep.read_throttle_give_up' => 50);
+is($third->result->{rows}[0][0], 6, 'after lockstep.read_throttle_give_up the query goes on');
+limit_is(8, 'as the limit is at its maximum');
+wait_until($admin, q{SELECT phase = 'given up' FROM lockstep_stat_throttle}, 'the view says why');
+cmp_ok(replay('lag_ms'), '>', 100, 'and replay still lags');
+wait_until($admin, q{SELECT phase = 'lowest' AND concurrency_limit = 1 FROM lockstep_stat_throttle}, 'later it is tried anew');
+set_and_reload($standby, 'lockstep.read_throttle_give_up' => 0);
+wait_until($admin,
+	q{SELECT phase = 'lowest' AND current_setting('lockstep.read_throttle_give_up') = '0' FROM lockstep_stat_throttle},
+	'with 0 the limit stays low');
+comes_to_wait($admin, $third, 'SELECT 7', 'and queries wait again');
 
 kill 'CONT', $startup;
 catch_up($on_primary, $admin);
-is($third->result->{rows}[0][0], 4, 'it goes on once replay has caught up');
+is($third->result->{rows}[0][0], 7, 'which go on once replay has caught up');
 limit_is(8, 'the limit climbs back');
+is($admin->value('SELECT phase FROM lockstep_stat_throttle'), 'calm', 'and the view knows');
 wait_until($admin, 'SELECT lag_ms = 0 FROM lockstep_stat_replay', 'the lag is gone');
 for (@inside) { $_->cancel; $_->result; $_->close; }
 

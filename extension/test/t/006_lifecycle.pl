@@ -119,6 +119,7 @@ my %changed = (
 	'lockstep.enabled'                  => 'off',
 	'lockstep.priority_irreversible'    => 'on',
 	'lockstep.read_throttle'            => 'log',
+	'lockstep.read_throttle_give_up'    => '345ms',
 	'lockstep.read_throttle_lag'        => '123ms',
 	'lockstep.read_throttle_long_query' => '234ms',
 	'lockstep.read_throttle_max'        => '7',

@@ -109,6 +109,29 @@ for my $plan (@plans)
 	$app->close;
 }
 
+# A plan with more indexes than a session may lock does not wait: it would take
+# the room for locks from others. Planning in the same transaction has locked them anyway.
+my $partitions = $admin->value('SHOW max_locks_per_transaction') + 1;
+$on_primary->value($_) for 'CREATE TABLE many (i int, j int) PARTITION BY RANGE (i)',
+  map({ "CREATE TABLE many_$_ PARTITION OF many FOR VALUES FROM ($_) TO ($_ + 1)" } 1 .. $partitions),
+  'CREATE INDEX many_j ON many (j)', 'INSERT INTO many VALUES (1, 1), (2, 2)';
+catch_up($on_primary, $admin);
+{
+	my $app = app();
+	my $sql = 'SELECT count(*) FROM many WHERE j > 0';
+	$app->value("PREPARE q AS $sql");
+	$app->send_prepared('q');
+	succeeds($app->result, [ [2] ], 'a query of many partitions is executed once');
+	my $holder = occupy();
+	$app->send_prepared('q');
+	succeeds($app->result, [ [2] ], 'it does not wait with the plan made then');
+	$app->send($sql);
+	waits_at_gate($admin, $app, 'but with a plan made for it');
+	release($holder);
+	succeeds($app->result, [ [2] ], 'then it goes on');
+	$app->close;
+}
+
 # An index that nobody keeps up to date any more: rows that came since are not in
 # it. The primary waits for lockers of the table between the steps of the drop.
 my $dying = 'SELECT count(*) FROM dying WHERE i =';
@@ -144,6 +167,48 @@ for my $way (sort keys %way)
 	returns($app->result, [ [1] ], 'the query finds what is not in the index');
 	$locker[1]->value('COMMIT');
 	$dropper->result;
+	$app->close;
+}
+
+# ---- Functions ----
+
+# A query holds no lock on the functions that it calls.
+$on_primary->value(q{CREATE FUNCTION f(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'});
+my $call = 'SELECT f(i) FROM one WHERE i =';
+%way = (
+	'a prepared statement'       => sub { $_[0]->send_prepared('q', 3) },
+	'a statement without a name' => sub { $_[0]->send_unnamed("$call \$1", 3) },
+	'a simple query'             => sub { $_[0]->send("$call 3") });
+catch_up($on_primary, $admin);
+for my $way (sort keys %way)
+{
+	my $app = app();
+	$app->value("PREPARE q AS $call \$1");
+	my $send = sub { $way{$way}->($app) };
+	$send->();
+	succeeds($app->result, [ [3] ], "$way calls a function");
+	my $holder = occupy();
+	$send->();
+	waits_at_gate($admin, $app, 'it waits');
+	$on_primary->value($_) for 'BEGIN', 'DROP FUNCTION f(int)',
+	  q{CREATE FUNCTION f(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'}, 'COMMIT';
+	catch_up($on_primary, $admin);
+	release($holder);
+	succeeds($app->result, [ [3] ], 'the function was replaced by one of the same name');
+	$app->close;
+}
+
+# A simple query is told its columns once it executes.
+{
+	my $app = app();
+	my $holder = occupy();
+	$app->send("$call 3");
+	waits_at_gate($admin, $app, 'a query waits');
+	$on_primary->value($_) for 'BEGIN', 'DROP FUNCTION f(int)',
+	  q{CREATE FUNCTION f(int) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN concat($1, $1); END'}, 'COMMIT';
+	catch_up($on_primary, $admin);
+	release($holder);
+	succeeds($app->result, [ [33] ], 'its columns may change');
 	$app->close;
 }
 

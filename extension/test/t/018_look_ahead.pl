@@ -50,7 +50,7 @@ sub pipeline
 my $standby = new_standby($primary, conf => "shared_buffers = 2MB\n");
 my $admin   = LockstepSession->new($standby);
 is(pipeline($admin, 'prefetcher'), 't', "PostgreSQL's prefetcher reads ahead at first");
-update_hot(WINDOW + 100);
+update_hot(3 * WINDOW);
 wait_for_value($admin, 'SELECT prefetcher FROM lockstep_stat_replay_pipeline',
 	'f', 'and no longer once blocks are found in buffers');
 is($admin->value('SHOW recovery_prefetch'), 'try', 'which changes nothing for sessions');

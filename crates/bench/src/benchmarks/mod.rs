@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn the_first_of_a_pair_changes_from_round_to_round() {
         assert_eq!(
-            turns::<overhead::OverheadArgs>("--rounds 2"),
+            turns::<overhead::OverheadArgs>("--rounds 2 --cases select-idle-throttle"),
             [
                 "select-idle-throttle throttle-off 1",
                 "select-idle-throttle throttle-on 1",

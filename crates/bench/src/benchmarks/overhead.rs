@@ -1,20 +1,22 @@
 //! `lockstep bench overhead`: what the read throttle costs while it has nothing to do.
 //!
-//! One standby, as many select-only clients as fit its core, and nothing to replay. The
+//! One standby, clients that look up single rows in several ways, and nothing to replay. The
 //! throttle is turned on and off again and again while they read: neighbouring pieces of a
 //! few seconds see the same machine, so a difference of one per cent can be told.
 
+use std::ffi::OsString;
 use std::thread;
 use std::time::Duration;
 
-use clap::{Args, value_parser};
+use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::Server;
-use lockstep_lab::workload::{Load, Workload};
+use lockstep_lab::workload::Load;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, writes};
+use crate::args::{PlaceArgs, joined, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::replay_lag;
@@ -22,8 +24,18 @@ use crate::results::{Headline, Results, rounded};
 use crate::trial::{self, Size, Variant};
 use crate::{BenchError, Result};
 
-/// Its only case.
-const CASE: &str = "select-idle-throttle";
+/// The case that the headline is about.
+const HEADLINE_CASE: OverheadCase = OverheadCase::Select;
+
+/// Clients of case pipelined: more than its core can run, though each is idle in its turn while
+/// pgbench's one thread serves the others.
+const PIPELINED_READERS: u32 = 6;
+
+/// Look-ups in each of their pipelines.
+const PIPELINE: u32 = 5;
+
+/// Rows of pgbench_accounts for each unit of scale.
+const ACCOUNTS_PER_SCALE: u32 = 100_000;
 
 /// Variants: the throttle off and on.
 const OFF: &str = "throttle-off";
@@ -37,8 +49,9 @@ const SPACE_MB: u64 = 3_000;
 
 /// Throughput of select-only readers with the throttle off and on, while it has nothing to do
 ///
-/// Writes overhead.json into the results folder. No replay, no more readers than fit their core;
-/// the throttle is turned on and off every few seconds while they go on.
+/// Writes overhead.json into the results folder. Cases not run keep their rows. No replay, and
+/// but for case pipelined no more readers than fit their core; the throttle is turned on and off
+/// every few seconds while they go on.
 #[derive(Debug, Args)]
 #[command(mut_arg("results", writes("overhead.json")))]
 pub struct OverheadArgs {
@@ -48,7 +61,11 @@ pub struct OverheadArgs {
     /// Seconds of each piece
     #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(2..=3600))]
     pub seconds: u32,
-    /// Clients that read; no more than what fits one core, or the throttle has something to do
+    /// Cases to run, separated by commas
+    #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = OverheadCase::ALL)]
+    pub cases: Vec<OverheadCase>,
+    /// Clients that read, but in case pipelined, which has 6; no more than what fits one core, or
+    /// the throttle has something to do
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = value_parser!(u32).range(1..=900))]
     pub readers: u32,
     /// pgbench scale
@@ -56,6 +73,68 @@ pub struct OverheadArgs {
     pub scale: u32,
     #[command(flatten)]
     pub place: PlaceArgs,
+}
+
+/// How the clients look rows up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum OverheadCase {
+    /// pgbench's default, the simple query protocol.
+    #[value(name = "select-idle-throttle")]
+    Select,
+    /// Statements prepared once in each session.
+    Prepared,
+    /// Several look-ups sent at once, by more clients than fit their core.
+    Pipelined,
+    /// A new connection for each look-up.
+    Connect,
+}
+
+impl OverheadCase {
+    /// All, in the order in which they run.
+    pub const ALL: [Self; 4] = [Self::Select, Self::Prepared, Self::Pipelined, Self::Connect];
+
+    /// Its name in arguments and results.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Select => "select-idle-throttle",
+            Self::Prepared => "prepared",
+            Self::Pipelined => "pipelined",
+            Self::Connect => "connect",
+        }
+    }
+
+    /// Look-ups in a transaction of pgbench.
+    fn lookups(self) -> u32 {
+        match self {
+            Self::Pipelined => PIPELINE,
+            Self::Select | Self::Prepared | Self::Connect => 1,
+        }
+    }
+
+    /// pgbench's options.
+    fn options(self, lab: &Lab, scale: u32) -> Result<Vec<OsString>> {
+        let select = OsString::from("--select-only");
+        Ok(match self {
+            Self::Select => vec![select],
+            Self::Prepared => vec![select, "--protocol=prepared".into()],
+            Self::Connect => vec![select, "--connect".into()],
+            Self::Pipelined => {
+                let script = lab.write_file("pipelined.sql", &pipeline(scale))?;
+                vec!["--protocol=extended".into(), "--file".into(), script.into()]
+            }
+        })
+    }
+}
+
+/// A script of pgbench.
+fn pipeline(scale: u32) -> String {
+    let lookup = format!(
+        "\\set aid random(1, {})\n\
+         SELECT abalance FROM pgbench_accounts WHERE aid = :aid;\n",
+        scale * ACCOUNTS_PER_SCALE
+    );
+    let lookups = lookup.repeat(PIPELINE as usize);
+    format!("\\startpipeline\n{lookups}\\endpipeline\n")
 }
 
 /// One piece.
@@ -67,9 +146,9 @@ pub struct OverheadFigures {
     pub seconds: f64,
 }
 
-/// A standby under readers. The load ends before the servers.
+/// A standby under readers, if a case has begun. The load ends before the servers.
 pub struct OverheadScene {
-    load: Load,
+    load: Option<Load>,
     standby: Server,
     _primary: Server,
 }
@@ -78,7 +157,7 @@ impl Benchmark for OverheadArgs {
     const NAME: &'static str = "overhead";
     const ORDER: Order = Order::TurnAbout;
 
-    type Case = ();
+    type Case = OverheadCase;
     type Variant = &'static str;
     type Figures = OverheadFigures;
     type Scene = OverheadScene;
@@ -89,8 +168,13 @@ impl Benchmark for OverheadArgs {
 
     fn options(&self) -> String {
         format!(
-            "--pg {} --rounds {} --seconds {} --readers {} --scale {}",
-            self.place.server.pg, self.rounds, self.seconds, self.readers, self.scale
+            "--pg {} --rounds {} --seconds {} --cases {} --readers {} --scale {}",
+            self.place.server.pg,
+            self.rounds,
+            self.seconds,
+            joined(self.cases.iter().map(|case| case.name())),
+            self.readers,
+            self.scale
         )
     }
 
@@ -102,15 +186,15 @@ impl Benchmark for OverheadArgs {
         self.rounds
     }
 
-    fn cases(&self) -> Vec<()> {
-        vec![()]
+    fn cases(&self) -> Vec<OverheadCase> {
+        self.cases.clone()
     }
 
-    fn case_name(&self, _case: &()) -> String {
-        CASE.to_owned()
+    fn case_name(&self, case: &OverheadCase) -> String {
+        case.name().to_owned()
     }
 
-    fn variants(&self, _case: &()) -> Vec<&'static str> {
+    fn variants(&self, _case: &OverheadCase) -> Vec<&'static str> {
         vec![OFF, ON]
     }
 
@@ -119,29 +203,46 @@ impl Benchmark for OverheadArgs {
         let size = Size {
             scale: self.scale,
             writers: 1,
-            readers: self.readers,
+            readers: self.readers.max(PIPELINED_READERS),
         };
         let primary = trial::open_primary(lab, &size, true)?;
         lab.load_data(&primary, self.scale)?;
         let settings = Variant::Lockstep.standby_settings(&[]);
         let mut standby = lab.standby(&primary, "standby", &settings)?;
         standby.catch_up(&primary)?;
-        let load = lab.start_load(
-            &standby,
-            Side::Standby,
-            Workload::Select,
-            self.readers,
-            self.scale,
-        )?;
         Ok(OverheadScene {
-            load,
+            load: None,
             standby,
             _primary: primary,
         })
     }
 
+    fn enter(
+        &self,
+        site: Site<'_>,
+        scene: &mut OverheadScene,
+        case: &OverheadCase,
+        _audience: &mut dyn Audience,
+    ) -> Result<()> {
+        scene.load = None;
+        let readers = match case {
+            OverheadCase::Pipelined => PIPELINED_READERS,
+            OverheadCase::Select | OverheadCase::Prepared | OverheadCase::Connect => self.readers,
+        };
+        let options = case.options(site.lab, self.scale)?;
+        let load = site.lab.start_pgbench(
+            &scene.standby,
+            Side::Standby,
+            "read load",
+            readers,
+            &options,
+        )?;
+        scene.load = Some(load);
+        Ok(())
+    }
+
     fn label(&self, _scene: &OverheadScene, turn: &TurnOf<Self>) -> String {
-        format!("{} {}", turn.round, turn.variant)
+        format!("{} {} {}", turn.case.name(), turn.round, turn.variant)
     }
 
     fn measure(
@@ -152,6 +253,9 @@ impl Benchmark for OverheadArgs {
         _audience: &mut dyn Audience,
     ) -> Result<OverheadFigures> {
         let OverheadScene { load, standby, .. } = scene;
+        let load = load
+            .as_mut()
+            .ok_or_else(|| BenchError::Unusable("no case has begun".to_owned()))?;
         let value = if turn.variant == ON { "on" } else { "off" };
         standby.set([("lockstep.read_throttle", value)])?;
         standby.reload()?;
@@ -164,7 +268,7 @@ impl Benchmark for OverheadArgs {
         thread::sleep(SETTLING);
         load.check()?;
         Ok(OverheadFigures {
-            read_tps: rounded(load.tps_between(from, to)?),
+            read_tps: rounded(load.tps_between(from, to)? * f64::from(turn.case.lookups())),
             waits: waits(standby)? - before,
             seconds: rounded(to.seconds_since(from)),
         })
@@ -175,34 +279,45 @@ impl Benchmark for OverheadArgs {
     }
 
     fn headline(&self, results: &Results<OverheadFigures>) -> Option<Headline> {
-        let median = |variant| results.median(CASE, variant, |row| row.read_tps);
+        let case = HEADLINE_CASE.name();
+        let median = |variant| results.median(case, variant, |row| row.read_tps);
         Some(Headline {
             metric: "reads/s of select-only clients, throttle on against off, median; ratio is the median over pairs"
                 .to_owned(),
             ours: median(ON)?,
             stock: median(OFF)?,
-            ratio: replay_lag::median(ratios(results))
+            ratio: replay_lag::median(ratios(results, case))
                 .map(|ratio| (ratio * 10_000.0).round() / 10_000.0),
         })
     }
 
     fn remarks(&self, results: &Results<OverheadFigures>) -> Vec<String> {
-        let ratios = ratios(results);
-        let at = |part: usize| ratios.get(ratios.len() * part / 4).copied().unwrap_or(0.0);
-        let waited: i64 = results.rows.iter().map(|row| row.figures.waits).sum();
-        let line = |headline: &Headline| {
-            format!(
-                "throttle off {:.0} reads/s, on {:.0}: on/off median {:.4}, quartiles {:.4} to {:.4} of {} pairs; {waited} queries waited",
-                headline.stock,
-                headline.ours,
-                headline.ratio.unwrap_or(0.0),
-                at(1),
-                at(3),
-                ratios.len(),
-            )
-        };
-        results.headline.iter().map(line).collect()
+        let cases = OverheadCase::ALL.into_iter();
+        cases.filter_map(|case| remark(results, case)).collect()
     }
+}
+
+/// None for a case without rows.
+fn remark(results: &Results<OverheadFigures>, case: OverheadCase) -> Option<String> {
+    let case = case.name();
+    let ratios = ratios(results, case);
+    let at = |part: usize| ratios.get(ratios.len() * part / 4).copied().unwrap_or(0.0);
+    let median = |variant| results.median(case, variant, |row| row.read_tps);
+    let waited: i64 = [OFF, ON]
+        .into_iter()
+        .flat_map(|variant| results.rows_of(case, variant))
+        .map(|row| row.figures.waits)
+        .sum();
+    Some(format!(
+        "{case}: throttle off {:.0} reads/s, on {:.0}: on/off median {:.4}, quartiles {:.4} to {:.4} \
+         of {} pairs; {waited} queries waited",
+        median(OFF)?,
+        median(ON)?,
+        replay_lag::median(ratios.iter().copied())?,
+        at(1),
+        at(3),
+        ratios.len(),
+    ))
 }
 
 fn waits(standby: &Server) -> Result<i64> {
@@ -212,12 +327,12 @@ fn waits(standby: &Server) -> Result<i64> {
 }
 
 /// Throughput with the throttle on divided by that with it off, pair by pair, sorted.
-fn ratios(results: &Results<OverheadFigures>) -> Vec<f64> {
+fn ratios(results: &Results<OverheadFigures>, case: &str) -> Vec<f64> {
     let rounds = results.rows.iter().map(|row| row.round).max().unwrap_or(0);
     let mut ratios: Vec<f64> = (1..=rounds)
         .filter_map(|round| {
             let of = |variant: &str| {
-                let mut rows = results.rows_of(CASE, variant);
+                let mut rows = results.rows_of(case, variant);
                 rows.find(|row| row.round == round)
                     .map(|row| row.figures.read_tps)
             };

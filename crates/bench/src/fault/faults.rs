@@ -8,9 +8,10 @@ use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{DATABASE, SUPERUSER};
 use lockstep_lab::workload::Workload;
 use lockstep_lag::Cause;
+use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, SlowCalls, Writer};
+use super::{Hurry, SlowCalls, Writer, unseen};
 use crate::Result;
 
 /// How strong a fault is.
@@ -24,7 +25,7 @@ pub enum Strength {
 impl Strength {
     pub const ALL: [Self; 2] = [Self::Mild, Self::Strong];
 
-    fn choose<T>(self, mild: T, strong: T) -> T {
+    pub(super) fn choose<T>(self, mild: T, strong: T) -> T {
         match self {
             Self::Mild => mild,
             Self::Strong => strong,
@@ -37,8 +38,8 @@ impl Strength {
 pub struct Fault {
     pub name: &'static str,
     cause: Cause,
-    /// It only looks like lag: doctor must call the servers healthy.
-    pub is_false: bool,
+    /// What doctor must call it: lag, a risk, or a note if it only looks like lag.
+    pub severity: Severity,
     /// How many seconds doctor watches.
     pub seconds: u32,
     inject: fn(&Lab, &mut Stage, Strength) -> Result<Injected>,
@@ -53,7 +54,7 @@ const fn fault(
     Fault {
         name,
         cause,
-        is_false: false,
+        severity: Severity::Lag,
         seconds: 4,
         inject,
         missing: || None,
@@ -77,9 +78,18 @@ const fn late(mut fault: Fault) -> Fault {
 }
 
 const fn only_looks(mut fault: Fault) -> Fault {
-    fault.is_false = true;
+    fault.severity = Severity::Note;
     fault
 }
+
+/// A fault that makes nothing lag yet.
+const fn risky(mut fault: Fault) -> Fault {
+    fault.severity = Severity::Risk;
+    fault
+}
+
+/// The slow network that is to the first subscriber; the other is to the standby.
+pub const SUBSCRIBER_NETWORK: &str = "network slow to a subscriber";
 
 pub const FAULTS: &[Fault] = &[
     fault(
@@ -119,11 +129,97 @@ pub const FAULTS: &[Fault] = &[
         Cause::ApplyBlocked,
         apply_blocked,
     ),
-    fault(
+    risky(fault(
         "retained WAL near its limit",
         Cause::RetainedWalNearLimit,
         retained,
+    )),
+    fault(
+        "synchronous standby missing",
+        Cause::SynchronousStandbyMissing,
+        unseen::synchronous_missing,
     ),
+    fault(
+        "recovery_min_apply_delay",
+        Cause::ReplayDelayed,
+        unseen::delayed,
+    ),
+    fault(
+        "frozen startup",
+        Cause::ReplayHalted,
+        unseen::frozen_startup,
+    ),
+    fault(
+        "frozen walreceiver",
+        Cause::ReceiverHalted,
+        unseen::frozen_walreceiver,
+    ),
+    // They are back at once, because the stage's servers retry soon.
+    risky(fault(
+        "killed walsenders",
+        Cause::WalsendersEnded,
+        unseen::killed_walsenders,
+    )),
+    fault(
+        SUBSCRIBER_NETWORK,
+        Cause::SlowNetwork,
+        unseen::slow_subscriber_network,
+    ),
+    fault(
+        "checkpoint and full-page images",
+        Cause::FullPageImages,
+        unseen::page_images,
+    ),
+    fault(
+        "unique violation",
+        Cause::ApplyStopped,
+        unseen::unique_violation,
+    ),
+    fault(
+        "subscription disabled",
+        Cause::ApplyStopped,
+        unseen::disabled,
+    ),
+    fault(
+        "table missing at the subscriber",
+        Cause::ApplyStopped,
+        unseen::table_missing,
+    ),
+    risky(fault(
+        "table that no subscriber follows",
+        Cause::TablesNotFollowed,
+        unseen::table_not_followed,
+    )),
+    risky(fault(
+        "table left out of the publication",
+        Cause::TablesNotPublished,
+        unseen::table_left_out,
+    )),
+    risky(fault(
+        "prepared transaction",
+        Cause::PreparedTransaction,
+        unseen::prepared,
+    )),
+    risky(fault(
+        "old transaction holding slots",
+        Cause::OldTransaction,
+        unseen::old_transaction,
+    )),
+    risky(fault(
+        "archiver failing",
+        Cause::ArchiverFailing,
+        unseen::archiver,
+    )),
+    risky(fault(
+        "cancelled queries",
+        Cause::QueriesCancelled,
+        unseen::cancelled,
+    )),
+    risky(fault(
+        "inactive slot",
+        Cause::UnusedSlot,
+        unseen::unused_slot,
+    )),
     only_looks(fault("idle primary", Cause::IdlePrimary, idle)),
     only_looks(fault(
         "other database's WAL",
@@ -155,14 +251,19 @@ impl Fault {
 }
 
 /// Inserts rows of about 1 kB into a published table.
-const PUBLISHED: &str =
+pub(super) const PUBLISHED: &str =
     "INSERT INTO t (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
 /// Inserts the same rows into a table that is not published.
-const UNPUBLISHED: &str =
+pub(super) const UNPUBLISHED: &str =
     "INSERT INTO busy (v) SELECT repeat(md5(random()::text), 30) FROM generate_series(1, 10)";
 
-fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Result<()> {
+pub(super) fn write(
+    stage: &Stage,
+    injected: &mut Injected,
+    sql: &str,
+    pause_ms: u64,
+) -> Result<()> {
     let pause = Duration::from_millis(pause_ms);
     injected
         .writers
@@ -171,7 +272,7 @@ fn write(stage: &Stage, injected: &mut Injected, sql: &str, pause_ms: u64) -> Re
 }
 
 /// Opens a session that runs `sql` and stays, and makes it the culprit.
-fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
+pub(super) fn hold(stage: &Stage, which: Which, sql: &str, injected: &mut Injected) -> Result<()> {
     let server = stage.server(which);
     let refused = |error: ClientError| server.refused("refused a statement", &error);
     let mut client = server.connect(SUPERUSER, "lockstep holder")?;
@@ -474,13 +575,9 @@ mod tests {
 
     /// Causes that no fault injects. A new cause needs a fault, or a place here.
     const WITHOUT_FAULT: &[Cause] = &[
-        Cause::ReplayDelayed,
         Cause::ManySavepoints,
         Cause::NotStreaming,
-        Cause::SynchronousStandbyMissing,
-        Cause::ApplyStopped,
         Cause::SpillToDisk,
-        Cause::UnusedSlot,
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,

@@ -9,19 +9,24 @@
 //! |---|---|
 //! | [`stage`] | the servers |
 //! | [`faults`] | the faults |
+//! | `unseen` | faults that positions alone do not show |
+//! | [`freeze`] | a process that is stopped |
 //! | [`slow_link`] | a connection of limited bandwidth |
 //! | [`slow_calls`] | system calls of one process that take longer |
 //! | [`hurry`] | a process that gets a core before all others |
 //! | [`writer`] | a session that writes a little, all the time |
 
 pub mod faults;
+pub mod freeze;
 pub mod hurry;
 pub mod slow_calls;
 pub mod slow_link;
 pub mod stage;
+mod unseen;
 pub mod writer;
 
 pub use faults::{Fault, Strength};
+pub use freeze::Frozen;
 pub use hurry::Hurry;
 pub use slow_calls::SlowCalls;
 pub use slow_link::SlowLink;

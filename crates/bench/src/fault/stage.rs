@@ -8,7 +8,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
-use super::{Hurry, SlowCalls, SlowLink, Writer};
+use super::{Frozen, Hurry, SlowCalls, SlowLink, Writer};
 use crate::Result;
 
 /// The database that has no subscription.
@@ -50,6 +50,7 @@ pub struct Injected {
     pub(super) writers: Vec<Writer>,
     pub(super) loads: Vec<Load>,
     pub(super) slow: Vec<SlowCalls>,
+    pub(super) frozen: Vec<Frozen>,
     pub(super) hurried: Option<Hurry>,
     pub(super) undo: Vec<(Which, String)>,
     unset: Vec<(Which, &'static str)>,
@@ -88,7 +89,14 @@ fn small(logical: bool) -> Settings {
     .map(|(name, value)| (name.to_owned(), value.to_owned()))
     .collect();
     if logical {
-        settings.insert("wal_level".to_owned(), "logical".to_owned());
+        for (name, value) in [
+            ("wal_level", "logical"),
+            ("max_prepared_transactions", "5"),
+            ("archive_mode", "on"),
+            ("archive_command", "/bin/true"),
+        ] {
+            settings.insert(name.to_owned(), value.to_owned());
+        }
     }
     settings
 }
@@ -203,6 +211,7 @@ impl Stage {
             writers,
             loads,
             slow,
+            frozen,
             hurried,
             undo,
             unset,
@@ -210,6 +219,7 @@ impl Stage {
         } = injected;
         drop(loads);
         drop(slow);
+        drop(frozen);
         drop(hurried);
         drop(held);
         self.standby_link.limit(None);

@@ -27,6 +27,21 @@ impl fmt::Debug for Writer {
 impl Writer {
     /// Runs `sql` in a database, with a pause after each time. Ends at the first error.
     pub fn start(server: &Server, database: &str, sql: &str, pause: Duration) -> Result<Self> {
+        Self::spawn(server, database, sql, pause, false)
+    }
+
+    /// As [`Self::start`], but goes on after errors that leave the connection open.
+    pub fn stubborn(server: &Server, database: &str, sql: &str, pause: Duration) -> Result<Self> {
+        Self::spawn(server, database, sql, pause, true)
+    }
+
+    fn spawn(
+        server: &Server,
+        database: &str,
+        sql: &str,
+        pause: Duration,
+        stubborn: bool,
+    ) -> Result<Self> {
         let mut client = server
             .config(SUPERUSER, "lockstep writer")
             .database(database)
@@ -39,8 +54,11 @@ impl Writer {
         let stopped = Arc::clone(&stop);
         let sql = sql.to_owned();
         let thread = thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) && client.execute(&sql).is_ok() {
-                thread::sleep(pause);
+            while !stopped.load(Ordering::Relaxed) {
+                match client.execute(&sql) {
+                    Err(error) if !stubborn || error.refusal().is_none() => return,
+                    _ => thread::sleep(pause),
+                }
             }
         });
         Ok(Self {

@@ -6,13 +6,14 @@ use std::time::Duration;
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
 use lockstep_lag::heartbeat::Heartbeat;
+use lockstep_lag::monitor::unix_ms;
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
 use lockstep_lag::{Diagnosis, LagError, Node, Role, diagnose};
 use serde::Serialize;
 
 use crate::args::Output;
-use crate::exit::{Behind, NoTarget, Unreachable};
+use crate::exit::{Behind, NoTarget, NotKnown, Unreachable};
 use crate::nodes::NodesArgs;
 
 pub mod text;
@@ -63,14 +64,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     };
     match args.output {
         Output::Text => {
-            let addresses: Vec<String> = nodes.iter().map(Node::address).collect();
-            print!("{}", text::report(&diagnosis, &addresses, args.seconds));
+            print!("{}", text::report(&diagnosis, args.seconds));
             if let Some(probed) = &probed {
                 print!("{}", text::probed(probed));
             }
         }
         Output::Json => {
             let whole = Whole {
+                schema: SCHEMA,
+                at_ms: unix_ms(),
                 diagnosis: &diagnosis,
                 probe: probed.as_ref(),
             };
@@ -80,9 +82,15 @@ pub fn run(args: &DoctorArgs) -> anyhow::Result<()> {
     verdict(&diagnosis)
 }
 
+/// Version of the JSON: it grows when a field is removed or means something else.
+const SCHEMA: u32 = 1;
+
 /// The result of `--output json`.
 #[derive(Serialize)]
 struct Whole<'a> {
+    schema: u32,
+    /// The end of the watch, in milliseconds since 1970.
+    at_ms: i64,
     #[serde(flatten)]
     diagnosis: &'a Diagnosis,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -155,7 +163,29 @@ fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {
     Ok(Some(median(times)))
 }
 
-/// The exit code and its reason: no primary, lag, or a replica that cannot be asked.
+/// Most replicas that the line on standard error names.
+const MOST_NAMED: usize = 3;
+
+/// Who lags and why, in one line; else what is as bad as lag.
+fn headline(diagnosis: &Diagnosis) -> String {
+    let lagging = diagnosis.lagging();
+    let named = lagging.iter().take(MOST_NAMED).map(|(link, why)| {
+        let why = why.map_or(text::UNKNOWN, |finding| finding.title.as_str());
+        format!("{}: {why}", link.replica)
+    });
+    let mut words: Vec<String> = named.collect();
+    if let Some(more @ 1..) = lagging.len().checked_sub(MOST_NAMED) {
+        words.push(format!("and {more} more"));
+    }
+    if words.is_empty() {
+        let first = diagnosis.findings.first();
+        words.extend(first.map(|found| format!("{}: {}", found.at, found.title)));
+    }
+    words.join("; ")
+}
+
+/// The exit code and its reason: no primary, lag, a replica that cannot be asked, or something
+/// that cannot be seen. Risks alone are no failure.
 pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
     let blind = |role: fn(Role) -> bool| {
         let mut nodes = diagnosis.nodes.iter();
@@ -166,14 +196,107 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
         return Err(Unreachable(words(&node.name)).into());
     }
     if diagnosis.has_lag() {
-        let first = diagnosis.findings.first();
-        let cause = first.map_or("its cause is not known".to_owned(), |finding| {
-            format!("{}: {}", finding.at, finding.title)
-        });
-        return Err(Behind(format!("lag found; {cause}")).into());
+        return Err(Behind(format!("lag found; {}", headline(diagnosis))).into());
     }
-    match blind(|_| true) {
-        Some(node) => Err(NoTarget(words(&node.name)).into()),
+    if let Some(node) = blind(|_| true) {
+        return Err(NoTarget(words(&node.name)).into());
+    }
+    match diagnosis.unknown.first() {
+        Some(unseen) => Err(NotKnown(format!("not known whether all is well: {unseen}")).into()),
         None => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_lag::diagnosis::{Finding, LinkReport};
+    use lockstep_lag::links::LinkKind;
+    use lockstep_lag::rules::{Cause, Severity};
+
+    use super::*;
+
+    fn link(replica: &str, lag_ms: f64) -> LinkReport {
+        LinkReport {
+            upstream: "primary".to_owned(),
+            replica: replica.to_owned(),
+            kind: LinkKind::Physical,
+            slot: None,
+            behind: lag_ms > 0.0,
+            lag_ms,
+            lag_is_least: false,
+            lag_most_ms: None,
+            lag_max_ms: lag_ms,
+            lag_bytes: 1.0,
+            behind_primary: None,
+            stage_bytes: [].into(),
+        }
+    }
+
+    fn found(at: &str, title: &str, severity: Severity) -> Finding {
+        Finding {
+            cause: Cause::ReplayPaused,
+            title: title.to_owned(),
+            severity,
+            at: at.to_owned(),
+            explains: 0.0,
+            lag_ms: 0.0,
+            evidence: Vec::new(),
+            names: [].into(),
+            remedies: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn each_replica_that_lags_is_named_with_its_own_cause() {
+        let mut diagnosis = Diagnosis {
+            healthy: false,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: vec![link("a", 300.0), link("fine", 0.0), link("b", 900.0)],
+            findings: vec![
+                found("slot x", "a slot keeps WAL", Severity::Lag),
+                found("a", "replay is paused", Severity::Lag),
+                found("b", "a risk", Severity::Risk),
+            ],
+        };
+        let unknown = text::UNKNOWN;
+        assert_eq!(
+            headline(&diagnosis),
+            format!("b: {unknown}; a: replay is paused")
+        );
+        let more = ["c", "d"].map(|name| link(name, 100.0));
+        diagnosis.links.extend(more);
+        assert_eq!(
+            headline(&diagnosis),
+            format!("b: {unknown}; a: replay is paused; c: {unknown}; and 1 more")
+        );
+        diagnosis.links.clear();
+        assert_eq!(headline(&diagnosis), "slot x: a slot keeps WAL");
+    }
+
+    #[test]
+    fn the_exit_code_says_what_is_known() {
+        let nothing = || Diagnosis {
+            healthy: false,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: Vec::new(),
+            findings: Vec::new(),
+        };
+        let risk = Diagnosis {
+            findings: vec![found("a", "a risk", Severity::Risk)],
+            ..nothing()
+        };
+        assert!(verdict(&risk).is_ok());
+        let hidden = Diagnosis {
+            unknown: vec!["primary does not show x".to_owned()],
+            ..nothing()
+        };
+        assert!(verdict(&hidden).unwrap_err().is::<NotKnown>());
+        let lags = Diagnosis {
+            links: vec![link("a", 300.0)],
+            ..hidden
+        };
+        assert!(verdict(&lags).unwrap_err().is::<Behind>());
     }
 }

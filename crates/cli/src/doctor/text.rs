@@ -2,35 +2,53 @@
 
 use std::fmt::Write;
 
-use lockstep_lag::Diagnosis;
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
+use lockstep_lag::links::LAG_MS;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
+use lockstep_lag::{Diagnosis, Role};
 
 use super::Probed;
 use crate::text::{table, wrapped};
 
+/// Why a replica is behind, if no rule says it.
+pub const UNKNOWN: &str = "behind, for no reason that is known here";
+
 /// Columns of the output.
 const WIDTH: usize = 80;
 
-pub fn report(diagnosis: &Diagnosis, addresses: &[String], watched: u32) -> String {
+pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
     let mut text = String::new();
     let _ = writeln!(
         text,
         "Watched {} nodes for {watched} s.\n",
         diagnosis.nodes.len()
     );
-    for (node, address) in diagnosis.nodes.iter().zip(addresses) {
-        node_lines(&mut text, node, address);
+    for node in &diagnosis.nodes {
+        node_lines(&mut text, node);
     }
-    if !diagnosis.links.is_empty() {
+    let rows = links(diagnosis);
+    if rows.len() > 1 {
         text.push('\n');
-        for line in links(&diagnosis.links) {
+        for line in rows {
             let _ = writeln!(text, "{line}");
+        }
+        for line in diagnosis.links.iter().filter_map(more_of) {
+            wrap(&mut text, "- ", &line);
         }
     }
     text.push('\n');
     wrap(&mut text, "", &verdict(diagnosis));
+    for unseen in &diagnosis.unknown {
+        wrap(&mut text, "Not known: ", &format!("{unseen}."));
+    }
+    for (link, why) in diagnosis.lagging() {
+        let words = match why {
+            Some(found) => format!("{}: {}", link.replica, found.title),
+            None => format!("{}: {UNKNOWN}; watch for longer (--seconds)", link.replica),
+        };
+        wrap(&mut text, "- ", &words);
+    }
     for (index, finding) in diagnosis.findings.iter().enumerate() {
         text.push('\n');
         for line in finding_lines(index + 1, finding, WIDTH) {
@@ -91,7 +109,8 @@ pub fn probed(probed: &Probed) -> String {
     text
 }
 
-fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
+fn node_lines(text: &mut String, node: &NodeReport) {
+    let address = &node.address;
     let version = match (node.version, &node.relay_version) {
         (_, Some(relay)) => format!("Lockstep {relay}"),
         (0, None) => String::new(),
@@ -103,7 +122,32 @@ fn node_lines(text: &mut String, node: &NodeReport, address: &str) {
     }
 }
 
-fn links(links: &[LinkReport]) -> Vec<String> {
+fn lag(link: &LinkReport) -> String {
+    let least = if link.lag_is_least { "≥ " } else { "" };
+    format!("{least}{}", seconds(link.lag_ms))
+}
+
+/// What a row of the table has no room for.
+fn more_of(link: &LinkReport) -> Option<String> {
+    let mut words = Vec::new();
+    if let Some(all) = link.behind_primary.filter(|all| all.lag_ms >= LAG_MS) {
+        let (time, size) = (seconds(all.lag_ms), bytes(all.lag_bytes));
+        words.push(format!(
+            "from end to end {time} and {size} behind the primary"
+        ));
+    }
+    if link.lag_is_least {
+        let most = link.lag_most_ms.map_or(String::new(), |most| {
+            format!(", and is at most {}", seconds(most))
+        });
+        words.push(format!("the lag began before this watch{most}"));
+    }
+    (!words.is_empty()).then(|| format!("{}: {}", link.replica, words.join("; ")))
+}
+
+/// A line for each replica, and one for each that cannot be asked.
+fn links(diagnosis: &Diagnosis) -> Vec<String> {
+    let links = &diagnosis.links;
     let mut rows = vec![
         [
             "replica",
@@ -124,11 +168,28 @@ fn links(links: &[LinkReport]) -> Vec<String> {
             short(&link.replica, 14),
             short(&link.upstream, 10),
             link.kind.name().to_owned(),
-            seconds(link.lag_ms),
+            lag(link),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),
             stage.map_or("-", |(name, _)| name).to_owned(),
         ]
+    }));
+    let lost = diagnosis.nodes.iter().filter(|node| {
+        let has_row = links.iter().any(|link| link.replica == node.name);
+        !node.usable && !has_row && node.role != Role::Primary
+    });
+    rows.extend(lost.map(|node| {
+        let role = node.role.to_string();
+        let cells = [
+            &short(&node.name, 14),
+            "-",
+            &role,
+            "not known",
+            "-",
+            "-",
+            "-",
+        ];
+        cells.map(str::to_owned).to_vec()
     }));
     table(&rows)
 }
@@ -151,17 +212,10 @@ fn verdict(diagnosis: &Diagnosis) -> String {
     if diagnosis.healthy {
         return "Healthy: no replica lags.".to_owned();
     }
-    let found = diagnosis
-        .findings
-        .iter()
-        .any(|finding| finding.severity != Severity::Note);
+    let found = diagnosis.has_risk() || diagnosis.has_lag();
     match (behind.is_empty(), found) {
-        (false, true) => "Lag found. Causes, the most important first:".to_owned(),
-        (false, false) => format!(
-            "{} is behind, for no reason that is known here; watch for longer (--seconds).",
-            behind.join(", ")
-        ),
-        (true, true) => "No replica is behind now, but:".to_owned(),
+        (false, _) => "Lag found:".to_owned(),
+        (true, true) => "No replica is seen to be behind now, but:".to_owned(),
         (true, false) => "No replica that could be looked at lags.".to_owned(),
     }
 }

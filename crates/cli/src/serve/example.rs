@@ -25,6 +25,7 @@ pub fn state() -> State {
         heartbeat: true,
         diagnosis: Diagnosis {
             healthy: true,
+            unknown: Vec::new(),
             nodes: Vec::new(),
             links: Vec::new(),
             findings: Vec::new(),
@@ -79,6 +80,10 @@ fn node(name: &str, role: Role) -> NodeState {
         wal_bytes_per_s: None,
         active_clients: 1,
         awaiting_sync: 0,
+        oldest_transaction_ms: Some(2_500.0),
+        oldest_prepared_ms: Some(60_000.0),
+        archive_failures: 3,
+        archived_age_ms: Some(4_000.0),
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,
@@ -132,6 +137,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         application_name: None,
         behind: false,
         lag_ms: 20.0,
+        lag_is_least: false,
         lag_max_ms: 30.0,
         lag_bytes: 60,
         stages: [0, 1, 2, 3].map(|index| StageState {

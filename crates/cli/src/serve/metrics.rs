@@ -21,6 +21,14 @@ type Label<'a> = (&'static str, &'a str);
 /// A value of one node, if the node has one.
 type OfNode = fn(&NodeState) -> Option<f64>;
 
+fn of_primary(node: &NodeState, value: Option<f64>) -> Option<f64> {
+    value.filter(|_| node.usable && node.role == Role::Primary)
+}
+
+fn of_server(node: &NodeState, value: f64) -> Option<f64> {
+    (node.usable && node.role != Role::Relay).then_some(value)
+}
+
 const NODE_FAMILIES: &[(Family, OfNode)] = &[
     (
         Family(
@@ -45,6 +53,46 @@ const NODE_FAMILIES: &[(Family, OfNode)] = &[
             "Age of the oldest WAL received and not replayed, by extension lockstep.",
         ),
         |node| Some(node.extension.as_ref()?.lag_ms? / 1000.0),
+    ),
+    (
+        Family(
+            "waiting_synchronous_commits",
+            "gauge",
+            "Commits that wait for a synchronous replica.",
+        ),
+        |node| of_primary(node, Some(node.awaiting_sync as f64)),
+    ),
+    (
+        Family(
+            "oldest_transaction_seconds",
+            "gauge",
+            "Since the oldest open transaction began; 0 if none is open.",
+        ),
+        |node| of_server(node, node.oldest_transaction_ms.unwrap_or(0.0) / 1000.0),
+    ),
+    (
+        Family(
+            "oldest_prepared_seconds",
+            "gauge",
+            "Since the oldest prepared transaction was prepared; 0 if there is none.",
+        ),
+        |node| of_server(node, node.oldest_prepared_ms.unwrap_or(0.0) / 1000.0),
+    ),
+    (
+        Family(
+            "archive_failures_total",
+            "counter",
+            "Failures to archive a segment, since the server's statistics began.",
+        ),
+        |node| of_primary(node, Some(node.archive_failures as f64)),
+    ),
+    (
+        Family(
+            "archived_age_seconds",
+            "gauge",
+            "Since a segment was archived; missing if none was.",
+        ),
+        |node| of_primary(node, node.archived_age_ms.map(|ms| ms / 1000.0)),
     ),
     (
         Family(
@@ -142,6 +190,14 @@ fn nodes(text: &mut Exposition, state: &State, now_ms: i64) {
         let labels = [("node", node.name.as_str()), ("role", &role)];
         text.sample("up", &labels, &flag(node.usable).to_string());
     }
+    let unseen = Family(
+        "unseen",
+        "gauge",
+        "What cannot be seen of nodes that answer; above 0 nobody knows whether all is well.",
+    );
+    family(text, &unseen);
+    let number = state.diagnosis.unknown.len();
+    text.sample("unseen", &[], &number.to_string());
     let age = Family(
         "sample_age_seconds",
         "gauge",

@@ -17,7 +17,7 @@ pub enum Level {
     Ok,
     /// Nothing lags, but something soon will, or costs something else.
     Risk,
-    /// No lag is seen, but some nodes cannot be asked.
+    /// No lag is seen, but some nodes cannot be asked, or do not show all.
     Blind,
     Lag,
 }
@@ -57,6 +57,9 @@ pub fn verdict(state: &State) -> Verdict {
     }
     let findings = &state.diagnosis.findings;
     let wrong = |severity| findings.iter().find(|found| found.severity == severity);
+    if let Some(unseen) = unseen(state).filter(|_| wrong(Severity::Lag).is_none()) {
+        return said(Level::Blind, &unseen);
+    }
     match wrong(Severity::Lag).or_else(|| wrong(Severity::Risk)) {
         Some(found) => {
             let level = match found.severity {
@@ -68,6 +71,19 @@ pub fn verdict(state: &State) -> Verdict {
         }
         None => said(Level::Ok, "No replica lags"),
     }
+}
+
+/// What hides whether all is well, in one sentence.
+fn unseen(state: &State) -> Option<String> {
+    let unknown = &state.diagnosis.unknown;
+    let more = match unknown.len().saturating_sub(1) {
+        0 => String::new(),
+        number => format!(", and {number} more such gaps"),
+    };
+    let first = unknown.first()?;
+    Some(format!(
+        "Not known whether all replicas keep up: {first}{more}"
+    ))
 }
 
 fn said(level: Level, words: &str) -> Verdict {
@@ -116,14 +132,16 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
 /// The lag now, or the longest of the window if there is less now.
 fn lag(link: &LinkState, window_s: f64) -> String {
     match link.lag_ms >= links::LAG_MS {
+        true if link.lag_is_least => format!("at least {}", seconds(link.lag_ms)),
         true => seconds(link.lag_ms),
         false => format!("up to {} in {window_s:.0} s", seconds(link.lag_max_ms)),
     }
 }
 
 fn why(state: &State, link: &LinkState) -> String {
-    let lag = |found: &&lockstep_lag::Finding| found.severity == Severity::Lag;
-    let Some(found) = state.findings_at(&link.replica).find(lag) else {
+    let found = &state.diagnosis;
+    let found = found.cause_of(&link.upstream, &link.replica, link.kind);
+    let Some(found) = found else {
         return "the cause is not known yet".to_owned();
     };
     match found.names.get("pid") {
@@ -174,6 +192,13 @@ mod tests {
                 state.diagnosis.findings.push(risk);
             }),
             is(Level::Risk, "No replica lags, but primary: in words")
+        );
+        assert_eq!(
+            words(|state| state.diagnosis.unknown = vec!["primary does not show x".to_owned()]),
+            is(
+                Level::Blind,
+                "Not known whether all replicas keep up: primary does not show x"
+            )
         );
         // What only looks like lag is not mentioned.
         assert_eq!(

@@ -62,7 +62,7 @@ pub struct TopArgs {
     #[arg(long)]
     heartbeat: bool,
     /// End after N samples, with the exit codes of doctor: 0 if nothing lags, 6 if something
-    /// does
+    /// does, 7 if nobody can know
     #[arg(long, value_name = "N", value_parser = value_parser!(u64).range(1..))]
     count: Option<u64>,
     /// text is a screen on a terminal, and lines elsewhere; json is one object a line and sample

@@ -51,7 +51,7 @@ pub fn run(
 pub fn lines(state: &State) -> String {
     let rows = rows(state);
     let when = timestamp(state.at_ms);
-    let (_, words) = headline(&rows, state.diagnosis.healthy);
+    let (_, words) = headline(&rows, &state.diagnosis);
     let mut text = format!("{when} {}\n", one_line(&words));
     let wide = rows.iter().map(|row| width(&row.name)).max().unwrap_or(0);
     for row in &rows {

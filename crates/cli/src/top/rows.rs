@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::rules::{Cause, Severity};
-use lockstep_lag::{Finding, Role};
+use lockstep_lag::{Diagnosis, Finding, Role};
 
 use super::figures::{one_line, time};
 
@@ -347,7 +347,7 @@ enum Piece {
 }
 
 /// The summary of all rows in one line, the worst first, with the worst status.
-pub fn headline(rows: &[TopRow], healthy: bool) -> (Status, String) {
+pub fn headline(rows: &[TopRow], diagnosis: &Diagnosis) -> (Status, String) {
     let plural = |count: usize, word: &str| match count {
         1 => word.to_owned(),
         _ => format!("{word}s"),
@@ -379,6 +379,10 @@ pub fn headline(rows: &[TopRow], healthy: bool) -> (Status, String) {
             format!("asking {asked} {}…", plural(asked, "node")),
         ));
     }
+    if lag == 0 && asked == 0 && !diagnosis.unknown.is_empty() {
+        let words = "not known whether all replicas keep up".to_owned();
+        parts.push((Status::Warning, words));
+    }
     let warnings = of(Status::Warning);
     if warnings > 0 {
         parts.push((
@@ -387,7 +391,7 @@ pub fn headline(rows: &[TopRow], healthy: bool) -> (Status, String) {
         ));
     }
     let worst = parts.first().map_or(Status::Fine, |(status, _)| *status);
-    if parts.iter().all(|(status, _)| *status == Status::Warning) && healthy {
+    if parts.iter().all(|(status, _)| *status == Status::Warning) && diagnosis.healthy {
         let words = match replicas {
             0 => "healthy; no replicas".to_owned(),
             1 => "healthy: the replica keeps up".to_owned(),

@@ -328,7 +328,15 @@ fn the_headline_says_what_is_worst() {
     lost_only.nodes[1] = fixture::lost("standby1", lockstep_lag::Role::Standby, "unreachable");
     lost_only.links.remove(0);
     lost_only.diagnosis.healthy = false;
+    let mut hidden = calm();
+    hidden.diagnosis.healthy = false;
+    hidden.diagnosis.unknown = vec!["primary does not show x".to_owned()];
     for (state, status, words) in [
+        (
+            hidden,
+            Status::Warning,
+            "not known whether all replicas keep up",
+        ),
         (calm(), Status::Fine, "healthy: all 4 replicas keep up"),
         (asked(), Status::Asked, "asking 4 nodes…"),
         (
@@ -338,7 +346,7 @@ fn the_headline_says_what_is_worst() {
         ),
         (lost_only, Status::Lost, "1 node unusable"),
     ] {
-        let found = headline(&rows(&state), state.diagnosis.healthy);
+        let found = headline(&rows(&state), &state.diagnosis);
         assert_eq!(found, (status, words.to_owned()));
     }
 }

@@ -144,20 +144,23 @@ fn decode_passes_over_the_same_wal_with_every_plugin() {
 }
 
 #[test]
-fn overhead_turns_the_throttle_on_and_off_while_nobody_waits() {
+fn overhead_turns_the_throttle_on_and_off_under_every_kind_of_client() {
     let small = "--rounds 2 --seconds 2 --scale 1";
     let (json, _) = bench("overhead", &small.split(' ').collect::<Vec<_>>());
-    let variants: Vec<_> = rows(&json)
-        .iter()
-        .map(|row| row["variant"].as_str().unwrap())
+    let expected: Vec<_> = ["select-idle-throttle", "prepared", "pipelined", "connect"]
+        .into_iter()
+        .flat_map(|case| {
+            ["throttle-off", "throttle-on", "throttle-on", "throttle-off"]
+                .map(|variant| (case, variant))
+        })
         .collect();
-    assert_eq!(
-        variants,
-        ["throttle-off", "throttle-on", "throttle-on", "throttle-off"]
-    );
+    assert_eq!(cases(&json), expected);
     for row in rows(&json) {
         positive(row, &["read_tps", "seconds"]);
-        assert_eq!(row["waits"], 0, "{row}");
+        // More clients than fit their core have to wait now and then, others never.
+        if row["case"] != "pipelined" {
+            assert_eq!(row["waits"], 0, "{row}");
+        }
     }
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }

@@ -7,20 +7,36 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-use crate::doctor_support::{SPACE_MB, brief, causes, examine, trial};
+use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, trial};
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
 use lockstep_lab::machine;
 use serde_json::{Value, json};
 
 /// Pairs that are injected together: what one of them does must not hide the other.
-const PAIRS: [(&str, &str); 6] = [
+const PAIRS: [(&str, &str); 12] = [
     ("paused replay", "one slow slot"),
     ("recovery conflict", "asynchronous apply commit"),
     ("slow network", "one slow slot"),
     ("retained WAL near its limit", "paused replay"),
     ("cleanup lock", "apply blocked by a lock"),
     ("slow network", "asynchronous apply commit"),
+    ("frozen walreceiver", "unique violation"),
+    ("frozen startup", "subscription disabled"),
+    ("prepared transaction", "paused replay"),
+    ("archiver failing", "unique violation"),
+    ("inactive slot", "one slow slot"),
+    ("network slow to a subscriber", "recovery_min_apply_delay"),
+];
+
+/// Nodes of which something is hidden: by its place among the conninfos, whether it does not
+/// answer at all, and doctor's exit code. Each is tried twice, idle and with some load.
+const HIDDEN: [(&str, usize, bool, i32); 5] = [
+    ("primary without rights", 0, false, 7),
+    ("standby without rights", 1, false, 7),
+    ("subscriber without rights", 2, false, 7),
+    ("standby down", 1, true, 4),
+    ("subscriber down", 3, true, 4),
 ];
 
 /// Healthy runs in which nothing may be found.
@@ -141,6 +157,15 @@ fn doctor_names_the_cause_of_every_fault() {
             matrix.add(&name, row);
         }
     }
+    for (name, place, is_down, code) in HIDDEN {
+        for variant in ["idle", "some load"] {
+            let name = format!("not known, {name}, {variant}");
+            if is_chosen(&name) {
+                let row = not_known(&mut stage, &name, (place, is_down), code, variant);
+                matrix.add(&name, row);
+            }
+        }
+    }
     matrix.save(&lab);
     println!("{} causes named first at both strengths", matrix.causes());
     println!(
@@ -205,5 +230,41 @@ fn healthy(stage: &mut Stage, run: u32) -> Value {
         "expected": "",
         "found": found.join(", "),
         "wrong": (!right).then(|| format!("exit code {code}: {}", brief(&json))),
+    })
+}
+
+/// A role without rights, or a node that does not answer: never healthy.
+fn not_known(
+    stage: &mut Stage,
+    name: &str,
+    (place, is_down): (usize, bool),
+    expected: i32,
+    variant: &str,
+) -> Value {
+    stage.calm().unwrap();
+    let load = (variant != "idle").then(|| stage.trickle().unwrap());
+    let mut conninfos = stage.conninfos();
+    conninfos[place] = match is_down {
+        true => format!("{} port=1", conninfos[place]),
+        false => conninfos[place].replace("user=postgres", "user=poor"),
+    };
+    for server in [&stage.primary, &stage.first] {
+        let sql = "SELECT 1 FROM pg_roles WHERE rolname = 'poor'";
+        if server.query_text(sql).unwrap().is_none() {
+            server.execute("CREATE ROLE poor LOGIN").unwrap();
+        }
+    }
+    stage.calm().unwrap();
+    let (code, json) = examine_at(&conninfos, 2);
+    drop(load);
+    let right = code == expected && json["healthy"] == false;
+    json!({
+        "case": name,
+        "variant": variant,
+        "round": 1,
+        "right": u32::from(right),
+        "expected": format!("exit code {expected}"),
+        "found": format!("exit code {code}"),
+        "wrong": (!right).then(|| format!("exit code {code}: {} {}", json["unknown"], brief(&json))),
     })
 }

@@ -301,7 +301,7 @@ fn rights(scene: &Scene) {
         ],
         1,
     );
-    assert_eq!(code, 0, "{}", brief(&json));
+    assert_eq!(code, 7, "{}", brief(&json));
     let said = trouble_of(&json, "relay1");
     assert!(
         said.contains("groups and slots") && said.contains("GRANT pg_monitor TO poor"),

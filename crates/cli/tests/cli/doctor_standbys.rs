@@ -78,8 +78,8 @@ impl Cascade {
     }
 }
 
-const FIRST: &str = "standby2";
-const SECOND: &str = "standby1";
+const FIRST: &str = "first";
+const SECOND: &str = "second";
 
 fn link<'j>(json: &'j Value, replica: &str) -> &'j Value {
     let links = json["links"].as_array().unwrap();
@@ -209,8 +209,8 @@ fn hangs(cascade: &Cascade) {
         usable,
         [
             ("primary", true),
-            ("standby1", true),
-            ("standby2", false),
+            (FIRST, true),
+            (SECOND, false),
             ("standby3", false),
             ("relay", false)
         ],
@@ -218,7 +218,7 @@ fn hangs(cascade: &Cascade) {
         json["nodes"]
     );
     assert!(json["nodes"][2]["troubles"].to_string().contains("10 s"));
-    assert!(link(&json, "standby1")["behind"] == false);
+    assert!(link(&json, FIRST)["behind"] == false);
 }
 
 /// The first receives nothing any more: it is to blame, and the second has all that it has.

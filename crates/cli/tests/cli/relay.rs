@@ -3,22 +3,10 @@
 use std::process::Command;
 
 use crate::relay_support::{
-    Relay, logical, publisher, until, until_answer, until_received, until_same,
+    Relay, logical, publisher, slots, subscribe, table_on_both, until, until_answer, until_same,
 };
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::{SUPERUSER, Server};
-
-/// Names of the primary's slots but those of initial synchronisation, in order.
-/// Slots on the primary; those of the relay without the identity of its spool.
-fn slots(primary: &Server) -> String {
-    primary
-        .query_text(
-            "SELECT coalesce(string_agg(regexp_replace(slot_name, '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), \
-             ' ' ORDER BY slot_name), '') FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
-        )
-        .unwrap()
-        .unwrap()
-}
+use lockstep_lab::server::SUPERUSER;
 
 #[test]
 fn a_subscription_lives_through_the_relay() {
@@ -195,22 +183,9 @@ fn pg_recvlogical_works_through_the_relay() {
 #[test]
 fn a_subscription_moves_to_the_relay_with_its_connection() {
     let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; INSERT INTO a VALUES (1)")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
-            primary.conninfo(SUPERUSER)
-        ))
-        .unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
+    primary.execute("INSERT INTO a VALUES (1)").unwrap();
+    subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
     until_same(&primary, &subscriber, "a");
     assert_eq!(slots(&primary), "s");
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
@@ -235,92 +210,13 @@ fn a_subscription_moves_to_the_relay_with_its_connection() {
     drop((subscriber, relay, primary));
 }
 
-/// What one stream cannot serve goes back to the primary, and nothing is lost on the way. It is
-/// no error for the subscription, which would be disabled.
-#[test]
-fn a_slot_goes_back_to_the_primary() {
-    let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb FOR TABLE b")
-        .unwrap();
-    let file = lab.folder().join("relay.toml");
-    let text = "auto_groups = false\n[[group]]\nname = \"ga\"\ndatabase = \"postgres\"\npublications = [\"pa\"]\n";
-    std::fs::write(&file, text).unwrap();
-    let config = file.display().to_string();
-    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &["--config", &config]);
-    until("the group is there", || {
-        (slots(&primary) == "lockstep_ga").then_some(())
-    });
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa WITH (disable_on_error = true)",
-            relay.conninfo()
-        ))
-        .unwrap();
-    primary.execute("INSERT INTO a VALUES (1)").unwrap();
-    until_same(&primary, &subscriber, "a");
-    until("the slot is the relay's", || {
-        (slots(&primary) == "lockstep_ga").then_some(())
-    });
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
-    primary
-        .execute("INSERT INTO a SELECT generate_series(2, 1000)")
-        .unwrap();
-    // So that its copy on the primary is ahead of the slot.
-    until_received(&primary);
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb WITH (refresh = false)")
-        .unwrap();
-    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
-    until("the slot is the primary's", || {
-        (slots(&primary) == "lockstep_ga s").then_some(())
-    });
-    primary
-        .execute("INSERT INTO a SELECT generate_series(1001, 2000)")
-        .unwrap();
-    until_same(&primary, &subscriber, "a");
-    let log = std::fs::read_to_string(subscriber.log()).unwrap();
-    assert!(log.contains("data stream from publisher has ended"));
-    assert!(!log.contains("unexpected result"), "{log}");
-    let enabled = "SELECT subenabled::text FROM pg_subscription";
-    until_answer(&subscriber, enabled, "true");
-    until("the relay has forgotten it", || {
-        relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
-    });
-    primary.execute("INSERT INTO a VALUES (3000)").unwrap();
-    until_same(&primary, &subscriber, "a");
-    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
-    assert_eq!(slots(&primary), "lockstep_ga");
-    drop((subscriber, relay, primary));
-}
-
 /// A group whose slot waits for an open transaction holds up no slot that does not need it.
 #[test]
 fn a_group_that_waits_holds_up_no_other() {
     let lab = TestLab::with_extension().start().unwrap();
-    let primary = publisher(&lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE a (id int PRIMARY KEY)")
-            .unwrap();
-    }
-    primary
-        .execute("CREATE PUBLICATION pa FOR TABLE a; CREATE PUBLICATION pb")
-        .unwrap();
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION pa",
-            primary.conninfo(SUPERUSER)
-        ))
-        .unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
+    primary.execute("CREATE PUBLICATION pb").unwrap();
+    subscribe(&subscriber, "s", &primary.conninfo(SUPERUSER), "p");
     primary.execute("INSERT INTO a VALUES (1)").unwrap();
     until_same(&primary, &subscriber, "a");
     let mut open = primary.connect(SUPERUSER, "open").unwrap();

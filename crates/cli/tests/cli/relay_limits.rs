@@ -4,7 +4,9 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
-use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, disable, publisher, subscribe, table_on_both, until, until_answer, until_same,
+};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -12,38 +14,18 @@ use lockstep_wire::Lsn;
 
 /// One table on both sides, published and subscribed to.
 fn subscribed(lab: &Lab, args: &[&str]) -> (Server, Server, Relay) {
-    let primary = publisher(lab);
-    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    for server in [&primary, &subscriber] {
-        server
-            .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-            .unwrap();
-    }
+    let (primary, subscriber) = table_on_both(lab, "t (id int PRIMARY KEY, v text)");
     primary
-        .execute("INSERT INTO t VALUES (0, 'first'); CREATE PUBLICATION p FOR TABLE t")
+        .execute("INSERT INTO t VALUES (0, 'first')")
         .unwrap();
     let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), args);
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-            relay.conninfo()
-        ))
-        .unwrap();
+    subscribe(&subscriber, "s", &relay.conninfo(), "p");
     until_same(&primary, &subscriber, "t");
     primary
         .execute("INSERT INTO t VALUES (-1, 'second')")
         .unwrap();
     until_same(&primary, &subscriber, "t");
     (primary, subscriber, relay)
-}
-
-/// Takes the subscriber away until its slot is free.
-fn disable(lab: &Lab, subscriber: &Server, relay: &Relay) {
-    subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
-    until("the slot is free", || {
-        let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
-        relay.console(lab, pids).is_empty().then_some(())
-    });
 }
 
 /// About this many megabytes of changes, a transaction each.
@@ -70,7 +52,7 @@ fn upstream_says(lab: &Lab, relay: &Relay, words: &str) {
 fn a_full_spool_makes_the_primary_wait_and_loses_nothing() {
     let lab = TestLab::with_extension().start().unwrap();
     let (primary, subscriber, relay) = subscribed(&lab, &["--spool-limit", "8MB"]);
-    disable(&lab, &subscriber, &relay);
+    disable(&lab, &subscriber, "s", &relay);
     write(&primary, 1, 24);
     upstream_says(&lab, &relay, "waiting");
     // The primary itself goes on.
@@ -90,7 +72,7 @@ fn the_slowest_slot_goes_where_the_operator_wants_that() {
         &lab,
         &["--spool-limit", "8MB", "--on-spool-limit", "drop-slowest"],
     );
-    disable(&lab, &subscriber, &relay);
+    disable(&lab, &subscriber, "s", &relay);
     write(&primary, 1, 24);
     until("the slot is gone", || {
         let slots = "SELECT name FROM lockstep_stat_logical_wal_cache()";
@@ -132,7 +114,7 @@ fn a_full_disk_is_waited_for() {
     };
     let spool = folder.join("spool").display().to_string();
     let (primary, subscriber, relay) = subscribed(&lab, &["--spool", &spool]);
-    disable(&lab, &subscriber, &relay);
+    disable(&lab, &subscriber, "s", &relay);
     write(&primary, 1, 40);
     upstream_says(&lab, &relay, "no space is left");
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();

@@ -4,30 +4,13 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::relay_support::{
-    Relay, allow_plugin, logical, publisher, until, until_answer, until_same,
+    Relay, allow_plugin, logical, publish, publisher, subscribe, until, until_answer, until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 
-/// A table on both sides, published.
-fn table(primary: &Server, subscriber: &Server) {
-    for server in [primary, subscriber] {
-        server
-            .execute("CREATE TABLE t (id bigserial PRIMARY KEY, v text)")
-            .unwrap();
-    }
-    primary.execute("CREATE PUBLICATION p FOR TABLE t").unwrap();
-}
-
-fn subscribe(subscriber: &Server, relay: &Relay) {
-    subscriber
-        .execute(&format!(
-            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-            relay.conninfo()
-        ))
-        .unwrap();
-}
+const TABLE: &str = "t (id bigserial PRIMARY KEY, v text)";
 
 /// Rows of some 300 bytes.
 fn write(primary: &Server, rows: u32) {
@@ -134,9 +117,9 @@ fn a_primary_that_was_set_back_is_refused() {
     let lab = TestLab::with_extension().start().unwrap();
     let mut primary = publisher(&lab);
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    table(&primary, &subscriber);
+    publish(&primary, &subscriber, TABLE);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    subscribe(&subscriber, &relay);
+    subscribe(&subscriber, "s", &relay.conninfo(), "p");
     write(&primary, 10);
     until_same(&primary, &subscriber, "t");
 
@@ -176,9 +159,9 @@ fn a_primary_that_crashed_with_its_slot_behind_goes_on() {
     let lab = TestLab::with_extension().start().unwrap();
     let mut primary = publisher(&lab);
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    table(&primary, &subscriber);
+    publish(&primary, &subscriber, TABLE);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
-    subscribe(&subscriber, &relay);
+    subscribe(&subscriber, "s", &relay.conninfo(), "p");
     until_answer(
         &subscriber,
         "SELECT count(*)::text FROM pg_subscription_rel WHERE srsubstate = 'r'",
@@ -229,7 +212,7 @@ fn two_promotions_at_different_positions_are_told_apart() {
         standby
     });
     let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-    table(&primary, &subscriber);
+    publish(&primary, &subscriber, TABLE);
     let folder = primary.sockets().display();
     let [one, two] = &mut standbys;
     let all = format!(
@@ -240,7 +223,7 @@ fn two_promotions_at_different_positions_are_told_apart() {
         two.port(),
     );
     let relay = Relay::start(&lab, &all, &[]);
-    subscribe(&subscriber, &relay);
+    subscribe(&subscriber, "s", &relay.conninfo(), "p");
     write(&primary, 10);
     until_same(&primary, &subscriber, "t");
     primary.execute("CHECKPOINT").unwrap();

@@ -5,7 +5,9 @@ use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
 
 use crate::relay_support::raw::{Raw, packet};
-use crate::relay_support::{Relay, logical, publisher, until, until_answer, until_same};
+use crate::relay_support::{
+    Relay, disable, logical, publisher, subscribe, table_on_both, until, until_answer, until_same,
+};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server};
@@ -20,27 +22,16 @@ struct Stage {
 
 impl Stage {
     fn new(lab: &Lab) -> Self {
-        let primary = publisher(lab);
-        let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
-        for server in [&primary, &subscriber] {
-            server
-                .execute("CREATE TABLE t (id int PRIMARY KEY, v text)")
-                .unwrap();
-        }
+        let (primary, subscriber) = table_on_both(lab, "t (id int PRIMARY KEY, v text)");
         primary
             .execute(
-                "INSERT INTO t VALUES (0, 'first'); CREATE PUBLICATION p FOR TABLE t; \
+                "INSERT INTO t VALUES (0, 'first'); \
                  CREATE ROLE plain LOGIN; CREATE ROLE copier LOGIN REPLICATION",
             )
             .unwrap();
         primary.execute("CREATE DATABASE other").unwrap();
         let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &[]);
-        subscriber
-            .execute(&format!(
-                "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p",
-                relay.conninfo()
-            ))
-            .unwrap();
+        subscribe(&subscriber, "s", &relay.conninfo(), "p");
         until_same(&primary, &subscriber, "t");
         until("the slot is the relay's", || {
             let slots = "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name = 's'";
@@ -56,13 +47,7 @@ impl Stage {
 
     /// Takes the subscriber away until its slot is free.
     fn free_the_slot(&self, lab: &Lab) {
-        self.subscriber
-            .execute("ALTER SUBSCRIPTION s DISABLE")
-            .unwrap();
-        until("the slot is free", || {
-            let pids = "SELECT active_pid FROM lockstep_stat_logical_wal_cache()";
-            self.relay.console(lab, pids).is_empty().then_some(())
-        });
+        disable(lab, &self.subscriber, "s", &self.relay);
     }
 
     /// The slot is still the subscriber's, and nothing was lost.

@@ -2,10 +2,8 @@
 
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 
+use crate::relay_support::load::Load;
 use crate::relay_support::{
     Relay, allow_plugin, logical, publisher, until, until_answer, until_same,
 };
@@ -13,51 +11,8 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::{SUPERUSER, Server, Settings, Stop};
 
-/// Transactions on a primary until it is dropped, whatever happens to the primary.
-struct Load {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
-impl Load {
-    fn on(lab: &Lab, primary: &Server) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
-        let program = lab.package().program("pgbench");
-        let conninfo = primary.conninfo(SUPERUSER);
-        let thread = {
-            let stop = stop.clone();
-            thread::spawn(move || {
-                while !stop.load(Ordering::Relaxed) {
-                    let _ = Command::new(&program)
-                        .args([
-                            "--no-vacuum",
-                            "--client",
-                            "2",
-                            "--time",
-                            "1",
-                            "--rate",
-                            "300",
-                        ])
-                        .arg(&conninfo)
-                        .stdout(Stdio::null())
-                        .stderr(Stdio::null())
-                        .status();
-                }
-            })
-        };
-        Self {
-            stop,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().unwrap().join();
-    }
-}
+/// What pgbench is told.
+const LOAD: [&str; 2] = ["--client=2", "--rate=300"];
 
 const TABLES: [&str; 4] = [
     "pgbench_accounts",
@@ -133,7 +88,7 @@ fn kills_of_each_part_lose_nothing() {
     subscribe_with(&subscriber, "s", &relay, options);
     until_same(&primary, &subscriber, "pgbench_accounts");
     for round in 0..2 {
-        let load = Load::on(&lab, &primary);
+        let load = Load::on(&lab, &primary, &LOAD);
         until_more(&subscriber, 100);
         relay.restart();
         until_more(&subscriber, 100);
@@ -310,7 +265,7 @@ fn failover_slots_survive_a_primary_that_dies_under_load() {
     until_same(&primary, &subscriber, "pgbench_accounts");
 
     // One that was created so, one that is a copy, both in time on the standby.
-    let load = Load::on(&lab, &primary);
+    let load = Load::on(&lab, &primary, &LOAD);
     let ours = "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name LIKE 'lockstep%' AND failover";
     until_answer(&primary, ours, "2");
     until_answer(

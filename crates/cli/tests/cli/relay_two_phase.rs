@@ -1,12 +1,9 @@
 //! `lockstep relay` and two-phase commit: a slot with it is the primary's, and no prepared
 //! transaction is lost or comes twice on the way there.
 
-use std::process::{Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::relay_support::load::Load;
 use crate::relay_support::{
     Relay, allow_plugin, logical, until, until_answer, until_received, until_same,
 };
@@ -228,13 +225,7 @@ fn two_phase_commit_is_altered() {
     drop((subscriber, relay, primary));
 }
 
-/// Prepared and other transactions on a primary until it is dropped, whatever becomes of the
-/// primary. What it leaves prepared stays so.
-struct Load {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
-}
-
+/// Prepared and other transactions, for pgbench.
 const SCRIPT: &str = "\\set gid random(1, 1000000000)
 \\set pause random(1, 60)
 BEGIN;
@@ -244,38 +235,6 @@ PREPARE TRANSACTION 'g:gid';
 INSERT INTO t SELECT nextval('ids');
 COMMIT PREPARED 'g:gid';
 ";
-
-impl Load {
-    fn on(lab: &Lab, primary: &Server) -> Self {
-        let script = lab.folder().join("load.sql");
-        std::fs::write(&script, SCRIPT).unwrap();
-        let mut pgbench = Command::new(lab.package().program("pgbench"));
-        pgbench
-            .args(["--no-vacuum", "--client=4", "--time=1", "--file"])
-            .arg(script)
-            .arg(primary.conninfo(SUPERUSER))
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = stop.clone();
-        let thread = std::thread::spawn(move || {
-            while !stopped.load(Ordering::Relaxed) {
-                let _ = pgbench.status();
-            }
-        });
-        Self {
-            stop,
-            thread: Some(thread),
-        }
-    }
-}
-
-impl Drop for Load {
-    fn drop(&mut self) {
-        self.stop.store(true, Ordering::Relaxed);
-        let _ = self.thread.take().unwrap().join();
-    }
-}
 
 /// Rows of a table, as a number.
 fn rows(server: &Server) -> Option<u64> {
@@ -304,11 +263,14 @@ fn kills_on_the_way_back_lose_no_prepared_transaction() {
     primary.execute("CREATE SEQUENCE ids").unwrap();
     let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     let options = "synchronous_commit = 'on', copy_data = false";
+    let script = lab.folder().join("load.sql");
+    std::fs::write(&script, SCRIPT).unwrap();
+    let load = ["--client=4", "--file", script.to_str().unwrap()];
     let rounds = std::env::var("ROUNDS").map_or(5, |rounds| rounds.parse().unwrap());
     for round in 0..rounds {
         let victim = VICTIMS[round % VICTIMS.len()];
         subscribe(&subscriber, &relay.conninfo(), options);
-        let load = Load::on(&lab, &primary);
+        let load = Load::on(&lab, &primary, &load);
         let more = |subscriber: &Server| {
             let before = until("the subscriber answers", || rows(subscriber));
             until("rows come", || {

@@ -95,19 +95,19 @@ fn all_is_well_but_for_one(serve: &Serve) {
     let text = answer.body;
     for (series, expected) in [
         ("lockstep_up{node=\"primary\",role=\"primary\"}", 1.0),
-        ("lockstep_up{node=\"standby1\",role=\"standby\"}", 1.0),
+        ("lockstep_up{node=\"standby\",role=\"standby\"}", 1.0),
         ("lockstep_up{node=\"standby2\",role=\"standby\"}", 0.0),
         ("lockstep_slot_active{node=\"primary\",slot=\"first\"}", 1.0),
     ] {
         assert_eq!(metric(&text, series), Some(expected), "{text}");
     }
     for series in [
-        "lockstep_visible_seconds{upstream=\"primary\",replica=\"standby1\"}",
+        "lockstep_visible_seconds{upstream=\"primary\",replica=\"standby\"}",
         "lockstep_wal_position_bytes{node=\"primary\"}",
-        "lockstep_round_trip_seconds{node=\"subscriber1\"}",
-        "lockstep_sample_age_seconds{node=\"standby1\"}",
+        "lockstep_round_trip_seconds{node=\"first\"}",
+        "lockstep_sample_age_seconds{node=\"standby\"}",
         "lockstep_slot_retained_bytes{node=\"primary\",slot=\"second\"}",
-        "lockstep_stage_bytes{upstream=\"primary\",replica=\"subscriber2\",kind=\"logical\",stage=\"decode\"}",
+        "lockstep_stage_bytes{upstream=\"primary\",replica=\"second\",kind=\"logical\",stage=\"decode\"}",
     ] {
         assert!(metric(&text, series).is_some(), "{series}: {text}");
     }
@@ -127,8 +127,8 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
             .parse()
             .unwrap()
     };
-    let cause = "lockstep_cause{at=\"standby1\",cause=\"replay_paused\",severity=\"lag\"}";
-    let link = "{upstream=\"primary\",replica=\"standby1\",kind=\"physical\"";
+    let cause = "lockstep_cause{at=\"standby\",cause=\"replay_paused\",severity=\"lag\"}";
+    let link = "{upstream=\"primary\",replica=\"standby\",kind=\"physical\"";
     let least = unreplayed(stage);
     let text = until("metrics show the cause", || {
         let text = serve.get("/metrics").body;
@@ -151,7 +151,7 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
     let state = serve.state();
     let words = state["verdict"]["words"].as_str().unwrap();
     assert!(
-        words.contains("standby1 ") && words.contains("replay is paused"),
+        words.contains("standby ") && words.contains("replay is paused"),
         "{words}"
     );
     let first = &state["diagnosis"]["findings"][0];
@@ -167,7 +167,7 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
         let history = serve.get(&format!("/api/history?{query}")).json();
         let links = history["links"].as_array().unwrap().clone();
         let mut links = links.into_iter();
-        let link = links.find(|link| link["id"] == "primary/standby1").unwrap();
+        let link = links.find(|link| link["id"] == "primary/standby").unwrap();
         link["moments"].as_array().unwrap().clone()
     };
     let most_lag = |moments: &[Value]| {

@@ -132,20 +132,20 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
     let injected = fault.inject(lab, stage, Strength::Strong).unwrap();
     let words = verdict_with(browser, "replay is paused");
     assert!(
-        words.contains("replicas lag") && words.contains("standby1 "),
+        words.contains("replicas lag") && words.contains("standby "),
         "{words}"
     );
     let title = browser.text("return document.title");
-    assert!(title.contains("standby1 — replay is paused"), "{title}");
+    assert!(title.contains("standby — replay is paused"), "{title}");
     let cause = browser.text("return document.querySelector('#cause-list > li').textContent");
-    for part in ["standby1: replay is paused", "Do: ", "pg_wal_replay_resume"] {
+    for part in ["standby: replay is paused", "Do: ", "pg_wal_replay_resume"] {
         assert!(cause.contains(part), "{cause}");
     }
     // The chart of that replica, and no other, shows bytes that wait for replay.
     until("the chart shows the lag", || {
         let label = browser.text(
             "const card = [...document.querySelectorAll('#link-list article')]
-                 .find((card) => card.querySelector('h3').textContent === 'standby1');
+                 .find((card) => card.querySelector('h3').textContent === 'standby');
              const area = [...card.querySelectorAll('path.area')].at(-1)?.getBBox().height ?? 0;
              const line = card.querySelector('path.lag')?.getBBox().height ?? 0;
              return area > 5 && line > 5 ? card.querySelector('svg.chart').getAttribute('aria-label') : ''",

@@ -176,10 +176,9 @@ fn health(stage: &Stage) {
         said.lines.len() == 10 && headlines.all(is_healthy)
     });
     assert_eq!((said.code, said.error.as_str()), (0, ""));
-    for (line, name) in
-        said.lines[1..5]
-            .iter()
-            .zip(["primary", "standby", "subscriber1", "subscriber2"])
+    for (line, name) in said.lines[1..5]
+        .iter()
+        .zip(["primary", "standby", "first", "second"])
     {
         let words: Vec<&str> = line.split_whitespace().collect();
         assert_eq!(words[1..3], ["ok", name], "{line}");

@@ -68,7 +68,7 @@ impl Monitor {
     pub fn start(nodes: Vec<Node>, settings: Settings) -> Self {
         let windows = nodes
             .iter()
-            .map(|node| Mutex::new(NodeWindow::empty(&node.name, node.role)))
+            .map(|node| Mutex::new(NodeWindow::of(node)))
             .collect();
         let shared = Arc::new(Shared {
             windows,
@@ -209,7 +209,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-fn unix_ms() -> i64 {
+/// Milliseconds since 1970, by the clock of this machine.
+pub fn unix_ms() -> i64 {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     now.map_or(0, |now| i64::try_from(now.as_millis()).unwrap_or(i64::MAX))
 }

@@ -8,8 +8,9 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
-use crate::links::{Link, LinkKind, Point, Stage, links as find_links};
+use crate::links::{Link, LinkKind, Stage, links as find_links};
 use crate::node::{Node, Role};
+use crate::points::Point;
 use crate::position;
 use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
@@ -74,6 +75,14 @@ pub struct NodeState {
     pub active_clients: u64,
     /// Sessions that wait for a synchronous replica.
     pub awaiting_sync: u64,
+    /// Milliseconds since the oldest open transaction began; None if none is open.
+    pub oldest_transaction_ms: Option<f64>,
+    /// Milliseconds since the oldest prepared transaction was prepared; None if there is none.
+    pub oldest_prepared_ms: Option<f64>,
+    /// Failures to archive a segment since the statistics began.
+    pub archive_failures: u64,
+    /// Milliseconds since a segment was archived; None if none was.
+    pub archived_age_ms: Option<f64>,
     pub slots: Vec<Slot>,
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
@@ -104,6 +113,8 @@ pub struct LinkState {
     pub behind: bool,
     /// Milliseconds behind at the last sample, at least.
     pub lag_ms: f64,
+    /// The lag began before anybody watched, and nothing tells when.
+    pub lag_is_least: bool,
     /// The longest time behind in the window, in milliseconds.
     pub lag_max_ms: f64,
     /// Bytes behind at the last sample.
@@ -132,12 +143,7 @@ pub struct LinkState {
 impl State {
     /// The state before the first answer.
     pub(super) fn unknown(nodes: &[Node], settings: &Settings) -> Self {
-        let window = Window::new(
-            nodes
-                .iter()
-                .map(|node| NodeWindow::empty(&node.name, node.role))
-                .collect(),
-        );
+        let window = Window::new(nodes.iter().map(NodeWindow::of).collect());
         let diagnosis = crate::diagnosis::diagnose(&window);
         Self {
             number: 0,
@@ -197,6 +203,18 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
             .then(|| written / seconds),
         active_clients: last.map_or(0, |last| last.clients.active),
         awaiting_sync: last.map_or(0, |last| last.clients.awaiting_sync),
+        oldest_transaction_ms: last.and_then(|last| {
+            let sessions = last.clients.oldest.iter();
+            sessions
+                .filter_map(|session| session.xact_age_ms)
+                .reduce(f64::max)
+        }),
+        oldest_prepared_ms: last.and_then(|last| {
+            let prepared = last.prepared.iter();
+            prepared.filter_map(|one| one.age_ms).reduce(f64::max)
+        }),
+        archive_failures: last.map_or(0, |last| last.archiver.failed_count),
+        archived_age_ms: last.and_then(|last| last.archiver.archived_age_ms),
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),
@@ -246,6 +264,7 @@ fn link_state(
         application_name: link.application_name.clone(),
         behind: report.behind,
         lag_ms: if bytes == 0 { 0.0 } else { age_ms },
+        lag_is_least: report.behind && last.is_some_and(|point| point.capped),
         lag_max_ms: report.lag_max_ms,
         lag_bytes: bytes,
         stages: Stage::ALL.map(|stage| StageState {
@@ -274,6 +293,7 @@ impl LinkState {
             application_name: None,
             behind: false,
             lag_ms: 1.0,
+            lag_is_least: false,
             lag_max_ms: 1.0,
             lag_bytes: 1,
             stages: Stage::ALL.map(|stage| StageState {

@@ -41,10 +41,18 @@ causes! {
     ReplayWaitsForStorage = "replay_waits_for_storage",
     /// Transactions with many savepoints make look-ups slow.
     ManySavepoints = "many_savepoints",
+    /// The startup process does not run at all.
+    ReplayHalted = "replay_halted",
+    /// Something ends walsenders again and again.
+    WalsendersEnded = "walsenders_ended",
     /// A standby does not stream.
     NotStreaming = "not_streaming",
+    /// The walreceiver is connected and takes nothing.
+    ReceiverHalted = "receiver_halted",
     /// The walreceiver writes and flushes slowly.
     SlowWalFlush = "slow_wal_flush",
+    /// Checkpoints fill the WAL with whole pages.
+    FullPageImages = "full_page_images",
     /// The network is slower than the WAL.
     SlowNetwork = "slow_network",
     /// Commits wait for replicas that are not connected.
@@ -53,6 +61,10 @@ causes! {
     AsynchronousApplyCommit = "asynchronous_apply_commit",
     /// A subscription is disabled or its worker fails.
     ApplyStopped = "apply_stopped",
+    /// A subscription follows tables that are not published.
+    TablesNotPublished = "tables_not_published",
+    /// Published tables that a subscription does not follow.
+    TablesNotFollowed = "tables_not_followed",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
     /// The consumer is slower than what it is sent.
@@ -73,6 +85,14 @@ causes! {
     RelaySpoolNearLimit = "relay_spool_near_limit",
     /// A subscriber at a relay is so far behind that it is served from disk.
     RelayReadsFromDisk = "relay_reads_from_disk",
+    /// WAL is not archived.
+    ArchiverFailing = "archiver_failing",
+    /// Replay cancels queries.
+    QueriesCancelled = "queries_cancelled",
+    /// A prepared transaction that nobody ends keeps rows and WAL.
+    PreparedTransaction = "prepared_transaction",
+    /// An open transaction on the primary keeps rows and WAL.
+    OldTransaction = "old_transaction",
     /// A standby's queries keep dead rows on the primary.
     FeedbackBloat = "feedback_bloat",
     /// Nothing is written, so the time since the last commit is no lag.

@@ -1,6 +1,8 @@
 //! Signals of decoding and applying.
 
+use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Decoding, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
@@ -15,6 +17,9 @@ const LATE_FLUSH_TIMES: f64 = 4.0;
 
 /// Share of samples from which an apply worker that waits for a lock counts as blocked.
 const BLOCKED_SHARE: f64 = 0.2;
+
+/// Share of samples from which an apply worker that waits for data holds nothing back.
+const IDLE_SHARE: f64 = 0.5;
 
 /// Share of samples from which a walsender that runs counts as decoding.
 const DECODING_SHARE: f64 = 0.5;
@@ -41,8 +46,8 @@ fn behind<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
     logical(view).filter(|link| link.is_behind() && !nothing_for(link))
 }
 
-/// The slot has decoded nothing and nothing is being sent: the WAL that it is behind is not for
-/// it.
+/// The slot has decoded nothing, nothing is being sent, and its consumer holds nothing back: the
+/// WAL that it is behind is not for it.
 pub(super) fn nothing_for(link: &Link<'_>) -> bool {
     let Some(slot) = link.slot.as_deref() else {
         return false;
@@ -58,11 +63,22 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
     active > 0.9
         && pushed < 0.1
         && known
+        && !holds_back(link)
         && grown(link, |row| {
             row.total_bytes
                 .saturating_add(row.spill_bytes)
                 .saturating_add(row.stream_bytes)
         }) == 0.0
+}
+
+/// The consumer has got something that it does not apply: it takes nothing, or its worker is
+/// busy, waits for a lock, or is not there.
+fn holds_back(link: &Link<'_>) -> bool {
+    let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
+    let blocked = link.worker_share(|process| process.waits(&WaitType::Lock));
+    link.takes_nothing()
+        || idle.is_some_and(|idle| idle < IDLE_SHARE)
+        || blocked.is_some_and(|blocked| blocked >= BLOCKED_SHARE)
 }
 
 /// Growth of a counter of the link's slot over the window.
@@ -173,7 +189,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             replica.growth(|sample| link.subscribed(sample).map(|row| row.apply_errors as f64));
         let away =
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()));
-        if away < 0.5 && errors == 0.0 {
+        if (away < 0.5 && errors == 0.0) || ended(view, link.upstream) {
             continue;
         }
         let why = match (last.enabled, errors > 0.0) {
@@ -185,8 +201,17 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
             0 => Severity::Risk,
             _ => Severity::Lag,
         };
+        let mut evidence = Evidence::of(link, away.max(0.5));
+        if !last.enabled {
+            evidence = evidence.name("disabled_subscription", &last.name);
+        }
+        // What fails again and again at one place is the same transaction. A lost connection is
+        // counted as an error, too, but then there is progress between two of them.
+        if errors > 0.0 && last.enabled && !moves(link) {
+            evidence = evidence.name("stuck_subscription", &last.name);
+        }
         found.push(
-            Evidence::of(link, away.max(0.5))
+            evidence
                 .severity(severity)
                 .fact("without_worker_share", away, why)
                 .fact(
@@ -313,7 +338,7 @@ pub(super) fn decoding(view: &View<'_>) -> Vec<Evidence> {
             );
         }
         if late.len() > 1 {
-            evidence.at = format!("all slots of {upstream}");
+            evidence.at = all_slots(upstream);
         }
         evidence = evidence.name("setting", "logical_decoding_work_mem");
         found.push(evidence);
@@ -374,7 +399,7 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
             .clients
             .oldest
             .iter()
-            .find(|session| session.has_xid && session.xact_age_ms > Some(1000.0))
+            .find(|session| session.has_xid() && session.xact_age_ms > Some(1000.0))
     });
     if let Some(session) = writer {
         evidence = evidence.session(session);
@@ -419,10 +444,10 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         let (_, pushed) = sender_shares(link);
         let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
         let busy = idle.map(|idle| 1.0 - idle);
-        // If the subscriber was not asked, the walsender that cannot send is the evidence.
-        let share = busy.map_or(pushed, |busy| {
-            busy.min(pushed.max(link.stage_share(Stage::Flush)))
-        });
+        // If the subscriber was not asked, the walsender that cannot send is the evidence, or that
+        // the subscriber does not confirm what it was sent.
+        let unasked = pushed.max(f64::from(u8::from(link.takes_nothing())));
+        let share = busy.map_or(unasked, |busy| busy.min(link.stage_share(Stage::Flush)));
         let stopped = link.replica.is_some_and(|replica| {
             replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()))
                 > 0.5

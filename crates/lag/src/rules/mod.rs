@@ -14,12 +14,20 @@ use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
 mod cause;
+mod halted;
+mod horizon;
 mod logical;
+#[cfg(test)]
+mod overlooked_tests;
+mod published;
 mod receive;
 mod relay;
 #[cfg(test)]
 mod relay_tests;
 mod replay;
+#[cfg(test)]
+mod scene;
+mod server;
 mod standing;
 mod synchronous;
 mod table;
@@ -190,12 +198,20 @@ impl Rule {
     /// The remedies whose gaps the evidence can fill.
     pub fn remedies(&self, evidence: &Evidence) -> Vec<String> {
         let mut names = evidence.names.clone();
-        if let Some(name) = names.get_mut("subscription") {
-            *name = identifier(name);
+        for name in [
+            "subscription",
+            "stuck_subscription",
+            "disabled_subscription",
+        ] {
+            if let Some(name) = names.get_mut(name) {
+                *name = identifier(name);
+            }
         }
-        if let Some(name) = names.get_mut("slot") {
-            // It stands inside quotes. No server allows such a name, but one may claim it.
-            *name = name.replace('\'', "''");
+        // They stand inside quotes. No server allows such a slot, but one may claim it.
+        for name in ["slot", "unowned_slot", "gid"] {
+            if let Some(name) = names.get_mut(name) {
+                *name = name.replace('\'', "''");
+            }
         }
         let filled = self.remedies.iter().map(|text| fill(text, &names));
         filled.flatten().collect()

@@ -1,5 +1,7 @@
 //! Signals between an upstream's WAL and the replica's disk.
 
+use super::halted::{ended, receiver_halts};
+use super::logical::nothing_for;
 use super::relay::missed_share;
 use super::{Evidence, View, bytes, percent};
 use crate::links::{Link, LinkKind, Stage};
@@ -18,7 +20,7 @@ const IDLE_SHARE: f64 = 0.5;
 const SEND_STAGES: f64 = 0.5;
 
 /// The process waits for storage to write WAL.
-fn writes_wal(process: &Process) -> bool {
+pub(super) fn writes_wal(process: &Process) -> bool {
     process.waits(&WaitType::Io)
         && process
             .wait
@@ -26,7 +28,7 @@ fn writes_wal(process: &Process) -> bool {
             .is_some_and(|event| event.starts_with("WAL") || event.starts_with("Wal"))
 }
 
-fn receiver(sample: &Sample) -> Option<&Process> {
+pub(super) fn receiver(sample: &Sample) -> Option<&Process> {
     sample.process(&BackendType::Walreceiver)
 }
 
@@ -51,7 +53,7 @@ pub(super) fn not_streaming(view: &View<'_>) -> Vec<Evidence> {
             }
         };
         let share = 1.0 - node.share(streams);
-        if share < 0.5 || node.last().is_some_and(streams) {
+        if share < 0.5 || node.last().is_some_and(streams) || ended(view, link.upstream) {
             continue;
         }
         let behind = link.last_bytes() as f64;
@@ -137,7 +139,8 @@ pub(super) fn slow_flush(view: &View<'_>) -> Vec<Evidence> {
 
 pub(super) fn slow_network(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in view.links.iter().filter(|link| link.is_behind()) {
+    let late = view.links.iter().filter(|link| link.is_behind());
+    for link in late.filter(|link| !nothing_for(link) && !receiver_halts(link)) {
         let stages = link.stage_share(Stage::Send) + link.stage_share(Stage::Receive);
         let Some(idle) = idle_share(link) else {
             continue;
@@ -198,12 +201,17 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
     }
 }
 
-/// The sender has something to send and cannot. A physical walsender does not show this, but
-/// its position stays behind. A logical one may just decode, so its wait event decides.
+/// The sender has something to send and cannot, or has sent what does not arrive. A physical
+/// walsender does not show this, but its position stays behind. A logical one may just decode,
+/// so its wait event decides. A little is under way while it waits for more to send.
 fn is_pushed(link: &Link<'_>) -> bool {
     match link.kind {
         LinkKind::Physical => true,
-        LinkKind::Logical => link.pushed_share() >= IDLE_SHARE,
+        LinkKind::Logical => {
+            let waits = link.is_relayed() || link.at_end_share() >= IDLE_SHARE;
+            let under_way = waits && link.stage_share(Stage::Receive) >= SEND_STAGES;
+            link.pushed_share() >= IDLE_SHARE || under_way
+        }
     }
 }
 

@@ -125,7 +125,11 @@ pub(super) fn spool(view: &View<'_>) -> Vec<Evidence> {
         let limit = group.spool_limit_bytes as f64;
         // A rule that can tell who holds the spool back explains more.
         let mut evidence = of_group(view, node, group, 0.9 * used)
-            .severity(Severity::Lag)
+            .severity(match group.state {
+                // It receives nothing more.
+                GroupState::Waiting => Severity::Lag,
+                _ => Severity::Risk,
+            })
             .fact(
                 "spool_bytes",
                 group.spool_bytes as f64,

@@ -1,5 +1,6 @@
 //! Signals of replay on a standby.
 
+use super::halted::replay_halts;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Link, LinkKind, Stage};
 use crate::sample::{Extension, Process, Sample, Session};
@@ -37,7 +38,7 @@ fn standbys<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, &
 
 /// Standbys that are behind, with the samples in which there was something to replay. What the
 /// startup process does without anything to replay says nothing.
-fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
+pub(super) fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeWindow)> {
     standbys(view)
         .filter(|(link, _)| link.is_behind())
         .map(|(link, node)| {
@@ -48,11 +49,11 @@ fn late<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = (&'v Link<'a>, NodeW
         })
 }
 
-fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
+pub(super) fn startup_share(node: &NodeWindow, does: impl Fn(&Process) -> bool) -> f64 {
     node.share(|sample| sample.process(&BackendType::Startup).is_some_and(&does))
 }
 
-fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
+pub(super) fn unreplayed(evidence: Evidence, link: &Link<'_>) -> Evidence {
     let last = link.points.last();
     let waiting = last.map_or(0, |point| point.stage(LinkKind::Physical, Stage::Replay)) as f64;
     let evidence = evidence.fact(
@@ -310,6 +311,9 @@ pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
 pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
+        if replay_halts(&node) {
+            continue;
+        }
         let evidence = match node.cpu(|process| process.backend_type == BackendType::Startup) {
             Some(cpu) if cpu.ran >= CORE_SHARE => Evidence::of(link, stage * cpu.ran).fact(
                 "startup_cpu_share",
@@ -427,10 +431,13 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
                     node.name
                 ),
             );
-            let writer = link
-                .upstream
-                .last()
-                .and_then(|sample| sample.clients.oldest.iter().find(|session| session.has_xid));
+            let writer = link.upstream.last().and_then(|sample| {
+                sample
+                    .clients
+                    .oldest
+                    .iter()
+                    .find(|session| session.has_xid())
+            });
             if let Some(session) = writer {
                 evidence = evidence.session(session);
             }

@@ -1,10 +1,12 @@
 //! What stands still: slots that keep WAL, snapshots that keep rows, and what only looks like
 //! lag.
 
+use super::horizon::keeps_as_much;
 use super::logical::nothing_for;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
+use crate::points::Point;
 use crate::position::bytes_between;
 use crate::sample::{Sample, Slot};
 use crate::states::WalStatus;
@@ -14,13 +16,13 @@ use crate::window::NodeWindow;
 const NEAR: f64 = 0.2;
 
 /// WAL from which an unused slot is reported, in bytes.
-const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
+pub(super) const MUCH_WAL: f64 = 64.0 * 1024.0 * 1024.0;
 
 /// Age of a snapshot from which the rows that it keeps matter, in transactions,
-const OLD_XMIN: i64 = 100_000;
+pub(super) const OLD_XMIN: i64 = 100_000;
 
 /// if its transaction is at least this old, in milliseconds.
-const OLD_XACT_MS: f64 = 30_000.0;
+pub(super) const OLD_XACT_MS: f64 = 30_000.0;
 
 /// Age of the last commit from which it looks like lag to those who measure that, in
 /// milliseconds.
@@ -37,7 +39,7 @@ fn upstreams<'v>(view: &'v View<'_>) -> impl Iterator<Item = (&'v NodeWindow, &'
     nodes.filter_map(|node| Some((node, node.last()?)))
 }
 
-fn kept(sample: &Sample, slot: &Slot) -> f64 {
+pub(super) fn kept(sample: &Sample, slot: &Slot) -> f64 {
     let relay = sample.relay.as_ref();
     let group = relay.and_then(|relay| Some(relay.slot(&slot.slot_name)?.group.as_str()));
     match (slot.restart_lsn, sample.end_of(group)) {
@@ -63,13 +65,28 @@ fn is_near(node: &NodeWindow, slot: &Slot) -> bool {
     ) || left(node, slot).is_some_and(|left| left < NEAR)
 }
 
+/// A replica that was named needs the slot, or one that cannot be asked may need it.
+fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
+    let mut links = view.links.iter();
+    let owned = links.any(|link| {
+        let is_its = link.upstream.name == node.name && link.replica.is_some();
+        is_its && link.slot.as_deref() == Some(&slot.slot_name)
+    });
+    let mut nodes = view.window.nodes.iter();
+    owned || nodes.any(|node| node.role != Role::Primary && !node.is_usable())
+}
+
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (node, sample) in upstreams(view) {
         for slot in sample.slots.iter().filter(|slot| is_near(node, slot)) {
             let kept = kept(sample, slot);
             let status = slot.wal_status.as_ref().map_or("?", WalStatus::name);
-            let mut evidence = Evidence::on(node, Severity::Lag)
+            let severity = match slot.wal_status {
+                Some(WalStatus::Lost) => Severity::Lag,
+                _ => Severity::Risk,
+            };
+            let mut evidence = Evidence::on(node, severity)
                 .fact(
                     "retained_bytes",
                     kept,
@@ -82,9 +99,15 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
                 .name("upstream", &node.name)
                 .setting(node, "max_slot_wal_keep_size");
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
-            // The less is left, the worse. Losing WAL is worse than anything else that holds
-            // the slot back.
-            evidence.explains = 1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0);
+            let is_lost = slot.wal_status == Some(WalStatus::Lost);
+            let what = if is_lost { "lost_slot" } else { "near_slot" };
+            evidence = evidence.name(what, &slot.slot_name);
+            if !slot.active && !has_owner(view, node, slot) {
+                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            }
+            // The less is left, the worse; a slot that nobody uses does not move by itself.
+            let used = if slot.active { 0.9 } else { 1.0 };
+            evidence.explains = used * (1.0 - left(node, slot).unwrap_or(0.0).clamp(0.0, 1.0));
             if let Some(safe) = slot.safe_wal_size {
                 evidence = evidence.fact(
                     "safe_bytes",
@@ -132,6 +155,9 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     &node.name,
                 )
                 .setting(node, "max_slot_wal_keep_size");
+            if !has_owner(view, node, slot) {
+                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            }
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
             found.push(evidence);
         }
@@ -168,7 +194,8 @@ pub(super) fn bloat(view: &View<'_>) -> Vec<Evidence> {
                 .max_by_key(|session| session.xmin_age)
         });
         let old_enough = oldest.is_none_or(|session| session.xact_age_ms >= Some(OLD_XACT_MS));
-        if !old_enough {
+        let last = link.upstream.last();
+        if !old_enough || last.is_some_and(|sample| keeps_as_much(sample, age)) {
             continue;
         }
         let mut evidence = Evidence::of(link, 0.0).severity(Severity::Risk).fact(
@@ -242,13 +269,15 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
         let age = node
             .last()
             .and_then(|sample| sample.wal.replayed_commit_age_ms);
-        let caught_up = node.samples.len().max(1);
-        let same = link
-            .points
-            .iter()
-            .filter(|point| point.bytes() == 0)
-            .count();
-        let share = same as f64 / caught_up as f64;
+        // The upstream of a cascaded standby may be behind itself.
+        let has_all = |point: &&Point| {
+            let primary = view.window.primary();
+            let end = primary.and_then(|primary| primary.end_at(None, point.at));
+            let is_cascaded = link.upstream.role == Role::Standby;
+            point.bytes() == 0 && (!is_cascaded || end.is_some_and(|end| end <= point.replay))
+        };
+        let same = link.points.iter().filter(has_all).count();
+        let share = same as f64 / node.samples.len().max(1) as f64;
         let Some(age) = age.filter(|age| *age >= LOOKS_LATE_MS) else {
             continue;
         };

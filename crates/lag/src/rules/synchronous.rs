@@ -131,7 +131,7 @@ pub(super) fn missing(view: &View<'_>) -> Vec<Evidence> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{START, lsn, node};
+    use super::super::scene::{START, lsn, node};
     use super::*;
     use crate::diagnosis::{Diagnosis, diagnose};
     use crate::relay::{Relay, RelaySlot};
@@ -142,6 +142,7 @@ mod tests {
         Sender {
             application_name: name.to_owned(),
             sync_state: Some(state.into()),
+            replay_lsn: lsn(START),
             ..Sender::default()
         }
     }

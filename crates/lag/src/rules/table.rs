@@ -1,6 +1,9 @@
 //! Every cause, with its signal and its remedies.
 
-use super::{Cause, Rule, logical, receive, relay, replay, standing, synchronous};
+use super::{
+    Cause, Rule, halted, horizon, logical, published, receive, relay, replay, server, standing,
+    synchronous,
+};
 
 /// The order decides between causes that explain equally much.
 pub const RULES: &[Rule] = &[
@@ -15,7 +18,20 @@ pub const RULES: &[Rule] = &[
         title: "replay is delayed on purpose",
         signal: replay::delayed,
         remedies: &[
-            "on {node}: set recovery_min_apply_delay (now {recovery_min_apply_delay} ms) to 0 and reload, unless this standby is meant to be late",
+            "on {node}: set recovery_min_apply_delay (now {recovery_min_apply_delay} ms) to 0 and reload, \
+             unless this standby is meant to be late",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplayHalted,
+        title: "the startup process does not run",
+        signal: halted::replay,
+        remedies: &[
+            "on the machine of {node}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
+             process",
+            "look at the startup process {pid} on {node} (ps, a debugger, dmesg): it has WAL to replay and \
+             does nothing, and no view of the server says why",
+            "restart {node} if nothing else helps: it replays from its last restartpoint again",
         ],
     },
     Rule {
@@ -24,8 +40,10 @@ pub const RULES: &[Rule] = &[
         signal: replay::conflict,
         remedies: &[
             "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended",
-            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is forever): queries that hold replay up for longer are then cancelled",
-            "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts over old rows, at the price of dead rows on the primary",
+            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
+             forever): queries that hold replay up for longer are then cancelled",
+            "let long queries run on a standby of their own; hot_standby_feedback = on avoids conflicts \
+             over old rows, at the price of dead rows on the primary",
         ],
     },
     Rule {
@@ -33,8 +51,10 @@ pub const RULES: &[Rule] = &[
         title: "replay waits for a page that a query pins (cleanup lock)",
         signal: replay::cleanup_lock,
         remedies: &[
-            "on {node}: SELECT pg_terminate_backend({pid}); it has the oldest transaction, so most likely an open cursor or scan on that page",
-            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is forever)",
+            "on {node}: SELECT pg_terminate_backend({pid}); it has the oldest transaction, so most likely \
+             an open cursor or scan on that page",
+            "on {node}: lower max_standby_streaming_delay (now {max_standby_streaming_delay} ms, -1 is \
+             forever)",
             "close cursors early: a cursor that is not read further keeps its page pinned",
         ],
     },
@@ -43,8 +63,11 @@ pub const RULES: &[Rule] = &[
         title: "replay does not get the CPU: readers take it",
         signal: replay::starved,
         remedies: &[
-            "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay goes first, and readers queue",
-            "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to be on for replay to go first",
+            "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay \
+             goes first, and readers queue",
+            "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now \
+             {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to \
+             be on for replay to go first",
             "fewer queries at once on {node}: a pooler with a few connections for each core",
             "more cores for {node}, or another standby for a part of the readers",
         ],
@@ -54,7 +77,8 @@ pub const RULES: &[Rule] = &[
         title: "transactions with many savepoints",
         signal: replay::savepoints,
         remedies: &[
-            "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that their numbers no longer fit into shared memory",
+            "fewer than 64 savepoints (or PL/pgSQL blocks with EXCEPTION) in a transaction: beyond that \
+             their numbers no longer fit into shared memory",
             "shorter transactions: old ones make every look-up go further back",
         ],
     },
@@ -63,7 +87,8 @@ pub const RULES: &[Rule] = &[
         title: "replay uses a whole core",
         signal: replay::core_limit,
         remedies: &[
-            "less WAL: drop indexes that nobody uses, fillfactor below 100 for tables with many updates, wal_compression, checkpoints further apart (max_wal_size)",
+            "less WAL: drop indexes that nobody uses, fillfactor below 100 for tables with many updates, \
+             wal_compression, checkpoints further apart (max_wal_size)",
             "faster cores for {node}: one process replays, more cores do not help it",
         ],
     },
@@ -72,9 +97,21 @@ pub const RULES: &[Rule] = &[
         title: "replay waits for storage",
         signal: replay::storage,
         remedies: &[
-            "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
+            "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency \
+             (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
             "on {node}: more shared_buffers or memory, so that pages to be changed are in memory already",
             "faster storage for {node}",
+        ],
+    },
+    Rule {
+        cause: Cause::WalsendersEnded,
+        title: "something ends the walsenders of {upstream} again and again",
+        signal: halted::walsenders,
+        remedies: &[
+            "look at the log of {upstream} for what ends them: pg_terminate_backend, wal_sender_timeout \
+             (now {wal_sender_timeout} ms), a crash, too little memory",
+            "if it says nothing: look for what cuts connections between the servers: a proxy, a firewall, \
+             an idle limit (tcp_keepalives_idle)",
         ],
     },
     Rule {
@@ -82,7 +119,21 @@ pub const RULES: &[Rule] = &[
         title: "the standby does not stream",
         signal: receive::not_streaming,
         remedies: &[
-            "look at the log of {node}: primary_conninfo, its slot, a password, or WAL that the primary has removed already",
+            "look at the log of {node}: primary_conninfo, its slot, a password, or WAL that the primary has \
+             removed already",
+        ],
+    },
+    Rule {
+        cause: Cause::ReceiverHalted,
+        title: "the walreceiver takes nothing",
+        signal: halted::receiver,
+        remedies: &[
+            "on the machine of {node}: kill -CONT {stopped_pid}; a signal or a debugger has stopped that \
+             process",
+            "look at the walreceiver {pid} on {node} (ps, a debugger) and at the network to {upstream}: \
+             nothing gets through, and the connection is not given up",
+            "on {node}: wal_receiver_timeout (now {wal_receiver_timeout} ms), on {upstream}: \
+             wal_sender_timeout (now {wal_sender_timeout} ms): after that the connection is made anew",
         ],
     },
     Rule {
@@ -91,7 +142,18 @@ pub const RULES: &[Rule] = &[
         signal: receive::slow_flush,
         remedies: &[
             "faster or separate storage for pg_wal of {node}; look at what else writes to that disk",
-            "if commits wait for it: synchronous_commit = remote_write waits for the standby's operating system only",
+            "if commits wait for it: synchronous_commit = remote_write waits for the standby's operating \
+             system only",
+        ],
+    },
+    Rule {
+        cause: Cause::FullPageImages,
+        title: "checkpoints fill the WAL with whole pages",
+        signal: server::page_images,
+        remedies: &[
+            "on {upstream}: checkpoints further apart: checkpoint_timeout (now {checkpoint_timeout} s) and \
+             max_wal_size (now {max_wal_size} MB); after each, the first change of a page writes all of it",
+            "on {upstream}: wal_compression = lz4 or on (now {wal_compression})",
         ],
     },
     Rule {
@@ -99,7 +161,8 @@ pub const RULES: &[Rule] = &[
         title: "the network between {upstream} and the replica is slower than the WAL",
         signal: receive::slow_network,
         remedies: &[
-            "more bandwidth between {upstream} and the replica, or less on it: copies, backups, other replicas",
+            "more bandwidth between {upstream} and the replica, or less on it: copies, backups, other \
+             replicas",
             "less WAL: wal_compression = on, checkpoints further apart (max_wal_size)",
             "let replicas far away stream from one of them (cascading) rather than each from {upstream}",
         ],
@@ -109,10 +172,14 @@ pub const RULES: &[Rule] = &[
         title: "commits wait for replicas that are not connected",
         signal: synchronous::missing,
         remedies: &[
-            "in the relay's configuration: application_name = \"{behind_relay}\" in the [[group]] of that subscription, and restart the relay: the primary cannot see a subscription behind it",
-            "start what {node} waits for and does not see ({missing}), or let it connect with that application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription it is its name",
+            "in the relay's configuration: application_name = \"{behind_relay}\" in the [[group]] of that \
+             subscription, and restart the relay: the primary cannot see a subscription behind it",
+            "start what {node} waits for and does not see ({missing}), or let it connect with that \
+             application_name: of a standby its cluster_name or primary_conninfo says it, of a subscription \
+             it is its name",
             "on {node}: name replicas in synchronous_standby_names that are there, and reload",
-            "on {node}: empty synchronous_standby_names and reload: all commits that wait return at once, and are lost if {node} is lost before a replica has them",
+            "on {node}: empty synchronous_standby_names and reload: all commits that wait return at once, \
+             and are lost if {node} is lost before a replica has them",
         ],
     },
     Rule {
@@ -120,9 +187,12 @@ pub const RULES: &[Rule] = &[
         title: "the apply worker commits asynchronously: its flush waits for the WAL writer",
         signal: logical::asynchronous_commit,
         remedies: &[
-            "on the subscriber: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each transaction is then flushed as it is applied",
-            "on the subscriber, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it counts for the whole server",
-            "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until they are visible there, not until they are flushed",
+            "on the subscriber: ALTER SUBSCRIPTION {subscription} SET (synchronous_commit = on); each \
+             transaction is then flushed as it is applied",
+            "on the subscriber, if that cannot be: wal_writer_delay = 10ms (now {wal_writer_delay} ms); it \
+             counts for the whole server",
+            "if commits need not survive a crash of both: synchronous_commit = remote_apply waits until \
+             they are visible there, not until they are flushed",
         ],
     },
     Rule {
@@ -130,8 +200,34 @@ pub const RULES: &[Rule] = &[
         title: "the subscription does not apply",
         signal: logical::stopped,
         remedies: &[
-            "look at the subscriber's log for the error of subscription {subscription}; correct the data or ALTER SUBSCRIPTION {subscription} SKIP (lsn = ...)",
-            "ALTER SUBSCRIPTION {subscription} ENABLE, if it was disabled; DROP it if it is not needed: its slot keeps WAL on {upstream}",
+            "on the subscriber: ALTER SUBSCRIPTION {disabled_subscription} ENABLE, if it need not be \
+             disabled any longer; until then its slot keeps WAL on {upstream}",
+            "look at the subscriber's log for the error of subscription {subscription}, and correct what it \
+             names: a row that is there already, a table or column that is missing, a connection that is \
+             refused",
+            "only if that row cannot be corrected: ALTER SUBSCRIPTION {stuck_subscription} SKIP (lsn = ...) \
+             with the position from the log: all changes of that transaction are lost there, and the tables \
+             differ from then on",
+        ],
+    },
+    Rule {
+        cause: Cause::TablesNotPublished,
+        title: "tables are left out of the publication: their rows differ more and more",
+        signal: published::unpublished,
+        remedies: &[
+            "on the publisher: ALTER PUBLICATION ... ADD TABLE for {tables}; what was changed meanwhile is \
+             missing at the subscriber, so copy them anew",
+            "on the subscriber, if they are left out on purpose: ALTER SUBSCRIPTION {subscription} REFRESH \
+             PUBLICATION; it then follows them no longer",
+        ],
+    },
+    Rule {
+        cause: Cause::TablesNotFollowed,
+        title: "published tables are not followed",
+        signal: published::unfollowed,
+        remedies: &[
+            "on the subscriber: make sure that {tables} exist there, and ALTER SUBSCRIPTION {subscription} \
+             REFRESH PUBLICATION; it copies them and follows them",
         ],
     },
     Rule {
@@ -158,9 +254,11 @@ pub const RULES: &[Rule] = &[
         title: "a giant transaction is decoded",
         signal: logical::giant,
         remedies: &[
-            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they run (parallel from 16 on)",
+            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they \
+             run (parallel from 16 on)",
             "smaller transactions: bulk changes in pieces of some 10,000 rows",
-            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each walsender",
+            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
+             walsender",
         ],
     },
     Rule {
@@ -168,8 +266,10 @@ pub const RULES: &[Rule] = &[
         title: "decoding writes transactions to disk",
         signal: logical::spill,
         remedies: &[
-            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each walsender",
-            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they run",
+            "on {upstream}: more logical_decoding_work_mem (now {logical_decoding_work_mem} kB), for each \
+             walsender",
+            "ALTER SUBSCRIPTION {subscription} SET (streaming = on): large transactions are sent while they \
+             run",
         ],
     },
     Rule {
@@ -177,7 +277,8 @@ pub const RULES: &[Rule] = &[
         title: "the consumer of this slot is slow",
         signal: logical::consumer,
         remedies: &[
-            "on the subscriber: a primary key or another index for every table (REPLICA IDENTITY FULL searches whole tables)",
+            "on the subscriber: a primary key or another index for every table (REPLICA IDENTITY FULL \
+             searches whole tables)",
             "on the subscriber: fewer indexes and triggers on the tables that are applied to",
             "split the publication into several, each with a subscription and a worker of its own",
         ],
@@ -187,9 +288,11 @@ pub const RULES: &[Rule] = &[
         title: "the relay's group does not stream",
         signal: relay::not_streaming,
         remedies: &[
-            "let {relay} reach the primary for group {connecting}: network, password, pg_hba.conf, a free walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
+            "let {relay} reach the primary for group {connecting}: network, password, pg_hba.conf, a free \
+             walsender and slot; SHOW UPSTREAM and the relay's log show the primary's answer",
             "make room for group {waiting} on the disk of the spool of {relay}",
-            "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what each reason means; its subscriptions may have to be synchronised anew",
+            "decide what becomes of group {failed}: docs/relay.md, When the primary fails over, says what \
+             each reason means; its subscriptions may have to be synchronised anew",
             "look at the log of {relay}, and at SHOW UPSTREAM in its console",
         ],
     },
@@ -199,8 +302,10 @@ pub const RULES: &[Rule] = &[
         signal: relay::spool,
         remedies: &[
             "let the subscriber of slot {slot} run and catch up: the spool keeps what it has not confirmed",
-            "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, and RELOAD",
-            "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be synchronised anew",
+            "in the configuration of {relay}: raise spool_limit (now {spool_limit}) if the disk has room, \
+             and RELOAD",
+            "in the console of {relay}: DROP SLOT {slot} if nobody needs it: its subscription must then be \
+             synchronised anew",
         ],
     },
     Rule {
@@ -208,8 +313,10 @@ pub const RULES: &[Rule] = &[
         title: "the backlog is beyond the relay's cache: it is served from disk",
         signal: relay::from_disk,
         remedies: &[
-            "in the configuration of {relay}: logical_wal_cache (now {cache_limit}) larger than what this subscriber falls behind, and RELOAD",
-            "find why it falls behind: an apply worker that is busy or blocked makes the backlog, and memory only hides it",
+            "in the configuration of {relay}: logical_wal_cache (now {cache_limit}) larger than what this \
+             subscriber falls behind, and RELOAD",
+            "find why it falls behind: an apply worker that is busy or blocked makes the backlog, and \
+             memory only hides it",
             "faster storage for the spool of {relay}",
         ],
     },
@@ -218,9 +325,12 @@ pub const RULES: &[Rule] = &[
         title: "a slot keeps nearly as much WAL as it may",
         signal: standing::retained,
         remedies: &[
-            "let the consumer of slot {slot} run and catch up",
-            "on {upstream}: SELECT pg_drop_replication_slot('{slot}'); if nobody needs it: its consumer must then start anew",
-            "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has room",
+            "let the consumer of slot {near_slot} run and catch up",
+            "build the consumer of slot {lost_slot} anew: WAL that it needs is gone",
+            "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has \
+             room",
+            "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
+             consumer loses what it has not got, and must start anew",
         ],
     },
     Rule {
@@ -229,10 +339,59 @@ pub const RULES: &[Rule] = &[
         signal: standing::unused,
         remedies: &[
             "start the consumer of slot {slot}",
-            "on {upstream}: SELECT pg_drop_replication_slot('{slot}'); if nobody needs it",
-            "in the console of {relay}: DROP SLOT {slot} if nobody needs it",
-            "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot cannot fill the disk",
+            "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot \
+             cannot fill the disk",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",
+            "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
+             consumer loses what it has not got, and must start anew",
+            "in the console of {relay}: DROP SLOT {unowned_slot}; only if nobody needs it: its subscription \
+             must then be synchronised anew",
+        ],
+    },
+    Rule {
+        cause: Cause::ArchiverFailing,
+        title: "WAL is not archived",
+        signal: server::archiver_failing,
+        remedies: &[
+            "look at the log of {node} for what archive_command or archive_library says about {segment}, \
+             and correct that: until then pg_wal grows, and the archive cannot restore anything newer",
+            "watch the disk of pg_wal on {node}: if it fills up, {node} stops",
+        ],
+    },
+    Rule {
+        cause: Cause::QueriesCancelled,
+        title: "replay cancels queries",
+        signal: server::queries_cancelled,
+        remedies: &[
+            "on {node}: hot_standby_feedback = on (now {hot_standby_feedback}): the primary then keeps the \
+             rows that queries need, which costs dead rows there",
+            "on {node}: raise max_standby_streaming_delay (now {max_standby_streaming_delay} ms): replay \
+             then waits for queries, so the standby lags",
+            "let long queries run on a standby of their own",
+        ],
+    },
+    Rule {
+        cause: Cause::PreparedTransaction,
+        title: "a prepared transaction is never ended",
+        signal: horizon::prepared,
+        remedies: &[
+            "let the program that prepared it end it: a transaction manager knows whether it was committed \
+             elsewhere",
+            "on {node}, in database {database}: COMMIT PREPARED '{gid}'; if the other parts of it were \
+             committed",
+            "on {node}, in database {database}: ROLLBACK PREPARED '{gid}'; if they were not: what it wrote \
+             is lost",
+        ],
+    },
+    Rule {
+        cause: Cause::OldTransaction,
+        title: "an old transaction keeps WAL of slots, or dead rows",
+        signal: horizon::old_transaction,
+        remedies: &[
+            "let it end: a limit for transactions on {node}: idle_in_transaction_session_timeout, \
+             statement_timeout",
+            "on {node}: SELECT pg_terminate_backend({pid}); if that transaction may be ended: what it wrote \
+             is lost",
         ],
     },
     Rule {

@@ -17,7 +17,8 @@
 //! | `Blocked` | the log had no room for a write | that write was done: `Storing` | makes room, or rests; nothing is taken from the connection |
 //! | `Confirming` | all is written | `Receiving`, `Waiting` or, at the stream's end, `Parting` | tells the primary, if that is due |
 //! | `Waiting` | nothing more was there | the connection, the syncing thread or time: `Receiving` | waits |
-//! | `Parting` | the connection was lost, in any state | an open unit is cut: `Failing` | cuts |
+//! | `Parting` | the connection was lost or given up, in any state | an open unit is cut: `Failing`, or `Spared` if it was given up | cuts |
+//! | `Spared` | the connection was given up, as the primary has too few and nobody reads | somebody reads; time: `Connecting` | closes the connection, waits |
 //! | `Failing` | the log ends between two units | `Resting` | tells subscribers and operator why |
 //! | `Resting` | | time: `Connecting` | waits, longer after each try |
 //! | `Stopping` | the relay stops, in any state that lasts | an open unit is cut: `Stopped` | cuts |
@@ -61,6 +62,10 @@ pub const RETRY_REFUSED: Duration = Duration::from_secs(5);
 
 /// Between two looks at a spool that is full.
 pub const RETRY_FULL: Duration = Duration::from_millis(200);
+
+/// A connection that was given up for others is made again after this time, also if nobody reads
+/// what it brings: meanwhile the primary has to keep it.
+pub const SPARED_FOR: Duration = Duration::from_secs(60);
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,6 +119,8 @@ pub enum Action {
     Fail,
     /// Do nothing for this long.
     Rest(Duration),
+    /// Close the connection, and do nothing until somebody reads, or for this long.
+    Idle(Duration),
     /// The receiver has ended.
     Stop,
 }
@@ -138,6 +145,8 @@ pub enum Event {
         /// The primary must not be followed: an operator has to do something.
         refused: bool,
     },
+    /// Others need the connection more. Not an answer: it may come at any time.
+    Spare,
     /// The relay stops. Not an answer: it may come at any time.
     Stop,
 }
@@ -152,6 +161,7 @@ enum State {
     Confirming,
     Waiting,
     Parting,
+    Spared,
     Failing,
     Resting,
     Stopping,
@@ -217,6 +227,8 @@ pub struct Receiver {
     /// When the last try to connect began.
     began: Instant,
     refused: bool,
+    /// The connection was given up.
+    spared: bool,
     pause: Duration,
     fault: Option<Fault>,
 }
@@ -243,6 +255,7 @@ impl Receiver {
             awaited: false,
             began: now,
             refused: false,
+            spared: false,
             pause: RETRY[0],
             fault: None,
         }
@@ -317,7 +330,10 @@ impl Receiver {
                     return Action::Wait(STATUS_EVERY.saturating_sub(told));
                 }
                 State::Parting if log.open_unit => return Action::Cut,
+                State::Parting if std::mem::take(&mut self.spared) => State::Spared,
                 State::Parting => State::Failing,
+                State::Spared if self.stopping => State::Stopping,
+                State::Spared => return Action::Idle(SPARED_FOR),
                 State::Failing => return Action::Fail,
                 State::Resting if self.stopping => State::Stopping,
                 State::Resting => {
@@ -337,6 +353,12 @@ impl Receiver {
     pub fn handle(&mut self, event: Event, log: Standing, now: Instant) {
         match event {
             Event::Stop => self.stopping = true,
+            Event::Spare if self.is_connected() => {
+                self.spared = true;
+                self.pause = RETRY[0];
+                self.state = State::Parting;
+            }
+            Event::Spare => {}
             Event::Lost { refused } => self.lost(refused, now),
             _ => self.answered(event, log, now),
         }
@@ -396,6 +418,7 @@ impl Receiver {
                 self.after_confirming()
             }
             (State::Waiting, _) => State::Receiving,
+            (State::Spared, _) => State::Connecting,
             (State::Failing, _) => State::Resting,
             (State::Resting, _) => {
                 self.pause = (self.pause * 2).min(RETRY[1]);
@@ -407,6 +430,7 @@ impl Receiver {
     }
 
     fn lost(&mut self, refused: bool, now: Instant) {
+        self.spared = false;
         self.state = match self.state {
             // The log cannot be cut: it says so whenever it is used.
             State::Parting => State::Failing,

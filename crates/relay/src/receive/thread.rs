@@ -171,6 +171,9 @@ impl Driver {
             if self.stopped() {
                 receiver.handle(Event::Stop, self.group.log().standing(), Instant::now());
             }
+            if self.group.take_spared() {
+                receiver.handle(Event::Spare, self.group.log().standing(), Instant::now());
+            }
             let action = receiver.poll(self.group.log().standing(), Instant::now());
             if action == Action::Stop {
                 return;
@@ -192,37 +195,14 @@ impl Driver {
     fn perform(&mut self, action: Action, receiver: &mut Receiver) -> Result<Event> {
         let group = &self.group;
         match action {
-            Action::Connect => {
-                let (stream, from) = self.connect()?;
-                self.stream = Some(stream);
-                self.overlap = Some(Overlap::new(self.group.log(), from));
-                self.on_trial = Some(Instant::now());
-                if !self.group.has_failed() {
-                    self.goes_on();
-                }
-                return Ok(Event::Connected(from));
-            }
-            Action::Compare { again, all } => {
-                if let Some(overlap) = &mut self.overlap {
-                    overlap.compare(&again, all).map_err(RelayError::Gap)?;
-                }
-                if all {
-                    self.overlap = None;
-                    self.goes_on();
-                }
-            }
+            Action::Connect => return Ok(Event::Connected(self.connect()?)),
+            Action::Compare { again, all } => self.compare(&again, all)?,
             Action::Receive => {
                 receiver.note_applied(group.applied(), group.synchronous.is_awaited());
                 return self.receive(receiver);
             }
-            Action::Append(frames) => {
-                let written = group.log().append(frames);
-                return self.written(written);
-            }
-            Action::Cover(lsn) => {
-                let written = group.log().cover(lsn);
-                return self.written(written);
-            }
+            Action::Append(frames) => return self.written(group.log().append(frames)),
+            Action::Cover(lsn) => return self.written(group.log().cover(lsn)),
             Action::MakeRoom => {
                 receiver.note_applied(group.applied(), group.synchronous.is_awaited());
                 return Ok(Event::Freed(group.make_room()?));
@@ -236,12 +216,13 @@ impl Driver {
             }
             Action::Sync => self.sync.ask(),
             Action::Block => {
+                let (group, full) = (group.name(), &self.full);
                 warn!(
-                    group = group.name(),
-                    error = self.full,
+                    group,
+                    error = full,
                     "the primary waits for room in the spool"
                 );
-                group.enter(Phase::Waiting(self.full.clone()));
+                self.group.enter(Phase::Waiting(full.clone()));
             }
             Action::Unblock => {
                 group.enter(Phase::Streaming);
@@ -251,20 +232,13 @@ impl Driver {
                 written,
                 flushed,
                 applied,
-            } => {
-                let status = Status {
-                    written,
-                    flushed,
-                    applied,
-                    sent_at: clock::now(),
-                    reply: false,
-                };
-                connected(&mut self.stream)?.send(&FromStandby::Status(status))?;
-                let lasts = |at: Instant| at.elapsed() >= TRUSTED_AFTER;
-                if self.on_trial.is_some_and(lasts) || self.group.goes_on() {
-                    self.goes_on();
-                }
-            }
+            } => self.confirm(Status {
+                written,
+                flushed,
+                applied,
+                sent_at: clock::now(),
+                reply: false,
+            })?,
             Action::Wait(most) => {
                 group.note_sent(receiver.sent());
                 let wake = self.sleeper.fd();
@@ -278,21 +252,25 @@ impl Driver {
             }
             Action::Fail => {
                 self.disconnect();
-                self.on_trial = None;
                 if let Some(error) = self.error.take() {
                     self.group.fail(&error);
                 }
             }
-            Action::Rest(time) => self.rest(time),
+            Action::Rest(time) => self.rest(time, || false),
+            Action::Idle(time) => {
+                self.disconnect();
+                self.group.stand_idle();
+                self.rest(time, || self.group.readers() > 0);
+            }
             Action::Stop => {}
         }
         Ok(Event::Done)
     }
 
-    /// Sleeps, or less if the relay stops.
-    fn rest(&self, time: Duration) {
+    /// Sleeps, or less if the relay stops or something is so.
+    fn rest(&self, time: Duration, or: impl Fn() -> bool) {
         let until = Instant::now() + time;
-        while !self.stopped() {
+        while !self.stopped() && !or() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return;
@@ -303,11 +281,23 @@ impl Driver {
 
     fn disconnect(&mut self) {
         self.stream = None;
+        self.on_trial = None;
         self.group.synchronous.set_walsender(None);
     }
 
-    /// A connection that streams from where the slot stands, and that position.
-    fn connect(&self) -> Result<(Stream, Lsn)> {
+    /// Connects for a stream that begins where the slot stands, and says where that is.
+    fn connect(&mut self) -> Result<Lsn> {
+        let (stream, from) = self.begin_stream()?;
+        self.stream = Some(stream);
+        self.overlap = Some(Overlap::new(self.group.log(), from));
+        self.on_trial = Some(Instant::now());
+        if !self.group.has_failed() {
+            self.goes_on();
+        }
+        Ok(from)
+    }
+
+    fn begin_stream(&self) -> Result<(Stream, Lsn)> {
         let group = &self.group;
         if !group.has_failed() {
             group.enter(Phase::Connecting);
@@ -352,6 +342,27 @@ impl Driver {
         };
         self.group.keep_for_failover(upstream, slot)?;
         Ok(slot.confirmed)
+    }
+
+    /// Holds what was sent again against the log. `all`: nothing more comes of it.
+    fn compare(&mut self, again: &[Vec<u8>], all: bool) -> Result<()> {
+        if let Some(overlap) = &mut self.overlap {
+            overlap.compare(again, all).map_err(RelayError::Gap)?;
+        }
+        if all {
+            self.overlap = None;
+            self.goes_on();
+        }
+        Ok(())
+    }
+
+    fn confirm(&mut self, status: Status) -> Result<()> {
+        connected(&mut self.stream)?.send(&FromStandby::Status(status))?;
+        let lasts = |at: Instant| at.elapsed() >= TRUSTED_AFTER;
+        if self.on_trial.is_some_and(lasts) || self.group.goes_on() {
+            self.goes_on();
+        }
+        Ok(())
     }
 
     /// Takes in what has come, up to what is gathered at once.

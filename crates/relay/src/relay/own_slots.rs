@@ -32,7 +32,7 @@ impl Relay {
     }
 
     pub fn finish_adoption(&self, slot: &Slot) -> Result<()> {
-        let mut upstream = self.primary().connect(&slot.database)?;
+        let mut upstream = self.primary().connect_for_sql(&slot.database)?;
         let mut adoption = Adoption::resume();
         loop {
             let event = match adoption.poll() {
@@ -41,7 +41,8 @@ impl Relay {
                     Some(_) => {
                         warn!(
                             slot = slot.name,
-                            "the primary has another slot of this name than the one that was adopted; it stays"
+                            "the primary has another slot of this name than the one that was \
+                             adopted; it stays"
                         );
                         Event::Done
                     }
@@ -67,14 +68,18 @@ impl Relay {
         match self.sweep_now() {
             Ok(()) => self.swept.store(true, Ordering::Release),
             Err(failed) if self.said.is_new(SWEEPING, &failed) => {
-                warn!(error = %failed, "cannot look for slots that a crash left on the primary; trying again");
+                warn!(
+                    error = %failed,
+                    "cannot look for slots that a crash left on the primary; trying again"
+                );
             }
             Err(_) => {}
         }
     }
 
     fn sweep_now(&self) -> Result<()> {
-        let mut upstream = self.primary().connect(&self.config().console_database)?;
+        let console = &self.config().console_database;
+        let mut upstream = self.primary().connect_for_sql(console)?;
         let identity = &self.around.identity;
         let there = upstream_slot::list(&mut upstream)?;
         // In this order: a group whose slot is there is being made, or made by now.
@@ -85,7 +90,9 @@ impl Relay {
             if self.new_spool && !used && identity.is_foreign(name) {
                 error!(
                     slot = name,
-                    "the spool is new, but the primary has a slot of another spool that nobody uses: is the spool's volume mounted? If that spool is gone for good, drop the slot"
+                    "the spool is new, but the primary has a slot of another spool that nobody \
+                     uses: is the spool's volume mounted? If that spool is gone for good, drop \
+                     the slot"
                 );
             }
             let has = groups.iter().any(|group| group.upstream_slot() == name)

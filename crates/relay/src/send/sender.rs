@@ -14,20 +14,22 @@
 //! |---|---|---|---|
 //! | `Opening` | at the start; in another group | opened: `Reading` | opens a reader of the log at `from`, that stops where the slot goes on elsewhere |
 //! | `Reading` | opened; all that was read is written; after a wait | frames: `Writing`; nothing: `Telling` or `Waiting`; the end of the group: `Switching` or `Leaving` | reads |
-//! | `Writing` | frames were read | all of them are written: `Reading`, or `Telling` if the client has been silent for long | writes to the client |
-//! | `Telling` | a keepalive is due | it is written: where it came from | writes a keepalive |
+//! | `Writing` | frames were read | all of them are written: `Reading`, or `Telling` if the client has been silent for long; it takes nothing: `Ending` | writes to the client |
+//! | `Telling` | a keepalive is due | it is written: where it came from; the client takes nothing: `Ending` | writes a keepalive |
 //! | `Waiting` | nothing to read | the log, the group, the slot, the relay, the client or time: `Pausing` or `Reading` | waits |
 //! | `Pausing` | many sessions share the group and this one has just sent | time: `Reading` | waits |
 //! | `Switching` | the slot goes on in another group from here on | `Opening` | takes that group |
 //! | `Leaving` | the slot goes on at the primary from here on | the client has confirmed everything before: `Closing`; it has ended the copy: `Finishing`; it does not answer: `Ending` | writes a keepalive that asks for an answer, and another each second, and hears the client; log and group do not matter any more |
-//! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting` | ends the copy, which is no error to a subscriber |
+//! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting`; the client takes nothing: `Ending` | ends the copy, which is no error to a subscriber |
 //! | `Parting` | the copy was ended here | the client has ended it as well: `Finishing`; it does not answer: `Ending` | hears the client |
 //! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy, unless that is done; the session goes on |
 //! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
 //!
 //! The end of the copy (`Finishing`) and of relay or slot are acted upon only between two
-//! writes: a write that was begun is finished first. Only where the client is gone, or
-//! sends what it must not, is it given up.
+//! writes: a write that was begun is finished first. It is given up only where the client is
+//! gone, sends what it must not, or takes nothing. A client takes nothing if one write has not
+//! ended for 60 s (twice [`ASK_AFTER`]) and it has said nothing for as long: the driver looks when
+//! [`Sender::gives_up_write_at`] says, and answers with [`Sender::takes_nothing`].
 //!
 //! What holds of positions:
 //!

@@ -268,7 +268,11 @@ impl Task {
 
     async fn end_copy(&mut self) -> io::Result<Event> {
         let slot = &self.client.slot;
-        info!(slot = slot.name, confirmed = %slot.confirmed(), "streaming ends: the slot goes back to the primary");
+        info!(
+            slot = slot.name,
+            confirmed = %slot.confirmed(),
+            "streaming ends: the slot goes back to the primary"
+        );
         let work = put(&mut self.writer, &Backend::CopyDone);
         self.client.while_writing(work).await?;
         Ok(Event::Done)

@@ -321,6 +321,32 @@ fn within_a_message_nothing_else_is_said() {
     done.is_to(Action::Finish { ended: false });
 }
 
+/// A write to a client that takes nothing has no end of its own.
+#[test]
+fn a_write_is_given_up_once_its_client_takes_and_says_nothing() {
+    let limit = ASK_AFTER * 2;
+    assert_eq!(limit, Duration::from_secs(60));
+    let mut scene = Scene::new(None);
+    scene.finds(200, false);
+    scene.is_to(Action::Write);
+    let began = scene.now;
+    assert_eq!(scene.sender.gives_up_write_at(began), began + limit);
+    // One that says something is there, and has as long again.
+    scene.now += limit / 2;
+    scene.hears(100, false);
+    assert_eq!(scene.sender.gives_up_write_at(began), scene.now + limit);
+    // Whoever took the last write counts as heard.
+    let next = scene.now + limit / 2;
+    assert_eq!(scene.sender.gives_up_write_at(next), next + limit);
+    assert!(!scene.sender.is_over());
+    // Where the write stands nobody knows: nothing can be said.
+    scene.now += limit;
+    let event = scene.sender.takes_nothing();
+    scene.tell(event);
+    assert!(scene.sender.is_over());
+    assert_eq!(scene.ends(), ("57P05".to_owned(), false));
+}
+
 #[test]
 fn a_group_that_cannot_go_on_ends_its_sessions() {
     let mut scene = Scene::new(None);

@@ -23,6 +23,7 @@ use super::pump::Ends;
 use super::stop::Stop;
 use super::transport::{Reader, Transport, Writer, after, close_with, message};
 use crate::session::Client;
+use crate::spare::Scarce;
 
 /// Longest message while a session begins, in bytes: a server takes tokens up to 64 kB.
 const LIMIT: usize = 128 * 1024;
@@ -64,30 +65,70 @@ struct Login {
     offered: bool,
     pid: u32,
     settings: BTreeMap<String, String>,
+    /// The primary has said something.
+    said: bool,
+}
+
+/// How a login has ended.
+pub(super) enum LoggedIn {
+    Begun(Begun),
+    /// The primary has too few of something, and said so before anything else.
+    Short(Short),
+    /// The client has not been let in, and knows why.
+    Over,
+}
+
+/// A client that has been told nothing yet. It may log in once more.
+pub(super) struct Short {
+    pub client: Client,
+    pub scarce: Scarce,
+    /// The primary's error, a whole message.
+    error: Vec<u8>,
+}
+
+impl Short {
+    /// Tells the client what the primary said.
+    pub async fn tell(self) {
+        close_with(self.client, &self.error).await;
+    }
+}
+
+impl LoggedIn {
+    /// The session, if the client was let in; otherwise it is told why not.
+    pub async fn or_tell(self) -> Option<Begun> {
+        match self {
+            Self::Begun(begun) => return Some(begun),
+            Self::Short(short) => short.tell().await,
+            Self::Over => {}
+        }
+        None
+    }
 }
 
 /// What the primary's messages have led to.
 enum Progress {
     Going,
     Ready,
+    Short(Scarce, Vec<u8>),
 }
 
 /// How a login ends.
 enum Outcome {
     Ready,
+    Short(Scarce, Vec<u8>),
     ClientGone,
     PrimaryGone,
     Refused(Report),
 }
 
 /// Sends `packet` to the primary and lets the client log in. The first `ReadyForQuery` is kept
-/// back. None if it does not come to that; the client knows why.
+/// back.
 pub(super) async fn authenticate(
     client: Client,
     primary: Transport,
     packet: &[u8],
     stop: &mut Stop,
-) -> Option<Begun> {
+) -> LoggedIn {
     let encrypted = primary.is_tls();
     let (primary_reader, primary_writer) = primary.halves();
     let mut login = Login {
@@ -100,16 +141,25 @@ pub(super) async fn authenticate(
         offered: false,
         pid: 0,
         settings: BTreeMap::new(),
+        said: false,
     };
     // If it fails the primary may still have said why.
     let _ = send(&mut login.primary_writer, packet).await;
     match login.run(stop).await {
-        Outcome::Ready => return Some(login.begun()),
+        Outcome::Ready => return LoggedIn::Begun(login.begun()),
+        Outcome::Short(scarce, error) => {
+            let client = login.into_client();
+            return LoggedIn::Short(Short {
+                client,
+                scarce,
+                error,
+            });
+        }
         Outcome::ClientGone => {}
         Outcome::PrimaryGone => close_with(login.into_client(), &[]).await,
         Outcome::Refused(report) => refuse(login.into_client(), report).await,
     }
-    None
+    LoggedIn::Over
 }
 
 async fn send(writer: &mut Writer, bytes: &[u8]) -> io::Result<()> {
@@ -160,6 +210,7 @@ impl Login {
         match taken {
             Ok(Progress::Going) => None,
             Ok(Progress::Ready) => Some(Outcome::Ready),
+            Ok(Progress::Short(scarce, error)) => Some(Outcome::Short(scarce, error)),
             Err(error) => Some(nonsense(&error)),
         }
     }
@@ -193,7 +244,7 @@ impl Login {
         while let Some(message) = next {
             match self.take(&message, out) {
                 Progress::Going => next = self.primary.buffered(LIMIT)?,
-                Progress::Ready => return Ok(Progress::Ready),
+                over => return Ok(over),
             }
         }
         Ok(Progress::Going)
@@ -202,7 +253,13 @@ impl Login {
     /// Takes one message of the primary: what the client gets of it goes to `out`.
     fn take(&mut self, message: &[u8], out: &mut Vec<u8>) -> Progress {
         let (tag, body) = split(message);
+        let first = !std::mem::replace(&mut self.said, true);
         match Backend::parse(Frame { tag, body }) {
+            Ok(Backend::ErrorResponse(report)) if first => {
+                if let Some(scarce) = Scarce::of(&report.sqlstate) {
+                    return Progress::Short(scarce, message.to_vec());
+                }
+            }
             Ok(Backend::Authentication(SASL)) => {
                 self.awaited = true;
                 let (list, taken) = without_binding(body);

@@ -74,7 +74,8 @@ pub(super) async fn log_in(
     stop: &mut Stop,
 ) -> Option<Admitted> {
     let packet = start_packet(&arrival.start, login);
-    let begun = authenticate(client, primary, &packet, stop).await?;
+    let begun = authenticate(client, primary, &packet, stop).await;
+    let begun = begun.or_tell().await?;
     let mut facts = arrival.facts(begun.pid, &begun.settings);
     DATABASE.clone_into(&mut facts.database);
     match ask(begun, login).await {

@@ -21,7 +21,7 @@ use super::authenticate::{Begun, turn_away};
 use super::console_session::{self, Admitted, ConsoleLogin};
 use super::doorway::{DoorLimits, Doorway, Visit};
 use super::front::{Arrived, Encryption, arrive};
-use super::pass::{self, Arrival};
+use super::pass::{self, Arrival, Reach};
 use super::places::{Places, Purpose};
 use super::rights::ConsoleService;
 use super::stop::Stop;
@@ -358,19 +358,21 @@ enum Entered {
     Passed(Arrival, Begun),
 }
 
-async fn log_in(
+async fn log_in<O: SlotCommands, C: ConsoleService>(
+    service: &Service<O, C>,
     client: Client,
-    primary: Transport,
     arrival: Arrival,
     terms: &Terms,
     stop: &mut Stop,
 ) -> Option<Entered> {
     if arrival.purpose() == Purpose::Console {
         let login = &terms.console_login;
+        let (client, primary) = (&*service.primary).reach(client).await?;
         let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
         return admitted.map(Entered::Console);
     }
-    let begun = pass::log_in(client, primary, &arrival, stop).await?;
+    let commands = &*service.commands;
+    let begun = pass::log_in(commands, client, &*service.primary, &arrival, stop).await?;
     Some(Entered::Passed(arrival, begun))
 }
 
@@ -468,9 +470,8 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             peer,
             start,
         };
-        let (client, primary) = pass::reach(transport.client(), &*service.primary).await?;
         tokio::select! {
-            entered = log_in(client, primary, arrival, terms, stop) => entered,
+            entered = log_in(service, transport.client(), arrival, terms, stop) => entered,
             () = login.has_to_go() => None,
         }
     }

@@ -17,18 +17,20 @@
 //! where the session stands ([`super::standing`]): what the client claims decides nothing.
 
 use std::collections::BTreeMap;
+use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use lockstep_wire::backend::Report;
 use lockstep_wire::command::Command;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
-use super::authenticate::{Begun, authenticate, refuse};
+use super::authenticate::{Begun, LoggedIn, authenticate, refuse};
 use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
 use super::places::Purpose;
@@ -40,6 +42,7 @@ use super::upstream_leg::{Primary, connect};
 use crate::session::{
     After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
+use crate::spare::{Need, Scarce, TRY_AGAIN, Then};
 
 /// How long the primary may take to accept that a session leaves it.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
@@ -99,6 +102,8 @@ pub(super) struct Open<O: SlotCommands> {
     facts: Facts,
     known: Known,
     terminated: Terminated,
+    /// The relay gives something up for it.
+    giving: Arc<AtomicBool>,
 }
 
 /// What the primary has said about a session.
@@ -118,6 +123,7 @@ impl<O: SlotCommands> Open<O> {
             facts,
             known: Known::Nothing,
             terminated,
+            giving: Arc::default(),
         }
     }
 
@@ -128,7 +134,10 @@ impl<O: SlotCommands> Open<O> {
         let overdue = stop.clone().overdue();
         tokio::select! {
             () = session(&mut self, &mut stop) => {}
-            () = overdue => tracing::info!(session = id, "closed its connections: it did not end when it was told to"),
+            () = overdue => tracing::info!(
+                session = id,
+                "closed its connections: it did not end when it was told to"
+            ),
         }
     }
 
@@ -143,6 +152,18 @@ impl<O: SlotCommands> Open<O> {
             Needs::Standing => matches!(self.known, Known::Nothing),
             Needs::StandingNow => !matches!(self.known, Known::Other),
         }
+    }
+
+    /// The primary has refused the session something. It goes on meanwhile.
+    fn short_of(&self, scarce: Scarce) {
+        if self.giving.swap(true, Ordering::AcqRel) {
+            return;
+        }
+        let (commands, giving) = (Arc::clone(&self.commands), Arc::clone(&self.giving));
+        tokio::spawn(async move {
+            commands.short_of(scarce).await;
+            giving.store(false, Ordering::Release);
+        });
     }
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
@@ -163,15 +184,23 @@ impl<O: SlotCommands> Drop for Open<O> {
     }
 }
 
-/// Connects to the primary for a client, who is told if that fails.
-pub(super) async fn reach(client: Client, primary: &dyn Primary) -> Option<(Client, Transport)> {
-    match connect(primary).await {
-        Ok(transport) => Some((client, transport)),
-        Err(reason) => {
-            tracing::warn!(%reason, "the primary cannot be reached");
-            let what = format!("the relay cannot reach the primary: {reason}");
-            refuse(client, Report::fatal("08001", what)).await;
-            None
+/// Who connects to the primary for a client.
+pub(super) trait Reach: Send {
+    /// None if that fails; the client knows why.
+    fn reach(&mut self, client: Client)
+    -> impl Future<Output = Option<(Client, Transport)>> + Send;
+}
+
+impl<'p> Reach for &(dyn Primary + 'p) {
+    async fn reach(&mut self, client: Client) -> Option<(Client, Transport)> {
+        match connect(*self).await {
+            Ok(transport) => Some((client, transport)),
+            Err(reason) => {
+                tracing::warn!(%reason, "the primary cannot be reached");
+                let what = format!("the relay cannot reach the primary: {reason}");
+                refuse(client, Report::fatal("08001", what)).await;
+                None
+            }
         }
     }
 }
@@ -195,14 +224,30 @@ pub(super) async fn cancel(transport: Transport, request: &Startup, primary: &dy
     drop(transport);
 }
 
-/// Lets a client log in over a connection to the primary.
-pub(super) async fn log_in(
-    client: Client,
-    primary: Transport,
+/// Lets a client log in over a connection to the primary. One of replication that the primary
+/// has no walsender for gets another try if the relay gives one up.
+pub(super) async fn log_in<O: SlotCommands>(
+    commands: &O,
+    mut client: Client,
+    mut primary: impl Reach,
     arrival: &Arrival,
     stop: &mut Stop,
 ) -> Option<Begun> {
-    authenticate(client, primary, &arrival.packet(), stop).await
+    let packet = arrival.packet();
+    let mut need = Need::default();
+    loop {
+        let (back, transport) = primary.reach(client).await?;
+        let short = match authenticate(back, transport, &packet, stop).await {
+            LoggedIn::Short(short) if arrival.purpose() == Purpose::Replication => short,
+            login => return login.or_tell().await,
+        };
+        if need.refused(Instant::now()) == Then::Give && !commands.short_of(short.scarce).await {
+            short.tell().await;
+            return None;
+        }
+        client = short.client;
+        sleep(TRY_AGAIN).await;
+    }
 }
 
 /// Serves a session that the primary has let in, to its end.
@@ -262,7 +307,7 @@ impl Passed {
     ) -> Option<(Client, O::Stream)> {
         loop {
             let event = tokio::select! {
-                event = self.pump.next(&mut self.ends) => event,
+                event = self.next(open) => event,
                 () = stop.told() => {
                     self.end(&message(stop.why())).await;
                     return None;
@@ -288,10 +333,20 @@ impl Passed {
                 },
                 Event::ClientGone => return None,
                 // All of it is with the client: now its connection ends as well.
-                Event::PrimaryGone | Event::Settled | Event::Answered(_) => {
+                Event::PrimaryGone | Event::Settled | Event::Answered(_) | Event::Short(_) => {
                     self.end(&[]).await;
                     return None;
                 }
+            }
+        }
+    }
+
+    /// What the pump says next but that the primary is short of something.
+    async fn next<O: SlotCommands>(&mut self, open: &Open<O>) -> Event {
+        loop {
+            match self.pump.next(&mut self.ends).await {
+                Event::Short(scarce) => open.short_of(scarce),
+                event => return event,
             }
         }
     }
@@ -300,7 +355,7 @@ impl Passed {
     async fn ask<O: SlotCommands>(&mut self, open: &mut Open<O>, stop: &mut Stop) -> Asked {
         self.pump.ask(standing::questions(), standing::ANSWERS);
         let event = tokio::select! {
-            event = self.pump.next(&mut self.ends) => event,
+            event = self.next(open) => event,
             () = stop.told() => return Asked::Stopped,
         };
         open.known = match event {
@@ -310,7 +365,7 @@ impl Passed {
                 Learnt::Refused(error) => return Asked::Refused(error),
             },
             Event::PrimaryGone => return Asked::PrimaryGone,
-            Event::ClientGone | Event::Settled | Event::Query(_) => return Asked::ClientGone,
+            _ => return Asked::ClientGone,
         };
         Asked::Known
     }
@@ -346,7 +401,7 @@ impl Passed {
             biased;
             decision = open.decide(&command, text) => Decided::Commands(decision),
             // Nothing else can come while the query is held.
-            _ = self.pump.next(&mut self.ends) => Decided::ClientGone,
+            _ = self.next(open) => Decided::ClientGone,
             () = stop.told() => Decided::Stopped,
         }
     }
@@ -357,7 +412,7 @@ impl Passed {
         match self.pump.next(&mut self.ends).await {
             // A primary that has gone is not needed any more.
             Event::Settled | Event::PrimaryGone => {}
-            Event::ClientGone | Event::Query(_) | Event::Answered(_) => return None,
+            _ => return None,
         }
         if self.pump.may_end_politely() {
             leave(&mut self.ends.primary_writer).await;

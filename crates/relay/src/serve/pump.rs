@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use super::exchange::{Cut, Exchange};
 use super::frames::MOST;
 use super::transport::{Reader, Writer};
+use crate::spare::Scarce;
 
 /// Size of each of the two buffers, in bytes.
 pub(super) const BUFFER: usize = 16 * 1024;
@@ -40,6 +41,8 @@ pub(super) enum Event {
     Settled,
     /// What the primary answers to [`Pump::ask`], whole messages.
     Answered(Vec<u8>),
+    /// The primary has refused something of which it has too few; the client has its error.
+    Short(Scarce),
 }
 
 /// The halves of both connections.
@@ -218,6 +221,8 @@ pub(super) struct Pump {
     down_course: Course,
     down_cut: Cut,
     settling: bool,
+    /// What the primary has too few of.
+    short: Option<Scarce>,
     down_before_up: bool,
 }
 
@@ -240,6 +245,7 @@ impl Pump {
             down_course: Course::default(),
             down_cut: Cut::default(),
             settling: false,
+            short: None,
             down_before_up: false,
         }
     }
@@ -465,11 +471,31 @@ impl Pump {
 
     /// Lets all that has come go on to the client.
     fn pass_down(&mut self) {
+        self.short = self.short.or_else(|| self.find_short());
         let exchange = &mut self.exchange;
         self.down_cut.advance(self.down.unseen(), |tag, content| {
             exchange.answered(tag, content)
         });
         self.down.look(BUFFER);
+    }
+
+    /// What an error among the messages that have come whole says of what the primary has too
+    /// few of. An error that is cut in two is not found, which costs a try.
+    fn find_short(&self) -> Option<Scarce> {
+        if !self.logical || !self.down_cut.at_boundary() {
+            return None;
+        }
+        let mut left = self.down.unseen();
+        while let Ok(Some((frame, length))) = frame::first(left, MOST) {
+            if frame.tag == b'E' {
+                let Ok(Backend::ErrorResponse(report)) = Backend::parse(frame) else {
+                    return None;
+                };
+                return Scarce::of(&report.sqlstate);
+            }
+            left = left.get(length..).unwrap_or_default();
+        }
+        None
     }
 
     /// Takes the primary's answer to the relay out of what goes to the client; only when
@@ -547,6 +573,9 @@ impl Pump {
             // Where nothing is known of messages there is no better moment.
             if self.settling && (self.down_cut.at_boundary() || self.down_cut.is_lost()) {
                 return Step::Event(Event::Settled);
+            }
+            if let Some(scarce) = self.short.take().filter(|_| !self.settling) {
+                return Step::Event(Event::Short(scarce));
             }
             match self.gather() {
                 Gathered::Whole(said) => return Step::Event(Event::Answered(said)),

@@ -29,7 +29,7 @@ function update(card, link, state) {
   const why = link.suspect ? `: ${link.suspect.title}` : "";
   put(card.status, link.behind ? `▲ lags${why}` : `✓ follows${why}`);
   pairs(card.figures, [
-    ["lag now", seconds(link.lag_ms)],
+    ["lag now", `${link.lag_is_least ? "at least " : ""}${seconds(link.lag_ms)}`],
     [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
     ["behind", bytes(link.lag_bytes)],
     ["commit to visible", link.visible_ms === null ? null : seconds(link.visible_ms)],

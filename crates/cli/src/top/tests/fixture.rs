@@ -31,6 +31,10 @@ pub fn node(name: &str, role: Role) -> NodeState {
         wal_bytes_per_s: (role != Role::Subscriber).then_some(3.4 * MB as f64),
         active_clients: 12,
         awaiting_sync: 0,
+        oldest_transaction_ms: None,
+        oldest_prepared_ms: None,
+        archive_failures: 0,
+        archived_age_ms: None,
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,
@@ -81,6 +85,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         application_name: Some(replica.to_owned()),
         behind: lag_ms >= 200.0,
         lag_ms,
+        lag_is_least: false,
         lag_max_ms: lag_ms * 1.25,
         lag_bytes: held.iter().sum::<u64>() * MB,
         stages,
@@ -119,12 +124,14 @@ fn fact(name: &'static str, value: f64, words: &str) -> Fact {
 pub fn state(nodes: Vec<NodeState>, links: Vec<LinkState>, findings: Vec<Finding>) -> State {
     let mut diagnosis = Diagnosis {
         healthy: false,
+        unknown: Vec::new(),
         nodes: Vec::new(),
         links: Vec::new(),
         findings,
     };
     let behind = links.iter().any(|link| link.behind);
-    diagnosis.healthy = !behind && !diagnosis.has_lag() && nodes.iter().all(|node| node.usable);
+    let suffers = behind || diagnosis.has_lag() || diagnosis.has_risk();
+    diagnosis.healthy = !suffers && nodes.iter().all(|node| node.usable);
     State {
         number: 7,
         at_ms: NOW_MS,

@@ -76,8 +76,9 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
 /// How far behind the link is. Figures have fixed widths, so that nothing moves.
 fn lag(state: &State, link: &LinkState) -> Vec<String> {
     let most = right(&time(link.lag_max_ms), 6);
+    let least = if link.lag_is_least { "≥ " } else { "" };
     let mut items = vec![
-        format!("lag {} now", right(&time(link.lag_ms), 6)),
+        format!("lag {least}{} now", right(&time(link.lag_ms), 6)),
         format!("{most} at most in {} s", state.window_s),
         format!("{} behind", right(&bytes(link.lag_bytes as f64), 6)),
     ];

@@ -44,7 +44,7 @@ pub fn draw(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
 
 fn too_small(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
     let area = frame.area();
-    let (status, words) = headline(&model.rows, model.state.diagnosis.healthy);
+    let (status, words) = headline(&model.rows, &model.state.diagnosis);
     let size = format!("too small: {}×{}", area.width, area.height);
     let need = format!("{LEAST_WIDTH}×{LEAST_HEIGHT} is needed");
     let lines = [
@@ -62,7 +62,7 @@ fn too_small(frame: &mut Frame<'_>, model: &mut Model, theme: Theme) {
 
 /// Draws the first line: the summary of all nodes, and the time.
 fn top_line(frame: &mut Frame<'_>, area: Rect, model: &Model, theme: Theme) {
-    let (status, words) = headline(&model.rows, model.state.diagnosis.healthy);
+    let (status, words) = headline(&model.rows, &model.state.diagnosis);
     let state = &model.state;
     let mut when = match state.number {
         0 => String::new(),

@@ -6,6 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
+use lockstep_bench::fault::faults::SUBSCRIBER_NETWORK;
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
 use lockstep_client::Connection;
@@ -84,7 +85,11 @@ fn question(fault: &Fault) -> Question {
             Which::Primary,
             "INSERT INTO t (v) VALUES ('timed')",
         ),
-        Cause::ReplayPaused | Cause::RecoveryConflict | Cause::CleanupLock => of(
+        Cause::ReplayPaused
+        | Cause::ReplayDelayed
+        | Cause::ReplayHalted
+        | Cause::RecoveryConflict
+        | Cause::CleanupLock => of(
             "unreplayed_bytes",
             Kind::Between,
             Which::Standby,
@@ -102,6 +107,12 @@ fn question(fault: &Fault) -> Question {
             Which::Standby,
             "backend_type = 'walreceiver'",
             "wait_event_type = 'IO'",
+        ),
+        Cause::SlowNetwork if fault.name == SUBSCRIBER_NETWORK => of(
+            "received_bytes_per_s",
+            Kind::Rate,
+            Which::Primary,
+            "SELECT write_lsn - '0/0' FROM pg_stat_replication WHERE application_name = 'first'",
         ),
         Cause::SlowNetwork => of(
             "received_bytes_per_s",
@@ -152,7 +163,80 @@ fn question(fault: &Fault) -> Question {
             Which::Primary,
             "SELECT pg_current_wal_flush_lsn() - '0/0'",
         ),
+        other => unseen(other),
+    }
+}
+
+/// The same for faults that positions alone do not show.
+fn unseen(cause: Cause) -> Question {
+    let (fact, kind, sql) = match cause {
+        Cause::SynchronousStandbyMissing => (
+            "waiting_commits",
+            Kind::Between,
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
+        ),
+        Cause::ReceiverHalted => (
+            "behind_bytes",
+            Kind::Between,
+            "SELECT pg_current_wal_flush_lsn() - replay_lsn FROM pg_stat_replication \
+             WHERE application_name = 'standby'",
+        ),
+        Cause::WalsendersEnded => (
+            "away_share",
+            Kind::Share,
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_replication \
+             WHERE application_name = 'first')",
+        ),
+        Cause::FullPageImages => (
+            "page_images",
+            Kind::Growth,
+            "SELECT wal_fpi FROM pg_stat_wal",
+        ),
+        Cause::ApplyStopped => (
+            "behind_bytes",
+            Kind::Between,
+            "SELECT pg_current_wal_flush_lsn() - confirmed_flush_lsn FROM pg_replication_slots \
+             WHERE slot_name = 'second'",
+        ),
+        Cause::TablesNotFollowed => ("unfollowed_tables", Kind::Between, "SELECT 1"),
+        Cause::TablesNotPublished => ("unpublished_tables", Kind::Between, "SELECT 1"),
+        Cause::PreparedTransaction => (
+            "prepared_age_ms",
+            Kind::Between,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - prepared) FROM pg_prepared_xacts",
+        ),
+        Cause::OldTransaction => (
+            "transaction_age_ms",
+            Kind::Between,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - xact_start) \
+             FROM pg_stat_activity WHERE application_name = 'lockstep holder'",
+        ),
+        Cause::ArchiverFailing => (
+            "archive_failures",
+            Kind::Between,
+            "SELECT failed_count FROM pg_stat_archiver",
+        ),
+        Cause::QueriesCancelled => (
+            "cancelled_queries",
+            Kind::Growth,
+            "SELECT sum(confl_lock + confl_snapshot) FROM pg_stat_database_conflicts",
+        ),
+        Cause::UnusedSlot => (
+            "retained_bytes",
+            Kind::Between,
+            "SELECT pg_current_wal_flush_lsn() - restart_lsn FROM pg_replication_slots \
+             WHERE slot_name = 'forgotten'",
+        ),
         other => panic!("nothing is measured for {other:?}"),
+    };
+    Question {
+        fact,
+        kind,
+        which: match cause {
+            Cause::QueriesCancelled => Which::Standby,
+            _ => Which::Primary,
+        },
+        sql: sql.to_owned(),
     }
 }
 

@@ -5,6 +5,7 @@ use std::process::Command;
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lag::Cause;
+use lockstep_lag::rules::Severity;
 use serde_json::{Value, json};
 
 pub mod measured;
@@ -37,16 +38,21 @@ pub fn doctor(args: &[&str]) -> Said {
 
 /// Runs doctor on all servers of a stage; its exit code and its JSON.
 pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
-    let [primary, standby, first, second] = stage.conninfos();
+    examine_at(&stage.conninfos(), seconds)
+}
+
+/// The same with other conninfos for the same servers.
+pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
+    let [primary, standby, first, second] = conninfos;
     let said = doctor(&[
         "--primary",
-        &primary,
+        primary,
         "--standby",
-        &standby,
+        standby,
         "--subscriber",
-        &first,
+        first,
         "--subscriber",
-        &second,
+        second,
         "--seconds",
         &seconds.to_string(),
         "--output",
@@ -75,7 +81,7 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
             brief(json)
         ));
     }
-    let expected = if fault.is_false { 0 } else { 6 };
+    let expected = i32::from(fault.severity == Severity::Lag) * 6;
     if code != expected {
         return Some(format!(
             "exit code {code} instead of {expected}: {}",
@@ -83,6 +89,9 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
         ));
     }
     let first = &json["findings"][0];
+    if first["severity"] != fault.severity.name() {
+        return Some(format!("it is called {}", first["severity"]));
+    }
     if let Some(culprit) = injected.culprit {
         let pid = first["names"]["pid"].as_str().unwrap_or_default();
         if pid != culprit.to_string() {
@@ -97,7 +106,7 @@ pub fn wrong(fault: &Fault, injected: &Injected, code: i32, json: &Value) -> Opt
             ));
         }
     }
-    if !fault.is_false && first["remedies"].as_array().is_none_or(Vec::is_empty) {
+    if fault.severity != Severity::Note && first["remedies"].as_array().is_none_or(Vec::is_empty) {
         return Some("proposes nothing".to_owned());
     }
     None
@@ -136,10 +145,18 @@ pub fn brief(json: &Value) -> String {
 /// What the first finding has to name, beside the process that is to blame.
 fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
     match fault.cause() {
-        Cause::RetainedWalNearLimit => Some(("slot", "forgotten")),
+        Cause::RetainedWalNearLimit | Cause::UnusedSlot => Some(("slot", "forgotten")),
+        Cause::ApplyStopped => Some(("subscription", "second")),
+        Cause::PreparedTransaction => Some(("gid", "forgotten")),
+        Cause::SynchronousStandbyMissing => Some(("missing", "nobody")),
+        Cause::TablesNotFollowed => Some(("tables", "public.added")),
+        Cause::TablesNotPublished => Some(("tables", "public.t")),
         Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
         Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
-        Cause::RecoveryConflict | Cause::CleanupLock => Some(("node", "standby")),
+        Cause::RecoveryConflict
+        | Cause::CleanupLock
+        | Cause::ReplayHalted
+        | Cause::ReceiverHalted => Some(("node", "standby")),
         _ => None,
     }
 }

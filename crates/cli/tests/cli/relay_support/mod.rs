@@ -1,5 +1,6 @@
 //! A primary, a relay in front of it, and subscribers, for the tests of the relay.
 
+pub mod load;
 pub mod raw;
 
 use std::collections::BTreeSet;
@@ -39,6 +40,60 @@ pub fn publisher(lab: &Lab) -> Server {
     let mut primary = lab.primary("primary", None, &logical()).unwrap();
     allow_plugin(&mut primary);
     primary
+}
+
+/// A publisher and a subscriber that have the same table, of which only its columns are given:
+/// `t (id int PRIMARY KEY)`. Publication p publishes it.
+pub fn table_on_both(lab: &Lab, table: &str) -> (Server, Server) {
+    let primary = publisher(lab);
+    let subscriber = lab.primary("subscriber", None, &logical()).unwrap();
+    publish(&primary, &subscriber, table);
+    (primary, subscriber)
+}
+
+/// The same of servers that are there.
+pub fn publish(primary: &Server, subscriber: &Server, table: &str) {
+    for server in [primary, subscriber] {
+        server.execute(&format!("CREATE TABLE {table}")).unwrap();
+    }
+    let name = table.split(' ').next().unwrap();
+    primary
+        .execute(&format!("CREATE PUBLICATION p FOR TABLE {name}"))
+        .unwrap();
+}
+
+/// Makes a subscription that connects with a conninfo.
+pub fn subscribe(subscriber: &Server, name: &str, conninfo: &str, publication: &str) {
+    subscriber
+        .execute(&format!(
+            "CREATE SUBSCRIPTION {name} CONNECTION '{conninfo}' PUBLICATION {publication}"
+        ))
+        .unwrap();
+}
+
+/// Takes a subscriber away until its slot is free.
+pub fn disable(lab: &Lab, subscriber: &Server, name: &str, relay: &Relay) {
+    subscriber
+        .execute(&format!("ALTER SUBSCRIPTION {name} DISABLE"))
+        .unwrap();
+    let pid =
+        format!("SELECT active_pid FROM lockstep_stat_logical_wal_cache() WHERE name = '{name}'");
+    until("the slot is free", || {
+        relay.console(lab, &pid).is_empty().then_some(())
+    });
+}
+
+/// Names of the primary's slots but those of initial synchronisation, in order; those of the relay
+/// without the identity of its spool.
+pub fn slots(primary: &Server) -> String {
+    primary
+        .query_text(
+            "SELECT coalesce(string_agg(regexp_replace(slot_name, \
+                 '^(lockstep_.*)_[0-9a-f]{12}$', '\\1'), ' ' ORDER BY slot_name), '') \
+             FROM pg_replication_slots WHERE slot_name !~ '_sync_'",
+        )
+        .unwrap()
+        .unwrap()
 }
 
 /// Lists plugin lockstep where a server asks for that.

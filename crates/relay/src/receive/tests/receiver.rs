@@ -6,7 +6,9 @@ use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Timestamp};
 
 use crate::log::Standing;
-use crate::receive::receiver::{Action, Event, RETRY, RETRY_FULL, RETRY_REFUSED, Receiver};
+use crate::receive::receiver::{
+    Action, Event, RETRY, RETRY_FULL, RETRY_REFUSED, Receiver, SPARED_FOR,
+};
 
 const LOST: Event = Event::Lost { refused: false };
 
@@ -268,4 +270,30 @@ fn a_stream_that_begins_before_the_logs_end_is_compared_first() {
     scene.does(all, Event::Lost { refused: true });
     scene.does(Action::Fail, Event::Done);
     scene.does(Action::Rest(RETRY_REFUSED), Event::Done);
+}
+
+#[test]
+fn a_connection_that_others_need_more_is_given_up_and_made_again() {
+    let mut scene = Scene::connected();
+    // Something is under way, and half of a unit is in the log.
+    scene.tell(Event::Done);
+    scene.log.open_unit = true;
+    scene.tell(Event::Spare);
+    scene.is_to(Action::Cut);
+    scene.log.open_unit = false;
+    scene.tell(Event::Done);
+    scene.is_to(Action::Idle(SPARED_FOR));
+    // Asked once more: there is nothing to give.
+    scene.tell(Event::Spare);
+    scene.does(Action::Idle(SPARED_FOR), Event::Done);
+    scene.tell(Event::Spare);
+    scene.does(Action::Connect, LOST);
+    // A try that failed is no gift.
+    scene.does(Action::Fail, Event::Done);
+    scene.does(Action::Rest(RETRY[0]), Event::Done);
+    scene.does(Action::Connect, Event::Connected(100.into()));
+    scene.tell(Event::Spare);
+    scene.is_to(Action::Idle(SPARED_FOR));
+    scene.tell(Event::Stop);
+    scene.is_to(Action::Stop);
 }

@@ -161,6 +161,8 @@ async fn console(admin_role: Option<&str>) -> (Scene, String) {
     let mut scene = Scene {
         client,
         primary,
+        // It connects once.
+        primaries: mpsc::unbounded_channel().0,
         commands,
         stopper,
         session,

@@ -87,3 +87,43 @@ async fn a_primary_that_makes_no_sense_is_named() {
         scene.ends().await;
     }
 }
+
+fn too_many() -> Vec<u8> {
+    back(Backend::ErrorResponse(Report::fatal("53300", "too many")))
+}
+
+#[tokio::test]
+async fn a_login_without_a_walsender_is_tried_again_if_one_is_given_up() {
+    let mut scene = Scene::begin(LOGICAL).await;
+    scene.commands.gives.store(true, Ordering::Relaxed);
+    // The second time what was given up has not ended yet.
+    for _ in 0..2 {
+        write(&mut scene.primary, &too_many(), PIPE).await;
+        let (primary, theirs) = duplex(PIPE);
+        scene.primaries.send(theirs).unwrap();
+        scene.primary = primary;
+        let (_, packet) = start(LOGICAL);
+        assert_eq!(read(&mut scene.primary, packet.len()).await, packet);
+    }
+    scene.primary_says(&welcome()).await;
+    scene.passes_up(&query("IDENTIFY_SYSTEM")).await;
+    let seen = scene.commands.seen();
+    assert_eq!(seen, ["short of Walsenders", "opened 7", "IDENTIFY_SYSTEM"]);
+}
+
+#[tokio::test]
+async fn a_client_learns_that_nothing_can_be_given_up_for_it() {
+    // Another session does not use a walsender, and nothing is given up for it.
+    for (parameters, asked) in [(LOGICAL, &["short of Walsenders"][..]), (USUAL, &[])] {
+        let mut scene = Scene::begin(parameters).await;
+        scene.primary_says(&too_many()).await;
+        assert_eq!(scene.ends().await.seen(), asked);
+    }
+    // So it does where the primary had asked for a password: it cannot be asked twice.
+    let mut scene = Scene::begin(LOGICAL).await;
+    scene.primary_says(&other(b'R', b"\0\0\0\x03")).await;
+    scene.passes_up(&other(b'p', b"secret")).await;
+    scene.primary_says(&too_many()).await;
+    scene.primary.shutdown().await.unwrap();
+    assert!(scene.ends().await.seen().is_empty());
+}

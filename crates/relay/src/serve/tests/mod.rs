@@ -15,17 +15,18 @@ use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex};
-use tokio::sync::watch;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::pass::{self, Arrival};
+use super::pass::{self, Arrival, Reach};
 use super::standing;
 use super::stop::{self, Stopper};
 use super::transport::Transport;
 use crate::session::{
     After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
+use crate::spare::Scarce;
 
 /// Bytes that a pipe holds.
 const PIPE: usize = 1024;
@@ -38,6 +39,8 @@ struct Scripted {
     terminate: watch::Sender<Option<Report>>,
     /// A decision that would never come was given up.
     given_up: Arc<AtomicBool>,
+    /// Something can be given up for a client.
+    gives: AtomicBool,
 }
 
 impl Scripted {
@@ -91,6 +94,11 @@ impl SlotCommands for Scripted {
         }
     }
 
+    async fn short_of(&self, scarce: Scarce) -> bool {
+        self.note(format!("short of {scarce:?}"));
+        self.gives.swap(false, Ordering::Relaxed)
+    }
+
     fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {}", facts.pid));
         self.terminate.subscribe()
@@ -98,6 +106,13 @@ impl SlotCommands for Scripted {
 
     fn closed(&self, facts: &Facts) {
         self.note(format!("closed {}", facts.pid));
+    }
+}
+
+impl Reach for mpsc::UnboundedReceiver<DuplexStream> {
+    async fn reach(&mut self, client: Client) -> Option<(Client, Transport)> {
+        let primary = self.recv().await?;
+        Some((client, Transport::Other(Box::new(primary))))
     }
 }
 
@@ -224,6 +239,8 @@ const USUAL: &[(&str, &str)] = &[("user", "me"), ("database", "db")];
 struct Scene {
     client: DuplexStream,
     primary: DuplexStream,
+    /// Where the relay reaches the primary next.
+    primaries: mpsc::UnboundedSender<DuplexStream>,
     commands: Arc<Scripted>,
     stopper: Stopper,
     session: JoinHandle<()>,
@@ -236,6 +253,8 @@ impl Scene {
     async fn begin(parameters: &[(&str, &str)]) -> Self {
         let (client, client_end) = duplex(PIPE);
         let (mut primary, primary_end) = duplex(PIPE);
+        let (primaries, reached) = mpsc::unbounded_channel();
+        primaries.send(primary_end).unwrap();
         let commands = Arc::new(Scripted::default());
         let (stopper, stop) = stop::channel();
         let (start, packet) = start(parameters);
@@ -248,9 +267,9 @@ impl Scene {
         let theirs = Arc::clone(&commands);
         let session = tokio::spawn(async move {
             let client = Transport::Other(Box::new(client_end)).client();
-            let primary = Transport::Other(Box::new(primary_end));
             let mut told = stop.clone();
-            if let Some(begun) = pass::log_in(client, primary, &arrival, &mut told).await {
+            let login = pass::log_in(&*theirs, client, reached, &arrival, &mut told);
+            if let Some(begun) = login.await {
                 pass::serve(&theirs, begun, arrival, stop).await;
             }
         });
@@ -258,6 +277,7 @@ impl Scene {
         Self {
             client,
             primary,
+            primaries,
             commands,
             stopper,
             session,

@@ -96,12 +96,18 @@ async fn nobody_is_asked_in_other_sessions() {
     }
 }
 
+/// A session in which messages come in pieces of this size.
+async fn in_pieces(piece: usize) -> Scene {
+    let mut scene = Scene::ready(LOGICAL).await;
+    scene.piece = piece;
+    scene
+}
+
 #[tokio::test]
 async fn the_primary_says_where_a_session_stands() {
     for piece in PIECES {
         // What comes unasked meanwhile is the client's.
-        let mut scene = Scene::ready(LOGICAL).await;
-        scene.piece = piece;
+        let mut scene = in_pieces(piece).await;
         scene
             .client_says(&query("READ_REPLICATION_SLOT reply"))
             .await;
@@ -115,10 +121,14 @@ async fn the_primary_says_where_a_session_stands() {
         scene.client_gets(&notice("before")).await;
         let both = [notice("between"), done("REPLIED")].concat();
         scene.client_gets(&both).await;
+    }
+}
 
+#[tokio::test]
+async fn a_session_that_the_relay_cannot_serve_is_passed_through() {
+    for piece in PIECES {
         // No database: a session of physical replication. It is not asked again.
-        let mut scene = Scene::ready(LOGICAL).await;
-        scene.piece = piece;
+        let mut scene = in_pieces(piece).await;
         for again in [false, true] {
             let command = query("READ_REPLICATION_SLOT reply");
             scene.client_says(&command).await;
@@ -130,8 +140,7 @@ async fn the_primary_says_where_a_session_stands() {
         }
 
         // No session of replication.
-        let mut scene = Scene::ready(LOGICAL).await;
-        scene.piece = piece;
+        let mut scene = in_pieces(piece).await;
         let command = query("DROP_REPLICATION_SLOT reply");
         scene.client_says(&command).await;
         let mut refused = Vec::new();
@@ -141,10 +150,14 @@ async fn the_primary_says_where_a_session_stands() {
         }
         scene.is_asked_and(&refused).await;
         assert_eq!(read(&mut scene.primary, command.len()).await, command);
+    }
+}
 
+#[tokio::test]
+async fn what_interrupts_the_question_is_for_the_client() {
+    for piece in PIECES {
         // A cancel request that meets the question was meant for the command.
-        let mut scene = Scene::ready(LOGICAL).await;
-        scene.piece = piece;
+        let mut scene = in_pieces(piece).await;
         scene
             .client_says(&query("DROP_REPLICATION_SLOT reply"))
             .await;
@@ -165,8 +178,7 @@ async fn the_primary_says_where_a_session_stands() {
         scene.client_gets(&done("REPLIED")).await;
 
         // Its last words are the client's.
-        let mut scene = Scene::ready(LOGICAL).await;
-        scene.piece = piece;
+        let mut scene = in_pieces(piece).await;
         scene
             .client_says(&query("DROP_REPLICATION_SLOT reply"))
             .await;
@@ -471,4 +483,29 @@ async fn nonsense_is_for_the_primary_to_refuse() {
     scene.passes_up(&query("DROP_REPLICATION_SLOT reply")).await;
     scene.stopper.stop();
     assert_eq!(rest(&mut scene.client).await, b"");
+}
+
+#[tokio::test]
+async fn something_is_given_up_for_a_slot_that_has_no_place() {
+    let mut scene = Scene::ready(LOGICAL).await;
+    // As an initial synchronisation does: in a transaction block, where nobody is asked.
+    scene.passes_up(&query("BEGIN")).await;
+    let mut in_transaction = back(Backend::CommandComplete("BEGIN"));
+    Backend::ReadyForQuery(b'T').encode(&mut in_transaction);
+    scene.primary_says(&in_transaction).await;
+    scene
+        .passes_up(&query("CREATE_REPLICATION_SLOT s LOGICAL pgoutput"))
+        .await;
+    for (sqlstate, notes) in [("42710", 0), ("53400", 1)] {
+        let mut refused = notice("something before it");
+        let report = Report::error(sqlstate, "all replication slots are in use");
+        Backend::ErrorResponse(report).encode(&mut refused);
+        Backend::ReadyForQuery(b'E').encode(&mut refused);
+        scene.primary_says(&refused).await;
+        scene.settle().await;
+        let seen = scene.commands.seen();
+        let short = seen.iter().filter(|note| *note == "short of Slots");
+        assert_eq!(short.count(), notes, "{seen:?}");
+        scene.passes_up(&query("ROLLBACK")).await;
+    }
 }

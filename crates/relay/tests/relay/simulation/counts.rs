@@ -48,12 +48,14 @@ pub struct Counts {
     /// Slots that went back to the primary, and copies of no use.
     pub returned: u64,
     pub useless: u64,
+    /// Connections to the primary that were given up for others.
+    pub spared: u64,
     /// Waits that were given up for an answer.
     pub urgent: u64,
 }
 
 impl Counts {
-    fn rows(&self) -> [(&'static str, u64); 26] {
+    fn rows(&self) -> [(&'static str, u64); 27] {
         [
             ("units cut", self.cuts),
             ("told of cuts", self.told_of_cuts),
@@ -80,6 +82,7 @@ impl Counts {
             ("choices too late", self.late),
             ("slots given back", self.returned),
             ("copies of no use", self.useless),
+            ("connections given up", self.spared),
             ("waits given up", self.urgent),
         ]
     }
@@ -110,6 +113,7 @@ impl Counts {
         self.late += other.late;
         self.returned += other.returned;
         self.useless += other.useless;
+        self.spared += other.spared;
         self.urgent += other.urgent;
     }
 

@@ -111,7 +111,7 @@ impl Feed {
             if action == Action::Stop {
                 return;
             }
-            let rests = matches!(action, Action::Wait(_) | Action::Rest(_));
+            let rests = matches!(action, Action::Wait(_) | Action::Rest(_) | Action::Idle(_));
             let event = self.perform(action, primary, house);
             self.receiver.handle(event, self.log.standing(), house.now);
             if rests {
@@ -163,6 +163,11 @@ impl Feed {
                 self.confirm(flushed.into(), house);
             }
             Action::Wait(most) | Action::Rest(most) => house.pass(most),
+            Action::Idle(most) => {
+                self.disconnect(house);
+                house.counts.spared += 1;
+                house.pass(most);
+            }
             Action::Cut => {
                 self.disconnect(house);
                 house.counts.cuts += 1;
@@ -239,6 +244,12 @@ impl Feed {
         if let Some(connection) = &mut self.connection {
             connection.broken = true;
         }
+    }
+
+    /// Others need its connection more.
+    pub fn spare(&mut self, house: &House) {
+        self.receiver
+            .handle(Event::Spare, self.log.standing(), house.now);
     }
 
     pub fn disconnect(&mut self, house: &mut House) {

@@ -8,7 +8,7 @@ use lockstep_relay::adoption;
 use lockstep_relay::log::{End, Read, Reader};
 use lockstep_relay::routes::Choice;
 use lockstep_relay::send::sender::{Action, Event, Onward, Sender};
-use lockstep_relay::slots::{InUse, Slot};
+use lockstep_relay::slots::{InUse, Route, Slot};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};
@@ -75,6 +75,16 @@ impl Relay {
         let in_use = slot.acquire(1, 1).expect("one session uses it");
         match self.choose(&slot, wish, primary) {
             None => return Started::Refused,
+            Some(Choice::GiveBack) if !primary.slots.contains_key(&slot.name) => {
+                let route = Route {
+                    next: None,
+                    ..slot.route()
+                };
+                if let Err(error) = self.house.book.reroute(&slot, route, || true) {
+                    self.house.arranged(&error, None);
+                }
+                return Started::Refused;
+            }
             Some(Choice::GiveBack) => {
                 if let Err(error) = self.house.book.remove(&slot.name) {
                     self.house.arranged(&error, None);

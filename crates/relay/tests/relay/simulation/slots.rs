@@ -206,12 +206,19 @@ impl Relay {
         if matches!(decision, Drop::InUse(_) | Drop::Adopting) {
             return false;
         }
+        if decision == Drop::RemoveBoth {
+            let answer = self.house.random.u8(..8);
+            if answer != 0 {
+                primary.slots.remove(&slot);
+            }
+            if answer < 2 {
+                // It was refused, or nobody knows.
+                return false;
+            }
+        }
         match self.house.book.remove(&slot) {
             Ok(_) => {
                 kept.end();
-                if decision == Drop::RemoveAndPass {
-                    primary.slots.remove(&slot);
-                }
                 let left = primary.slots.contains_key(&slot);
                 assert!(!left, "{slot} is dropped, and the primary keeps WAL for it");
                 self.house.counts.dropped += 1;

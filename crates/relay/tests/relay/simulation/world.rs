@@ -215,8 +215,11 @@ impl World {
             92 => self.relay.finish_adoptions(&mut self.primary),
             93 => self.primary.persist(),
             94 => {
-                if let Some((feed, _)) = self.relay.any() {
-                    feed.lose();
+                let spares = self.random.u8(..4) == 0;
+                match self.relay.any() {
+                    Some((feed, house)) if spares => feed.spare(house),
+                    Some((feed, _)) => feed.lose(),
+                    None => {}
                 }
             }
             95 => self.leave(number),

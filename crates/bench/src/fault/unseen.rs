@@ -1,0 +1,281 @@
+//! Faults that positions alone do not show: something stands still, is missing, or is held by
+//! somebody who is no replica.
+
+use std::time::Duration;
+
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{DATABASE, PATIENCE};
+
+use super::faults::{PUBLISHED, Strength, UNPUBLISHED, hold, write};
+use super::stage::{Injected, Stage, Which};
+use super::{Frozen, Writer};
+use crate::Result;
+
+pub(super) fn synchronous_missing(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Primary, "synchronous_standby_names", "nobody")?;
+    for _ in 0..strength.choose(1, 4) {
+        write(stage, &mut injected, PUBLISHED, 20)?;
+    }
+    Ok(injected)
+}
+
+pub(super) fn delayed(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let delay = strength.choose("10s", "30s");
+    injected.set(stage, Which::Standby, "recovery_min_apply_delay", delay)?;
+    write(stage, &mut injected, UNPUBLISHED, 20)?;
+    Ok(injected)
+}
+
+pub(super) fn frozen_startup(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    freeze(stage, "startup", strength)
+}
+
+pub(super) fn frozen_walreceiver(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    freeze(stage, "walreceiver", strength)
+}
+
+fn freeze(stage: &mut Stage, backend_type: &str, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let pid = stage.process(Which::Standby, backend_type, None)?;
+    injected.frozen.push(Frozen::process(pid)?);
+    write(stage, &mut injected, UNPUBLISHED, strength.choose(100, 5))?;
+    Ok(injected)
+}
+
+pub(super) fn killed_walsenders(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let kill = "SELECT pg_terminate_backend(pid) FROM pg_stat_replication";
+    write(stage, &mut injected, kill, strength.choose(1000, 300))?;
+    write(stage, &mut injected, PUBLISHED, 20)?;
+    Ok(injected)
+}
+
+/// The first subscriber is far away.
+pub(super) fn slow_subscriber_network(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let limit = strength.choose(300_000, 50_000);
+    stage.first_link.limit(Some(limit));
+    for _ in 0..2 {
+        write(stage, &mut injected, PUBLISHED, 3)?;
+    }
+    Ok(injected)
+}
+
+/// Rows are changed, each on a page of its own, just after a checkpoint.
+pub(super) fn page_images(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.primary.execute(
+        "CREATE TABLE pages (id int PRIMARY KEY, n int, v text) WITH (fillfactor = 10); \
+         INSERT INTO pages SELECT i, 0, repeat('x', 400) FROM generate_series(1, 20000) i",
+    )?;
+    injected
+        .undo
+        .push((Which::Primary, "DROP TABLE pages".to_owned()));
+    stage.calm()?;
+    let limit = strength.choose(300_000, 150_000);
+    stage.standby_link.limit(Some(limit));
+    write(stage, &mut injected, "CHECKPOINT", 1000)?;
+    let change = "UPDATE pages SET n = n + 1 WHERE id IN \
+                  (SELECT (random() * 20000)::int FROM generate_series(1, 20))";
+    write(stage, &mut injected, change, 50)?;
+    Ok(injected)
+}
+
+/// The second subscriber has rows with the keys of those that come.
+pub(super) fn unique_violation(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let last = stage
+        .primary
+        .query_text("SELECT last_value::text FROM t_id_seq")?;
+    let last = last.unwrap_or_default();
+    stage.second.execute(&format!(
+        "INSERT INTO t SELECT {last} + i, 'in the way' FROM generate_series(1, 5) i"
+    ))?;
+    injected.undo.push((
+        Which::Second,
+        "DELETE FROM t WHERE v = 'in the way'".to_owned(),
+    ));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+pub(super) fn disabled(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.second.execute("ALTER SUBSCRIPTION second DISABLE")?;
+    injected
+        .undo
+        .push((Which::Second, "ALTER SUBSCRIPTION second ENABLE".to_owned()));
+    write(stage, &mut injected, PUBLISHED, strength.choose(100, 20))?;
+    Ok(injected)
+}
+
+/// A table is added to the publication that the second subscriber does not have.
+pub(super) fn table_missing(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let injected = added(stage, strength)?;
+    stage.second.execute("DROP TABLE added")?;
+    Ok(injected)
+}
+
+/// A table is added to the publication, and no subscriber follows it.
+pub(super) fn table_not_followed(
+    _: &Lab,
+    stage: &mut Stage,
+    strength: Strength,
+) -> Result<Injected> {
+    added(stage, strength)
+}
+
+fn added(stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const CREATE: &str = "CREATE TABLE IF NOT EXISTS added (id bigserial PRIMARY KEY, v text)";
+    let mut injected = Injected::default();
+    for server in [&stage.primary, &stage.first, &stage.second] {
+        server.execute(CREATE)?;
+    }
+    stage
+        .primary
+        .execute("ALTER PUBLICATION p ADD TABLE added")?;
+    injected.undo.push((
+        Which::Primary,
+        "ALTER PUBLICATION p DROP TABLE added".to_owned(),
+    ));
+    // What is on its way needs the table.
+    injected.undo.push((Which::Second, CREATE.to_owned()));
+    let insert = "INSERT INTO added (v) VALUES ('x')";
+    write(stage, &mut injected, insert, strength.choose(500, 50))?;
+    Ok(injected)
+}
+
+pub(super) fn table_left_out(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.primary.execute("ALTER PUBLICATION p DROP TABLE t")?;
+    injected
+        .undo
+        .push((Which::Primary, "ALTER PUBLICATION p ADD TABLE t".to_owned()));
+    let insert = "INSERT INTO t (v) VALUES ('x')";
+    write(stage, &mut injected, insert, strength.choose(500, 50))?;
+    Ok(injected)
+}
+
+/// Writes WAL that no table has.
+fn fill(stage: &Stage, megabytes: u32) -> Result<()> {
+    Ok(stage.primary.execute(&format!(
+        "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) \
+         FROM generate_series(1, {megabytes})"
+    ))?)
+}
+
+/// Megabytes of WAL from which doctor looks at what a slot keeps, and some more.
+fn much(strength: Strength) -> u32 {
+    strength.choose(80, 160)
+}
+
+pub(super) fn prepared(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.primary.execute(
+        "BEGIN; INSERT INTO victim VALUES (0, 'prepared'); PREPARE TRANSACTION 'forgotten'",
+    )?;
+    injected
+        .undo
+        .push((Which::Primary, "ROLLBACK PREPARED 'forgotten'".to_owned()));
+    fill(stage, much(strength))?;
+    stage.calm()?;
+    await_true(
+        stage,
+        "have an old prepared transaction",
+        "SELECT (now() - prepared > '6s')::text FROM pg_prepared_xacts",
+    )?;
+    Ok(injected)
+}
+
+pub(super) fn old_transaction(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let begin = "BEGIN; INSERT INTO victim VALUES (0, 'open')";
+    hold(stage, Which::Primary, begin, &mut injected)?;
+    fill(stage, much(strength))?;
+    stage.calm()?;
+    await_true(
+        stage,
+        "have an old transaction",
+        "SELECT bool_or(now() - xact_start > '31s')::text FROM pg_stat_activity \
+         WHERE application_name = 'lockstep holder'",
+    )?;
+    Ok(injected)
+}
+
+fn await_true(stage: &mut Stage, what: &str, sql: &str) -> Result<()> {
+    Ok(stage.primary.await_event(what, PATIENCE, |primary| {
+        Ok(primary.query_text(sql)?.as_deref() == Some("true"))
+    })?)
+}
+
+pub(super) fn archiver(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    const RELOAD: &str = "SELECT pg_reload_conf()";
+    const RESET: &str = "ALTER SYSTEM RESET archive_command";
+    const SWITCH: &str =
+        "SELECT pg_logical_emit_message(false, 'fill', 'x'); SELECT pg_switch_wal()";
+    let mut injected = Injected::default();
+    for sql in ["ALTER SYSTEM SET archive_command = '/bin/false'", RELOAD] {
+        stage.primary.execute(sql)?;
+    }
+    for sql in [RESET, RELOAD] {
+        injected.undo.push((Which::Primary, sql.to_owned()));
+    }
+    for _ in 0..strength.choose(1, 3) {
+        stage.primary.execute(SWITCH)?;
+    }
+    // A new segment wakes the archiver, which otherwise tries again only after a minute.
+    injected.undo.push((Which::Primary, SWITCH.to_owned()));
+    await_true(
+        stage,
+        "fail to archive",
+        "SELECT (last_failed_time > coalesce(last_archived_time, '-infinity'))::text \
+         FROM pg_stat_archiver",
+    )?;
+    stage.calm()?;
+    Ok(injected)
+}
+
+/// Readers whose table is changed, on a standby that waits for nobody.
+pub(super) fn cancelled(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    injected.set(stage, Which::Standby, "max_standby_streaming_delay", "0")?;
+    let read = "SELECT count(*) FROM victim, pg_sleep(10)";
+    let pause = Duration::from_millis(10);
+    let reader = Writer::stubborn(&stage.standby, DATABASE, read, pause)?;
+    injected.writers.push(reader);
+    let change = "ALTER TABLE victim ADD COLUMN w int; ALTER TABLE victim DROP COLUMN w";
+    write(stage, &mut injected, change, strength.choose(1000, 300))?;
+    Ok(injected)
+}
+
+pub(super) fn unused_slot(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage
+        .primary
+        .execute("SELECT pg_create_physical_replication_slot('forgotten', true)")?;
+    injected.undo.push((
+        Which::Primary,
+        "SELECT pg_drop_replication_slot('forgotten')".to_owned(),
+    ));
+    fill(stage, much(strength))?;
+    stage.calm()?;
+    Ok(injected)
+}

@@ -1,0 +1,212 @@
+//! Slots of the relay that go back to the primary, and the databases that slots are of.
+
+use std::fs;
+
+use crate::relay_support::raw::{Raw, packet};
+use crate::relay_support::{
+    Relay, disable, slots, subscribe, table_on_both, until, until_answer, until_received,
+    until_same,
+};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+/// A subscription of table a, whose slot is the relay's.
+struct Stage {
+    subscriber: Server,
+    relay: Relay,
+    primary: Server,
+}
+
+impl Stage {
+    /// The relay has a group for publication p, and makes no other.
+    fn new(lab: &Lab) -> Self {
+        let (primary, subscriber) = table_on_both(lab, "a (id int PRIMARY KEY)");
+        let other = "CREATE TABLE b (id int PRIMARY KEY)";
+        primary.execute(other).unwrap();
+        subscriber.execute(other).unwrap();
+        primary.execute("CREATE PUBLICATION q FOR TABLE b").unwrap();
+        let file = lab.folder().join("relay.toml");
+        let text = "auto_groups = false\n[[group]]\nname = 'g'\ndatabase = 'postgres'\n\
+                    publications = ['p']\n";
+        fs::write(&file, text).unwrap();
+        let config = ["--config", file.to_str().unwrap()];
+        let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), &config);
+        until("the group is there", || {
+            (slots(&primary) == "lockstep_g").then_some(())
+        });
+        let sql = format!(
+            "CREATE SUBSCRIPTION s CONNECTION '{}' PUBLICATION p WITH (disable_on_error = true)",
+            relay.conninfo()
+        );
+        subscriber.execute(&sql).unwrap();
+        let stage = Self {
+            subscriber,
+            relay,
+            primary,
+        };
+        stage.insert("1");
+        stage.until_all_is_there();
+        stage.until_slots("lockstep_g");
+        stage
+    }
+
+    fn insert(&self, ids: &str) {
+        let sql = format!("INSERT INTO a SELECT {ids}");
+        self.primary.execute(&sql).unwrap();
+    }
+
+    fn until_all_is_there(&self) {
+        until_same(&self.primary, &self.subscriber, "a");
+    }
+
+    fn until_slots(&self, on_the_primary: &str) {
+        until("the primary has these slots", || {
+            (slots(&self.primary) == on_the_primary).then_some(())
+        });
+    }
+
+    /// Takes the subscriber away while there is something for it, so that a copy of its slot on
+    /// the primary is ahead of the slot.
+    fn leave_behind(&self, lab: &Lab, ids: &str) {
+        disable(lab, &self.subscriber, "s", &self.relay);
+        self.insert(ids);
+        until_received(&self.primary);
+    }
+
+    /// Asks for the slot as only the primary can serve it, and leaves.
+    fn send_back(&self) {
+        let mut client = logged_in(Raw::tcp(self.relay.port));
+        assert!(client.refusal(&start("p, q")).is_none());
+        drop(client);
+        assert_eq!(slots(&self.primary), "lockstep_g s");
+    }
+}
+
+fn start(publications: &str) -> String {
+    format!(
+        "START_REPLICATION SLOT s LOGICAL 0/0 \
+         (proto_version '1', publication_names '{publications}')"
+    )
+}
+
+fn logged_in(client: Raw) -> Raw {
+    let parameters = [
+        ("user", SUPERUSER),
+        ("database", "postgres"),
+        ("replication", "database"),
+    ];
+    client.log_in(&packet(&parameters)).unwrap()
+}
+
+/// What one stream cannot serve goes back to the primary, and nothing is lost on the way. It is
+/// no error for the subscription, which would be disabled.
+#[test]
+fn a_slot_goes_back_to_the_primary() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    let subscriber = &stage.subscriber;
+    stage.leave_behind(&lab, "generate_series(2, 1000)");
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION p, q WITH (refresh = false)")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    stage.until_slots("lockstep_g s");
+    stage.insert("generate_series(1001, 2000)");
+    stage.until_all_is_there();
+    let log = fs::read_to_string(subscriber.log()).unwrap();
+    assert!(log.contains("data stream from publisher has ended"));
+    assert!(!log.contains("unexpected result"), "{log}");
+    let enabled = "SELECT subenabled::text FROM pg_subscription";
+    until_answer(subscriber, enabled, "true");
+    until("the relay has forgotten it", || {
+        let left = stage.relay.console(&lab, "SHOW SLOTS");
+        left.is_empty().then_some(())
+    });
+    stage.insert("3000");
+    stage.until_all_is_there();
+    subscriber.execute("DROP SUBSCRIPTION s").unwrap();
+    assert_eq!(slots(&stage.primary), "lockstep_g");
+}
+
+/// A slot without its place in the relay would be served from its copy, which stands further on.
+#[test]
+fn a_slot_is_dropped_with_its_copy_or_not_at_all() {
+    const DROP: &str = "DROP_REPLICATION_SLOT s WAIT";
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    let Stage { primary, relay, .. } = &stage;
+    stage.leave_behind(&lab, "generate_series(2, 1000)");
+    stage.send_back();
+    let mut other = logged_in(Raw::socket(primary.sockets(), primary.port()));
+    assert!(other.refusal(&start("p")).is_none());
+    let mut client = logged_in(Raw::tcp(relay.port));
+    let refused = client.refusal(DROP).unwrap();
+    assert_eq!(refused.sqlstate, "55006", "{refused:?}");
+    assert!(relay.console(&lab, "SHOW SLOTS").starts_with("s|"));
+    drop(other);
+    let active = "SELECT active::text FROM pg_replication_slots WHERE slot_name = 's'";
+    until_answer(primary, active, "false");
+    let enable = || {
+        let enable = "ALTER SUBSCRIPTION s ENABLE";
+        stage.subscriber.execute(enable).unwrap();
+    };
+    enable();
+    stage.until_all_is_there();
+
+    // With nothing in its way it goes with its copy.
+    until("the relay has forgotten it", || {
+        relay.console(&lab, "SHOW SLOTS").is_empty().then_some(())
+    });
+    stage
+        .subscriber
+        .execute("ALTER SUBSCRIPTION s DISABLE")
+        .unwrap();
+    until_answer(primary, active, "false");
+    enable();
+    stage.until_slots("lockstep_g");
+    stage.leave_behind(&lab, "generate_series(1001, 2000)");
+    stage.send_back();
+    assert_eq!(client.refusal(DROP), None);
+    assert_eq!(slots(primary), "lockstep_g");
+    assert_eq!(relay.console(&lab, "SHOW SLOTS"), "");
+}
+
+/// A server copies a slot into another database, where its position means nothing.
+#[test]
+fn a_database_that_took_anothers_name_is_another() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "a (id int PRIMARY KEY)");
+    let make = "CREATE TABLE a (id int PRIMARY KEY); CREATE PUBLICATION p FOR TABLE a; \
+                CREATE PUBLICATION q FOR TABLE a";
+    let in_app = |sql: &str| {
+        let address = primary.config(SUPERUSER, "test").database("app");
+        address.connect().unwrap().execute(sql).unwrap();
+    };
+    primary.execute("CREATE DATABASE app").unwrap();
+    in_app(make);
+    let mut relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let conninfo = relay.conninfo().replace("dbname=postgres", "dbname=app");
+    subscribe(&subscriber, "s", &conninfo, "p");
+    in_app("INSERT INTO a VALUES (1)");
+    until_answer(&subscriber, "SELECT count(*)::text FROM a", "1");
+    disable(&lab, &subscriber, "s", &relay);
+    relay.stop();
+    primary.execute("ALTER DATABASE app RENAME TO old").unwrap();
+    primary.execute("CREATE DATABASE app").unwrap();
+    in_app(make);
+    in_app("INSERT INTO a VALUES (2)");
+    relay.restart();
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION q WITH (refresh = false)")
+        .unwrap();
+    subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
+    until("the subscriber is told", || {
+        let log = fs::read_to_string(subscriber.log()).unwrap();
+        log.contains("is of database \"old\", which was \"app\"")
+            .then_some(())
+    });
+    let log = relay.log();
+    assert_eq!(log.matches("made a group").count(), 1, "{log}");
+    drop((subscriber, relay, primary));
+}

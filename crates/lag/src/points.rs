@@ -1,0 +1,279 @@
+//! The positions of a link at one moment, and for how long its replica has been behind.
+
+use std::time::Duration;
+
+use lockstep_wire::Lsn;
+
+use crate::links::{Link, LinkKind, Stage};
+use crate::position::bytes_between;
+use crate::sample::{Sample, Sender};
+use crate::watch::EVERY;
+use crate::window::NodeWindow;
+
+/// Commits whose times are this close count as the same: clocks are read in microseconds, and
+/// not at the same instant.
+const SAME_COMMIT: Duration = Duration::from_millis(5);
+
+/// A lag is known well enough if the least and the most that it can be are this close,
+const CLOSE: Duration = Duration::from_millis(200);
+
+/// or differ by this part of the most.
+const CLOSE_PART: f64 = 0.2;
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Point {
+    /// Time since the window began.
+    pub at: Duration,
+    /// End of the upstream's WAL.
+    pub end: Lsn,
+    pub sent: Lsn,
+    /// Received by the replica.
+    pub write: Lsn,
+    pub flush: Lsn,
+    /// Replayed, or applied by a subscriber.
+    pub replay: Lsn,
+    /// How long the upstream has had WAL beyond `replay`, at least.
+    pub age: Duration,
+    /// The age begins where the watch began, and the lag began earlier.
+    pub capped: bool,
+    /// The most that the age can be, if that is known.
+    pub age_most: Option<Duration>,
+    /// The upstream has something to send, and its consumer takes nothing more.
+    pub pushed: bool,
+    /// The apply worker is not waiting for data.
+    pub busy: bool,
+}
+
+/// The positions on a link, with ages by the clock of this machine. Commits carry the clock of
+/// the primary, so that is needed to use their times.
+pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
+    // A subscriber does not know its applied position; its publisher is told.
+    let replica = link.replica.filter(|_| link.kind == LinkKind::Physical);
+    let samples = match replica {
+        Some(replica) => &replica.samples,
+        None => &link.upstream.samples,
+    };
+    let mut ages = match (replica, primary) {
+        (Some(replica), Some(primary)) => commit_ages(replica, primary),
+        _ => Vec::new(),
+    };
+    ages.resize(samples.len(), CommitAges::default());
+    let pairs = samples.iter().zip(ages);
+    pairs
+        .filter_map(|(sample, ages)| Some(with_ages(point(link, sample)?, sample, ages)))
+        .collect()
+}
+
+/// What the times of replayed commits say about the lag of one sample.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct CommitAges {
+    /// Age of the next commit that was seen replayed: the lag is at least that.
+    least: Option<Duration>,
+    /// Age of the last replayed commit: what is not replayed was committed later.
+    most: Option<Duration>,
+}
+
+/// For each sample of a standby.
+fn commit_ages(standby: &NodeWindow, primary: &NodeWindow) -> Vec<CommitAges> {
+    let Some(clock) = primary.clock_offset_us() else {
+        return Vec::new();
+    };
+    let us = |time: Duration| i64::try_from(time.as_micros()).unwrap_or(i64::MAX);
+    // On the clock of the window, in microseconds: negative if the commit is older.
+    let committed = |sample: &Sample| {
+        let age_us = sample.wal.replayed_commit_age_ms? * 1000.0;
+        let ahead_us = sample.clock_offset_us.saturating_sub(clock);
+        // A float that does not fit becomes the nearest integer.
+        Some(
+            us(sample.at)
+                .saturating_add(ahead_us)
+                .saturating_sub(age_us as i64),
+        )
+    };
+    let since = |at: Duration, commit: i64| {
+        let age = us(at).saturating_sub(commit);
+        u64::try_from(age).ok().map(Duration::from_micros)
+    };
+    let mut next: Option<i64> = None;
+    let mut newest: Option<i64> = None;
+    let mut ages: Vec<CommitAges> = Vec::with_capacity(standby.samples.len());
+    for sample in standby.samples.iter().rev() {
+        let commit = committed(sample);
+        if let (Some(commit), Some(later)) = (commit, newest) {
+            if later.saturating_sub(commit) > us(SAME_COMMIT) {
+                next = newest;
+            }
+        }
+        newest = commit.or(newest);
+        ages.push(CommitAges {
+            least: next.and_then(|next| since(sample.at, next)),
+            most: commit.and_then(|commit| since(sample.at, commit)),
+        });
+    }
+    ages.reverse();
+    ages
+}
+
+/// Adds what commits and extension lockstep tell about the age.
+fn with_ages(mut point: Point, sample: &Sample, ages: CommitAges) -> Point {
+    let told = sample.extension.as_ref().and_then(|said| said.lag_ms);
+    let told = told.filter(|ms| *ms > 0.0).map(milliseconds);
+    if let Some(least) = ages.least.max(told).filter(|_| point.bytes() > 0) {
+        point.capped = point.capped && least < point.age;
+        point.age = point.age.max(least);
+    }
+    point.age_most = ages.most.map(|most| most.max(point.age));
+    if let Some(most) = point.age_most {
+        let apart = most.saturating_sub(point.age);
+        point.capped = point.capped && apart > CLOSE.max(most.mul_f64(CLOSE_PART));
+    }
+    point
+}
+
+/// Positions that a replica has reached, as far as they are known.
+struct Reached {
+    sent: Lsn,
+    write: Lsn,
+    flush: Lsn,
+    replay: Lsn,
+}
+
+/// From what the replica itself says, what its upstream knows of it, and its slot.
+fn reached(
+    link: &Link<'_>,
+    sample: &Sample,
+    above: &Sample,
+    own: Option<&Sample>,
+    applied: Option<Lsn>,
+) -> Option<Reached> {
+    let sender = link.sender(above);
+    let confirmed = || {
+        let slot = above.slot(link.slot.as_deref()?)?;
+        match link.kind {
+            LinkKind::Logical => slot.confirmed_flush_lsn,
+            LinkKind::Physical => slot.restart_lsn,
+        }
+    };
+    let own_replay = own.and_then(|own| own.wal.replay);
+    let replay = own_replay.or(applied).or_else(confirmed)?;
+    let own_flush = own
+        .and_then(|own| own.wal.receive)
+        .map(|receive| receive.max(replay));
+    let flush = own_flush
+        .or_else(|| sender.and_then(|sender| sender.flush_lsn))
+        .unwrap_or(replay);
+    // A relay knows what it has before the primary is told.
+    let group = link.received_by(sample.at);
+    let durable = group.and_then(|group| group.durable);
+    let replay = replay.max(durable.unwrap_or(replay));
+    let flush = flush.max(durable.unwrap_or(flush));
+    let own_write = own
+        .and_then(|own| own.receiver.as_ref()?.written_lsn)
+        .max(group.and_then(|group| group.received));
+    let least = match link.kind {
+        LinkKind::Physical => flush,
+        LinkKind::Logical => replay,
+    };
+    let write = own_write
+        .max(sender.and_then(|sender| sender.write_lsn))
+        .map_or(least, |write| write.max(least));
+    let sent = sender
+        .and_then(|sender| sender.sent_lsn)
+        .map_or(write, |sent| sent.max(write));
+    Some(Reached {
+        sent,
+        write,
+        flush,
+        replay,
+    })
+}
+
+fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
+    let above = link.upstream.sample_at(sample.at)?;
+    let own = match (link.kind, link.replica) {
+        (LinkKind::Physical, Some(_)) => Some(sample),
+        _ => None,
+    };
+    // What a relay reports as applied is its subscribers': its own part ends on its disk.
+    let applied = |sender: &Sender| match link.is_to_relay() {
+        true => (sender.flush_lsn, sender.flush_lag_ms),
+        false => (sender.replay_lsn, sender.replay_lag_ms),
+    };
+    let applied = link.sender(above).map(applied);
+    let position = applied.and_then(|(position, _)| position);
+    let Reached {
+        sent,
+        write,
+        flush,
+        replay,
+    } = reached(link, sample, above, own, position)?;
+    let from = link.upstream_group();
+    let end = link.upstream.end_at(from, sample.at)?;
+    let (end, most) = match from {
+        // After its last transaction a relay sends positions, and nothing else.
+        Some(_) => (end.max(replay), end.max(replay)),
+        None => (end.max(sent), Lsn::from(u64::MAX)),
+    };
+    let [sent, write, flush] = [sent, write, flush].map(|position| position.min(most));
+    let since = link.upstream.beyond_since(from, replay);
+    let age = since.map_or(Duration::ZERO, |since| sample.at.saturating_sub(since));
+    // What the replica reported is finer than the time between our samples, but may be old.
+    let most_told = match own.and_then(|own| own.wal.replay) {
+        Some(_) => EVERY.as_secs_f64() * 1000.0,
+        None => f64::MAX,
+    };
+    let told = applied
+        .and_then(|(_, lag_ms)| lag_ms)
+        .filter(|_| end > replay)
+        .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_told)));
+    let below = link.replica.and_then(|node| node.sample_at(sample.at));
+    Some(Point {
+        at: sample.at,
+        end,
+        sent,
+        write,
+        flush,
+        replay,
+        age: age.max(told),
+        capped: end > replay && since.is_some() && since == link.upstream.first_answer(from),
+        age_most: None,
+        pushed: link.is_pushed(above),
+        busy: link.kind == LinkKind::Logical
+            && link
+                .worker(below)
+                .is_some_and(|worker| !worker.waits_for("LogicalApplyMain")),
+    })
+}
+
+/// A time that a server reported; zero if it makes no sense.
+fn milliseconds(ms: f64) -> Duration {
+    Duration::try_from_secs_f64(ms.max(0.0) / 1000.0).unwrap_or_default()
+}
+
+impl Point {
+    /// Bytes that are not visible on the replica yet.
+    pub fn bytes(&self) -> u64 {
+        bytes_between(self.replay, self.end)
+    }
+
+    /// The bytes that a stage holds. A consumer that takes nothing more holds what is not sent to
+    /// it, and a busy apply worker what it has not received: it is one process, and receives only
+    /// when it has applied.
+    pub fn stage(&self, kind: LinkKind, stage: Stage) -> u64 {
+        let (sent, write) = match kind {
+            LinkKind::Physical => (self.sent, self.write),
+            LinkKind::Logical => {
+                let sent = if self.pushed { self.end } else { self.sent };
+                (sent, if self.busy { sent } else { self.write })
+            }
+        };
+        match (kind, stage) {
+            (_, Stage::Send) => bytes_between(sent, self.end),
+            (_, Stage::Receive) => bytes_between(write, sent),
+            (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, write),
+            (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
+            (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, write),
+            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
+        }
+    }
+}

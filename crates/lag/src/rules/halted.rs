@@ -1,0 +1,193 @@
+//! Signals of processes that are there and do nothing, or that are ended again and again.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use super::receive::{receiver as process_of, writes_wal};
+use super::replay::{late, startup_share, unreplayed};
+use super::{Evidence, Severity, View, bytes, percent, seconds};
+use crate::links::{Link, LinkKind};
+use crate::sample::Process;
+use crate::states::BackendType;
+use crate::window::NodeWindow;
+
+/// Share of samples from which a process counts as stopped, or as waiting for nothing else.
+const MOSTLY: f64 = 0.5;
+
+/// Share of the time on a core, or waiting for one, below which a process does not run.
+const NO_CPU: f64 = 0.01;
+
+/// Shortest time in which replay that runs has replayed something.
+const LEAST: Duration = Duration::from_secs(1);
+
+/// Time without a message from which a walreceiver takes nothing, in milliseconds. A slow
+/// network lets something through; the upstream sends whatever it has at once.
+const SILENT_MS: f64 = 3_000.0;
+
+/// Number of walsenders, one after the other, from which those of a replica are ended again and
+/// again, if it is the only replica that loses them.
+const MANY_SENDERS: usize = 3;
+
+fn is_stopped(process: &Process) -> bool {
+    process.cpu.is_some_and(|cpu| cpu.stopped)
+}
+
+/// Adds which process it is, and that it is stopped, if that is known.
+fn of_process(evidence: Evidence, process: Option<&Process>, stopped: f64) -> Evidence {
+    let Some(process) = process else {
+        return evidence;
+    };
+    let evidence = evidence.name("pid", process.pid.to_string());
+    match stopped >= MOSTLY {
+        true => evidence
+            .fact(
+                "stopped_share",
+                stopped,
+                format!("process {} is stopped (state T)", process.pid),
+            )
+            .name("stopped_pid", process.pid.to_string()),
+        false => evidence,
+    }
+}
+
+/// The walreceiver is there, waits for no disk, and takes nothing of what there is.
+pub(super) fn receiver_halts(link: &Link<'_>) -> bool {
+    let Some(node) = link.replica.filter(|_| link.kind == LinkKind::Physical) else {
+        return false;
+    };
+    let stopped = node.share(|sample| process_of(sample).is_some_and(is_stopped));
+    let flushes = node.share(|sample| process_of(sample).is_some_and(writes_wal));
+    let silent_ms = node
+        .last()
+        .and_then(|sample| sample.receiver.as_ref()?.message_age_ms);
+    let ends = link.points.first().zip(link.points.last());
+    let stands = ends.is_some_and(|(first, last)| {
+        first.write == last.write && last.write < last.end && last.at > first.at
+    });
+    let silent = silent_ms >= Some(SILENT_MS) && flushes < MOSTLY;
+    link.is_behind() && stands && (stopped >= MOSTLY || silent)
+}
+
+pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(|link| receiver_halts(link)) {
+        let Some(node) = link.replica else { continue };
+        let last = node.last();
+        let row = last.and_then(|sample| sample.receiver.as_ref());
+        let silent_ms = row.and_then(|row| row.message_age_ms).unwrap_or(0.0);
+        let behind = link.last_bytes() as f64;
+        let stopped = node.share(|sample| process_of(sample).is_some_and(is_stopped));
+        let evidence = Evidence::of(link, 1.0)
+            .fact(
+                "message_age_ms",
+                silent_ms,
+                format!("it took its last message {} ago", seconds(silent_ms)),
+            )
+            .fact(
+                "behind_bytes",
+                behind,
+                format!("{} behind {}", bytes(behind), link.upstream.name),
+            )
+            .setting(node, "wal_receiver_timeout")
+            .setting(link.upstream, "wal_sender_timeout");
+        let process = last.and_then(process_of);
+        found.push(of_process(evidence, process, stopped));
+    }
+    found
+}
+
+/// The startup process has something to replay and does not run.
+pub(super) fn replay_halts(node: &NodeWindow) -> bool {
+    let startup = |process: &Process| process.backend_type == BackendType::Startup;
+    let ends = node.samples.first().zip(node.samples.last());
+    let stands = ends.is_some_and(|(first, last)| {
+        first.wal.replay == last.wal.replay && last.wal.replay < last.wal.receive
+    });
+    // It waits for WAL that is there.
+    let waits = startup_share(node, |process| process.waits_for("RecoveryWalStream"));
+    let cpu = node.cpu(startup);
+    let still = cpu.is_some_and(|cpu| cpu.ran + cpu.queued < NO_CPU);
+    let runs = startup_share(node, |process| process.wait.is_none());
+    let stopped = startup_share(node, is_stopped);
+    stands && node.length() >= LEAST && (stopped >= MOSTLY || waits > 0.9 || (still && runs > 0.9))
+}
+
+pub(super) fn replay(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for (link, node) in late(view).filter(|(_, node)| replay_halts(node)) {
+        let stopped = startup_share(&node, is_stopped);
+        let time = node.length().as_secs_f64() * 1000.0;
+        let evidence = Evidence::of(link, 1.0).fact(
+            "standing_ms",
+            time,
+            format!("it has replayed nothing for {} at least", seconds(time)),
+        );
+        let last = node.last();
+        let process = last.and_then(|sample| sample.process(&BackendType::Startup));
+        found.push(unreplayed(of_process(evidence, process, stopped), link));
+    }
+    found
+}
+
+/// The number of walsenders that a link has had in the window.
+fn walsenders_of(link: &Link<'_>) -> usize {
+    let samples = link.upstream.samples.iter();
+    let pids = samples.filter_map(|sample| Some(link.sender(sample)?.pid));
+    pids.collect::<BTreeSet<u32>>().len()
+}
+
+/// Links of a server whose walsenders have been replaced. An apply worker that fails at a
+/// transaction also comes back with a new walsender, but it makes no progress, and it is alone.
+fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<'a>, usize)> {
+    let links = view.links.iter();
+    let links = links.filter(|link| link.upstream.name == upstream.name && !link.is_relayed());
+    let counted = links.map(|link| (link, walsenders_of(link)));
+    counted.filter(|(_, number)| *number > 1).collect()
+}
+
+/// The replica has confirmed something in the later half of the window. One that fails at a
+/// transaction comes as far as that, and no farther.
+pub(super) fn moves(link: &Link<'_>) -> bool {
+    let middle = link.points.get(link.points.len() / 2);
+    let ends = middle.zip(link.points.last());
+    ends.is_some_and(|(middle, last)| middle.replay < last.replay)
+}
+
+/// Something ends the server's walsenders again and again.
+pub(super) fn ended(view: &View<'_>, upstream: &NodeWindow) -> bool {
+    let replaced = replaced(view, upstream);
+    replaced.len() > 1
+        || replaced.iter().any(|(link, number)| {
+            *number >= MANY_SENDERS && (link.kind == LinkKind::Physical || moves(link))
+        })
+}
+
+pub(super) fn walsenders(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for node in view.window.usable().filter(|node| ended(view, node)) {
+        let replaced = replaced(view, node);
+        let number: usize = replaced.iter().map(|(_, number)| number - 1).sum();
+        for (link, _) in replaced {
+            let away = 1.0 - link.connected_share();
+            let severity = match link.is_behind() {
+                true => Severity::Lag,
+                false => Severity::Risk,
+            };
+            let evidence = Evidence::of(link, 1.0)
+                .severity(severity)
+                .fact(
+                    "ended_walsenders",
+                    number as f64,
+                    format!("{number} walsenders of {} were replaced", node.name),
+                )
+                .fact(
+                    "away_share",
+                    away,
+                    format!("this replica had none in {} of the samples", percent(away)),
+                )
+                .setting(node, "wal_sender_timeout");
+            found.push(evidence);
+        }
+    }
+    found
+}

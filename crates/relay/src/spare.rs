@@ -1,0 +1,201 @@
+//! What the relay gives up while the primary has too few walsenders or slots for what a client
+//! wants now, decided without I/O.
+//!
+//! - First goes a group that is not configured and that no slot uses, as a whole.
+//! - If there is none, walsenders can be had from groups from which nobody streams; slots cannot.
+//! - A group whose walsender is given up keeps its slot on the primary, so nothing that a
+//!   subscriber still needs is lost: the primary keeps it meanwhile.
+//! - A group for which commits on the primary may wait gives up nothing.
+
+use std::time::{Duration, Instant};
+
+use lockstep_client::ClientError;
+
+use crate::error::RelayError;
+
+/// How often what was refused is tried again once something was given up.
+pub const TRY_AGAIN: Duration = Duration::from_millis(50);
+
+/// How long the primary may take to end what was given up, before more is.
+const ENDS_IN: Duration = Duration::from_secs(2);
+
+/// A server's errors where it has no more walsenders, or connections of another kind, and where
+/// it has no more slots.
+const TOO_MANY_CONNECTIONS: &str = "53300";
+const LIMIT_EXCEEDED: &str = "53400";
+
+/// The server's setting, which it does not translate.
+const WALSENDERS: &str = "max_wal_senders";
+
+/// What the primary has too few of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scarce {
+    Walsenders,
+    Slots,
+}
+
+impl Scarce {
+    /// What a server lacks that refuses replication with this SQLSTATE.
+    pub fn of(sqlstate: &str) -> Option<Self> {
+        match sqlstate {
+            TOO_MANY_CONNECTIONS => Some(Self::Walsenders),
+            LIMIT_EXCEEDED => Some(Self::Slots),
+            _ => None,
+        }
+    }
+
+    /// The same of the relay's own connections.
+    pub fn met(error: &RelayError) -> Option<Self> {
+        match error {
+            RelayError::Upstream(ClientError::Connect(words)) => {
+                // libpq has no SQLSTATE of a connection that failed.
+                words.contains(WALSENDERS).then_some(Self::Walsenders)
+            }
+            RelayError::Upstream(error) => Self::of(&error.report()?.sqlstate),
+            _ => None,
+        }
+    }
+}
+
+/// A group, as far as it matters here.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Candidate {
+    pub name: String,
+    /// The configuration has it.
+    pub configured: bool,
+    /// A slot of a subscriber needs it.
+    pub used: bool,
+    /// Somebody streams from it.
+    pub read: bool,
+    /// The primary streams to it.
+    pub streams: bool,
+    /// Commits on the primary may wait for it.
+    pub awaited: bool,
+}
+
+/// What is given up.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Gift {
+    /// A group, with its slot and its walsender.
+    Group(String),
+    /// A group's walsender.
+    Walsender(String),
+}
+
+/// What to give up; None if nothing can be.
+pub fn choose(scarce: Scarce, groups: &[Candidate]) -> Option<Gift> {
+    let free = |group: &&Candidate| !group.read && !group.awaited;
+    let unused = |group: &&Candidate| free(group) && !group.configured && !group.used;
+    if let Some(group) = groups.iter().find(unused) {
+        return Some(Gift::Group(group.name.clone()));
+    }
+    let idle = |group: &&Candidate| free(group) && group.streams;
+    let mut idle: Vec<&Candidate> = groups.iter().filter(idle).collect();
+    // Those first whose stream the operator has not asked for.
+    idle.sort_by_key(|group| group.configured);
+    match (scarce, idle.first()) {
+        (Scarce::Walsenders, Some(group)) => Some(Gift::Walsender(group.name.clone())),
+        _ => None,
+    }
+}
+
+/// One client's need: what comes after each refusal.
+#[derive(Debug, Default)]
+pub struct Need {
+    given: Option<Instant>,
+}
+
+/// What to do about a refusal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    /// Give something up, and try again; say what was refused if there is nothing.
+    Give,
+    /// Try again: what was given up has still to end.
+    TryAgain,
+}
+
+impl Need {
+    /// It was refused.
+    pub fn refused(&mut self, now: Instant) -> Then {
+        let ending = |given: Instant| now.saturating_duration_since(given) < ENDS_IN;
+        if self.given.is_some_and(ending) {
+            return Then::TryAgain;
+        }
+        self.given = Some(now);
+        Then::Give
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(name: &str, change: impl Fn(&mut Candidate)) -> Candidate {
+        let mut group = Candidate {
+            name: name.to_owned(),
+            configured: false,
+            used: true,
+            read: true,
+            streams: true,
+            awaited: false,
+        };
+        change(&mut group);
+        group
+    }
+
+    #[test]
+    fn only_what_can_be_spared_is_given_up() {
+        let read = || group("read", |_| {});
+        let idle = || group("idle", |group| group.read = false);
+        let configured = || {
+            group("configured", |group| {
+                (group.configured, group.used, group.read) = (true, false, false);
+            })
+        };
+        let awaited = || {
+            group("awaited", |group| {
+                (group.used, group.read, group.awaited) = (false, false, true);
+            })
+        };
+        let away = || group("away", |group| (group.read, group.streams) = (false, false));
+        let unused = || group("unused", |group| (group.used, group.read) = (false, false));
+        // A slot that is about to be the relay's: its group is read and not used yet.
+        let begun = || group("begun", |group| group.used = false);
+        let whole = |name: &str| Some(Gift::Group(name.to_owned()));
+        let walsender = |name: &str| Some(Gift::Walsender(name.to_owned()));
+        for (groups, of_walsenders, of_slots) in [
+            (vec![], None, None),
+            (vec![read(), awaited(), away(), begun()], None, None),
+            (vec![read(), idle()], walsender("idle"), None),
+            (vec![configured(), idle()], walsender("idle"), None),
+            (vec![configured(), read()], walsender("configured"), None),
+            (vec![idle(), unused()], whole("unused"), whole("unused")),
+        ] {
+            let said = format!("{groups:?}");
+            assert_eq!(choose(Scarce::Walsenders, &groups), of_walsenders, "{said}");
+            assert_eq!(choose(Scarce::Slots, &groups), of_slots, "{said}");
+        }
+    }
+
+    #[test]
+    fn no_more_is_given_up_before_the_last_gift_has_ended() {
+        let (mut need, now) = (Need::default(), Instant::now());
+        assert_eq!(need.refused(now), Then::Give);
+        assert_eq!(need.refused(now + TRY_AGAIN), Then::TryAgain);
+        assert_eq!(need.refused(now + ENDS_IN), Then::Give);
+        assert_eq!(need.refused(now + ENDS_IN + TRY_AGAIN), Then::TryAgain);
+    }
+
+    #[test]
+    fn servers_say_what_they_lack() {
+        let connect = |words: &str| RelayError::from(ClientError::Connect(words.to_owned()));
+        let walsenders = "FATAL: number of requested standby connections exceeds \
+                          \"max_wal_senders\" (currently 2)";
+        let clients = "FATAL: sorry, too many clients already";
+        assert_eq!(Scarce::met(&connect(walsenders)), Some(Scarce::Walsenders));
+        assert_eq!(Scarce::met(&connect(clients)), None);
+        assert_eq!(Scarce::of("53300"), Some(Scarce::Walsenders));
+        assert_eq!(Scarce::of("53400"), Some(Scarce::Slots));
+        assert_eq!(Scarce::of("53200"), None);
+    }
+}
