@@ -50,7 +50,7 @@ const COPIES_OF_WAL: u64 = 3;
 ///
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
-/// --crash-recovery it runs a choice of cases that takes some 35 minutes, and ten more if nothing
+/// --crash-recovery it runs a choice of cases that takes some 36 minutes, and ten more if nothing
 /// is recorded yet. Writes replay.json and a plot into the results folder. Standbys have fsync,
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
@@ -408,7 +408,10 @@ impl ReplayArgs {
             .as_ref()
             .and_then(|shelf| shelf.find(&name, &made_for));
         if let Some((folder, facts)) = found {
-            return Ok(Recorded::of(Recording::open(&folder)?, facts));
+            match Recording::open(&folder) {
+                Ok(recording) => return Ok(Recorded::of(recording, facts)),
+                Err(error) => audience.say(&format!("it is recorded again: {error}")),
+            }
         }
         audience.say(&format!("recording {}", work.name()));
         if let Some(shelf) = &shelf {

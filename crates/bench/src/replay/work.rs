@@ -126,13 +126,14 @@ impl Work {
         }
     }
 
-    /// Megabytes of WAL that a standby replays in some six seconds.
+    /// Megabytes of WAL that a stock standby replays in some ten seconds.
     pub fn usual_megabytes(self) -> u64 {
         match self {
-            Self::TpcB | Self::TpcC => 1_600,
-            Self::Update => 900,
-            Self::Insert | Self::UuidInsert => 700,
-            Self::Bulk => 1_000,
+            Self::TpcB => 1_500,
+            Self::TpcC | Self::UuidInsert => 1_200,
+            Self::Update => 700,
+            Self::Insert => 1_000,
+            Self::Bulk => 1_600,
         }
     }
 

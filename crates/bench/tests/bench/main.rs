@@ -7,6 +7,7 @@
 )]
 
 mod consumers;
+mod replay;
 mod sampler;
 mod tpcc;
 

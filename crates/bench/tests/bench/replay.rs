@@ -1,0 +1,84 @@
+//! Rounds of `bench replay` with tiny recordings.
+
+use std::time::Duration;
+
+use lockstep_bench::replay::local::{self, StagedWal};
+use lockstep_bench::replay::round::StandbySpec;
+use lockstep_bench::replay::temperature::Temperature;
+use lockstep_bench::replay::work::{self, Amount, Work, WorkSize};
+use lockstep_bench::replay::{crash, shelf};
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::Settings;
+use lockstep_player::Recording;
+
+const SIZE: WorkSize = WorkSize {
+    scale: 1,
+    warehouses: 1,
+    rows: 500,
+    clients: 2,
+};
+
+const AMOUNT: Amount = Amount {
+    lead_in: None,
+    bytes: 300_000,
+    longest: Duration::from_secs(120),
+};
+
+#[test]
+fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
+    let lab = TestLab::stock().start().unwrap();
+    let kept = tempfile::tempdir().unwrap();
+    let recorded = work::record(&lab, Work::Update, SIZE, AMOUNT).unwrap();
+    assert!(recorded.recording.bytes() >= AMOUNT.bytes);
+    let facts = shelf::Facts {
+        data_bytes: recorded.data_bytes,
+        records: recorded.records,
+    };
+    let made_for = shelf::MadeFor::new(&lab, Work::Update, SIZE, 1, 120).unwrap();
+    let shelf = shelf::Shelf::open(kept.path()).unwrap();
+    let from = recorded.recording.folder();
+    shelf.keep("update", made_for.clone(), facts, from).unwrap();
+    let (folder, found) = shelf.find("update", &made_for).unwrap();
+    assert_eq!(found, facts);
+    let recording = Recording::open(&folder).unwrap();
+    let staged = StagedWal::copy(&lab, &recording).unwrap();
+    let spec = StandbySpec {
+        recording: &recording,
+        data_bytes: facts.data_bytes,
+        temperature: Temperature::Cached,
+        settings: Settings::new(),
+    };
+    // The second round has the same segments: the first one must have left them as they were.
+    for name in ["one", "two"] {
+        let outcome = local::run(&lab, name, &spec, &staged).unwrap();
+        assert!(outcome.seconds > 0.0, "{outcome:?}");
+    }
+    // Nothing is left but the segments that further rounds get.
+    let left = std::fs::read_dir(lab.folder()).unwrap().flatten();
+    let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
+    assert!(left.contains(&"staged-wal".into()), "{left:?}");
+    for gone in ["one", "two", "incoming-wal"] {
+        assert!(!left.contains(&gone.into()), "{left:?}");
+    }
+}
+
+#[test]
+fn every_kind_of_writes_that_a_procedure_makes_can_be_recorded() {
+    let lab = TestLab::stock().start().unwrap();
+    for work in [Work::TpcB, Work::Insert, Work::UuidInsert] {
+        let recorded = work::record(&lab, work, SIZE, AMOUNT).unwrap();
+        assert!(recorded.records > 100, "{recorded:?}");
+        recorded.remove().unwrap();
+    }
+}
+
+#[test]
+fn each_recovery_from_the_same_crash_replays_the_same_wal() {
+    let lab = TestLab::stock().start().unwrap();
+    let crashed = crash::crash(&lab, SIZE, AMOUNT.bytes).unwrap();
+    let recover = |name| crash::recover(&lab, name, &crashed, Settings::new()).unwrap();
+    let (one, two) = (recover("one"), recover("two"));
+    assert!(one.redo.bytes >= AMOUNT.bytes, "{one:?}");
+    assert_eq!(one.redo.bytes, two.redo.bytes);
+    assert!(one.ready_seconds >= one.redo.seconds, "{one:?}");
+}
