@@ -38,7 +38,7 @@ const EVEN: std::ops::RangeInclusive<f64> = 0.97..=1.03;
 const LEAST_STOCK_SECONDS: f64 = 30.0;
 
 /// Rounds that a case takes with the default amounts of WAL; for the estimate of the time left.
-const USUAL_ROUNDS: u32 = 5;
+const USUAL_ROUNDS: u32 = 4;
 
 /// Megabytes that a run may need beside WAL: the source, its backup, and a standby.
 const SPACE_MB_BASE: u64 = 8_000;
@@ -50,7 +50,7 @@ const COPIES_OF_WAL: u64 = 3;
 ///
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
-/// --crash-recovery it runs a choice of cases that takes some 36 minutes, and ten more if nothing
+/// --crash-recovery it runs a choice of cases that takes some 37 minutes, and ten more if nothing
 /// is recorded yet. Writes replay.json and a plot into the results folder. Standbys have fsync,
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
@@ -66,7 +66,7 @@ pub struct ReplayArgs {
     /// Seconds for which each kind of writes is recorded, at most
     #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 240, value_parser = value_parser!(u32).range(1..=3600))]
     pub seconds: u32,
-    /// Megabytes of WAL after which recording stops sooner [default: 700 to 1600, by the kind]
+    /// Megabytes of WAL after which recording stops sooner [default: 800 to 2400, by the kind]
     #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000))]
     pub megabytes: Option<u64>,
     /// Least megabytes of WAL since its checkpoint with which a primary is killed

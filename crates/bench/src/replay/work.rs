@@ -126,14 +126,14 @@ impl Work {
         }
     }
 
-    /// Megabytes of WAL that a stock standby replays in some ten seconds.
+    /// Megabytes of WAL that a stock standby replays in some ten seconds on one core.
     pub fn usual_megabytes(self) -> u64 {
         match self {
-            Self::TpcB => 1_500,
-            Self::TpcC | Self::UuidInsert => 1_200,
-            Self::Update => 700,
-            Self::Insert => 1_000,
-            Self::Bulk => 1_600,
+            Self::TpcB => 1_650,
+            Self::TpcC | Self::UuidInsert => 1_300,
+            Self::Update => 800,
+            Self::Insert => 1_250,
+            Self::Bulk => 2_400,
         }
     }
 
