@@ -242,6 +242,19 @@ pub struct Subscription {
     pub unsynced_tables: u64,
     /// Errors of its worker since the statistics began.
     pub apply_errors: u64,
+    /// Of its tables without an index that leads to a row, the one that most rows were read of.
+    pub searched: Option<Searched>,
+}
+
+/// Searches of a whole table since the statistics began, whoever made them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Searched {
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    pub searches: u64,
+    /// Rows that they read.
+    pub rows: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

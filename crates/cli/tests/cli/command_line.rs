@@ -40,6 +40,7 @@ fn help_is_as_recorded() {
         &["--help"][..],
         &["demo", "--help"],
         &["doctor", "--help"],
+        &["completion", "--help"],
         &["top", "--help"],
         &["serve", "--help"],
         &["relay", "--help"],
@@ -246,6 +247,35 @@ fn what_is_no_data_folder_cannot_be_compared() {
         let (found, line) = failure(&args);
         assert_eq!(found, code, "{line}");
         assert!(line.contains(words), "{line}");
+    }
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let script = output(&["completion", "bash"]);
+    assert!(script.status.success());
+    let script = String::from_utf8(script.stdout).unwrap();
+    for (words, expected) in [
+        ("lockstep doct", "doctor"),
+        ("lockstep doctor --sec", "--seconds"),
+    ] {
+        let typed: Vec<&str> = words.split(' ').collect();
+        let [before, word] = &typed[typed.len() - 2..] else {
+            panic!("{words}");
+        };
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={}\n_lockstep lockstep {word} {before}\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            typed.len() - 1
+        );
+        let bash = Command::new("bash").arg("-c").arg(ask).output().unwrap();
+        let said = String::from_utf8_lossy(&bash.stdout);
+        assert_eq!(
+            said.trim(),
+            expected,
+            "{}",
+            String::from_utf8_lossy(&bash.stderr)
+        );
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_bench::fault::faults::SUBSCRIBER_NETWORK;
+use lockstep_bench::fault::faults::{BEHIND_RELAY, SUBSCRIBER_NETWORK};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
 use lockstep_client::Connection;
@@ -120,6 +120,19 @@ fn question(fault: &Fault) -> Question {
             Which::Standby,
             "SELECT pg_last_wal_receive_lsn() - '0/0'",
         ),
+        Cause::SlowConsumer if fault.name == BEHIND_RELAY => of(
+            "busy_share",
+            Kind::Share,
+            Which::Second,
+            "SELECT a.wait_event IS DISTINCT FROM 'LogicalApplyMain' FROM pg_stat_activity a \
+             JOIN pg_stat_subscription s USING (pid) WHERE s.subname = 'behind'",
+        ),
+        Cause::MissingIndex => of(
+            "searched_rows",
+            Kind::Growth,
+            Which::Second,
+            "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'keyed'",
+        ),
         Cause::SlowConsumer => waits(
             "pushed_share",
             Which::Primary,
@@ -197,6 +210,12 @@ fn unseen(cause: Cause) -> Question {
             Kind::Between,
             "SELECT pg_current_wal_flush_lsn() - confirmed_flush_lsn FROM pg_replication_slots \
              WHERE slot_name = 'second'",
+        ),
+        Cause::RelayHalted => (
+            "behind_bytes",
+            Kind::Between,
+            "SELECT pg_current_wal_flush_lsn() - confirmed_flush_lsn FROM pg_replication_slots \
+             WHERE slot_name LIKE 'lockstep%'",
         ),
         Cause::TablesNotFollowed => ("unfollowed_tables", Kind::Between, "SELECT 1"),
         Cause::TablesNotPublished => ("unpublished_tables", Kind::Between, "SELECT 1"),
