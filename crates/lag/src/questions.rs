@@ -139,6 +139,10 @@ pub fn facts() -> String {
 /// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
+/// The statement for [`crate::sample::WalFolder`]. The server looks at each file.
+pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
+     'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
+
 /// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
