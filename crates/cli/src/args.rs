@@ -1,12 +1,13 @@
 //! Arguments of every command. `--help` is the reference; a test compares it with
 //! `tests/help.txt`.
 
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::io::Write as _;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub use lockstep_bench::args::Output;
 use lockstep_bench::benchmarks::BenchCommand;
 use lockstep_bench::demo::DemoArgs;
@@ -86,9 +87,27 @@ pub enum Command {
         #[command(subcommand)]
         command: WalCommand,
     },
+    /// Print what a shell needs to complete commands and options
+    ///
+    /// For bash: lockstep completion bash > ~/.local/share/bash-completion/completions/lockstep; for
+    /// zsh into a file _lockstep in a folder of fpath; for fish into
+    /// ~/.config/fish/completions/lockstep.fish.
+    Completion {
+        /// The shell
+        #[arg(value_enum)]
+        shell: Shell,
+    },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]
     Reap,
+}
+
+/// Shells that commands can be completed in.
+#[derive(Debug, Clone, Copy, ValueEnum)]
+pub enum Shell {
+    Bash,
+    Zsh,
+    Fish,
 }
 
 /// Benchmarks.
@@ -128,7 +147,24 @@ pub fn parse() -> Result<Command, ExitCode> {
     })
 }
 
-/// The first paragraph of the parser's message: what is wrong, and with which argument.
+/// Prints the script that makes a shell complete our commands.
+pub fn complete(shell: Shell) -> anyhow::Result<()> {
+    Ok(std::io::stdout().write_all(&completion(shell))?)
+}
+
+fn completion(shell: Shell) -> Vec<u8> {
+    let shell = match shell {
+        Shell::Bash => clap_complete::Shell::Bash,
+        Shell::Zsh => clap_complete::Shell::Zsh,
+        Shell::Fish => clap_complete::Shell::Fish,
+    };
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Cli::command(), "lockstep", &mut script);
+    script
+}
+
+/// The first paragraph of the parser's message, which says what is wrong and with which argument,
+/// and what may have been meant.
 fn usage_line(error: &clap::Error, subcommand: &str) -> String {
     let text = error.render().to_string();
     let wrong = match error.kind() {
@@ -136,7 +172,26 @@ fn usage_line(error: &clap::Error, subcommand: &str) -> String {
         _ => text.split("\n\n").next().unwrap_or_default().trim(),
     };
     let wrong = wrong.strip_prefix("error: ").unwrap_or(wrong);
-    format!("{wrong}; see lockstep{subcommand} --help")
+    let meant = match meant(error) {
+        Some(meant) => format!("; did you mean {meant}?"),
+        None => String::new(),
+    };
+    format!("{wrong}{meant}; see lockstep{subcommand} --help")
+}
+
+/// What is spelt most like the misspelt command, option or value.
+fn meant(error: &clap::Error) -> Option<String> {
+    use clap::error::{ContextKind, ContextValue};
+    let kinds = [
+        ContextKind::SuggestedSubcommand,
+        ContextKind::SuggestedArg,
+        ContextKind::SuggestedValue,
+    ];
+    match kinds.iter().find_map(|kind| error.get(*kind))? {
+        ContextValue::String(one) => Some(one.clone()),
+        ContextValue::Strings(all) => all.first().cloned(),
+        _ => None,
+    }
 }
 
 /// The subcommands at the beginning of the arguments, each with a space before it: theirs is the
@@ -161,6 +216,49 @@ mod tests {
     #[test]
     fn the_definition_is_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn what_is_misspelt_is_guessed() {
+        for (line, meant) in [
+            (vec!["doctr"], Some("doctor")),
+            (vec!["wal", "recrod"], Some("record")),
+            (vec!["doctor", "--secnods", "3"], Some("--seconds")),
+            (
+                vec!["doctor", "--primary", "", "--output", "jsno"],
+                Some("json"),
+            ),
+            (vec!["completion", "fsh"], Some("fish")),
+            (vec!["xylophone"], None),
+            (vec!["doctor", "--xylophone"], None),
+        ] {
+            let words = std::iter::once("lockstep").chain(line.iter().copied());
+            let error = Cli::try_parse_from(words).unwrap_err();
+            let text = usage_line(&error, "");
+            let guessed =
+                meant.map(|meant| format!("; did you mean {meant}?; see lockstep --help"));
+            match guessed {
+                Some(guessed) => assert!(text.ends_with(&guessed), "{text}"),
+                None => assert!(!text.contains("did you mean"), "{text}"),
+            }
+            assert_eq!(text.matches("tip").count(), 0, "{text}");
+        }
+    }
+
+    #[test]
+    fn completion_knows_every_command_and_no_hidden_one() {
+        for shell in Shell::value_variants() {
+            let script = String::from_utf8(completion(*shell)).unwrap();
+            let commands = Cli::command();
+            for command in commands.get_subcommands().filter(|one| !one.is_hide_set()) {
+                assert!(
+                    script.contains(command.get_name()),
+                    "{shell:?}: {}",
+                    command.get_name()
+                );
+            }
+            assert!(script.contains("logical-wal-cache"), "{shell:?}");
+        }
     }
 
     #[test]

@@ -40,6 +40,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
+        Command::Completion { shell } => args::complete(shell),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

@@ -1,14 +1,22 @@
 //! Where to connect, as libpq understands it.
 
+use std::collections::BTreeSet;
 use std::ffi::CString;
 use std::fmt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::sync::{Mutex, PoisonError};
 
 use crate::connection::{Purpose, Server};
 use crate::libpq::{self, Setting};
 use crate::{CONNECT_TIMEOUT_S, ClientError, Result};
 
-/// A value of `hostaddr` that is no address, so that libpq connects to nothing.
+/// A value of `hostaddr` that is no address, so that libpq connects to nothing; also a password
+/// that nobody gets.
 const NOWHERE: &str = "-";
+
+/// A password file that is not there. An empty name would mean the default.
+const NO_FILE: &str = "/nonexistent/.pgpass";
 
 /// What a user said about a connection: a URI or `keyword=value` pairs. Options that it leaves
 /// out come from the service file, the `PG*` variables and libpq's defaults, as in every
@@ -52,7 +60,7 @@ impl Conninfo {
     }
 
     /// The value of an option that a connection would use, with variables, the service file and
-    /// defaults, but without passwords from `.pgpass`. It reads the environment, which no other
+    /// defaults, but of passwords only one that the conninfo itself gives. It reads the environment, which no other
     /// thread may change meanwhile.
     pub fn effective(&self, option: &str) -> Option<String> {
         value_of(&self.resolve(), option)
@@ -62,10 +70,14 @@ impl Conninfo {
 
     fn resolve(&self) -> Vec<Setting> {
         let mut parameters = self.explicit();
-        parameters.retain(|(name, _)| name.as_bytes() != b"hostaddr");
-        push(&mut parameters, "hostaddr", NOWHERE);
+        // With a password libpq looks into no password file, and does not warn of one.
+        let ours = ["hostaddr", "password"];
+        parameters.retain(|(name, _)| ours.iter().all(|ours| name.as_bytes() != ours.as_bytes()));
+        for name in ours {
+            push(&mut parameters, name, NOWHERE);
+        }
         let mut settings = libpq::resolve(&parameters).unwrap_or_default();
-        settings.retain(|setting| setting.name != "hostaddr");
+        settings.retain(|setting| !ours.contains(&setting.name.as_str()));
         settings
     }
 
@@ -126,6 +138,10 @@ impl Conninfo {
             push(&mut parameters, "replication", "database");
         }
         let effective = self.resolve();
+        if passfile(&effective).is_some_and(was_refused) {
+            parameters.retain(|(name, _)| name.as_bytes() != b"passfile");
+            push(&mut parameters, "passfile", NO_FILE);
+        }
         for (option, value) in [
             ("connect_timeout", CONNECT_TIMEOUT_S.to_string().as_str()),
             // Answers are read as UTF-8 only.
@@ -137,6 +153,27 @@ impl Conninfo {
         }
         parameters
     }
+}
+
+/// The password file that libpq would look into.
+fn passfile(effective: &[Setting]) -> Option<PathBuf> {
+    match value_of(effective, "passfile") {
+        Some(file) => Some(file.into()),
+        None => Some(PathBuf::from(std::env::var_os("HOME")?).join(".pgpass")),
+    }
+}
+
+/// Password files that libpq has refused in this program.
+static REFUSED: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
+
+/// Whether libpq has already warned about this password file, which others may read or which is
+/// no file, and so does not use. It writes its warning to standard error for each connection; one
+/// of them says it all.
+fn was_refused(file: PathBuf) -> bool {
+    let refused = std::fs::metadata(&file)
+        .is_ok_and(|about| !about.is_file() || about.permissions().mode() & 0o077 != 0);
+    let mut files = REFUSED.lock().unwrap_or_else(PoisonError::into_inner);
+    refused && !files.insert(file)
 }
 
 /// Adds a parameter. None can hold a NUL: neither libpq nor [`Conninfo::with`] accepts one.

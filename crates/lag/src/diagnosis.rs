@@ -241,14 +241,23 @@ fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
     title
 }
 
-/// A giant transaction always spills, so that finding says nothing more.
+/// Causes, and what each always brings with it at the same place.
+const IMPLIED: [(Cause, Cause); 3] = [
+    (Cause::GiantTransaction, Cause::SpillToDisk),
+    (Cause::MissingIndex, Cause::SlowConsumer),
+    (Cause::RelayHalted, Cause::SlowConsumer),
+];
+
+/// Hides findings that say nothing more than another one.
 fn hide_implied(findings: &mut Vec<Finding>) {
-    let giant: Vec<String> = findings
-        .iter()
-        .filter(|finding| finding.cause == Cause::GiantTransaction)
-        .map(|finding| finding.at.clone())
-        .collect();
-    findings.retain(|finding| finding.cause != Cause::SpillToDisk || !giant.contains(&finding.at));
+    for (cause, implied) in IMPLIED {
+        let places: Vec<String> = findings
+            .iter()
+            .filter(|finding| finding.cause == cause)
+            .map(|finding| finding.at.clone())
+            .collect();
+        findings.retain(|finding| finding.cause != implied || !places.contains(&finding.at));
+    }
 }
 
 fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -> LinkReport {

@@ -200,6 +200,7 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
                 "received_lsn": position(rng), "latest_end_lsn": position(rng),
                 "message_age_ms": age(rng), "unsynced_tables": count(rng),
                 "apply_errors": count(rng),
+                "searched": {"table": name(rng), "searches": count(rng), "rows": count(rng)},
             })
         }),
         Part::Processes => list(rng, |rng| {

@@ -135,7 +135,8 @@ impl fmt::Display for Trouble {
                 uncertain_ms,
             } => write!(
                 f,
-                "its clock is {:.0} ms {} the primary's (± {uncertain_ms:.0} ms); times below do not depend on it",
+                "its clock is {:.0} ms {} the primary's (± {uncertain_ms:.0} ms); times below \
+                 do not depend on it",
                 ahead_ms.abs(),
                 if *ahead_ms < 0.0 {
                     "behind"

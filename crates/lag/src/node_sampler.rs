@@ -11,7 +11,7 @@ use crate::node::{Node, Role, Trouble};
 use crate::process_cpu;
 use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
-use crate::sample::{Facts, Sample};
+use crate::sample::{Facts, Sample, WalFolder};
 use crate::sanitize::{sanitize, sanitize_json};
 use crate::tables::{self, Tables};
 use crate::window::Glance;
@@ -34,6 +34,9 @@ pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
 /// Most rows of one part of a sample that are kept.
 pub const MOST_ROWS: usize = 10_000;
 
+/// How long an answer about the WAL folder counts: looking at many files takes time.
+const FOLDER_EVERY: Duration = Duration::from_secs(15);
+
 /// In words, for reports that they cannot be read.
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
 
@@ -49,6 +52,9 @@ pub struct NodeSampler {
     asked: Asked,
     gaps: Vec<Trouble>,
     tables: Arc<Tables>,
+    wal_folder: Option<WalFolder>,
+    /// When the folder was asked for; None before.
+    folder_at: Option<Instant>,
     /// When the tables were asked for; None before, and on nodes that are not asked.
     tables_at: Option<Instant>,
     /// The server seems to run on this machine.
@@ -137,6 +143,8 @@ impl NodeSampler {
             asked: Asked::Parts(parts),
             gaps,
             tables: Arc::default(),
+            wal_folder: None,
+            folder_at: None,
             tables_at: None,
             local,
         };
@@ -174,6 +182,8 @@ impl NodeSampler {
             asked: Asked::Relay,
             gaps: Vec::new(),
             tables: Arc::default(),
+            wal_folder: None,
+            folder_at: None,
             tables_at: None,
             local: false,
         })
@@ -201,6 +211,7 @@ impl NodeSampler {
     /// Takes a sample; `began` is the time at which the window began.
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         self.ask_tables()?;
+        self.ask_folder()?;
         loop {
             let question = match &self.asked {
                 Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
@@ -214,6 +225,7 @@ impl NodeSampler {
                     let clock = wall_clock_us() - micros(answered - asked) / 2;
                     let mut sample = self.read(answers, clock)?;
                     sample.tables = Arc::clone(&self.tables);
+                    sample.wal_folder = self.wal_folder;
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
@@ -258,6 +270,22 @@ impl NodeSampler {
                 None => return Err(error.into()),
             },
         }
+        Ok(())
+    }
+
+    /// Asks a server how large its WAL folder is, if the last answer is old. A role that may not
+    /// see it misses nothing that a cause depends on, so that is no trouble.
+    fn ask_folder(&mut self) -> Result<()> {
+        let fresh = self.folder_at.is_some_and(|at| at.elapsed() < FOLDER_EVERY);
+        if fresh || self.node.role == Role::Relay {
+            return Ok(());
+        }
+        self.folder_at = Some(Instant::now());
+        self.wal_folder = match self.server.query(questions::WAL_FOLDER) {
+            Ok(rows) => Some(json("the WAL folder", single(rows))?),
+            Err(error) if error.refusal().is_some() => None,
+            Err(error) => return Err(error.into()),
+        };
         Ok(())
     }
 

@@ -139,6 +139,10 @@ pub fn facts() -> String {
 /// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
 
+/// The statement for [`crate::sample::WalFolder`]. The server looks at each file.
+pub const WAL_FOLDER: &str = "SELECT json_build_object('files', count(*), \
+     'bytes', coalesce(sum(size), 0)) FROM pg_ls_waldir()";
+
 /// The statement for [`crate::sample::Sample::end`] alone, which costs little.
 pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
      THEN greatest(pg_last_wal_receive_lsn(), pg_last_wal_replay_lsn()) \
@@ -147,7 +151,6 @@ pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
 /// The expression for a part on a server of this major; None if the server has no such part.
 /// `extension` is the schema of extension lockstep.
 pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {
-    let from_16 = |text: &'static str| if major >= 16 { text } else { "" };
     let text = match part {
         Part::Moment => "json_build_object('in_recovery', pg_is_in_recovery(), \
              'clock_us', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
@@ -179,7 +182,7 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                substring(conninfo FROM 'application_name=(\\S+)') AS application_name \
                FROM pg_stat_wal_receiver) r)"
             .to_owned(),
-        Part::Subscriptions => list(&subscriptions(from_16("AND a.leader_pid IS NULL "))),
+        Part::Subscriptions => list(&subscriptions(major)),
         Part::Processes => list(PROCESSES),
         Part::Clients => CLIENTS.to_owned(),
         Part::Prepared => list(
@@ -219,15 +222,28 @@ fn wal() -> String {
         .to_owned()
 }
 
-/// The apply worker is the one without a table and, from 16 on, without a leader.
-fn subscriptions(no_leader: &str) -> String {
+/// The apply worker is the one without a table and, from 16 on, without a leader. Before 16 it
+/// finds rows by a primary key or a replica identity only.
+fn subscriptions(major: u32) -> String {
+    let (no_leader, leads) = match major {
+        ..=15 => ("", "(i.indisprimary OR i.indisreplident)"),
+        _ => ("AND a.leader_pid IS NULL ", "i.indpred IS NULL"),
+    };
     format!(
         "SELECT s.subname AS name, s.subenabled AS enabled, s.subslotname AS slot_name, \
            s.subsynccommit AS synchronous_commit, a.pid, a.received_lsn, a.latest_end_lsn, \
            1000 * extract(epoch FROM clock_timestamp() - a.last_msg_receipt_time) AS message_age_ms, \
            (SELECT count(*) FROM pg_subscription_rel r \
               WHERE r.srsubid = s.oid AND r.srsubstate <> 'r') AS unsynced_tables, \
-           coalesce(e.apply_error_count, 0) AS apply_errors \
+           coalesce(e.apply_error_count, 0) AS apply_errors, \
+           (SELECT to_json(t) FROM (\
+              SELECT format('%I.%I', n.nspname, c.relname) AS \"table\", \
+                pg_stat_get_numscans(c.oid) AS searches, pg_stat_get_tuples_returned(c.oid) AS rows \
+              FROM pg_subscription_rel r JOIN pg_class c ON c.oid = r.srrelid \
+                JOIN pg_namespace n ON n.oid = c.relnamespace \
+              WHERE r.srsubid = s.oid AND NOT EXISTS (SELECT FROM pg_index i \
+                WHERE i.indrelid = c.oid AND i.indisvalid AND {leads}) \
+              ORDER BY rows DESC, c.oid LIMIT 1) t) AS searched \
          FROM pg_subscription s \
          LEFT JOIN pg_stat_subscription a ON a.subid = s.oid AND a.relid IS NULL {no_leader}\
          LEFT JOIN pg_stat_subscription_stats e ON e.subid = s.oid \
@@ -314,6 +330,8 @@ mod tests {
         let of = |part, major| expression(part, major, None).unwrap();
         assert!(!of(Part::Subscriptions, 15).contains("leader_pid"));
         assert!(of(Part::Subscriptions, 16).contains("leader_pid"));
+        assert!(of(Part::Subscriptions, 15).contains("indisreplident"));
+        assert!(!of(Part::Subscriptions, 16).contains("indisreplident"));
         assert!(!of(Part::Totals, 15).contains("pg_stat_io"));
         assert!(of(Part::Totals, 18).contains("pg_stat_io"));
         assert!(of(Part::Totals, 16).contains("pg_stat_bgwriter"));

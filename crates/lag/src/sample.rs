@@ -87,6 +87,8 @@ pub struct Sample {
     pub extension: Option<Extension>,
     /// Asked for less often than the rest.
     pub tables: Arc<Tables>,
+    /// The same; None if the role may not see it.
+    pub wal_folder: Option<WalFolder>,
     /// What a relay says about itself. Its slots are in [`Sample::slots`] as well.
     pub relay: Option<Relay>,
     /// Bytes of the answers.
@@ -242,6 +244,19 @@ pub struct Subscription {
     pub unsynced_tables: u64,
     /// Errors of its worker since the statistics began.
     pub apply_errors: u64,
+    /// Of its tables without an index that leads to a row, the one that most rows were read of.
+    pub searched: Option<Searched>,
+}
+
+/// Searches of a whole table since the statistics began, whoever made them.
+#[derive(Debug, Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Searched {
+    /// `schema.table`, quoted where SQL needs it.
+    pub table: String,
+    pub searches: u64,
+    /// Rows that they read.
+    pub rows: u64,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]
@@ -328,6 +343,14 @@ pub struct Prepared {
     pub xid_age: Option<i64>,
     /// Time since it was prepared.
     pub age_ms: Option<f64>,
+}
+
+/// All that is in `pg_wal`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(default)]
+pub struct WalFolder {
+    pub files: u64,
+    pub bytes: u64,
 }
 
 /// The row of `pg_stat_archiver`.

@@ -9,6 +9,8 @@ pub const TEXT_FORMAT: &str = "text/plain; version=0.0.4; charset=utf-8";
 #[derive(Debug)]
 pub struct Exposition {
     prefix: &'static str,
+    /// A label that every sample has.
+    always: Option<String>,
     text: String,
 }
 
@@ -17,8 +19,15 @@ impl Exposition {
     pub fn new(prefix: &'static str) -> Self {
         Self {
             prefix,
+            always: None,
             text: String::new(),
         }
+    }
+
+    /// The same, and all samples get this label.
+    pub fn with_label(mut self, name: &str, value: &str) -> Self {
+        self.always = Some(label(name, value));
+        self
     }
 
     /// Adds the header (HELP and TYPE) of a metric family.
@@ -34,10 +43,8 @@ impl Exposition {
 
     /// Adds one sample.
     pub fn sample(&mut self, name: &str, labels: &[(&str, &str)], value: &str) {
-        let labels: Vec<String> = labels
-            .iter()
-            .map(|(name, value)| format!("{name}=\"{}\"", escaped(value)))
-            .collect();
+        let labels = labels.iter().map(|(name, value)| label(name, value));
+        let labels: Vec<String> = labels.chain(self.always.clone()).collect();
         let labels = labels.join(",");
         let _ = writeln!(self.text, "{}{name}{{{labels}}} {value}", self.prefix);
     }
@@ -45,6 +52,10 @@ impl Exposition {
     pub fn into_text(self) -> String {
         self.text
     }
+}
+
+fn label(name: &str, value: &str) -> String {
+    format!("{name}=\"{}\"", escaped(value))
 }
 
 /// A label's value, escaped.

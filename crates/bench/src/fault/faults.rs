@@ -11,7 +11,7 @@ use lockstep_lag::Cause;
 use lockstep_lag::rules::Severity;
 
 use super::stage::{Injected, OTHER_DATABASE, SCALE, Stage, Which};
-use super::{Hurry, SlowCalls, Writer, unseen};
+use super::{Hurry, SlowCalls, Writer, behind, unseen};
 use crate::Result;
 
 /// How strong a fault is.
@@ -90,6 +90,9 @@ const fn risky(mut fault: Fault) -> Fault {
 
 /// The slow network that is to the first subscriber; the other is to the standby.
 pub const SUBSCRIBER_NETWORK: &str = "network slow to a subscriber";
+
+/// The slow consumer that gets its changes through a relay.
+pub const BEHIND_RELAY: &str = "slow worker behind a relay";
 
 pub const FAULTS: &[Fault] = &[
     fault(
@@ -185,6 +188,18 @@ pub const FAULTS: &[Fault] = &[
         Cause::ApplyStopped,
         unseen::table_missing,
     ),
+    fault(
+        "missing index at the subscriber",
+        Cause::MissingIndex,
+        unseen::missing_index,
+    ),
+    fault(BEHIND_RELAY, Cause::SlowConsumer, behind::slow_worker),
+    // Doctor waits ten seconds for its console.
+    late(fault(
+        "frozen relay",
+        Cause::RelayHalted,
+        behind::frozen_relay,
+    )),
     risky(fault(
         "table that no subscriber follows",
         Cause::TablesNotFollowed,
@@ -364,12 +379,17 @@ fn starved(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected>
         SCALE,
     )?;
     injected.loads.push(load);
-    stage.standby.await_event("have its readers", lockstep_lab::server::PATIENCE, |standby| {
-        let sql = format!(
-            "SELECT (count(*) >= {readers})::text FROM pg_stat_activity WHERE query LIKE 'SELECT sum(abalance)%'"
-        );
-        Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
-    })?;
+    stage.standby.await_event(
+        "have its readers",
+        lockstep_lab::server::PATIENCE,
+        |standby| {
+            let sql = format!(
+                "SELECT (count(*) >= {readers})::text FROM pg_stat_activity \
+             WHERE query LIKE 'SELECT sum(abalance)%'"
+            );
+            Ok(standby.query_text(&sql)?.as_deref() == Some("true"))
+        },
+    )?;
     stage.standby.execute("SELECT pg_wal_replay_resume()")?;
     Ok(injected)
 }
@@ -452,15 +472,20 @@ fn slow_network(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inject
     Ok(injected)
 }
 
-fn slow_consumer(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
-    let mut injected = Injected::default();
+/// Makes a trigger that slows down whoever applies rows of a table.
+pub(super) fn dawdle(table: &str, strength: Strength) -> String {
     let delay = strength.choose("0.01", "0.05");
-    stage.second.execute(&format!(
+    format!(
         "CREATE OR REPLACE FUNCTION dawdle() RETURNS trigger LANGUAGE plpgsql AS \
            $$ BEGIN PERFORM pg_sleep({delay}); RETURN NEW; END $$; \
-         CREATE TRIGGER dawdle BEFORE INSERT ON t FOR EACH ROW EXECUTE FUNCTION dawdle(); \
-         ALTER TABLE t ENABLE ALWAYS TRIGGER dawdle"
-    ))?;
+         CREATE TRIGGER dawdle BEFORE INSERT ON {table} FOR EACH ROW EXECUTE FUNCTION dawdle(); \
+         ALTER TABLE {table} ENABLE ALWAYS TRIGGER dawdle"
+    )
+}
+
+fn slow_consumer(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    stage.second.execute(&dawdle("t", strength))?;
     injected
         .undo
         .push((Which::Second, "DROP TRIGGER dawdle ON t".to_owned()));
@@ -523,7 +548,8 @@ fn retained(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> 
     ));
     let fill = |megabytes: u32| {
         stage.primary.execute(&format!(
-            "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) FROM generate_series(1, {megabytes})"
+            "SELECT count(pg_logical_emit_message(false, 'fill', repeat('x', 1000000))) \
+             FROM generate_series(1, {megabytes})"
         ))
     };
     // The subscribers' slots move on with a checkpoint's records; only slot `forgotten` stays

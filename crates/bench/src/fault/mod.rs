@@ -9,6 +9,7 @@
 //! |---|---|
 //! | [`stage`] | the servers |
 //! | [`faults`] | the faults |
+//! | `behind` | faults at a relay and behind one |
 //! | `unseen` | faults that positions alone do not show |
 //! | [`freeze`] | a process that is stopped |
 //! | [`slow_link`] | a connection of limited bandwidth |
@@ -16,6 +17,7 @@
 //! | [`hurry`] | a process that gets a core before all others |
 //! | [`writer`] | a session that writes a little, all the time |
 
+mod behind;
 pub mod faults;
 pub mod freeze;
 pub mod hurry;

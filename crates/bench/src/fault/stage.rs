@@ -1,5 +1,6 @@
 //! The servers that faults are injected into.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use lockstep_client::Connection;
@@ -8,8 +9,9 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{DATABASE, PATIENCE, SUPERUSER, Server, Settings};
 use lockstep_lab::workload::{APP_ROLE, Load};
 
-use super::{Frozen, Hurry, SlowCalls, SlowLink, Writer};
+use super::{Frozen, Hurry, SlowCalls, SlowLink, Writer, behind};
 use crate::Result;
+use crate::relay::process::Relay;
 
 /// The database that has no subscription.
 pub const OTHER_DATABASE: &str = "other";
@@ -30,6 +32,10 @@ pub struct Stage {
     pub standby_link: SlowLink,
     /// Between primary and first subscriber.
     pub first_link: SlowLink,
+    /// The program `lockstep`, which faults at a relay need.
+    pub program: Option<PathBuf>,
+    /// While a fault has one in force.
+    pub(super) relay: Option<Relay>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -94,6 +100,8 @@ fn small(logical: bool) -> Settings {
             ("max_prepared_transactions", "5"),
             ("archive_mode", "on"),
             ("archive_command", "/bin/true"),
+            // A relay connects so.
+            ("listen_addresses", "127.0.0.1"),
         ] {
             settings.insert(name.to_owned(), value.to_owned());
         }
@@ -107,7 +115,9 @@ impl Stage {
         let primary = lab.primary("primary", None, &small(true))?;
         primary.execute(
             "CREATE TABLE t (id bigserial PRIMARY KEY, v text); \
-             CREATE PUBLICATION p FOR TABLE t; \
+             CREATE TABLE keyed (id int PRIMARY KEY, n int, v text); \
+             ALTER TABLE keyed REPLICA IDENTITY FULL; \
+             CREATE PUBLICATION p FOR TABLE t, keyed; \
              CREATE TABLE busy (id bigserial PRIMARY KEY, v text); \
              CREATE TABLE victim (id int, v text);",
         )?;
@@ -133,6 +143,8 @@ impl Stage {
             second,
             standby_link,
             first_link,
+            program: None,
+            relay: None,
         };
         stage.calm()?;
         Ok(stage)
@@ -233,7 +245,7 @@ impl Stage {
             self.server(which).execute(&sql)?;
         }
         drop(writers);
-        Ok(())
+        behind::close(self)
     }
 
     /// Waits until all replicas have caught up.
@@ -252,6 +264,12 @@ impl Stage {
                 std::thread::sleep(Duration::from_millis(50));
                 Ok(primary.query_text(&sql)?.as_deref() == Some("true"))
             })?)
+    }
+
+    /// Conninfo of the relay's console, while a fault has a relay.
+    pub fn relay_conninfo(&self) -> Option<String> {
+        let port = self.relay.as_ref()?.endpoint().port;
+        Some(format!("host=127.0.0.1 port={port} user={SUPERUSER}"))
     }
 
     /// Conninfos of the primary, the standby and the subscribers.
@@ -274,6 +292,7 @@ fn subscriber(lab: &Lab, name: &str, primary: &Server, port: u16) -> Result<Serv
     let server = lab.primary(name, None, &small(false))?;
     server.execute(&format!(
         "CREATE TABLE t (id bigint PRIMARY KEY, v text); \
+         CREATE TABLE keyed (id int CONSTRAINT key PRIMARY KEY, n int, v text); \
          CREATE ROLE {APP_ROLE} LOGIN"
     ))?;
     server.execute(&format!(

@@ -117,6 +117,33 @@ pub(super) fn unique_violation(_: &Lab, stage: &mut Stage, strength: Strength) -
     Ok(injected)
 }
 
+/// The second subscriber has lost the primary key of a table whose rows are changed.
+pub(super) fn missing_index(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
+    let mut injected = Injected::default();
+    let rows = strength.choose(20_000, 60_000);
+    stage.primary.execute(&format!(
+        "INSERT INTO keyed SELECT i, 0, repeat('x', 100) FROM generate_series(1, {rows}) i"
+    ))?;
+    stage.calm()?;
+    stage
+        .second
+        .execute("ALTER TABLE keyed DROP CONSTRAINT key")?;
+    // With it the backlog is applied at once.
+    injected.undo.push((
+        Which::Second,
+        "ALTER TABLE keyed ADD CONSTRAINT key PRIMARY KEY (id)".to_owned(),
+    ));
+    injected
+        .undo
+        .push((Which::Primary, "TRUNCATE keyed".to_owned()));
+    let change = format!(
+        "UPDATE keyed SET n = n + 1 WHERE id IN \
+         (SELECT (random() * {rows})::int FROM generate_series(1, 50))"
+    );
+    write(stage, &mut injected, &change, 20)?;
+    Ok(injected)
+}
+
 pub(super) fn disabled(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
     stage.second.execute("ALTER SUBSCRIPTION second DISABLE")?;

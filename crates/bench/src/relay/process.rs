@@ -105,13 +105,18 @@ impl Relay {
         }
     }
 
-    fn pid(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap_or(i32::MAX)
+    /// Its process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    fn process(&self) -> i32 {
+        i32::try_from(self.pid()).unwrap_or(i32::MAX)
     }
 
     /// CPU seconds so far.
     pub fn cpu_s(&self) -> f64 {
-        usage::cpu_s(self.pid()).unwrap_or(0.0)
+        usage::cpu_s(self.process()).unwrap_or(0.0)
     }
 
     /// The most memory that it has had so far, in megabytes.
@@ -127,7 +132,7 @@ impl Relay {
 
     /// Ends it with SIGTERM.
     pub fn stop(mut self) -> Result<()> {
-        let _ = signal::kill(Pid::from_raw(self.pid()), Signal::SIGTERM);
+        let _ = signal::kill(Pid::from_raw(self.process()), Signal::SIGTERM);
         let began = Instant::now();
         while let Ok(None) = self.child.try_wait() {
             if began.elapsed() > PATIENCE {

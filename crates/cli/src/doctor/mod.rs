@@ -28,7 +28,12 @@ pub struct DoctorArgs {
     #[command(flatten)]
     nodes: NodesArgs,
     /// Seconds to watch; a lag that comes and goes needs more
-    #[arg(long, value_name = "SECONDS", default_value_t = 5, value_parser = value_parser!(u32).range(1..=3600))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 5,
+        value_parser = value_parser!(u32).range(1..=3600)
+    )]
     seconds: u32,
     /// Commit 1,000 rows at a time at each level of synchronous_commit, and show how long a commit
     /// would wait for each replica
@@ -39,7 +44,13 @@ pub struct DoctorArgs {
     #[arg(long)]
     probe: bool,
     /// Commits at each level with --probe; each takes 0.7 s and what it waits
-    #[arg(long, value_name = "N", default_value_t = 5, requires = "probe", value_parser = value_parser!(u32).range(1..=1000))]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 5,
+        requires = "probe",
+        value_parser = value_parser!(u32).range(1..=1000)
+    )]
     commits: u32,
     /// Format of the result
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]

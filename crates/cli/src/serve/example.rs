@@ -8,7 +8,7 @@ use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
-use lockstep_lag::sample::{Conflicts, Extension, Slot};
+use lockstep_lag::sample::{Conflicts, Extension, Slot, WalFolder};
 use lockstep_lag::states::GroupState;
 use lockstep_wire::Lsn;
 
@@ -84,6 +84,11 @@ fn node(name: &str, role: Role) -> NodeState {
         oldest_prepared_ms: Some(60_000.0),
         archive_failures: 3,
         archived_age_ms: Some(4_000.0),
+        wal_folder: (role != Role::Relay).then_some(WalFolder {
+            files: 5,
+            bytes: 5 << 24,
+        }),
+        cluster_name: None,
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,

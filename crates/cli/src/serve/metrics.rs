@@ -42,7 +42,8 @@ const NODE_FAMILIES: &[(Family, OfNode)] = &[
         Family(
             "wal_position_bytes",
             "gauge",
-            "End of the node's WAL, as a number of bytes: flushed on a primary, received on a standby.",
+            "End of the node's WAL, as a number of bytes: flushed on a primary, received on a \
+             standby.",
         ),
         |node| Some(u64::from(node.end_lsn?) as f64),
     ),
@@ -96,6 +97,18 @@ const NODE_FAMILIES: &[(Family, OfNode)] = &[
     ),
     (
         Family(
+            "wal_folder_bytes",
+            "gauge",
+            "Size of all files in pg_wal, some seconds ago; missing if the role may not see them.",
+        ),
+        |node| Some(node.wal_folder?.bytes as f64),
+    ),
+    (
+        Family("wal_folder_files", "gauge", "Number of these files."),
+        |node| Some(node.wal_folder?.files as f64),
+    ),
+    (
+        Family(
             "throttle_waiting",
             "gauge",
             "Queries that wait at the gate of extension lockstep.",
@@ -127,9 +140,18 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "lag_seconds",
             "gauge",
-            "For how long there has been WAL upstream that the replica has not replayed or applied, at least.",
+            "For how long, at least, there has been WAL upstream that the replica has not replayed or \
+             applied.",
         ),
         |link| link.lag_ms / 1000.0,
+    ),
+    (
+        Family(
+            "lag_is_least",
+            "gauge",
+            "1 if the lag began before anybody watched, so that it is longer than lag_seconds.",
+        ),
+        |link| flag(link.lag_is_least),
     ),
     (
         Family(
@@ -152,6 +174,9 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
 /// All metrics. `now_ms` is in milliseconds since 1970.
 pub fn render(state: &State, now_ms: i64) -> String {
     let mut text = Exposition::new("lockstep_");
+    if let Some(cluster) = cluster(state) {
+        text = text.with_label("cluster", cluster);
+    }
     family(
         &mut text,
         &Family(
@@ -168,6 +193,13 @@ pub fn render(state: &State, now_ms: i64) -> String {
     conflicts(&mut text, state);
     relay::relays(&mut text, state);
     text.into_text()
+}
+
+/// What the primary calls its cluster. Standbys often have names of their own there.
+fn cluster(state: &State) -> Option<&str> {
+    let mut nodes = state.nodes.iter();
+    let primary = nodes.find(|node| node.role == Role::Primary)?;
+    primary.cluster_name.as_deref()
 }
 
 fn family(text: &mut Exposition, Family(name, kind, help): &Family) {

@@ -54,7 +54,12 @@ pub struct TopArgs {
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = interval)]
     interval: Duration,
     /// Seconds that causes look back, and at least five intervals
-    #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = value_parser!(u32).range(LEAST_WINDOW.as_secs() as i64..=600))]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value_t = 30,
+        value_parser = value_parser!(u32).range(LEAST_WINDOW.as_secs() as i64..=600)
+    )]
     window: u32,
     /// Show how long commits take to become visible on each standby
     ///

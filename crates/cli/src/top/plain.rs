@@ -66,8 +66,8 @@ fn line(state: &State, row: &TopRow, wide: usize) -> String {
         left(&row.name, wide),
         left(&row.kind, 10),
     ];
-    if let (Some(lag), Some(most), Some(behind)) = (row.lag_ms, row.most_ms, row.bytes) {
-        cells.push(format!("lag {}", right(&time(lag), 6)));
+    if let (Some(lag), Some(most), Some(behind)) = (row.lag(), row.most_ms, row.bytes) {
+        cells.push(format!("lag {}", right(&lag, 7)));
         cells.push(format!("max {}", right(&time(most), 6)));
         cells.push(format!("behind {}", right(&bytes(behind as f64), 6)));
         cells.push(left(row.stage.unwrap_or("-"), 7));

@@ -68,6 +68,8 @@ pub struct TopRow {
     pub is_primary: bool,
     /// Lag now, in milliseconds.
     pub lag_ms: Option<f64>,
+    /// The lag began before anybody watched, and nothing tells when: it is longer.
+    pub lag_is_least: bool,
     /// Highest lag in the window, in milliseconds.
     pub most_ms: Option<f64>,
     pub bytes: Option<u64>,
@@ -83,6 +85,14 @@ pub struct TopRow {
     pub node: Option<usize>,
     /// Indexes of the findings about this row, the most important first.
     pub findings: Vec<usize>,
+}
+
+impl TopRow {
+    /// Lag now, in at most seven columns.
+    pub fn lag(&self) -> Option<String> {
+        let least = if self.lag_is_least { "≥" } else { "" };
+        self.lag_ms.map(|ms| format!("{least}{}", time(ms)))
+    }
 }
 
 /// All rows, in the order in which the command line names the nodes.
@@ -139,6 +149,7 @@ fn node_row(state: &State, index: usize, node: &NodeState) -> TopRow {
         status: Status::Fine,
         is_primary: node.role == Role::Primary,
         lag_ms: None,
+        lag_is_least: false,
         most_ms: None,
         bytes: None,
         stage: None,
@@ -164,6 +175,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> 
         status: Status::Fine,
         is_primary: false,
         lag_ms: Some(link.lag_ms),
+        lag_is_least: link.lag_is_least,
         most_ms: Some(link.lag_max_ms),
         bytes: Some(link.lag_bytes),
         stage: most.filter(|stage| stage.bytes > 0).map(|stage| stage.name),

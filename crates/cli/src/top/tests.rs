@@ -69,6 +69,23 @@ fn screen(model: &mut Model, columns: u16, lines: u16) -> String {
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (40, 10)];
 
 #[test]
+fn a_lag_that_began_before_anybody_watched_says_so() {
+    let mut state = trouble();
+    let behind = state.links.iter_mut().find(|link| link.behind).unwrap();
+    (behind.lag_ms, behind.lag_is_least) = (999.0, true);
+    let name = behind.replica.clone();
+    let screen = screen(&mut model(state.clone()), 80, 24);
+    for text in [screen, plain::lines(&state)] {
+        let marked: Vec<&str> = text
+            .lines()
+            .filter(|line| line.contains("≥999 ms "))
+            .collect();
+        assert_eq!(marked.len(), 1, "{text}");
+        assert!(marked[0].contains(&name), "{text}");
+    }
+}
+
+#[test]
 fn tables() {
     for (name, state) in [
         ("calm", calm()),

@@ -1,5 +1,6 @@
 //! The command line without servers: help, usage errors, and what is refused at once.
 
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -40,6 +41,7 @@ fn help_is_as_recorded() {
         &["--help"][..],
         &["demo", "--help"],
         &["doctor", "--help"],
+        &["completion", "--help"],
         &["top", "--help"],
         &["serve", "--help"],
         &["relay", "--help"],
@@ -247,6 +249,51 @@ fn what_is_no_data_folder_cannot_be_compared() {
         assert_eq!(found, code, "{line}");
         assert!(line.contains(words), "{line}");
     }
+}
+
+#[test]
+fn bash_completes_commands_and_options() {
+    let script = output(&["completion", "bash"]);
+    assert!(script.status.success());
+    let script = String::from_utf8(script.stdout).unwrap();
+    for (words, expected) in [
+        ("lockstep doct", "doctor"),
+        ("lockstep doctor --sec", "--seconds"),
+    ] {
+        let typed: Vec<&str> = words.split(' ').collect();
+        let [before, word] = &typed[typed.len() - 2..] else {
+            panic!("{words}");
+        };
+        let ask = format!(
+            "{script}\nCOMP_WORDS=({words})\nCOMP_CWORD={}\n_lockstep lockstep {word} {before}\n\
+             printf '%s\\n' \"${{COMPREPLY[@]}}\"",
+            typed.len() - 1
+        );
+        let bash = Command::new("bash").arg("-c").arg(ask).output().unwrap();
+        let said = String::from_utf8_lossy(&bash.stdout);
+        assert_eq!(
+            said.trim(),
+            expected,
+            "{}",
+            String::from_utf8_lossy(&bash.stderr)
+        );
+    }
+}
+
+#[test]
+fn a_password_file_that_others_may_read_is_warned_of_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().to_str().unwrap();
+    let file = folder.path().join("passwords");
+    std::fs::write(&file, "").unwrap();
+    std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let nodes = [1, 2, 3].map(|port| format!("host={place} port={port}"));
+    let mut command = lockstep(&["doctor", "--seconds", "3", "--primary", &nodes[0]]);
+    command.args(["--standby", &nodes[1], "--standby", &nodes[2]]);
+    let output = command.env("PGPASSFILE", &file).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(3), "{said}");
+    assert_eq!(said.matches("password file").count(), 1, "{said}");
 }
 
 #[test]

@@ -3,7 +3,7 @@
 //! writes a results file.
 
 use lockstep_lab::for_tests::TestLab;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -70,15 +70,15 @@ impl Matrix {
 
     /// Causes that were named first at both strengths.
     fn causes(&self) -> usize {
-        let mut right: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut right: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
         for row in self.rows.iter().filter(|row| row["right"] == 1) {
             let strength = row["variant"].as_str().unwrap_or_default();
             if let (Some(cause), "mild" | "strong") = (row["expected"].as_str(), strength) {
-                *right.entry(cause).or_default() += 1;
+                right.entry(cause).or_default().insert(strength);
             }
         }
         let both = Strength::ALL.len();
-        right.values().filter(|count| **count == both).count()
+        right.values().filter(|seen| seen.len() == both).count()
     }
 
     /// The results file, if one is asked for.
@@ -133,6 +133,7 @@ fn doctor_names_the_cause_of_every_fault() {
         .start()
         .unwrap();
     let mut stage = Stage::start(&lab).unwrap();
+    stage.program = Some(env!("CARGO_BIN_EXE_lockstep").into());
     let mut matrix = Matrix::default();
     for fault in FAULTS.iter().filter(|fault| is_chosen(fault.name)) {
         for strength in Strength::ALL {

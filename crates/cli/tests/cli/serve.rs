@@ -66,8 +66,9 @@ fn states_metrics_and_history_follow_the_servers() {
     });
 }
 
-/// A sample's value.
+/// A sample's value, whatever further labels it has.
 fn metric(text: &str, series: &str) -> Option<f64> {
+    let series = series.trim_end_matches('}');
     let line = text.lines().find(|line| line.starts_with(series))?;
     line.rsplit(' ').next()?.parse().ok()
 }
@@ -105,6 +106,7 @@ fn all_is_well_but_for_one(serve: &Serve) {
         "lockstep_visible_seconds{upstream=\"primary\",replica=\"standby\"}",
         "lockstep_wal_position_bytes{node=\"primary\"}",
         "lockstep_round_trip_seconds{node=\"first\"}",
+        "lockstep_wal_folder_bytes{node=\"standby\"}",
         "lockstep_sample_age_seconds{node=\"standby\"}",
         "lockstep_slot_retained_bytes{node=\"primary\",slot=\"second\"}",
         "lockstep_stage_bytes{upstream=\"primary\",replica=\"second\",kind=\"logical\",stage=\"decode\"}",
@@ -286,6 +288,15 @@ fn a_role_in_pg_monitor_is_enough() {
     });
     assert_eq!(state["nodes"][0]["troubles"], serde_json::json!([]));
     assert_eq!(serve.get("/healthz").status, 200);
+    let text = serve.get("/metrics").body;
+    for (name, sql) in [
+        ("bytes", "SELECT sum(size)::text FROM pg_ls_waldir()"),
+        ("files", "SELECT count(*)::text FROM pg_ls_waldir()"),
+    ] {
+        let series = format!("lockstep_wal_folder_{name}{{node=\"primary\",cluster=\"primary\"}}");
+        let expected = primary.query_text(sql).unwrap().unwrap().parse().ok();
+        assert_eq!(metric(&text, &series), expected, "{text}");
+    }
 }
 
 #[test]

@@ -22,14 +22,18 @@ fn own_metrics(port: u16) -> String {
     Answer::parse(&text).body
 }
 
-/// Values by series, of what both say; without label `node`.
+/// Values by series, of what both say; without the labels of `serve` alone.
 fn of_relays(text: &str) -> BTreeMap<String, String> {
     let lines = text
         .lines()
         .filter(|line| line.starts_with("lockstep_relay_"));
     let pairs = lines.filter_map(|line| line.rsplit_once(' '));
     pairs
-        .map(|(series, value)| (series.replace("node=\"relay\",", ""), value.to_owned()))
+        .map(|(series, value)| {
+            let series = series.replace("node=\"relay\",", "");
+            let series = series.replace(",cluster=\"primary\"", "");
+            (series, value.to_owned())
+        })
         .collect()
 }
 

@@ -14,7 +14,7 @@ use crate::points::Point;
 use crate::position;
 use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
-use crate::sample::{Conflicts, Extension, Sample, Slot};
+use crate::sample::{Conflicts, Extension, Sample, Slot, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
@@ -83,6 +83,10 @@ pub struct NodeState {
     pub archive_failures: u64,
     /// Milliseconds since a segment was archived; None if none was.
     pub archived_age_ms: Option<f64>,
+    /// None if the role may not see it.
+    pub wal_folder: Option<WalFolder>,
+    /// Its `cluster_name`, also of a node that no longer answers; None if it has none.
+    pub cluster_name: Option<String>,
     pub slots: Vec<Slot>,
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
@@ -215,6 +219,12 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         }),
         archive_failures: last.map_or(0, |last| last.archiver.failed_count),
         archived_age_ms: last.and_then(|last| last.archiver.archived_age_ms),
+        wal_folder: last.and_then(|last| last.wal_folder),
+        cluster_name: seen
+            .facts
+            .setting("cluster_name")
+            .filter(|name| !name.is_empty())
+            .map(str::to_owned),
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),

@@ -67,6 +67,8 @@ causes! {
     TablesNotFollowed = "tables_not_followed",
     /// An apply worker waits for a lock.
     ApplyBlocked = "apply_blocked",
+    /// An apply worker searches a whole table for each row, as no index leads to it.
+    MissingIndex = "missing_index",
     /// The consumer is slower than what it is sent.
     SlowConsumer = "slow_consumer",
     /// Decoding is slow for all.
@@ -79,6 +81,8 @@ causes! {
     RetainedWalNearLimit = "retained_wal_near_limit",
     /// A slot keeps WAL for nobody.
     UnusedSlot = "unused_slot",
+    /// A relay is there and does nothing.
+    RelayHalted = "relay_halted",
     /// A group of a relay does not stream.
     RelayNotStreaming = "relay_not_streaming",
     /// A relay's spool is nearly as large as it may be.

@@ -7,6 +7,7 @@ use super::receive::{receiver as process_of, writes_wal};
 use super::replay::{late, startup_share, unreplayed};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Link, LinkKind};
+use crate::node::{Role, Trouble};
 use crate::sample::Process;
 use crate::states::BackendType;
 use crate::window::NodeWindow;
@@ -50,6 +51,14 @@ fn of_process(evidence: Evidence, process: Option<&Process>, stopped: f64) -> Ev
     }
 }
 
+/// The replica has received nothing of what there is.
+fn takes_none(link: &Link<'_>) -> bool {
+    let ends = link.points.first().zip(link.points.last());
+    ends.is_some_and(|(first, last)| {
+        first.write == last.write && last.write < last.end && last.at > first.at
+    })
+}
+
 /// The walreceiver is there, waits for no disk, and takes nothing of what there is.
 pub(super) fn receiver_halts(link: &Link<'_>) -> bool {
     let Some(node) = link.replica.filter(|_| link.kind == LinkKind::Physical) else {
@@ -60,12 +69,8 @@ pub(super) fn receiver_halts(link: &Link<'_>) -> bool {
     let silent_ms = node
         .last()
         .and_then(|sample| sample.receiver.as_ref()?.message_age_ms);
-    let ends = link.points.first().zip(link.points.last());
-    let stands = ends.is_some_and(|(first, last)| {
-        first.write == last.write && last.write < last.end && last.at > first.at
-    });
     let silent = silent_ms >= Some(SILENT_MS) && flushes < MOSTLY;
-    link.is_behind() && stands && (stopped >= MOSTLY || silent)
+    link.is_behind() && takes_none(link) && (stopped >= MOSTLY || silent)
 }
 
 pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
@@ -92,6 +97,62 @@ pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
             .setting(link.upstream, "wal_sender_timeout");
         let process = last.and_then(process_of);
         found.push(of_process(evidence, process, stopped));
+    }
+    found
+}
+
+/// A relay's `application_name` on its primary, unless one is configured,
+const RELAY: &str = "lockstep relay";
+
+/// and how the names of its slots begin there, unless it has taken one over.
+const RELAY_SLOTS: &str = "lockstep_";
+
+/// A relay does not answer, and its walsender on the primary is connected all the same. Of a
+/// relay that has ended the walsender would be gone.
+pub(super) fn relay(view: &View<'_>) -> Vec<Evidence> {
+    let away = |node: &&NodeWindow| {
+        let mut troubles = node.troubles.iter();
+        node.role == Role::Relay && troubles.any(|one| matches!(one, Trouble::Unreachable { .. }))
+    };
+    let away: Vec<&str> = view
+        .window
+        .nodes
+        .iter()
+        .filter(away)
+        .map(|n| n.name.as_str())
+        .collect();
+    let is_its = |link: &&Link<'_>| {
+        let slot = link.slot.as_deref().unwrap_or_default();
+        let named = link.application_name.as_deref() == Some(RELAY);
+        link.replica.is_none() && (named || slot.starts_with(RELAY_SLOTS))
+    };
+    let mut found = Vec::new();
+    for link in view.links.iter().filter(is_its) {
+        let connected = link.connected_share();
+        let halts = link.is_behind() && takes_none(link) && connected >= MOSTLY;
+        if away.is_empty() || !halts {
+            continue;
+        }
+        let behind = link.last_bytes() as f64;
+        found.push(
+            Evidence::of(link, 1.0)
+                .fact(
+                    "behind_bytes",
+                    behind,
+                    format!("{} behind {}", bytes(behind), link.upstream.name),
+                )
+                .fact(
+                    "connected_share",
+                    connected,
+                    format!(
+                        "its walsender on {} is connected, and it takes nothing; its console does \
+                         not answer",
+                        link.upstream.name
+                    ),
+                )
+                .setting(link.upstream, "wal_sender_timeout")
+                .name("relay", away.join(", ")),
+        );
     }
     found
 }

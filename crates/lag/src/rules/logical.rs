@@ -4,7 +4,7 @@ use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
-use crate::sample::{Decoding, Sender};
+use crate::sample::{Decoding, Searched, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::window::{median, ratio};
 
@@ -26,6 +26,9 @@ const DECODING_SHARE: f64 = 0.5;
 
 /// Share of samples from which a walsender that cannot send counts as held up by its consumer.
 const PUSHED_SHARE: f64 = 0.3;
+
+/// Rows read in each search of a whole table from which an index is missed.
+const MANY_ROWS: f64 = 1_000.0;
 
 /// A transaction is giant if it fills the memory of decoding this many times.
 const GIANT_TIMES: f64 = 8.0;
@@ -434,6 +437,68 @@ pub(super) fn spill(view: &View<'_>) -> Vec<Evidence> {
             &spilled,
             0.9 * ratio(spilled.bytes, decoded),
         ));
+    }
+    found
+}
+
+/// Searches of a whole table.
+struct Searches {
+    table: String,
+    number: f64,
+    rows: f64,
+}
+
+/// What the apply worker searched during the window, of the table that most rows were read of.
+fn searches(link: &Link<'_>) -> Option<Searches> {
+    let replica = link.replica?;
+    let newest = link.subscribed(replica.last()?)?.searched.as_ref()?;
+    let grown = |counter: fn(&Searched) -> u64| {
+        replica.growth(|sample| {
+            let searched = link.subscribed(sample)?.searched.as_ref()?;
+            (searched.table == newest.table).then(|| counter(searched) as f64)
+        })
+    };
+    Some(Searches {
+        table: newest.table.clone(),
+        number: grown(|searched| searched.searches),
+        rows: grown(|searched| searched.rows),
+    })
+}
+
+pub(super) fn missing_index(view: &View<'_>) -> Vec<Evidence> {
+    let mut found = Vec::new();
+    for link in behind(view).filter(|link| !link.is_to_relay()) {
+        let Some(searches) = searches(link) else {
+            continue;
+        };
+        // A search uses the CPU and storage, and waits for nothing else.
+        let searching = link
+            .worker_share(|process| process.wait.is_none() || process.waits(&WaitType::Io))
+            .unwrap_or(0.0);
+        let share = searching.min(link.stage_share(Stage::Flush));
+        if share < PUSHED_SHARE || ratio(searches.rows, searches.number) < MANY_ROWS {
+            continue;
+        }
+        found.push(
+            Evidence::of(link, 0.95 * share)
+                .fact(
+                    "searched_rows",
+                    searches.rows,
+                    format!(
+                        "{:.0} searches of the whole table {} read {:.0} rows",
+                        searches.number, searches.table, searches.rows
+                    ),
+                )
+                .fact(
+                    "searching_share",
+                    searching,
+                    format!(
+                        "its apply worker ran in {} of the samples",
+                        percent(searching)
+                    ),
+                )
+                .name("table", searches.table),
+        );
     }
     found
 }

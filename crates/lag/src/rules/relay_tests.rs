@@ -9,7 +9,8 @@ use crate::sample::{Decoding, Sample, Subscription};
 use crate::window::{NodeWindow, Window};
 
 /// Causes that have a case here.
-pub(super) const CAUSES: [Cause; 3] = [
+pub(super) const CAUSES: [Cause; 4] = [
+    Cause::RelayHalted,
     Cause::RelayNotStreaming,
     Cause::RelaySpoolNearLimit,
     Cause::RelayReadsFromDisk,
@@ -403,6 +404,21 @@ const CASES: &[Case] = &[
         Cause::SlowDecoding,
         "relay (orders)",
         None,
+    ),
+    (
+        "halted",
+        |s| {
+            s.relay.samples.clear();
+            s.relay.troubles = vec![Trouble::Unreachable {
+                reason: "timeout expired".to_owned(),
+            }];
+            for sample in &mut s.primary.samples {
+                sample.senders[0] = sender(10, "lockstep relay", START);
+            }
+        },
+        Cause::RelayHalted,
+        "lockstep_orders",
+        Some(("relay", "relay")),
     ),
     (
         "unused",

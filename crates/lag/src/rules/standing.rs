@@ -290,9 +290,17 @@ pub(super) fn idle(view: &View<'_>) -> Vec<Evidence> {
                 .fact(
                     "replayed_commit_age_ms",
                     age,
-                    format!("the last commit was {} ago: now() - pg_last_xact_replay_timestamp() is no lag here", seconds(age)),
+                    format!(
+                        "the last commit was {} ago: now() - pg_last_xact_replay_timestamp() is \
+                         no lag here",
+                        seconds(age)
+                    ),
                 )
-                .fact("caught_up_share", share, format!("all WAL was replayed in {} of the samples", percent(share))),
+                .fact(
+                    "caught_up_share",
+                    share,
+                    format!("all WAL was replayed in {} of the samples", percent(share)),
+                ),
         );
     }
     found

@@ -273,6 +273,16 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::MissingIndex,
+        title: "the apply worker searches whole tables: an index is missing",
+        signal: logical::missing_index,
+        remedies: &[
+            "on the subscriber: give {table} the primary key that it has on the publisher",
+            "on the subscriber, if there is none: a unique index on columns that are NOT NULL, and ALTER \
+             TABLE {table} REPLICA IDENTITY USING INDEX; from 16 on any btree index on all rows will do",
+        ],
+    },
+    Rule {
         cause: Cause::SlowConsumer,
         title: "the consumer of this slot is slow",
         signal: logical::consumer,
@@ -281,6 +291,17 @@ pub const RULES: &[Rule] = &[
              searches whole tables)",
             "on the subscriber: fewer indexes and triggers on the tables that are applied to",
             "split the publication into several, each with a subscription and a worker of its own",
+        ],
+    },
+    Rule {
+        cause: Cause::RelayHalted,
+        title: "relay {relay} is connected and does nothing",
+        signal: halted::relay,
+        remedies: &[
+            "on the machine of {relay}: look at the process of lockstep relay (ps, a debugger): if its \
+             state is T, a signal has stopped it: kill -CONT",
+            "restart {relay} if nothing else helps: it goes on from its spool, and its subscribers connect \
+             again",
         ],
     },
     Rule {

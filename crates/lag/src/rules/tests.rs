@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, RULES, Severity, fill};
 use crate::node::Trouble;
-use crate::sample::Slot;
+use crate::sample::{Searched, Slot};
 
 type Change = fn(&mut Scene);
 
@@ -377,11 +377,41 @@ fn every_cause_has_one_rule_and_a_case() {
     assert_eq!(rules.len(), RULES.len());
     let cases = CASES.iter().map(|case| case.2);
     let elsewhere = super::relay_tests::CAUSES.into_iter();
-    let elsewhere = elsewhere.chain([Cause::SynchronousStandbyMissing]);
+    let elsewhere = elsewhere.chain([Cause::SynchronousStandbyMissing, Cause::MissingIndex]);
     let elsewhere = elsewhere.chain(super::overlooked_tests::CAUSES);
     let cases: BTreeSet<Cause> = cases.chain(elsewhere).collect();
     assert_eq!(rules, cases);
     assert!(rules.iter().eq(Cause::ALL));
+}
+
+#[test]
+fn a_worker_that_searches_whole_tables_misses_an_index() {
+    for (wait, rows, searches, expected) in [
+        ("", 50_000, 10, Cause::MissingIndex),
+        // It waits for something else.
+        ("PgSleep", 50_000, 10, Cause::SlowConsumer),
+        // Small tables are searched soon.
+        ("", 50, 10, Cause::SlowConsumer),
+        // All of it was long ago.
+        ("", 50_000, 0, Cause::SlowConsumer),
+    ] {
+        let mut scene = Scene::healthy();
+        let wait_type = if wait.is_empty() { "" } else { "Timeout" };
+        scene.stuck_subscriber(1, ("Client", "WalSenderWriteData"), (wait_type, wait));
+        for (index, sample) in scene.one.samples.iter_mut().enumerate() {
+            let number = 7 + index as u64 * searches;
+            sample.subscriptions[0].searched = Some(Searched {
+                table: "public.t".to_owned(),
+                searches: number,
+                rows: number * rows,
+            });
+        }
+        let diagnosis = scene.diagnose();
+        let found: Vec<_> = diagnosis.findings.iter().map(|found| found.cause).collect();
+        assert_eq!(found, [expected], "{wait} {rows} {searches}");
+        let table = diagnosis.findings[0].names.get("table");
+        assert_eq!(table.is_some(), expected == Cause::MissingIndex);
+    }
 }
 
 #[test]

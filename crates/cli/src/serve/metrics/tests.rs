@@ -11,6 +11,7 @@ use super::*;
 fn full() -> State {
     let mut state = example::state();
     example::lag(&mut state, 0, 1_400.0);
+    state.links[0].lag_is_least = true;
     for cause in [Cause::ReplayPaused, Cause::ReplayPaused, Cause::IdlePrimary] {
         let severity = match cause {
             Cause::IdlePrimary => Severity::Note,
@@ -31,6 +32,19 @@ fn the_text_is_as_recorded() {
     }
     let recorded = std::fs::read_to_string(&path).unwrap_or_default();
     assert_eq!(text, recorded, "UPDATE_SNAPSHOTS=1 records it");
+}
+
+#[test]
+fn every_sample_has_the_cluster_s_name_if_it_has_one() {
+    let mut state = full();
+    assert!(!render(&state, AT_MS).contains("cluster="));
+    state.nodes[0].cluster_name = Some("shop \"1\"".to_owned());
+    // A standby's own name is no cluster's.
+    state.nodes[1].cluster_name = Some("standby".to_owned());
+    for line in render(&state, AT_MS).lines() {
+        let named = line.contains("cluster=\"shop \\\"1\\\"\"");
+        assert_eq!(named, !line.starts_with('#'), "{line}");
+    }
 }
 
 /// Names of the families in a text.

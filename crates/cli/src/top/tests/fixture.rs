@@ -35,6 +35,8 @@ pub fn node(name: &str, role: Role) -> NodeState {
         oldest_prepared_ms: None,
         archive_failures: 0,
         archived_age_ms: None,
+        wal_folder: None,
+        cluster_name: None,
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,

@@ -85,8 +85,9 @@ impl Plan {
             Column::Kind => 10,
             Column::Stage => 7,
             Column::Spark => 8 + (more / 5).min(22),
-            Column::Lag | Column::Most => 6,
-            Column::Bytes => 7,
+            Column::Most => 6,
+            // A mark may stand before the figure, or beside the head.
+            Column::Lag | Column::Bytes => 7,
         };
         let shown = Column::ALL.iter().filter(|(_, from)| columns >= *from);
         let shown: Vec<(Column, usize)> =
@@ -195,7 +196,7 @@ fn cell(model: &Model, row: &TopRow, column: Column, wide: usize) -> String {
     let figure = |text: Option<String>| right(&text.unwrap_or_else(|| "-".to_owned()), wide);
     match column {
         Column::Kind => left(&row.kind, wide),
-        Column::Lag => figure(row.lag_ms.map(time)),
+        Column::Lag => figure(row.lag()),
         Column::Most => figure(row.most_ms.map(time)),
         Column::Bytes => figure(row.bytes.map(|count| bytes(count as f64))),
         Column::Stage => left(row.stage.unwrap_or("-"), wide),

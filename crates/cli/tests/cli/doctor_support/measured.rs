@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use lockstep_bench::fault::faults::SUBSCRIBER_NETWORK;
+use lockstep_bench::fault::faults::{BEHIND_RELAY, SUBSCRIBER_NETWORK};
 use lockstep_bench::fault::stage::Which;
 use lockstep_bench::fault::{Fault, Stage};
 use lockstep_client::Connection;
@@ -57,34 +57,41 @@ struct Question {
 }
 
 fn question(fault: &Fault) -> Question {
-    let of = |fact, kind, which, sql: &str| Question {
+    let cause = fault.cause();
+    of_standby(fault)
+        .or_else(|| of_subscriber(fault))
+        .or_else(|| halted(cause))
+        .or_else(|| unseen(cause))
+        .unwrap_or_else(|| panic!("nothing is measured for {cause:?}"))
+}
+
+fn of(fact: &'static str, kind: Kind, which: Which, sql: &str) -> Question {
+    Question {
         fact,
         kind,
         which,
         sql: sql.to_owned(),
-    };
-    let waits = |fact, which, process: &str, condition: &str| {
-        let sql =
-            format!("SELECT coalesce({condition}, false) FROM pg_stat_activity WHERE {process}");
-        of(fact, Kind::Share, which, &sql)
-    };
-    let startup = |fact, kind, what: &str| {
-        let sql = format!(
-            "SELECT {what} FROM pg_stat_activity WHERE backend_type = 'startup' \
-             AND pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()"
-        );
-        of(fact, kind, Which::Standby, &sql)
-    };
-    let sender = |name: &str| format!("backend_type = 'walsender' AND application_name = '{name}'");
-    let worker =
-        "backend_type IN ('logical replication worker', 'logical replication apply worker')";
-    match fault.cause() {
-        Cause::AsynchronousApplyCommit => of(
-            "flush_lag_ms",
-            Kind::Time,
-            Which::Primary,
-            "INSERT INTO t (v) VALUES ('timed')",
-        ),
+    }
+}
+
+/// The part of the answers in which a process does this.
+fn waits(fact: &'static str, which: Which, process: &str, condition: &str) -> Question {
+    let sql = format!("SELECT coalesce({condition}, false) FROM pg_stat_activity WHERE {process}");
+    of(fact, Kind::Share, which, &sql)
+}
+
+/// The same of the startup process while it has something to replay.
+fn startup(fact: &'static str, kind: Kind, what: &str) -> Question {
+    let sql = format!(
+        "SELECT {what} FROM pg_stat_activity WHERE backend_type = 'startup' \
+         AND pg_last_wal_receive_lsn() > pg_last_wal_replay_lsn()"
+    );
+    of(fact, kind, Which::Standby, &sql)
+}
+
+/// Receiving and replaying.
+fn of_standby(fault: &Fault) -> Option<Question> {
+    Some(match fault.cause() {
         Cause::ReplayPaused
         | Cause::ReplayDelayed
         | Cause::ReplayHalted
@@ -108,17 +115,58 @@ fn question(fault: &Fault) -> Question {
             "backend_type = 'walreceiver'",
             "wait_event_type = 'IO'",
         ),
-        Cause::SlowNetwork if fault.name == SUBSCRIBER_NETWORK => of(
+        Cause::SlowNetwork if fault.name != SUBSCRIBER_NETWORK => of(
+            "received_bytes_per_s",
+            Kind::Rate,
+            Which::Standby,
+            "SELECT pg_last_wal_receive_lsn() - '0/0'",
+        ),
+        Cause::IdlePrimary => of(
+            "replayed_commit_age_ms",
+            Kind::Between,
+            Which::Standby,
+            "SELECT 1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())",
+        ),
+        Cause::QueriesCancelled => of(
+            "cancelled_queries",
+            Kind::Growth,
+            Which::Standby,
+            "SELECT sum(confl_lock + confl_snapshot) FROM pg_stat_database_conflicts",
+        ),
+        _ => return None,
+    })
+}
+
+/// Decoding and applying.
+fn of_subscriber(fault: &Fault) -> Option<Question> {
+    let sender = |name: &str| format!("backend_type = 'walsender' AND application_name = '{name}'");
+    let worker =
+        "backend_type IN ('logical replication worker', 'logical replication apply worker')";
+    Some(match fault.cause() {
+        Cause::AsynchronousApplyCommit => of(
+            "flush_lag_ms",
+            Kind::Time,
+            Which::Primary,
+            "INSERT INTO t (v) VALUES ('timed')",
+        ),
+        Cause::SlowNetwork => of(
             "received_bytes_per_s",
             Kind::Rate,
             Which::Primary,
             "SELECT write_lsn - '0/0' FROM pg_stat_replication WHERE application_name = 'first'",
         ),
-        Cause::SlowNetwork => of(
-            "received_bytes_per_s",
-            Kind::Rate,
-            Which::Standby,
-            "SELECT pg_last_wal_receive_lsn() - '0/0'",
+        Cause::SlowConsumer if fault.name == BEHIND_RELAY => of(
+            "busy_share",
+            Kind::Share,
+            Which::Second,
+            "SELECT a.wait_event IS DISTINCT FROM 'LogicalApplyMain' FROM pg_stat_activity a \
+             JOIN pg_stat_subscription s USING (pid) WHERE s.subname = 'behind'",
+        ),
+        Cause::MissingIndex => of(
+            "searched_rows",
+            Kind::Growth,
+            Which::Second,
+            "SELECT seq_tup_read FROM pg_stat_user_tables WHERE relname = 'keyed'",
         ),
         Cause::SlowConsumer => waits(
             "pushed_share",
@@ -144,59 +192,62 @@ fn question(fault: &Fault) -> Question {
             worker,
             "wait_event_type = 'Lock'",
         ),
-        Cause::RetainedWalNearLimit => of(
-            "retained_bytes",
-            Kind::Between,
-            Which::Primary,
-            "SELECT pg_current_wal_flush_lsn() - restart_lsn FROM pg_replication_slots \
-             WHERE slot_name = 'forgotten'",
-        ),
-        Cause::IdlePrimary => of(
-            "replayed_commit_age_ms",
-            Kind::Between,
-            Which::Standby,
-            "SELECT 1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp())",
-        ),
-        Cause::OtherDatabases => of(
-            "written_bytes",
-            Kind::Growth,
-            Which::Primary,
-            "SELECT pg_current_wal_flush_lsn() - '0/0'",
-        ),
-        other => unseen(other),
-    }
+        _ => return None,
+    })
 }
 
-/// The same for faults that positions alone do not show.
-fn unseen(cause: Cause) -> Question {
+/// The WAL that a slot is behind, on the primary.
+fn behind(fact: &'static str, position: &str, slots: &str) -> Question {
+    let sql = format!(
+        "SELECT pg_current_wal_flush_lsn() - {position} FROM pg_replication_slots \
+         WHERE slot_name LIKE '{slots}'"
+    );
+    of(fact, Kind::Between, Which::Primary, &sql)
+}
+
+/// What stands still, or is ended again and again.
+fn halted(cause: Cause) -> Option<Question> {
+    Some(match cause {
+        Cause::RelayHalted => behind("behind_bytes", "confirmed_flush_lsn", "lockstep%"),
+        Cause::ApplyStopped => behind("behind_bytes", "confirmed_flush_lsn", "second"),
+        Cause::RetainedWalNearLimit | Cause::UnusedSlot => {
+            behind("retained_bytes", "restart_lsn", "forgotten")
+        }
+        Cause::ReceiverHalted => of(
+            "behind_bytes",
+            Kind::Between,
+            Which::Primary,
+            "SELECT pg_current_wal_flush_lsn() - replay_lsn FROM pg_stat_replication \
+             WHERE application_name = 'standby'",
+        ),
+        Cause::WalsendersEnded => of(
+            "away_share",
+            Kind::Share,
+            Which::Primary,
+            "SELECT NOT EXISTS (SELECT FROM pg_stat_replication \
+             WHERE application_name = 'first')",
+        ),
+        _ => return None,
+    })
+}
+
+/// What positions alone do not show, on the primary.
+fn unseen(cause: Cause) -> Option<Question> {
     let (fact, kind, sql) = match cause {
+        Cause::OtherDatabases => (
+            "written_bytes",
+            Kind::Growth,
+            "SELECT pg_current_wal_flush_lsn() - '0/0'",
+        ),
         Cause::SynchronousStandbyMissing => (
             "waiting_commits",
             Kind::Between,
             "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'SyncRep'",
         ),
-        Cause::ReceiverHalted => (
-            "behind_bytes",
-            Kind::Between,
-            "SELECT pg_current_wal_flush_lsn() - replay_lsn FROM pg_stat_replication \
-             WHERE application_name = 'standby'",
-        ),
-        Cause::WalsendersEnded => (
-            "away_share",
-            Kind::Share,
-            "SELECT NOT EXISTS (SELECT FROM pg_stat_replication \
-             WHERE application_name = 'first')",
-        ),
         Cause::FullPageImages => (
             "page_images",
             Kind::Growth,
             "SELECT wal_fpi FROM pg_stat_wal",
-        ),
-        Cause::ApplyStopped => (
-            "behind_bytes",
-            Kind::Between,
-            "SELECT pg_current_wal_flush_lsn() - confirmed_flush_lsn FROM pg_replication_slots \
-             WHERE slot_name = 'second'",
         ),
         Cause::TablesNotFollowed => ("unfollowed_tables", Kind::Between, "SELECT 1"),
         Cause::TablesNotPublished => ("unpublished_tables", Kind::Between, "SELECT 1"),
@@ -216,28 +267,9 @@ fn unseen(cause: Cause) -> Question {
             Kind::Between,
             "SELECT failed_count FROM pg_stat_archiver",
         ),
-        Cause::QueriesCancelled => (
-            "cancelled_queries",
-            Kind::Growth,
-            "SELECT sum(confl_lock + confl_snapshot) FROM pg_stat_database_conflicts",
-        ),
-        Cause::UnusedSlot => (
-            "retained_bytes",
-            Kind::Between,
-            "SELECT pg_current_wal_flush_lsn() - restart_lsn FROM pg_replication_slots \
-             WHERE slot_name = 'forgotten'",
-        ),
-        other => panic!("nothing is measured for {other:?}"),
+        _ => return None,
     };
-    Question {
-        fact,
-        kind,
-        which: match cause {
-            Cause::QueriesCancelled => Which::Standby,
-            _ => Which::Primary,
-        },
-        sql: sql.to_owned(),
-    }
+    Some(of(fact, kind, Which::Primary, sql))
 }
 
 /// One answer.

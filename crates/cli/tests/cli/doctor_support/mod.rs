@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use lockstep_bench::fault::faults::BEHIND_RELAY;
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
 use lockstep_lab::cluster::Lab;
 use lockstep_lag::Cause;
@@ -38,13 +39,19 @@ pub fn doctor(args: &[&str]) -> Said {
 
 /// Runs doctor on all servers of a stage; its exit code and its JSON.
 pub fn examine(stage: &Stage, seconds: u32) -> (i32, Value) {
-    examine_at(&stage.conninfos(), seconds)
+    let relay = stage.relay_conninfo();
+    ask(&stage.conninfos(), relay.as_deref(), seconds)
 }
 
 /// The same with other conninfos for the same servers.
 pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
+    ask(conninfos, None, seconds)
+}
+
+fn ask(conninfos: &[String; 4], relay: Option<&str>, seconds: u32) -> (i32, Value) {
     let [primary, standby, first, second] = conninfos;
-    let said = doctor(&[
+    let seconds = seconds.to_string();
+    let mut args = vec![
         "--primary",
         primary,
         "--standby",
@@ -54,10 +61,12 @@ pub fn examine_at(conninfos: &[String; 4], seconds: u32) -> (i32, Value) {
         "--subscriber",
         second,
         "--seconds",
-        &seconds.to_string(),
+        &seconds,
         "--output",
         "json",
-    ]);
+    ];
+    args.extend(relay.iter().flat_map(|relay| ["--relay", relay]));
+    let said = doctor(&args);
     let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
     (said.code, json)
 }
@@ -151,6 +160,9 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
         Cause::SynchronousStandbyMissing => Some(("missing", "nobody")),
         Cause::TablesNotFollowed => Some(("tables", "public.added")),
         Cause::TablesNotPublished => Some(("tables", "public.t")),
+        Cause::SlowConsumer if fault.name == BEHIND_RELAY => Some(("slot", "behind")),
+        Cause::MissingIndex => Some(("table", "public.keyed")),
+        Cause::RelayHalted => Some(("relay", "relay")),
         Cause::SlowConsumer | Cause::ApplyBlocked => Some(("slot", "second")),
         Cause::AsynchronousApplyCommit => Some(("subscription", "first")),
         Cause::RecoveryConflict
