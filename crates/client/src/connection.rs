@@ -38,6 +38,10 @@ pub enum Purpose {
 const PREPARE: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
      SET extra_float_digits = 3; SELECT pg_catalog.set_config('search_path', '', false)";
 
+/// Asks for the OID of a session's database.
+pub const DATABASE_OID: &str = "SELECT d.oid FROM pg_catalog.pg_database AS d \
+     WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()";
+
 /// How often libpq is asked to read what has arrived. With TLS one message can need several
 /// reads: a record that does not fit into libpq's buffer waits inside OpenSSL, where poll
 /// does not see it.
@@ -229,6 +233,16 @@ impl Connection {
             end: parsed("position", end)?,
             database,
         })
+    }
+
+    /// The OID of the session's database, which stays when the database is renamed.
+    pub fn database_oid(&mut self) -> Result<u32> {
+        let rows = self.command(Step::Query, "say which database this is", DATABASE_OID)?;
+        let oid = rows
+            .into_iter()
+            .next()
+            .and_then(|row| row.into_iter().next());
+        parsed("database's OID", oid.flatten())
     }
 
     /// Runs one command within the patience.

@@ -39,7 +39,7 @@ pub mod sql;
 pub mod stream;
 pub mod value;
 
-pub use connection::{Connection, Identity, Purpose, Server, Table};
+pub use connection::{Connection, DATABASE_OID, Identity, Purpose, Server, Table};
 pub use conninfo::Conninfo;
 pub use error::{ClientError, Refusal, Result, Step};
 pub use libpq::{Canceller, CopyData};

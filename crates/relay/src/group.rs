@@ -58,6 +58,14 @@ const SPARED: &str = "nobody streams from the group, and the primary had too few
 const LONGEST_END: Duration = Duration::from_secs(5);
 const LOOK_EVERY: Duration = Duration::from_millis(50);
 
+/// Why a group cannot go on in a database.
+fn another_database(name: &str) -> String {
+    format!(
+        "database \"{name}\" is another one than before: give the databases their old names, or \
+         drop the subscription and create it anew"
+    )
+}
+
 /// Folder of all groups in a spool.
 const FOLDER: &str = "groups";
 
@@ -257,6 +265,7 @@ impl Group {
         let mut upstream = around.primary.connect(&key.database)?;
         let identity = upstream.identify()?;
         let history = upstream.timeline_history(identity.timeline)?;
+        let database_oid = upstream.database_oid()?;
         let wanted = Wanted {
             group: name,
             database: &key.database,
@@ -268,6 +277,7 @@ impl Group {
         let kept = Kept {
             name: name.to_owned(),
             key: key.clone(),
+            database_oid: Some(database_oid),
             upstream_slot: slot.name.clone(),
             plugin: slot.plugin,
             system: identity.system.into(),
@@ -449,6 +459,28 @@ impl Group {
             history: kept.history.as_deref().and_then(file::history),
             received: self.log.received(),
         }
+    }
+
+    /// The OID of its database; None if that was not noted.
+    pub fn database_oid(&self) -> Option<u32> {
+        lock(&self.kept).database_oid
+    }
+
+    /// The group's slot is in the database with this OID.
+    pub fn note_database(&self, oid: u32) -> Result<()> {
+        let mut kept = lock(&self.kept);
+        match kept.database_oid {
+            Some(noted) if noted == oid => return Ok(()),
+            Some(_) => return Err(RelayError::Gap(another_database(&self.key.database))),
+            None => {}
+        }
+        let next = Kept {
+            database_oid: Some(oid),
+            ..kept.clone()
+        };
+        file::write(&self.folder, &next)?;
+        *kept = next;
+        Ok(())
     }
 
     /// The primary is on this timeline, which has this history, from now on.

@@ -52,6 +52,8 @@ impl Facts {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Standing {
     pub database: String,
+    /// Its OID: another database may come to have the name.
+    pub database_oid: u32,
     pub written: Written,
 }
 

@@ -53,7 +53,6 @@ use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated}
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::spare::Scarce;
 use crate::stream_options::{self, StreamOptions};
-use crate::upstream_slot;
 
 mod alter;
 mod back;
@@ -375,6 +374,12 @@ fn adopting(slot: &str) -> Report {
     .hint("Try again once the primary answers the relay.")
 }
 
+fn not_of_database(slot: &Slot) -> Report {
+    let name = &slot.name;
+    let message = format!("replication slot \"{name}\" was not created in this database");
+    Report::error("55000", message)
+}
+
 fn in_use(slot: &str, pid: u32) -> Report {
     Report::error(
         "55006",
@@ -397,6 +402,7 @@ impl Relay {
             && !slot.is_two_phase()
             && group.key() == key
             && slot.database == request.standing.database
+            && group.database_oid() == Some(request.standing.database_oid)
             && writes_alike(&request.standing);
         if !simple {
             return None;
@@ -422,15 +428,9 @@ impl Relay {
         let in_use = slot
             .acquire(facts.id, facts.pid)
             .map_err(|active| in_use(&slot.name, active.pid))?;
-        if slot.database != standing.database {
-            return Err(Report::error(
-                "55000",
-                format!(
-                    "replication slot \"{}\" was not created in this database",
-                    slot.name
-                ),
-            )
-            .into());
+        let of_slot = self.group(&slot.route().group);
+        if slot.database != standing.database || !self.are_in_database(of_slot, standing)? {
+            return Err(not_of_database(slot).into());
         }
         let options = request.options?;
         if options == StreamOptions::TwoPhase {
@@ -448,7 +448,38 @@ impl Relay {
             Some(next) => Some(Next::Group(self.group_of(slot, &next.group)?, next.at)),
             None => None,
         };
+        let next_group = match &next {
+            Some(Next::Group(next, _)) => Some(next.clone()),
+            _ => None,
+        };
+        let groups = [Some(group.clone()), next_group].into_iter().flatten();
+        if !self.are_in_database(groups, &request.standing)? {
+            return Err(not_of_database(slot).into());
+        }
         Ok(self.streaming(in_use, group, next, request.start))
+    }
+
+    /// Whether the groups are of the session's database, and not of another that had its name.
+    fn are_in_database(
+        &self,
+        groups: impl IntoIterator<Item = Arc<Group>>,
+        standing: &Standing,
+    ) -> Result<bool, RelayError> {
+        for group in groups {
+            if group.database_oid().is_none() {
+                // An earlier version did not note it. The group's slot tells.
+                let mut upstream = self.primary().connect_for_sql(&standing.database)?;
+                let slot = upstream.slot(group.upstream_slot())?;
+                let database = slot.and_then(|slot| slot.database);
+                if database.as_ref() == Some(&standing.database) {
+                    group.note_database(upstream.database_oid()?)?;
+                }
+            }
+            if group.database_oid() != Some(standing.database_oid) {
+                return Ok(false);
+            }
+        }
+        Ok(true)
     }
 
     /// Does what [`routes::choose`] says until the slot has the route that it says, or is to be
@@ -575,7 +606,7 @@ impl Relay {
         if let Phase::Failed(_) = *group.phase().borrow() {
             return pass("its group cannot go on");
         }
-        if upstream_slot::check_database(&mut upstream, group.upstream_slot(), database).is_err() {
+        if !self.are_in_database([group.clone()], &request.standing)? {
             return pass("its group is of another database that had this name");
         }
         let taken = self.take_over(&mut upstream, name, &group, confirmed)?;

@@ -91,9 +91,13 @@ fn start(publications: &str) -> String {
 }
 
 fn logged_in(client: Raw) -> Raw {
+    logged_in_as(client, SUPERUSER, "postgres")
+}
+
+fn logged_in_as(client: Raw, user: &str, database: &str) -> Raw {
     let parameters = [
-        ("user", SUPERUSER),
-        ("database", "postgres"),
+        ("user", user),
+        ("database", database),
         ("replication", "database"),
     ];
     client.log_in(&packet(&parameters)).unwrap()
@@ -197,16 +201,33 @@ fn a_database_that_took_anothers_name_is_another() {
     in_app(make);
     in_app("INSERT INTO a VALUES (2)");
     relay.restart();
+    // The slot is served from rows of a database that this role may not read.
+    let forbid = "REVOKE CONNECT ON DATABASE old FROM PUBLIC; CREATE ROLE copier REPLICATION LOGIN";
+    primary.execute(forbid).unwrap();
+    let refused = |relay: &Relay| {
+        let mut client = logged_in_as(Raw::tcp(relay.port), "copier", "app");
+        client.refusal(&start("p")).map(|refused| refused.sqlstate)
+    };
+    assert_eq!(refused(&relay).as_deref(), Some("55000"));
     subscriber
         .execute("ALTER SUBSCRIPTION s SET PUBLICATION q WITH (refresh = false)")
         .unwrap();
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
     until("the subscriber is told", || {
         let log = fs::read_to_string(subscriber.log()).unwrap();
-        log.contains("is of database \"old\", which was \"app\"")
+        log.contains("replication slot \"s\" was not created in this database")
             .then_some(())
     });
     let log = relay.log();
     assert_eq!(log.matches("made a group").count(), 1, "{log}");
+
+    // The same if nothing is left of the old one.
+    disable(&lab, &subscriber, "s", &relay);
+    relay.stop();
+    let drop_slots = "SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots";
+    primary.execute(drop_slots).unwrap();
+    primary.execute("DROP DATABASE old").unwrap();
+    relay.restart();
+    assert_eq!(refused(&relay).as_deref(), Some("55000"));
     drop((subscriber, relay, primary));
 }

@@ -336,6 +336,9 @@ impl Driver {
             slot,
         };
         continues(&known, &found).map_err(RelayError::Gap)?;
+        if found.slot.is_some() {
+            self.group.note_database(upstream.database_oid()?)?;
+        }
         self.group.follow(found.identity.timeline, &found.history)?;
         let Some(slot) = &found.slot else {
             return Ok(known.received);

@@ -3,21 +3,25 @@
 //!
 //! Only a session of replication may ask `IDENTIFY_SYSTEM`, and only one in a database gets
 //! that database's name; so nothing that a client claims is believed. Settings are asked with
-//! `SHOW`, which needs no rights and no transaction, and which no search path changes.
+//! `SHOW`, which needs no rights and no transaction, and which no search path changes. The
+//! database's OID takes a query, in which every name is qualified.
 
 use lockstep_wire::backend::Backend;
 use lockstep_wire::frame;
 use lockstep_wire::frontend::Frontend;
 
+use lockstep_client::DATABASE_OID;
+
 use crate::session::{Standing, Written};
 
 /// What is asked, each by itself.
-const QUESTIONS: [&str; 5] = [
+const QUESTIONS: [&str; 6] = [
     "IDENTIFY_SYSTEM",
     "SHOW client_encoding",
     "SHOW datestyle",
     "SHOW intervalstyle",
     "SHOW extra_float_digits",
+    DATABASE_OID,
 ];
 
 /// How many answers there are, with a `ReadyForQuery` each.
@@ -60,7 +64,7 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         match Backend::parse(frame) {
             Ok(Backend::DataRow(row)) => rows.push(row),
             Ok(Backend::ErrorResponse(report)) => {
-                return match report.sqlstate == SYNTAX_ERROR {
+                return match report.sqlstate == SYNTAX_ERROR || has_no_database(&rows) {
                     true => Learnt::Other,
                     false => Learnt::Refused(left.get(..length).unwrap_or_default().to_vec()),
                 };
@@ -70,6 +74,12 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         left = left.get(length..).unwrap_or_default();
     }
     standing(&rows).map_or(Learnt::Other, Learnt::Standing)
+}
+
+/// Whether it is a session of physical replication, which may not ask for an OID.
+fn has_no_database(rows: &[Vec<Option<&[u8]>>]) -> bool {
+    let database = |identity: &Vec<Option<_>>| identity.get(DATABASE).is_some_and(Option::is_some);
+    rows.first().is_some_and(|identity| !database(identity))
 }
 
 /// None if it is no session of logical replication, or one whose database has a name that
@@ -83,7 +93,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         let value = row.first().copied().flatten()?;
         Some(String::from_utf8_lossy(value).into_owned())
     };
-    let [encoding, dates, intervals, digits] = settings else {
+    let [encoding, dates, intervals, digits, oid] = settings else {
         return None;
     };
     let encoding = setting(encoding)?;
@@ -92,6 +102,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         database: String::from_utf8(database.to_vec())
             .ok()
             .filter(|_| readable)?,
+        database_oid: setting(oid)?.parse().ok()?,
         written: Written {
             encoding,
             dates: setting(dates)?,
@@ -122,7 +133,7 @@ mod tests {
     fn answers(database: Option<&[u8]>, settings: [&str; 4]) -> Vec<u8> {
         let columns = vec![Some(&b"7"[..]), Some(b"1"), Some(b"0/1"), database];
         let mut out = message(Backend::DataRow(columns));
-        for setting in settings {
+        for setting in settings.into_iter().chain(["16384"]) {
             out.extend(message(Backend::ReadyForQuery(b'I')));
             out.extend(message(Backend::DataRow(vec![Some(setting.as_bytes())])));
         }
@@ -137,6 +148,7 @@ mod tests {
         let expected = |database: &str, encoding: &str| {
             Learnt::Standing(Standing {
                 database: database.to_owned(),
+                database_oid: 16_384,
                 written: Written {
                     encoding: encoding.to_owned(),
                     dates: "ISO, MDY".to_owned(),
@@ -173,7 +185,12 @@ mod tests {
     fn other_sessions_are_nothing_to_the_relay() {
         let syntax = Report::error(SYNTAX_ERROR, "syntax error at or near \"IDENTIFY_SYSTEM\"");
         let digits = ["UTF8", "ISO, MDY", "postgres", "many"];
+        let mut physical = message(Backend::DataRow(vec![Some(b"7"), None, None, None]));
+        physical.extend(message(Backend::ErrorResponse(Report::error(
+            "0A000", "no SQL",
+        ))));
         for said in [
+            physical,
             answers(None, USUAL),
             answers(Some(b"app"), digits),
             message(Backend::ErrorResponse(syntax)),

@@ -220,6 +220,7 @@ fn standing(database: Option<&str>) -> Vec<u8> {
         &[Some("ISO, MDY")],
         &[Some("postgres")],
         &[Some("1")],
+        &[Some("16384")],
     ] {
         let values = row.iter().map(|value| value.map(str::as_bytes)).collect();
         Backend::DataRow(values).encode(&mut out);
