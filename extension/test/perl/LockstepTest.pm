@@ -25,7 +25,7 @@ use Time::HiRes qw(usleep);
 
 our @EXPORT = qw(
   $HEAVY $FOREVER $AT_GATE
-  new_primary new_standby primary_and_standby catch_up
+  new_primary new_standby primary_and_standby catch_up short_lsn
   wait_until wait_for_value waits_at_gate comes_to_wait waits_for_lsn gate_holds
   succeeds refused
   set_and_reload is_low nice_of policy_of stat_field worker_pid controller_pid
@@ -117,6 +117,9 @@ sub set_and_reload
 	$node->reload;
 	return;
 }
+
+# An LSN as servers before 19 print it, without leading zeros in its lower half.
+sub short_lsn { return $_[0] =~ s{/0{1,7}(?=[0-9A-F])}{/}r; }
 
 # ---- Waiting ----
 

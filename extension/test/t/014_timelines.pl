@@ -154,6 +154,7 @@ for my $node ($second, $cascaded)
 
 # at the fork itself, and one byte later
 my ($fork) = slurp_file($first->data_dir . '/pg_wal/00000002.history') =~ m{^1\t(\S+)\t};
+$fork = short_lsn($fork);
 my $beyond = app($first)->value("SELECT '$fork'::pg_lsn + 1");
 for my $node ($first, $second, $cascaded)
 {

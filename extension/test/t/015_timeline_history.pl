@@ -41,12 +41,12 @@ sub server_says
 	$walsender //= LockstepSession->new($node, replication => 'true');
 	my $reply = $walsender->query("START_REPLICATION PHYSICAL $start TIMELINE $asked");
 	# no error, but a row with where to go on: with 0/0 it compares nothing
-	return "left at $reply->{rows}[0][1]" if !defined $reply->{sqlstate} && @{ $reply->{rows} };
+	return 'left at ' . short_lsn($reply->{rows}[0][1]) if !defined $reply->{sqlstate} && @{ $reply->{rows} };
 	my $detail = $reply->{detail} // '';
 	undef $walsender if $reply->{lost} || ($reply->{severity} // '') eq 'FATAL';
 	return 'not of use' if ($reply->{severity} // '') eq 'FATAL';
 	return 'no ancestor' if $reply->{message} =~ /^requested timeline \d+ is not in this server's history/;
-	return "left at $1"  if $detail =~ m{^This server's history forked from timeline \d+ at (\S+)\.};
+	return 'left at ' . short_lsn($1) if $detail =~ m{^This server's history forked from timeline \d+ at (\S+)\.};
 	return 'left later'  if $reply->{message} =~ /is ahead of the WAL flush position/;
 	return "unexpected: $reply->{message}";
 }

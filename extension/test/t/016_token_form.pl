@@ -15,7 +15,7 @@ my $session = LockstepSession->new(new_primary(create_extension => 0));
 
 sub literal { return q{'} . $_[0] =~ s/'/''/gr . q{'}; }
 
-# The position as pg_lsn prints it; undef if the server takes it for none.
+# The position as pg_lsn prints it before 19; undef if the server takes it for none.
 my %lsn;
 
 sub server_reads
@@ -24,7 +24,7 @@ sub server_reads
 	return $lsn{$text} if exists $lsn{$text};
 	my $reply = $session->query('SELECT CAST(' . literal($text) . ' AS pg_lsn)');
 	die "unexpected: $reply->{message}" unless ($reply->{sqlstate} // '22P02') eq '22P02';
-	return $lsn{$text} = defined $reply->{sqlstate} ? undef : $reply->{rows}[0][0];
+	return $lsn{$text} = defined $reply->{sqlstate} ? undef : short_lsn($reply->{rows}[0][0]);
 }
 
 # What the text means: 'LSN', 'LSN of timeline N', or 'none'.
