@@ -218,6 +218,16 @@ ls_worker_is_registered(const char *name)
 }
 
 /*
+ * 19, commit 2633dae2e4 "Standardize LSN formatting by zero padding": of the lower half of
+ * an LSN in a timeline's history file eight characters are read at most.
+ */
+#if PG_VERSION_NUM >= 190000
+#define LS_HISTORY_LINE "%u\t%X/%08X"
+#else
+#define LS_HISTORY_LINE "%u\t%X/%X"
+#endif
+
+/*
  * 16, commits b0a55e4329 "Change internal RelFileNode references to RelFileNumber or
  * RelFileLocator" and 82ac34db0f "Include RelFileLocator fields individually in
  * BufferTag": names of a block.

@@ -24,6 +24,7 @@
 #include "storage/fd.h"
 #include "utils/wait_event.h"
 
+#include "compat.h"
 #include "wait/timeline_history.h"
 
 /* Each failover adds one line. */
@@ -46,7 +47,7 @@ parse_line(const char *line, TimeLineID *ancestor, XLogRecPtr *fork)
 		line++;
 	if (*line == '\0' || *line == '#')
 		return LINE_BLANK;
-	if (sscanf(line, "%u\t%X/%X", ancestor, &high, &low) != 3)
+	if (sscanf(line, LS_HISTORY_LINE, ancestor, &high, &low) != 3)
 		return LINE_BAD;
 	*fork = ((uint64) high << 32) | low;
 	return LINE_FORK;

@@ -108,7 +108,7 @@ my @files = (
 	[ 'lower case', "1\t0/5000000\n2\t1/6\n3\ta/bcdef\n", undef ],
 	[ 'words at the LSN', "1\t0/5000000xyz\n", $one ],
 	[ 'leading zeros', "0001\t0000/05000000\n", $one ],
-	[ 'prefixes', "1\t0x0/0x5000000\n", $one ],
+	[ 'prefixes', "1\t0x0/0x5000000\n", undef ],
 	[ 'signs', "+1\t+0/+5000000\n", undef ],
 	[ 'a negative number', "-1\t0/5000000\n", undef ],
 	[ 'timeline 0', "0\t0/1\n1\t0/5000000\n", undef ],
