@@ -66,7 +66,8 @@ fn positive(row: &Value, keys: &[&str]) {
 fn replay_measures_kinds_of_writes_and_memory() {
     let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
     let mut args: Vec<&str> = small.split(' ').collect();
-    args.extend(["--writes", "update,bulk"]);
+    args.extend(["--writes", "update,bulk", "--placement", "one-core"]);
+    args.extend(["--variants", "stock,lockstep"]);
     let (json, plots) = bench("replay", &args);
     assert_eq!(plots, ["replay.svg"]);
     assert_eq!(rows(&json).len(), 2 * 2 * 2);
@@ -93,7 +94,7 @@ fn replay_measures_kinds_of_writes_and_memory() {
         .iter()
         .enumerate()
     {
-        assert_eq!(rows(&json)[2 * index]["case"], *name);
+        assert_eq!(rows(&json)[2 * index]["case"], format!("{name}-one-core"));
         assert_eq!(rows(&json)[2 * index]["variant"], "stock");
         assert_eq!(rows(&json)[2 * index + 1]["variant"], "lockstep");
     }
