@@ -630,8 +630,9 @@ fn is_understood(text: &str, answer: &[Message]) {
             ["", "58P01", "42704"].contains(&state),
             "{text:?}: {error:?}"
         ),
+        // From 16 on a vertical tab is a blank. The relay passes on what it does not understand.
         Err(_) => assert!(
-            ["42601", "22023", "XX000"].contains(&state),
+            ["42601", "22023", "XX000"].contains(&state) || text.contains('\x0b'),
             "{text:?}: {error:?}"
         ),
     }
