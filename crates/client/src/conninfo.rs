@@ -60,8 +60,8 @@ impl Conninfo {
     }
 
     /// The value of an option that a connection would use, with variables, the service file and
-    /// defaults, but of passwords only one that the conninfo itself gives. It reads the environment, which no other
-    /// thread may change meanwhile.
+    /// defaults, but of passwords only one that the conninfo itself gives. It reads the
+    /// environment, which no other thread may change meanwhile.
     pub fn effective(&self, option: &str) -> Option<String> {
         value_of(&self.resolve(), option)
             .or_else(|| self.get(option))

@@ -9,9 +9,9 @@
 //! Transactions are told apart by their Begin messages: position of the commit record, time
 //! of the commit and transaction number. WAL is one sequence, so one that is the same on both sides
 //! shows that everything before it is. Their changes need not be compared: two servers do not
-//! commit the same transaction number at the same position in the same microsecond. Only what comes after the last one that is the same must
-//! not differ: which transactions have changes that are published may differ by one or the other,
-//! where publications were altered meanwhile.
+//! commit the same transaction number at the same position in the same microsecond. Only what
+//! comes after the last one that is the same must not differ: which transactions have changes that
+//! are published may differ by one or the other, where publications were altered meanwhile.
 //!
 //! Only what the log still has can be compared; its newest segment is always there. A part of the
 //! log that cannot be read ends the comparison, with a warning.

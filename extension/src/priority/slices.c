@@ -112,7 +112,9 @@ ls_slices_init(void)
 			snprintf(detail, sizeof(detail), "the kernel refuses slices: %s", strerror(error));
 			break;
 		default:
-			strlcpy(detail, "the kernel gives no process a slice of its own (Linux from 6.12 on does, under SCHED_OTHER)",
+			strlcpy(detail,
+					"the kernel gives no process a slice of its own "
+					"(Linux from 6.12 on does, under SCHED_OTHER)",
 					sizeof(detail));
 			break;
 	}

@@ -12,9 +12,10 @@
  *
  * What it changes: only DecodedBkpBlock.prefetch_buffer, a hint that
  * ReadRecentBuffer() checks before it is used, and PostgreSQL's own
- * recovery_prefetch in this process, see below. Everything else is read, never
- * written, without locks and perhaps torn: it decides only which memory the
- * processor is asked for.
+ * recovery_prefetch in this process, see below. Everything else is only read, and
+ * decides only which memory the processor is asked for. Descriptors and pages are
+ * read without a lock, so what is read may be torn. The one lock that is taken is
+ * that of a partition of the mapping of buffers, shared, as redo itself takes it.
  *
  * Rules, each tested in test/t/018_look_ahead.pl:
  *  1. It never waits. Records are read only from the WAL segment that is open:
@@ -54,7 +55,7 @@
 #include "replay/look_ahead.h"
 #include "state/settings.h"
 
-/* Of each record so many blocks are looked for; few records have more. */
+/* Blocks looked for in one record, at most; few records have more. */
 #define LS_BLOCKS 4
 
 /* Slots of the ring: a power of two above the setting's limit. */
@@ -63,16 +64,16 @@
 /* Largest table: enough for half of 32 GB of buffers to be remembered at once. */
 #define LS_MAX_SLOTS (4 * 1024 * 1024)
 
-/* After so many blocks it is decided whether PostgreSQL's prefetcher is needed. */
+/* Blocks after which it is decided whether PostgreSQL's prefetcher is needed. */
 #define LS_WINDOW 4096
 
-/* It is when more than one block in so many was missing. */
+/* It is needed when more than one block in this number was missing. */
 #define LS_MISSING_SHARE 64
 
 /* See rule 4. */
 #define LS_USES_A_LOOKUP 8
 
-/* Counters reach shared memory once in so many records. */
+/* Records after which the counters are added to those in shared memory. */
 #define LS_PUBLISH_EVERY 256
 
 /* The steps, and how many records before its own redo a record takes them. */

@@ -154,8 +154,8 @@ ls_define_settings(void)
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_throttle_settings();
 	DefineCustomIntVariable("lockstep.replay_look_ahead",
-							"Number of records that are decoded, and their blocks looked for, before replay comes to them.",
-							"0 leaves reading ahead to recovery_prefetch.",
+							"Number of records that are decoded before replay comes to them.",
+							"Their blocks are looked for. 0 leaves reading ahead to recovery_prefetch.",
 							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",

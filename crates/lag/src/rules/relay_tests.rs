@@ -1,11 +1,11 @@
 //! A relay between a primary and two subscribers: what is found, what is not, and where.
 
-use super::scene::{START, STEP, lsn, node, process, sender, session, slot};
+use super::scene::{START, STEP, lsn, node, process, sender, session, slot, subscriber};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
 use crate::node::{Role, Trouble};
 use crate::relay::{Group, Relay, RelaySlot};
-use crate::sample::{Decoding, Sample, Subscription};
+use crate::sample::{Decoding, Sample};
 use crate::window::{NodeWindow, Window};
 
 /// Causes that have a case here.
@@ -40,27 +40,6 @@ fn relay_slot(name: &str, pid: u32, end: u64) -> RelaySlot {
         cache_hit: (end - START) / STEP,
         cache_miss: 0,
     }
-}
-
-fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
-    node(name, Role::Subscriber, move |_, end| Sample {
-        subscriptions: vec![Subscription {
-            name: format!("sub_{name}"),
-            enabled: true,
-            slot_name: Some(format!("slot_{name}")),
-            synchronous_commit: "off".into(),
-            pid: Some(worker),
-            received_lsn: lsn(end),
-            ..Subscription::default()
-        }],
-        processes: vec![process(
-            worker,
-            "logical replication worker",
-            "Activity",
-            "LogicalApplyMain",
-        )],
-        ..Sample::default()
-    })
 }
 
 impl Scene {

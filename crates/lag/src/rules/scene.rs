@@ -143,28 +143,30 @@ fn standby() -> NodeWindow {
     })
 }
 
+/// A node with one subscription whose worker waits for changes.
+pub fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
+    node(name, Role::Subscriber, move |_, end| Sample {
+        subscriptions: vec![Subscription {
+            name: format!("sub_{name}"),
+            enabled: true,
+            slot_name: Some(format!("slot_{name}")),
+            synchronous_commit: "off".into(),
+            pid: Some(worker),
+            received_lsn: lsn(end),
+            ..Subscription::default()
+        }],
+        processes: vec![process(
+            worker,
+            "logical replication worker",
+            "Activity",
+            "LogicalApplyMain",
+        )],
+        ..Sample::default()
+    })
+}
+
 impl Scene {
     pub fn healthy() -> Self {
-        let subscriber = |name: &'static str, pid: u32| {
-            node(name, Role::Subscriber, move |_, end| Sample {
-                subscriptions: vec![Subscription {
-                    name: format!("sub_{name}"),
-                    enabled: true,
-                    slot_name: Some(format!("slot_{name}")),
-                    synchronous_commit: "off".into(),
-                    pid: Some(pid),
-                    received_lsn: lsn(end),
-                    ..Subscription::default()
-                }],
-                processes: vec![process(
-                    pid,
-                    "logical replication worker",
-                    "Activity",
-                    "LogicalApplyMain",
-                )],
-                ..Sample::default()
-            })
-        };
         let primary = node("primary", Role::Primary, |index, end| {
             let mut sample = Sample {
                 senders: vec![
