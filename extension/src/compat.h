@@ -9,8 +9,10 @@
 
 #include "access/heapam_xlog.h"
 #include "access/xlogreader.h"
+#include "access/xlogutils.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/bgworker_internals.h"
+#include "postmaster/startup.h"
 #include "replication/slot.h"
 #include "storage/buf_internals.h"
 #include "storage/lock.h"
@@ -18,6 +20,7 @@
 #include "storage/proc.h"
 #include "storage/procarray.h"
 #include "storage/sinvaladt.h"
+#include "storage/smgr.h"
 #include "utils/wait_event.h"
 
 #if PG_VERSION_NUM < 150000 || PG_VERSION_NUM >= 200000
@@ -275,6 +278,61 @@ ls_is_prune(uint8 operation)
 		operation == XLOG_HEAP2_PRUNE_VACUUM_CLEANUP;
 #else
 	return operation == XLOG_HEAP2_PRUNE;
+#endif
+}
+
+/* The same commit: does the operation remove, freeze or reuse heap tuples? */
+static inline bool
+ls_is_heap_cleanup(uint8 operation)
+{
+#if PG_VERSION_NUM >= 170000
+	return ls_is_prune(operation);
+#else
+	return operation == XLOG_HEAP2_PRUNE || operation == XLOG_HEAP2_VACUUM ||
+		operation == XLOG_HEAP2_FREEZE_PAGE;
+#endif
+}
+
+/*
+ * 16, the commits above, and 17, commit 024c521117 "Replace BackendIds with 0-based
+ * ProcNumbers": a block's relation, opened.
+ */
+static inline SMgrRelation
+ls_smgr_of(const DecodedBkpBlock *block)
+{
+#if PG_VERSION_NUM >= 170000
+	return smgropen(block->rlocator, INVALID_PROC_NUMBER);
+#elif PG_VERSION_NUM >= 160000
+	return smgropen(block->rlocator, InvalidBackendId);
+#else
+	return smgropen(block->rnode, InvalidBackendId);
+#endif
+}
+
+/* 16, the commits above: a block as redo reads it, but without the hint of its buffer. */
+static inline Buffer
+ls_read_block(const DecodedBkpBlock *block, ReadBufferMode mode)
+{
+#if PG_VERSION_NUM >= 160000
+	return XLogReadBufferExtended(block->rlocator, block->forknum, block->blkno, mode,
+								  InvalidBuffer);
+#else
+	return XLogReadBufferExtended(block->rnode, block->forknum, block->blkno, mode,
+								  InvalidBuffer);
+#endif
+}
+
+/*
+ * 18, commit e61555ef07 "Use ProcNumbers"-era cleanup of interrupts: the startup
+ * process's check for interrupts has another name.
+ */
+static inline void
+ls_check_startup_interrupts(void)
+{
+#if PG_VERSION_NUM >= 180000
+	ProcessStartupProcInterrupts();
+#else
+	HandleStartupProcInterrupts();
 #endif
 }
 

@@ -27,5 +27,10 @@ extern LsLookAheadShared *ls_look_ahead_shared;
 extern void ls_look_ahead_init_shared(void);
 extern void ls_look_ahead_begin(void);
 extern void ls_look_ahead(XLogReaderState *reader);
+extern DecodedXLogRecord *ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last,
+										  bool *ours);
+extern void ls_look_ahead_pause(void);
+extern void ls_look_ahead_count(bool ours);
+extern void ls_look_ahead_resume(void);
 
 #endif							/* LOCKSTEP_LOOK_AHEAD_H */

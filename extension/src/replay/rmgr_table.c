@@ -9,8 +9,10 @@
  *
  * Entered are the callback rm_startup of resource manager Standby, which PostgreSQL
  * leaves empty and the startup process calls once in each recovery that replays
- * anything, before the first record; and redo(), which looks ahead and then calls
- * PostgreSQL's own function. Resource managers of other extensions are left alone.
+ * anything, before the first record; its callback rm_cleanup, empty too, which follows
+ * the last record; and redo(), which looks ahead or lets the pipeline replay, in both
+ * cases by PostgreSQL's own function. Resource managers of other extensions are left
+ * alone.
  */
 #include "postgres.h"
 
@@ -18,6 +20,7 @@
 #include "access/xlog_internal.h"
 
 #include "replay/look_ahead.h"
+#include "replay/pipeline.h"
 #include "replay/rmgr_table.h"
 #include "replay/startup_process.h"
 
@@ -28,13 +31,34 @@ begin_recovery(void)
 {
 	ls_startup_announce();
 	ls_look_ahead_begin();
+	ls_pipeline_begin();
+}
+
+static void
+end_recovery(void)
+{
+	ls_pipeline_end();
+}
+
+/* PostgreSQL's own function for the record. */
+void
+ls_stock_redo(XLogReaderState *record)
+{
+	RmgrId		rmid = XLogRecGetRmid(record);
+
+	if (rmid <= RM_MAX_BUILTIN_ID)
+		stock_redo[rmid] (record);
+	else
+		RmgrTable[rmid].rm_redo(record);
 }
 
 static void
 redo(XLogReaderState *record)
 {
+	if (ls_pipeline_replay(record))
+		return;
 	ls_look_ahead(record);
-	stock_redo[XLogRecGetRmid(record)] (record);
+	ls_stock_redo(record);
 }
 
 /* In the postmaster, as the library is loaded. */
@@ -44,6 +68,9 @@ ls_install_rmgr_callbacks(void)
 	if (RmgrTable[RM_STANDBY_ID].rm_startup != NULL)
 		elog(ERROR, "resource manager Standby has a startup callback already");
 	RmgrTable[RM_STANDBY_ID].rm_startup = begin_recovery;
+	if (RmgrTable[RM_STANDBY_ID].rm_cleanup != NULL)
+		elog(ERROR, "resource manager Standby has a cleanup callback already");
+	RmgrTable[RM_STANDBY_ID].rm_cleanup = end_recovery;
 	for (int id = 0; id <= RM_MAX_BUILTIN_ID; id++)
 	{
 		stock_redo[id] = RmgrTable[id].rm_redo;

@@ -4,6 +4,9 @@
 #ifndef LOCKSTEP_RMGR_TABLE_H
 #define LOCKSTEP_RMGR_TABLE_H
 
+#include "access/xlogreader.h"
+
 extern void ls_install_rmgr_callbacks(void);
+extern void ls_stock_redo(XLogReaderState *record);
 
 #endif							/* LOCKSTEP_RMGR_TABLE_H */

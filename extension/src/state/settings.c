@@ -1,8 +1,10 @@
 /*
  * settings.c - the lockstep.* settings.
  *
- * All are reloadable but lockstep.proc_root, with which the tests show the
- * extension a kernel that refuses. docs/operations.md says when to change
+ * Reloadable are all but lockstep.replay_workers and
+ * lockstep.replay_queue_size, which size shared memory, and what only tests set:
+ * lockstep.proc_root shows the extension a kernel that refuses, lockstep.broken_rule
+ * shows that a test of parallel replay finds a fault. docs/operations.md says when to change
  * which setting.
  */
 #include "postgres.h"
@@ -28,6 +30,9 @@ int			ls_read_throttle_long_query = 1000;
 bool		ls_report_token = false;
 int			ls_wait_timeout = 10000;
 int			ls_replay_look_ahead = 8;
+int			ls_replay_workers = 0;
+int			ls_replay_queue_size = 4096;
+int			ls_broken_rule = LS_BREAK_NONE;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
@@ -37,6 +42,18 @@ static const struct config_enum_entry throttle_modes[] = {
 	{"off", LS_THROTTLE_OFF, false},
 	{"log", LS_THROTTLE_LOG, false},
 	{"on", LS_THROTTLE_ON, false},
+	{NULL, 0, false}
+};
+
+static const struct config_enum_entry broken_rules[] = {
+	{"none", LS_BREAK_NONE, false},
+	{"order", LS_BREAK_ORDER, false},
+	{"extension", LS_BREAK_EXTENSION, false},
+	{"barrier", LS_BREAK_BARRIER, false},
+	{"limit", LS_BREAK_LIMIT, false},
+	{"files", LS_BREAK_FILES, false},
+	{"new_page", LS_BREAK_NEW_PAGE, false},
+	{"consistency", LS_BREAK_CONSISTENCY, false},
 	{NULL, 0, false}
 };
 
@@ -134,6 +151,38 @@ define_wait_settings(void)
 							   NULL, NULL, NULL);
 }
 
+static void
+define_replay_settings(void)
+{
+	DefineCustomIntVariable("lockstep.replay_look_ahead",
+							"Number of records that are decoded before replay comes to them.",
+							"Their blocks are looked for. 0 leaves reading ahead to recovery_prefetch.",
+							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.replay_workers",
+							"Number of processes that help to replay WAL until it is consistent.",
+							"In crash recovery, and on a standby that starts. 0 replays as PostgreSQL does.",
+							&ls_replay_workers, 0, 0, LS_MAX_REPLAY_WORKERS,
+							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.replay_queue_size",
+							"Memory for records that lockstep.replay_workers work on.",
+							"Not used while there are none.",
+							&ls_replay_queue_size, 4096, 512, 1024 * 1024,
+							PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
+	DefineCustomEnumVariable("lockstep.broken_rule",
+							 "Rule that parallel replay does not keep (for tests: it destroys data).",
+							 NULL,
+							 &ls_broken_rule, LS_BREAK_NONE, broken_rules,
+							 PGC_POSTMASTER,
+							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
+							 NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.wal_segments_ahead",
+							"Number of WAL segments that a standby creates before they are received.",
+							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
+							&ls_wal_segments_ahead, 4, 0, 64,
+							PGC_SIGHUP, 0, NULL, NULL, NULL);
+}
+
 void
 ls_define_settings(void)
 {
@@ -153,16 +202,7 @@ ls_define_settings(void)
 							 &ls_priority_irreversible, false,
 							 PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_throttle_settings();
-	DefineCustomIntVariable("lockstep.replay_look_ahead",
-							"Number of records that are decoded before replay comes to them.",
-							"Their blocks are looked for. 0 leaves reading ahead to recovery_prefetch.",
-							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
-	DefineCustomIntVariable("lockstep.wal_segments_ahead",
-							"Number of WAL segments that a standby creates before they are received.",
-							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
-							&ls_wal_segments_ahead, 4, 0, 64,
-							PGC_SIGHUP, 0, NULL, NULL, NULL);
+	define_replay_settings();
 	define_wait_settings();
 	DefineCustomStringVariable("lockstep.proc_root",
 							   "Where procfs is mounted (for tests).",

@@ -17,6 +17,7 @@
 #include "gate/gate.h"
 #include "priority/priority.h"
 #include "replay/look_ahead.h"
+#include "replay/queue.h"
 #include "replay/replay_lag.h"
 #include "replay/startup_process.h"
 #include "state/session.h"
@@ -31,6 +32,7 @@ struct LsShared
 	LsControllerShared controller;
 	LsLagShared lag;
 	LsLookAheadShared look_ahead;
+	LsQueueShared queue;
 	LsPriorityShared priority;
 	LsGateShared gate;
 	LsLsnWaitShared lsn_wait;
@@ -40,10 +42,14 @@ struct LsShared
 static const char TRANCHE_TEXT[] = "lockstep";
 static const char EVENT_THROTTLE[] = "LockstepReadThrottle";
 static const char EVENT_WAIT_LSN[] = "LockstepWaitForLsn";
+static const char EVENT_REPLAY_HELPER[] = "LockstepReplayHelper";
+static const char EVENT_REPLAY_QUEUE[] = "LockstepReplayQueue";
 
 LsShared   *ls_shared = NULL;
 uint32		ls_event_throttle = 0;
 uint32		ls_event_wait_lsn = 0;
+uint32		ls_event_replay_helper = 0;
+uint32		ls_event_replay_queue = 0;
 
 static Size
 sessions_size(void)
@@ -53,9 +59,16 @@ sessions_size(void)
 }
 
 static Size
+small_size(void)
+{
+	return CACHELINEALIGN(add_size(sessions_size(), ls_queue_size(MaxBackends)));
+}
+
+/* The decode buffer comes last. */
+static Size
 shared_size(void)
 {
-	return add_size(sessions_size(), ls_queue_size(MaxBackends));
+	return add_size(small_size(), ls_decode_buffer_size());
 }
 
 void
@@ -67,6 +80,8 @@ ls_request_shared_memory(void)
 	{
 		RequestNamedLWLockTranche(EVENT_THROTTLE, LS_WAIT_EVENT_LWLOCKS);
 		RequestNamedLWLockTranche(EVENT_WAIT_LSN, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(EVENT_REPLAY_HELPER, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(EVENT_REPLAY_QUEUE, LS_WAIT_EVENT_LWLOCKS);
 	}
 }
 
@@ -78,6 +93,8 @@ point_at_parts(LsShared *s)
 	ls_controller = &s->controller;
 	ls_lag = &s->lag;
 	ls_look_ahead_shared = &s->look_ahead;
+	ls_queue = &s->queue;
+	ls_decode_buffer = ls_replay_workers == 0 ? NULL : (char *) s + small_size();
 	ls_priority = &s->priority;
 	ls_gate = &s->gate;
 	ls_lsn_wait = &s->lsn_wait;
@@ -88,12 +105,13 @@ point_at_parts(LsShared *s)
 static void
 init_parts(LsShared *s)
 {
-	memset(s, 0, shared_size());
+	memset(s, 0, small_size());
 	s->text_lock = &GetNamedLWLockTranche(TRANCHE_TEXT)[0].lock;
 	ls_startup_init_shared();
 	ls_controller_init_shared();
 	ls_lag_init_shared();
 	ls_look_ahead_init_shared();
+	ls_queue_init_shared();
 	ls_priority_init_shared();
 	ls_gate_init_shared((LsQueue *) ((char *) s + sessions_size()));
 	ls_wait_lsn_init_shared();
@@ -120,6 +138,8 @@ ls_resolve_wait_events(void)
 	if (ls_event_throttle != 0)
 		return;
 	ls_event_wait_lsn = ls_named_wait_event(EVENT_WAIT_LSN);
+	ls_event_replay_helper = ls_named_wait_event(EVENT_REPLAY_HELPER);
+	ls_event_replay_queue = ls_named_wait_event(EVENT_REPLAY_QUEUE);
 	ls_event_throttle = ls_named_wait_event(EVENT_THROTTLE);
 }
 

@@ -23,6 +23,8 @@ extern LsShared *ls_shared;		/* NULL: the library was not preloaded */
 /* Wait events, 0 before ls_resolve_wait_events(). */
 extern uint32 ls_event_throttle;
 extern uint32 ls_event_wait_lsn;
+extern uint32 ls_event_replay_helper;
+extern uint32 ls_event_replay_queue;
 
 extern void ls_request_shared_memory(void);
 extern void ls_attach_shared_memory(void);

@@ -1,0 +1,214 @@
+/*
+ * execute.c - a helper executes a record that it has claimed.
+ *
+ * Redo is PostgreSQL's own. What is different in a helper: it has no table of
+ * invalid pages that anybody checks, it never extends a relation, and it hears
+ * nothing of dropped files. The rules below see to each (numbers as in pipeline.c);
+ * test/t/020_replay_workers.pl has a test for each.
+ *
+ * Runs in replay helpers. Shared state: the entry that the helper has claimed.
+ */
+#include "postgres.h"
+
+#include "access/rmgr.h"
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "storage/bufmgr.h"
+#include "storage/smgr.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "replay/execute.h"
+#include "replay/record_class.h"
+#include "replay/rmgr_table.h"
+
+/* What redo functions see as the reader: only the record and where it is. */
+static XLogReaderState *reader = NULL;
+
+static MemoryContext redo_context = NULL;
+
+/* Files are as they were at this entry's generation. */
+static uint32 my_generation = 0;
+
+static char *image = NULL;		/* rule 13 */
+static char *replayed = NULL;
+
+void
+ls_execute_init(void)
+{
+	reader = XLogReaderAllocate(wal_segment_size, NULL, XL_ROUTINE(), NULL);
+	if (reader == NULL)
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("Failed while allocating a WAL reading processor.")));
+	redo_context = AllocSetContextCreate(TopMemoryContext, "lockstep redo",
+										 ALLOCSET_DEFAULT_SIZES);
+	image = palloc(BLCKSZ);
+	replayed = palloc(BLCKSZ);
+	/* keeps a memory context of its own; the other kinds that run ahead do not */
+	RmgrTable[RM_BTREE_ID].rm_startup();
+}
+
+/*
+ * Rule 10: files that were dropped or truncated since, and the sizes of those, are
+ * forgotten before anything is done with them.
+ */
+static void
+forget_files(uint32 generation)
+{
+	if (generation == my_generation || ls_broken_rule == LS_BREAK_FILES)
+		return;
+	smgrreleaseall();
+	my_generation = generation;
+}
+
+/*
+ * Rule 6: startup has made the block exist before it dispatched the record. A size
+ * that was remembered earlier would have redo extend the file.
+ */
+static void
+refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
+{
+	if (smgr->smgr_cached_nblocks[fork] != InvalidBlockNumber &&
+		smgr->smgr_cached_nblocks[fork] <= block &&
+		ls_broken_rule != LS_BREAK_EXTENSION)
+		smgr->smgr_cached_nblocks[fork] = InvalidBlockNumber;
+}
+
+/*
+ * In place of rule 11: redo in a helper must not come across a page that is missing
+ * or all zeros, since only the startup process's list of these counts. Nobody else
+ * changes the block meanwhile (rule 1), so what is seen here stays so.
+ */
+static bool
+is_initialized(const DecodedBkpBlock *block)
+{
+	Buffer		buffer;
+	bool		is_new;
+
+	if (ls_hints_know_page(block) || ls_broken_rule == LS_BREAK_NEW_PAGE)
+		return true;
+	buffer = ls_read_block(block, RBM_NORMAL_NO_LOG);
+	if (!BufferIsValid(buffer))
+		return false;
+	is_new = PageIsNew(BufferGetPage(buffer));
+	if (!is_new)
+		ls_hints_remember(block, buffer);
+	ReleaseBuffer(buffer);
+	return !is_new;
+}
+
+/* False: the startup process must execute it. */
+bool
+ls_may_execute(LsEntry *entry)
+{
+	const DecodedXLogRecord *record = entry->record;
+
+	forget_files(entry->generation);
+	for (int id = 0; id <= record->max_block_id; id++)
+	{
+		const DecodedBkpBlock *block = &record->blocks[id];
+		SMgrRelation smgr;
+
+		if (!block->in_use)
+			continue;
+		smgr = ls_smgr_of(block);
+		refresh_size(smgr, block->forknum, block->blkno);
+		if (id == 0 && ls_may_change_free_space_map(record))
+			refresh_size(smgr, FSM_FORKNUM, ls_free_space_map_block(block->blkno));
+		if (ls_block_is_read(block) && !is_initialized(block))
+			return false;
+	}
+	return true;
+}
+
+/*
+ * Rule 13: under wal_consistency_checking the page is compared by whoever executed
+ * the record, at once. The startup process would come too late: it leaves out pages
+ * that a later record has changed.
+ */
+static void
+check_block(int id)
+{
+	DecodedBkpBlock *block = &reader->record->blocks[id];
+	void		(*mask) (char *page, BlockNumber blkno) =
+		RmgrTable[reader->record->header.xl_rmid].rm_mask;
+	Buffer		buffer;
+
+	if (!block->in_use || !block->has_image || block->apply_image)
+		return;
+	buffer = ls_read_block(block, RBM_NORMAL_NO_LOG);
+	if (!BufferIsValid(buffer))
+		return;
+	LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	memcpy(replayed, BufferGetPage(buffer), BLCKSZ);
+	UnlockReleaseBuffer(buffer);
+	/* as stock: the block was at a later state on disk */
+	if (PageGetLSN((Page) replayed) > reader->EndRecPtr)
+		return;
+	if (!RestoreBlockImage(reader, id, image))
+		ereport(ERROR,
+				(errcode(ERRCODE_INTERNAL_ERROR),
+				 errmsg_internal("%s", reader->errormsg_buf)));
+	if (mask != NULL)
+	{
+		mask(replayed, block->blkno);
+		mask(image, block->blkno);
+	}
+	if (memcmp(replayed, image, BLCKSZ) != 0)
+		elog(FATAL, "inconsistent page found, relation %u, forknum %u, blkno %u",
+			 LS_BLOCK_RELATION(block), block->forknum, block->blkno);
+}
+
+static void
+check_consistency(void)
+{
+	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0 ||
+		ls_broken_rule == LS_BREAK_CONSISTENCY)
+		return;
+	for (int id = 0; id <= reader->record->max_block_id; id++)
+		check_block(id);
+}
+
+/* As PostgreSQL names the record in the context of an error. */
+static void
+say_which_record(void *arg)
+{
+	const DecodedXLogRecord *record = arg;
+	const RmgrData *rmgr = &RmgrTable[record->header.xl_rmid];
+	const char *operation = rmgr->rm_identify(record->header.xl_info);
+	StringInfoData description;
+
+	initStringInfo(&description);
+	rmgr->rm_desc(&description, reader);
+	errcontext("WAL redo at %X/%X for %s/%s: %s, in a replay helper",
+			   LSN_FORMAT_ARGS(record->lsn), rmgr->rm_name,
+			   operation == NULL ? "UNKNOWN" : operation, description.data);
+	pfree(description.data);
+}
+
+/*
+ * The caller has asked ls_may_execute(). An error is the caller's to handle; the
+ * record is done when this returns.
+ */
+void
+ls_execute(LsEntry *entry)
+{
+	ErrorContextCallback context;
+	MemoryContext caller = MemoryContextSwitchTo(redo_context);
+
+	reader->record = entry->record;
+	reader->ReadRecPtr = entry->record->lsn;
+	reader->EndRecPtr = entry->record->next_lsn;
+	context.callback = say_which_record;
+	context.arg = entry->record;
+	context.previous = error_context_stack;
+	error_context_stack = &context;
+	ls_stock_redo(reader);
+	check_consistency();
+	error_context_stack = context.previous;
+	reader->record = NULL;
+	MemoryContextSwitchTo(caller);
+	MemoryContextReset(redo_context);
+}

@@ -1,0 +1,372 @@
+/*
+ * helper.c - a replay helper: a background worker that executes dispatched records
+ * (pipeline.c).
+ *
+ * It claims some records in the order of the WAL, asks for the memory that they will
+ * change, and executes one after the other. A record whose predecessors nobody has
+ * started, or that only the startup process may execute, is given back: the startup
+ * process executes it at its turn. So a helper waits for other processes only while
+ * they execute an earlier record.
+ *
+ * When the startup process comes near, helpers leave it some records and go on further
+ * ahead: both then work, and neither waits for the other.
+ *
+ * Life: started by the startup process during recovery, never restarted. It ends
+ * between two records: when told to (LsQueueShared.closed), at SIGTERM, which comes at a
+ * shutdown, and when the postmaster is gone. An error in redo is published and raised
+ * by the startup process at the record's turn; a PANIC too, but then this process stays
+ * as it is, with its locks, until the server has ended: what it was changing must not
+ * be written.
+ *
+ * It has no database connection, so no row in pg_stat_activity.
+ *
+ * Shared state: LsQueueShared; its LsHelper is its own.
+ */
+#include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xlogutils.h"
+#include "fmgr.h"
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "postmaster/interrupt.h"
+#include "storage/ipc.h"
+#include "storage/latch.h"
+#include "storage/pmsignal.h"
+#include "storage/proc.h"
+#include "storage/smgr.h"
+#include "utils/memutils.h"
+#include "utils/resowner.h"
+
+#include "compat.h"
+#include "replay/execute.h"
+#include "replay/queue.h"
+#include "state/clock.h"
+#include "state/shared_state.h"
+
+/* Records claimed at once, and from how few left on. */
+#define LS_CLAIM 4
+
+/* A helper leaves the startup process so many records when that comes so near. */
+#define LS_TOO_NEAR 8
+#define LS_LEAP 24
+
+/* Longest sleep, in ms. */
+#define LS_IDLE_NAP 1000
+
+extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
+
+static LsHelper *me = NULL;
+static LsEntry *executing = NULL;
+static uint64 last_retired = 0;
+
+/* ---- Failures ---------------------------------------------------------- */
+
+static void
+copy_text(char *to, const char *from, size_t size)
+{
+	strlcpy(to, from == NULL ? "" : from, size);
+}
+
+static void
+publish_failure(const ErrorData *error)
+{
+	LsFailure  *failure = &me->failure;
+
+	copy_text(failure->message, error->message, sizeof(failure->message));
+	copy_text(failure->detail, error->detail, sizeof(failure->detail));
+	copy_text(failure->context, error->context, sizeof(failure->context));
+	failure->sqlerrcode = error->sqlerrcode;
+	failure->level = error->elevel;
+	pg_write_barrier();
+	pg_atomic_exchange_u32(&executing->state, LS_FAILED);
+	executing = NULL;
+}
+
+static void
+wake_startup(void)
+{
+	uint32		procno = pg_atomic_read_u32(&ls_queue->startup_procno);
+
+	if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0 && procno != PG_UINT32_MAX)
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+}
+
+/* What ends this process while it executes a record is the startup process's to say. */
+static void
+instead_of_log(ErrorData *error)
+{
+	if (executing == NULL || error->elevel < FATAL)
+		return;
+	publish_failure(error);
+	error->output_to_server = false;
+	wake_startup();
+	if (error->elevel < PANIC)
+		return;
+	while (PostmasterIsAlive())
+		pg_usleep(10000);
+	_exit(2);
+}
+
+/* ---- Claims ------------------------------------------------------------ */
+
+static void
+set_state(LsEntry *entry, LsEntryState state)
+{
+	/* a full barrier: what redo wrote is seen, and startup_sleeps is read after it */
+	pg_atomic_exchange_u32(&entry->state, state);
+	wake_startup();
+}
+
+/* The first number of the next LS_CLAIM records for this process, 0: none. */
+static uint64
+take_numbers(uint64 *end)
+{
+	uint64		next = pg_atomic_read_u64(&ls_queue->next);
+
+	for (;;)
+	{
+		uint64		published = pg_atomic_read_u64(&ls_queue->published);
+		uint64		first = next;
+
+		last_retired = pg_atomic_read_u64(&ls_queue->retired);
+		if (first < last_retired + LS_TOO_NEAR)
+			first = last_retired + LS_LEAP;
+		if (first > published)
+			return 0;
+		*end = Min(first + LS_CLAIM, published + 1);
+		if (pg_atomic_compare_exchange_u64(&ls_queue->next, &next, *end))
+			return first;
+	}
+}
+
+static void
+claim_more(void)
+{
+	uint64		end;
+	uint64		number = take_numbers(&end);
+
+	for (; number != 0 && number < end; number++)
+	{
+		LsEntry    *entry = ls_entry(number);
+
+		if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
+			continue;
+		/* another record has it by now, which would come out of order here */
+		if (entry->number != number)
+			set_state(entry, LS_QUEUED);
+		else
+			ls_hints_add(entry->record)->number = number;
+	}
+}
+
+static void
+give_back(LsEntry *entry)
+{
+	pg_atomic_write_u64(&me->given_back, pg_atomic_read_u64(&me->given_back) + 1);
+	set_state(entry, LS_QUEUED);
+}
+
+/*
+ * Rule 1. Returns when the record is done, or false when nobody has started it. Who
+ * has started it is ahead in the order of the WAL, and ends.
+ */
+static bool
+wait_for_record(uint64 number)
+{
+	LsEntry    *entry = ls_entry(number);
+	int64		begin = 0;
+
+	if (number <= last_retired)
+		return true;
+	while (!ls_is_done(number))
+	{
+		uint32		state = pg_atomic_read_u32(&entry->state);
+
+		if (state == LS_DONE)
+			break;
+		/* done meanwhile, and the entry is another record's */
+		if (number <= pg_atomic_read_u64(&ls_queue->retired))
+			break;
+		if (state != LS_CLAIMED || ShutdownRequestPending)
+			return false;
+		if (begin == 0)
+			begin = ls_now_us();
+		SPIN_DELAY();
+	}
+	pg_read_barrier();
+	if (begin != 0)
+	{
+		pg_atomic_write_u64(&me->waits, pg_atomic_read_u64(&me->waits) + 1);
+		pg_atomic_write_u64(&me->wait_us, pg_atomic_read_u64(&me->wait_us) +
+							(uint64) (ls_now_us() - begin));
+	}
+	return true;
+}
+
+static bool
+is_ready(LsEntry *entry)
+{
+	for (int i = 0; i < LS_BLOCKS; i++)
+		if (entry->after[i] > last_retired && !wait_for_record(entry->after[i]))
+			return false;
+	return true;
+}
+
+/* ---- Executing --------------------------------------------------------- */
+
+/* The next claimed record. */
+static void
+execute_next(void)
+{
+	LsEntry    *entry = ls_entry(ls_hint_at(++ls_hints.current)->number);
+	XLogRecPtr	end;
+	int			blocks;
+
+	ls_hints_take_steps();
+	if (!is_ready(entry))
+	{
+		give_back(entry);
+		return;
+	}
+	executing = entry;
+	if (!ls_may_execute(entry))
+	{
+		executing = NULL;
+		give_back(entry);
+		return;
+	}
+	end = entry->record->next_lsn;
+	blocks = entry->record->max_block_id + 1;
+	ls_execute(entry);
+	executing = NULL;
+	/* the record's memory is used again from here on */
+	set_state(entry, LS_DONE);
+	pg_atomic_write_u64(&me->records, pg_atomic_read_u64(&me->records) + 1);
+	pg_atomic_write_u64(&me->blocks, pg_atomic_read_u64(&me->blocks) + blocks);
+	pg_atomic_write_u64(&me->lsn, end);
+}
+
+/* ---- Life -------------------------------------------------------------- */
+
+static bool
+shall_end(void)
+{
+	return ShutdownRequestPending || pg_atomic_read_u32(&ls_queue->closed) != 0;
+}
+
+static bool
+has_work(void)
+{
+	uint64		next = pg_atomic_read_u64(&ls_queue->next);
+	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
+
+	return Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
+}
+
+static void
+wait_for_work(void)
+{
+	for (int i = 0; i < LS_SPINS; i++)
+	{
+		if (has_work() || shall_end())
+			return;
+		SPIN_DELAY();
+	}
+	pg_atomic_write_u32(&me->sleeps, 1);
+	pg_memory_barrier();
+	if (!has_work() && !shall_end())
+	{
+		/* rule 10: what is dropped meanwhile gives its space back */
+		smgrreleaseall();
+		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
+						 LS_IDLE_NAP, ls_event_replay_queue);
+		ResetLatch(MyLatch);
+	}
+	pg_atomic_write_u32(&me->sleeps, 0);
+}
+
+static void
+work(void)
+{
+	while (!shall_end())
+	{
+		if (ls_hints.tail - ls_hints.current <= LS_CLAIM)
+			claim_more();
+		if (ls_hints.current == ls_hints.tail)
+			wait_for_work();
+		else
+			execute_next();
+	}
+}
+
+/* What was claimed and not executed is the startup process's. */
+static void
+leave(int code, Datum arg)
+{
+	while (ls_hints.current < ls_hints.tail)
+		give_back(ls_entry(ls_hint_at(++ls_hints.current)->number));
+	pg_atomic_write_u32(&me->procno, PG_UINT32_MAX);
+	pg_atomic_write_u32(&me->pid, 0);
+}
+
+/*
+ * Rule 9: writing a page moves the minimum recovery point if this process knows of
+ * one; it decides that once. The point must be known before InRecovery is set, which
+ * would have it decide that there is none.
+ */
+static void
+learn_recovery_point(void)
+{
+	XLogRecPtr	limit = pg_atomic_read_u64(&ls_queue->limit);
+
+	/* in crash recovery there is none; true: the control file was locked */
+	while (limit != PG_UINT64_MAX && XLogNeedsFlush(limit) && !shall_end())
+		pg_usleep(1000);
+	InRecovery = true;
+}
+
+static void
+begin(int id)
+{
+	me = &ls_queue->helpers[id];
+	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
+	BackgroundWorkerUnblockSignals();
+	CreateAuxProcessResourceOwner();
+	ls_resolve_wait_events();
+	emit_log_hook = instead_of_log;
+	before_shmem_exit(leave, (Datum) 0);
+	ls_execute_init();
+	learn_recovery_point();
+	pg_atomic_write_u32(&me->procno, (uint32) LS_MY_PROCNO);
+	pg_atomic_write_u32(&me->pid, (uint32) MyProcPid);
+}
+
+void
+lockstep_replay_helper_main(Datum arg)
+{
+	MemoryContext context = CurrentMemoryContext;
+
+	begin(DatumGetInt32(arg));
+	PG_TRY();
+	{
+		work();
+	}
+	PG_CATCH();
+	{
+		ErrorData  *error;
+
+		MemoryContextSwitchTo(context);
+		HOLD_INTERRUPTS();
+		if (executing == NULL)
+			PG_RE_THROW();
+		error = CopyErrorData();
+		/* before the locks go: the startup process must not see a page half changed */
+		publish_failure(error);
+		wake_startup();
+		FlushErrorState();
+	}
+	PG_END_TRY();
+	/* locks and pins are released on the way */
+	proc_exit(0);
+}

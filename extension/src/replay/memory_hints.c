@@ -1,0 +1,397 @@
+/*
+ * memory_hints.c - asks for the memory that the next records will change, one
+ * step at a time, before their redo.
+ *
+ * Purpose: replay of data in shared buffers mostly waits for memory. A record
+ * touches a buffer descriptor, a page's header, a line pointer and a tuple, one
+ * after the other, and none of them is in the processor's caches. Each of the next
+ * records is taken one step nearer before each redo: the slot of a table that
+ * remembers in which buffer a block was last, the buffer's descriptor, the page, its
+ * line pointer, its tuple. What redo touches then has arrived.
+ *
+ * What it changes: only DecodedBkpBlock.prefetch_buffer, a hint that
+ * ReadRecentBuffer() checks before it is used. Everything else is only read, and
+ * decides only which memory the processor is asked for. Descriptors and pages are
+ * read without a lock, so what is read may be torn. The one lock that is taken is
+ * that of a partition of the mapping of buffers, shared, as redo itself takes it.
+ *
+ * Each eighth use of a remembered buffer is left to the mapping of buffers: the way
+ * through prefetch_buffer does not raise the usage count, and a block in constant
+ * use would be evicted (rule 4 of look_ahead.c).
+ *
+ * Runs in the startup process (look_ahead.c, pipeline.c) and in replay helpers
+ * (helper.c). Memory: one table for each process, which lives as long as the
+ * process; without memory for it nothing is looked for. Nothing is shared.
+ */
+#include "postgres.h"
+
+#include "access/heapam_xlog.h"
+#include "access/nbtxlog.h"
+#include "storage/buf_internals.h"
+#include "storage/bufmgr.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "replay/memory_hints.h"
+
+/* Largest table: enough for half of 32 GB of buffers to be remembered at once. */
+#define LS_MAX_SLOTS (4 * 1024 * 1024)
+
+/* A remembered buffer is looked up all the same once in so many uses. */
+#define LS_USES_A_LOOKUP 8
+
+/* The steps, and how many records before its own redo a record takes them. */
+enum
+{
+	STEP_SLOT,					/* right after decoding */
+	STEP_DESCRIPTOR,
+	STEP_PAGE,
+	STEP_LINE_POINTER,
+	STEP_TUPLE
+};
+static const int step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 6, 4, 2, 1};
+
+LsHints		ls_hints;
+
+/* In which buffer a block was last, by a hash of its name. */
+static Buffer *slots = NULL;
+static uint32 slot_mask = 0;
+static bool no_memory = false;
+
+static uint32 uses = 0;			/* of remembered buffers */
+
+bool
+ls_hints_have_memory(void)
+{
+	uint32		count = 1024;
+
+	if (slots != NULL || no_memory)
+		return slots != NULL;
+	while (count < LS_MAX_SLOTS && count / 2 < (uint32) NBuffers)
+		count *= 2;
+	slots = MemoryContextAllocExtended(TopMemoryContext, count * sizeof(Buffer),
+									   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	no_memory = slots == NULL;
+	slot_mask = count - 1;
+	return slots != NULL;
+}
+
+/* Equal for two blocks only by chance; then both share a slot. */
+static inline Buffer *
+slot_of(const DecodedBkpBlock *block)
+{
+	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+
+	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
+	return &slots[(hash ^ (hash >> 15)) & slot_mask];
+}
+
+static inline int
+last_block(const DecodedXLogRecord *record)
+{
+	return Min(record->max_block_id, LS_BLOCKS - 1);
+}
+
+/* ---- The steps --------------------------------------------------------- */
+
+static void
+ask_for_slots(LsAhead *ahead)
+{
+	DecodedXLogRecord *record = ahead->record;
+
+	for (int id = 0; id <= last_block(record); id++)
+		if (ls_block_is_read(&record->blocks[id]))
+			__builtin_prefetch(slot_of(&record->blocks[id]));
+}
+
+static void
+ask_for_descriptors(LsAhead *ahead)
+{
+	DecodedXLogRecord *record = ahead->record;
+
+	for (int id = 0; id <= last_block(record); id++)
+	{
+		Buffer		buffer;
+
+		if (!ls_block_is_read(&record->blocks[id]))
+			continue;
+		buffer = *slot_of(&record->blocks[id]);
+		if (BufferIsValid(buffer))
+			__builtin_prefetch(GetBufferDescriptor(buffer - 1));
+	}
+}
+
+/* The block's buffer by PostgreSQL's own mapping, InvalidBuffer if it has none. */
+static Buffer
+look_up(BufferTag *tag)
+{
+	uint32		hash = BufTableHashCode(tag);
+	LWLock	   *partition = BufMappingPartitionLock(hash);
+	int			id;
+
+	LWLockAcquire(partition, LW_SHARED);
+	id = BufTableLookup(tag, hash);
+	LWLockRelease(partition);
+	return id < 0 ? InvalidBuffer : id + 1;
+}
+
+/* The buffer that most likely has the block when its record's redo wants it. */
+static Buffer
+buffer_of(DecodedBkpBlock *block)
+{
+	Buffer	   *slot = slot_of(block);
+	Buffer		buffer = *slot;
+	BufferTag	tag;
+
+	ls_hints.blocks++;
+	ls_block_tag(block, &tag);
+	if (BufferIsValid(buffer) &&
+		ls_tags_equal(&tag, &GetBufferDescriptor(buffer - 1)->tag))
+	{
+		ls_hints.found++;
+		return buffer;
+	}
+	buffer = look_up(&tag);
+	if (BufferIsValid(buffer))
+		*slot = buffer;
+	else
+	ls_hints.missing++;
+	return buffer;
+}
+
+static void
+ask_for_pages(LsAhead *ahead)
+{
+	DecodedXLogRecord *record = ahead->record;
+
+	for (int id = 0; id <= last_block(record); id++)
+	{
+		DecodedBkpBlock *block = &record->blocks[id];
+		Buffer		buffer;
+
+		if (!ls_block_is_read(block))
+			continue;
+		buffer = buffer_of(block);
+		ahead->buffer[id] = buffer;
+		if (!BufferIsValid(buffer))
+			continue;
+		__builtin_prefetch(BufferGetBlock(buffer));
+		if (!BufferIsValid(block->prefetch_buffer) && ++uses % LS_USES_A_LOOKUP != 0)
+			block->prefetch_buffer = buffer;
+	}
+}
+
+/*
+ * The line pointer that the record's redo goes to, in which of its blocks, or
+ * InvalidOffsetNumber.
+ */
+static OffsetNumber
+offset_of(DecodedXLogRecord *record, int *id)
+{
+	uint8		info = record->header.xl_info;
+
+	*id = 0;
+	if (record->header.xl_rmid == RM_HEAP_ID)
+	{
+		switch (info & XLOG_HEAP_OPMASK)
+		{
+			case XLOG_HEAP_DELETE:
+				return ((xl_heap_delete *) record->main_data)->offnum;
+			case XLOG_HEAP_LOCK:
+				return ((xl_heap_lock *) record->main_data)->offnum;
+			case XLOG_HEAP_UPDATE:
+			case XLOG_HEAP_HOT_UPDATE:
+				/* the old tuple is in the second block, if there are two */
+				*id = record->max_block_id > 0 ? 1 : 0;
+				return ((xl_heap_update *) record->main_data)->old_offnum;
+			default:
+				return InvalidOffsetNumber;
+		}
+	}
+	if (record->header.xl_rmid == RM_BTREE_ID &&
+		(info & ~XLR_INFO_MASK) == XLOG_BTREE_INSERT_LEAF)
+		return ((xl_btree_insert *) record->main_data)->offnum;
+	return InvalidOffsetNumber;
+}
+
+/* Where the line pointer is, or would be; NULL if no page has it. */
+static ItemId
+line_pointer_of(LsAhead *ahead)
+{
+	int			id;
+	OffsetNumber offset = offset_of(ahead->record, &id);
+
+	if (offset == InvalidOffsetNumber || offset > MaxOffsetNumber ||
+		!BufferIsValid(ahead->buffer[id]))
+		return NULL;
+	return PageGetItemId((Page) BufferGetBlock(ahead->buffer[id]), offset);
+}
+
+/* Does redo of the first block read all its line pointers and move its tuples? */
+static bool
+moves_tuples(DecodedXLogRecord *record)
+{
+	return record->header.xl_rmid == RM_HEAP2_ID &&
+		ls_is_prune(record->header.xl_info & XLOG_HEAP_OPMASK);
+}
+
+static void
+ask_for_range(PageHeader page, int from, int to)
+{
+	for (int at = from; at < Min(to, BLCKSZ); at += 64)
+		__builtin_prefetch((char *) page + at, 1);
+}
+
+/* What adds a tuple changes both ends of the page's free space. */
+static void
+ask_for_line_pointers(LsAhead *ahead)
+{
+	ItemId		pointer = line_pointer_of(ahead);
+
+	for (int id = 0; id <= last_block(ahead->record); id++)
+	{
+		PageHeader	page;
+
+		if (!BufferIsValid(ahead->buffer[id]))
+			continue;
+		page = (PageHeader) BufferGetBlock(ahead->buffer[id]);
+		if (page->pd_lower < BLCKSZ)
+			__builtin_prefetch((char *) page + page->pd_lower);
+		if (page->pd_upper <= BLCKSZ && page->pd_upper >= 64)
+			__builtin_prefetch((char *) page + page->pd_upper - 64, 1);
+	}
+	if (pointer != NULL)
+		__builtin_prefetch(pointer);
+	if (moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
+	{
+		PageHeader	page = (PageHeader) BufferGetBlock(ahead->buffer[0]);
+
+		ask_for_range(page, 64, page->pd_lower);
+	}
+}
+
+static void
+ask_for_tuples(LsAhead *ahead)
+{
+	int			id;
+	ItemId		pointer = line_pointer_of(ahead);
+	unsigned	offset;
+
+	if (moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
+	{
+		PageHeader	page = (PageHeader) BufferGetBlock(ahead->buffer[0]);
+
+		ask_for_range(page, page->pd_upper, BLCKSZ);
+	}
+	if (pointer == NULL || ahead->record->header.xl_rmid != RM_HEAP_ID)
+		return;
+	(void) offset_of(ahead->record, &id);
+	offset = ItemIdGetOffset(pointer);
+	if (offset < BLCKSZ)
+		__builtin_prefetch((char *) BufferGetBlock(ahead->buffer[id]) + offset, 1);
+}
+
+static void (*const step[LS_STEPS]) (LsAhead *) = {
+	ask_for_slots,
+	ask_for_descriptors,
+	ask_for_pages,
+	ask_for_line_pointers,
+	ask_for_tuples,
+};
+
+/* Each record takes the steps that it is near enough for. */
+void
+ls_hints_take_steps(void)
+{
+	for (int i = 0; i < LS_STEPS; i++)
+	{
+		uint64		until = Min(ls_hints.tail, ls_hints.current + step_distance[i]);
+
+		ls_hints.step_done[i] = Max(ls_hints.step_done[i], ls_hints.current);
+		while (ls_hints.step_done[i] < until)
+		{
+			LsAhead    *ahead = ls_hint_at(++ls_hints.step_done[i]);
+
+			if (ahead->record != NULL)
+				step[i] (ahead);
+		}
+	}
+}
+
+/* ---- The ring ---------------------------------------------------------- */
+
+/* Nothing follows the current record. */
+void
+ls_hints_restart(void)
+{
+	ls_hints.tail = ls_hints.current;
+	for (int i = 0; i < LS_STEPS; i++)
+		ls_hints.step_done[i] = ls_hints.current;
+}
+
+/* The caller has left room for it. */
+LsAhead *
+ls_hints_add(DecodedXLogRecord *record)
+{
+	LsAhead    *ahead = ls_hint_at(++ls_hints.tail);
+
+	ahead->record = record;
+	ahead->lsn = record == NULL ? InvalidXLogRecPtr : record->lsn;
+	for (int id = 0; id < LS_BLOCKS; id++)
+		ahead->buffer[id] = InvalidBuffer;
+	return ahead;
+}
+
+/* ---- What the table says of a block ------------------------------------ */
+
+/* The descriptor of the remembered buffer if it has the block now, or NULL. */
+static BufferDesc *
+remembered(const DecodedBkpBlock *block, BufferTag *tag)
+{
+	Buffer		buffer;
+
+	if (!ls_hints_have_memory())
+		return NULL;
+	buffer = *slot_of(block);
+	ls_block_tag(block, tag);
+	if (!BufferIsValid(buffer) || !ls_tags_equal(tag, &GetBufferDescriptor(buffer - 1)->tag))
+		return NULL;
+	return GetBufferDescriptor(buffer - 1);
+}
+
+/* Was the block in a buffer a moment ago, and so in its file? False: not known. */
+bool
+ls_hints_know_block(const DecodedBkpBlock *block)
+{
+	BufferTag	tag;
+
+	return remembered(block, &tag) != NULL;
+}
+
+/*
+ * Was the block in a buffer a moment ago, read completely and not all zeros? False:
+ * not known. The buffer is not pinned: what is read of the page counts only if the
+ * buffer had the block before and after.
+ */
+bool
+ls_hints_know_page(const DecodedBkpBlock *block)
+{
+	BufferTag	tag;
+	BufferDesc *desc = remembered(block, &tag);
+	bool		is_new;
+
+	if (desc == NULL || (pg_atomic_read_u32(&desc->state) & BM_VALID) == 0)
+		return false;
+	pg_read_barrier();
+	is_new = PageIsNew((Page) BufferGetBlock(BufferDescriptorGetBuffer(desc)));
+	pg_read_barrier();
+	return !is_new && ls_tags_equal(&tag, &desc->tag) &&
+		(pg_atomic_read_u32(&desc->state) & BM_VALID) != 0;
+}
+
+void
+ls_hints_remember(const DecodedBkpBlock *block, Buffer buffer)
+{
+	if (ls_hints_have_memory())
+		*slot_of(block) = buffer;
+}

@@ -1,0 +1,176 @@
+/*
+ * queue.h - records that run ahead of their retirement: what the startup process and
+ * the replay helpers share. pipeline.c says how it works.
+ *
+ * A record has a number, in the order of the WAL, from 1 in each recovery. Its entry
+ * is entries[number % LS_QUEUE_LENGTH], until the record with that many more takes
+ * it. Where a process must be sure that an entry is still that of the number it
+ * thinks of, it compares them after it has claimed the entry.
+ */
+#ifndef LOCKSTEP_QUEUE_H
+#define LOCKSTEP_QUEUE_H
+
+#include "access/xlogreader.h"
+#include "port/atomics.h"
+#include "storage/s_lock.h"
+
+#include "replay/memory_hints.h"
+#include "state/settings.h"
+
+#define LS_QUEUE_LENGTH 1024	/* a power of two */
+
+/* Records ahead of the current one, at most. */
+#define LS_AHEAD_MAX (LS_QUEUE_LENGTH / 2)
+
+#define LS_CACHE_LINE 128
+
+/* Looks at what another process is about to write, before it is waited for. */
+#define LS_SPINS 2000
+
+/*
+ * Entry of a record whose memory is in the shared decode buffer:
+ *
+ *   startup, at dispatch -> AT_RETIREMENT or QUEUED
+ *   QUEUED -> CLAIMED    by whoever executes it, by compare-and-swap
+ *   CLAIMED -> QUEUED    by a helper that may not execute it: startup will
+ *   CLAIMED -> DONE      by who executed it, who touches the record no more
+ *   CLAIMED -> FAILED    by a helper whose redo raised an error
+ *   AT_RETIREMENT -> DONE by startup, in whose order it was executed
+ */
+typedef enum LsEntryState
+{
+	LS_AT_RETIREMENT,
+	LS_QUEUED,
+	LS_CLAIMED,
+	LS_DONE,
+	LS_FAILED
+} LsEntryState;
+
+/* Written by startup before it sets the state, state as said above. */
+typedef struct LsEntry
+{
+	pg_atomic_uint32 state;		/* LsEntryState */
+	uint32		generation;		/* files opened before it are closed first */
+	uint64		number;
+	DecodedXLogRecord *record;
+	uint64		after[LS_BLOCKS];	/* these records must be done before */
+	uint64		unused;
+} LsEntry;
+
+/* What went wrong in a helper; written before the entry is FAILED. */
+typedef struct LsFailure
+{
+	int			level;			/* ERROR, FATAL or PANIC */
+	int			sqlerrcode;
+	char		message[512];
+	char		detail[512];
+	char		context[512];
+} LsFailure;
+
+/* One for each helper, which writes it unless said otherwise. */
+typedef struct LsHelper
+{
+	pg_atomic_uint32 procno;	/* PG_UINT32_MAX: not there */
+	pg_atomic_uint32 pid;		/* 0: not there */
+	pg_atomic_uint32 sleeps;	/* 1: wants its latch set when there is work */
+	pg_atomic_uint64 records;	/* executed */
+	pg_atomic_uint64 blocks;	/* of these records */
+	pg_atomic_uint64 given_back;	/* claimed, then left to startup */
+	pg_atomic_uint64 waits;		/* for another process's record */
+	pg_atomic_uint64 wait_us;	/* duration of these */
+	pg_atomic_uint64 lsn;		/* end of the last record executed */
+	LsFailure	failure;
+	char		pad[LS_CACHE_LINE];
+} LsHelper;
+
+/* Why a record stopped what is behind it, or was not dispatched. */
+typedef enum LsCause
+{
+	LS_CAUSE_NONE,
+	LS_CAUSE_KIND,				/* its kind is replayed at retirement */
+	LS_CAUSE_MISSING,			/* a block of it does not exist, or may be new */
+	LS_CAUSE_MAP,				/* it changes the visibility map */
+	LS_CAUSE_LARGE,				/* too many blocks, or no room in the queue */
+	LS_CAUSE_DDL,				/* barrier: files, relations, locks */
+	LS_CAUSE_CHECKPOINT,		/* barrier: checkpoints and other changes of state */
+	LS_CAUSE_UNKNOWN,			/* barrier: all other kinds */
+	LS_CAUSES					/* their number */
+} LsCause;
+
+/* Is replay parallel, and if not, why. */
+typedef enum LsPipelineState
+{
+	LS_NO_RECOVERY,
+	LS_NO_WORKERS,
+	LS_NO_MEMORY,
+	LS_NO_SWITCH,
+	LS_NO_TARGET,
+	LS_NO_CORE,
+	LS_NO_SLOT,
+	LS_NO_CONSISTENT,
+	LS_NO_ENDED,
+	LS_NOT_YET,
+	LS_PARALLEL
+} LsPipelineState;
+
+typedef struct LsQueueShared
+{
+	/* written by startup */
+	pg_atomic_uint64 retired;	/* all up to this number are done */
+	char		pad1[LS_CACHE_LINE];
+	pg_atomic_uint64 published; /* entries up to this number may be claimed */
+	pg_atomic_uint32 closed;	/* 1: helpers end */
+	pg_atomic_uint32 generation;	/* of the last entry: see LsEntry */
+	char		pad2[LS_CACHE_LINE];
+	pg_atomic_uint32 startup_sleeps;	/* 1: wants its latch set when a record is
+										 * done */
+	pg_atomic_uint32 startup_procno;
+	char		pad3[LS_CACHE_LINE];
+
+	/* written by helpers, by compare-and-swap */
+	pg_atomic_uint64 next;		/* the first that no helper has claimed */
+	char		pad4[LS_CACHE_LINE];
+
+	/* written by startup, for the view */
+	pg_atomic_uint64 dispatched;
+	pg_atomic_uint64 by_helpers;	/* of these, done when startup came to them */
+	pg_atomic_uint64 causes[LS_CAUSES]; /* not dispatched */
+	pg_atomic_uint64 waits;		/* for a helper, to retire a record */
+	pg_atomic_uint64 wait_us;	/* of those that took longer than LS_SPINS */
+	pg_atomic_uint64 limit;		/* no record that ends behind it is dispatched */
+	pg_atomic_uint32 state;		/* LsPipelineState */
+
+	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];
+	LsEntry		entries[LS_QUEUE_LENGTH];
+} LsQueueShared;
+
+extern LsQueueShared *ls_queue;
+extern char *ls_decode_buffer;	/* NULL: lockstep.replay_workers is 0 */
+
+extern Size ls_decode_buffer_size(void);
+extern void ls_queue_init_shared(void);
+extern const char *ls_pipeline_state_name(void);
+
+static inline LsEntry *
+ls_entry(uint64 number)
+{
+	return &ls_queue->entries[number % LS_QUEUE_LENGTH];
+}
+
+static inline bool
+ls_claim(LsEntry *entry)
+{
+	uint32		expected = LS_QUEUED;
+
+	return pg_atomic_compare_exchange_u32(&entry->state, &expected, LS_CLAIMED);
+}
+
+/* Is this number's record done? False may be out of date at once. */
+static inline bool
+ls_is_done(uint64 number)
+{
+	return number <= pg_atomic_read_u64(&ls_queue->retired) ||
+		pg_atomic_read_u32(&ls_entry(number)->state) == LS_DONE;
+}
+
+#endif							/* LOCKSTEP_QUEUE_H */

@@ -1,0 +1,321 @@
+/*
+ * record_class.c - which records may run ahead of their retirement.
+ *
+ * A record may run ahead only if its redo is known to touch nothing but the blocks
+ * that it registers, and the free space map, and to use no state of the startup
+ * process. The set below was read in PostgreSQL's sources, kind by kind; all other
+ * kinds are executed by the startup process when their turn comes, as in stock.
+ *
+ *  Heap: insert, update, delete, lock. They change their registered blocks, the
+ *    free space map (any order of blocks gives the same, and it is a hint), and the
+ *    visibility map if they say so in their flags: those are inline, so that the
+ *    startup process alone changes visibility maps, in the order of the WAL (rule 4).
+ *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same.
+ *    A cleanup lock waits only for checkpointer and background writer, since nobody
+ *    reads before consistency; that is why rules 2, 3 and 5 are skipped here.
+ *  B-tree: insertion, split, deduplication, delete, vacuum: registered blocks only.
+ *  Full-page images of main forks; those of other forks are inline (rule 4).
+ *
+ * Inline are kinds without blocks that change other memory than pages (commits
+ * without further effect, CLOG, running transactions), and resource managers that
+ * change only blocks that they register. Barriers are all that drop, create or
+ * truncate files, change the state of recovery, or are not known here (rule 8).
+ *
+ * No state, no I/O.
+ */
+#include "postgres.h"
+
+#include "access/brin_xlog.h"
+#include "access/clog.h"
+#include "access/commit_ts.h"
+#include "access/heapam_xlog.h"
+#include "access/multixact.h"
+#include "access/nbtxlog.h"
+#include "access/rmgr.h"
+#include "access/xact.h"
+#include "access/xlog_internal.h"
+#include "catalog/pg_control.h"
+#include "storage/fsm_internals.h"
+#include "storage/standbydefs.h"
+
+#include "compat.h"
+#include "replay/record_class.h"
+
+/* What a commit may have besides its transaction's end to be no barrier. */
+#define HARMLESS_XINFO \
+	(XACT_XINFO_HAS_DBINFO | XACT_XINFO_HAS_SUBXACTS | XACT_XINFO_HAS_ORIGIN | \
+	 XACT_COMPLETION_APPLY_FEEDBACK)
+
+static LsClass
+inline_because(LsCause *cause, LsCause why)
+{
+	*cause = why;
+	return LS_CLASS_INLINE;
+}
+
+static LsClass
+barrier_because(LsCause *cause, LsCause why)
+{
+	*cause = why;
+	return LS_CLASS_BARRIER;
+}
+
+static inline uint8
+operation_of(const DecodedXLogRecord *record)
+{
+	return record->header.xl_info & ~XLR_INFO_MASK;
+}
+
+/* Its flags are in another place in each kind. */
+static bool
+heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
+{
+	const char *data = record->main_data;
+
+	switch (operation)
+	{
+		case XLOG_HEAP_INSERT:
+			return ((const xl_heap_insert *) data)->flags & XLH_INSERT_ALL_VISIBLE_CLEARED;
+		case XLOG_HEAP_DELETE:
+			return ((const xl_heap_delete *) data)->flags & XLH_DELETE_ALL_VISIBLE_CLEARED;
+		case XLOG_HEAP_UPDATE:
+		case XLOG_HEAP_HOT_UPDATE:
+			return ((const xl_heap_update *) data)->flags &
+				(XLH_UPDATE_OLD_ALL_VISIBLE_CLEARED | XLH_UPDATE_NEW_ALL_VISIBLE_CLEARED);
+		case XLOG_HEAP_LOCK:
+			return ((const xl_heap_lock *) data)->flags & XLH_LOCK_ALL_FROZEN_CLEARED;
+		default:
+			return true;
+	}
+}
+
+static LsClass
+classify_heap(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+
+	switch (operation)
+	{
+		case XLOG_HEAP_INSERT:
+		case XLOG_HEAP_DELETE:
+		case XLOG_HEAP_UPDATE:
+		case XLOG_HEAP_HOT_UPDATE:
+		case XLOG_HEAP_LOCK:
+			if (heap_changes_map(record, operation))
+				return inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP_CONFIRM:
+		case XLOG_HEAP_TRUNCATE:	/* for logical decoding, no redo */
+			return inline_because(cause, LS_CAUSE_KIND);
+		default:
+			/* changes in place */
+			return barrier_because(cause, LS_CAUSE_DDL);
+	}
+}
+
+static LsClass
+classify_heap2(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+
+	if (ls_is_heap_cleanup(operation))
+		return LS_CLASS_AHEAD;
+	switch (operation)
+	{
+		case XLOG_HEAP2_MULTI_INSERT:
+			if (((xl_heap_multi_insert *) record->main_data)->flags &
+				(XLH_INSERT_ALL_VISIBLE_CLEARED | XLH_INSERT_ALL_FROZEN_SET))
+				return inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP2_LOCK_UPDATED:
+			if (((xl_heap_lock_updated *) record->main_data)->flags &
+				XLH_LOCK_ALL_FROZEN_CLEARED)
+				return inline_because(cause, LS_CAUSE_MAP);
+			return LS_CLASS_AHEAD;
+		case XLOG_HEAP2_REWRITE:
+			return barrier_because(cause, LS_CAUSE_DDL);
+		case XLOG_HEAP2_NEW_CID:	/* for logical decoding, no redo */
+			return inline_because(cause, LS_CAUSE_KIND);
+		default:
+			/* visible, on versions that have it */
+			return inline_because(cause, LS_CAUSE_MAP);
+	}
+}
+
+static LsClass
+classify_btree(const DecodedXLogRecord *record, LsCause *cause)
+{
+	switch (operation_of(record))
+	{
+		case XLOG_BTREE_INSERT_LEAF:
+		case XLOG_BTREE_INSERT_UPPER:
+		case XLOG_BTREE_INSERT_META:
+		case XLOG_BTREE_INSERT_POST:
+		case XLOG_BTREE_SPLIT_L:
+		case XLOG_BTREE_SPLIT_R:
+		case XLOG_BTREE_DEDUP:
+		case XLOG_BTREE_DELETE:
+		case XLOG_BTREE_VACUUM:
+			return LS_CLASS_AHEAD;
+		default:
+			/* page deletion and reuse, new roots */
+			return inline_because(cause, LS_CAUSE_KIND);
+	}
+}
+
+static LsClass
+classify_xlog(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = operation_of(record);
+
+	if (operation != XLOG_FPI && operation != XLOG_FPI_FOR_HINT)
+		return barrier_because(cause, LS_CAUSE_CHECKPOINT);
+	return LS_CLASS_AHEAD;
+}
+
+static LsClass
+classify_xact(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		info = record->header.xl_info;
+	uint32		xinfo = 0;
+
+	switch (info & XLOG_XACT_OPMASK)
+	{
+		case XLOG_XACT_COMMIT:
+			if (info & XLOG_XACT_HAS_INFO)
+				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactCommit))->xinfo;
+			break;
+		case XLOG_XACT_ABORT:
+			if (info & XLOG_XACT_HAS_INFO)
+				xinfo = ((xl_xact_xinfo *) (record->main_data + MinSizeOfXactAbort))->xinfo;
+			break;
+		case XLOG_XACT_ASSIGNMENT:
+		case XLOG_XACT_INVALIDATIONS:
+			break;
+		default:
+			/* two-phase */
+			return barrier_because(cause, LS_CAUSE_UNKNOWN);
+	}
+	/* dropped relations and statistics, invalidations, locks, forced commits */
+	if (xinfo & ~HARMLESS_XINFO)
+		return barrier_because(cause, LS_CAUSE_DDL);
+	return inline_because(cause, LS_CAUSE_KIND);
+}
+
+static LsClass
+classify_other(const DecodedXLogRecord *record, LsCause *cause)
+{
+	uint8		operation = operation_of(record);
+	bool		harmless = false;
+
+	switch (record->header.xl_rmid)
+	{
+		case RM_GIN_ID:
+		case RM_GIST_ID:
+		case RM_SPGIST_ID:
+		case RM_HASH_ID:
+		case RM_BRIN_ID:
+		case RM_GENERIC_ID:
+		case RM_SEQ_ID:
+		case RM_LOGICALMSG_ID:
+			/* they change only blocks that they register, if any */
+			harmless = true;
+			break;
+		case RM_CLOG_ID:
+			harmless = operation == CLOG_ZEROPAGE;
+			break;
+		case RM_MULTIXACT_ID:
+			harmless = operation != XLOG_MULTIXACT_TRUNCATE_ID;
+			break;
+		case RM_STANDBY_ID:
+			harmless = operation == XLOG_RUNNING_XACTS || operation == XLOG_INVALIDATIONS;
+			break;
+		default:
+			/* files, databases, tablespaces, the relation map, other extensions */
+			break;
+	}
+	return harmless ? inline_because(cause, LS_CAUSE_KIND) :
+		barrier_because(cause, LS_CAUSE_UNKNOWN);
+}
+
+/* Other forks have rules of their own: rule 4. */
+static bool
+has_only_main_forks(const DecodedXLogRecord *record)
+{
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record->blocks[id].in_use && record->blocks[id].forknum != MAIN_FORKNUM)
+			return false;
+	return true;
+}
+
+/* cause is set unless the class is AHEAD. */
+LsClass
+ls_classify(const DecodedXLogRecord *record, LsCause *cause)
+{
+	LsClass		class;
+
+	switch (record->header.xl_rmid)
+	{
+		case RM_HEAP_ID:
+			class = classify_heap(record, cause);
+			break;
+		case RM_HEAP2_ID:
+			class = classify_heap2(record, cause);
+			break;
+		case RM_BTREE_ID:
+			class = classify_btree(record, cause);
+			break;
+		case RM_XLOG_ID:
+			class = classify_xlog(record, cause);
+			break;
+		case RM_XACT_ID:
+			class = classify_xact(record, cause);
+			break;
+		default:
+			class = classify_other(record, cause);
+			break;
+	}
+	if (class != LS_CLASS_AHEAD)
+		return class;
+	if (record->oversized || record->max_block_id >= LS_BLOCKS)
+		return inline_because(cause, LS_CAUSE_LARGE);
+	if (!has_only_main_forks(record))
+		return inline_because(cause, LS_CAUSE_MAP);
+	return LS_CLASS_AHEAD;
+}
+
+/* May redo record the free space of block 0? Asked of records that may run ahead. */
+bool
+ls_may_change_free_space_map(const DecodedXLogRecord *record)
+{
+	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+
+	switch (record->header.xl_rmid)
+	{
+		case RM_HEAP_ID:
+			return operation == XLOG_HEAP_INSERT || operation == XLOG_HEAP_UPDATE;
+		case RM_HEAP2_ID:
+			return operation != XLOG_HEAP2_LOCK_UPDATED;
+		default:
+			return false;
+	}
+}
+
+/*
+ * The block of the free space map that has a heap block's entry. Before each leaf
+ * page come the pages of upper levels that begin at or before it.
+ */
+BlockNumber
+ls_free_space_map_block(BlockNumber heap_block)
+{
+	BlockNumber block = 0;
+	BlockNumber before = heap_block / SlotsPerFSMPage;
+
+	/* the depth that suffices for all block numbers */
+	for (int level = 0; level < 3; level++)
+	{
+		block += before + 1;
+		before /= SlotsPerFSMPage;
+	}
+	return block - 1;
+}

@@ -1,0 +1,22 @@
+/*
+ * record_class.h - which records may run ahead of their retirement.
+ */
+#ifndef LOCKSTEP_RECORD_CLASS_H
+#define LOCKSTEP_RECORD_CLASS_H
+
+#include "access/xlogreader.h"
+
+#include "replay/queue.h"
+
+typedef enum LsClass
+{
+	LS_CLASS_AHEAD,				/* a helper may execute it */
+	LS_CLASS_INLINE,			/* startup executes it, at retirement */
+	LS_CLASS_BARRIER			/* and nothing behind it has started before */
+} LsClass;
+
+extern LsClass ls_classify(const DecodedXLogRecord *record, LsCause *cause);
+extern bool ls_may_change_free_space_map(const DecodedXLogRecord *record);
+extern BlockNumber ls_free_space_map_block(BlockNumber heap_block);
+
+#endif							/* LOCKSTEP_RECORD_CLASS_H */
