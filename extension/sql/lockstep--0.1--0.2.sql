@@ -18,7 +18,20 @@ CREATE FUNCTION lockstep_stat_replay_pipeline(
     OUT blocks_remembered bigint,
     OUT blocks_missing bigint,
     OUT prefetcher boolean,
-    OUT stats_reset timestamptz)
+    OUT stats_reset timestamptz,
+    OUT parallel text,
+    OUT dispatched bigint,
+    OUT done_by_helpers bigint,
+    OUT inline_kind bigint,
+    OUT inline_missing bigint,
+    OUT inline_map bigint,
+    OUT inline_large bigint,
+    OUT barriers_ddl bigint,
+    OUT barriers_checkpoint bigint,
+    OUT barriers_other bigint,
+    OUT waits bigint,
+    OUT wait_ms double precision,
+    OUT dispatched_until pg_lsn)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_pipeline();
@@ -26,6 +39,25 @@ CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_
 REVOKE ALL ON FUNCTION lockstep_stat_replay_pipeline() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_pipeline() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_pipeline TO pg_monitor;
+
+-- What each replay helper has done since the server started.
+CREATE FUNCTION lockstep_stat_replay_workers(
+    OUT worker integer,
+    OUT pid integer,
+    OUT records bigint,
+    OUT blocks bigint,
+    OUT given_back bigint,
+    OUT waits bigint,
+    OUT wait_ms double precision,
+    OUT lsn pg_lsn)
+RETURNS SETOF record
+AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
+
+CREATE VIEW lockstep_stat_replay_workers AS SELECT * FROM lockstep_stat_replay_workers();
+
+REVOKE ALL ON FUNCTION lockstep_stat_replay_workers() FROM PUBLIC;
+GRANT EXECUTE ON FUNCTION lockstep_stat_replay_workers() TO pg_monitor;
+GRANT SELECT ON lockstep_stat_replay_workers TO pg_monitor;
 
 -- Time slices.
 DROP VIEW lockstep_stat_priority;

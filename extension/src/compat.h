@@ -10,6 +10,8 @@
 #include "access/heapam_xlog.h"
 #include "access/xlogreader.h"
 #include "access/xlogutils.h"
+#include "fmgr.h"
+#include "funcapi.h"
 #include "postmaster/bgworker.h"
 #include "postmaster/bgworker_internals.h"
 #include "postmaster/startup.h"
@@ -322,10 +324,7 @@ ls_read_block(const DecodedBkpBlock *block, ReadBufferMode mode)
 #endif
 }
 
-/*
- * 18, commit e61555ef07 "Use ProcNumbers"-era cleanup of interrupts: the startup
- * process's check for interrupts has another name.
- */
+/* 18: the startup process's check for interrupts has another name. */
 static inline void
 ls_check_startup_interrupts(void)
 {
@@ -333,6 +332,17 @@ ls_check_startup_interrupts(void)
 	ProcessStartupProcInterrupts();
 #else
 	HandleStartupProcInterrupts();
+#endif
+}
+
+/* 16: the function that begins a set of rows has another name, which early releases of 15 have not. */
+static inline void
+ls_init_materialized(FunctionCallInfo fcinfo)
+{
+#if PG_VERSION_NUM >= 160000
+	InitMaterializedSRF(fcinfo, 0);
+#else
+	SetSingleFuncCall(fcinfo, 0);
 #endif
 }
 

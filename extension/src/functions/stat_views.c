@@ -18,22 +18,25 @@
 #include "utils/timestamp.h"
 #include "utils/wait_event.h"
 
+#include "compat.h"
 #include "gate/gate.h"
 #include "gate/limit_rule.h"
 #include "priority/priority.h"
 #include "replay/look_ahead.h"
+#include "replay/queue.h"
 #include "replay/replay_lag.h"
 #include "state/shared_state.h"
 
 PG_FUNCTION_INFO_V1(lockstep_stat_replay);
 PG_FUNCTION_INFO_V1(lockstep_stat_replay_pipeline);
+PG_FUNCTION_INFO_V1(lockstep_stat_replay_workers);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle);
 PG_FUNCTION_INFO_V1(lockstep_stat_replay_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle_reset);
 
-#define MAX_COLUMNS 12
+#define MAX_COLUMNS 24
 
 /* A row being built, column by column. */
 typedef struct Row
@@ -178,7 +181,47 @@ lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_look_ahead_shared->missing);
 	put(&row, BoolGetDatum(pg_atomic_read_u64(&ls_look_ahead_shared->prefetching) != 0));
 	put_counter(&row, &ls_lag->reset_at);
+	put(&row, CStringGetTextDatum(ls_pipeline_state_name()));
+	put_counter(&row, &ls_queue->dispatched);
+	put_counter(&row, &ls_queue->by_helpers);
+	for (int cause = LS_CAUSE_NONE + 1; cause < LS_CAUSES; cause++)
+		put_counter(&row, &ls_queue->causes[cause]);
+	put_counter(&row, &ls_queue->waits);
+	put_ms(&row, pg_atomic_read_u64(&ls_queue->wait_us));
+	put_lsn(&row, pg_atomic_read_u64(&ls_queue->dispatched_until));
 	return finish(fcinfo, &row);
+}
+
+/* One row for each helper that has run. */
+Datum
+lockstep_stat_replay_workers(PG_FUNCTION_ARGS)
+{
+	ReturnSetInfo *result = (ReturnSetInfo *) fcinfo->resultinfo;
+
+	require_preload();
+	ls_init_materialized(fcinfo);
+	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
+	{
+		LsHelper   *helper = &ls_queue->helpers[i];
+		uint32		pid = pg_atomic_read_u32(&helper->pid);
+		Row			row = {.n = 0};
+
+		if (pid == 0 && pg_atomic_read_u64(&helper->records) == 0)
+			continue;
+		put(&row, Int32GetDatum(i + 1));
+		if (pid == 0)
+			put_null(&row);
+		else
+			put(&row, Int32GetDatum((int32) pid));
+		put_counter(&row, &helper->records);
+		put_counter(&row, &helper->blocks);
+		put_counter(&row, &helper->given_back);
+		put_counter(&row, &helper->waits);
+		put_ms(&row, pg_atomic_read_u64(&helper->wait_us));
+		put_lsn(&row, pg_atomic_read_u64(&helper->lsn));
+		tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
+	}
+	return (Datum) 0;
 }
 
 Datum

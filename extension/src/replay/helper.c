@@ -336,6 +336,11 @@ begin(int id)
 	ls_resolve_wait_events();
 	emit_log_hook = instead_of_log;
 	before_shmem_exit(leave, (Datum) 0);
+	if (!ls_hints_have_memory())
+		ereport(ERROR,
+				(errcode(ERRCODE_OUT_OF_MEMORY),
+				 errmsg("out of memory"),
+				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
 	ls_execute_init();
 	learn_recovery_point();
 	pg_atomic_write_u32(&me->procno, (uint32) LS_MY_PROCNO);

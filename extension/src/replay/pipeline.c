@@ -85,6 +85,9 @@
 /* Slots of the table of blocks; two blocks of one slot count as the same block. */
 #define LS_BLOCK_SLOTS (32 * 1024)
 
+/* Records dispatched after which the counters are added to those in shared memory. */
+#define LS_PUBLISH_EVERY 1024
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -119,6 +122,7 @@ static struct
 	uint64		dispatched;
 	uint64		by_helpers;
 	uint64		causes[LS_CAUSES];
+	XLogRecPtr	dispatched_until;
 }			fresh;
 
 LsQueueShared *ls_queue = NULL;
@@ -188,6 +192,7 @@ publish_counters(void)
 	add(&ls_queue->by_helpers, &fresh.by_helpers);
 	for (int i = 0; i < LS_CAUSES; i++)
 		add(&ls_queue->causes[i], &fresh.causes[i]);
+	pg_atomic_write_u64(&ls_queue->dispatched_until, fresh.dispatched_until);
 }
 
 /* ---- Whether and how far ----------------------------------------------- */
@@ -469,7 +474,10 @@ dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 	}
 	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
 	if (class == LS_CLASS_AHEAD && may_run_ahead)
+	{
 		fresh.dispatched++;
+		fresh.dispatched_until = record->next_lsn;
+	}
 	else
 		fresh.causes[cause]++;
 	/* a helper that thinks of an earlier number may claim it from here on */
@@ -506,6 +514,8 @@ fill(XLogReaderState *reader)
 	pg_write_barrier();
 	pg_atomic_write_u64(&ls_queue->published, tail);
 	wake_helpers();
+	if (fresh.dispatched >= LS_PUBLISH_EVERY)
+		publish_counters();
 }
 
 /* ---- Retirement -------------------------------------------------------- */
@@ -623,7 +633,8 @@ start(XLogReaderState *reader)
 {
 	if (!open_queue(reader))
 		return;
-	current = tail = barrier = 0;
+	current = tail = barrier = ls_hints.current = 0;
+	ls_hints_restart();
 	at_limit = false;
 	start_helpers();
 	if (nhelpers == 0)
