@@ -301,6 +301,12 @@ lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 	zero(&ls_look_ahead_shared->blocks);
 	zero(&ls_look_ahead_shared->found);
 	zero(&ls_look_ahead_shared->missing);
+	zero(&ls_queue->dispatched);
+	zero(&ls_queue->by_helpers);
+	for (int cause = 0; cause < LS_CAUSES; cause++)
+		zero(&ls_queue->causes[cause]);
+	zero(&ls_queue->waits);
+	zero(&ls_queue->wait_us);
 	stamp(&ls_lag->reset_at);
 	PG_RETURN_VOID();
 }

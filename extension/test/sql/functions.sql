@@ -37,8 +37,9 @@ SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay;
 SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
-       prefetcher, stats_reset <= now() AS stats_reset
+       prefetcher, stats_reset <= now() AS stats_reset, dispatched, done_by_helpers, waits
 FROM lockstep_stat_replay_pipeline;
+SELECT count(*) AS workers FROM lockstep_stat_replay_workers;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
        last_refusal, stats_reset <= now() AS stats_reset, short_slices, slice_detail
 FROM lockstep_stat_priority;

@@ -23,7 +23,7 @@ my $number  = 0;
 sub crashed
 {
 	my ($node, $name) = @_;
-	$node->stop('immediate');
+	$node->stop('immediate') if defined $node->{_pid};
 	PostgreSQL::Test::RecursiveCopy::copypath($node->data_dir, $node->backup_dir . "/$name",
 		filterfn => sub { $_[0] ne 'postmaster.pid' && $_[0] ne 'log' });
 	return;
@@ -60,6 +60,28 @@ sub differing
 	return join ' ', grep { compare($one->data_dir . "/$_", $other->data_dir . "/$_") != 0 } @files;
 }
 
+# The same by size, where hint bits and recovery begun anew may differ.
+sub differing_pages
+{
+	my ($one, $other, @files) = @_;
+	return join ' ', grep { -s $one->data_dir . "/$_" != -s $other->data_dir . "/$_" } @files;
+}
+
+# Processes of a server whose postmaster is gone.
+sub children_of
+{
+	my ($postmaster, $node) = @_;
+	my $name = $node->name;
+	for my $path (glob '/proc/[0-9]*/cmdline')
+	{
+		open my $fh, '<', $path or next;
+		my $title = <$fh> // '';
+		close $fh;
+		return 1 if $title =~ /^postgres: \Q$name\E:? /;
+	}
+	return 0;
+}
+
 sub files_of
 {
 	my ($node) = @_;
@@ -70,10 +92,8 @@ sub files_of
 
 # ---- Crash recovery is stock's, page for page ----
 
-my $tablespace = PostgreSQL::Test::Utils::tempdir;
 my $primary    = new_primary(conf => "checkpoint_timeout = 1h\nmax_wal_size = 10GB\n"
 	. "wal_consistency_checking = 'heap,heap2,btree'\n$WORKERS");
-$primary->safe_psql('postgres', 'SET allow_in_place_tablespaces = on', );
 $primary->safe_psql('postgres', q{
 	CREATE EXTENSION amcheck;
 	CREATE TABLE a (id int PRIMARY KEY, k int, v text) WITH (fillfactor = 80);
@@ -110,7 +130,6 @@ $primary->safe_psql('postgres', q{
 	DROP TABLE goes;
 	TRUNCATE grows;
 	INSERT INTO grows SELECT g, repeat('v', 200) FROM generate_series(1, 3000) g;
-	COPY (SELECT 1) TO STDOUT;
 });
 my @files = files_of($primary);
 my $sums  = q{SELECT (SELECT md5(string_agg(a::text, ',' ORDER BY id)) FROM a),
@@ -145,6 +164,110 @@ for my $small ('', "shared_buffers = 1MB\n")
 		'', 'indexes have all rows');
 	$ours->stop;
 }
-diag(slurp_file($stock->logfile) =~ /(redo done.*)/);
+# ---- Rule 1: broken on purpose, recovery fails or pages differ ----
+
+for my $rule (qw(order))
+{
+	my $broken = copy_of($primary, 'crash', "${WORKERS}lockstep.broken_rule = $rule\n");
+	my $found  = 1;
+	if ($broken->start(fail_ok => 1))
+	{
+		$broken->stop;
+		$found = differing($stock, $broken, @files) ne '';
+	}
+	ok($found, "without rule '$rule' recovery fails or pages differ");
+}
+
+# ---- Crashes of crash recovery itself ----
+
+# Kills this process once helpers are at work, and lets the server recover again.
+for my $victim ('lockstep replay helper', 'startup', 'postmaster')
+{
+	my $node = copy_of($primary, 'crash', "${WORKERS}restart_after_crash = on\nshared_buffers = 1MB\n");
+	my $log  = $node->logfile;
+	# not waited for: the server starts meanwhile
+	system_or_bail('pg_ctl', '-W', '-D', $node->data_dir, '-l', $log, '-o', '--cluster-name=' . $node->name, 'start');
+	my $pid;
+	wait_until(undef, sub { $pid = eval { worker_pid($node, 'lockstep replay helper') } }, 'a helper is at work');
+	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
+	$pid = $postmaster if $victim eq 'postmaster';
+	$pid = worker_pid($node, 'startup') if $victim eq 'startup';
+	kill 'KILL', $pid if defined $pid;
+	# killed, its children end by themselves; a startup process takes the server along
+	if ($victim ne 'lockstep replay helper')
+	{
+		wait_until(undef, sub { !kill(0, $postmaster) }, 'the server has ended');
+		wait_until(undef, sub { !children_of($postmaster, $node) }, 'with all its processes');
+		unlink $node->data_dir . '/postmaster.pid';
+		$node->start;
+	}
+	else
+	{
+		wait_until(undef, sub { slurp_file($log) =~ /ready to accept connections/ }, 'the server is ready');
+		like(slurp_file($log), qr/replay helper.* was terminated by signal 9.*redo starts at.*redo done at/s, 'it began anew');
+		$node->_update_pid(1);
+	}
+	is($node->safe_psql('postgres', $sums), $expected, "after kill -9 of $victim rows are those before the crash");
+	$node->stop;
+	is(differing_pages($stock, $node, @files), '', 'and all files have their size');
+}
+
+# ---- In place of rule 11: a block that is lost ----
+
+my $holes = PostgreSQL::Test::Cluster->new('holes');
+$holes->init;
+$holes->append_conf('postgresql.conf', "autovacuum = off\nfull_page_writes = off\nmax_wal_size = 10GB\n$WORKERS");
+$holes->start;
+$holes->safe_psql('postgres', q{
+	CREATE TABLE z (i int, filler text) WITH (fillfactor = 50);
+	INSERT INTO z SELECT g, repeat('x', 500) FROM generate_series(1, 3000) g;
+	CREATE TABLE y (i int);
+	CHECKPOINT;
+	INSERT INTO y SELECT g FROM generate_series(1, 100000) g;
+	UPDATE z SET i = -i;
+	INSERT INTO y SELECT g FROM generate_series(1, 10000) g});
+my $z = $holes->safe_psql('postgres', q{SELECT pg_relation_filepath('z')});
+$holes->stop('immediate');
+open my $file, '+<', $holes->data_dir . "/$z" or die $!;
+binmode $file;
+syswrite $file, "\0" x (8192 * 200);
+close $file;
+crashed($holes, 'zeroed');
+my $by_helper = qr/is uninitialized\n[^\n]*CONTEXT: [^\n]*in a replay helper/;
+my $node      = recovered($holes, 'zeroed', "${WORKERS}log_min_messages = debug1\n");
+my $log       = slurp_file($node->logfile);
+like($log, qr/page \d+ of relation \S+ is uninitialized/, 'a page of zeros is noted');
+unlike($log, $by_helper, 'by the startup process, which alone keeps a list of such pages');
+$node->stop;
+$node = recovered($holes, 'zeroed', "${WORKERS}log_min_messages = debug1\nlockstep.broken_rule = new_page\n");
+like(slurp_file($node->logfile), $by_helper, 'without the rule a helper notes it, in vain');
+$node->stop;
+
+# ---- No free worker, and a fast shutdown in the middle ----
+
+my $none = recovered($primary, 'crash', "${WORKERS}max_worker_processes = 0\n");
+is(pipeline($none, 'parallel'), 'no: no background worker is free', 'without a free worker replay goes on');
+my $said = () = slurp_file($none->logfile) =~ /replay helpers cannot run: no background worker is free/g;
+is($said, 1, 'which is said once');
+$none->stop;
+is(differing($stock, $none, @files), '', 'and pages are the same');
+
+# ---- Rule 9: a standby runs ahead until its minimum recovery point ----
+
+$primary->append_conf('postgresql.conf', "wal_consistency_checking = ''\n");
+$primary->start;
+my $standby = new_standby($primary, conf => $WORKERS);
+$primary->safe_psql('postgres', 'UPDATE a SET k = k + 1 WHERE id <= 2000');
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
+$standby->stop('immediate');
+my $control = $standby->data_dir;
+my ($point) = `pg_controldata $control` =~ /Minimum recovery ending location:\s+(\S+)/;
+$standby->start;
+is(pipeline($standby, 'parallel'), 'no: it is consistent', 'a standby has no helpers once it is consistent');
+is(pipeline($standby, "coalesce(dispatched_until, '0/0') <= '$point'"), 't', 'and dispatched nothing behind its minimum recovery point');
+$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
+is($standby->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums), 'rows are the primary\'s');
+$standby->stop;
+$primary->stop;
 
 done_testing();
