@@ -181,7 +181,7 @@ for my $rule (qw(order))
 # ---- Crashes of crash recovery itself ----
 
 # Kills this process once helpers are at work, and lets the server recover again.
-for my $victim ('lockstep replay helper', 'startup', 'postmaster')
+for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but a fast shutdown')
 {
 	my $node = copy_of($primary, 'crash', "${WORKERS}restart_after_crash = on\nshared_buffers = 1MB\n");
 	my $log  = $node->logfile;
@@ -192,12 +192,16 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster')
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	$pid = $postmaster if $victim eq 'postmaster';
 	$pid = worker_pid($node, 'startup') if $victim eq 'startup';
-	kill 'KILL', $pid if defined $pid;
+	my $signal = $victim =~ /shutdown/ ? 'INT' : 'KILL';
+	$pid = $postmaster if $signal eq 'INT';
+	kill $signal, $pid if defined $pid;
 	# killed, its children end by themselves; a startup process takes the server along
 	if ($victim ne 'lockstep replay helper')
 	{
 		wait_until(undef, sub { !kill(0, $postmaster) }, 'the server has ended');
 		wait_until(undef, sub { !children_of($postmaster, $node) }, 'with all its processes');
+		unlike(slurp_file($log), qr/terminated by signal|exited with exit code [^01]|PANIC|FATAL/, 'without a fault')
+		  if $signal eq 'INT';
 		unlink $node->data_dir . '/postmaster.pid';
 		$node->start;
 	}
@@ -207,7 +211,7 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster')
 		like(slurp_file($log), qr/replay helper.* was terminated by signal 9.*redo starts at.*redo done at/s, 'it began anew');
 		$node->_update_pid(1);
 	}
-	is($node->safe_psql('postgres', $sums), $expected, "after kill -9 of $victim rows are those before the crash");
+	is($node->safe_psql('postgres', $sums), $expected, "after $signal of $victim rows are those before the crash");
 	$node->stop;
 	is(differing_pages($stock, $node, @files), '', 'and all files have their size');
 }
@@ -242,6 +246,19 @@ $node->stop;
 $node = recovered($holes, 'zeroed', "${WORKERS}log_min_messages = debug1\nlockstep.broken_rule = new_page\n");
 like(slurp_file($node->logfile), $by_helper, 'without the rule a helper notes it, in vain');
 $node->stop;
+
+# ---- Rule 12: a helper's error is the startup process's ----
+
+open $file, '+<', $holes->data_dir . "/$z" or die $!;
+binmode $file;
+syswrite $file, "\xff" x (8192 * 200);
+close $file;
+PostgreSQL::Test::RecursiveCopy::copypath($holes->data_dir, $holes->backup_dir . '/damaged',
+	filterfn => sub { $_[0] ne 'postmaster.pid' && $_[0] ne 'log' });
+$node = copy_of($holes, 'damaged', $WORKERS);
+ok(!$node->start(fail_ok => 1), 'a page that a helper cannot read ends recovery');
+like(slurp_file($node->logfile), qr/FATAL:  invalid page in block \d+ of relation/, 'with its message');
+like(slurp_file($node->logfile), qr/shutting down due to startup process failure/, 'and the server with it, as in stock');
 
 # ---- No free worker, and a fast shutdown in the middle ----
 
