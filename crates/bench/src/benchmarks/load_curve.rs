@@ -31,8 +31,10 @@ const RATES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.6];
 /// just above the limit it grows by tens to hundreds.
 const BOUNDED_SLOPE_MS_PER_S: f64 = 10.0;
 
-/// Megabytes that a run may need beside WAL.
-const SPACE_MB_BASE: u64 = 8_000;
+/// Megabytes that a run may need beside the recording.
+const SPACE_MB_BASE: u64 = 2_000;
+/// The same for each second of writes that are recorded.
+const SPACE_MB_PER_SECOND: u64 = 50;
 
 /// Sessions that write while it is recorded: each branch is a row that they wait for.
 const WRITERS: u32 = 8;
@@ -195,7 +197,7 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn space_mb(&self) -> u64 {
-        SPACE_MB_BASE
+        SPACE_MB_BASE + SPACE_MB_PER_SECOND * u64::from(self.lead_in + self.record_seconds)
     }
 
     fn needs_extension(&self) -> bool {
