@@ -280,10 +280,12 @@ my $load = IPC::Run::start(
 	[
 		'psql', '--no-psqlrc', '--dbname', $node->connstr('postgres'), '--command', q{
 			DO $$ BEGIN
-				SET synchronous_commit = off;
+				-- Flushed one by one, and slower than they can be decoded.
+				SET synchronous_commit = local;
 				LOOP
 					PERFORM pg_logical_emit_message(true, 'load', 'x');
 					COMMIT;
+					PERFORM pg_sleep(0.0005);
 				END LOOP;
 			END $$}
 	],
