@@ -95,8 +95,7 @@ fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
     for moment in moments {
         match kept.last_mut() {
             Some(last) if last.at_ms.div_euclid(step) == moment.at_ms.div_euclid(step) => {
-                let is_worse = (moment.lag_ms, moment.lag_bytes) > (last.lag_ms, last.lag_bytes);
-                if is_worse {
+                if moment.is_worse_than(last) {
                     *last = moment;
                 }
             }
