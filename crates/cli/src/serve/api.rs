@@ -30,6 +30,12 @@ pub async fn state(State(site): State<Arc<Site>>) -> Response {
     ([(header::CONTENT_TYPE, JSON)], json).into_response()
 }
 
+/// What was the matter since this server started.
+pub async fn incidents(State(site): State<Arc<Site>>) -> Response {
+    let json = site.news.borrow().incidents.clone();
+    ([(header::CONTENT_TYPE, JSON)], json).into_response()
+}
+
 /// Parameters of `/api/history`.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Wanted {

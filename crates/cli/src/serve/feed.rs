@@ -9,6 +9,7 @@ use lockstep_lag::monitor::{Monitor, State};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::incidents::{Incidents, Now};
 use super::verdict::{Verdict, verdict};
 
 /// How soon the thread notices that nobody listens any more.
@@ -18,8 +19,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct News {
     pub state: Arc<State>,
-    /// The state as JSON, with the verdict.
+    /// The state as JSON, with the verdict and what is the matter now.
     pub json: Bytes,
+    /// All incidents as JSON, the newest first.
+    pub incidents: Bytes,
 }
 
 /// What `/api/state` returns and `/api/events` sends.
@@ -28,20 +31,30 @@ struct Told<'a> {
     /// Version of this program.
     version: &'static str,
     verdict: Verdict,
+    incidents: Now<'a>,
     #[serde(flatten)]
     state: &'a State,
 }
 
 impl News {
-    pub fn of(state: Arc<State>) -> Self {
+    pub fn of(state: Arc<State>, incidents: &Incidents) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),
+            incidents: incidents.now(),
             state: &state,
         };
+        let all = serde_json::json!({
+            "at_ms": state.at_ms,
+            "incidents": incidents.newest_first(),
+        });
         // This does not fail: keys of maps are text, and numbers are finite.
         let json = serde_json::to_vec(&told).unwrap_or_default().into();
-        Self { state, json }
+        Self {
+            state,
+            json,
+            incidents: all.to_string().into(),
+        }
     }
 }
 
@@ -50,13 +63,15 @@ pub fn start(monitor: &Arc<Monitor>) -> watch::Receiver<Arc<News>> {
     let monitor = Arc::clone(monitor);
     let first = monitor.state();
     let mut number = first.number;
-    let (sender, receiver) = watch::channel(Arc::new(News::of(first)));
+    let mut incidents = Incidents::default();
+    let (sender, receiver) = watch::channel(Arc::new(News::of(first, &incidents)));
     thread::spawn(move || {
         while !sender.is_closed() {
             let state = monitor.state_after(number, PATIENCE);
             if state.number != number {
                 number = state.number;
-                sender.send_replace(Arc::new(News::of(state)));
+                incidents.take(&state);
+                sender.send_replace(Arc::new(News::of(state, &incidents)));
             }
         }
     });

@@ -233,6 +233,7 @@ fn router(site: &Arc<Site>) -> Router {
         .route("/healthz", get(health_page))
         .route("/api/state", get(api::state))
         .route("/api/history", get(api::history))
+        .route("/api/incidents", get(api::incidents))
         .route("/api/events", get(api::events));
     for asset in ASSETS {
         let answer = async || ([(header::CONTENT_TYPE, asset.content_type)], asset.text);

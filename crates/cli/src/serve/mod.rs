@@ -9,6 +9,7 @@
 //! | [`metrics`] | Prometheus' text format |
 //! | [`health`] | whether this server still watches the nodes |
 //! | [`api`] | states, history and events as JSON |
+//! | [`incidents`] | what was the matter, from when to when |
 //! | [`verdict`] | a state in one sentence |
 //! | [`page`] | the page's files, which are compiled in |
 //!
@@ -41,6 +42,7 @@ mod example;
 mod feed;
 mod health;
 mod http;
+mod incidents;
 mod metrics;
 mod page;
 mod verdict;

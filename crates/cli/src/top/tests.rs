@@ -114,8 +114,14 @@ fn every_width_shows_lag_and_cause() {
             assert!(head.contains(needed), "{columns}: {head}");
         }
         assert_eq!(head.contains("REPLAY"), columns >= 160, "{columns}: {head}");
-        let row = lines.iter().find(|line| line.contains("!standby1")).unwrap();
-        assert!(row.contains("12 s") && row.contains("replay"), "{columns}: {row}");
+        let row = lines
+            .iter()
+            .find(|line| line.contains("!standby1"))
+            .unwrap();
+        assert!(
+            row.contains("12 s") && row.contains("replay"),
+            "{columns}: {row}"
+        );
     }
 }
 

@@ -1,8 +1,10 @@
 // The page: the verdict, causes, replicas and servers, from news as they come.
 
+import { incidents } from "./incidents.js";
 import { News } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";
+import { topology } from "./topology.js";
 import { clock, el, lines, mark, put, show, sync } from "./write.js";
 
 const at = (id) => document.getElementById(id);
@@ -57,6 +59,7 @@ function render(state) {
   put(at("news"), `${clock(state.at_ms)}, every ${state.every_s} s`);
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
   causes(state.diagnosis.findings);
+  topology(state);
   replicas(at("link-list"), state, news, !document.hidden);
   servers(state);
 }
@@ -75,10 +78,12 @@ function lost(since, why) {
 }
 
 function redraw() {
-  if (news.state) drawAll(at("link-list"), news.state, news);
+  if (!news.state) return;
+  topology(news.state);
+  drawAll(at("link-list"), news.state, news);
 }
 
-const news = new News(render, lost);
+const news = new News(render, lost, incidents);
 at("span").addEventListener("change", (event) => news.show(Number(event.target.value)));
 document.addEventListener("visibilitychange", () => !document.hidden && redraw());
 new ResizeObserver(redraw).observe(at("link-list"));
