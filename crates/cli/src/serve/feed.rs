@@ -9,7 +9,8 @@ use lockstep_lag::monitor::{Monitor, State};
 use serde::Serialize;
 use tokio::sync::watch;
 
-use super::incidents::{Incidents, Now};
+use super::history::incidents::{Incidents, Now};
+use super::history::{Keeper, Status};
 use super::verdict::{Verdict, verdict};
 
 /// How soon the thread notices that nobody listens any more.
@@ -32,16 +33,19 @@ struct Told<'a> {
     version: &'static str,
     verdict: Verdict,
     incidents: Now<'a>,
+    /// Null without `--history`.
+    history: Option<Status>,
     #[serde(flatten)]
     state: &'a State,
 }
 
 impl News {
-    pub fn of(state: Arc<State>, incidents: &Incidents) -> Self {
+    pub fn of(state: Arc<State>, incidents: &Incidents, history: Option<Status>) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),
             incidents: incidents.now(),
+            history,
             state: &state,
         };
         let all = serde_json::json!({
@@ -59,19 +63,23 @@ impl News {
 }
 
 /// Starts a thread that publishes each state, and ends when nobody listens any more.
-pub fn start(monitor: &Arc<Monitor>) -> watch::Receiver<Arc<News>> {
+pub fn start(monitor: &Arc<Monitor>, keeper: Option<Arc<Keeper>>) -> watch::Receiver<Arc<News>> {
     let monitor = Arc::clone(monitor);
     let first = monitor.state();
     let mut number = first.number;
     let mut incidents = Incidents::default();
-    let (sender, receiver) = watch::channel(Arc::new(News::of(first, &incidents)));
+    let (sender, receiver) = watch::channel(Arc::new(News::of(first, &incidents, None)));
     thread::spawn(move || {
         while !sender.is_closed() {
             let state = monitor.state_after(number, PATIENCE);
             if state.number != number {
                 number = state.number;
-                incidents.take(&state);
-                sender.send_replace(Arc::new(News::of(state, &incidents)));
+                match &keeper {
+                    Some(keeper) => keeper.take(&state, &mut incidents),
+                    None => drop(incidents.take(&state)),
+                }
+                let history = keeper.as_ref().map(|keeper| keeper.status());
+                sender.send_replace(Arc::new(News::of(state, &incidents, history)));
             }
         }
     });

@@ -45,6 +45,18 @@ function causes(findings) {
   sync(at("cause-list"), findings, key, cause, updateCause);
 }
 
+// Longer times can be chosen if they are kept.
+function kept(history) {
+  for (const label of document.querySelectorAll("#span label")) {
+    const span = Number(label.querySelector("input").value);
+    show(label, span <= 3_600_000 || (history !== null && span <= history.kept_ms));
+  }
+  const set_aside = history?.damaged.length ? `A damaged file of the history was set aside in ${history.folder}: ${history.damaged.join(", ")}. ` : "";
+  const trouble = history?.trouble ? `${history.trouble}. Curves and incidents are in memory until it can.` : "";
+  put(at("kept"), set_aside + trouble);
+  show(at("kept"), Boolean(set_aside || trouble));
+}
+
 function render(state) {
   lostSince = undefined;
   show(at("lost"), false);
@@ -58,6 +70,7 @@ function render(state) {
   document.title = `${MARKS[level]} ${brief} · Lockstep`;
   put(at("news"), `${clock(state.at_ms)}, every ${state.every_s} s`);
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
+  kept(state.history);
   causes(state.diagnosis.findings);
   topology(state);
   replicas(at("link-list"), state, news, !document.hidden);

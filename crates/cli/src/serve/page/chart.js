@@ -130,10 +130,11 @@ export class Chart {
     const worst = moments.reduce((worst, one) => (!worst || one.lag_ms > worst.lag_ms ? one : worst), null);
     const now = moments.at(-1);
     const minutes = span / 60_000;
-    let words = `${this.name}, the last ${minutes} minutes: nothing is known yet.`;
+    const time = minutes > 60 ? `${minutes / 60} hours` : `${minutes} minutes`;
+    let words = `${this.name}, the last ${time}: nothing is known yet.`;
     if (now) {
       const parts = stages.map((stage, index) => `${stage.name} ${bytes(now.stage_bytes[index])}`);
-      words = `${this.name}, the last ${minutes} minutes: lag ${seconds(now.lag_ms)} now, at most ${seconds(worst.lag_ms)} at ${clock(worst.at_ms)}. On the way now: ${parts.join(", ")}.`;
+      words = `${this.name}, the last ${time}: lag ${seconds(now.lag_ms)} now, at most ${seconds(worst.lag_ms)} at ${clock(worst.at_ms)}. On the way now: ${parts.join(", ")}.`;
     }
     mark(this.picture, "aria-label", words);
     const make = (stage) => {

@@ -70,6 +70,10 @@ export class News {
     if (this.state?.number !== state.number || this.state?.at_ms !== state.at_ms) this.add(state);
     this.state = state;
     this.onState(state);
+    // The file of the history was opened after this page.
+    const opened = Boolean(state.history?.saved_ms);
+    if (opened && this.opened === false) this.connect();
+    this.opened = opened;
     if (state.incidents.changes !== this.told) this.tell(state.incidents.changes);
     else this.onIncidents(this.incidents.map((one) => state.incidents.open.find((open) => open.id === one.id) ?? one));
   }

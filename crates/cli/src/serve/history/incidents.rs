@@ -5,19 +5,19 @@ use std::collections::VecDeque;
 use lockstep_lag::diagnosis::Finding;
 use lockstep_lag::monitor::{LinkState, State};
 use lockstep_lag::rules::Severity;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// An incident that comes back within this time goes on, so that one that comes and goes is one
 /// incident and not a hundred.
 const GOES_ON_MS: i64 = 60_000;
 
 /// Most incidents in memory; the oldest is forgotten first.
-const MOST_INCIDENTS: usize = 500;
+pub const MOST_INCIDENTS: usize = 500;
 
 /// Most causes of one incident.
 const MOST_CAUSES: usize = 4;
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Matter {
     /// A replica lags, or something as serious.
@@ -28,7 +28,7 @@ pub enum Matter {
     Risk,
 }
 
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Incident {
     /// Unique; later incidents have higher ones.
     pub id: u64,
@@ -82,8 +82,9 @@ impl Seen<'_> {
         let is_there = one.at == self.at && same_upstream;
         // Of a risk, each cause is an incident.
         let same_cause = one.causes.first().map(String::as_str) == self.cause;
+        let grows = self.matter == Matter::Lag && one.matter == Matter::Risk && same_cause;
         !one.over
-            && one.matter == self.matter
+            && (one.matter == self.matter || grows)
             && is_there
             && (self.matter != Matter::Risk || same_cause)
             && now_ms.saturating_sub(one.seen_ms) <= GOES_ON_MS
@@ -91,10 +92,31 @@ impl Seen<'_> {
 }
 
 impl Incidents {
-    /// Takes a state.
-    pub fn take(&mut self, state: &State) {
+    /// Adds those of former runs, in front. What was open then goes on if it is seen again soon.
+    pub fn add_former(&mut self, former: Vec<Incident>) {
+        let room = MOST_INCIDENTS.saturating_sub(self.known.len());
+        let highest = former.iter().map(|one| one.id + 1).max().unwrap_or(0);
+        // The numbers of this run continue those of the former ones.
+        for one in &mut self.known {
+            one.id += highest;
+        }
+        self.next += highest;
+        let skipped = former.len().saturating_sub(room);
+        for one in former.into_iter().skip(skipped).rev() {
+            self.known.push_front(one);
+        }
+        self.changes += 1;
+    }
+
+    /// All, the oldest first.
+    pub fn all(&self) -> impl Iterator<Item = &Incident> {
+        self.known.iter()
+    }
+
+    /// Takes a state, and returns the incidents that are open or have just ended.
+    pub fn take(&mut self, state: &State) -> Vec<Incident> {
         if state.number == 0 {
-            return;
+            return Vec::new();
         }
         let now_ms = state.at_ms;
         if now_ms < self.now_ms {
@@ -104,9 +126,12 @@ impl Incidents {
         for seen in seen(state) {
             self.note(&seen);
         }
+        let mut changed = Vec::new();
         for one in self.known.iter_mut().filter(|one| !one.over) {
             one.over = now_ms.saturating_sub(one.seen_ms) > GOES_ON_MS;
+            changed.push(one.clone());
         }
+        changed
     }
 
     /// Open ones keep their length.
@@ -126,6 +151,7 @@ impl Incidents {
             return;
         };
         one.seen_ms = now_ms;
+        one.matter = seen.matter;
         one.upstream = one.upstream.take().or(seen.upstream.map(str::to_owned));
         if let Some(cause) = seen.cause {
             let is_new = !one.causes.iter().any(|known| known == cause);
@@ -255,7 +281,7 @@ fn seen(state: &State) -> Vec<Seen<'_>> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::example;
+    use super::super::super::example;
     use super::*;
     use lockstep_lag::rules::Cause;
 
@@ -359,6 +385,33 @@ mod tests {
         let mut incidents = Incidents::default();
         at(&mut incidents, 0, lags(500.0));
         assert_eq!(incidents.newest_first().len(), 1);
+    }
+
+    #[test]
+    fn incidents_of_former_runs_go_on_if_they_are_seen_soon() {
+        for (second, expected) in [(30, 1), (90, 2)] {
+            let mut first = Incidents::default();
+            at(&mut first, 0, lags(500.0));
+            let former: Vec<Incident> = first.known.into();
+            let mut incidents = Incidents::default();
+            incidents.add_former(former);
+            at(&mut incidents, second, lags(900.0));
+            let found = list(&incidents);
+            assert_eq!(found.len(), expected);
+            assert_eq!(found.last().unwrap().1, 0);
+            let ids: Vec<u64> = incidents.known.iter().map(|one| one.id).collect();
+            assert!(ids.is_sorted_by(|a, b| a < b), "{ids:?}");
+        }
+        // Those that began before the former ones were read come after them.
+        let mut first = Incidents::default();
+        at(&mut first, 0, lags(500.0));
+        let mut incidents = Incidents::default();
+        at(&mut incidents, 300, lags(100.0));
+        incidents.add_former(first.known.into());
+        at(&mut incidents, 301, lags(100.0));
+        let ids: Vec<u64> = incidents.known.iter().map(|one| one.id).collect();
+        assert_eq!(ids, [0, 1]);
+        assert_eq!(list(&incidents)[1].2, Some(0));
     }
 
     #[test]
