@@ -34,6 +34,7 @@ mod relay_synchronous;
 mod relay_terminate;
 mod relay_two_phase;
 mod serve;
+mod serve_history;
 mod serve_page;
 mod serve_relay;
 mod serve_support;
