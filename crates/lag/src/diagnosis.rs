@@ -46,7 +46,7 @@ pub struct LinkReport {
     pub kind: LinkKind,
     pub slot: Option<String>,
     pub behind: bool,
-    /// Milliseconds behind, at least: the median of the samples.
+    /// Milliseconds behind, at least: the median over time.
     pub lag_ms: f64,
     /// The lag began before anybody watched, so it is longer than `lag_ms`.
     pub lag_is_least: bool,
@@ -55,7 +55,7 @@ pub struct LinkReport {
     pub lag_most_ms: Option<f64>,
     /// The longest time behind, in milliseconds.
     pub lag_max_ms: f64,
-    /// The median of the samples.
+    /// The median over time.
     pub lag_bytes: f64,
     /// How far it is behind the primary, if its upstream is another standby.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,9 +67,9 @@ pub struct LinkReport {
 /// From end to end of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BehindPrimary {
-    /// Milliseconds behind, at least: the median of the samples.
+    /// Milliseconds behind, at least: the median over time.
     pub lag_ms: f64,
-    /// The median of the samples.
+    /// The median over time.
     pub lag_bytes: f64,
 }
 

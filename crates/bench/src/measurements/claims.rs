@@ -126,7 +126,7 @@ const CLAIMS: &[Claim] = &[
     },
     Claim {
         words: "CPU that watching 20 nodes costs their primary, of one core",
-        benchmark: "lag-sampling",
+        benchmark: "watching",
         figures: medians!(Neither, "pg15 20 nodes", "sampling_cpu_percent"),
     },
 ];

@@ -77,7 +77,7 @@ pub struct ServeArgs {
     window: u32,
     /// Measure from commit to visible on each standby
     ///
-    /// Writes: each interval commits a small logical message on the primary for each standby.
+    /// Writes: each interval commits a small logical message on the primary.
     #[arg(long)]
     heartbeat: bool,
     /// Ask for a login: a file of lines user:password, which others must not be able to read
