@@ -120,7 +120,7 @@ const CLAIMS: &[Claim] = &[
         figures: Figures::Headline("on_ms"),
     },
     Claim {
-        words: "Causes of lag that doctor names first, of 16 injected",
+        words: "Causes of lag that doctor names first, of 32 injected",
         benchmark: "doctor-matrix",
         figures: Figures::Headline("causes"),
     },
