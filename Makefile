@@ -66,8 +66,7 @@ test-oracle: check-pg build-extension ## the page oracle: faults planted and fou
 	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
-	@scripts/setup test
-	@scripts/cargo test --locked -p lockstep-cli --test cli doctor_matrix:: -- --ignored --nocapture
+	@scripts/test-doctor-matrix
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers

@@ -129,6 +129,15 @@ const CLAIMS: &[Claim] = &[
         benchmark: "watching",
         figures: medians!(Neither, "pg15 20 nodes", "sampling_cpu_percent"),
     },
+    Claim {
+        words: "the same with `--heartbeat`, of a standby whose replay is paused",
+        benchmark: "watching",
+        figures: Figures::Medians {
+            ours: "pg15 20 nodes/heartbeat, paused/standby_cpu_percent",
+            stock: "pg15 20 nodes/stock/standby_cpu_percent",
+            better: Better::Neither,
+        },
+    },
 ];
 
 pub fn table(folder: &Path) -> Result<String> {

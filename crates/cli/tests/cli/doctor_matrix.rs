@@ -186,9 +186,10 @@ fn doctor_names_the_cause_of_every_fault() {
 
 fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
     let faults = [one, other].map(|name| Fault::named(name).unwrap());
-    let probing = Probing::start(stage);
+    let mut probing = Probing::start(stage);
     let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
     std::thread::sleep(BEFORE_WATCH);
+    probing.watched();
     let (code, json) = examine(stage, 4);
     let (lags, off) = probing.end().compare(&json, 4);
     for one in injected {
@@ -220,7 +221,8 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
 fn healthy(stage: &mut Stage, run: u32) -> Value {
     stage.calm().unwrap();
     let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
-    let probing = Probing::start(stage);
+    let mut probing = Probing::start(stage);
+    probing.watched();
     let (code, json) = examine(stage, 3);
     let (lags, off) = probing.end().compare(&json, 3);
     let variant = if load.is_some() { "some load" } else { "idle" };
@@ -269,7 +271,8 @@ fn not_known(
         }
     }
     stage.calm().unwrap();
-    let probing = Probing::start(stage);
+    let mut probing = Probing::start(stage);
+    probing.watched();
     let (code, json) = examine_at(&conninfos, 2);
     let (lags, off) = probing.end().compare(&json, 2);
     drop(load);

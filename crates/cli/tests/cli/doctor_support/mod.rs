@@ -178,9 +178,10 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
 /// Injects a fault, asks doctor and measures meanwhile, heals: a row of the results. Its
 /// `wrong` is null if nothing is.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
-    let probing = Probing::start(stage);
+    let mut probing = Probing::start(stage);
     let injected = fault.inject(lab, stage, strength).unwrap();
     let measuring = Measuring::start(fault, stage);
+    probing.watched();
     let (code, json) = examine(stage, fault.seconds);
     let measured = measuring.end();
     let mut wrong = wrong(fault, &injected, code, &json);

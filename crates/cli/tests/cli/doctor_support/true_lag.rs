@@ -28,8 +28,8 @@ const APART_MS: f64 = 200.0;
 /// or this part of the true one.
 const APART: f64 = 0.2;
 
-/// How much earlier or later doctor's watch may be than its length before its end.
-const SHIFTS_MS: [f64; 5] = [-300.0, -150.0, 0.0, 150.0, 300.0];
+/// Steps between the moments at which doctor's watch may have begun.
+const STEP_MS: f64 = 100.0;
 
 /// The name under which the end of the primary's WAL is kept, and the time of its last commit.
 const END: &str = "end";
@@ -51,6 +51,8 @@ type Answer = (String, f64, String);
 
 /// Threads that ask until they are told to end.
 pub struct Probing {
+    /// When doctor was started.
+    began_ms: f64,
     stop: Arc<AtomicBool>,
     threads: Vec<JoinHandle<Vec<Answer>>>,
 }
@@ -60,6 +62,8 @@ pub struct Probing {
 pub struct Probed {
     /// Ends of the primary's WAL.
     ends: Vec<(f64, Lsn)>,
+    /// When doctor was started.
+    began_ms: f64,
     /// Times of commits, each with an end of the WAL from before it.
     commits: Vec<(f64, Lsn)>,
     /// What each replica had reached.
@@ -83,16 +87,25 @@ impl Probing {
         ];
         let ask = |(server, sql)| positions(server, sql, Arc::clone(&stop));
         Self {
+            began_ms: now_ms(),
             threads: servers.map(ask).into(),
             stop,
         }
+    }
+
+    /// Doctor comes now.
+    pub fn watched(&mut self) {
+        self.began_ms = now_ms();
     }
 
     pub fn end(self) -> Probed {
         self.stop.store(true, Ordering::Relaxed);
         let threads = self.threads.into_iter();
         let answers = threads.flat_map(|thread| thread.join().unwrap());
-        Probed::of(answers.collect())
+        Probed {
+            began_ms: self.began_ms,
+            ..Probed::of(answers.collect())
+        }
     }
 }
 
@@ -171,20 +184,21 @@ impl Probed {
     /// What doctor says of each link whose lag was measured, beside the true one, and what is wrong
     /// with it. A link to a relay is left out: the relay's own position ends on its disk.
     pub fn compare(&self, json: &Value, seconds: u32) -> (Vec<Value>, Option<String>) {
-        let to_ms = json["at_ms"].as_f64().unwrap();
-        let from_ms = to_ms - f64::from(seconds) * 1000.0;
+        let length_ms = f64::from(seconds) * 1000.0;
+        // On a busy machine doctor is late to begin, or late to end.
+        let latest_ms = json["at_ms"].as_f64().unwrap() - length_ms;
+        let steps = ((latest_ms - self.began_ms).max(0.0) / STEP_MS).ceil() as u32;
         let mut rows = Vec::new();
         let mut wrong = None;
         for link in json["links"].as_array().unwrap() {
             let replica = link["replica"].as_str().unwrap();
             // A node with several subscriptions is called "node (subscription)".
             let name = replica.split(['(', ')']).nth(1).unwrap_or(replica);
-            let lag_ms = |shift| self.lag_ms(name, from_ms + shift, to_ms + shift);
-            let lags = SHIFTS_MS.map(lag_ms);
-            let Some([least, most]) = lags.into_iter().flatten().reduce(|a, b| {
-                let [least, most] = [a[0].min(b[0]), a[1].max(b[1])];
-                [least, most]
-            }) else {
+            let lags = (0..=steps).filter_map(|step| {
+                let from_ms = latest_ms - f64::from(step) * STEP_MS;
+                self.lag_ms(name, from_ms, from_ms + length_ms)
+            });
+            let Some([least, most]) = lags.reduce(|a, b| [a[0].min(b[0]), a[1].max(b[1])]) else {
                 continue;
             };
             let said_ms = link["lag_ms"].as_f64().unwrap();
