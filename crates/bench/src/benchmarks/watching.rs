@@ -16,7 +16,7 @@ use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
 use crate::results::{Headline, Results, rounded};
-use crate::table::{Column, column, median};
+use crate::table::{Column, Group, column, median};
 use crate::text::thousandths;
 use crate::{BenchError, Result};
 
@@ -285,6 +285,10 @@ impl Benchmark for WatchingArgs {
             median("monitor", |row| row.monitor_cpu_percent, thousandths),
             median("tps", |row| Some(row.primary_tps), thousandths),
         ]
+    }
+
+    fn groups<'r>(&self, results: &'r Results<WatchingFigures>) -> Vec<Group<'r, WatchingFigures>> {
+        results.each([(self.case_name(&()), self.variants(&()))])
     }
 
     fn remarks(&self, results: &Results<WatchingFigures>) -> Vec<String> {
