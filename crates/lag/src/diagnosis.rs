@@ -157,6 +157,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             })
         })
         .collect();
+    rank_looks(&mut findings);
     // The sort is stable: findings that are equal stay in the order of the table.
     findings.sort_by(|a, b| {
         b.severity
@@ -239,6 +240,25 @@ fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
         title = title.replace(&format!("{{{name}}}"), value);
     }
     title
+}
+
+/// Causes, and what each may look like at the same place: while a large transaction is decoded its
+/// consumer waits for data, as behind a slow network.
+const LOOKS: [(Cause, Cause); 1] = [(Cause::GiantTransaction, Cause::SlowNetwork)];
+
+/// Ranks what a cause may look like behind it.
+fn rank_looks(findings: &mut [Finding]) {
+    for (cause, look) in LOOKS {
+        let causes = findings.iter().filter(|finding| finding.cause == cause);
+        let places: Vec<(String, f64)> = causes
+            .map(|finding| (finding.at.clone(), finding.explains))
+            .collect();
+        for finding in findings.iter_mut().filter(|finding| finding.cause == look) {
+            let real = places.iter().find(|(at, _)| *at == finding.at);
+            let most = real.map_or(1.0, |(_, explains)| explains * 0.9);
+            finding.explains = finding.explains.min(most);
+        }
+    }
 }
 
 /// Causes, and what each always brings with it at the same place.

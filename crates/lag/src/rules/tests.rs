@@ -510,6 +510,21 @@ fn a_single_read_at_a_backlog_s_end_blames_no_storage() {
 }
 
 #[test]
+fn a_giant_transaction_goes_before_the_network_that_it_looks_like() {
+    let mut scene = Scene::healthy();
+    scene.stuck_subscriber(
+        1,
+        ("Client", "WalSenderWriteData"),
+        ("Activity", "LogicalApplyMain"),
+    );
+    scene.spilled(5_000_000_000, 1);
+    let found = scene.diagnose().findings;
+    let causes: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+    assert_eq!(causes, [Cause::GiantTransaction, Cause::SlowNetwork]);
+    assert!(found[1].explains < found[0].explains);
+}
+
+#[test]
 fn a_node_that_is_away_hides_no_other() {
     let mut scene = Scene::healthy();
     scene.stuck_subscriber(2, ("Client", "WalSenderWriteData"), ("", ""));
