@@ -80,7 +80,7 @@ pub struct ServeArgs {
     window: u32,
     /// Measure from commit to visible on each standby
     ///
-    /// Writes: each interval commits a small logical message on the primary for each standby.
+    /// Writes: each interval commits a small logical message on the primary.
     #[arg(long)]
     heartbeat: bool,
     /// What is kept.
