@@ -153,7 +153,8 @@ for my $small ('', "shared_buffers = 1MB\n")
 	cmp_ok(pipeline($ours, 'dispatched'), '>', 10000, 'most records are dispatched');
 	cmp_ok(pipeline($ours, 'done_by_helpers'), '>', 1000, 'and done by helpers when their turn comes');
 	cmp_ok(pipeline($ours, 'barriers_ddl + barriers_other'), '>', 1, 'others are barriers');
-	is($ours->safe_psql('postgres', 'SELECT sum(records) > 1000 FROM lockstep_stat_replay_workers'), 't', 'helpers say so, too');
+	is($ours->safe_psql('postgres', 'SELECT sum(records) > 1000 FROM lockstep_stat_replay_workers'),
+		't', 'helpers say so, too');
 	is(worker_pid($ours, 'lockstep replay helper'), undef, 'no helper is left');
 	$ours->stop;
 	is(differing($stock, $ours, @files), '', "pages are stock's, byte for byte, $what");
@@ -186,9 +187,11 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but 
 	my $node = copy_of($primary, 'crash', "${WORKERS}restart_after_crash = on\nshared_buffers = 1MB\n");
 	my $log  = $node->logfile;
 	# not waited for: the server starts meanwhile
-	system_or_bail('pg_ctl', '-W', '-D', $node->data_dir, '-l', $log, '-o', '--cluster-name=' . $node->name, 'start');
+	system_or_bail('pg_ctl', '-W', '-D', $node->data_dir, '-l', $log,
+		'-o', '--cluster-name=' . $node->name, 'start');
 	my $pid;
-	wait_until(undef, sub { $pid = eval { worker_pid($node, 'lockstep replay helper') } }, 'a helper is at work');
+	wait_until(undef, sub { $pid = eval { worker_pid($node, 'lockstep replay helper') } },
+		'a helper is at work');
 	my ($postmaster) = slurp_file($node->data_dir . '/postmaster.pid') =~ /^(\d+)/;
 	$pid = $postmaster if $victim eq 'postmaster';
 	$pid = worker_pid($node, 'startup') if $victim eq 'startup';
@@ -200,15 +203,18 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but 
 	{
 		wait_until(undef, sub { !kill(0, $postmaster) }, 'the server has ended');
 		wait_until(undef, sub { !children_of($postmaster, $node) }, 'with all its processes');
-		unlike(slurp_file($log), qr/terminated by signal|exited with exit code [^01]|PANIC|FATAL/, 'without a fault')
+		unlike(slurp_file($log), qr/terminated by signal|exited with exit code [^01]|PANIC|FATAL/,
+			'without a fault')
 		  if $signal eq 'INT';
 		unlink $node->data_dir . '/postmaster.pid';
 		$node->start;
 	}
 	else
 	{
-		wait_until(undef, sub { slurp_file($log) =~ /ready to accept connections/ }, 'the server is ready');
-		like(slurp_file($log), qr/replay helper.* was terminated by signal 9.*redo starts at.*redo done at/s, 'it began anew');
+		wait_until(undef, sub { slurp_file($log) =~ /ready to accept connections/ },
+			'the server is ready');
+		like(slurp_file($log), qr/replay helper.* was terminated by signal 9.*redo starts at.*redo done/s,
+			'it began anew');
 		$node->_update_pid(1);
 	}
 	is($node->safe_psql('postgres', $sums), $expected, "after $signal of $victim rows are those before the crash");
@@ -220,7 +226,8 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but 
 
 my $holes = PostgreSQL::Test::Cluster->new('holes');
 $holes->init;
-$holes->append_conf('postgresql.conf', "autovacuum = off\nfull_page_writes = off\nmax_wal_size = 10GB\n$WORKERS");
+$holes->append_conf('postgresql.conf',
+	"autovacuum = off\nfull_page_writes = off\nmax_wal_size = 10GB\n$WORKERS");
 $holes->start;
 $holes->safe_psql('postgres', q{
 	CREATE TABLE z (i int, filler text) WITH (fillfactor = 50);
@@ -258,7 +265,8 @@ PostgreSQL::Test::RecursiveCopy::copypath($holes->data_dir, $holes->backup_dir .
 $node = copy_of($holes, 'damaged', $WORKERS);
 ok(!$node->start(fail_ok => 1), 'a page that a helper cannot read ends recovery');
 like(slurp_file($node->logfile), qr/FATAL:  invalid page in block \d+ of relation/, 'with its message');
-like(slurp_file($node->logfile), qr/shutting down due to startup process failure/, 'and the server with it, as in stock');
+like(slurp_file($node->logfile), qr/shutting down due to startup process failure/,
+	'and the server with it, as in stock');
 
 # ---- No free worker, and a fast shutdown in the middle ----
 
@@ -281,7 +289,8 @@ my $control = $standby->data_dir;
 my ($point) = `pg_controldata $control` =~ /Minimum recovery ending location:\s+(\S+)/;
 $standby->start;
 is(pipeline($standby, 'parallel'), 'no: it is consistent', 'a standby has no helpers once it is consistent');
-is(pipeline($standby, "coalesce(dispatched_until, '0/0') <= '$point'"), 't', 'and dispatched nothing behind its minimum recovery point');
+is(pipeline($standby, "coalesce(dispatched_until, '0/0') <= '$point'"), 't',
+	'and dispatched nothing behind its minimum recovery point');
 $primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
 is($standby->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums), 'rows are the primary\'s');
 $standby->stop;

@@ -105,15 +105,17 @@ fn load_curve_offers_rates_under_readers_and_without() {
     let small =
         "--seconds 2 --rates 0.01,0.03 --scale 1 --readers 60 --lead-in 2 --record-seconds 8";
     let mut args: Vec<&str> = small.split(' ').collect();
-    args.extend(["--variants", "lockstep"]);
+    let cases = "idle,readers-two-cores,readers";
+    args.extend(["--variants", "lockstep", "--cases", cases]);
     let (json, plots) = bench("load-curve", &args);
-    assert_eq!(plots, ["load-curve-idle.svg", "load-curve-readers.svg"]);
-    assert_eq!(rows(&json).len(), 4);
+    let of_case = |case: &str| format!("load-curve-{case}.svg");
+    assert_eq!(plots, cases.split(',').map(of_case).collect::<Vec<_>>());
+    assert_eq!(rows(&json).len(), 6);
     for pair in rows(&json).chunks(2) {
         for row in pair {
             positive(row, &["offered_mb_per_s", "seconds"]);
             assert!(row["lag_bounded"].is_boolean(), "{row}");
-            assert_eq!(row["read_tps"].is_f64(), row["case"] == "readers", "{row}");
+            assert_eq!(row["read_tps"].is_f64(), row["case"] != "idle", "{row}");
         }
         let offered = |row: &Value| row["offered_mb_per_s"].as_f64().unwrap();
         assert!(offered(&pair[0]) < offered(&pair[1]));
@@ -263,18 +265,20 @@ fn commit_levels_are_timed_by_kind_pace_and_remedy() {
 }
 
 #[test]
-fn lag_sampling_counts_the_monitors_own_session() {
+fn watching_counts_the_monitors_own_session() {
     let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";
-    let (json, _) = bench("lag-sampling", &small.split(' ').collect::<Vec<_>>());
+    let (json, _) = bench("watching", &small.split(' ').collect::<Vec<_>>());
     let rows = rows(&json);
-    assert_eq!(rows.len(), 2);
+    assert_eq!(rows.len(), 4);
     assert!(rows[0].get("sampling_cpu_percent").is_none());
     positive(&rows[0], &["primary_cpu_percent", "primary_tps"]);
-    positive(
-        &rows[1],
-        &["primary_cpu_percent", "sampling_cpu_percent", "diagnoses"],
-    );
-    assert_eq!(rows[1]["sessions_on_primary"], 1);
+    for (row, sessions) in [(1, 1), (2, 2), (3, 2)] {
+        positive(
+            &rows[row],
+            &["sampling_cpu_percent", "standby_cpu_percent", "diagnoses"],
+        );
+        assert_eq!(rows[row]["sessions_on_primary"], sessions);
+    }
     assert_eq!(
         rows[1]["case"].as_str().unwrap().split(' ').nth(1),
         Some("3")
