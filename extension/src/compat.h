@@ -324,6 +324,17 @@ ls_read_block(const DecodedBkpBlock *block, ReadBufferMode mode)
 #endif
 }
 
+/* 19 has 64 bits of state. Has the buffer been read completely? */
+static inline bool
+ls_buffer_is_valid(BufferDesc *buffer)
+{
+#if PG_VERSION_NUM >= 190000
+	return (pg_atomic_read_u64(&buffer->state) & BM_VALID) != 0;
+#else
+	return (pg_atomic_read_u32(&buffer->state) & BM_VALID) != 0;
+#endif
+}
+
 /* 18: the startup process's check for interrupts has another name. */
 static inline void
 ls_check_startup_interrupts(void)

@@ -3,8 +3,7 @@
  *
  * Redo is PostgreSQL's own. What is different in a helper: it has no table of
  * invalid pages that anybody checks, it never extends a relation, and it hears
- * nothing of dropped files. The rules below see to each (numbers as in pipeline.c);
- * test/t/020_replay_workers.pl has a test for each.
+ * nothing of dropped files. The rules below see to each (numbers as in pipeline.c).
  *
  * Runs in replay helpers. Shared state: the entry that the helper has claimed.
  */
@@ -57,7 +56,7 @@ ls_execute_init(void)
 static void
 forget_files(uint32 generation)
 {
-	if (generation == my_generation || ls_broken_rule == LS_BREAK_FILES)
+	if (generation == my_generation)
 		return;
 	smgrreleaseall();
 	my_generation = generation;
@@ -71,8 +70,7 @@ static void
 refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
 {
 	if (smgr->smgr_cached_nblocks[fork] != InvalidBlockNumber &&
-		smgr->smgr_cached_nblocks[fork] <= block &&
-		ls_broken_rule != LS_BREAK_EXTENSION)
+		smgr->smgr_cached_nblocks[fork] <= block)
 		smgr->smgr_cached_nblocks[fork] = InvalidBlockNumber;
 }
 
@@ -164,8 +162,7 @@ check_block(int id)
 static void
 check_consistency(void)
 {
-	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0 ||
-		ls_broken_rule == LS_BREAK_CONSISTENCY)
+	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
 		return;
 	for (int id = 0; id <= reader->record->max_block_id; id++)
 		check_block(id);

@@ -16,7 +16,8 @@
  * shutdown, and when the postmaster is gone. An error in redo is published and raised
  * by the startup process at the record's turn; a PANIC too, but then this process stays
  * as it is, with its locks, until the server has ended: what it was changing must not
- * be written.
+ * be written. If the startup process has not come to that record after some seconds, the
+ * helper raises the PANIC itself, which restarts the server: nothing waits for ever.
  *
  * It has no database connection, so no row in pg_stat_activity.
  *
@@ -53,6 +54,10 @@
 
 /* Longest sleep, in ms. */
 #define LS_IDLE_NAP 1000
+
+/* How long a PANIC is left to the startup process, and how often we look, in ms. */
+#define LS_PANIC_WAIT 5000
+#define LS_PANIC_NAP 10
 
 extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
 
@@ -99,13 +104,18 @@ instead_of_log(ErrorData *error)
 	if (executing == NULL || error->elevel < FATAL)
 		return;
 	publish_failure(error);
-	error->output_to_server = false;
 	wake_startup();
-	if (error->elevel < PANIC)
+	if (error->elevel >= PANIC)
+	{
+		for (int i = 0; i < LS_PANIC_WAIT / LS_PANIC_NAP; i++)
+		{
+			if (!PostmasterIsAlive())
+				_exit(2);
+			pg_usleep(LS_PANIC_NAP * 1000L);
+		}
 		return;
-	while (PostmasterIsAlive())
-		pg_usleep(10000);
-	_exit(2);
+	}
+	error->output_to_server = false;
 }
 
 /* ---- Claims ------------------------------------------------------------ */
@@ -176,6 +186,7 @@ wait_for_record(uint64 number)
 {
 	LsEntry    *entry = ls_entry(number);
 	int64		begin = 0;
+	uint32		spins = 0;
 
 	if (number <= last_retired)
 		return true;
@@ -192,6 +203,9 @@ wait_for_record(uint64 number)
 			return false;
 		if (begin == 0)
 			begin = ls_now_us();
+		/* then nobody is left who would end it, or tell us to end */
+		if (++spins % LS_SPINS == 0 && !PostmasterIsAlive())
+			proc_exit(1);
 		SPIN_DELAY();
 	}
 	pg_read_barrier();

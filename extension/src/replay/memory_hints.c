@@ -380,13 +380,12 @@ ls_hints_know_page(const DecodedBkpBlock *block)
 	BufferDesc *desc = remembered(block, &tag);
 	bool		is_new;
 
-	if (desc == NULL || (pg_atomic_read_u32(&desc->state) & BM_VALID) == 0)
+	if (desc == NULL || !ls_buffer_is_valid(desc))
 		return false;
 	pg_read_barrier();
 	is_new = PageIsNew((Page) BufferGetBlock(BufferDescriptorGetBuffer(desc)));
 	pg_read_barrier();
-	return !is_new && ls_tags_equal(&tag, &desc->tag) &&
-		(pg_atomic_read_u32(&desc->state) & BM_VALID) != 0;
+	return !is_new && ls_tags_equal(&tag, &desc->tag) && ls_buffer_is_valid(desc);
 }
 
 void

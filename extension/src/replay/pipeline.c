@@ -11,8 +11,9 @@
  *   decode -> dispatch -> (helper: claim, execute) -> retire
  *
  * Stage one: only before consistency, in crash recovery and on a standby that starts.
- * Nobody reads then, so that rules 2 to 5 of docs/decisions/2026-11-22-replay-workers.md
- * are not needed. The others, each tested in test/t/020_replay_workers.pl:
+ * Nobody reads then, so that rules 2 to 5, which are about readers, are not needed. The
+ * others follow. test/t/020_replay_workers.pl compares pages with stock's, and breaks
+ * rule 1 and the one in place of 11 on purpose to see that it finds that:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
  *     one process, after all earlier records of each of its blocks (note_blocks()).
@@ -167,6 +168,8 @@ ls_pipeline_state_name(void)
 			return "no: no background worker is free";
 		case LS_NO_CONSISTENT:
 			return "no: it is consistent";
+		case LS_NO_LIMIT:
+			return "no: the minimum recovery point is reached";
 		case LS_NO_ENDED:
 			return "no: recovery has ended";
 		case LS_NOT_YET:
@@ -212,8 +215,6 @@ run_ahead_limit(void)
 	begun_as = GetRecoveryState();
 	if (begun_as == RECOVERY_STATE_CRASH && !InArchiveRecovery)
 		return XLogRecPtrIsInvalid(control->minRecoveryPoint) ? PG_UINT64_MAX : InvalidXLogRecPtr;
-	if (ls_broken_rule == LS_BREAK_LIMIT)
-		return PG_UINT64_MAX;
 	return control->minRecoveryPoint;
 }
 
@@ -461,8 +462,7 @@ dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 	note_blocks(entry);
 	if (class == LS_CLASS_BARRIER)
 	{
-		if (ls_broken_rule != LS_BREAK_BARRIER)
-			barrier = tail;
+		barrier = tail;
 		/* rule 10: what follows is of the next generation */
 		pg_atomic_write_u32(&ls_queue->generation,
 							pg_atomic_read_u32(&ls_queue->generation) + 1);
@@ -674,7 +674,7 @@ run(XLogReaderState *reader)
 		return;
 	publish_counters();
 	if (!may_dispatch())
-		close_queue(ls_enabled ? LS_NO_CONSISTENT : LS_NO_SWITCH);
+		close_queue(!ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT : LS_NO_CONSISTENT);
 }
 
 /* Startup process, for each record. False: the caller replays it. */
@@ -686,7 +686,9 @@ ls_pipeline_replay(XLogReaderState *reader)
 		case PHASE_OFF:
 			break;
 		case PHASE_COUNTING:
-			if (++counted < LS_WORTH_HELPERS || !have_table())
+			if (reader->EndRecPtr >= limit)
+				end_for_good(LS_NO_LIMIT);
+			if (++counted < LS_WORTH_HELPERS || phase == PHASE_OFF || !have_table())
 				break;
 			ls_look_ahead_pause();
 			phase = PHASE_OPENING;

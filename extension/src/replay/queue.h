@@ -108,6 +108,7 @@ typedef enum LsPipelineState
 	LS_NO_CORE,
 	LS_NO_SLOT,
 	LS_NO_CONSISTENT,
+	LS_NO_LIMIT,
 	LS_NO_ENDED,
 	LS_NOT_YET,
 	LS_PARALLEL

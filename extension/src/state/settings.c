@@ -49,12 +49,7 @@ static const struct config_enum_entry throttle_modes[] = {
 static const struct config_enum_entry broken_rules[] = {
 	{"none", LS_BREAK_NONE, false},
 	{"order", LS_BREAK_ORDER, false},
-	{"extension", LS_BREAK_EXTENSION, false},
-	{"barrier", LS_BREAK_BARRIER, false},
-	{"limit", LS_BREAK_LIMIT, false},
-	{"files", LS_BREAK_FILES, false},
 	{"new_page", LS_BREAK_NEW_PAGE, false},
-	{"consistency", LS_BREAK_CONSISTENCY, false},
 	{NULL, 0, false}
 };
 

@@ -25,12 +25,7 @@ typedef enum LsBrokenRule
 {
 	LS_BREAK_NONE,
 	LS_BREAK_ORDER,				/* rule 1 */
-	LS_BREAK_EXTENSION,			/* rule 6 */
-	LS_BREAK_BARRIER,			/* rule 8 */
-	LS_BREAK_LIMIT,				/* rule 9 */
-	LS_BREAK_FILES,				/* rule 10 */
-	LS_BREAK_NEW_PAGE,			/* stage one, in place of rule 11 */
-	LS_BREAK_CONSISTENCY		/* rule 13 */
+	LS_BREAK_NEW_PAGE			/* stage one, in place of rule 11 */
 } LsBrokenRule;
 
 extern bool ls_enabled;
