@@ -1,4 +1,12 @@
 //! A database copied to another server, and kept in step there.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`preflight`] | what is looked at before anything is changed |
+//! | [`state`] | what is known about each replica, in the target |
+//! | [`schema`] | the schema, through pg_dump and pg_restore |
+//! | [`names`] | names of tables and replicas |
+//! | [`error`] | what can go wrong |
 #![cfg_attr(
     test,
     allow(
@@ -8,3 +16,9 @@
         clippy::unwrap_used
     )
 )]
+
+pub mod error;
+pub mod names;
+pub mod preflight;
+pub mod schema;
+pub mod state;
