@@ -580,6 +580,13 @@ impl Answer {
         }
     }
 
+    /// Rows that a statement has changed; 0 for other statements.
+    pub fn changed(&self) -> u64 {
+        // SAFETY: a live result; what is returned is copied.
+        let rows = unsafe { text(pq::PQcmdTuples(self.0.as_ptr())) };
+        rows.and_then(|rows| rows.parse().ok()).unwrap_or(0)
+    }
+
     pub fn columns(&self) -> Vec<String> {
         let result = self.0.as_ptr();
         // SAFETY: a live result; libpq checks the number, and what is returned is copied.

@@ -8,3 +8,5 @@
         clippy::unwrap_used
     )
 )]
+
+pub mod apply;
