@@ -408,11 +408,11 @@ impl Link {
                     table.rows.extend(new);
                     ended = kind == Kind::Rows;
                 }
-                Kind::Command => self.changed += answer.changed(),
+                Kind::Command => self.changed += answer.affected(),
                 Kind::Error => {
                     refused.get_or_insert(refusal(&answer, step, what));
                 }
-                Kind::CopyBoth | Kind::CopyOne(_) | Kind::Other => {
+                Kind::CopyBoth | Kind::CopyOne(_) | Kind::Sync | Kind::Skipped | Kind::Other => {
                     return Err(self.unusable(format!("it began a copy when asked to {what}")));
                 }
             }
@@ -490,7 +490,7 @@ fn poll_timeout(timeout: Duration) -> PollTimeout {
     PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO)
 }
 
-fn size(rows: &Rows) -> usize {
+pub(crate) fn size(rows: &Rows) -> usize {
     let texts = rows.iter().flatten().flatten().map(String::len);
     rows.iter().map(Vec::len).sum::<usize>() * size_of::<Option<String>>() + texts.sum::<usize>()
 }

@@ -90,7 +90,7 @@ fn at_most_one(rows: Rows) -> Result<Option<Vec<Option<String>>>> {
     Ok(rows.into_iter().next())
 }
 
-fn texts(parameters: &[&dyn ToText]) -> Result<Vec<Option<CString>>> {
+pub(crate) fn texts(parameters: &[&dyn ToText]) -> Result<Vec<Option<CString>>> {
     if parameters.len() > MOST_PARAMETERS {
         return Err(ClientError::Protocol(format!(
             "a command of ours has more than {MOST_PARAMETERS} parameters"

@@ -1,4 +1,13 @@
 //! A database copied to another server, and kept in step there.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`preflight`] | what is looked at before anything is changed |
+//! | [`state`] | what is known about each replica, in the target |
+//! | [`schema`] | the schema, through pg_dump and pg_restore |
+//! | [`names`] | names of tables and replicas |
+//! | [`error`] | what can go wrong |
+//! | [`apply`] | the source's changes, applied in sets |
 #![cfg_attr(
     test,
     allow(
@@ -10,3 +19,8 @@
 )]
 
 pub mod apply;
+pub mod error;
+pub mod names;
+pub mod preflight;
+pub mod schema;
+pub mod state;

@@ -1,8 +1,9 @@
-//! Values as arrays in text form, one array for each column: a parameter of a statement.
+//! Values in text form: as arrays, one for each column, which are a statement's parameters, and as
+//! lines of COPY.
 
 use std::ffi::CString;
 
-use super::row::Cell;
+use super::row::{Cell, OwnedRow};
 
 /// An array that is being written.
 #[derive(Debug)]
@@ -74,6 +75,46 @@ fn is_plain(text: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'+' | b':'))
 }
 
+/// Appends a row as a line of COPY in text format. `written` are the places of its columns.
+pub fn copy_line(row: &OwnedRow, written: &[usize], out: &mut Vec<u8>) {
+    let mut wanted = written.iter().copied().peekable();
+    let mut is_first = true;
+    for (place, cell) in row.cells().enumerate() {
+        if wanted.next_if_eq(&place).is_none() {
+            continue;
+        }
+        if !is_first {
+            out.push(b'\t');
+        }
+        is_first = false;
+        match cell {
+            Cell::Null | Cell::Unchanged => out.extend_from_slice(b"\\N"),
+            Cell::Text(text) => copy_value(text, out),
+        }
+    }
+    out.push(b'\n');
+}
+
+fn copy_value(text: &[u8], out: &mut Vec<u8>) {
+    let special = |byte: &u8| matches!(byte, b'\\' | b'\n' | b'\r' | b'\t');
+    let mut left = text;
+    while let Some(place) = left.iter().position(special) {
+        let (plain, rest) = left.split_at(place);
+        out.extend_from_slice(plain);
+        if let Some((byte, rest)) = rest.split_first() {
+            out.push(b'\\');
+            out.push(match byte {
+                b'\n' => b'n',
+                b'\r' => b'r',
+                b'\t' => b't',
+                other => *other,
+            });
+            left = rest;
+        }
+    }
+    out.extend_from_slice(left);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,5 +146,17 @@ mod tests {
              \"2026-11-22 10:00:00\";NULL;NULL;\"t\"}"
         );
         assert_eq!(ArrayText::new(b',').finish().unwrap().to_str(), Ok("{}"));
+    }
+
+    #[test]
+    fn lines_of_copy_are_escaped() {
+        let cells = ["a\tb", "", "\\N", "x\r\ny", "\\."];
+        let cells = cells.iter().map(|text| Cell::Text(text.as_bytes()));
+        let row = OwnedRow::new(cells.chain([Cell::Null]));
+        let mut line = Vec::new();
+        copy_line(&row, &[0, 1, 2, 3, 4, 5], &mut line);
+        copy_line(&row, &[1, 5], &mut line);
+        let expected = "a\\tb\t\t\\\\N\tx\\r\\ny\t\\\\.\t\\N\n\t\\N\n";
+        assert_eq!(String::from_utf8(line).unwrap(), expected);
     }
 }

@@ -322,7 +322,8 @@ impl Gathered {
 mod tests {
     use super::*;
     use crate::apply::row::Cell;
-    use crate::apply::table::{KeyColumn, TableName};
+    use crate::apply::table::KeyColumn;
+    use crate::names::TableName;
 
     fn table(identity: Identity) -> Arc<Table> {
         Arc::new(Table {

@@ -7,7 +7,8 @@ use lockstep_client::{Connection, Conninfo, Purpose, field};
 
 use super::error::{ApplyError, Result};
 use super::merge::{Start, Tables};
-use super::table::{SourceTable, Table, TableName, TargetColumn, TargetKey, TargetTable};
+use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::names::TableName;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]

@@ -5,7 +5,7 @@ use std::fmt;
 use lockstep_client::ClientError;
 use lockstep_wire::{Lsn, WireError};
 
-use super::table::TableName;
+use crate::names::TableName;
 
 pub type Result<T, E = ApplyError> = std::result::Result<T, E>;
 

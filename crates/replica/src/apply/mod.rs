@@ -59,4 +59,3 @@ pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use run::{MEMORY, Settings, run};
-pub use table::TableName;

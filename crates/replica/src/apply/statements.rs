@@ -5,7 +5,8 @@
 //! the key before, `c1`, ... the columns after, `m1`, ... say for which rows a column keeps its
 //! value because the source has not sent it. Numbers are places in [`Table::columns`] plus one.
 
-use super::table::{Identity, KeyColumn, Table, TargetColumn, quoted};
+use super::table::{Identity, KeyColumn, Table, TargetColumn};
+use crate::names::quoted;
 
 /// What a statement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -1,35 +1,9 @@
 //! Tables: what the source says about one, what the target has, and how the two fit.
 
-use std::fmt;
-
 use lockstep_wire::logical::{Relation, ReplicaIdentity};
 
 use super::error::{ApplyError, Result};
-
-/// A table's schema and name, unquoted.
-#[derive(Debug, Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct TableName {
-    pub schema: String,
-    pub table: String,
-}
-
-/// A name, quoted for SQL. Names come from a server, so they are never too long or empty.
-pub fn quoted(name: &str) -> String {
-    format!("\"{}\"", name.replace('"', "\"\""))
-}
-
-impl TableName {
-    /// Quoted for SQL.
-    pub fn sql(&self) -> String {
-        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
-    }
-}
-
-impl fmt::Display for TableName {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}.{}\"", self.schema, self.table)
-    }
-}
+use crate::names::{TableName, quoted};
 
 /// A table as the source's Relation message describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -14,7 +14,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{Canceller, ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
-use super::arrays::ArrayText;
+use super::arrays::{ArrayText, copy_line};
 use super::batch::{CommitPoint, Part, Set, Step};
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
@@ -25,6 +25,12 @@ use super::table::Table;
 /// Most rows and most bytes of one statement's parameters; a row that is longer stands alone.
 const MOST_ROWS: usize = 20_000;
 const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// So many rows or more are inserted with COPY. Fewer are quicker in one statement.
+const COPY_FROM: usize = 50;
+
+/// A copy is sent in pieces of about so many bytes.
+const COPY_BYTES: usize = 256 * 1024;
 
 /// Most prepared statements; then all are forgotten.
 const MOST_PREPARED: usize = 500;
@@ -186,6 +192,7 @@ impl Writer {
 
     fn change(&mut self, table: &Arc<Table>, set: &Set) -> lockstep_client::Result<()> {
         match set {
+            Set::Insert(rows) if rows.len() >= COPY_FROM => self.copy(table, rows),
             Set::Insert(rows) => {
                 let rows: Vec<_> = rows.iter().map(after).collect();
                 self.run(table, Verb::Insert, &rows).map(drop)
@@ -210,6 +217,21 @@ impl Writer {
                 self.run_whole(table, &table.update_whole(), &rows)
             }
         }
+    }
+
+    fn copy(&mut self, table: &Table, rows: &[OwnedRow]) -> lockstep_client::Result<()> {
+        let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
+        let mut copy = self.connection.copy_in(&table.copy())?;
+        let mut lines = Vec::with_capacity(2 * COPY_BYTES);
+        for row in rows {
+            copy_line(row, &written, &mut lines);
+            if lines.len() >= COPY_BYTES {
+                copy.send(&lines)?;
+                lines.clear();
+            }
+        }
+        copy.send(&lines)?;
+        copy.finish().map(drop)
     }
 
     fn count_missing(&mut self, wanted: usize, changed: u64) {
