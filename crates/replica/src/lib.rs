@@ -10,6 +10,7 @@
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
+//! | [`apply`] | the source's changes, applied in sets |
 #![cfg_attr(
     test,
     allow(
@@ -20,6 +21,7 @@
     )
 )]
 
+pub mod apply;
 pub mod copy;
 pub mod create;
 pub mod error;

@@ -6,6 +6,10 @@
     clippy::unwrap_used
 )]
 
+mod apply_cases;
+mod apply_lab;
+mod apply_random;
+mod apply_standby;
 mod create;
 mod preflight;
 mod resume;
