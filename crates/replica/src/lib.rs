@@ -7,6 +7,7 @@
 //! | [`schema`] | the schema, through pg_dump and pg_restore |
 //! | [`copy`] | rows from source to target |
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
+//! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
@@ -26,6 +27,7 @@ pub mod copy;
 pub mod create;
 pub mod error;
 pub mod finish;
+pub mod follow;
 pub mod names;
 pub mod preflight;
 pub mod remove;
