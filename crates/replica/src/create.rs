@@ -131,7 +131,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         exporter: None,
         dump: None,
     };
-    run.to_the_end(watcher)
+    run.all_phases(watcher)
 }
 
 /// Preflight, and the replica's first row.
@@ -236,7 +236,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn to_the_end(&mut self, watcher: &mut dyn Watcher) -> Result<Created> {
+    fn all_phases(&mut self, watcher: &mut dyn Watcher) -> Result<Created> {
         let begun = self.replica.phase;
         let mut copied = Moment::default();
         loop {
