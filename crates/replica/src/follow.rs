@@ -7,22 +7,21 @@
 use std::thread;
 use std::time::Duration;
 
-use lockstep_client::{Connection, Conninfo, field};
+use lockstep_client::{Connection, Conninfo};
 use lockstep_wire::Lsn;
 use tracing::warn;
 
-use crate::apply::{self, ApplyError, Control, MEMORY, Settings, Start, Starts, Stats};
+use crate::apply::error::{ApplyError, Result as ApplyResult};
+use crate::apply::{self, Control, MEMORY, Settings, Start, Starts, Stats};
 use crate::error::{ReplicaError, Result};
-use crate::names::TableName;
-use crate::state::{Applied, Phase, Replica, State};
+use crate::state::{Applied, Phase, Replica, State, TableState};
+
+/// The end of an origin's name, after `replica.origin`: the first writer's, and so far the only
+/// one's.
+const ORIGIN: &str = "_0";
 
 /// How often the state is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
-
-/// Where each table's changes begin: those before are in its copy. What is not listed is not in the
-/// publication.
-const STARTS: &str = "SELECT schema_name, table_name, start_lsn FROM lockstep.table_copy \
-    WHERE replica = $1 AND state = 'copied'";
 
 /// Follows the source until `control` is told to stop. `source` is used in place of the conninfo
 /// that the state has.
@@ -37,22 +36,58 @@ pub fn follow(
         Some(source) => source.clone(),
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
-    let settings = Settings {
-        source,
-        target: target.clone(),
-        slot: replica.slot.clone(),
-        publications: vec![replica.publication.clone()],
-        origin: format!("{}_0", replica.origin),
-        application_name: replica.origin.clone(),
-        memory: MEMORY,
-    };
+    let settings = settings(&replica, &source, target)?;
     if replica.paused {
         control.pause();
     }
-    let mut starts = |session: &mut Connection| starts(session, name);
     thread::scope(|scope| {
         scope.spawn(|| watch(state, &replica, target, control));
-        apply::run(&settings, control, &mut starts).map_err(ReplicaError::Apply)
+        run(&settings, name, control).map_err(ReplicaError::Apply)
+    })
+}
+
+/// Settings of a replica. An error if its copy is not ready.
+pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
+    if replica.phase != Phase::Ready {
+        return Err(ReplicaError::State(format!(
+            "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
+            replica.name
+        )));
+    }
+    Ok(Settings {
+        source: source.clone(),
+        target: target.clone(),
+        slot: replica.slot.clone(),
+        publications: vec![replica.publication.clone()],
+        origin: format!("{}{ORIGIN}", replica.origin),
+        application_name: replica.name.clone(),
+        memory: MEMORY,
+    })
+}
+
+/// Applies to a replica until `control` stops it; see [`crate::apply::run`].
+pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult<()> {
+    let mut asked = |_: &mut Connection| starts(&settings.target, replica);
+    apply::run(settings, control, &mut asked)
+}
+
+/// Where each table of a replica starts: where its own copy ends. Others are not replicated.
+pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
+    let tables = State::open(target).and_then(|mut state| state.tables(replica));
+    let tables = tables.map_err(|error| match error {
+        ReplicaError::Target(error) => ApplyError::Target(error),
+        other => ApplyError::System(other.to_string()),
+    })?;
+    let copied = tables.into_iter().map(|table| {
+        let start = match (table.state, table.start) {
+            (TableState::Copied, Some(lsn)) => Start::At(lsn),
+            _ => Start::Never,
+        };
+        (table.name, start)
+    });
+    Ok(Starts {
+        tables: copied.collect(),
+        others: Start::Never,
     })
 }
 
@@ -65,35 +100,12 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
     };
     let mut state = State::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
-    if replica.phase != Phase::Ready {
-        return Err(ReplicaError::State(format!(
-            "the copy of replica \"{name}\" is not finished; run lockstep replica create again"
-        )));
-    }
     match state.lock(name)? {
         true => Ok((state, replica)),
         false => Err(ReplicaError::State(format!(
             "another lockstep works on replica \"{name}\"; end it first"
         ))),
     }
-}
-
-fn starts(session: &mut Connection, name: &str) -> apply::error::Result<Starts> {
-    let read = session.query_with(STARTS, &[&name]).and_then(|rows| {
-        rows.iter()
-            .map(|row| {
-                let name = TableName {
-                    schema: field(row, 0)?,
-                    table: field(row, 1)?,
-                };
-                Ok((name, Start::At(field::<Lsn>(row, 2)?)))
-            })
-            .collect()
-    });
-    Ok(Starts {
-        tables: read.map_err(ApplyError::Target)?,
-        others: Start::Never,
-    })
 }
 
 /// Takes the state's wishes to the applying thread, and its progress to the state, until that
