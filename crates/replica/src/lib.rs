@@ -8,6 +8,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
+//! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,
     allow(
@@ -24,3 +25,4 @@ pub mod names;
 pub mod preflight;
 pub mod schema;
 pub mod state;
+pub mod verify;

@@ -10,5 +10,6 @@ mod apply_cases;
 mod apply_lab;
 mod apply_random;
 mod apply_standby;
+mod verify_cases;
 
 lockstep_lab::reaper_entry!();
