@@ -25,8 +25,30 @@ pub enum ReplicaError {
     #[error("{0}")]
     State(String),
     /// A table could not be copied.
-    #[error("table {table}: {reason}")]
-    Table { table: String, reason: String },
+    #[error("table {table}: {error}")]
+    Table {
+        table: String,
+        error: Box<ReplicaError>,
+    },
+}
+
+/// The end at which something went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Source,
+    Target,
+}
+
+impl ReplicaError {
+    /// Which server it was about, if it was one.
+    pub fn end(&self) -> Option<End> {
+        match self {
+            Self::Source(_) => Some(End::Source),
+            Self::Target(_) => Some(End::Target),
+            Self::Table { error, .. } => error.end(),
+            _ => None,
+        }
+    }
 }
 
 fn counted(findings: &[Finding]) -> String {

@@ -5,6 +5,9 @@
 //! | [`preflight`] | what is looked at before anything is changed |
 //! | [`state`] | what is known about each replica, in the target |
 //! | [`schema`] | the schema, through pg_dump and pg_restore |
+//! | [`copy`] | rows from source to target |
+//! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
+//! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
@@ -20,9 +23,13 @@
 )]
 
 pub mod apply;
+pub mod copy;
+pub mod create;
 pub mod error;
+pub mod finish;
 pub mod names;
 pub mod preflight;
+pub mod remove;
 pub mod schema;
 pub mod state;
 pub mod verify;

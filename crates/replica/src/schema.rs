@@ -120,7 +120,7 @@ impl Programs {
     pub fn dump(
         &self,
         source: &Conninfo,
-        snapshot: &str,
+        snapshot: Option<&str>,
         excluded: &Excluded,
         partitions: &[String],
         file: &Path,
@@ -132,7 +132,9 @@ impl Programs {
             "--no-publications",
             "--no-subscriptions",
         ]);
-        command.arg(format!("--snapshot={snapshot}"));
+        if let Some(snapshot) = snapshot {
+            command.arg(format!("--snapshot={snapshot}"));
+        }
         command.arg(format!("--file={}", file.display()));
         for schema in excluded.schemas.iter().map(String::as_str).chain([SCHEMA]) {
             command.arg(format!("--exclude-schema={}", pattern(schema)));

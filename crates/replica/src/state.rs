@@ -20,6 +20,8 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+use std::time::Duration;
+
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
@@ -32,6 +34,12 @@ pub const APPLICATION: &str = "lockstep replica";
 
 /// The schema of the state. It is never copied.
 pub const SCHEMA: &str = "lockstep";
+
+/// How long another lockstep's lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// SQLSTATE of a lock that was not free in time.
+const LOCKED: &str = "55P03";
 
 /// What makes each version of the schema out of the one before.
 const VERSIONS: [&str; 1] = ["
@@ -269,13 +277,25 @@ impl State {
     }
 
     /// Takes the replica's lock, which the session holds until it ends. False if another session
-    /// has it: another lockstep works on this replica.
+    /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
+    /// killed one is gone.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
-        let sql = "SELECT pg_try_advisory_lock(hashtextextended('lockstep replica ' || $1, 0))";
-        let rows = self.connection.query_with(sql, &[&name]);
-        let rows = rows.map_err(ReplicaError::Target)?;
-        let row = rows.first().map_or(&[][..], Vec::as_slice);
-        field(row, 0).map_err(ReplicaError::Target)
+        let mut lock = || -> Result<bool, ClientError> {
+            let name = sql_literal("replica", name)?;
+            let patience = LOCK_PATIENCE.as_millis();
+            self.connection
+                .execute(&format!("SET lock_timeout = {patience}"))?;
+            let locked = self.connection.execute(&format!(
+                "SELECT pg_advisory_lock(hashtextextended('lockstep replica ' || {name}, 0))"
+            ));
+            self.connection.execute("SET lock_timeout = 0")?;
+            match locked {
+                Ok(()) => Ok(true),
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == LOCKED) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        lock().map_err(ReplicaError::Target)
     }
 
     /// Adds a replica.

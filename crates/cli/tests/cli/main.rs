@@ -32,6 +32,7 @@ mod relay_survives;
 mod relay_synchronous;
 mod relay_terminate;
 mod relay_two_phase;
+mod replica;
 mod serve;
 mod serve_page;
 mod serve_relay;

@@ -129,11 +129,7 @@ pub fn facts(
 
 fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
     facts.source = server(source)?;
-    let rows = source.query(&with_namespaces(TABLES))?;
-    facts.tables = rows
-        .iter()
-        .map(|row| table(row))
-        .collect::<Result<_, _>>()?;
+    facts.tables = tables(source)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     let rows = source.query(&with_namespaces(FOREIGN_KEYS))?;
     for row in &rows {
@@ -142,6 +138,28 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
     Ok(())
+}
+
+/// All tables of the source.
+pub fn tables(source: &mut Connection) -> Result<Vec<Table>, ClientError> {
+    let rows = source.query(&with_namespaces(TABLES))?;
+    rows.iter().map(|row| table(row)).collect()
+}
+
+/// How many tables, views and sequences of users the target has.
+pub fn target_relations(target: &mut Connection) -> Result<u64, ClientError> {
+    let row = target.query_one(&with_namespaces(TARGET_RELATIONS))?;
+    field(&row, 0)
+}
+
+/// Tablespaces that relations of the source are in.
+pub fn tablespaces_in_use(source: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
+    texts(source, TABLESPACES)
+}
+
+/// Tablespaces that the target has.
+pub fn tablespaces(target: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
+    texts(target, "SELECT spcname FROM pg_tablespace")
 }
 
 /// What the target must have.
@@ -156,7 +174,7 @@ fn needs(source: &mut Connection) -> Result<Needed, ClientError> {
     let extensions = source.query(EXTENSIONS)?;
     Ok(Needed {
         roles: texts(source, ROLES)?,
-        tablespaces: texts(source, TABLESPACES)?,
+        tablespaces: tablespaces_in_use(source)?,
         collations: texts(source, &with_namespaces(COLLATIONS))?,
         extensions: extensions
             .iter()
@@ -178,14 +196,13 @@ fn of_target(
     if facts.target.superuser {
         facts.target.origins_used = field(&target.query_one(origins)?, 0)?;
     }
-    let row = target.query_one(&with_namespaces(TARGET_RELATIONS))?;
-    facts.target_relations = field(&row, 0)?;
+    facts.target_relations = target_relations(target)?;
     let lacks = |needed: BTreeSet<String>, there: BTreeSet<String>| -> Vec<String> {
         needed.difference(&there).cloned().collect()
     };
     let there = texts(target, "SELECT rolname FROM pg_roles")?;
     facts.roles_missing = lacks(needed.roles, there);
-    let there = texts(target, "SELECT spcname FROM pg_tablespace")?;
+    let there = tablespaces(target)?;
     facts.tablespaces_missing = lacks(needed.tablespaces, there);
     let there = texts(target, "SELECT collname FROM pg_collation")?;
     facts.collations_missing = lacks(needed.collations, there);
