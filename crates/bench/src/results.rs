@@ -237,6 +237,7 @@ mod tests {
                 seconds: 1.0,
                 cpu_s: 1.0,
                 startup_cpu_s: 1.0,
+                account: None,
             },
             primary_cpu_s: 1.0,
             rss_mb: 1.0,

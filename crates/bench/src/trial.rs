@@ -5,13 +5,13 @@ use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use lockstep_client::{Connection, field};
-use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::{self, Micros, Progress};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::usage::Usage;
 use lockstep_lab::workload::{Load, MB_PER_SCALE, Workload};
+use lockstep_lab::{LabError, Role};
 use serde::{Deserialize, Serialize};
 
 use crate::Result;
@@ -79,7 +79,7 @@ impl Variant {
 pub struct Size {
     /// pgbench scale: 100,000 accounts each.
     pub scale: u32,
-    /// Clients that write to the primary.
+    /// Clients that write to the primary; 0: nothing is written.
     pub writers: u32,
     /// Clients that read from the standby.
     pub readers: u32,
@@ -114,6 +114,8 @@ pub struct TrialSpec {
     pub size: Size,
     /// What the readers do.
     pub read: Workload,
+    /// The cores of the standby and its readers.
+    pub side: Side,
     /// Settings of the standby beside the primary's.
     pub standby_settings: Settings,
     /// Load runs this long before the measurement begins.
@@ -198,6 +200,8 @@ pub struct Outcome {
     pub read_tps_line: Vec<(f64, f64)>,
     /// CPU and memory of the standby.
     pub standby_usage: Usage,
+    /// Seconds in which the standby's cores did nothing.
+    pub standby_idle_s: f64,
     /// CPU and memory of the primary.
     pub primary_usage: Usage,
     /// Bloat when the measurement began.
@@ -214,6 +218,7 @@ struct Measured {
     to: Micros,
     bloat: Vec<(Micros, Bloat)>,
     standby_usage: Usage,
+    standby_idle_s: f64,
     primary_usage: Usage,
 }
 
@@ -231,6 +236,14 @@ impl Outcome {
             seconds: self.seconds,
             cpu_s: self.standby_usage.cpu_s,
             startup_cpu_s: self.standby_usage.startup_cpu_s,
+            account: Some(Account {
+                walreceiver_cpu_s: self.standby_usage.walreceiver_cpu_s,
+                lockstep_cpu_s: self.standby_usage.lockstep_cpu_s,
+                readers_cpu_s: self.standby_usage.load_cpu_s,
+                idle_s: self.standby_idle_s,
+                read_cpu_ms: self.standby_usage.load_cpu_s * 1000.0
+                    / (self.read_tps * self.seconds).max(1.0),
+            }),
         }
     }
 }
@@ -250,6 +263,22 @@ pub struct TrialFigures {
     pub cpu_s: f64,
     /// Of the standby's startup process, which replays.
     pub startup_cpu_s: f64,
+    /// Where the standby's time went; rows of before 2026-11-22 lack it.
+    #[serde(flatten)]
+    pub account: Option<Account>,
+}
+
+/// Where the time of the standby's cores went, beside replay.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub struct Account {
+    pub walreceiver_cpu_s: f64,
+    /// Of the extension's background workers.
+    pub lockstep_cpu_s: f64,
+    pub readers_cpu_s: f64,
+    /// In which the cores did nothing.
+    pub idle_s: f64,
+    /// CPU of one read in its session, ms.
+    pub read_cpu_ms: f64,
 }
 
 impl TrialFigures {
@@ -266,6 +295,13 @@ impl TrialFigures {
             seconds: rounded(self.seconds),
             cpu_s: rounded(self.cpu_s),
             startup_cpu_s: rounded(self.startup_cpu_s),
+            account: self.account.map(|account| Account {
+                walreceiver_cpu_s: rounded(account.walreceiver_cpu_s),
+                lockstep_cpu_s: rounded(account.lockstep_cpu_s),
+                readers_cpu_s: rounded(account.readers_cpu_s),
+                idle_s: rounded(account.idle_s),
+                read_cpu_ms: rounded(account.read_cpu_ms),
+            }),
         }
     }
 
@@ -309,7 +345,11 @@ pub fn run(
     primary.execute("CHECKPOINT")?;
 
     audience.stage(Stage::MakeStandby);
-    let mut standby = lab.standby(primary, name, &spec.standby_settings)?;
+    let mut standby = lab.server(Role::Standby, name, None)?;
+    if spec.side == Side::Both {
+        standby.unpin();
+    }
+    let mut standby = lab.start_standby(standby, primary, &spec.standby_settings)?;
     for server in [&*primary, &standby] {
         // A base backup leaves caches cold, which would slow reads and replay at first.
         server.execute(
@@ -339,8 +379,10 @@ fn under_load(
     } = spec.size;
     let watch = LagWatch::start(primary, standby, lab.pinning())?;
     let mut bloat = primary.connect(SUPERUSER, "lockstep lab")?;
-    let write = lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale)?;
-    let read = lab.start_load(standby, Side::Standby, spec.read, readers, scale)?;
+    let write = (writers > 0)
+        .then(|| lab.start_load(primary, Side::Primary, Workload::TpcB, writers, scale))
+        .transpose()?;
+    let read = lab.start_load(standby, spec.side, spec.read, readers, scale)?;
     let mut running = Running {
         watch,
         write,
@@ -352,7 +394,9 @@ fn under_load(
     running.go_on(Stage::WarmUp, spec.warmup, audience, |_, _| Ok(()))?;
     running.await_reports()?;
 
+    let idle = || lab.pinning().idle_s(spec.side).unwrap_or_default();
     let before = (running.primary.usage(), running.standby.usage());
+    let idle_before = idle();
     let from = Micros::now();
     let mut points = vec![(from, read_bloat(&mut bloat, running.primary)?)];
     let mut next = spec.series_every;
@@ -376,6 +420,7 @@ fn under_load(
         bloat: points,
         primary_usage: running.primary.usage().since(before.0),
         standby_usage: running.standby.usage().since(before.1),
+        standby_idle_s: idle() - idle_before,
     };
     running.watch.await_sample_after(to, SAMPLE_PATIENCE);
     let Running {
@@ -387,7 +432,7 @@ fn under_load(
 /// Everything that must stay alive under load.
 struct Running<'a> {
     watch: LagWatch,
-    write: Load,
+    write: Option<Load>,
     read: Load,
     primary: &'a mut Server,
     standby: &'a mut Server,
@@ -398,7 +443,9 @@ impl Running<'_> {
         self.primary.check_alive()?;
         self.standby.check_alive()?;
         self.watch.check()?;
-        self.write.check()?;
+        if let Some(write) = &mut self.write {
+            write.check()?;
+        }
         Ok(self.read.check()?)
     }
 
@@ -420,7 +467,7 @@ impl Running<'_> {
                 stage,
                 elapsed: started.elapsed().min(length),
                 lag_ms: self.watch.newest().map(|point| point.ms),
-                primary_tps: self.write.newest_tps(),
+                primary_tps: self.write.as_ref().and_then(Load::newest_tps),
                 read_tps: self.read.newest_tps(),
             });
         }
@@ -430,7 +477,13 @@ impl Running<'_> {
     /// Waits until both loads have reported, so all their clients are connected.
     fn await_reports(&mut self) -> Result<()> {
         let started = Instant::now();
-        while self.write.newest_tps().is_none() || self.read.newest_tps().is_none() {
+        let waits = |write: &Option<Load>, read: &Load| {
+            write
+                .as_ref()
+                .is_some_and(|write| write.newest_tps().is_none())
+                || read.newest_tps().is_none()
+        };
+        while waits(&self.write, &self.read) {
             self.check()?;
             if started.elapsed() > LOAD_PATIENCE {
                 return Err(LabError::Measurement(format!(
@@ -461,11 +514,18 @@ fn read_bloat(client: &mut Connection, primary: &Server) -> Result<Bloat> {
     })
 }
 
-fn evaluate(measured: Measured, watch: LagWatch, write: Load, read: Load) -> Result<Outcome> {
+fn evaluate(
+    measured: Measured,
+    watch: LagWatch,
+    write: Option<Load>,
+    read: Load,
+) -> Result<Outcome> {
     let Measured { from, to, .. } = measured;
-    let primary_tps = write.tps_between(from, to)?;
-    let read_tps = read.tps_between(from, to)?;
-    let (write, read) = (write.progress(), read.progress());
+    let tps = |load: &Load| load.tps_between(from, to);
+    let primary_tps = write.as_ref().map(tps).transpose()?.unwrap_or(0.0);
+    let read_tps = tps(&read)?;
+    let write = write.map(|write| write.progress()).unwrap_or_default();
+    let read = read.progress();
     let (primary_samples, standby_samples) = watch.finish()?;
     let points = replay_lag::on_grid(&primary_samples, &standby_samples, from, to);
     let unusable = || LabError::Measurement("there are too few samples of lag".to_owned());
@@ -482,6 +542,7 @@ fn evaluate(measured: Measured, watch: LagWatch, write: Load, read: Load) -> Res
         primary_tps_line: line(&write, from, to),
         read_tps_line: line(&read, from, to),
         standby_usage: measured.standby_usage,
+        standby_idle_s: measured.standby_idle_s,
         primary_usage: measured.primary_usage,
         bloat_start: bloat_at(measured.bloat.first()).ok_or_else(unusable)?,
         bloat_end: bloat_at(measured.bloat.last()).ok_or_else(unusable)?,

@@ -6,7 +6,7 @@
 use std::process::{Command, Stdio};
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
-use nix::unistd::Pid;
+use nix::unistd::{Pid, SysconfVar, sysconf};
 
 /// The end of replication that a process or thread works for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -62,6 +62,28 @@ impl Pinning {
         let _ = sched_setaffinity(Pid::from_raw(0), &self.cores(side));
     }
 
+    /// Seconds since the machine started in which the cores of a side did nothing, summed over
+    /// them; None if the kernel does not tell.
+    pub fn idle_s(&self, side: Side) -> Option<f64> {
+        let tick = sysconf(SysconfVar::CLK_TCK).ok().flatten()? as f64;
+        let cores = self.cores(side);
+        let stat = std::fs::read_to_string("/proc/stat").ok()?;
+        let mut ticks = 0.0;
+        for line in stat.lines() {
+            let mut fields = line.split_whitespace();
+            let core = fields.next()?.strip_prefix("cpu");
+            let Some(core) = core.and_then(|core| core.parse().ok()) else {
+                continue;
+            };
+            if cores.is_set(core) == Ok(true) {
+                // user, nice, system; then idle, and idle while waiting for storage
+                let idle: Vec<f64> = fields.skip(3).take(2).flat_map(str::parse).collect();
+                ticks += idle.iter().sum::<f64>();
+            }
+        }
+        Some(ticks / tick)
+    }
+
     fn cores(&self, side: Side) -> CpuSet {
         let mut one = CpuSet::new();
         let chosen = match (side, self.pair) {
@@ -86,6 +108,14 @@ pub fn run_promptly(id: Pid) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn idle_time_is_summed_over_a_sides_cores() {
+        let pinning = Pinning::detect();
+        let of = |side| pinning.idle_s(side).unwrap();
+        let (one, all) = (of(Side::Primary), of(Side::Both));
+        assert!(one > 0.0 && all >= one, "{one} {all}");
+    }
 
     #[test]
     fn the_two_sides_share_no_core_when_pinned() {

@@ -5,6 +5,7 @@ use std::fs;
 use nix::unistd::{SysconfVar, sysconf};
 
 use crate::sweep;
+use crate::workload::APP_ROLE;
 
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Usage {
@@ -12,6 +13,12 @@ pub struct Usage {
     pub cpu_s: f64,
     /// CPU seconds of the startup process, which replays.
     pub startup_cpu_s: f64,
+    /// CPU seconds of the walreceiver.
+    pub walreceiver_cpu_s: f64,
+    /// CPU seconds of the extension's background workers.
+    pub lockstep_cpu_s: f64,
+    /// CPU seconds of sessions of [`APP_ROLE`], the load's, that have not ended.
+    pub load_cpu_s: f64,
     /// Memory in megabytes: private memory of every process, and shared memory counted once.
     pub rss_mb: f64,
 }
@@ -19,10 +26,26 @@ pub struct Usage {
 impl Usage {
     /// CPU seconds since `before`; memory as it is now.
     pub fn since(self, before: Usage) -> Usage {
+        let since = |of: fn(Usage) -> f64| (of(self) - of(before)).max(0.0);
         Usage {
-            cpu_s: (self.cpu_s - before.cpu_s).max(0.0),
-            startup_cpu_s: (self.startup_cpu_s - before.startup_cpu_s).max(0.0),
+            cpu_s: since(|usage| usage.cpu_s),
+            startup_cpu_s: since(|usage| usage.startup_cpu_s),
+            walreceiver_cpu_s: since(|usage| usage.walreceiver_cpu_s),
+            lockstep_cpu_s: since(|usage| usage.lockstep_cpu_s),
+            load_cpu_s: since(|usage| usage.load_cpu_s),
             rss_mb: self.rss_mb,
+        }
+    }
+
+    /// Adds the CPU seconds of a process to those of what it is, by its title.
+    fn add(&mut self, title: &str, cpu_s: f64) {
+        self.cpu_s += cpu_s;
+        match job(title) {
+            "startup" => self.startup_cpu_s += cpu_s,
+            "walreceiver" => self.walreceiver_cpu_s += cpu_s,
+            "lockstep" => self.lockstep_cpu_s += cpu_s,
+            APP_ROLE => self.load_cpu_s += cpu_s,
+            _ => {}
         }
     }
 }
@@ -58,10 +81,7 @@ pub fn of_server(postmaster: i32) -> Usage {
         let Some(times) = cpu_ticks(pid) else {
             continue;
         };
-        usage.cpu_s += times.own / tick;
-        if is_startup(pid) {
-            usage.startup_cpu_s += times.own / tick;
-        }
+        usage.add(&title(pid), times.own / tick);
         let (private, shared) = memory_kb(pid);
         private_kb += private;
         shared_kb = shared_kb.max(shared);
@@ -91,9 +111,17 @@ fn parse_ticks(stat: &str) -> Option<Ticks> {
     })
 }
 
-fn is_startup(pid: i32) -> bool {
-    fs::read(format!("/proc/{pid}/cmdline"))
-        .is_ok_and(|title| String::from_utf8_lossy(&title).contains(": startup"))
+fn title(pid: i32) -> String {
+    let title = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&title).into_owned()
+}
+
+/// The first word of a title such as `postgres: standby: startup recovering 0000…`, behind the
+/// cluster's name if it has one: what the process is, or the role of a session.
+fn job(title: &str) -> &str {
+    let title = title.strip_prefix("postgres: ").unwrap_or_default();
+    let title = title.split_once(": ").map_or(title, |(_, title)| title);
+    title.split([' ', '\0']).next().unwrap_or_default()
 }
 
 fn memory_kb(pid: i32) -> (f64, f64) {
@@ -124,6 +152,31 @@ mod tests {
         assert_eq!(ticks.own, 33.0);
         assert_eq!(ticks.reaped, 77.0);
         assert!(parse_ticks("7 (x) S 1").is_none());
+    }
+
+    #[test]
+    fn processes_are_known_by_their_titles() {
+        for (title, expected) in [
+            (
+                "postgres: standby: startup recovering 0000000100000000\0\0",
+                "startup",
+            ),
+            ("postgres: startup ", "startup"),
+            (
+                "postgres: standby: walreceiver streaming 0/3000060",
+                "walreceiver",
+            ),
+            ("postgres: standby: lockstep controller ", "lockstep"),
+            ("postgres: standby: app postgres [local] SELECT", APP_ROLE),
+            ("postgres: app postgres [local] idle\0", APP_ROLE),
+            ("/usr/lib/postgresql/15/bin/postgres\0-D\0data", ""),
+        ] {
+            assert_eq!(job(title), expected, "{title}");
+        }
+        let mut usage = Usage::default();
+        usage.add("postgres: standby: lockstep WAL segments ", 2.0);
+        usage.add("postgres: standby: checkpointer ", 1.0);
+        assert_eq!((usage.cpu_s, usage.lockstep_cpu_s), (3.0, 2.0));
     }
 
     #[test]

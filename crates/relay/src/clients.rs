@@ -1,4 +1,4 @@
-//! The sessions that are there, and how one of them is ended.
+//! The sessions that are there, and how one of them is ended or its command canceled.
 
 use std::collections::BTreeMap;
 use std::sync::Mutex;
@@ -8,7 +8,7 @@ use tokio::sync::watch;
 
 use crate::clock;
 use crate::lock::lock;
-use crate::session::{Facts, Terminated};
+use crate::session::{Canceled, Facts, Secret, Terminated};
 use crate::stats::{ClientStat, ClientState};
 
 /// See the module; by the relay's numbers of them.
@@ -18,7 +18,11 @@ pub struct Clients(Mutex<BTreeMap<u64, Client>>);
 #[derive(Debug)]
 struct Client {
     stat: ClientStat,
+    secret: Secret,
+    /// It has a connection to the primary.
+    at_primary: bool,
     terminate: watch::Sender<Option<Report>>,
+    cancel: watch::Sender<()>,
 }
 
 impl Clients {
@@ -32,11 +36,33 @@ impl Clients {
             address: facts.peer.map(|peer| peer.to_string()).unwrap_or_default(),
             state: ClientState::PassedThrough,
             slot: String::new(),
+            role_oid: None,
             since_unix_us: clock::unix_micros(),
         };
         let (terminate, terminated) = watch::channel(None);
-        lock(&self.0).insert(facts.id, Client { stat, terminate });
+        let client = Client {
+            stat,
+            secret: facts.secret.clone(),
+            at_primary: true,
+            terminate,
+            cancel: watch::Sender::new(()),
+        };
+        lock(&self.0).insert(facts.id, client);
         terminated
+    }
+
+    /// The session has no connection to the primary any more.
+    pub fn left_primary(&self, id: u64) {
+        if let Some(client) = lock(&self.0).get_mut(&id) {
+            client.at_primary = false;
+        }
+    }
+
+    /// Notes the OID of the role that has logged in.
+    pub fn is_role(&self, id: u64, oid: u32) {
+        if let Some(client) = lock(&self.0).get_mut(&id) {
+            client.stat.role_oid = Some(oid);
+        }
     }
 
     pub fn closed(&self, id: u64) {
@@ -52,6 +78,25 @@ impl Clients {
     pub fn terminated(&self, id: u64) -> Option<Terminated> {
         let clients = lock(&self.0);
         clients.get(&id).map(|client| client.terminate.subscribe())
+    }
+
+    /// What tells a session to cancel what the relay does for it, from now on. None if there is
+    /// no such session any more.
+    pub fn canceled(&self, id: u64) -> Option<Canceled> {
+        let clients = lock(&self.0);
+        clients.get(&id).map(|client| client.cancel.subscribe())
+    }
+
+    /// Has a session's command canceled if the relay executes it. True if it may be the
+    /// primary's to cancel.
+    pub fn cancel(&self, process: u32, secret: &[u8]) -> bool {
+        let clients = lock(&self.0);
+        let mut all = clients.values();
+        let theirs = |client: &&Client| client.stat.pid == process && client.secret.is(secret);
+        all.find(theirs).is_none_or(|client| {
+            // An error is that nobody listens.
+            client.cancel.send(()).is_err() && client.at_primary
+        })
     }
 
     /// Tells a session to end, and why; what is known of it, if there is one.

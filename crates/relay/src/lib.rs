@@ -37,7 +37,7 @@
 //! | [`send`] | a walsender's part for one subscriber |
 //! | [`serve`] | listener, TLS, logins, pass-through to the primary |
 //! | [`terms`] | what the configuration asks of sessions |
-//! | [`clients`] | the sessions that are there, and how one is ended |
+//! | [`clients`] | the sessions that are there, and how one is ended or its command canceled |
 //! | [`look`] | what the relay asks the primary once a minute |
 //! | [`unguarded`] | rules of the primary that let the relay's clients in without a password |
 //! | [`relay`] | all groups, slots and sessions, and what is done every second |

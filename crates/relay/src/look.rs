@@ -90,16 +90,14 @@ pub fn look(
     }
     let row = upstream.query_one("SHOW synchronous_standby_names")?;
     let setting: String = field(&row, 0)?;
-    let roles = upstream.query(
-        "SELECT rolname FROM pg_catalog.pg_roles WHERE rolcanlogin AND (rolreplication OR rolsuper) \
+    let rows = upstream.query(
+        "SELECT oid FROM pg_catalog.pg_roles WHERE rolcanlogin AND (rolreplication OR rolsuper) \
          AND coalesce(rolvaliduntil > pg_catalog.now(), true)",
     )?;
-    let may_replicate = |user: &str| {
-        let mut roles = roles.iter().filter_map(|row| row.first()?.as_deref());
-        roles.any(|role| role == user)
-    };
+    let roles: Vec<u32> = rows.iter().filter_map(|row| field(row, 0).ok()).collect();
+    let may_replicate = |role: &u32| roles.contains(role);
     let streaming = clients.iter().filter(|client| !client.slot.is_empty());
-    let lost = streaming.filter(|client| !may_replicate(&client.user));
+    let lost = streaming.filter(|client| !client.role_oid.as_ref().is_some_and(may_replicate));
     Ok(Seen {
         unseen: unseen(&setting, groups, clients),
         lost: lost

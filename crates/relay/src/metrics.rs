@@ -25,7 +25,7 @@ use crate::stats::{ClientStat, ClientState, GroupStat, GroupState, SlotStat, Sna
 use lockstep_service::bounded::Limited;
 use lockstep_service::exposition::{Exposition, TEXT_FORMAT};
 
-/// Most connections at once; others wait.
+/// Most connections at once; then the one ends that is silent longest.
 pub const MOST_CONNECTIONS: usize = 32;
 
 /// How long requests under way may take once the relay ends.

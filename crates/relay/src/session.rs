@@ -1,9 +1,10 @@
 //! What a client's session and the relay ask of each other.
 //!
 //! A session is passed through to the primary byte for byte. Only where it is a session of
-//! logical replication, and idle, is each simple query shown to the [`SlotCommands`], which says
-//! what becomes of it.
+//! replication, and idle, is each simple query shown to the [`SlotCommands`], which says what
+//! becomes of it.
 
+use std::fmt;
 use std::future::Future;
 use std::net::SocketAddr;
 
@@ -21,6 +22,8 @@ pub struct Facts {
     pub id: u64,
     /// The primary's process for it, as its cancel key says: what a client sees as its pid.
     pub pid: u32,
+    /// The rest of its cancel key.
+    pub secret: Secret,
     /// The role, as the primary reports it.
     pub user: String,
     /// The database that the client has named, to be shown. What the session may do is its
@@ -47,6 +50,25 @@ impl Facts {
     }
 }
 
+/// What only the primary and the client know of each other.
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Secret(pub Vec<u8>);
+
+impl Secret {
+    /// Takes as long wherever two of one length differ.
+    pub fn is(&self, other: &[u8]) -> bool {
+        let differences = self.0.iter().zip(other).map(|(one, other)| one ^ other);
+        let differ = differences.fold(0, std::ops::BitOr::bitor);
+        !self.0.is_empty() && self.0.len() == other.len() && differ == 0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Secret")
+    }
+}
+
 /// What the primary has answered about a session of logical replication. A session has one
 /// only if the primary let its role in for replication, and in this database.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,6 +76,8 @@ pub struct Standing {
     pub database: String,
     /// Its OID: another database may come to have the name.
     pub database_oid: u32,
+    /// That of the role that has logged in.
+    pub role_oid: u32,
     pub written: Written,
 }
 
@@ -117,6 +141,21 @@ pub trait Stream: Send + 'static {
 /// Tells a session that it must end: None until then, and why from then on.
 pub type Terminated = watch::Receiver<Option<Report>>;
 
+/// Tells a session to cancel its command, by a change.
+pub type Canceled = watch::Receiver<()>;
+
+/// Done when a command is to be canceled.
+pub(crate) async fn told(canceled: &mut Canceled) {
+    if canceled.changed().await.is_err() {
+        std::future::pending().await
+    }
+}
+
+/// What a client is told whose command was canceled, in a server's words.
+pub(crate) fn canceled() -> Report {
+    Report::error("57014", "canceling statement due to user request")
+}
+
 /// Who decides what becomes of replication commands.
 pub trait SlotCommands: Send + Sync + 'static {
     /// How it streams.
@@ -126,14 +165,15 @@ pub trait SlotCommands: Send + Sync + 'static {
     /// the session a round trip.
     fn needs(&self, facts: &Facts, command: &Command, text: &str) -> Needs;
 
-    /// What becomes of one command that needs something. Called only in sessions of logical
-    /// replication outside of a transaction block, with nothing under way. The future is
-    /// dropped before it is done if the client leaves or the relay stops: what must not be
-    /// left half done belongs into a task.
+    /// What becomes of one command that needs something. Called only in sessions of replication
+    /// outside of a transaction block, with nothing under way; one without a standing is in no
+    /// database, or in one that no group can have. The future is dropped before it is done if the
+    /// client leaves or cancels the command, or the relay stops: what must not be left half done
+    /// belongs into a task.
     fn decide(
         &self,
         facts: &Facts,
-        standing: &Standing,
+        standing: Option<&Standing>,
         command: &Command,
         text: &str,
     ) -> impl Future<Output = Decision<Self::Stream>> + Send;
@@ -147,6 +187,15 @@ pub trait SlotCommands: Send + Sync + 'static {
     /// A session has begun (after authentication). It is told by what is returned if it must
     /// end.
     fn opened(&self, facts: &Facts) -> Terminated;
+
+    /// The session has no connection to the primary any more.
+    fn left_primary(&self, _facts: &Facts) {}
+
+    /// What tells the session to cancel what the relay does for it, from now on.
+    fn hears_cancel(&self, facts: &Facts) -> Canceled;
+
+    /// A client wants the command of a session canceled. True if that is the primary's to do.
+    fn cancel(&self, process: u32, secret: &[u8]) -> bool;
 
     fn closed(&self, facts: &Facts);
 }

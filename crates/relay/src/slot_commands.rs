@@ -49,7 +49,7 @@ use crate::group::{Group, GroupKey, Origin, Phase};
 use crate::relay::{Relay, drop_at_primary};
 use crate::routes::{self, Choice, Fitting, Wanted};
 use crate::send::task::{Next, Sending};
-use crate::session::{Decision, Facts, Needs, SlotCommands, Standing, Terminated};
+use crate::session::{Canceled, Decision, Facts, Needs, SlotCommands, Standing, Terminated};
 use crate::slots::{InUse, PRIMARY, Route, Slot};
 use crate::spare::Scarce;
 use crate::stream_options::{self, StreamOptions};
@@ -116,6 +116,10 @@ impl SlotCommands for Sessions {
             Command::StartLogical { .. } => Needs::StandingNow,
             Command::CreateLogicalSlot { slot, .. }
             | Command::CreatePhysicalSlot { slot, .. }
+            | Command::ReadReplicationSlot { slot }
+            | Command::StartReplication {
+                slot: Some(slot), ..
+            }
             | Command::DropReplicationSlot { slot, .. } => ours(slot),
             // Older servers take it for SQL.
             Command::AlterReplicationSlot { slot, .. } if facts.major() >= 17 => ours(slot),
@@ -126,16 +130,25 @@ impl SlotCommands for Sessions {
     async fn decide(
         &self,
         facts: &Facts,
-        standing: &Standing,
+        standing: Option<&Standing>,
         command: &Command,
         _text: &str,
     ) -> Decision<Sending> {
         match command {
+            // The primary says that it takes a database.
+            Command::StartLogical { .. } | Command::CreateLogicalSlot { .. }
+                if standing.is_none() =>
+            {
+                Decision::Pass
+            }
             Command::StartLogical {
                 slot,
                 start,
                 options,
             } => {
+                let Some(standing) = standing else {
+                    return Decision::Pass;
+                };
                 let request = Request {
                     options: stream_options::parse(
                         &standing.database,
@@ -153,18 +166,16 @@ impl SlotCommands for Sessions {
                 };
                 self.start(request).await
             }
-            Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. }
-                if self.0.slots().get(slot).is_some() =>
-            {
-                let report = Report::error(
-                    "42710",
-                    format!("replication slot \"{slot}\" already exists"),
-                );
-                error(report.hint(
-                    "The relay keeps this slot, so pg_replication_slots on the primary does not \
-                     list it. SHOW SLOTS in the relay's database lockstep does.",
-                ))
+            Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. } => {
+                self.if_ours(slot, |slot| exists(&slot.name))
             }
+            Command::ReadReplicationSlot { slot } => self.if_ours(slot, |_| not_read()),
+            Command::StartReplication {
+                slot: Some(slot), ..
+            } => self.if_ours(slot, |slot| match slot.active() {
+                Some(active) => in_use(&slot.name, active.pid),
+                None => not_physical(),
+            }),
             Command::DropReplicationSlot { slot, wait } => self.drop_slot(facts, slot, *wait).await,
             Command::AlterReplicationSlot { slot, options } => {
                 self.alter(facts, slot, options).await
@@ -182,6 +193,18 @@ impl SlotCommands for Sessions {
 
     fn opened(&self, facts: &Facts) -> Terminated {
         self.0.clients().opened(facts)
+    }
+
+    fn left_primary(&self, facts: &Facts) {
+        self.0.clients().left_primary(facts.id);
+    }
+
+    fn hears_cancel(&self, facts: &Facts) -> Canceled {
+        self.0.canceled(facts.id)
+    }
+
+    fn cancel(&self, process: u32, secret: &[u8]) -> bool {
+        self.0.clients().cancel(process, secret)
     }
 
     fn closed(&self, facts: &Facts) {
@@ -246,8 +269,16 @@ fn synchronises_a_table(slot: &str) -> bool {
 }
 
 impl Sessions {
+    /// An error about a slot that the relay has.
+    fn if_ours(&self, slot: &str, report: impl FnOnce(&Slot) -> Report) -> Decision<Sending> {
+        let slot = self.0.slots().get(slot);
+        slot.map_or(Decision::Pass, |slot| error(report(&slot)))
+    }
+
     async fn start(&self, request: Request) -> Decision<Sending> {
         let relay = self.0.clone();
+        let role = request.standing.role_oid;
+        relay.clients().is_role(request.facts.id, role);
         if let Some(begun) = relay.as_it_is(&request) {
             return begun.map_or_else(error, Decision::Stream);
         }
@@ -343,7 +374,10 @@ impl Sessions {
                     return error(adopting(name));
                 }
                 Drop::InUse(_) | Drop::Adopting => tokio::time::sleep(LOOK_EVERY).await,
-                Drop::Remove => return dropped(&slot, relay.slots().remove(name)),
+                Drop::Remove => match self.remove(facts, &slot) {
+                    Ok(false) => {}
+                    removed => return dropped(&slot, removed),
+                },
                 Drop::RemoveBoth => match self.drop_both(facts, &slot).await {
                     Ok(true) => return dropped(&slot, Ok(true)),
                     Ok(false) => {}
@@ -351,6 +385,17 @@ impl Sessions {
                 },
             }
         }
+    }
+}
+
+impl Sessions {
+    /// Removes a slot that nobody uses. False if somebody else was faster: look again.
+    fn remove(&self, facts: &Facts, slot: &Arc<Slot>) -> Result<bool, RelayError> {
+        let Ok(_in_use) = slot.acquire(facts.id, facts.pid) else {
+            return Ok(false);
+        };
+        let same = |found: &Slot| std::ptr::eq(found, &raw const **slot);
+        self.0.slots().remove_if(&slot.name, same)
     }
 }
 
@@ -372,6 +417,25 @@ fn adopting(slot: &str) -> Report {
         ),
     )
     .hint("Try again once the primary answers the relay.")
+}
+
+fn exists(slot: &str) -> Report {
+    let message = format!("replication slot \"{slot}\" already exists");
+    Report::error("42710", message).hint(
+        "The relay keeps this slot, so pg_replication_slots on the primary does not list it. \
+         SHOW SLOTS in the relay's database lockstep does.",
+    )
+}
+
+/// A server's words, as those that follow.
+fn not_read() -> Report {
+    let message = "cannot use READ_REPLICATION_SLOT with a logical replication slot";
+    Report::error("0A000", message)
+}
+
+fn not_physical() -> Report {
+    let message = "cannot use a logical replication slot for physical replication";
+    Report::error("55000", message)
 }
 
 fn not_of_database(slot: &Slot) -> Report {
@@ -547,7 +611,14 @@ impl Relay {
             next,
             stop: self.stopping(),
             terminated,
+            canceled: self.canceled(session.unwrap_or_default()),
         }
+    }
+
+    /// What tells a session to cancel its command; one that has left is not told.
+    fn canceled(&self, session: u64) -> Canceled {
+        let canceled = self.clients().canceled(session);
+        canceled.unwrap_or_else(|| watch::channel(()).1)
     }
 
     fn group_of(&self, slot: &Slot, name: &str) -> Result<Arc<Group>, Report> {

@@ -6,6 +6,9 @@
 //! - A group whose walsender is given up keeps its slot on the primary, so nothing that a
 //!   subscriber still needs is lost: the primary keeps it meanwhile.
 //! - A group for which commits on the primary may wait gives up nothing.
+//! - A login is refused before anybody has said a password, so one alone at a time has something
+//!   given up for it ([`Turn`]). If it leaves without having logged in, the next one gets what it
+//!   had.
 
 use std::time::{Duration, Instant};
 
@@ -19,8 +22,8 @@ pub const TRY_AGAIN: Duration = Duration::from_millis(50);
 /// How long the primary may take to end what was given up, before more is.
 const ENDS_IN: Duration = Duration::from_secs(2);
 
-/// A server's errors where it has no more walsenders, or connections of another kind, and where
-/// it has no more slots.
+/// A server's errors where it has no more connections of some kind, and where it has no more
+/// slots.
 const TOO_MANY_CONNECTIONS: &str = "53300";
 const LIMIT_EXCEEDED: &str = "53400";
 
@@ -35,10 +38,11 @@ pub enum Scarce {
 }
 
 impl Scarce {
-    /// What a server lacks that refuses replication with this SQLSTATE.
-    pub fn of(sqlstate: &str) -> Option<Self> {
+    /// What a server lacks that refuses replication with this error.
+    pub fn of(sqlstate: &str, message: &str) -> Option<Self> {
         match sqlstate {
-            TOO_MANY_CONNECTIONS => Some(Self::Walsenders),
+            // It stands for too many connections of any kind.
+            TOO_MANY_CONNECTIONS if message.contains(WALSENDERS) => Some(Self::Walsenders),
             LIMIT_EXCEEDED => Some(Self::Slots),
             _ => None,
         }
@@ -51,7 +55,10 @@ impl Scarce {
                 // libpq has no SQLSTATE of a connection that failed.
                 words.contains(WALSENDERS).then_some(Self::Walsenders)
             }
-            RelayError::Upstream(error) => Self::of(&error.report()?.sqlstate),
+            RelayError::Upstream(error) => {
+                let refusal = error.report()?;
+                Self::of(&refusal.sqlstate, &refusal.message)
+            }
             _ => None,
         }
     }
@@ -112,6 +119,26 @@ pub enum Then {
     Give,
     /// Try again: what was given up has still to end.
     TryAgain,
+}
+
+impl From<&Turn> for Need {
+    fn from(turn: &Turn) -> Self {
+        Self { given: turn.freed }
+    }
+}
+
+/// The one login that something may be given up for.
+#[derive(Debug, Default)]
+pub struct Turn {
+    /// When the last one gave up what it may have had.
+    freed: Option<Instant>,
+}
+
+impl Turn {
+    /// The login is over, and the client was let in or not.
+    pub fn over(&mut self, let_in: bool, now: Instant) {
+        self.freed = (!let_in).then_some(now);
+    }
 }
 
 impl Need {
@@ -187,6 +214,17 @@ mod tests {
     }
 
     #[test]
+    fn a_login_takes_over_what_the_last_one_leaves() {
+        let (mut turn, now) = (Turn::default(), Instant::now());
+        assert_eq!(Need::from(&turn).refused(now), Then::Give);
+        turn.over(false, now);
+        assert_eq!(Need::from(&turn).refused(now + TRY_AGAIN), Then::TryAgain);
+        assert_eq!(Need::from(&turn).refused(now + ENDS_IN), Then::Give);
+        turn.over(true, now);
+        assert_eq!(Need::from(&turn).refused(now), Then::Give);
+    }
+
+    #[test]
     fn servers_say_what_they_lack() {
         let connect = |words: &str| RelayError::from(ClientError::Connect(words.to_owned()));
         let walsenders = "FATAL: number of requested standby connections exceeds \
@@ -194,8 +232,15 @@ mod tests {
         let clients = "FATAL: sorry, too many clients already";
         assert_eq!(Scarce::met(&connect(walsenders)), Some(Scarce::Walsenders));
         assert_eq!(Scarce::met(&connect(clients)), None);
-        assert_eq!(Scarce::of("53300"), Some(Scarce::Walsenders));
-        assert_eq!(Scarce::of("53400"), Some(Scarce::Slots));
-        assert_eq!(Scarce::of("53200"), None);
+        let slots = "all replication slots are in use";
+        for (sqlstate, message, lacks) in [
+            ("53300", walsenders, Some(Scarce::Walsenders)),
+            ("53300", clients, None),
+            ("53400", slots, Some(Scarce::Slots)),
+            ("53200", "out of memory", None),
+        ] {
+            let said = Scarce::of(sqlstate, message);
+            assert_eq!(said, lacks, "{sqlstate} {message}");
+        }
     }
 }

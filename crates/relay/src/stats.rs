@@ -190,6 +190,9 @@ pub struct ClientStat {
     pub state: ClientState,
     /// The slot it streams from; empty if none.
     pub slot: String,
+    /// The OID of its role, once it has asked for a stream; not shown.
+    #[serde(skip)]
+    pub role_oid: Option<u32>,
     /// Since when, microseconds since 1970.
     pub since_unix_us: i64,
 }

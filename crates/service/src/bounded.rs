@@ -1,17 +1,21 @@
 //! TCP connections with two limits: how many are open, and how long each may be idle.
+//!
+//! Where too many are open, the one ends that has been idle longest. So connections that say
+//! nothing, or half of a request, keep nobody out.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::serve::Listener;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, Sleep};
 
 /// A connection that has neither sent nor received for this long is closed.
@@ -21,17 +25,70 @@ pub const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Limited {
     listener: TcpListener,
-    free: Arc<Semaphore>,
+    most: usize,
+    open: Arc<Mutex<Open>>,
+}
+
+/// The connections that are open and have not been told to end.
+#[derive(Debug, Default)]
+struct Open {
+    next: u64,
+    connections: BTreeMap<u64, Known>,
+}
+
+#[derive(Debug)]
+struct Known {
+    /// When it last sent or received.
+    moved: Instant,
+    /// Dropped when it has to end.
+    _stays: oneshot::Sender<()>,
 }
 
 impl Limited {
-    /// Accepts at most `most` connections at once; further ones wait to be accepted.
+    /// Keeps at most `most` connections open at once.
     pub fn new(listener: TcpListener, most: usize) -> Self {
         Self {
             listener,
-            free: Arc::new(Semaphore::new(most)),
+            most,
+            open: Arc::default(),
         }
     }
+
+    fn admit(&self, stream: TcpStream) -> Guarded {
+        let mut open = lock(&self.open);
+        while open.connections.len() >= self.most.max(1) {
+            open.end_most_silent();
+        }
+        let (stays, told) = oneshot::channel();
+        let number = open.next;
+        open.next += 1;
+        let known = Known {
+            moved: Instant::now(),
+            _stays: stays,
+        };
+        open.connections.insert(number, known);
+        Guarded {
+            stream,
+            silence: Box::pin(tokio::time::sleep(PATIENCE)),
+            told: Some(told),
+            number,
+            open: Arc::clone(&self.open),
+        }
+    }
+}
+
+impl Open {
+    fn end_most_silent(&mut self) {
+        let connections = self.connections.iter();
+        let most_silent = connections.min_by_key(|(_, known)| known.moved);
+        if let Some(number) = most_silent.map(|(number, _)| *number) {
+            self.connections.remove(&number);
+        }
+    }
+}
+
+fn lock(open: &Mutex<Open>) -> MutexGuard<'_, Open> {
+    open.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Listener for Limited {
@@ -39,16 +96,9 @@ impl Listener for Limited {
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Guarded, SocketAddr) {
-        // The semaphore is never closed. If it were, connections would not be limited.
-        let permit = Arc::clone(&self.free).acquire_owned().await.ok();
         // `accept` waits for a second when the system has no file descriptors left.
         let (stream, address) = Listener::accept(&mut self.listener).await;
-        let guarded = Guarded {
-            stream,
-            silence: Box::pin(tokio::time::sleep(PATIENCE)),
-            _permit: permit,
-        };
-        (guarded, address)
+        (self.admit(stream), address)
     }
 
     fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -56,18 +106,31 @@ impl Listener for Limited {
     }
 }
 
-/// A connection that fails when nothing has been sent or received for [`PATIENCE`].
+/// A connection that fails when nothing has been sent or received for [`PATIENCE`], or for
+/// longer than on any other where there are too many.
 #[derive(Debug)]
 pub struct Guarded {
     stream: TcpStream,
     silence: Pin<Box<Sleep>>,
-    /// Given back when the connection is dropped.
-    _permit: Option<OwnedSemaphorePermit>,
+    /// Done when it has to end; None once it has been.
+    told: Option<oneshot::Receiver<()>>,
+    number: u64,
+    open: Arc<Mutex<Open>>,
 }
 
 impl Guarded {
+    fn has_to_end(&mut self, context: &mut Context<'_>) -> bool {
+        if let Some(told) = &mut self.told {
+            if Pin::new(told).poll(context).is_pending() {
+                return false;
+            }
+            self.told = None;
+        }
+        true
+    }
+
     /// Passes on a result that is ready and starts the time limit anew. Otherwise fails if the
-    /// limit has passed.
+    /// limit has passed, or if the connection has to end.
     fn watch<T>(
         &mut self,
         context: &mut Context<'_>,
@@ -75,8 +138,15 @@ impl Guarded {
     ) -> Poll<io::Result<T>> {
         match poll {
             Poll::Ready(result) => {
-                self.silence.as_mut().reset(Instant::now() + PATIENCE);
+                let now = Instant::now();
+                self.silence.as_mut().reset(now + PATIENCE);
+                if let Some(known) = lock(&self.open).connections.get_mut(&self.number) {
+                    known.moved = now;
+                }
                 Poll::Ready(result)
+            }
+            Poll::Pending if self.has_to_end(context) => {
+                Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
             }
             Poll::Pending => self
                 .silence
@@ -84,6 +154,12 @@ impl Guarded {
                 .poll(context)
                 .map(|()| Err(io::ErrorKind::TimedOut.into())),
         }
+    }
+}
+
+impl Drop for Guarded {
+    fn drop(&mut self) {
+        lock(&self.open).connections.remove(&self.number);
     }
 }
 
@@ -122,33 +198,47 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
+    async fn connected(limited: &mut Limited) -> (TcpStream, Guarded) {
+        let client = TcpStream::connect(limited.local_addr().unwrap());
+        let (client, (guarded, _)) = tokio::join!(client, limited.accept());
+        (client.unwrap(), guarded)
+    }
+
+    async fn limited(most: usize) -> Limited {
+        Limited::new(TcpListener::bind("127.0.0.1:0").await.unwrap(), most)
+    }
+
     #[tokio::test]
-    async fn connections_over_the_limit_wait_for_a_free_place() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
-        let mut limited = Limited::new(listener, 1);
-        let _first = TcpStream::connect(address).await.unwrap();
-        let _second = TcpStream::connect(address).await.unwrap();
-        let (first, _) = limited.accept().await;
-        // Waits however long it is given.
-        let a_while = Duration::from_millis(50);
-        let second = tokio::time::timeout(a_while, limited.accept()).await;
-        assert!(second.is_err());
-        drop(first);
-        limited.accept().await;
+    async fn over_the_limit_the_connection_ends_that_is_silent_longest() {
+        let mut limited = limited(2).await;
+        let (mut first, mut first_guarded) = connected(&mut limited).await;
+        let (mut second, mut second_guarded) = connected(&mut limited).await;
+        first.write_all(b"GET").await.unwrap();
+        assert_eq!(first_guarded.read_u8().await.unwrap(), b'G');
+        let (mut third, mut third_guarded) = connected(&mut limited).await;
+        let error = second_guarded.read_u8().await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
+        drop(second_guarded);
+        assert_eq!(second.read(&mut [0]).await.unwrap(), 0);
+        for (client, guarded) in [
+            (&mut first, &mut first_guarded),
+            (&mut third, &mut third_guarded),
+        ] {
+            guarded.write_all(b"x").await.unwrap();
+            assert_eq!(client.read_u8().await.unwrap(), b'x');
+        }
+        // Who leaves makes room.
+        drop(third_guarded);
+        let _fourth = connected(&mut limited).await;
+        assert_eq!(lock(&limited.open).connections.len(), 2);
+        first_guarded.write_all(b"x").await.unwrap();
     }
 
     #[tokio::test]
     async fn a_silent_connection_ends() {
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let client = TcpStream::connect(listener.local_addr().unwrap());
-        let (client, accepted) = tokio::join!(client, listener.accept());
-        let mut client = client.unwrap();
-        let mut guarded = Guarded {
-            stream: accepted.unwrap().0,
-            silence: Box::pin(tokio::time::sleep(Duration::ZERO)),
-            _permit: None,
-        };
+        let mut limited = limited(1).await;
+        let (mut client, mut guarded) = connected(&mut limited).await;
+        guarded.silence.as_mut().reset(Instant::now());
         let error = guarded.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
         // What moves begins the silence anew.

@@ -24,6 +24,14 @@
  *           that marker and the next batch. SQL functions, which have no
  *           keepalives and end without a warning, treat "hold" as "commit".
  *
+ *
+ * With hold the walsender also takes fewer, larger turns under load. Whoever
+ * flushes WAL wakes it, so it would decode a few transactions at a time, each
+ * time at the cost of two context switches, a write and a keepalive. So where a
+ * turn ends (no WAL is left) less than TURN_US after it began, it rests until
+ * then. A transaction that comes after a pause is sent at once. While commits
+ * may wait for this walsender (sync_standby_priority) it never rests.
+ *
  * Messages sent, each in one CopyData or one row:
  *   'O'                               marker: a commit is held from here on
  *   'B' int32 n, then n entries       batch; ends what a marker began
@@ -50,6 +58,7 @@
 #include "replication/output_plugin.h"
 #include "replication/slot.h"
 #include "replication/walsender.h"
+#include "replication/walsender_private.h"
 #include "utils/memutils.h"
 #include "utils/timestamp.h"
 
@@ -78,6 +87,9 @@ typedef struct EntryHeader
 
 /* How long a commit may be held while decoding goes on, in ms. */
 #define HOLD_MS 10
+
+/* Shortest time from the beginning of one turn to that of the next, in us. */
+#define TURN_US 4000
 
 typedef enum BatchMode
 {
@@ -112,6 +124,8 @@ typedef struct Batch
 	TimestampTz now;
 	/* a marker was sent: a commit is held */
 	bool		open;
+	/* when there was WAL again after none was left */
+	TimestampTz turn;
 
 	MemoryContextCallback reset;
 } Batch;
@@ -249,6 +263,28 @@ boundary(void)
 }
 
 /*
+ * Lets WAL gather if the turn that ends here began just now. Whoever flushes WAL
+ * does not wake a process that sleeps like this.
+ */
+static void
+rest(void)
+{
+	TimestampTz now = GetCurrentTimestamp();
+	TimestampTz until = batch->turn + TURN_US;
+
+	/* commits that wait for this stream must not wait longer */
+	if (MyWalSnd == NULL || MyWalSnd->sync_standby_priority > 0)
+		return;
+	/* a clock that was set back must not make it longer */
+	if (now < batch->turn || now >= until)
+		return;
+	pgstat_report_wait_start(PG_WAIT_EXTENSION);
+	pg_usleep(until - now);
+	pgstat_report_wait_end();
+	CHECK_FOR_INTERRUPTS();
+}
+
+/*
  * Reading a page may wait for WAL: nothing may be held then. It does not wait
  * for what is flushed already (on a standby: replayed).
  */
@@ -256,16 +292,20 @@ static int
 read_page(XLogReaderState *reader, XLogRecPtr page, int needed,
 		  XLogRecPtr record, char *buffer)
 {
-	if (batch->count > 0)
-	{
-		XLogRecPtr	available = RecoveryInProgress() ?
-			GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+	XLogRecPtr	available = RecoveryInProgress() ?
+		GetXLogReplayRecPtr(NULL) : GetFlushRecPtr(NULL);
+	bool		turn_ends = page + needed > available;
+	int			length;
 
-		if (page + needed > available || !ls_may_hold_commits() ||
-			older_than(HOLD_MS))
-			flush_batch();
-	}
-	return batch->page_read(reader, page, needed, record, buffer);
+	if (batch->count > 0 &&
+		(turn_ends || !ls_may_hold_commits() || older_than(HOLD_MS)))
+		flush_batch();
+	if (!turn_ends)
+		return batch->page_read(reader, page, needed, record, buffer);
+	rest();
+	length = batch->page_read(reader, page, needed, record, buffer);
+	batch->turn = GetCurrentTimestamp();
+	return length;
 }
 
 /* Takes our option out of the list, since pgoutput refuses what it does not know. */

@@ -273,6 +273,46 @@ for my $id (20_000 .. 20_005)
 $recv->signal('INT');
 $recv->finish;
 
+# ---- Under load ----
+
+$recv = start_receiving('batched2', $live, 'batch=hold');
+my $load = IPC::Run::start(
+	[
+		'psql', '--no-psqlrc', '--dbname', $node->connstr('postgres'), '--command', q{
+			DO $$ BEGIN
+				-- Flushed one by one, and slower than they can be decoded.
+				SET synchronous_commit = local;
+				LOOP
+					PERFORM pg_logical_emit_message(true, 'load', 'x');
+					COMMIT;
+					PERFORM pg_sleep(0.0005);
+				END LOOP;
+			END $$}
+	],
+	'>', \my $load_out, '2>', \my $load_err);
+my $walsender = q{FROM pg_stat_activity WHERE backend_type = 'walsender'};
+my $resting = "SELECT count(*) > 0 $walsender AND wait_event_type = 'Extension'";
+ok($node->poll_query_until('postgres', $resting),
+	'between two turns the walsender rests, and lets WAL gather');
+
+# Commits that wait for it must not wait longer.
+$node->append_conf('postgresql.conf', q{synchronous_standby_names = '*'});
+$node->reload;
+$node->poll_query_until('postgres', 'SELECT count(*) > 0 FROM pg_stat_replication WHERE sync_priority > 0')
+  or die 'the walsender does not notice that it is waited for';
+my $rests = 0;
+$rests += $session->value(
+	"SELECT count(*) $walsender AND wait_event_type = 'Extension'")
+  for 1 .. 300;
+is($rests, 0, 'while commits wait for it the walsender does not rest');
+$node->append_conf('postgresql.conf', q{synchronous_standby_names = ''});
+$node->reload;
+$node->safe_psql('postgres', q{
+	SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE query LIKE '%LOOP%' AND pid <> pg_backend_pid()});
+eval { $load->finish };
+$recv->signal('INT');
+$recv->finish;
+
 # ---- An ordinary subscriber ----
 
 my $subscriber = PostgreSQL::Test::Cluster->new('subscriber');

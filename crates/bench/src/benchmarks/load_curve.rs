@@ -31,8 +31,10 @@ const RATES: [f64; 9] = [0.1, 0.25, 0.4, 0.55, 0.7, 0.85, 1.0, 1.25, 1.6];
 /// just above the limit it grows by tens to hundreds.
 const BOUNDED_SLOPE_MS_PER_S: f64 = 10.0;
 
-/// Megabytes that a run may need beside WAL.
-const SPACE_MB_BASE: u64 = 8_000;
+/// Megabytes that a run may need beside the recording.
+const SPACE_MB_BASE: u64 = 2_000;
+/// The same for each second of writes that are recorded.
+const SPACE_MB_PER_SECOND: u64 = 50;
 
 /// Sessions that write while it is recorded: each branch is a row that they wait for.
 const WRITERS: u32 = 8;
@@ -53,7 +55,8 @@ pub struct LoadCurveArgs {
     /// Seconds measured at each rate
     #[arg(long, value_name = "SECONDS", env = "BENCH_SECONDS", hide_env_values = true, default_value_t = 10, value_parser = value_parser!(u32).range(2..=3600))]
     pub seconds: u32,
-    /// Rates offered, as parts of what a stock standby without readers replays at most
+    /// Rates offered, as parts of what a stock standby with one core and without readers
+    /// replays at most
     #[arg(long, value_name = "PARTS", value_delimiter = ',', default_values_t = RATES, value_parser = rate)]
     pub rates: Vec<f64>,
     /// Cases to run, separated by commas
@@ -62,7 +65,7 @@ pub struct LoadCurveArgs {
     /// Variants to run, separated by commas
     #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [Variant::Stock, Variant::Lockstep])]
     pub variants: Vec<Variant>,
-    /// Readers in the case readers; each sums 3,000 rows at a time
+    /// Readers in the cases that have some; each sums 3,000 rows at a time
     #[arg(long, value_name = "N", default_value_t = 128, value_parser = value_parser!(u32).range(1..=900))]
     pub readers: u32,
     /// pgbench scale
@@ -96,17 +99,37 @@ pub enum CurveCase {
     Idle,
     /// As many as --readers says.
     Readers,
+    /// Nobody; the standby has both cores, and shares them with the player.
+    IdleTwoCores,
+    /// As many as --readers says; the standby has both cores.
+    ReadersTwoCores,
 }
 
 impl CurveCase {
     /// All.
-    pub const ALL: [Self; 2] = [Self::Idle, Self::Readers];
+    pub const ALL: [Self; 4] = [
+        Self::Idle,
+        Self::Readers,
+        Self::IdleTwoCores,
+        Self::ReadersTwoCores,
+    ];
 
     fn name(self) -> &'static str {
         match self {
             Self::Idle => "idle",
             Self::Readers => "readers",
+            Self::IdleTwoCores => "idle-two-cores",
+            Self::ReadersTwoCores => "readers-two-cores",
         }
+    }
+
+    fn reads(self) -> bool {
+        matches!(self, Self::Readers | Self::ReadersTwoCores)
+    }
+
+    /// The standby has one core, and the player the other.
+    fn is_apart(self) -> bool {
+        matches!(self, Self::Idle | Self::Readers)
     }
 }
 
@@ -174,7 +197,7 @@ impl Benchmark for LoadCurveArgs {
     }
 
     fn space_mb(&self) -> u64 {
-        SPACE_MB_BASE
+        SPACE_MB_BASE + SPACE_MB_PER_SECOND * u64::from(self.lead_in + self.record_seconds)
     }
 
     fn needs_extension(&self) -> bool {
@@ -305,7 +328,8 @@ impl Benchmark for LoadCurveArgs {
             }),
         ];
         let mut who = "no readers".to_owned();
-        if case == CurveCase::Readers.name() {
+        let reads = |of: &CurveCase| of.name() == case && of.reads();
+        if CurveCase::ALL.iter().any(reads) {
             panels.push(panel("Reads a second", Axis::Count, |row| row.read_tps));
             who = format!("{} readers", self.readers);
         }
@@ -394,10 +418,10 @@ impl LoadCurveArgs {
                 temperature: Temperature::Cached,
                 settings: variant.standby_settings(&self.set),
             },
-            apart: true,
+            apart: case.is_apart(),
             pace: Pace::Unlimited,
             lead_in: recorded.lead_in,
-            readers: (case == CurveCase::Readers).then_some(Readers {
+            readers: case.reads().then_some(Readers {
                 workload: Workload::Aggregate,
                 clients: self.readers,
                 scale: self.scale,

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -15,7 +16,7 @@ use crate::plot::{lines, trials};
 use crate::results::{Headline, Results, SeriesRow, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column, median, table};
 use crate::text::{self, count, ms, percent, slope};
-use crate::trial::{self, Outcome, Size, TrialFigures, TrialSpec, Variant};
+use crate::trial::{self, Account, Outcome, Size, TrialFigures, TrialSpec, Variant};
 
 /// The case that the headline is about.
 const HEADLINE_CASE: PriorityCase = PriorityCase::Aggregate;
@@ -88,15 +89,21 @@ pub enum PriorityCase {
     /// As aggregate, one long round, with bloat over time.
     #[value(name = "aggregate-10min")]
     Aggregate10min,
+    /// As aggregate, while nothing is written: what a read costs on data that stands still.
+    AggregateStill,
+    /// As aggregate; the standby has both cores, and shares one of them with the primary.
+    AggregateTwoCores,
 }
 
 impl PriorityCase {
     /// All, in the order in which they run.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 6] = [
         Self::Aggregate,
         Self::Select,
         Self::ThrottleOnly,
         Self::Aggregate10min,
+        Self::AggregateStill,
+        Self::AggregateTwoCores,
     ];
 
     /// Its name in arguments and results.
@@ -106,6 +113,8 @@ impl PriorityCase {
             Self::Select => "select",
             Self::ThrottleOnly => "throttle-only",
             Self::Aggregate10min => "aggregate-10min",
+            Self::AggregateStill => "aggregate-still",
+            Self::AggregateTwoCores => "aggregate-two-cores",
         }
     }
 }
@@ -287,10 +296,20 @@ impl Benchmark for PriorityArgs {
         let settings = self.settings(turn);
         let spec = TrialSpec {
             variant: turn.variant,
-            size: self.size(),
+            size: Size {
+                writers: match turn.case {
+                    PriorityCase::AggregateStill => 0,
+                    _ => self.writers,
+                },
+                ..self.size()
+            },
             read: match turn.case {
                 PriorityCase::Select => Workload::Select,
                 _ => Workload::Aggregate,
+            },
+            side: match turn.case {
+                PriorityCase::AggregateTwoCores => Side::Both,
+                _ => Side::Standby,
             },
             standby_settings: turn.variant.standby_settings(&settings),
             warmup: Duration::from_secs(u64::from(self.warmup)),
@@ -394,6 +413,27 @@ impl Benchmark for PriorityArgs {
                 |f| Some(100.0 * f.trial.startup_cpu_s / f.trial.seconds.max(0.001)),
                 percent,
             ),
+            median(
+                "walreceiver",
+                |f| share(f, |account| account.walreceiver_cpu_s),
+                percent,
+            ),
+            median(
+                "Lockstep's workers",
+                |f| share(f, |account| account.lockstep_cpu_s),
+                percent,
+            ),
+            median(
+                "readers",
+                |f| share(f, |account| account.readers_cpu_s),
+                percent,
+            ),
+            median("idle", |f| share(f, |account| account.idle_s), percent),
+            median(
+                "CPU of a read",
+                |f| f.trial.account.map(|account| account.read_cpu_ms),
+                ms,
+            ),
         ]
     }
 
@@ -487,6 +527,12 @@ impl PriorityArgs {
         let outcomes = scene.outcomes.iter();
         outcomes.filter(|(turn, _)| is_of_case(turn)).collect()
     }
+}
+
+/// A part of the standby's time, in hundredths of one core.
+fn share(figures: &PriorityFigures, of: fn(Account) -> f64) -> Option<f64> {
+    let seconds = figures.trial.seconds.max(0.001);
+    Some(100.0 * of(figures.trial.account?) / seconds)
 }
 
 /// How a figure of a row is read and written.

@@ -23,7 +23,9 @@ use crate::trial::Variant;
 const HEADLINE_CASE: &str = "mixed-16MB";
 
 /// Megabytes that a run may need beside data.
-const SPACE_MB_BASE: u64 = 20_000;
+const SPACE_MB_BASE: u64 = 2_000;
+/// The same for each second of writes: WAL, and spilled transactions of each slot.
+const SPACE_MB_PER_SECOND: u64 = 600;
 
 /// Small and very large transactions: rows a second at each subscriber until all have caught up
 ///
@@ -113,7 +115,9 @@ impl Benchmark for RelayMixedArgs {
     }
 
     fn space_mb(&self) -> u64 {
-        SPACE_MB_BASE + MB_PER_SCALE * u64::from(self.scale) * 2
+        SPACE_MB_BASE
+            + MB_PER_SCALE * u64::from(self.scale) * 2
+            + SPACE_MB_PER_SECOND * u64::from(self.seconds)
     }
 
     fn rounds(&self) -> u32 {

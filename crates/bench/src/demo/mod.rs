@@ -10,6 +10,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum, value_parser};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::machine;
+use lockstep_lab::pinning::Side;
 use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_lab::workload::{APP_ROLE, Workload};
 use serde::Serialize;
@@ -241,6 +242,7 @@ fn phase(
         variant,
         size,
         read: args.read_query.workload(),
+        side: Side::Standby,
         standby_settings: variant.standby_settings(&[]),
         warmup: seconds(warmup(args)),
         measured: seconds(args.duration),

@@ -139,7 +139,7 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
     }
     let readers = spec
         .readers
-        .map(|readers| start_readers(lab, &mut standby, readers))
+        .map(|readers| start_readers(lab, &mut standby, spec.side(), readers))
         .transpose()?;
     player.release();
     let mut round = Round {
@@ -187,10 +187,20 @@ impl StandbySpec<'_> {
     }
 }
 
-fn start_readers(lab: &Lab, standby: &mut Server, readers: Readers) -> Result<Load> {
+impl RoundSpec<'_> {
+    /// The cores of the standby and its readers.
+    fn side(&self) -> Side {
+        match self.apart {
+            true => Side::Standby,
+            false => Side::Both,
+        }
+    }
+}
+
+fn start_readers(lab: &Lab, standby: &mut Server, side: Side, readers: Readers) -> Result<Load> {
     let mut load = lab.start_load(
         standby,
-        Side::Standby,
+        side,
         readers.workload,
         readers.clients,
         readers.scale,

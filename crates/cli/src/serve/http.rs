@@ -34,7 +34,7 @@ use super::feed::News;
 use super::page::ASSETS;
 use super::{api, health, metrics};
 
-/// Most connections at once; others wait.
+/// Most connections at once; then the one ends that is silent longest.
 const MOST_CONNECTIONS: usize = 64;
 
 /// Most streams of events at once. Connections beyond this are left for metrics and health.

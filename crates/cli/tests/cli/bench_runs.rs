@@ -105,15 +105,17 @@ fn load_curve_offers_rates_under_readers_and_without() {
     let small =
         "--seconds 2 --rates 0.01,0.03 --scale 1 --readers 60 --lead-in 2 --record-seconds 8";
     let mut args: Vec<&str> = small.split(' ').collect();
-    args.extend(["--variants", "lockstep"]);
+    let cases = "idle,readers-two-cores,readers";
+    args.extend(["--variants", "lockstep", "--cases", cases]);
     let (json, plots) = bench("load-curve", &args);
-    assert_eq!(plots, ["load-curve-idle.svg", "load-curve-readers.svg"]);
-    assert_eq!(rows(&json).len(), 4);
+    let of_case = |case: &str| format!("load-curve-{case}.svg");
+    assert_eq!(plots, cases.split(',').map(of_case).collect::<Vec<_>>());
+    assert_eq!(rows(&json).len(), 6);
     for pair in rows(&json).chunks(2) {
         for row in pair {
             positive(row, &["offered_mb_per_s", "seconds"]);
             assert!(row["lag_bounded"].is_boolean(), "{row}");
-            assert_eq!(row["read_tps"].is_f64(), row["case"] == "readers", "{row}");
+            assert_eq!(row["read_tps"].is_f64(), row["case"] != "idle", "{row}");
         }
         let offered = |row: &Value| row["offered_mb_per_s"].as_f64().unwrap();
         assert!(offered(&pair[0]) < offered(&pair[1]));

@@ -18,6 +18,7 @@ mod house;
 mod packaged_metrics;
 mod relay;
 mod relay_back;
+mod relay_cancel;
 mod relay_console;
 mod relay_limits;
 mod relay_primary;

@@ -5,8 +5,11 @@ use std::process::Command;
 use crate::relay_support::{
     Relay, logical, publisher, slots, subscribe, table_on_both, until, until_answer, until_same,
 };
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::SUPERUSER;
+use lockstep_lab::server::{SUPERUSER, Server};
+
+const STATISTICS: &str = "SELECT name, blks_read FROM lockstep_stat_logical_wal_cache()";
 
 #[test]
 fn a_subscription_lives_through_the_relay() {
@@ -44,16 +47,7 @@ fn a_subscription_lives_through_the_relay() {
     assert!(upstream.starts_with("lockstep_auto_"), "{upstream}");
     assert!(!upstream.contains(' '), "{upstream}");
 
-    // Alter: another publication, with a row filter and a column list.
-    subscriber
-        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb")
-        .unwrap();
-    until_answer(&subscriber, "SELECT count(*)::text FROM b", "50");
-    primary
-        .execute("INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'")
-        .unwrap();
-    until_answer(&subscriber, "SELECT count(*)::text FROM b", "150");
-    until_same(&primary, &subscriber, "a");
+    set_publications(&primary, &subscriber);
 
     // Disable and enable: nothing is lost meanwhile.
     subscriber.execute("ALTER SUBSCRIPTION s DISABLE").unwrap();
@@ -63,8 +57,41 @@ fn a_subscription_lives_through_the_relay() {
     subscriber.execute("ALTER SUBSCRIPTION s ENABLE").unwrap();
     until_same(&primary, &subscriber, "a");
 
-    // Refresh: a table that comes later, and one that changes.
-    for server in [&primary, &subscriber] {
+    refresh(&primary, &subscriber);
+    let second = share(&lab, (&primary, &subscriber), &relay);
+
+    // Drop.
+    for (server, name) in [(&subscriber, "s"), (&second, "s2")] {
+        server
+            .execute(&format!("DROP SUBSCRIPTION {name}"))
+            .unwrap();
+    }
+    assert_eq!(relay.console(&lab, STATISTICS), "");
+    // The relay's own are all that is left.
+    assert!(
+        slots(&primary)
+            .split(' ')
+            .all(|slot| slot.starts_with("lockstep_"))
+    );
+    drop((subscriber, second, relay, primary));
+}
+
+/// Another publication, with a row filter and a column list.
+fn set_publications(primary: &Server, subscriber: &Server) {
+    subscriber
+        .execute("ALTER SUBSCRIPTION s SET PUBLICATION pa, pb")
+        .unwrap();
+    until_answer(subscriber, "SELECT count(*)::text FROM b", "50");
+    primary
+        .execute("INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'")
+        .unwrap();
+    until_answer(subscriber, "SELECT count(*)::text FROM b", "150");
+    until_same(primary, subscriber, "a");
+}
+
+/// A table that comes later, and one that changes.
+fn refresh(primary: &Server, subscriber: &Server) {
+    for server in [primary, subscriber] {
         server
             .execute("CREATE TABLE c (id int PRIMARY KEY, v text)")
             .unwrap();
@@ -75,47 +102,35 @@ fn a_subscription_lives_through_the_relay() {
     subscriber
         .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
         .unwrap();
-    until_same(&primary, &subscriber, "c");
-    for server in [&subscriber, &primary] {
+    until_same(primary, subscriber, "c");
+    for server in [subscriber, primary] {
         server.execute("ALTER TABLE a ADD w int DEFAULT 5").unwrap();
     }
     primary.execute("UPDATE a SET w = id").unwrap();
-    until_same(&primary, &subscriber, "a");
+    until_same(primary, subscriber, "a");
+}
 
-    // A second subscriber shares the upstream slot.
-    let before = slots(&primary);
+/// A second subscriber shares the upstream slot.
+fn share(lab: &Lab, (primary, subscriber): (&Server, &Server), relay: &Relay) -> Server {
+    let before = slots(primary);
     let second = lab.primary("second", None, &logical()).unwrap();
     second
         .execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int); CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)")
         .unwrap();
     second
         .execute(&format!(
-            "CREATE SUBSCRIPTION s2 CONNECTION '{connection}' PUBLICATION pb, pa"
+            "CREATE SUBSCRIPTION s2 CONNECTION '{}' PUBLICATION pb, pa",
+            relay.conninfo()
         ))
         .unwrap();
-    until_same(&primary, &second, "a");
+    until_same(primary, &second, "a");
     primary.execute("UPDATE a SET v = 'for both'").unwrap();
-    until_same(&primary, &second, "a");
-    until_same(&primary, &subscriber, "a");
-    assert_eq!(slots(&primary), before);
-    let stat = "SELECT name, blks_read FROM lockstep_stat_logical_wal_cache()";
-    let rows = relay.console(&lab, stat);
+    until_same(primary, &second, "a");
+    until_same(primary, subscriber, "a");
+    assert_eq!(slots(primary), before);
+    let rows = relay.console(lab, STATISTICS);
     assert!(rows.contains("s|") && rows.contains("s2|"), "{rows}");
-
-    // Drop.
-    for (server, name) in [(&subscriber, "s"), (&second, "s2")] {
-        server
-            .execute(&format!("DROP SUBSCRIPTION {name}"))
-            .unwrap();
-    }
-    assert_eq!(relay.console(&lab, stat), "");
-    // The relay's own are all that is left.
-    assert!(
-        slots(&primary)
-            .split(' ')
-            .all(|slot| slot.starts_with("lockstep_"))
-    );
-    drop((subscriber, second, relay, primary));
+    second
 }
 
 #[test]

@@ -5,7 +5,8 @@ use std::net::TcpStream;
 use std::process::{Command, Output, Stdio};
 
 use crate::relay_support::{
-    Relay, disable, publisher, subscribe, table_on_both, until, until_answer, until_same,
+    Relay, disable, publisher, subscribe, table_on_both, until, until_answer, until_ready,
+    until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -20,7 +21,7 @@ fn subscribed(lab: &Lab, args: &[&str]) -> (Server, Server, Relay) {
         .unwrap();
     let relay = Relay::start(lab, &primary.conninfo(SUPERUSER), args);
     subscribe(&subscriber, "s", &relay.conninfo(), "p");
-    until_same(&primary, &subscriber, "t");
+    until_ready(&subscriber);
     primary
         .execute("INSERT INTO t VALUES (-1, 'second')")
         .unwrap();

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::relay_support::{
-    Relay, allow_plugin, logical, publish, publisher, subscribe, until, until_answer, until_same,
+    Relay, allow_plugin, logical, publish, publisher, subscribe, until, until_ready, until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -162,11 +162,7 @@ fn a_primary_that_crashed_with_its_slot_behind_goes_on() {
     publish(&primary, &subscriber, TABLE);
     let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
     subscribe(&subscriber, "s", &relay.conninfo(), "p");
-    until_answer(
-        &subscriber,
-        "SELECT count(*)::text FROM pg_subscription_rel WHERE srsubstate = 'r'",
-        "1",
-    );
+    until_ready(&subscriber);
     for round in 1..=2 {
         for _ in 0..10 {
             write(&primary, 300);

@@ -147,11 +147,8 @@ fn a_slot_is_streamed_in_its_own_database_only() {
     stage.primary.execute("CREATE DATABASE copier").unwrap();
     let mut by_default = log_in(&[("user", "copier"), ("replication", "database")]);
     assert_eq!(by_default.refusal(START).unwrap().sqlstate, "55000");
-    // Sessions of physical replication know no slots of the relay.
     let mut physical = log_in(&[("user", "copier"), ("replication", "on")]);
     assert_eq!(physical.refusal(START).unwrap().sqlstate, "55000");
-    let gone = physical.refusal("DROP_REPLICATION_SLOT s").unwrap();
-    assert_eq!(gone.sqlstate, "42704");
 
     // A command is one only if the server takes it for one.
     let mut right = log_in(&[
@@ -178,6 +175,51 @@ fn a_slot_is_streamed_in_its_own_database_only() {
         stage.relay.console(&lab, pids).is_empty().then_some(())
     });
     stage.goes_on();
+}
+
+/// To a session of physical replication the relay's slots are what a server's own are.
+#[test]
+fn sessions_of_physical_replication_meet_the_relays_slots() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let stage = Stage::new(&lab);
+    stage
+        .primary
+        .execute("SELECT pg_create_logical_replication_slot('own', 'pgoutput')")
+        .unwrap();
+    let parameters = packet(&[("user", "copier"), ("replication", "true")]);
+    let folder = stage.primary.sockets();
+    let mut direct = Raw::socket(folder, stage.primary.port())
+        .log_in(&parameters)
+        .ok()
+        .unwrap();
+    let mut relayed = Raw::tcp(stage.relay.port).log_in(&parameters).ok().unwrap();
+    let in_use = relayed.refusal("DROP_REPLICATION_SLOT s").unwrap();
+    assert_eq!(in_use.sqlstate, "55006", "{in_use:?}");
+    stage.free_the_slot(&lab);
+
+    let said = |refused: Option<Report>| refused.map(|report| (report.sqlstate, report.message));
+    for command in [
+        "CREATE_REPLICATION_SLOT NAME PHYSICAL",
+        "CREATE_REPLICATION_SLOT NAME LOGICAL pgoutput",
+        "READ_REPLICATION_SLOT NAME",
+        "START_REPLICATION SLOT NAME PHYSICAL 0/0",
+        "START_REPLICATION SLOT NAME LOGICAL 0/0",
+        "DROP_REPLICATION_SLOT NAME",
+        "DROP_REPLICATION_SLOT NAME",
+    ] {
+        let of_server = said(direct.refusal(&command.replace("NAME", "own")));
+        let of_relay = said(relayed.refusal(&command.replace("NAME", "s")));
+        let of_relay = of_relay.map(|(code, words)| (code, words.replace("\"s\"", "\"own\"")));
+        assert_eq!(of_relay, of_server, "{command}");
+    }
+    assert_eq!(stage.relay.console(&lab, "SHOW SLOTS"), "");
+    drop((
+        direct,
+        relayed,
+        stage.subscriber,
+        stage.relay,
+        stage.primary,
+    ));
 }
 
 /// What a session's values look like is asked anew at each start.

@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use crate::relay_support::raw::{Raw, packet};
 use crate::relay_support::{
     Relay, disable, logical, subscribe, table_on_both, tail, until, until_answer, until_same,
 };
@@ -134,4 +135,56 @@ fn a_group_that_no_slot_uses_gives_up_its_slot() {
     on_primary("INSERT INTO t VALUES (2)");
     until_same(&primary, &subscriber, "t");
     drop((subscriber, relay, primary));
+}
+
+/// Whoever has not said a password yet gets one walsender of an idle group at most.
+#[test]
+fn logins_that_are_not_done_share_what_is_given_up() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let (mut primary, first) = table_on_both(&lab, "t (v int)");
+    publish_as(&primary, &["q"]);
+    let second = lab.primary("second", None, &logical()).unwrap();
+    second.execute("CREATE TABLE t (v int)").unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    for (subscriber, name, publication) in [(&first, "s1", "p"), (&second, "s2", "q")] {
+        subscribe(subscriber, name, &relay.conninfo(), publication);
+        primary.execute("INSERT INTO t VALUES (1)").unwrap();
+        until_same(&primary, subscriber, "t");
+        disable(&lab, subscriber, name, &relay);
+    }
+    primary
+        .execute("SET password_encryption = 'scram-sha-256'; CREATE ROLE plain LOGIN PASSWORD 'x'")
+        .unwrap();
+    let rules = "local all plain scram-sha-256\nlocal all,replication all trust\n";
+    fs::write(primary.data().join("pg_hba.conf"), rules).unwrap();
+    primary.set([("max_wal_senders", "2")]).unwrap();
+    primary.restart().unwrap();
+    let walsenders = "SELECT count(*)::text FROM pg_stat_replication WHERE state = 'streaming'";
+    until_answer(&primary, walsenders, "2");
+    assert_eq!(gifts(&relay), 0);
+
+    let parameters = [
+        ("user", "plain"),
+        ("database", "postgres"),
+        ("replication", "database"),
+    ];
+    let endless: Vec<_> = (0..4)
+        .map(|_| {
+            let mut client = Raw::tcp(relay.port);
+            client.send(&packet(&parameters));
+            // It is asked for its password, or has had to go.
+            if let Some((tag, _)) = client.message() {
+                assert_eq!(tag, b'R');
+            }
+            client
+        })
+        .collect();
+    assert_eq!(gifts(&relay), 1, "{}", relay.log());
+    until_answer(&primary, walsenders, "1");
+    drop(endless);
+    // Somebody who is let in gets what the others had.
+    first.execute("ALTER SUBSCRIPTION s1 ENABLE").unwrap();
+    primary.execute("INSERT INTO t VALUES (2)").unwrap();
+    until_same(&primary, &first, "t");
+    drop((first, second, relay, primary));
 }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use crate::relay_support::{
-    Relay, free_port, logical, page, publisher, until, until_answer, until_same,
+    Relay, free_port, logical, page, publisher, until, until_answer, until_ready, until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
@@ -69,6 +69,7 @@ impl Scene {
 
     /// Waits until a row has come by way of the relay's own slot.
     fn until_served(&self, relay: &Relay, table: &str) {
+        until_ready(&self.subscriber);
         until_same(&self.primary, &self.subscriber, table);
         until("the slot is the relay's", || {
             let slots = relay.try_console(&self.lab, "SHOW SLOTS").ok()?;

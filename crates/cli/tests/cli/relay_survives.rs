@@ -5,7 +5,7 @@ use std::process::{Command, Stdio};
 
 use crate::relay_support::load::Load;
 use crate::relay_support::{
-    Relay, allow_plugin, logical, publisher, until, until_answer, until_same,
+    Relay, allow_plugin, logical, publisher, until, until_answer, until_ready, until_same,
 };
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::{self, TestLab};
@@ -52,13 +52,7 @@ fn subscribe_with(subscriber: &Server, name: &str, relay: &Relay, options: &str)
             relay.conninfo()
         ))
         .unwrap();
-    // A worker that synchronises a table drops its slot before it notes that it is done: killed
-    // in between it looks for that slot for ever, with a relay and without one.
-    until_answer(
-        subscriber,
-        "SELECT bool_and(srsubstate = 'r')::text FROM pg_subscription_rel",
-        "true",
-    );
+    until_ready(subscriber);
 }
 
 /// How many rows have come since.

@@ -1,8 +1,10 @@
-//! Sessions that are ended: one whose client takes nothing, one whose role has lost its right.
+//! Sessions that are ended: one whose client takes nothing, one whose query runs, one whose role
+//! has lost its right.
 
 use std::process::{Child, Command, Stdio};
 
-use crate::relay_support::{Relay, publisher, until};
+use crate::relay_support::raw::{Raw, packet};
+use crate::relay_support::{Relay, publisher, until, until_answer};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::SUPERUSER;
@@ -118,4 +120,61 @@ fn sessions_end_by_the_console_and_with_their_roles_rights() {
         said.contains("role \"reader\" may not replicate any more"),
         "{said}"
     );
+}
+
+#[test]
+fn a_session_that_is_ended_leaves_no_query_behind() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let mut client = Raw::tcp(relay.port)
+        .log_in(&packet(&[
+            ("user", SUPERUSER),
+            ("database", "postgres"),
+            ("application_name", "sleeper"),
+        ]))
+        .ok()
+        .unwrap();
+    client.send_query("SELECT pg_sleep(100000)");
+    let sleepers = "SELECT count(*)::text FROM pg_stat_activity \
+                    WHERE application_name = 'sleeper' AND state = 'active'";
+    until_answer(&primary, sleepers, "1");
+    let id = until("it is listed", || sessions(&lab, &relay, "sleeper"));
+    relay.console(&lab, &format!("TERMINATE {id}"));
+    until_answer(&primary, sleepers, "0");
+    drop((client, relay, primary));
+}
+
+/// A role is what its OID says, whatever it is called.
+#[test]
+fn a_stream_is_of_the_role_that_began_it() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let primary = publisher(&lab);
+    primary
+        .execute(
+            "CREATE TABLE t (id int, v text); CREATE PUBLICATION p FOR TABLE t; \
+             CREATE ROLE renamed LOGIN REPLICATION; CREATE ROLE replaced LOGIN REPLICATION",
+        )
+        .unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    let _renamed = Receiver::start(&lab, &relay, "renamed", "a");
+    let replaced = Receiver::start(&lab, &relay, "replaced", "b");
+    for slot in ["a", "b"] {
+        until("it streams", || sessions(&lab, &relay, slot));
+    }
+    primary
+        .execute(
+            "ALTER ROLE renamed RENAME TO other; \
+             DROP ROLE replaced; CREATE ROLE replaced LOGIN REPLICATION",
+        )
+        .unwrap();
+    // Another session that begins has the relay look sooner than in a minute.
+    let _new = Receiver::start(&lab, &relay, SUPERUSER, "c");
+    let said = replaced.said();
+    assert!(
+        said.contains("role \"replaced\" may not replicate any more"),
+        "{said}"
+    );
+    // Both were looked at together.
+    assert!(sessions(&lab, &relay, "a").is_some(), "{}", relay.log());
 }

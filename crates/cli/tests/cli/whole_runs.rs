@@ -352,6 +352,20 @@ fn bench_writes_rows_that_a_later_run_of_other_cases_keeps() {
     assert!(rows[4]["seconds"].as_f64().unwrap() >= 6.0);
     let series = json["series"].as_array().unwrap();
     assert!(!series.is_empty() && series[0]["relation_mb"].as_f64().unwrap() > 0.0);
+
+    let json = bench("aggregate-still,aggregate-two-cores", "lockstep");
+    let [still, both] = &json["rows"].as_array().unwrap()[5..] else {
+        panic!("{json}")
+    };
+    assert_eq!(still["primary_tps"], 0.0);
+    assert!(both["primary_tps"].as_f64().unwrap() > 0.0);
+    for row in [still, both] {
+        assert!(row["read_cpu_ms"].as_f64().unwrap() > 0.0, "{row}");
+        assert!(
+            row["readers_cpu_s"].as_f64() < row["cpu_s"].as_f64(),
+            "{row}"
+        );
+    }
     for case in ["aggregate", "throttle-only", "aggregate-10min"] {
         assert!(results.join(format!("priority-{case}.svg")).exists());
     }

@@ -101,8 +101,8 @@ pub(super) fn parse(query: &str) -> Result<Vec<Statement>, Report> {
             format!("the query is longer than {LONGEST_QUERY} bytes"),
         ));
     }
-    let tokens = token::tokens(query)
-        .map_err(|open| Report::error("42601", format!("unterminated {}", open.0)))?;
+    let tokens =
+        token::tokens(query).map_err(|wrong| Report::error(wrong.sqlstate(), wrong.to_string()))?;
     let mut statements = Vec::new();
     for tokens in tokens.split(|(token, _)| *token == Token::Symbol(';')) {
         if tokens.is_empty() {

@@ -22,12 +22,35 @@ pub(super) enum Token {
 /// A token and the bytes of the query that it takes.
 pub(super) type Spanned = (Token, Range<usize>);
 
-/// What a query may leave open at its end, as PostgreSQL names it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Unterminated(pub &'static str);
+/// What is wrong with the words of a query, as PostgreSQL names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(super) enum Malformed {
+    /// It is open at the query's end.
+    #[error("unterminated {0}")]
+    Unterminated(&'static str),
+    #[error("invalid Unicode escape")]
+    Escape,
+    #[error("invalid Unicode escape value")]
+    Codepoint,
+    #[error("invalid Unicode surrogate pair")]
+    Surrogates,
+    /// Bytes that were given by their numbers are no text.
+    #[error("invalid byte sequence for encoding \"UTF8\"")]
+    Bytes,
+}
+
+impl Malformed {
+    pub fn sqlstate(self) -> &'static str {
+        match self {
+            Self::Unterminated(_) | Self::Codepoint | Self::Surrogates => "42601",
+            Self::Escape => "22025",
+            Self::Bytes => "22021",
+        }
+    }
+}
 
 /// Splits a query into tokens. Never more than there are bytes.
-pub(super) fn tokens(query: &str) -> Result<Vec<Spanned>, Unterminated> {
+pub(super) fn tokens(query: &str) -> Result<Vec<Spanned>, Malformed> {
     let mut lexer = Lexer {
         query,
         left: query.char_indices().peekable(),
@@ -40,6 +63,13 @@ pub(super) fn tokens(query: &str) -> Result<Vec<Spanned>, Unterminated> {
     }
     Ok(tokens)
 }
+
+const OPEN_STRING: Malformed = Malformed::Unterminated("quoted string");
+
+/// UTF-16 writes a character beyond 0xFFFF as a high and a low surrogate.
+const HIGH_BEGIN: u32 = 0xd800;
+const LOW_BEGIN: u32 = 0xdc00;
+const LOW_END: u32 = 0xe000;
 
 struct Lexer<'a> {
     query: &'a str,
@@ -64,7 +94,7 @@ impl Lexer<'_> {
     }
 
     /// The token that begins with `first`; None for blanks and comments.
-    fn token(&mut self, start: usize, first: char) -> Result<Option<Token>, Unterminated> {
+    fn token(&mut self, start: usize, first: char) -> Result<Option<Token>, Malformed> {
         let token = match first {
             c if c.is_ascii_whitespace() => return Ok(None),
             '-' if self.next_is('-') => {
@@ -72,9 +102,9 @@ impl Lexer<'_> {
                 return Ok(None);
             }
             '/' if self.next_is('*') => return self.comment().map(|()| None),
-            '\'' => Token::Text(self.quoted('\'', false)?),
-            'e' | 'E' if self.next_is('\'') => Token::Text(self.quoted('\'', true)?),
-            '"' => Token::Quoted(self.quoted('"', false)?),
+            '\'' => Token::Text(self.quoted('\'', "quoted string")?),
+            'e' | 'E' if self.next_is('\'') => Token::Text(self.escaped()?),
+            '"' => Token::Quoted(self.quoted('"', "quoted identifier")?),
             '$' => match self.dollar_quoted(start)? {
                 Some(text) => Token::Text(text),
                 None => Token::Symbol('$'),
@@ -93,41 +123,120 @@ impl Lexer<'_> {
     }
 
     /// The rest of a comment; comments nest.
-    fn comment(&mut self) -> Result<(), Unterminated> {
+    fn comment(&mut self) -> Result<(), Malformed> {
         let mut depth = 1_usize;
         while depth > 0 {
             match self.left.next() {
                 Some((_, '*')) if self.next_is('/') => depth -= 1,
                 Some((_, '/')) if self.next_is('*') => depth += 1,
                 Some(_) => {}
-                None => return Err(Unterminated("/* comment")),
+                None => return Err(Malformed::Unterminated("/* comment")),
             }
         }
         Ok(())
     }
 
     /// What is left up to a closing quote; two of them are one within.
-    fn quoted(&mut self, quote: char, backslashes: bool) -> Result<String, Unterminated> {
+    fn quoted(&mut self, quote: char, what: &'static str) -> Result<String, Malformed> {
         let mut text = String::new();
         loop {
             match self.left.next() {
-                Some((_, c)) if c == quote => {
-                    if !self.next_is(quote) {
-                        return Ok(text);
-                    }
-                    text.push(quote);
-                }
-                // What stands for another character is none of the console's names.
-                Some((_, '\\')) if backslashes => text.extend(self.left.next().map(|(_, c)| c)),
+                Some((_, c)) if c == quote && !self.next_is(quote) => return Ok(text),
                 Some((_, c)) => text.push(c),
-                None if quote == '"' => return Err(Unterminated("quoted identifier")),
-                None => return Err(Unterminated("quoted string")),
+                None => return Err(Malformed::Unterminated(what)),
             }
         }
     }
 
+    /// The same of a string in which backslashes begin escapes.
+    fn escaped(&mut self) -> Result<String, Malformed> {
+        let mut text = Vec::new();
+        loop {
+            match self.left.next() {
+                Some((_, '\'')) if !self.next_is('\'') => break,
+                Some((_, '\\')) => self.escape(&mut text)?,
+                Some((_, c)) => put(&mut text, c),
+                None => return Err(OPEN_STRING),
+            }
+        }
+        let text = String::from_utf8(text).ok();
+        text.filter(|text| !text.contains('\0'))
+            .ok_or(Malformed::Bytes)
+    }
+
+    /// What is left of an escape.
+    fn escape(&mut self, text: &mut Vec<u8>) -> Result<(), Malformed> {
+        let (_, first) = self.left.next().ok_or(OPEN_STRING)?;
+        match first {
+            'b' => text.push(0x08),
+            'f' => text.push(0x0c),
+            'n' => text.push(b'\n'),
+            'r' => text.push(b'\r'),
+            't' => text.push(b'\t'),
+            // From 16 on.
+            'v' => text.push(0x0b),
+            '0'..='7' => {
+                let (more, _) = self.digits(8, 2);
+                let first = first.to_digit(8).unwrap_or_default();
+                let value = more.iter().fold(first, |value, digit| value * 8 + digit);
+                // A server cuts off what is more than a byte.
+                text.extend(value.to_le_bytes().first());
+            }
+            'x' => match self.digits(16, 2) {
+                (digits, _) if digits.is_empty() => text.push(b'x'),
+                (_, value) => text.extend(value.to_le_bytes().first()),
+            },
+            'u' | 'U' => put(text, self.codepoint(first)?),
+            c => put(text, c),
+        }
+        Ok(())
+    }
+
+    /// The character of a Unicode escape whose `u` or `U` is taken.
+    fn codepoint(&mut self, kind: char) -> Result<char, Malformed> {
+        let first = self.unicode(kind)?;
+        let value = match first {
+            HIGH_BEGIN..LOW_BEGIN => {
+                let low = match (self.next_is('\\'), self.left.next()) {
+                    (true, Some((_, kind @ ('u' | 'U')))) => self.unicode(kind)?,
+                    _ => return Err(Malformed::Surrogates),
+                };
+                let within = low
+                    .checked_sub(LOW_BEGIN)
+                    .filter(|low| *low < LOW_END - LOW_BEGIN);
+                let low = within.ok_or(Malformed::Surrogates)?;
+                0x1_0000 + ((first - HIGH_BEGIN) << 10) + low
+            }
+            LOW_BEGIN..LOW_END => return Err(Malformed::Surrogates),
+            0 => return Err(Malformed::Codepoint),
+            value => value,
+        };
+        char::from_u32(value).ok_or(Malformed::Codepoint)
+    }
+
+    fn unicode(&mut self, kind: char) -> Result<u32, Malformed> {
+        let length = if kind == 'u' { 4 } else { 8 };
+        match self.digits(16, length) {
+            (digits, value) if digits.len() == length => Ok(value),
+            _ => Err(Malformed::Escape),
+        }
+    }
+
+    /// Up to so many digits, and the number that they are.
+    fn digits(&mut self, base: u32, most: usize) -> (Vec<u32>, u32) {
+        let mut digits = Vec::new();
+        while digits.len() < most {
+            let Some((_, c)) = self.left.next_if(|(_, c)| c.is_digit(base)) else {
+                break;
+            };
+            digits.extend(c.to_digit(base));
+        }
+        let value = digits.iter().fold(0, |value, digit| value * base + digit);
+        (digits, value)
+    }
+
     /// Text between `$tag$` and `$tag$`, whose first dollar is taken; None if none begins.
-    fn dollar_quoted(&mut self, start: usize) -> Result<Option<String>, Unterminated> {
+    fn dollar_quoted(&mut self, start: usize) -> Result<Option<String>, Malformed> {
         let rest = self.query.get(start + 1..).unwrap_or_default();
         let Some((tag, _)) = rest.split_once('$') else {
             return Ok(None);
@@ -145,11 +254,15 @@ impl Lexer<'_> {
             .get(begin..)
             .and_then(|rest| rest.split_once(&closing))
             .map(|(text, _)| text.to_owned())
-            .ok_or(Unterminated("dollar-quoted string"))?;
+            .ok_or(Malformed::Unterminated("dollar-quoted string"))?;
         let end = begin + text.len() + closing.len();
         while self.left.next_if(|&(at, _)| at < end).is_some() {}
         Ok(Some(text))
     }
+}
+
+fn put(text: &mut Vec<u8>, c: char) {
+    text.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes());
 }
 
 fn begins_word(c: char) -> bool {
@@ -160,7 +273,7 @@ fn begins_word(c: char) -> bool {
 mod tests {
     use super::*;
 
-    fn shown(query: &str) -> Result<String, Unterminated> {
+    fn shown(query: &str) -> Result<String, Malformed> {
         let tokens = tokens(query)?;
         let shown: Vec<String> = tokens
             .into_iter()
@@ -207,7 +320,41 @@ mod tests {
             ("/* /* */", "/* comment"),
             ("$x$ $$", "dollar-quoted string"),
         ] {
-            assert_eq!(shown(query), Err(Unterminated(what)), "{query}");
+            let open = Malformed::Unterminated(what);
+            assert_eq!(shown(query), Err(open), "{query}");
+        }
+    }
+
+    #[test]
+    fn escapes_are_read_as_servers_read_them() {
+        for (query, text) in [
+            (r"E'\x61'", "a"),
+            (r"E'\x6a1\xg\x'", "j1xgx"),
+            (r"E'\141\0601\541'", "a01a"),
+            (r"E'\u0061\U0001F600\ud83d\ude00'", "a\u{1f600}\u{1f600}"),
+            (
+                r"E'\xc3\xa4\b\f\n\r\t\v\q\'\\'",
+                "ä\u{8}\u{c}\n\r\t\u{b}q'\\",
+            ),
+            (r"e'it''s\''", "it's'"),
+        ] {
+            let whole = tokens(query).map(|mut tokens| tokens.pop());
+            let expected = (Token::Text(text.to_owned()), 0..query.len());
+            assert_eq!(whole, Ok(Some(expected)), "{query}");
+        }
+        for (query, what) in [
+            (r"E'\xff'", Malformed::Bytes),
+            (r"E'\0'", Malformed::Bytes),
+            (r"E'\u006'", Malformed::Escape),
+            (r"E'\U0061'", Malformed::Escape),
+            (r"E'\u0000'", Malformed::Codepoint),
+            (r"E'\U00110000'", Malformed::Codepoint),
+            (r"E'\ud83d'", Malformed::Surrogates),
+            (r"E'\ud83d\u0061'", Malformed::Surrogates),
+            (r"E'\ude00'", Malformed::Surrogates),
+            (r"E'\", Malformed::Unterminated("quoted string")),
+        ] {
+            assert_eq!(tokens(query), Err(what), "{query}");
         }
     }
 

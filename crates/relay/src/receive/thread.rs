@@ -215,15 +215,7 @@ impl Driver {
                 }
             }
             Action::Sync => self.sync.ask(),
-            Action::Block => {
-                let (group, full) = (group.name(), &self.full);
-                warn!(
-                    group,
-                    error = full,
-                    "the primary waits for room in the spool"
-                );
-                self.group.enter(Phase::Waiting(full.clone()));
-            }
+            Action::Block => self.block(),
             Action::Unblock => {
                 group.enter(Phase::Streaming);
                 info!(group = group.name(), "there is room in the spool again");
@@ -241,21 +233,13 @@ impl Driver {
             })?,
             Action::Wait(most) => {
                 group.note_sent(receiver.sent());
-                let wake = self.sleeper.fd();
-                if connected(&mut self.stream)?.wait(Some(wake), most)?.woken {
-                    self.sleeper.drain();
-                }
+                self.wait(most)?;
             }
             Action::Cut => {
                 self.disconnect();
                 return Ok(self.cut());
             }
-            Action::Fail => {
-                self.disconnect();
-                if let Some(error) = self.error.take() {
-                    self.group.fail(&error);
-                }
-            }
+            Action::Fail => self.fail(),
             Action::Rest(time) => self.rest(time, || false),
             Action::Idle(time) => {
                 self.disconnect();
@@ -265,6 +249,33 @@ impl Driver {
             Action::Stop => {}
         }
         Ok(Event::Done)
+    }
+
+    /// The primary waits for room from now on.
+    fn block(&self) {
+        let (group, full) = (self.group.name(), &self.full);
+        warn!(
+            group,
+            error = full,
+            "the primary waits for room in the spool"
+        );
+        self.group.enter(Phase::Waiting(full.clone()));
+    }
+
+    /// Waits for the connection or the waker.
+    fn wait(&mut self, most: Duration) -> Result<()> {
+        let wake = self.sleeper.fd();
+        if connected(&mut self.stream)?.wait(Some(wake), most)?.woken {
+            self.sleeper.drain();
+        }
+        Ok(())
+    }
+
+    fn fail(&mut self) {
+        self.disconnect();
+        if let Some(error) = self.error.take() {
+            self.group.fail(&error);
+        }
     }
 
     /// Sleeps, or less if the relay stops or something is so.

@@ -23,10 +23,11 @@
 //! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting`; the client takes nothing: `Ending` | ends the copy, which is no error to a subscriber |
 //! | `Parting` | the copy was ended here | the client has ended it as well: `Finishing`; it does not answer: `Ending` | hears the client |
 //! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy, unless that is done; the session goes on |
+//! | `Canceling` | a cancel request, and nothing is being written | | says so, as a walsender; the session goes on |
 //! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
 //!
-//! The end of the copy (`Finishing`) and of relay or slot are acted upon only between two
-//! writes: a write that was begun is finished first. It is given up only where the client is
+//! The end of the copy (`Finishing`), a cancel request and the end of relay or slot are acted upon
+//! only between two writes: a write that was begun is finished first. It is given up only where the client is
 //! gone, sends what it must not, or takes nothing. A client takes nothing if one write has not
 //! ended for 60 s (twice [`ASK_AFTER`]) and it has said nothing for as long: the driver looks when
 //! [`Sender::gives_up_write_at`] says, and answers with [`Sender::takes_nothing`].
@@ -119,6 +120,8 @@ pub enum Action {
     Wait(Duration),
     /// Let more gather: [`Event::Done`]. To be given up if [`Sender::is_over`].
     Pause(Duration),
+    /// Say that the stream was canceled. The session goes on. The last action.
+    Cancel,
     /// Hear the client for this long, or until [`Sender::is_urgent`], slot or relay have changed:
     /// [`Event::Done`].
     Hear(Duration),
@@ -176,6 +179,8 @@ pub enum Event {
     Dropped,
     /// The session was told to end, and why.
     Terminated(Report),
+    /// A cancel request.
+    Canceled,
     /// The client has ended its side of the copy.
     ClientDone,
     /// The client is gone, or has sent what it must not.
@@ -215,6 +220,7 @@ enum State {
     Finishing {
         ended: bool,
     },
+    Canceling,
     Ending(Option<Report>),
 }
 
@@ -251,6 +257,8 @@ pub struct Sender {
     asked: bool,
     /// The client has ended its side.
     done: bool,
+    /// The client has asked for the end of the stream otherwise.
+    canceled: bool,
     /// Why nothing more may be sent.
     end: Option<Report>,
     /// What the client was sent may end within a message.
@@ -277,6 +285,7 @@ impl Sender {
             sent_at: None,
             asked: false,
             done: false,
+            canceled: false,
             end: None,
             midway: false,
             fault: None,
@@ -350,6 +359,7 @@ impl Sender {
                     }
                 }
                 State::Finishing { ended } => return Action::Finish { ended: *ended },
+                State::Canceling => return Action::Cancel,
                 State::Ending(report) => {
                     return Action::End {
                         why: report.clone(),
@@ -378,6 +388,12 @@ impl Sender {
                 if self.done && !midway {
                     return Some(State::Finishing { ended: false });
                 }
+                if self.canceled && !midway {
+                    return Some(State::Canceling);
+                }
+            }
+            State::Leaving(_) | State::Parting(_) if self.canceled && !self.done => {
+                return Some(State::Canceling);
             }
             State::Leaving(_) | State::Closing | State::Parting(_) => {}
             _ => return None,
@@ -394,6 +410,7 @@ impl Sender {
                 self.end.get_or_insert(report);
             }
             Event::Terminated(report) => drop(self.end.get_or_insert(report)),
+            Event::Canceled => self.canceled = true,
             Event::ClientDone => self.done = true,
             Event::ClientGone(report) => self.state = State::Ending(report),
             event => {

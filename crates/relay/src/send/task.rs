@@ -18,7 +18,7 @@ use super::sender::{Action, Event, Onward, Sender};
 use crate::clock;
 use crate::group::{Group, Phase, Reading};
 use crate::log::{End, FileStorage, LogError, Read, Reader};
-use crate::session::{After, Client, Stream, Terminated};
+use crate::session::{After, Canceled, Client, Stream, Terminated, canceled, told};
 use crate::slots::{InUse, Slot};
 
 /// Frames that are handed out at once, in bytes.
@@ -42,6 +42,8 @@ pub struct Sending {
     pub stop: watch::Receiver<bool>,
     /// Tells the session to end.
     pub terminated: Terminated,
+    /// Tells it to end the stream only.
+    pub canceled: Canceled,
 }
 
 /// Where a slot goes on.
@@ -92,6 +94,7 @@ impl Stream for Sending {
             next: self.next,
             stop: self.stop,
             terminated: self.terminated,
+            canceled: self.canceled,
             source: None,
             frames: Frames::default(),
         };
@@ -115,6 +118,7 @@ struct Task {
     stop: watch::Receiver<bool>,
     ended: watch::Receiver<bool>,
     terminated: Terminated,
+    canceled: Canceled,
     source: Option<Source>,
     /// What was read last.
     frames: Frames,
@@ -152,6 +156,11 @@ impl Task {
             if *self.ended.borrow() {
                 sender.handle(Event::Dropped, now);
             }
+            // An error is that the session is not there any more.
+            if self.canceled.has_changed().unwrap_or_default() {
+                self.canceled.mark_unchanged();
+                sender.handle(Event::Canceled, now);
+            }
             let event = match sender.poll(now) {
                 Action::Open { from, before } => self.open(from, before),
                 Action::Read => self.read(),
@@ -166,6 +175,10 @@ impl Task {
                 Action::Hear(time) => self.hear(time).await?,
                 Action::NextGroup => self.next_group(),
                 Action::EndCopy => self.end_copy().await?,
+                Action::Cancel => {
+                    cancel(&mut self.writer).await?;
+                    return Ok(After::Idle);
+                }
                 Action::Finish { ended } => {
                     finish(&mut self.writer, ended).await?;
                     return Ok(After::Idle);
@@ -287,7 +300,7 @@ impl Task {
             return Ok(Event::GroupFailed((**report).clone()));
         }
         let (stop, ended) = (&mut self.stop, &mut self.ended);
-        let terminated = &mut self.terminated;
+        let (terminated, mut canceled) = (&mut self.terminated, self.canceled.clone());
         let work = async {
             tokio::select! {
                 _ = source.log.changed() => {}
@@ -295,6 +308,7 @@ impl Task {
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
                 _ = terminated.changed() => {}
+                () = told(&mut canceled) => {}
                 () = tokio::time::sleep(most) => {}
             }
         };
@@ -307,12 +321,13 @@ impl Task {
     /// Hears the client, whatever becomes of log and group.
     async fn hear(&mut self, time: Duration) -> io::Result<Event> {
         let (stop, ended) = (&mut self.stop, &mut self.ended);
-        let terminated = &mut self.terminated;
+        let (terminated, mut canceled) = (&mut self.terminated, self.canceled.clone());
         let work = async {
             tokio::select! {
                 _ = ended.changed() => {}
                 _ = stop.changed() => {}
                 _ = terminated.changed() => {}
+                () = told(&mut canceled) => {}
                 () = tokio::time::sleep(time) => {}
             }
         };
@@ -486,6 +501,15 @@ async fn write<W: AsyncWrite + Unpin>(writer: &mut W, pieces: &[Bytes]) -> io::R
     if !gathered.is_empty() {
         writer.write_all(&gathered).await?;
     }
+    writer.flush().await
+}
+
+/// What a walsender sends whose client has canceled the stream.
+async fn cancel<W: AsyncWrite + Unpin>(writer: &mut W) -> io::Result<()> {
+    let mut out = Vec::new();
+    Backend::ErrorResponse(canceled()).encode(&mut out);
+    Backend::ReadyForQuery(b'I').encode(&mut out);
+    writer.write_all(&out).await?;
     writer.flush().await
 }
 

@@ -290,6 +290,26 @@ fn a_client_that_does_not_answer_is_sent_away() {
 }
 
 #[test]
+fn a_cancel_request_ends_the_stream_between_two_messages() {
+    let mut waiting = Scene::new(None);
+    waiting.begins();
+    waiting.tell(Event::Canceled);
+    waiting.is_to(Action::Cancel);
+
+    let mut midway = Scene::new(None);
+    midway.finds(200, true);
+    midway.tell(Event::Canceled);
+    midway.does(Action::Write, Event::Done);
+    midway.finds(200, false);
+    midway.does(Action::Write, Event::Done);
+    midway.is_to(Action::Cancel);
+
+    let mut leaving = leaving();
+    leaving.tell(Event::Canceled);
+    leaving.is_to(Action::Cancel);
+}
+
+#[test]
 fn within_a_message_nothing_else_is_said() {
     let mut stopped = Scene::new(None);
     stopped.finds(200, true);

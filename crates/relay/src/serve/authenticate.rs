@@ -22,7 +22,7 @@ use super::pass::leave;
 use super::pump::Ends;
 use super::stop::Stop;
 use super::transport::{Reader, Transport, Writer, after, close_with, message};
-use crate::session::Client;
+use crate::session::{Client, Secret};
 use crate::spare::Scarce;
 
 /// Longest message while a session begins, in bytes: a server takes tokens up to 64 kB.
@@ -47,6 +47,8 @@ pub(super) struct Begun {
     pub ends: Ends,
     /// The primary's process.
     pub pid: u32,
+    /// What it takes to cancel its commands.
+    pub secret: Secret,
     /// Settings that it has reported, by name.
     pub settings: BTreeMap<String, String>,
 }
@@ -64,6 +66,7 @@ struct Login {
     /// An offer to bind the channel was taken away, and has not been answered.
     offered: bool,
     pid: u32,
+    secret: Secret,
     settings: BTreeMap<String, String>,
     /// The primary has said something.
     said: bool,
@@ -140,6 +143,7 @@ pub(super) async fn authenticate(
         awaited: false,
         offered: false,
         pid: 0,
+        secret: Secret::default(),
         settings: BTreeMap::new(),
         said: false,
     };
@@ -226,6 +230,7 @@ impl Login {
                 primary_writer: self.primary_writer,
             },
             pid: self.pid,
+            secret: self.secret,
             settings: self.settings,
         }
     }
@@ -256,7 +261,7 @@ impl Login {
         let first = !std::mem::replace(&mut self.said, true);
         match Backend::parse(Frame { tag, body }) {
             Ok(Backend::ErrorResponse(report)) if first => {
-                if let Some(scarce) = Scarce::of(&report.sqlstate) {
+                if let Some(scarce) = Scarce::of(&report.sqlstate, &report.message) {
                     return Progress::Short(scarce, message.to_vec());
                 }
             }
@@ -269,7 +274,9 @@ impl Login {
             }
             Ok(Backend::Authentication(way)) => self.awaited = !NO_ANSWER.contains(&way),
             Ok(Backend::AuthenticationOk) => self.awaited = false,
-            Ok(Backend::BackendKeyData { process, .. }) => self.pid = process,
+            Ok(Backend::BackendKeyData { process, secret }) => {
+                (self.pid, self.secret) = (process, Secret(secret.to_vec()));
+            }
             // Servers report a fixed number of them; each is short.
             Ok(Backend::ParameterStatus { name, value }) if self.settings.len() < MOST_SETTINGS => {
                 self.settings.insert(name.to_owned(), value.to_owned());

@@ -76,7 +76,7 @@ pub(super) async fn log_in(
     let packet = start_packet(&arrival.start, login);
     let begun = authenticate(client, primary, &packet, stop).await;
     let begun = begun.or_tell().await?;
-    let mut facts = arrival.facts(begun.pid, &begun.settings);
+    let mut facts = arrival.facts(&begun);
     DATABASE.clone_into(&mut facts.database);
     match ask(begun, login).await {
         (client, Ok(rights)) => Some(Admitted {
@@ -99,6 +99,7 @@ pub(super) async fn serve<O: SlotCommands, C: ConsoleService>(
 ) {
     let rights = Arc::new(admitted.rights);
     let open = Open::new(commands, admitted.facts);
+    open.left_primary();
     let local = Local::new(admitted.client);
     open.run(stop, async |_, stop| {
         answer_all(console, &rights, local, stop).await

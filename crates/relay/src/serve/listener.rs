@@ -21,7 +21,8 @@ use super::authenticate::{Begun, turn_away};
 use super::console_session::{self, Admitted, ConsoleLogin};
 use super::doorway::{DoorLimits, Doorway, Visit};
 use super::front::{Arrived, Encryption, arrive};
-use super::pass::{self, Arrival, Reach};
+use super::login::{self, Reach, Refused};
+use super::pass::{self, Arrival};
 use super::places::{Places, Purpose};
 use super::rights::ConsoleService;
 use super::stop::Stop;
@@ -45,7 +46,7 @@ const LOGINS: DoorLimits = DoorLimits {
 };
 
 /// How long a login has for itself where others wait.
-const LOGIN_GRACE: Duration = Duration::from_secs(1);
+pub(super) const LOGIN_GRACE: Duration = Duration::from_secs(1);
 
 /// How long a client may take to begin, unless told otherwise.
 pub const STARTUP_DEADLINE: Duration = Duration::from_secs(10);
@@ -223,6 +224,7 @@ impl Listener {
                 from_one_address: at_the_door / 2,
             })),
             logins: Arc::new(Doorway::new(LOGINS)),
+            refused: Refused::default(),
             next: AtomicU64::new(1),
             service,
         });
@@ -296,6 +298,8 @@ struct Serving<O: SlotCommands, C: ConsoleService> {
     doorway: Arc<Doorway>,
     /// Those at the door who have a connection to the primary.
     logins: Arc<Doorway>,
+    /// Those of them that the primary has too few walsenders for.
+    refused: Refused,
     next: AtomicU64,
 }
 
@@ -359,7 +363,7 @@ enum Entered {
 }
 
 async fn log_in<O: SlotCommands, C: ConsoleService>(
-    service: &Service<O, C>,
+    (service, refused): (&Service<O, C>, &Refused),
     client: Client,
     arrival: Arrival,
     terms: &Terms,
@@ -371,8 +375,8 @@ async fn log_in<O: SlotCommands, C: ConsoleService>(
         let admitted = console_session::log_in(client, primary, &arrival, login, stop).await;
         return admitted.map(Entered::Console);
     }
-    let commands = &*service.commands;
-    let begun = pass::log_in(commands, client, &*service.primary, &arrival, stop).await?;
+    let ours = (&*service.commands, refused);
+    let begun = login::log_in(ours, client, &*service.primary, &arrival, stop).await?;
     Some(Entered::Passed(arrival, begun))
 }
 
@@ -427,7 +431,8 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
                 console_session::serve(ours, admitted, stop).await;
             }
             Entered::Passed(arrival, begun) => {
-                pass::serve(&service.commands, begun, arrival, stop).await;
+                let ours = (&service.commands, &*service.primary);
+                pass::serve(ours, begun, arrival, stop).await;
             }
         }
     }
@@ -460,7 +465,8 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
                 return None;
             }
             Ok(Arrived::Cancel { transport, packet }) => {
-                pass::cancel(transport, &packet, &*service.primary).await;
+                let commands = &*service.commands;
+                pass::cancel(commands, transport, &packet, &*service.primary).await;
                 return None;
             }
             Ok(Arrived::Session { transport, start }) => (transport, start),
@@ -470,8 +476,9 @@ impl<O: SlotCommands, C: ConsoleService> Serving<O, C> {
             peer,
             start,
         };
+        let ours = (&**service, &self.refused);
         tokio::select! {
-            entered = log_in(service, transport.client(), arrival, terms, stop) => entered,
+            entered = log_in(ours, transport.client(), arrival, terms, stop) => entered,
             () = login.has_to_go() => None,
         }
     }

@@ -6,7 +6,7 @@
 //! | `doorway`, `places` | how many may log in at a time, and how many sessions there may be |
 //! | `front` | what comes before a session: encryption, cancel requests |
 //! | [`tls`] | TLS towards clients |
-//! | `authenticate` | a login, which the primary judges |
+//! | `login`, `authenticate` | a login, which the primary judges |
 //! | [`pass`] | a session, passed through or streamed |
 //! | `pump`, `exchange` | bytes both ways; whether a session is idle |
 //! | `standing` | what the primary says about a session |
@@ -32,6 +32,7 @@ mod frames;
 mod front;
 pub mod listener;
 mod local;
+mod login;
 pub mod pass;
 mod places;
 mod pump;

@@ -16,21 +16,19 @@
 //! Before the relay does anything about a command it asks the primary, in the session itself,
 //! where the session stands ([`super::standing`]): what the client claims decides nothing.
 
-use std::collections::BTreeMap;
-use std::future::Future;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lockstep_wire::backend::Report;
 use lockstep_wire::command::Command;
 use lockstep_wire::frontend::Frontend;
 use lockstep_wire::startup::{Replication, Session, Startup};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::time::{sleep, timeout};
+use tokio::time::timeout;
 
-use super::authenticate::{Begun, LoggedIn, authenticate, refuse};
+use super::authenticate::Begun;
 use super::console_session::DATABASE;
 use super::local::{Local, answer, query_text};
 use super::places::Purpose;
@@ -40,9 +38,10 @@ use super::stop::Stop;
 use super::transport::{Transport, Writer, after, close_with, message};
 use super::upstream_leg::{Primary, connect};
 use crate::session::{
-    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+    After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+    canceled, told,
 };
-use crate::spare::{Need, Scarce, TRY_AGAIN, Then};
+use crate::spare::Scarce;
 
 /// How long the primary may take to accept that a session leaves it.
 const LEAVE_DEADLINE: Duration = Duration::from_secs(1);
@@ -67,25 +66,29 @@ impl Arrival {
         }
     }
 
-    /// It asks for logical replication. Whether it has got it the primary says.
-    fn is_logical(&self) -> bool {
-        self.start.replication() == Replication::Logical
-            && self.start.database() != DATABASE.as_bytes()
+    /// It asks for replication. Whether it has got it the primary says.
+    fn replicates(&self) -> bool {
+        match self.start.replication() {
+            Replication::Logical => self.start.database() != DATABASE.as_bytes(),
+            Replication::Physical => true,
+            Replication::None | Replication::Unknown => false,
+        }
     }
 
     /// The start packet for the primary: what was understood of the client's, and nothing else.
-    fn packet(&self) -> Vec<u8> {
+    pub fn packet(&self) -> Vec<u8> {
         let mut packet = Vec::new();
         Startup::Session(self.start.clone()).encode(&mut packet);
         packet
     }
 
-    /// What is known of it; `settings` are those that the primary reports.
-    pub fn facts(&self, pid: u32, settings: &BTreeMap<String, String>) -> Facts {
-        let reported = |name: &str| settings.get(name).cloned().unwrap_or_default();
+    /// What is known of it once the primary has let it in.
+    pub fn facts(&self, begun: &Begun) -> Facts {
+        let reported = |name: &str| begun.settings.get(name).cloned().unwrap_or_default();
         Facts {
             id: self.id,
-            pid,
+            pid: begun.pid,
+            secret: begun.secret.clone(),
             user: reported("session_authorization"),
             database: String::from_utf8_lossy(self.start.database()).into_owned(),
             application_name: reported("application_name"),
@@ -111,7 +114,9 @@ enum Known {
     /// It was not asked.
     Nothing,
     Standing(Standing),
-    /// No session of logical replication: nothing is the relay's.
+    /// A session of replication that cannot stream from the relay.
+    Elsewhere,
+    /// No session of replication: nothing is the relay's.
     Other,
 }
 
@@ -150,8 +155,18 @@ impl<O: SlotCommands> Open<O> {
         match needs {
             Needs::Nothing => false,
             Needs::Standing => matches!(self.known, Known::Nothing),
-            Needs::StandingNow => !matches!(self.known, Known::Other),
+            Needs::StandingNow => matches!(self.known, Known::Nothing | Known::Standing(_)),
         }
+    }
+
+    /// The session has no connection to the primary any more.
+    pub fn left_primary(&self) {
+        self.commands.left_primary(&self.facts);
+    }
+
+    /// Cancel requests from now on.
+    fn canceled(&self) -> Canceled {
+        self.commands.hears_cancel(&self.facts)
     }
 
     /// The primary has refused the session something. It goes on meanwhile.
@@ -167,14 +182,13 @@ impl<O: SlotCommands> Open<O> {
     }
 
     async fn decide(&self, command: &Command, text: &str) -> Decision<O::Stream> {
-        match &self.known {
-            Known::Standing(standing) => {
-                self.commands
-                    .decide(&self.facts, standing, command, text)
-                    .await
-            }
-            Known::Nothing | Known::Other => Decision::Pass,
-        }
+        let standing = match &self.known {
+            Known::Standing(standing) => Some(standing),
+            Known::Elsewhere => None,
+            Known::Nothing | Known::Other => return Decision::Pass,
+        };
+        let commands = &self.commands;
+        commands.decide(&self.facts, standing, command, text).await
     }
 }
 
@@ -184,30 +198,24 @@ impl<O: SlotCommands> Drop for Open<O> {
     }
 }
 
-/// Who connects to the primary for a client.
-pub(super) trait Reach: Send {
-    /// None if that fails; the client knows why.
-    fn reach(&mut self, client: Client)
-    -> impl Future<Output = Option<(Client, Transport)>> + Send;
-}
-
-impl<'p> Reach for &(dyn Primary + 'p) {
-    async fn reach(&mut self, client: Client) -> Option<(Client, Transport)> {
-        match connect(*self).await {
-            Ok(transport) => Some((client, transport)),
-            Err(reason) => {
-                tracing::warn!(%reason, "the primary cannot be reached");
-                let what = format!("the relay cannot reach the primary: {reason}");
-                refuse(client, Report::fatal("08001", what)).await;
-                None
-            }
-        }
+/// Does what a cancel request asks for. A client waits for the end of its connection to know
+/// that the request has been heard.
+pub(super) async fn cancel<O: SlotCommands>(
+    commands: &O,
+    transport: Transport,
+    request: &Startup,
+    primary: &dyn Primary,
+) {
+    let Startup::CancelRequest { process, secret } = request else {
+        return;
+    };
+    if commands.cancel(*process, secret) {
+        forward_cancel(request, primary).await;
     }
+    drop(transport);
 }
 
-/// Forwards a cancel request. A client waits for the end of its connection to know that
-/// the request has been heard.
-pub(super) async fn cancel(transport: Transport, request: &Startup, primary: &dyn Primary) {
+async fn forward_cancel(request: &Startup, primary: &dyn Primary) {
     let mut packet = Vec::new();
     request.encode(&mut packet);
     let forwarded = async {
@@ -221,52 +229,25 @@ pub(super) async fn cancel(transport: Transport, request: &Startup, primary: &dy
     if let Err(reason) = forwarded.await {
         tracing::warn!(%reason, "a cancel request could not be forwarded");
     }
-    drop(transport);
-}
-
-/// Lets a client log in over a connection to the primary. One of replication that the primary
-/// has no walsender for gets another try if the relay gives one up.
-pub(super) async fn log_in<O: SlotCommands>(
-    commands: &O,
-    mut client: Client,
-    mut primary: impl Reach,
-    arrival: &Arrival,
-    stop: &mut Stop,
-) -> Option<Begun> {
-    let packet = arrival.packet();
-    let mut need = Need::default();
-    loop {
-        let (back, transport) = primary.reach(client).await?;
-        let short = match authenticate(back, transport, &packet, stop).await {
-            LoggedIn::Short(short) if arrival.purpose() == Purpose::Replication => short,
-            login => return login.or_tell().await,
-        };
-        if need.refused(Instant::now()) == Then::Give && !commands.short_of(short.scarce).await {
-            short.tell().await;
-            return None;
-        }
-        client = short.client;
-        sleep(TRY_AGAIN).await;
-    }
 }
 
 /// Serves a session that the primary has let in, to its end.
 pub(super) async fn serve<O: SlotCommands>(
-    commands: &Arc<O>,
+    (commands, primary): (&Arc<O>, &dyn Primary),
     begun: Begun,
     arrival: Arrival,
     stop: Stop,
 ) {
-    let logical = arrival.is_logical();
-    let open = Open::new(commands, arrival.facts(begun.pid, &begun.settings));
+    let replicates = arrival.replicates();
+    let open = Open::new(commands, arrival.facts(&begun));
     drop((arrival, begun.settings));
     let mut passed = Passed {
-        pump: Pump::new(logical),
+        pump: Pump::new(replicates),
         ends: begun.ends,
     };
     passed.pump.say(answer(Vec::new()));
     open.run(stop, async |open, stop| {
-        if let Some((client, stream)) = passed.run(open, stop).await {
+        if let Some((client, stream)) = passed.run(open, primary, stop).await {
             stream_on(open, client, stream, stop).await;
         }
     })
@@ -303,13 +284,14 @@ impl Passed {
     async fn run<O: SlotCommands>(
         mut self,
         open: &mut Open<O>,
+        primary: &dyn Primary,
         stop: &mut Stop,
     ) -> Option<(Client, O::Stream)> {
         loop {
             let event = tokio::select! {
                 event = self.next(open) => event,
                 () = stop.told() => {
-                    self.end(&message(stop.why())).await;
+                    self.stop(open, primary, stop).await;
                     return None;
                 }
             };
@@ -319,6 +301,7 @@ impl Passed {
                     Decided::Commands(Decision::Reply(messages)) => self.pump.answer(messages),
                     Decided::Commands(Decision::Stream(stream)) => {
                         let client = self.leave_primary().await?;
+                        open.left_primary();
                         return Some((client, stream));
                     }
                     Decided::ClientGone => return None,
@@ -361,6 +344,7 @@ impl Passed {
         open.known = match event {
             Event::Answered(said) => match standing::learn(&said) {
                 Learnt::Standing(standing) => Known::Standing(standing),
+                Learnt::Elsewhere => Known::Elsewhere,
                 Learnt::Other => Known::Other,
                 Learnt::Refused(error) => return Asked::Refused(error),
             },
@@ -397,9 +381,13 @@ impl Passed {
                 Asked::Stopped => return Decided::Stopped,
             }
         }
+        let mut cancel = open.canceled();
         tokio::select! {
             biased;
             decision = open.decide(&command, text) => Decided::Commands(decision),
+            () = told(&mut cancel) => {
+                Decided::Commands(Decision::Reply(answer(message(canceled()))))
+            }
             // Nothing else can come while the query is held.
             _ = self.next(open) => Decided::ClientGone,
             () = stop.told() => Decided::Stopped,
@@ -422,6 +410,19 @@ impl Passed {
             reader: after(left, self.ends.client_reader),
             writer: self.ends.client_writer,
         })
+    }
+
+    /// Ends the session as it is told to. A server that works for a client notices only later
+    /// that it has gone, so what one session alone leaves behind is canceled.
+    async fn stop<O: SlotCommands>(self, open: &Open<O>, primary: &dyn Primary, stop: &Stop) {
+        let cancel = Startup::CancelRequest {
+            process: open.facts.pid,
+            secret: open.facts.secret.0.clone(),
+        };
+        if self.pump.is_busy() && !stop.is_told() {
+            forward_cancel(&cancel, primary).await;
+        }
+        self.end(&message(stop.why())).await;
     }
 
     /// Lets the primary's message end, then sends `last` and closes both connections.
@@ -500,9 +501,11 @@ async fn alone<O: SlotCommands>(
             local.refuse(alone_report()).await.ok()?;
             continue;
         }
+        let mut cancel = open.canceled();
         let decision = tokio::select! {
             biased;
             decision = open.decide(&command, &text) => decision,
+            () = told(&mut cancel) => Decision::Reply(answer(message(canceled()))),
             () = local.left() => return None,
             () = stop.told() => {
                 close_with(local.into_client(), &message(stop.why())).await;

@@ -1,7 +1,7 @@
 //! Bytes between a client and the primary, both ways, through two small buffers.
 //!
 //! Nothing is changed and nothing is collected, but for one thing: in a session of
-//! logical replication that is idle, a simple query that is not too long is taken out and
+//! replication that is idle, a simple query that is not too long is taken out and
 //! shown to the caller, who passes it on or answers it. What the relay says itself goes
 //! between two messages of the primary. While a query is held the caller may ask the primary
 //! something, whose answer the client does not get.
@@ -204,7 +204,7 @@ enum Found {
 /// The way from the client to the primary, and back.
 pub(super) struct Pump {
     /// Queries are taken out.
-    logical: bool,
+    replicates: bool,
     exchange: Exchange,
     up: Buffer,
     up_first: First,
@@ -227,11 +227,11 @@ pub(super) struct Pump {
 }
 
 impl Pump {
-    /// For a session that has just sent its first `ReadyForQuery`. Only in one of logical
-    /// replication are queries taken out.
-    pub fn new(logical: bool) -> Self {
+    /// For a session that has just sent its first `ReadyForQuery`. Only in one of replication
+    /// are queries taken out.
+    pub fn new(replicates: bool) -> Self {
         Self {
-            logical,
+            replicates,
             exchange: Exchange::begun(),
             up: Buffer::new(),
             up_first: First::default(),
@@ -307,6 +307,12 @@ impl Pump {
     pub fn settle(&mut self) {
         self.held = false;
         self.settling = true;
+    }
+
+    /// The primary may be working for the client. In other sessions than those of replication
+    /// that is not followed.
+    pub fn is_busy(&self) -> bool {
+        !self.replicates || !self.exchange.is_idle() || self.down_cut.is_lost()
     }
 
     /// The primary's side is in the middle of nothing, so that the relay may speak to it.
@@ -407,7 +413,7 @@ impl Pump {
 
     /// Looks at the client's bytes; only when nothing is there to be written.
     fn look(&mut self) -> Found {
-        if !self.logical || self.down_cut.is_lost() {
+        if !self.replicates || self.down_cut.is_lost() {
             if let Some(taking) = self.taking.take() {
                 // The primary's messages were lost track of meanwhile: what there is of the
                 // query goes before the rest of it.
@@ -449,7 +455,7 @@ impl Pump {
         };
         let Ok((tag, length)) = frame::header(head, MOST) else {
             // The primary says what is wrong with it.
-            self.logical = false;
+            self.replicates = false;
             self.exchange.lose();
             self.up.look(BUFFER);
             return false;
@@ -482,7 +488,7 @@ impl Pump {
     /// What an error among the messages that have come whole says of what the primary has too
     /// few of. An error that is cut in two is not found, which costs a try.
     fn find_short(&self) -> Option<Scarce> {
-        if !self.logical || !self.down_cut.at_boundary() {
+        if !self.replicates || !self.down_cut.at_boundary() {
             return None;
         }
         let mut left = self.down.unseen();
@@ -491,7 +497,7 @@ impl Pump {
                 let Ok(Backend::ErrorResponse(report)) = Backend::parse(frame) else {
                     return None;
                 };
-                return Scarce::of(&report.sqlstate);
+                return Scarce::of(&report.sqlstate, &report.message);
             }
             left = left.get(length..).unwrap_or_default();
         }

@@ -3,8 +3,10 @@
 //!
 //! Only a session of replication may ask `IDENTIFY_SYSTEM`, and only one in a database gets
 //! that database's name; so nothing that a client claims is believed. Settings are asked with
-//! `SHOW`, which needs no rights and no transaction, and which no search path changes. The
-//! database's OID takes a query, in which every name is qualified.
+//! `SHOW`, which needs no rights and no transaction, and which no search path changes. OIDs take
+//! queries, in which every name is qualified: that of the role is the one that logged in, whatever
+//! it is called now and whatever role the session has taken since. A session of physical
+//! replication may not run them, which comes last.
 
 use lockstep_wire::backend::Backend;
 use lockstep_wire::frame;
@@ -14,14 +16,19 @@ use lockstep_client::DATABASE_OID;
 
 use crate::session::{Standing, Written};
 
+/// Asks for the OID of the role that has logged in.
+const ROLE_OID: &str = "SELECT a.usesysid \
+     FROM pg_catalog.pg_stat_get_activity(pg_catalog.pg_backend_pid()) AS a";
+
 /// What is asked, each by itself.
-const QUESTIONS: [&str; 6] = [
+const QUESTIONS: [&str; 7] = [
     "IDENTIFY_SYSTEM",
     "SHOW client_encoding",
     "SHOW datestyle",
     "SHOW intervalstyle",
     "SHOW extra_float_digits",
     DATABASE_OID,
+    ROLE_OID,
 ];
 
 /// How many answers there are, with a `ReadyForQuery` each.
@@ -41,6 +48,8 @@ const UTF8: &str = "UTF8";
 pub(super) enum Learnt {
     /// A session of logical replication.
     Standing(Standing),
+    /// A session of replication without a database, or with one whose name cannot be read here.
+    Elsewhere,
     /// Another session: nothing is the relay's in it.
     Other,
     /// The primary refuses to answer: the error, a whole message.
@@ -64,8 +73,9 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         match Backend::parse(frame) {
             Ok(Backend::DataRow(row)) => rows.push(row),
             Ok(Backend::ErrorResponse(report)) => {
-                return match report.sqlstate == SYNTAX_ERROR || has_no_database(&rows) {
+                return match report.sqlstate == SYNTAX_ERROR {
                     true => Learnt::Other,
+                    false if has_no_database(&rows) => Learnt::Elsewhere,
                     false => Learnt::Refused(left.get(..length).unwrap_or_default().to_vec()),
                 };
             }
@@ -73,7 +83,11 @@ pub(super) fn learn(messages: &[u8]) -> Learnt {
         }
         left = left.get(length..).unwrap_or_default();
     }
-    standing(&rows).map_or(Learnt::Other, Learnt::Standing)
+    match standing(&rows) {
+        Some(standing) => Learnt::Standing(standing),
+        None if rows.is_empty() => Learnt::Other,
+        None => Learnt::Elsewhere,
+    }
 }
 
 /// Whether it is a session of physical replication, which may not ask for an OID.
@@ -93,7 +107,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
         let value = row.first().copied().flatten()?;
         Some(String::from_utf8_lossy(value).into_owned())
     };
-    let [encoding, dates, intervals, digits, oid] = settings else {
+    let [encoding, dates, intervals, digits, oid, role] = settings else {
         return None;
     };
     let encoding = setting(encoding)?;
@@ -103,6 +117,7 @@ fn standing(rows: &[Vec<Option<&[u8]>>]) -> Option<Standing> {
             .ok()
             .filter(|_| readable)?,
         database_oid: setting(oid)?.parse().ok()?,
+        role_oid: setting(role)?.parse().ok()?,
         written: Written {
             encoding,
             dates: setting(dates)?,
@@ -133,7 +148,7 @@ mod tests {
     fn answers(database: Option<&[u8]>, settings: [&str; 4]) -> Vec<u8> {
         let columns = vec![Some(&b"7"[..]), Some(b"1"), Some(b"0/1"), database];
         let mut out = message(Backend::DataRow(columns));
-        for setting in settings.into_iter().chain(["16384"]) {
+        for setting in settings.into_iter().chain(["16384", "10"]) {
             out.extend(message(Backend::ReadyForQuery(b'I')));
             out.extend(message(Backend::DataRow(vec![Some(setting.as_bytes())])));
         }
@@ -149,6 +164,7 @@ mod tests {
             Learnt::Standing(Standing {
                 database: database.to_owned(),
                 database_oid: 16_384,
+                role_oid: 10,
                 written: Written {
                     encoding: encoding.to_owned(),
                     dates: "ISO, MDY".to_owned(),
@@ -171,19 +187,22 @@ mod tests {
             expected("app", "LATIN1")
         );
         // Names that cannot be read.
-        assert_eq!(learn(&answers(Some(b"\xe9"), USUAL)), Learnt::Other);
-        assert_eq!(learn(&answers(Some(b"a\\b"), latin)), Learnt::Other);
+        assert_eq!(learn(&answers(Some(b"\xe9"), USUAL)), Learnt::Elsewhere);
+        assert_eq!(learn(&answers(Some(b"a\\b"), latin)), Learnt::Elsewhere);
         assert_eq!(
             learn(&answers(Some(b"a\\b"), USUAL)),
             expected("a\\b", "UTF8")
         );
         let same_bytes = answers(Some("\u{e9}".as_bytes()), latin);
-        assert_eq!(learn(&same_bytes), Learnt::Other);
+        assert_eq!(learn(&same_bytes), Learnt::Elsewhere);
     }
 
     #[test]
-    fn other_sessions_are_nothing_to_the_relay() {
+    fn other_sessions_are_told_apart() {
         let syntax = Report::error(SYNTAX_ERROR, "syntax error at or near \"IDENTIFY_SYSTEM\"");
+        for said in [message(Backend::ErrorResponse(syntax)), Vec::new()] {
+            assert_eq!(learn(&said), Learnt::Other);
+        }
         let digits = ["UTF8", "ISO, MDY", "postgres", "many"];
         let mut physical = message(Backend::DataRow(vec![Some(b"7"), None, None, None]));
         physical.extend(message(Backend::ErrorResponse(Report::error(
@@ -193,14 +212,12 @@ mod tests {
             physical,
             answers(None, USUAL),
             answers(Some(b"app"), digits),
-            message(Backend::ErrorResponse(syntax)),
-            Vec::new(),
         ] {
-            assert_eq!(learn(&said), Learnt::Other);
+            assert_eq!(learn(&said), Learnt::Elsewhere);
         }
         let mut some = answers(Some(b"app"), USUAL);
         some.truncate(some.len() - 20);
-        assert_eq!(learn(&some), Learnt::Other);
+        assert_eq!(learn(&some), Learnt::Elsewhere);
         let canceled = message(Backend::ErrorResponse(Report::error("57014", "canceled")));
         let mut said = answers(Some(b"app"), USUAL);
         said.extend(&canceled);

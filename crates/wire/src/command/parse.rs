@@ -43,7 +43,7 @@ const PARSERS: [(&str, Parser); 8] = [
     ("IDENTIFY_SYSTEM", |_| Ok(Command::IdentifySystem)),
     ("SHOW", show),
     ("READ_REPLICATION_SLOT", |tokens| {
-        let slot = tokens.name()?;
+        let slot = dotted(tokens)?;
         Ok(Command::ReadReplicationSlot { slot })
     }),
     ("CREATE_REPLICATION_SLOT", create_slot),
@@ -65,13 +65,19 @@ const PARSERS: [(&str, Parser); 8] = [
 ];
 
 fn show(tokens: &mut Tokens<'_>) -> Result<Command> {
+    let mut name = dotted(tokens)?;
+    name.make_ascii_lowercase();
+    Ok(Command::Show { name })
+}
+
+/// A name that servers take with dots.
+fn dotted(tokens: &mut Tokens<'_>) -> Result<String> {
     let mut name = tokens.name()?;
     while tokens.sign('.') {
         name.push('.');
         name.push_str(&tokens.name()?);
     }
-    name.make_ascii_lowercase();
-    Ok(Command::Show { name })
+    Ok(name)
 }
 
 fn create_slot(tokens: &mut Tokens<'_>) -> Result<Command> {

@@ -72,6 +72,13 @@ fn what_clients_of_15_to_18_send_is_understood() {
             "CREATE_REPLICATION_SLOT \"s\" PHYSICAL ( reserve_wal 'False' )",
             create("s", false, false),
         ),
+        (
+            // No slot has such a name, and a server says so.
+            "READ_REPLICATION_SLOT a.\"B\"",
+            Command::ReadReplicationSlot {
+                slot: "a.B".to_owned(),
+            },
+        ),
         ("BASE_BACKUP ( LABEL 'x' )", Command::Other("BASE_BACKUP")),
         (
             "SELECT pg_catalog.set_config('search_path', '', false);",

@@ -204,6 +204,58 @@ const REPLICATION: [&str; 18] = [
     "off", "0", "", "2", " on",
 ];
 
+/// Parameters beside those of [`start_body`] that decide whom a session is of.
+const MORE_NAMES: [&str; 19] = [
+    "options",
+    "options",
+    "client_encoding",
+    "DateStyle",
+    "datestyle",
+    "application_name",
+    "extra_float_digits",
+    "_pq_.x",
+    "_pq_.y",
+    "User",
+    "DATABASE",
+    "Replication",
+    "role",
+    "session_authorization",
+    "search_path",
+    "nonsense",
+    "user",
+    "database",
+    "replication",
+];
+
+const MORE_VALUES: [&str; 26] = [
+    "UTF8",
+    "LATIN1",
+    "German",
+    "ISO",
+    "3",
+    "-5",
+    "copier",
+    "plain",
+    "postgres",
+    "other",
+    "database",
+    "false",
+    "true",
+    "",
+    "é",
+    "-c role=plain",
+    "-c datestyle=German",
+    "--client-encoding=LATIN1",
+    "-c session_authorization=plain",
+    "-c search_path=a\\ b",
+    "-c",
+    "-d 5",
+    "-D /tmp",
+    "--database=other",
+    "postgres",
+    "-c replication=database",
+];
+
 fn start_body(rng: &mut Rng) -> Vec<u8> {
     let long = "x".repeat(70);
     let mut body = match rng.u8(..20) {
@@ -239,56 +291,7 @@ fn start_body(rng: &mut Rng) -> Vec<u8> {
         }
     }
     for _ in 0..rng.usize(..3) {
-        let names = [
-            "options",
-            "options",
-            "client_encoding",
-            "DateStyle",
-            "datestyle",
-            "application_name",
-            "extra_float_digits",
-            "_pq_.x",
-            "_pq_.y",
-            "User",
-            "DATABASE",
-            "Replication",
-            "role",
-            "session_authorization",
-            "search_path",
-            "nonsense",
-            "user",
-            "database",
-            "replication",
-        ];
-        let values = [
-            "UTF8",
-            "LATIN1",
-            "German",
-            "ISO",
-            "3",
-            "-5",
-            "copier",
-            "plain",
-            "postgres",
-            "other",
-            "database",
-            "false",
-            "true",
-            "",
-            "é",
-            "-c role=plain",
-            "-c datestyle=German",
-            "--client-encoding=LATIN1",
-            "-c session_authorization=plain",
-            "-c search_path=a\\ b",
-            "-c",
-            "-d 5",
-            "-D /tmp",
-            "--database=other",
-            "postgres",
-            "-c replication=database",
-        ];
-        parameters.push((pick(rng, &names), pick(rng, &values)));
+        parameters.push((pick(rng, &MORE_NAMES), pick(rng, &MORE_VALUES)));
     }
     rng.shuffle(&mut parameters);
     for (name, value) in parameters {
@@ -296,16 +299,20 @@ fn start_body(rng: &mut Rng) -> Vec<u8> {
     }
     body.push(0);
     if rng.u8(..6) == 0 {
-        let place = rng.usize(4..body.len());
-        match rng.u8(..5) {
-            0 => body[place] = rng.u8(..),
-            1 => body[place] = 0,
-            2 => body.insert(place, 0),
-            3 => body.truncate(place),
-            _ => body.push(rng.u8(..2)),
-        }
+        damage(&mut body, rng);
     }
     body
+}
+
+fn damage(body: &mut Vec<u8>, rng: &mut Rng) {
+    let place = rng.usize(4..body.len());
+    match rng.u8(..5) {
+        0 => body[place] = rng.u8(..),
+        1 => body[place] = 0,
+        2 => body.insert(place, 0),
+        3 => body.truncate(place),
+        _ => body.push(rng.u8(..2)),
+    }
 }
 
 /// Whether the packet is for another test: the console, or no session.
@@ -461,107 +468,106 @@ fn options(rng: &mut Rng, names: &[&str]) -> String {
 }
 
 fn command(rng: &mut Rng) -> String {
-    let slot = slot_name(rng);
-    let position = pick(
-        rng,
-        &[
-            "0/0",
-            "0/0",
-            "A/b",
-            "0/12345678",
-            "123456789/0",
-            "0 / 0",
-            "0/",
-            "/0",
-            "g/0",
-            "1/2/3",
-            "0/0x",
-        ],
-    );
-    let text = match rng.u8(..10) {
-        0..4 => {
-            let names = [
-                "proto_version",
-                "publication_names",
-                "Binary",
-                "\"streaming\"",
-                "two_phase",
-                "TWO_PHASE",
-            ];
-            let options = options(rng, &names);
-            format!("START_REPLICATION SLOT {slot} LOGICAL {position} {options}")
-        }
-        4..7 => {
-            let end = pick(
-                rng,
-                &[
-                    "",
-                    "",
-                    ";",
-                    " ;",
-                    " WAIT",
-                    " wait",
-                    ";;",
-                    "; SELECT 1",
-                    " -- x",
-                    " x",
-                ],
-            );
-            format!("DROP_REPLICATION_SLOT {slot}{end}")
-        }
-        7..9 => {
-            let names = [
-                "SNAPSHOT",
-                "TWO_PHASE",
-                "two_phase",
-                "RESERVE_WAL",
-                "\"snapshot\"",
-                "nonsense",
-            ];
-            let end = match rng.bool() {
-                true => options(rng, &names),
-                false => pick(
-                    rng,
-                    &[
-                        "",
-                        "NOEXPORT_SNAPSHOT",
-                        "USE_SNAPSHOT TWO_PHASE",
-                        "RESERVE_WAL",
-                        "export_snapshot",
-                    ],
-                )
-                .to_owned(),
-            };
-            let kind = pick(
-                rng,
-                &[
-                    "LOGICAL pgoutput",
-                    "LOGICAL \"pgoutput\"",
-                    "PHYSICAL",
-                    "TEMPORARY LOGICAL x",
-                    "LOGICAL",
-                ],
-            );
-            // Any other name would become a slot.
-            format!("CREATE_REPLICATION_SLOT %_held {kind} {end}")
-        }
-        _ => pick(
-            rng,
-            &[
-                "IDENTIFY_SYSTEM",
-                "SHOW datestyle",
-                "TIMELINE_HISTORY 9",
-                "",
-                ";",
-                "SELECT 1",
-            ],
-        )
-        .to_owned(),
+    let text = match rng.u8(..12) {
+        0..4 => start_command(rng),
+        4..7 => drop_command(rng),
+        7..9 => create_command(rng),
+        9 => format!("READ_REPLICATION_SLOT {}", slot_name(rng)),
+        // Without a slot it would stream.
+        10 => format!("START_REPLICATION SLOT {} PHYSICAL 0/0", slot_name(rng)),
+        _ => pick(rng, &OTHER_COMMANDS).to_owned(),
     };
     match rng.u8(..3) {
         0 if !text.starts_with("CREATE") => mutated(rng, &text, &PIECES),
         _ => text,
     }
+}
+
+const OTHER_COMMANDS: [&str; 6] = [
+    "IDENTIFY_SYSTEM",
+    "SHOW datestyle",
+    "TIMELINE_HISTORY 9",
+    "",
+    ";",
+    "SELECT 1",
+];
+
+fn start_command(rng: &mut Rng) -> String {
+    let slot = slot_name(rng);
+    let positions = [
+        "0/0",
+        "0/0",
+        "A/b",
+        "0/12345678",
+        "123456789/0",
+        "0 / 0",
+        "0/",
+        "/0",
+        "g/0",
+        "1/2/3",
+        "0/0x",
+    ];
+    let position = pick(rng, &positions);
+    let names = [
+        "proto_version",
+        "publication_names",
+        "Binary",
+        "\"streaming\"",
+        "two_phase",
+        "TWO_PHASE",
+    ];
+    let options = options(rng, &names);
+    format!("START_REPLICATION SLOT {slot} LOGICAL {position} {options}")
+}
+
+fn drop_command(rng: &mut Rng) -> String {
+    let slot = slot_name(rng);
+    let ends = [
+        "",
+        "",
+        ";",
+        " ;",
+        " WAIT",
+        " wait",
+        ";;",
+        "; SELECT 1",
+        " -- x",
+        " x",
+    ];
+    let end = pick(rng, &ends);
+    format!("DROP_REPLICATION_SLOT {slot}{end}")
+}
+
+fn create_command(rng: &mut Rng) -> String {
+    let names = [
+        "SNAPSHOT",
+        "TWO_PHASE",
+        "two_phase",
+        "RESERVE_WAL",
+        "\"snapshot\"",
+        "nonsense",
+    ];
+    let words = [
+        "",
+        "NOEXPORT_SNAPSHOT",
+        "USE_SNAPSHOT TWO_PHASE",
+        "RESERVE_WAL",
+        "export_snapshot",
+    ];
+    let end = match rng.bool() {
+        true => options(rng, &names),
+        false => pick(rng, &words).to_owned(),
+    };
+    let kinds = [
+        "LOGICAL pgoutput",
+        "LOGICAL \"pgoutput\"",
+        "PHYSICAL",
+        "TEMPORARY LOGICAL x",
+        "LOGICAL",
+    ];
+    let kind = pick(rng, &kinds);
+    // Any other name would become a slot.
+    format!("CREATE_REPLICATION_SLOT %_held {kind} {end}")
 }
 
 /// What an answer says, whichever side's slot it was about.
@@ -592,12 +598,8 @@ fn is_left_out(text: &str) -> bool {
         Ok(Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. }) => {
             !held(&slot)
         }
-        Ok(
-            Command::StartReplication { .. }
-            | Command::ReadReplicationSlot { .. }
-            | Command::AlterReplicationSlot { .. }
-            | Command::Other(_),
-        ) => true,
+        Ok(Command::StartReplication { slot, .. }) => !slot.is_some_and(|slot| held(&slot)),
+        Ok(Command::AlterReplicationSlot { .. } | Command::Other(_)) => true,
         _ => false,
     }
 }
@@ -620,6 +622,12 @@ fn is_understood(text: &str, answer: &[Message]) {
         }
         Ok(Command::CreateLogicalSlot { slot, .. } | Command::CreatePhysicalSlot { slot, .. }) => {
             named(&slot, &["42710"]);
+        }
+        Ok(Command::StartReplication {
+            slot: Some(slot), ..
+        }) => named(&slot, &["42704", "55006"]),
+        Ok(Command::ReadReplicationSlot { .. }) => {
+            assert!(["", "0A000"].contains(&state), "{text:?}: {error:?}");
         }
         // What is no replication command is none to the server.
         Ok(Command::Sql) => {

@@ -73,6 +73,7 @@ pub fn subscribe(subscriber: &Server, name: &str, conninfo: &str, publication: &
 
 /// Takes a subscriber away until its slot is free.
 pub fn disable(lab: &Lab, subscriber: &Server, name: &str, relay: &Relay) {
+    until_ready(subscriber);
     subscriber
         .execute(&format!("ALTER SUBSCRIPTION {name} DISABLE"))
         .unwrap();
@@ -137,6 +138,14 @@ pub fn until_answer(server: &Server, sql: &str, expected: &str) {
         );
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// Waits until each table of the subscriptions is ready. A worker that synchronises a table drops
+/// its slot before it notes that it is done: ended in between, it looks for that slot for ever,
+/// with a relay and without one.
+pub fn until_ready(subscriber: &Server) {
+    let ready = "SELECT bool_and(srsubstate = 'r')::text FROM pg_subscription_rel";
+    until_answer(subscriber, ready, "true");
 }
 
 /// Waits until the relay has all of the primary's WAL, and has confirmed it.

@@ -8,6 +8,7 @@ use std::path::Path;
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, Frame};
 use lockstep_wire::frontend::Frontend;
+use lockstep_wire::startup::Startup;
 
 use super::PATIENCE;
 
@@ -60,12 +61,28 @@ impl Raw {
     }
 
     /// Logs in without a password; the error if it is refused.
-    pub fn log_in(mut self, packet: &[u8]) -> Result<Self, Report> {
+    pub fn log_in(self, packet: &[u8]) -> Result<Self, Report> {
+        self.log_in_with_key(packet).map(|(client, _)| client)
+    }
+
+    /// The same, and what cancels the session's commands.
+    pub fn log_in_with_key(mut self, packet: &[u8]) -> Result<(Self, Key), Report> {
         self.send(packet);
-        match self.answer().into_iter().find_map(error) {
+        let answer = self.answer();
+        let key = answer.iter().find_map(key);
+        match answer.into_iter().find_map(error) {
             Some(report) => Err(report),
-            None => Ok(self),
+            None => Ok((self, key.unwrap())),
         }
+    }
+
+    /// Sends a cancel request and waits until it was heard.
+    pub fn cancel(mut self, key: &Key) {
+        let mut packet = Vec::new();
+        let (process, secret) = (key.process, key.secret.clone());
+        Startup::CancelRequest { process, secret }.encode(&mut packet);
+        self.send(&packet);
+        assert_eq!(self.message(), None);
     }
 
     pub fn send(&mut self, bytes: &[u8]) {
@@ -110,6 +127,23 @@ impl Raw {
     /// The first error of the answer; None if there is none.
     pub fn refusal(&mut self, text: &str) -> Option<Report> {
         self.query(text).into_iter().find_map(error)
+    }
+}
+
+/// What a client needs to cancel a session's commands.
+#[derive(Debug, Clone)]
+pub struct Key {
+    pub process: u32,
+    pub secret: Vec<u8>,
+}
+
+fn key((tag, body): &Message) -> Option<Key> {
+    match Backend::parse(Frame { tag: *tag, body }) {
+        Ok(Backend::BackendKeyData { process, secret }) => Some(Key {
+            process,
+            secret: secret.to_vec(),
+        }),
+        _ => None,
     }
 }
 

@@ -208,7 +208,8 @@ async fn the_console_answers_with_the_roles_rights() {
     scene.stopper.stop();
     scene.client_gets_error("FATAL", "57P01").await;
     let commands = scene.ends().await;
-    assert_eq!(commands.seen(), ["opened 7", "closed 7"]);
+    let seen = ["opened 7", "7 left the primary", "closed 7"];
+    assert_eq!(commands.seen(), seen);
 }
 
 #[tokio::test]

@@ -89,7 +89,8 @@ async fn a_primary_that_makes_no_sense_is_named() {
 }
 
 fn too_many() -> Vec<u8> {
-    back(Backend::ErrorResponse(Report::fatal("53300", "too many")))
+    let words = "number of requested standby connections exceeds max_wal_senders";
+    back(Backend::ErrorResponse(Report::fatal("53300", words)))
 }
 
 #[tokio::test]

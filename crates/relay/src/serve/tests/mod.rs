@@ -19,12 +19,14 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::pass::{self, Arrival, Reach};
+use super::login::{self, Reach, Refused};
+use super::pass::{self, Arrival};
 use super::standing;
 use super::stop::{self, Stopper};
 use super::transport::Transport;
+use super::upstream_leg::{Primary, PrimaryAddress};
 use crate::session::{
-    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+    After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
 use crate::spare::Scarce;
 
@@ -37,6 +39,8 @@ struct Scripted {
     seen: Mutex<Vec<String>>,
     /// Ends the session.
     terminate: watch::Sender<Option<Report>>,
+    /// Cancels what is being decided.
+    cancel: watch::Sender<()>,
     /// A decision that would never come was given up.
     given_up: Arc<AtomicBool>,
     /// Something can be given up for a client.
@@ -76,11 +80,11 @@ impl SlotCommands for Scripted {
     async fn decide(
         &self,
         _: &Facts,
-        standing: &Standing,
+        standing: Option<&Standing>,
         _: &Command,
         text: &str,
     ) -> Decision<Echo> {
-        assert_eq!(standing.database, "db");
+        assert!(standing.is_none_or(|standing| standing.database == "db"));
         if text.ends_with("never") {
             let _given_up = GivenUp(Arc::clone(&self.given_up));
             std::future::pending::<()>().await;
@@ -104,8 +108,29 @@ impl SlotCommands for Scripted {
         self.terminate.subscribe()
     }
 
+    fn left_primary(&self, facts: &Facts) {
+        self.note(format!("{} left the primary", facts.pid));
+    }
+
+    fn hears_cancel(&self, _: &Facts) -> Canceled {
+        self.cancel.subscribe()
+    }
+
+    fn cancel(&self, _: u32, _: &[u8]) -> bool {
+        true
+    }
+
     fn closed(&self, facts: &Facts) {
         self.note(format!("closed {}", facts.pid));
+    }
+}
+
+/// A primary that is not reached for anything but logins.
+struct Nowhere;
+
+impl Primary for Nowhere {
+    fn primary(&self) -> Result<PrimaryAddress, String> {
+        Err("it is nowhere".to_owned())
     }
 }
 
@@ -221,6 +246,7 @@ fn standing(database: Option<&str>) -> Vec<u8> {
         &[Some("postgres")],
         &[Some("1")],
         &[Some("16384")],
+        &[Some("10")],
     ] {
         let values = row.iter().map(|value| value.map(str::as_bytes)).collect();
         Backend::DataRow(values).encode(&mut out);
@@ -269,9 +295,10 @@ impl Scene {
         let session = tokio::spawn(async move {
             let client = Transport::Other(Box::new(client_end)).client();
             let mut told = stop.clone();
-            let login = pass::log_in(&*theirs, client, reached, &arrival, &mut told);
-            if let Some(begun) = login.await {
-                pass::serve(&theirs, begun, arrival, stop).await;
+            let ours = (&*theirs, &Refused::default());
+            let login = login::log_in(ours, client, reached, &arrival, &mut told).await;
+            if let Some(begun) = login {
+                pass::serve((&theirs, &Nowhere), begun, arrival, stop).await;
             }
         });
         assert_eq!(read(&mut primary, length).await, packet);

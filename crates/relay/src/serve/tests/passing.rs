@@ -65,6 +65,7 @@ async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {
                 "READ_REPLICATION_SLOT reply",
                 "BEGIN",
                 "DROP_REPLICATION_SLOT stream",
+                "7 left the primary",
                 "READ_REPLICATION_SLOT reply",
                 "SELECT 1",
                 "DROP_REPLICATION_SLOT stream",
@@ -79,7 +80,6 @@ async fn a_subscriber_is_passed_through_answered_streamed_and_left_alone() {
 async fn nobody_is_asked_in_other_sessions() {
     for parameters in [
         USUAL,
-        &[("user", "me"), ("replication", "true")],
         &[
             ("user", "me"),
             ("database", "lockstep"),
@@ -125,18 +125,20 @@ async fn the_primary_says_where_a_session_stands() {
 }
 
 #[tokio::test]
-async fn a_session_that_the_relay_cannot_serve_is_passed_through() {
+async fn a_session_without_a_database_is_asked_about_once() {
     for piece in PIECES {
-        // No database: a session of physical replication. It is not asked again.
-        let mut scene = in_pieces(piece).await;
-        for again in [false, true] {
-            let command = query("READ_REPLICATION_SLOT reply");
-            scene.client_says(&command).await;
-            if !again {
-                scene.is_asked_and(&standing(None)).await;
+        // It says so, or only the primary does.
+        for parameters in [LOGICAL, &[("user", "me"), ("replication", "true")]] {
+            let mut scene = Scene::ready(parameters).await;
+            scene.piece = piece;
+            for again in [false, true] {
+                let command = query("READ_REPLICATION_SLOT reply");
+                scene.client_says(&command).await;
+                if !again {
+                    scene.is_asked_and(&standing(None)).await;
+                }
+                scene.client_gets(&done("REPLIED")).await;
             }
-            assert_eq!(read(&mut scene.primary, command.len()).await, command);
-            scene.primary_says(&done("READ_REPLICATION_SLOT")).await;
         }
 
         // No session of replication.
@@ -207,6 +209,23 @@ async fn a_client_that_leaves_while_the_primary_is_asked_is_noticed() {
     scene.is_asked_and(&[]).await;
     scene.stopper.stop();
     scene.client_gets_error("FATAL", "57P01").await;
+}
+
+#[tokio::test]
+async fn a_command_that_is_canceled_is_given_up() {
+    let mut scene = Scene::ready(LOGICAL).await;
+    let command = query("DROP_REPLICATION_SLOT never");
+    scene.client_says(&command).await;
+    scene.is_asked().await;
+    // One that comes before anything is decided means nothing here.
+    while scene.commands.cancel.send(()).is_err() {
+        tokio::task::yield_now().await;
+    }
+    let mut expected = back(Backend::ErrorResponse(crate::session::canceled()));
+    Backend::ReadyForQuery(b'I').encode(&mut expected);
+    assert_eq!(read(&mut scene.client, expected.len()).await, expected);
+    assert!(scene.commands.given_up.load(Ordering::Relaxed));
+    scene.passes_up(&query("SELECT 1")).await;
 }
 
 #[tokio::test]

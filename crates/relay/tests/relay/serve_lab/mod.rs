@@ -17,7 +17,7 @@ use lockstep_relay::serve::{
     Stopper, Terms, Tls, stop,
 };
 use lockstep_relay::session::{
-    After, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
+    After, Canceled, Client, Decision, Facts, Needs, SlotCommands, Standing, Stream, Terminated,
 };
 use lockstep_wire::backend::{Backend, Column, TEXT};
 use lockstep_wire::command;
@@ -78,11 +78,14 @@ impl SlotCommands for Mock {
     async fn decide(
         &self,
         facts: &Facts,
-        standing: &Standing,
+        standing: Option<&Standing>,
         _: &command::Command,
         text: &str,
     ) -> Decision<MockStream> {
-        assert_eq!(standing.database, facts.database);
+        // A session of physical replication is in no database.
+        if let Some(standing) = standing {
+            assert_eq!(standing.database, facts.database);
+        }
         match text.trim_end_matches(';') {
             "DROP_REPLICATION_SLOT ours" => {
                 let mut out = Vec::new();
@@ -99,6 +102,14 @@ impl SlotCommands for Mock {
     fn opened(&self, facts: &Facts) -> Terminated {
         self.note(format!("opened {} {}", facts.user, facts.database));
         watch::channel(None).1
+    }
+
+    fn hears_cancel(&self, _: &Facts) -> Canceled {
+        watch::channel(()).1
+    }
+
+    fn cancel(&self, _: u32, _: &[u8]) -> bool {
+        true
     }
 
     fn closed(&self, facts: &Facts) {

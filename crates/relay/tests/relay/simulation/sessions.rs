@@ -209,6 +209,7 @@ impl Relay {
                 self.sessions[number] = None;
                 return None;
             }
+            Action::Cancel => unreachable!("nobody cancels"),
             Action::End { why, say } => {
                 self.house.counts.silent += u64::from(!say);
                 if let Some(why) = why.filter(|_| say) {
