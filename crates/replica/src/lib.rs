@@ -12,6 +12,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
+//! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,
     allow(
@@ -33,3 +34,4 @@ pub mod preflight;
 pub mod remove;
 pub mod schema;
 pub mod state;
+pub mod verify;

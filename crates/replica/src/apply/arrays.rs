@@ -20,11 +20,6 @@ impl ArrayText {
         }
     }
 
-    /// Bytes so far.
-    pub fn len(&self) -> usize {
-        self.bytes.len()
-    }
-
     /// Adds a value. One that was not sent is null: the statement does not use it.
     pub fn push(&mut self, cell: Cell<'_>) {
         if self.bytes.len() > 1 {

@@ -14,6 +14,7 @@ mod create;
 mod preflight;
 mod resume;
 mod state;
+mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
