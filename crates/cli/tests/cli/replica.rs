@@ -170,7 +170,9 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
     let mut args = create_args(&from, &to);
     // Slow enough that it is in the middle of a table whenever the kill comes.
     args.extend(["--jobs", "2", "--bandwidth", "4MB"]);
+    // What a killed process leaves goes away with the lab.
     let mut child = lockstep(&args)
+        .env("TMPDIR", lab.folder())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
         .spawn()
@@ -203,6 +205,16 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
         value(&source, "SELECT count(*) FROM pg_replication_slots"),
         "1"
     );
+}
+
+/// A process that is killed when the test ends early.
+struct Running(std::process::Child);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
 }
 
 /// Waits until the query's value is this one, or the process has ended.
@@ -245,14 +257,16 @@ fn a_replica_follows_pauses_and_ends() {
         .execute("INSERT INTO a VALUES (3); INSERT INTO b VALUES (3); CREATE TABLE c (id int)")
         .unwrap();
 
-    let mut child = lockstep(&["run", "r", "--target", &to])
+    let child = lockstep(&["run", "r", "--target", &to])
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
-    until(&target, "SELECT sum(id) FROM a", "6", &mut child);
-    until(&target, "SELECT sum(id) FROM b", "6", &mut child);
+    let mut running = Running(child);
+    let child = &mut running.0;
+    until(&target, "SELECT sum(id) FROM a", "6", child);
+    until(&target, "SELECT sum(id) FROM b", "6", child);
     let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
-    until(&target, state, "applying", &mut child);
+    until(&target, state, "applying", child);
     let refused = output(&["drop", "r", "--target", &to]);
     assert!(
         text(&refused.stderr).contains("another lockstep works on"),
@@ -260,14 +274,14 @@ fn a_replica_follows_pauses_and_ends() {
     );
 
     assert!(output(&["pause", "r", "--target", &to]).status.success());
-    until(&target, state, "paused", &mut child);
+    until(&target, state, "paused", child);
     assert_eq!(status(&to)["replicas"][0]["paused"], true);
     sql(&source)
         .execute("DELETE FROM a; INSERT INTO b VALUES (4)")
         .unwrap();
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "3");
     assert!(output(&["resume", "r", "--target", &to]).status.success());
-    until(&target, "SELECT sum(id) FROM b", "10", &mut child);
+    until(&target, "SELECT sum(id) FROM b", "10", child);
     assert_eq!(value(&target, "SELECT count(*) FROM a"), "0");
 
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
