@@ -29,7 +29,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert soak measurements lint install uninstall clean \
+.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -66,14 +66,16 @@ test-oracle: check-pg build-extension ## the page oracle: faults planted and fou
 	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
-	@scripts/setup test
-	@scripts/cargo test --locked -p lockstep-cli --test cli doctor_matrix:: -- --ignored --nocapture
+	@scripts/test-doctor-matrix
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
 
 test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
 	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh
+
+test-deb: ## install, run, upgrade and purge the packages of `make deb` in a minimal Debian root (root)
+	@scripts/test-deb
 
 # Where bench-replay keeps its recordings for the next run; BENCH_RECORDINGS= keeps none. The program
 # gets it as an option, since it refuses an empty one.
@@ -89,14 +91,31 @@ measurements: build-release ## docs/measurements.md and README's table of claims
 lint: setup ## layout, compiler warnings and script checks
 	@scripts/lint
 
-install: build ## the extension into PostgreSQL N's own folders, the program into PREFIX/bin (/usr/local)
+SHARE := $(DESTDIR)$(PREFIX)/share
+
+# Under sudo root has another cargo, or none, and perhaps no network: a program that is newer than
+# its sources is installed as it is.
+install: build-extension ## the extension into PostgreSQL N's own folders, the program into PREFIX (/usr/local)
+	@[ -x $(BINARY) ] && [ -z "$$(find Cargo.toml Cargo.lock crates -newer $(BINARY) -type f -print -quit)" ] \
+		|| $(MAKE) --no-print-directory build-release
 	$(PGXS) install DESTDIR=$(DESTDIR)
 	@install -D -m 755 $(BINARY) $(DESTDIR)$(PREFIX)/bin/lockstep
+	@mkdir -p $(SHARE)/bash-completion/completions $(SHARE)/zsh/site-functions $(SHARE)/fish/vendor_completions.d
+	@$(BINARY) man $(SHARE)/man/man1
+	@$(BINARY) completion bash >$(SHARE)/bash-completion/completions/lockstep
+	@$(BINARY) completion zsh >$(SHARE)/zsh/site-functions/_lockstep
+	@$(BINARY) completion fish >$(SHARE)/fish/vendor_completions.d/lockstep.fish
 
 uninstall: check-pg ## remove what install put there
 	@mkdir -p $(EXT_BUILD)
 	$(PGXS) uninstall DESTDIR=$(DESTDIR)
-	@rm -f $(DESTDIR)$(PREFIX)/bin/lockstep
+	@rm -f $(DESTDIR)$(PREFIX)/bin/lockstep $(SHARE)/man/man1/lockstep.1 $(SHARE)/man/man1/lockstep-*.1 \
+		$(SHARE)/bash-completion/completions/lockstep $(SHARE)/zsh/site-functions/_lockstep \
+		$(SHARE)/fish/vendor_completions.d/lockstep.fish
+
+deb: build ## Debian packages of the program, and of the extension for each major installed, into build/deb
+	@scripts/setup deb
+	@scripts/deb
 
 clean: ## remove what was built; cached Debian roots stay (build/roots)
 	@[ ! -d build ] || find build -mindepth 1 -maxdepth 1 ! -name roots -exec rm -rf {} +
@@ -122,3 +141,4 @@ build-extension: setup
 
 build-release: setup
 	@scripts/cargo build --locked --release --bin lockstep
+	@touch $(BINARY)

@@ -17,7 +17,7 @@
 //! | [`decode`] | passes of several output plugins over the same WAL |
 //! | [`relay`] | consumers of logical replication, direct or behind a relay |
 //! | [`commit_levels`] | servers on which commits are timed |
-//! | [`lag_sampling`] | many replicas, and what watching them costs |
+//! | [`fleet`] | many replicas, and what watching them costs |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
     test,
@@ -38,8 +38,8 @@ pub mod decode;
 pub mod demo;
 mod error;
 pub mod fault;
+pub mod fleet;
 pub mod host;
-pub mod lag_sampling;
 pub mod measurements;
 pub mod plot;
 pub mod relay;

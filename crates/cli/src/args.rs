@@ -3,9 +3,10 @@
 
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand, ValueEnum};
 pub use lockstep_bench::args::Output;
@@ -105,6 +106,14 @@ pub enum Command {
         #[arg(value_enum)]
         shell: Shell,
     },
+    /// Write a man page for each command into a folder
+    ///
+    /// The pages say what --help says. To read one: man -l FOLDER/lockstep-doctor.1.
+    Man {
+        /// The folder, which is made if it is missing
+        #[arg(value_name = "FOLDER")]
+        folder: PathBuf,
+    },
     /// Cleans up after a lockstep that was killed; started by lockstep itself.
     #[command(hide = true)]
     Reap,
@@ -169,6 +178,15 @@ fn completion(shell: Shell) -> Vec<u8> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Cli::command(), "lockstep", &mut script);
     script
+}
+
+/// Writes man pages, a file for each command and for each of its subcommands.
+pub fn write_man_pages(folder: &Path) -> anyhow::Result<()> {
+    let write = || {
+        std::fs::create_dir_all(folder)?;
+        clap_mangen::generate_to(Cli::command(), folder)
+    };
+    write().with_context(|| format!("cannot write man pages into {}", folder.display()))
 }
 
 /// The first paragraph of the parser's message, which says what is wrong and with which argument,
@@ -267,6 +285,29 @@ mod tests {
             }
             assert!(script.contains("logical-wal-cache"), "{shell:?}");
         }
+    }
+
+    #[test]
+    fn each_command_has_a_man_page_that_says_what_its_help_says() {
+        let folder = tempfile::tempdir().unwrap();
+        write_man_pages(&folder.path().join("man1")).unwrap();
+        let page = |name: &str| {
+            let path = folder.path().join("man1").join(format!("{name}.1"));
+            std::fs::read_to_string(path).unwrap()
+        };
+        for command in Cli::command().get_subcommands() {
+            let name = format!("lockstep-{}", command.get_name());
+            match command.is_hide_set() {
+                true => assert!(!folder.path().join(format!("man1/{name}.1")).exists()),
+                false => {
+                    let title = format!("{} \\- ", name.replace('-', "\\-"));
+                    assert!(page(&name).contains(&title), "{name}");
+                }
+            }
+        }
+        assert!(page("lockstep").contains("lockstep\\-doctor(1)"));
+        assert!(page("lockstep-doctor").contains("a lag that comes and goes needs more"));
+        assert!(page("lockstep-wal-record").contains("FOLDER"));
     }
 
     #[test]

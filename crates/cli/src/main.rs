@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),
         Command::Completion { shell } => args::complete(shell),
+        Command::Man { folder } => args::write_man_pages(&folder),
         Command::Reap => lockstep_lab::guard::run_reaper().map_err(anyhow::Error::from),
     };
     exit::code_of(result)

@@ -46,7 +46,7 @@ pub struct LinkReport {
     pub kind: LinkKind,
     pub slot: Option<String>,
     pub behind: bool,
-    /// Milliseconds behind, at least: the median of the samples.
+    /// Milliseconds behind, at least: the median over time.
     pub lag_ms: f64,
     /// The lag began before anybody watched, so it is longer than `lag_ms`.
     pub lag_is_least: bool,
@@ -55,7 +55,7 @@ pub struct LinkReport {
     pub lag_most_ms: Option<f64>,
     /// The longest time behind, in milliseconds.
     pub lag_max_ms: f64,
-    /// The median of the samples.
+    /// The median over time.
     pub lag_bytes: f64,
     /// How far it is behind the primary, if its upstream is another standby.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -67,9 +67,9 @@ pub struct LinkReport {
 /// From end to end of a cascade.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize)]
 pub struct BehindPrimary {
-    /// Milliseconds behind, at least: the median of the samples.
+    /// Milliseconds behind, at least: the median over time.
     pub lag_ms: f64,
-    /// The median of the samples.
+    /// The median over time.
     pub lag_bytes: f64,
 }
 
@@ -157,6 +157,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
             })
         })
         .collect();
+    rank_looks(&mut findings);
     // The sort is stable: findings that are equal stay in the order of the table.
     findings.sort_by(|a, b| {
         b.severity
@@ -239,6 +240,25 @@ fn title(text: &str, names: &BTreeMap<&'static str, String>) -> String {
         title = title.replace(&format!("{{{name}}}"), value);
     }
     title
+}
+
+/// Causes, and what each may look like at the same place: while a large transaction is decoded its
+/// consumer waits for data, as behind a slow network.
+const LOOKS: [(Cause, Cause); 1] = [(Cause::GiantTransaction, Cause::SlowNetwork)];
+
+/// Ranks what a cause may look like behind it.
+fn rank_looks(findings: &mut [Finding]) {
+    for (cause, look) in LOOKS {
+        let causes = findings.iter().filter(|finding| finding.cause == cause);
+        let places: Vec<(String, f64)> = causes
+            .map(|finding| (finding.at.clone(), finding.explains))
+            .collect();
+        for finding in findings.iter_mut().filter(|finding| finding.cause == look) {
+            let real = places.iter().find(|(at, _)| *at == finding.at);
+            let most = real.map_or(1.0, |(_, explains)| explains * 0.9);
+            finding.explains = finding.explains.min(most);
+        }
+    }
 }
 
 /// Causes, and what each always brings with it at the same place.

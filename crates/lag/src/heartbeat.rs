@@ -19,39 +19,74 @@ pub const PREFIX: &str = "lockstep_probe";
 /// How long one beat may take.
 pub const PATIENCE: Duration = Duration::from_secs(10);
 
+/// Commits on the primary.
 #[derive(Debug)]
-pub struct Heartbeat {
+pub struct Heart {
     primary: Connection,
-    standby: Connection,
 }
 
-impl Heartbeat {
-    pub fn connect(primary: &Node, standby: &Node, application_name: &str) -> Result<Self> {
-        let connect =
-            |node: &Node| Connection::connect(&node.conninfo, Purpose::Sql, application_name);
-        Ok(Self {
-            primary: connect(primary)?,
-            standby: connect(standby)?,
-        })
+/// A commit that standbys are to show.
+#[derive(Debug, Clone, Copy)]
+pub struct Beat {
+    /// When the commit returned, which does not wait for replicas.
+    committed: Instant,
+    /// A position behind the commit.
+    end: Lsn,
+}
+
+#[cfg(test)]
+impl Beat {
+    pub(crate) fn now() -> Self {
+        Self {
+            committed: Instant::now(),
+            end: Lsn::INVALID,
+        }
+    }
+}
+
+impl Heart {
+    pub fn connect(primary: &Node, application_name: &str) -> Result<Self> {
+        let primary = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
+        Ok(Self { primary })
     }
 
-    /// The time from the commit's return, which does not wait for replicas, until a new query
-    /// on the standby sees the transaction. None if that takes longer than [`PATIENCE`].
-    pub fn beat(&mut self) -> Result<Option<Duration>> {
+    pub fn beat(&mut self) -> Result<Beat> {
         self.primary.query(&format!(
             "BEGIN; SET LOCAL synchronous_commit = local; \
              SELECT pg_logical_emit_message(true, '{PREFIX}', 'beat'); COMMIT"
         ))?;
         let committed = Instant::now();
         let end = position(self.primary.query("SELECT pg_current_wal_flush_lsn()")?)?;
-        while committed.elapsed() < PATIENCE {
+        Ok(Beat { committed, end })
+    }
+}
+
+/// Looks for beats on a standby.
+#[derive(Debug)]
+pub struct Pulse {
+    standby: Connection,
+}
+
+impl Pulse {
+    pub fn connect(standby: &Node, application_name: &str) -> Result<Self> {
+        let standby = Connection::connect(&standby.conninfo, Purpose::Sql, application_name)?;
+        Ok(Self { standby })
+    }
+
+    /// The time from the commit until a new query on the standby sees it. None if it does not when
+    /// the commit is `patience` old; it is asked once at least.
+    pub fn feel(&mut self, beat: Beat, patience: Duration) -> Result<Option<Duration>> {
+        loop {
             let replayed = position(self.standby.query("SELECT pg_last_wal_replay_lsn()")?)?;
-            if replayed >= end {
-                return Ok(Some(committed.elapsed()));
+            let waited = beat.committed.elapsed();
+            if replayed >= beat.end {
+                return Ok(Some(waited));
             }
-            thread::sleep(pause(committed.elapsed()));
+            if waited >= patience {
+                return Ok(None);
+            }
+            thread::sleep(pause(waited));
         }
-        Ok(None)
     }
 }
 

@@ -15,7 +15,7 @@ use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
 use crate::states::{SenderState, SlotType, SyncState};
-use crate::window::{NodeWindow, Window, median, ratio};
+use crate::window::{NodeWindow, Window, median, median_over_time, ratio};
 
 /// A replica lags if the median of its samples is this many milliseconds behind, or more.
 pub const LAG_MS: f64 = 200.0;
@@ -467,20 +467,20 @@ impl<'a> Link<'a> {
         below?.process_of(self.subscribed(below?)?.pid?)
     }
 
-    /// Milliseconds that the replica is behind, at least: the median of the samples.
+    /// Milliseconds that the replica is behind, at least: the median over time.
     pub fn age_ms(&self) -> f64 {
-        median(self.ages().collect())
+        median_over_time(&self.ages().collect::<Vec<_>>())
     }
 
     /// The longest time behind, in milliseconds.
     pub fn most_age_ms(&self) -> f64 {
-        self.ages().fold(0.0, f64::max)
+        self.ages().map(|(_, age)| age).fold(0.0, f64::max)
     }
 
-    fn ages(&self) -> impl Iterator<Item = f64> {
+    fn ages(&self) -> impl Iterator<Item = (Duration, f64)> {
         self.points.iter().map(|point| match point.bytes() {
-            0 => 0.0,
-            _ => point.age.as_secs_f64() * 1000.0,
+            0 => (point.at, 0.0),
+            _ => (point.at, point.age.as_secs_f64() * 1000.0),
         })
     }
 
@@ -507,20 +507,18 @@ impl<'a> Link<'a> {
             let bytes = bytes_between(point.replay, end);
             let age = primary.age_beyond(None, point.replay, point.at);
             let ms = age.max(point.age).as_secs_f64() * 1000.0;
-            Some((if bytes == 0 { 0.0 } else { ms }, bytes as f64))
+            let ms = if bytes == 0 { 0.0 } else { ms };
+            Some(((point.at, ms), (point.at, bytes as f64)))
         });
-        let (ages, bytes): (Vec<f64>, Vec<f64>) = all.unzip();
-        (!ages.is_empty()).then(|| (median(ages), median(bytes)))
+        let (ages, bytes): (Vec<_>, Vec<_>) = all.unzip();
+        (!ages.is_empty()).then(|| (median_over_time(&ages), median_over_time(&bytes)))
     }
 
-    /// Bytes behind: the median of the samples.
+    /// Bytes behind: the median over time.
     pub fn bytes(&self) -> f64 {
-        median(
-            self.points
-                .iter()
-                .map(|point| point.bytes() as f64)
-                .collect(),
-        )
+        let bytes = self.points.iter();
+        let bytes = bytes.map(|point| (point.at, point.bytes() as f64));
+        median_over_time(&bytes.collect::<Vec<_>>())
     }
 
     /// Bytes behind in the last sample.

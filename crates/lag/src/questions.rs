@@ -153,7 +153,7 @@ pub const END: &str = "SELECT CASE WHEN pg_is_in_recovery() \
 pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<String> {
     let text = match part {
         Part::Moment => "json_build_object('in_recovery', pg_is_in_recovery(), \
-             'clock_us', (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)"
+             'clock_us', (extract(epoch FROM statement_timestamp()) * 1000000)::bigint)"
             .to_owned(),
         Part::Wal => wal(),
         Part::Senders => list(
@@ -211,11 +211,13 @@ fn list(select: &str) -> String {
 }
 
 fn wal() -> String {
+    // The age is by the moment that clock_us says: with another reading of the clock a commit would
+    // seem later each time that the session loses its core between the two.
     // Each function raises an error in the other role, so only one branch may run.
     "CASE WHEN pg_is_in_recovery() THEN json_build_object(\
        'receive', pg_last_wal_receive_lsn(), 'replay', pg_last_wal_replay_lsn(), \
        'replayed_commit_age_ms', \
-          1000 * extract(epoch FROM clock_timestamp() - pg_last_xact_replay_timestamp()), \
+          1000 * extract(epoch FROM statement_timestamp() - pg_last_xact_replay_timestamp()), \
        'pause', pg_get_wal_replay_pause_state()) \
      ELSE json_build_object('flush', pg_current_wal_flush_lsn(), 'synchronous_standby_names', \
        current_setting('synchronous_standby_names')) END"
@@ -324,6 +326,15 @@ fn our_views(schema: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clock_and_age_of_a_commit_are_of_one_moment() {
+        for part in [Part::Moment, Part::Wal] {
+            let text = expression(part, 15, None).unwrap();
+            assert!(text.contains("statement_timestamp()"), "{text}");
+            assert!(!text.contains("clock_timestamp()"), "{text}");
+        }
+    }
 
     #[test]
     fn versions_differ_where_they_must() {

@@ -32,6 +32,7 @@ int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
 char	   *ls_proc_root = NULL;
+static char *ls_version = NULL;
 
 static const struct config_enum_entry throttle_modes[] = {
 	{"off", LS_THROTTLE_OFF, false},
@@ -164,6 +165,13 @@ ls_define_settings(void)
 							&ls_wal_segments_ahead, 4, 0, 64,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	define_wait_settings();
+	DefineCustomStringVariable("lockstep.version",
+							   "Version of the library that is loaded.",
+							   NULL,
+							   &ls_version, LS_VERSION,
+							   PGC_INTERNAL,
+							   GUC_NOT_IN_SAMPLE | GUC_DISALLOW_IN_FILE,
+							   NULL, NULL, NULL);
 	DefineCustomStringVariable("lockstep.proc_root",
 							   "Where procfs is mounted (for tests).",
 							   NULL,

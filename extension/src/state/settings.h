@@ -11,6 +11,9 @@ typedef enum LsThrottleMode
 	LS_THROTTLE_ON
 } LsThrottleMode;
 
+/* The program's too: a test holds both against CHANGELOG.md. */
+#define LS_VERSION "0.2.0"
+
 /* Limit of lockstep.replay_look_ahead. */
 #define LS_MAX_LOOK_AHEAD 32
 

@@ -10,7 +10,7 @@ use crate::args::{PlaceArgs, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Site, Turn, TurnOf};
 use crate::commit_levels::{Awaited, Bed, Flushing};
-use crate::lag_sampling::node;
+use crate::fleet::node;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
 use crate::text::tenths;

@@ -3,7 +3,6 @@
 
 pub mod commit_levels;
 pub mod decode;
-pub mod lag_sampling;
 pub mod load_curve;
 pub mod overhead;
 pub mod priority;
@@ -13,6 +12,7 @@ pub mod relay_fanout;
 pub mod relay_mixed;
 pub mod replay;
 pub mod wal_player;
+pub mod watching;
 
 use clap::Subcommand;
 
@@ -68,11 +68,11 @@ benchmarks! {
     LoadCurve(load_curve::LoadCurveArgs),
     Decode(decode::DecodeArgs),
     CommitLevels(commit_levels::CommitLevelsArgs),
-    LagSampling(lag_sampling::LagSamplingArgs),
     RelayFanout(relay_fanout::RelayFanoutArgs),
     RelayCatchup(relay_catchup::RelayCatchupArgs),
     RelayMixed(relay_mixed::RelayMixedArgs),
     WalPlayer(wal_player::WalPlayerArgs),
+    Watching(watching::WatchingArgs),
 }
 
 /// A benchmark with these options.

@@ -100,6 +100,8 @@ fn small(logical: bool) -> Settings {
             ("max_prepared_transactions", "5"),
             ("archive_mode", "on"),
             ("archive_command", "/bin/true"),
+            // For those who measure lag by commits.
+            ("track_commit_timestamp", "on"),
             // A relay connects so.
             ("listen_addresses", "127.0.0.1"),
         ] {

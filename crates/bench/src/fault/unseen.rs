@@ -258,6 +258,12 @@ pub(super) fn archiver(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
     const RESET: &str = "ALTER SYSTEM RESET archive_command";
     const SWITCH: &str =
         "SELECT pg_logical_emit_message(false, 'fill', 'x'); SELECT pg_switch_wal()";
+    // What failed before would pass for a failure of the next fault, and is archived during that.
+    const ARCHIVED: &str = "DO $$ BEGIN FOR tenth IN 1..600 LOOP \
+           PERFORM pg_stat_clear_snapshot(); \
+           EXIT WHEN (SELECT last_archived_time > last_failed_time FROM pg_stat_archiver); \
+           PERFORM pg_sleep(0.1); \
+         END LOOP; END $$";
     let mut injected = Injected::default();
     for sql in ["ALTER SYSTEM SET archive_command = '/bin/false'", RELOAD] {
         stage.primary.execute(sql)?;
@@ -269,7 +275,9 @@ pub(super) fn archiver(_: &Lab, stage: &mut Stage, strength: Strength) -> Result
         stage.primary.execute(SWITCH)?;
     }
     // A new segment wakes the archiver, which otherwise tries again only after a minute.
-    injected.undo.push((Which::Primary, SWITCH.to_owned()));
+    for sql in [SWITCH, ARCHIVED] {
+        injected.undo.push((Which::Primary, sql.to_owned()));
+    }
     await_true(
         stage,
         "fail to archive",

@@ -120,14 +120,23 @@ const CLAIMS: &[Claim] = &[
         figures: Figures::Headline("on_ms"),
     },
     Claim {
-        words: "Causes of lag that doctor names first, of 16 injected",
+        words: "Causes of lag that doctor names first, of 32 injected",
         benchmark: "doctor-matrix",
         figures: Figures::Headline("causes"),
     },
     Claim {
         words: "CPU that watching 20 nodes costs their primary, of one core",
-        benchmark: "lag-sampling",
+        benchmark: "watching",
         figures: medians!(Neither, "pg15 20 nodes", "sampling_cpu_percent"),
+    },
+    Claim {
+        words: "the same with `--heartbeat`, of a standby whose replay is paused",
+        benchmark: "watching",
+        figures: Figures::Medians {
+            ours: "pg15 20 nodes/heartbeat, paused/standby_cpu_percent",
+            stock: "pg15 20 nodes/stock/standby_cpu_percent",
+            better: Better::Neither,
+        },
     },
 ];
 

@@ -147,8 +147,9 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             lower("on", "on_ms"),
             lower("remote_apply", "remote_apply_ms"),
         ],
-        "lag-sampling" => vec![
+        "watching" => vec![
             about("CPU of the sampled sessions", "sampling_cpu_percent"),
+            about("on a standby", "standby_cpu_percent"),
             about("CPU of the primary", "primary_cpu_percent"),
             about("CPU of the program that samples", "monitor_cpu_percent"),
             about("primary TPS", "primary_tps"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lag::commit_probe::{CommitProbe, Pace, Plan, probe_commits};
-use lockstep_lag::heartbeat::Heartbeat;
+use lockstep_lag::heartbeat::{Heart, PATIENCE, Pulse};
 use lockstep_lag::monitor::unix_ms;
 use lockstep_lag::watch::{EVERY, Watch, watch};
 use lockstep_lag::window::median;
@@ -163,10 +163,11 @@ fn probe(args: &DoctorArgs, nodes: &[Node], diagnosis: &Diagnosis) -> anyhow::Re
 }
 
 fn beats(primary: &Node, standby: &Node) -> Result<Option<f64>, LagError> {
-    let mut heart = Heartbeat::connect(primary, standby, APPLICATION_NAME)?;
+    let mut heart = Heart::connect(primary, APPLICATION_NAME)?;
+    let mut pulse = Pulse::connect(standby, APPLICATION_NAME)?;
     let mut times = Vec::new();
     for _ in 0..BEATS {
-        match heart.beat()? {
+        match pulse.feel(heart.beat()?, PATIENCE)? {
             Some(time) => times.push(time.as_secs_f64() * 1000.0),
             None => return Ok(None),
         }

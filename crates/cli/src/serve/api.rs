@@ -1,5 +1,6 @@
 //! States, history and events as JSON.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -14,6 +15,7 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use super::feed::News;
+use super::history::Keeper;
 use super::http::{MOST_STREAMS, Site, ended, now_ms, plain};
 
 pub const JSON: &str = "application/json";
@@ -24,9 +26,23 @@ const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
 /// Most events that wait for one reader. Only the newest state counts, so one is enough.
 const MOST_EVENTS: usize = 1;
 
+/// How long the disk may take.
+const DISK_PATIENCE: Duration = Duration::from_secs(2);
+
+/// Most moments of a link that the disk gives at once.
+const MOST_MOMENTS: i64 = 3600;
+
+type Former = BTreeMap<String, Vec<Moment>>;
+
 /// The newest state.
 pub async fn state(State(site): State<Arc<Site>>) -> Response {
     let json = site.news.borrow().json.clone();
+    ([(header::CONTENT_TYPE, JSON)], json).into_response()
+}
+
+/// What was the matter.
+pub async fn incidents(State(site): State<Arc<Site>>) -> Response {
+    let json = site.news.borrow().incidents.clone();
     ([(header::CONTENT_TYPE, JSON)], json).into_response()
 }
 
@@ -73,8 +89,18 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
         Err(words) => return plain(StatusCode::BAD_REQUEST, &words),
     };
     let mut links = site.monitor.history(wanted.since);
+    let mut step = wanted.step;
+    if let Some(keeper) = &site.keeper {
+        let now = now_ms();
+        let since = wanted.since.max(now - keeper.status().kept_ms);
+        step = step.max((now - since) / MOST_MOMENTS);
+        add_former(
+            &mut links,
+            former(&site, Arc::clone(keeper), since, step).await,
+        );
+    }
     for link in &mut links {
-        link.moments = worst(std::mem::take(&mut link.moments), wanted.step);
+        link.moments = worst(std::mem::take(&mut link.moments), step);
     }
     let told = Told {
         at_ms: now_ms(),
@@ -83,6 +109,38 @@ pub async fn history(State(site): State<Arc<Site>>, RawQuery(query): RawQuery) -
     match serde_json::to_vec(&told) {
         Ok(json) => ([(header::CONTENT_TYPE, JSON)], json).into_response(),
         Err(error) => plain(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+    }
+}
+
+/// Moments from the disk. A disk that does not answer soon has none.
+async fn former(site: &Site, keeper: Arc<Keeper>, since: i64, step: i64) -> Former {
+    let read = async {
+        let permit = Arc::clone(&site.readers).acquire_owned().await.ok()?;
+        let work = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
+            keeper.read(since, now_ms(), step)
+        });
+        work.await.ok()
+    };
+    timeout(DISK_PATIENCE, read)
+        .await
+        .ok()
+        .flatten()
+        .unwrap_or_default()
+}
+
+/// Puts moments of the disk before those in memory.
+fn add_former(links: &mut Vec<LinkHistory>, former: Former) {
+    for (id, mut moments) in former {
+        match links.iter_mut().find(|link| link.id == id) {
+            Some(link) => {
+                let first = link.moments.first().map_or(i64::MAX, |first| first.at_ms);
+                moments.retain(|moment| moment.at_ms < first);
+                moments.append(&mut link.moments);
+                link.moments = moments;
+            }
+            None => links.push(LinkHistory { id, moments }),
+        }
     }
 }
 
@@ -95,8 +153,7 @@ fn worst(moments: Vec<Moment>, step: i64) -> Vec<Moment> {
     for moment in moments {
         match kept.last_mut() {
             Some(last) if last.at_ms.div_euclid(step) == moment.at_ms.div_euclid(step) => {
-                let is_worse = (moment.lag_ms, moment.lag_bytes) > (last.lag_ms, last.lag_bytes);
-                if is_worse {
+                if moment.is_worse_than(last) {
                     *last = moment;
                 }
             }

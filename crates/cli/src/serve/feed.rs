@@ -9,6 +9,8 @@ use lockstep_lag::monitor::{Monitor, State};
 use serde::Serialize;
 use tokio::sync::watch;
 
+use super::history::incidents::{Incidents, Now};
+use super::history::{Keeper, Status};
 use super::verdict::{Verdict, verdict};
 
 /// How soon the thread notices that nobody listens any more.
@@ -18,8 +20,10 @@ const PATIENCE: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct News {
     pub state: Arc<State>,
-    /// The state as JSON, with the verdict.
+    /// The state as JSON, with the verdict and what is the matter now.
     pub json: Bytes,
+    /// All incidents as JSON, the newest first.
+    pub incidents: Bytes,
 }
 
 /// What `/api/state` returns and `/api/events` sends.
@@ -28,35 +32,54 @@ struct Told<'a> {
     /// Version of this program.
     version: &'static str,
     verdict: Verdict,
+    incidents: Now<'a>,
+    /// Null without `--history`.
+    history: Option<Status>,
     #[serde(flatten)]
     state: &'a State,
 }
 
 impl News {
-    pub fn of(state: Arc<State>) -> Self {
+    pub fn of(state: Arc<State>, incidents: &Incidents, history: Option<Status>) -> Self {
         let told = Told {
             version: env!("CARGO_PKG_VERSION"),
             verdict: verdict(&state),
+            incidents: incidents.now(),
+            history,
             state: &state,
         };
+        let all = serde_json::json!({
+            "at_ms": state.at_ms,
+            "incidents": incidents.newest_first(),
+        });
         // This does not fail: keys of maps are text, and numbers are finite.
         let json = serde_json::to_vec(&told).unwrap_or_default().into();
-        Self { state, json }
+        Self {
+            state,
+            json,
+            incidents: all.to_string().into(),
+        }
     }
 }
 
 /// Starts a thread that publishes each state, and ends when nobody listens any more.
-pub fn start(monitor: &Arc<Monitor>) -> watch::Receiver<Arc<News>> {
+pub fn start(monitor: &Arc<Monitor>, keeper: Option<Arc<Keeper>>) -> watch::Receiver<Arc<News>> {
     let monitor = Arc::clone(monitor);
     let first = monitor.state();
     let mut number = first.number;
-    let (sender, receiver) = watch::channel(Arc::new(News::of(first)));
+    let mut incidents = Incidents::default();
+    let (sender, receiver) = watch::channel(Arc::new(News::of(first, &incidents, None)));
     thread::spawn(move || {
         while !sender.is_closed() {
             let state = monitor.state_after(number, PATIENCE);
             if state.number != number {
                 number = state.number;
-                sender.send_replace(Arc::new(News::of(state)));
+                match &keeper {
+                    Some(keeper) => keeper.take(&state, &mut incidents),
+                    None => drop(incidents.take(&state)),
+                }
+                let history = keeper.as_ref().map(|keeper| keeper.status());
+                sender.send_replace(Arc::new(News::of(state, &incidents, history)));
             }
         }
     });

@@ -31,6 +31,7 @@ use tracing::{debug, warn};
 use super::auth::Login;
 use super::door::Doors;
 use super::feed::News;
+use super::history::Keeper;
 use super::page::ASSETS;
 use super::{api, health, metrics};
 
@@ -39,6 +40,9 @@ const MOST_CONNECTIONS: usize = 64;
 
 /// Most streams of events at once. Connections beyond this are left for metrics and health.
 pub const MOST_STREAMS: usize = 32;
+
+/// Most threads that read the history at once.
+const MOST_READERS: usize = 2;
 
 /// Longest head of a request, in bytes.
 const LARGEST_HEAD: usize = 16 * 1024;
@@ -82,6 +86,10 @@ const HEADERS: [(HeaderName, &str); 7] = [
 pub struct Site {
     pub news: watch::Receiver<Arc<News>>,
     pub monitor: Arc<Monitor>,
+    /// What keeps the history on disk.
+    pub keeper: Option<Arc<Keeper>>,
+    /// Permits for threads that read from that disk.
+    pub readers: Arc<Semaphore>,
     pub doors: Arc<Doors>,
     /// The names that requests may ask for.
     pub hosts: Hosts,
@@ -156,6 +164,11 @@ struct Peer(SocketAddr);
 pub fn plain(status: StatusCode, words: &str) -> Response {
     let text = [(header::CONTENT_TYPE, "text/plain; charset=utf-8")];
     (status, text, format!("{words}\n")).into_response()
+}
+
+/// Permits for [`MOST_READERS`] threads that may hang on a disk.
+pub fn readers() -> Arc<Semaphore> {
+    Arc::new(Semaphore::new(MOST_READERS))
 }
 
 /// Waits until the server ends.
@@ -233,6 +246,7 @@ fn router(site: &Arc<Site>) -> Router {
         .route("/healthz", get(health_page))
         .route("/api/state", get(api::state))
         .route("/api/history", get(api::history))
+        .route("/api/incidents", get(api::incidents))
         .route("/api/events", get(api::events));
     for asset in ASSETS {
         let answer = async || ([(header::CONTENT_TYPE, asset.content_type)], asset.text);
@@ -311,7 +325,10 @@ fn no_login(site: &Site, request: &Request) -> Option<(Response, Duration)> {
 
 async fn metrics_page(State(site): State<Arc<Site>>) -> Response {
     let state = Arc::clone(&site.news.borrow().state);
-    let text = metrics::render(&state, now_ms());
+    let mut text = metrics::render(&state, now_ms());
+    if let Some(keeper) = &site.keeper {
+        text.push_str(&metrics::history(&keeper.status(), now_ms()));
+    }
     ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
 }
 

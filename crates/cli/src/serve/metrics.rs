@@ -8,6 +8,8 @@ use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
 use lockstep_service::exposition::Exposition;
 
+use super::history::Status;
+
 mod relay;
 #[cfg(test)]
 mod tests;
@@ -192,6 +194,46 @@ pub fn render(state: &State, now_ms: i64) -> String {
     slots(&mut text, state);
     conflicts(&mut text, state);
     relay::relays(&mut text, state);
+    text.into_text()
+}
+
+/// Metrics of the file of `--history`.
+pub fn history(status: &Status, now_ms: i64) -> String {
+    let mut text = Exposition::new("lockstep_");
+    let saved = status
+        .saved_ms
+        .map(|ms| (now_ms - ms).max(0) as f64 / 1000.0);
+    let oldest = status
+        .oldest_ms
+        .map(|ms| (now_ms - ms).max(0) as f64 / 1000.0);
+    for (name, help, value) in [
+        (
+            "history_bytes",
+            "Size of the history's file.",
+            Some(status.bytes as f64),
+        ),
+        (
+            "history_limit_bytes",
+            "Most that it may have.",
+            Some(status.limit_bytes as f64),
+        ),
+        ("history_reach_seconds", "How far it goes back.", oldest),
+        (
+            "history_saved_age_seconds",
+            "Since it was written last.",
+            saved,
+        ),
+        (
+            "history_failing",
+            "1 if it cannot be written or read.",
+            Some(flag(status.trouble.is_some())),
+        ),
+    ] {
+        family(&mut text, &Family(name, "gauge", help));
+        if let Some(value) = value {
+            text.sample(name, &[], &value.to_string());
+        }
+    }
     text.into_text()
 }
 

@@ -9,11 +9,12 @@
 //! | [`metrics`] | Prometheus' text format |
 //! | [`health`] | whether this server still watches the nodes |
 //! | [`api`] | states, history and events as JSON |
+//! | [`history`] | what was the matter, and what `--history` keeps on disk |
 //! | [`verdict`] | a state in one sentence |
 //! | [`page`] | the page's files, which are compiled in |
 //!
-//! The server only reads, unless `--heartbeat` is given. Nothing is kept on disk: the history
-//! begins when the server starts.
+//! The server only reads from the nodes, unless `--heartbeat` is given. Without `--history` nothing
+//! is kept on disk: the history begins when the server starts.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -40,12 +41,14 @@ mod door;
 mod example;
 mod feed;
 mod health;
+mod history;
 mod http;
 mod metrics;
 mod page;
 mod verdict;
 
 use door::{Doors, Keys};
+use history::Keeper;
 use http::Hosts;
 
 const APPLICATION_NAME: &str = "lockstep serve";
@@ -77,9 +80,12 @@ pub struct ServeArgs {
     window: u32,
     /// Measure from commit to visible on each standby
     ///
-    /// Writes: each interval commits a small logical message on the primary for each standby.
+    /// Writes: each interval commits a small logical message on the primary.
     #[arg(long)]
     heartbeat: bool,
+    /// What is kept.
+    #[command(flatten)]
+    history: history::HistoryArgs,
     /// Ask for a login: a file of lines user:password, which others must not be able to read
     #[arg(long, value_name = "FILE")]
     auth_file: Option<PathBuf>,
@@ -110,6 +116,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
     };
     let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
+    let keeper = args.history.keeper()?;
     logging::start(args.log_format, args.log_level).context("cannot start the log")?;
     let settings = Settings {
         application_name: APPLICATION_NAME.to_owned(),
@@ -122,7 +129,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
         .enable_all()
         .build()
         .context("cannot start threads")?;
-    let result = runtime.block_on(until_signal(args, doors, || {
+    let result = runtime.block_on(until_signal(args, doors, keeper, || {
         Monitor::start(nodes, settings)
     }));
     runtime.shutdown_timeout(LAST_WORK);
@@ -133,6 +140,7 @@ pub fn run(args: &ServeArgs) -> Result<()> {
 async fn until_signal(
     args: &ServeArgs,
     doors: Doors,
+    keeper: Option<Keeper>,
     start: impl FnOnce() -> Monitor,
 ) -> Result<()> {
     let signals = "cannot handle signals";
@@ -147,10 +155,16 @@ async fn until_signal(
     let doors = Arc::new(doors);
     warn_about(address, &doors);
     let monitor = Arc::new(start());
+    let keeper = keeper.map(|mut keeper| {
+        keeper.start();
+        Arc::new(keeper)
+    });
     let (stop, stopping) = watch::channel(false);
     let site = http::Site {
-        news: feed::start(&monitor),
+        news: feed::start(&monitor, keeper.clone()),
         monitor,
+        keeper,
+        readers: http::readers(),
         doors: Arc::clone(&doors),
         hosts: Hosts::of(address, &listen.host, &args.allow_host),
         stopping,

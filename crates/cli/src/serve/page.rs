@@ -47,6 +47,16 @@ pub const ASSETS: &[Asset] = &[
         text: include_str!("page/servers.js"),
     },
     Asset {
+        path: "/topology.js",
+        content_type: SCRIPT,
+        text: include_str!("page/topology.js"),
+    },
+    Asset {
+        path: "/incidents.js",
+        content_type: SCRIPT,
+        text: include_str!("page/incidents.js"),
+    },
+    Asset {
         path: "/write.js",
         content_type: SCRIPT,
         text: include_str!("page/write.js"),

@@ -98,6 +98,30 @@ fn tables() {
             let text = screen(&mut model(state.clone()), columns, lines);
             snapshot(&format!("table-{name}-{columns}x{lines}"), &text);
         }
+        let text = screen(&mut model(state.clone()), 200, 50);
+        snapshot(&format!("table-{name}-200x50"), &text);
+    }
+}
+
+/// No width takes the cause away, and each figure keeps its column.
+#[test]
+fn every_width_shows_lag_and_cause() {
+    for columns in (40..=300).step_by(1) {
+        let text = screen(&mut model(trouble()), columns, 24);
+        let lines: Vec<&str> = text.lines().collect();
+        let head = lines.iter().find(|line| line.contains("NAME")).unwrap();
+        for needed in ["LAG", "CAUSE"] {
+            assert!(head.contains(needed), "{columns}: {head}");
+        }
+        assert_eq!(head.contains("REPLAY"), columns >= 160, "{columns}: {head}");
+        let row = lines
+            .iter()
+            .find(|line| line.contains("!standby1"))
+            .unwrap();
+        assert!(
+            row.contains("12 s") && row.contains("replay"),
+            "{columns}: {row}"
+        );
     }
 }
 

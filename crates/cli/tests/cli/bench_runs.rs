@@ -265,18 +265,20 @@ fn commit_levels_are_timed_by_kind_pace_and_remedy() {
 }
 
 #[test]
-fn lag_sampling_counts_the_monitors_own_session() {
+fn watching_counts_the_monitors_own_session() {
     let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";
-    let (json, _) = bench("lag-sampling", &small.split(' ').collect::<Vec<_>>());
+    let (json, _) = bench("watching", &small.split(' ').collect::<Vec<_>>());
     let rows = rows(&json);
-    assert_eq!(rows.len(), 2);
+    assert_eq!(rows.len(), 4);
     assert!(rows[0].get("sampling_cpu_percent").is_none());
     positive(&rows[0], &["primary_cpu_percent", "primary_tps"]);
-    positive(
-        &rows[1],
-        &["primary_cpu_percent", "sampling_cpu_percent", "diagnoses"],
-    );
-    assert_eq!(rows[1]["sessions_on_primary"], 1);
+    for (row, sessions) in [(1, 1), (2, 2), (3, 2)] {
+        positive(
+            &rows[row],
+            &["sampling_cpu_percent", "standby_cpu_percent", "diagnoses"],
+        );
+        assert_eq!(rows[row]["sessions_on_primary"], sessions);
+    }
     assert_eq!(
         rows[1]["case"].as_str().unwrap().split(' ').nth(1),
         Some("3")

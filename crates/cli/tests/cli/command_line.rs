@@ -42,6 +42,7 @@ fn help_is_as_recorded() {
         &["demo", "--help"],
         &["doctor", "--help"],
         &["completion", "--help"],
+        &["man", "--help"],
         &["top", "--help"],
         &["serve", "--help"],
         &["relay", "--help"],

@@ -6,7 +6,9 @@ use lockstep_lab::for_tests::TestLab;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::Command;
+use std::time::Duration;
 
+use crate::doctor_support::true_lag::Probing;
 use crate::doctor_support::{SPACE_MB, brief, causes, examine, examine_at, trial};
 use lockstep_bench::fault::faults::FAULTS;
 use lockstep_bench::fault::{Fault, Stage, Strength};
@@ -28,6 +30,10 @@ const PAIRS: [(&str, &str); 12] = [
     ("inactive slot", "one slow slot"),
     ("network slow to a subscriber", "recovery_min_apply_delay"),
 ];
+
+/// How long both are in force before doctor comes: it has to say that it does not know for how
+/// long a replica has lagged.
+const BEFORE_WATCH: Duration = Duration::from_secs(5);
 
 /// Nodes of which something is hidden: by its place among the conninfos, whether it does not
 /// answer at all, and doctor's exit code. Each is tried twice, idle and with some load.
@@ -180,8 +186,12 @@ fn doctor_names_the_cause_of_every_fault() {
 
 fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &str) -> Value {
     let faults = [one, other].map(|name| Fault::named(name).unwrap());
+    let mut probing = Probing::start(stage);
     let injected = faults.map(|fault| fault.inject(lab, stage, Strength::Strong).unwrap());
+    std::thread::sleep(BEFORE_WATCH);
+    probing.watched();
     let (code, json) = examine(stage, 4);
+    let (lags, off) = probing.end().compare(&json, 4);
     for one in injected {
         stage.heal_quietly(one).unwrap();
     }
@@ -191,20 +201,18 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
     let both = expected
         .iter()
         .all(|cause| found.iter().any(|found| found == cause));
-    let right = both && code == 6;
-    let wrong = (!right).then(|| {
-        format!(
-            "expected {expected:?} first, found {found:?}, exit code {code}: {}",
-            brief(&json)
-        )
-    });
+    let wrong = (!both || code != 6)
+        .then(|| format!("expected {expected:?} first, found {found:?}, exit code {code}"))
+        .or(off)
+        .map(|wrong| format!("{wrong}: {}", brief(&json)));
     json!({
         "case": format!("{one} and {other}"),
         "variant": "pair",
         "round": 1,
-        "right": u32::from(right),
+        "right": u32::from(wrong.is_none()),
         "expected": expected.join(", "),
         "found": found.join(", "),
+        "lags": lags,
         "wrong": wrong,
     })
 }
@@ -213,7 +221,10 @@ fn pair(lab: &lockstep_lab::cluster::Lab, stage: &mut Stage, one: &str, other: &
 fn healthy(stage: &mut Stage, run: u32) -> Value {
     stage.calm().unwrap();
     let load = (run % 2 == 0).then(|| stage.trickle().unwrap());
+    let mut probing = Probing::start(stage);
+    probing.watched();
     let (code, json) = examine(stage, 3);
+    let (lags, off) = probing.end().compare(&json, 3);
     let variant = if load.is_some() { "some load" } else { "idle" };
     drop(load);
     let findings = json["findings"].as_array().unwrap();
@@ -221,16 +232,20 @@ fn healthy(stage: &mut Stage, run: u32) -> Value {
         .iter()
         .filter(|finding| finding["severity"] != "note")
         .collect();
-    let right = code == 0 && lag.is_empty();
+    let wrong = (code != 0 || !lag.is_empty())
+        .then(|| format!("exit code {code}"))
+        .or(off)
+        .map(|wrong| format!("{wrong}: {}", brief(&json)));
     let found: Vec<&str> = lag.iter().filter_map(|one| one["cause"].as_str()).collect();
     json!({
         "case": "healthy",
         "variant": variant,
         "round": run,
-        "right": u32::from(right),
+        "right": u32::from(wrong.is_none()),
         "expected": "",
         "found": found.join(", "),
-        "wrong": (!right).then(|| format!("exit code {code}: {}", brief(&json))),
+        "lags": lags,
+        "wrong": wrong,
     })
 }
 
@@ -256,16 +271,23 @@ fn not_known(
         }
     }
     stage.calm().unwrap();
+    let mut probing = Probing::start(stage);
+    probing.watched();
     let (code, json) = examine_at(&conninfos, 2);
+    let (lags, off) = probing.end().compare(&json, 2);
     drop(load);
-    let right = code == expected && json["healthy"] == false;
+    let wrong = (code != expected || json["healthy"] != false)
+        .then(|| format!("exit code {code}: {}", json["unknown"]))
+        .or(off)
+        .map(|wrong| format!("{wrong}: {}", brief(&json)));
     json!({
         "case": name,
         "variant": variant,
         "round": 1,
-        "right": u32::from(right),
+        "right": u32::from(wrong.is_none()),
         "expected": format!("exit code {expected}"),
         "found": format!("exit code {code}"),
-        "wrong": (!right).then(|| format!("exit code {code}: {} {}", json["unknown"], brief(&json))),
+        "lags": lags,
+        "wrong": wrong,
     })
 }

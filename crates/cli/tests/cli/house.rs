@@ -121,3 +121,21 @@ fn no_public_type_is_called_row_shared_or_kind() {
         }
     }
 }
+
+/// The part of a text after `before` and up to a quotation mark, bracket or line's end.
+fn after<'a>(text: &'a str, before: &str) -> &'a str {
+    let (_, rest) = text.split_once(before).expect(before);
+    rest.split(['"', '\'', ']', '\n']).next().unwrap()
+}
+
+#[test]
+fn program_library_and_changelog_are_of_one_version() {
+    let version = env!("CARGO_PKG_VERSION");
+    let read = |path: &str| fs::read_to_string(root().join(path)).unwrap();
+    let library = read("extension/src/state/settings.h");
+    assert_eq!(after(&library, "#define LS_VERSION \""), version);
+    assert_eq!(after(&read("CHANGELOG.md"), "\n## ["), version);
+    let control = read("extension/lockstep.control");
+    let sql = after(&control, "default_version = '");
+    assert!(version.starts_with(&format!("{sql}.")), "{sql} {version}");
+}

@@ -35,6 +35,7 @@ mod relay_terminate;
 mod relay_two_phase;
 mod replica;
 mod serve;
+mod serve_history;
 mod serve_page;
 mod serve_relay;
 mod serve_support;

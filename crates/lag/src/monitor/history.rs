@@ -27,6 +27,13 @@ pub struct Moment {
     pub visible_ms: Option<f64>,
 }
 
+impl Moment {
+    /// It shows more lag than `other`: of a step of time the worst moment stays.
+    pub fn is_worse_than(&self, other: &Self) -> bool {
+        (self.lag_ms, self.lag_bytes) > (other.lag_ms, other.lag_bytes)
+    }
+}
+
 #[derive(Debug, Clone, Serialize)]
 pub struct LinkHistory {
     /// As [`LinkState::id`].
@@ -35,6 +42,20 @@ pub struct LinkHistory {
     pub moments: Vec<Moment>,
 }
 
+impl From<(i64, &LinkState)> for Moment {
+    fn from((at_ms, link): (i64, &LinkState)) -> Self {
+        Self {
+            at_ms,
+            lag_ms: link.lag_ms,
+            lag_bytes: link.lag_bytes,
+            stage_bytes: link.stages.each_ref().map(|stage| stage.bytes),
+            visible_ms: link.visible_ms,
+        }
+    }
+}
+
+/// Moments of a link are in the order of their times: a clock that is set back takes along
+/// those that have not come yet by it.
 #[derive(Debug, Default)]
 pub(super) struct History {
     links: BTreeMap<String, VecDeque<Moment>>,
@@ -44,16 +65,13 @@ impl History {
     pub(super) fn add(&mut self, at_ms: i64, links: &[LinkState]) {
         for link in links {
             let moments = self.links.entry(link.id.clone()).or_default();
+            while moments.back().is_some_and(|last| last.at_ms >= at_ms) {
+                moments.pop_back();
+            }
             if moments.len() >= MOST_MOMENTS {
                 moments.pop_front();
             }
-            moments.push_back(Moment {
-                at_ms,
-                lag_ms: link.lag_ms,
-                lag_bytes: link.lag_bytes,
-                stage_bytes: link.stages.each_ref().map(|stage| stage.bytes),
-                visible_ms: link.visible_ms,
-            });
+            moments.push_back(Moment::from((at_ms, link)));
         }
         while self.links.len() > MOST_LINKS {
             let last = |moments: &VecDeque<Moment>| moments.back().map_or(0, |m| m.at_ms);
@@ -85,6 +103,20 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_clock_that_is_set_back_hides_nothing() {
+        let mut history = History::default();
+        for at_ms in [1000, 2000, 3000, 2000, 2500] {
+            history.add(at_ms, &[LinkState::named("a")]);
+        }
+        let times = |since_ms| -> Vec<i64> {
+            let links = history.since(since_ms);
+            links[0].moments.iter().map(|one| one.at_ms).collect()
+        };
+        assert_eq!(times(-1), [1000, 2000, 2500]);
+        assert_eq!(times(2000), [2500]);
+    }
 
     #[test]
     fn history_is_bounded_and_read_from_a_time_on() {

@@ -164,8 +164,11 @@ pub(super) fn replay_halts(node: &NodeWindow) -> bool {
     let stands = ends.is_some_and(|(first, last)| {
         first.wal.replay == last.wal.replay && last.wal.replay < last.wal.receive
     });
-    // It waits for WAL that is there.
-    let waits = startup_share(node, |process| process.waits_for("RecoveryWalStream"));
+    // It waits for WAL that is there. While nothing more comes, that may be the rest of a record.
+    let comes = ends.is_some_and(|(first, last)| first.wal.receive < last.wal.receive);
+    let waits = startup_share(node, |process| {
+        comes && process.waits_for("RecoveryWalStream")
+    });
     let cpu = node.cpu(startup);
     let still = cpu.is_some_and(|cpu| cpu.ran + cpu.queued < NO_CPU);
     let runs = startup_share(node, |process| process.wait.is_none());

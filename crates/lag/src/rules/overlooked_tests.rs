@@ -571,7 +571,7 @@ fn fail_worker(scene: &mut Scene) {
 #[test]
 fn processes_that_do_nothing_are_to_blame() {
     type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Cause, &str); 8] = [
+    let cases: [(&str, Change, Cause, &str); 9] = [
         (
             "a walreceiver that is silent",
             |s| {
@@ -600,6 +600,17 @@ fn processes_that_do_nothing_are_to_blame() {
                 s.stuck_receive("Activity", "WalReceiverMain");
                 for sample in &mut s.standby.samples {
                     sample.receiver.as_mut().unwrap().message_age_ms = Some(1_000.0);
+                }
+            },
+            Cause::SlowNetwork,
+            "more bandwidth",
+        ),
+        (
+            "a network that has brought the beginning of a record",
+            |s| {
+                s.stuck_receive("Activity", "WalReceiverMain");
+                for sample in &mut s.standby.samples {
+                    sample.wal.receive = lsn(START + 224);
                 }
             },
             Cause::SlowNetwork,

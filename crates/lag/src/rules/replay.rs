@@ -25,6 +25,10 @@ const MANY_READERS: f64 = 6.0;
 /// Look-ups of subtransactions a second from which they slow replay.
 const MANY_LOOKUPS: f64 = 1_000.0;
 
+/// Samples with something to replay from which the startup process can be said to wait for storage:
+/// a backlog that is over in a moment may show one read of WAL, and nothing else.
+const LEAST_SEEN: usize = 3;
+
 /// The part of the lag that the replay stage must hold.
 const REPLAY_STAGE: f64 = 0.3;
 
@@ -352,7 +356,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (link, node, stage) in slow_replay(view) {
         let share = startup_share(&node, |process| process.waits(&WaitType::Io));
-        if share < STORAGE_SHARE {
+        if share < STORAGE_SHARE || node.samples.len() < LEAST_SEEN {
             continue;
         }
         let mut evidence = Evidence::of(link, stage * share).fact(

@@ -497,6 +497,34 @@ fn two_causes_on_two_replicas_are_both_found() {
 }
 
 #[test]
+fn a_single_read_at_a_backlog_s_end_blames_no_storage() {
+    for (late, found) in [(2, None), (3, Some(Cause::ReplayWaitsForStorage))] {
+        let mut scene = Scene::healthy();
+        let before = scene.standby.samples.len() - late;
+        for sample in &mut scene.standby.samples[before..] {
+            sample.wal.replay = lsn(START);
+            sample.processes[0] = process(21, "startup", "IO", "WALRead");
+        }
+        assert_eq!(scene.diagnose().first(), found, "{late}");
+    }
+}
+
+#[test]
+fn a_giant_transaction_goes_before_the_network_that_it_looks_like() {
+    let mut scene = Scene::healthy();
+    scene.stuck_subscriber(
+        1,
+        ("Client", "WalSenderWriteData"),
+        ("Activity", "LogicalApplyMain"),
+    );
+    scene.spilled(5_000_000_000, 1);
+    let found = scene.diagnose().findings;
+    let causes: Vec<Cause> = found.iter().map(|finding| finding.cause).collect();
+    assert_eq!(causes, [Cause::GiantTransaction, Cause::SlowNetwork]);
+    assert!(found[1].explains < found[0].explains);
+}
+
+#[test]
 fn a_node_that_is_away_hides_no_other() {
     let mut scene = Scene::healthy();
     scene.stuck_subscriber(2, ("Client", "WalSenderWriteData"), ("", ""));

@@ -67,7 +67,8 @@ fn the_documentation_names_every_family_and_no_other() {
             format!("lockstep_{name}")
         })
         .collect();
-    assert_eq!(families(&render(&full(), AT_MS)), documented);
+    let text = render(&full(), AT_MS) + &history(&Status::default(), AT_MS);
+    assert_eq!(families(&text), documented);
 }
 
 #[test]

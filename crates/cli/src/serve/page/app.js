@@ -1,8 +1,10 @@
 // The page: the verdict, causes, replicas and servers, from news as they come.
 
+import { incidents } from "./incidents.js";
 import { News } from "./news.js";
 import { drawAll, replicas } from "./replica.js";
 import { servers } from "./servers.js";
+import { topology } from "./topology.js";
 import { clock, el, lines, mark, put, show, sync } from "./write.js";
 
 const at = (id) => document.getElementById(id);
@@ -43,6 +45,18 @@ function causes(findings) {
   sync(at("cause-list"), findings, key, cause, updateCause);
 }
 
+// Longer times can be chosen if they are kept.
+function kept(history) {
+  for (const label of document.querySelectorAll("#span label")) {
+    const span = Number(label.querySelector("input").value);
+    show(label, span <= 3_600_000 || (history !== null && span <= history.kept_ms));
+  }
+  const set_aside = history?.damaged.length ? `A damaged file of the history was set aside in ${history.folder}: ${history.damaged.join(", ")}. ` : "";
+  const trouble = history?.trouble ? `${history.trouble}. Curves and incidents are in memory until it can.` : "";
+  put(at("kept"), set_aside + trouble);
+  show(at("kept"), Boolean(set_aside || trouble));
+}
+
 function render(state) {
   lostSince = undefined;
   show(at("lost"), false);
@@ -56,7 +70,9 @@ function render(state) {
   document.title = `${MARKS[level]} ${brief} · Lockstep`;
   put(at("news"), `${clock(state.at_ms)}, every ${state.every_s} s`);
   put(at("version"), `· lockstep ${state.version}, looks back ${state.window_s} s${state.heartbeat ? ", with heartbeat" : ""}`);
+  kept(state.history);
   causes(state.diagnosis.findings);
+  topology(state);
   replicas(at("link-list"), state, news, !document.hidden);
   servers(state);
 }
@@ -75,10 +91,12 @@ function lost(since, why) {
 }
 
 function redraw() {
-  if (news.state) drawAll(at("link-list"), news.state, news);
+  if (!news.state) return;
+  topology(news.state);
+  drawAll(at("link-list"), news.state, news);
 }
 
-const news = new News(render, lost);
+const news = new News(render, lost, incidents);
 at("span").addEventListener("change", (event) => news.show(Number(event.target.value)));
 document.addEventListener("visibilitychange", () => !document.hidden && redraw());
 new ResizeObserver(redraw).observe(at("link-list"));

@@ -4,9 +4,13 @@ const RETRY = 2000;
 const POINTS = 300;
 
 export class News {
-  // `onState(state)`, and `onLost(at, why)` with the time of the last state, or null.
-  constructor(onState, onLost) {
+  // `onState(state)`, `onLost(at, why)` with the time of the last state, or null, and
+  // `onIncidents(list)`, the newest first.
+  constructor(onState, onLost, onIncidents) {
     this.onState = onState;
+    this.onIncidents = onIncidents;
+    this.told = null;
+    this.incidents = [];
     this.onLost = onLost;
     this.span = 300_000;
     this.moments = new Map();
@@ -66,6 +70,23 @@ export class News {
     if (this.state?.number !== state.number || this.state?.at_ms !== state.at_ms) this.add(state);
     this.state = state;
     this.onState(state);
+    // The file of the history was opened after this page.
+    const opened = Boolean(state.history?.saved_ms);
+    if (opened && this.opened === false) this.connect();
+    this.opened = opened;
+    if (state.incidents.changes !== this.told) this.tell(state.incidents.changes);
+    else this.onIncidents(this.incidents.map((one) => state.incidents.open.find((open) => open.id === one.id) ?? one));
+  }
+
+  // Incidents are asked for when one begins, ends or gets another cause.
+  async tell(changes) {
+    this.told = changes;
+    try {
+      this.incidents = (await get("api/incidents")).incidents;
+      this.onIncidents(this.incidents);
+    } catch {
+      this.told = null;
+    }
   }
 
   add(state) {
@@ -79,6 +100,8 @@ export class News {
         stage_bytes: link.stages.map((stage) => stage.bytes),
         visible_ms: link.visible_ms,
       };
+      // A clock that was set back.
+      while (moments.length && moments.at(-1).at_ms > moment.at_ms) moments.pop();
       const last = moments.at(-1);
       if (!last || last.at_ms < moment.at_ms) {
         const same = last && Math.floor(last.at_ms / this.step) === Math.floor(moment.at_ms / this.step);

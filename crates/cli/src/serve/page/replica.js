@@ -18,16 +18,19 @@ function make(link) {
   const positions = el("dl", { class: "positions" });
   const where = el("details", {}, el("summary", {}, "Positions"), positions);
   const head = el("div", { class: "head" }, name, kind);
-  const root = el("article", { class: "card" }, head, status, figures, chart.root, where, chart.details);
-  return { root, name, kind, status, figures, chart, positions };
+  const most = el("span", { class: "most tag" });
+  const root = el("article", { class: "card" }, head, el("div", { class: "head" }, status, most), figures, chart.root, where, chart.details);
+  return { root, name, kind, status, most, figures, chart, positions };
 }
 
 function update(card, link, state) {
   put(card.name, link.replica);
   put(card.kind, `${link.kind}, from ${link.upstream}`);
   mark(card.root, "data-level", link.behind ? "lag" : "ok");
+  card.root.classList.toggle("calm", !link.behind);
   const why = link.suspect ? `: ${link.suspect.title}` : "";
   put(card.status, link.behind ? `▲ lags${why}` : `✓ follows${why}`);
+  put(card.most, link.behind ? "" : `at most ${seconds(link.lag_max_ms)} in ${state.window_s} s`);
   pairs(card.figures, [
     ["lag now", `${link.lag_is_least ? "at least " : ""}${seconds(link.lag_ms)}`],
     [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
@@ -81,6 +84,6 @@ export function replicas(parent, state, news, draw) {
 // After the cards are in the page: only then they have a width.
 export function drawAll(parent, state, news) {
   for (const { chart, link } of parent.kept?.values() ?? []) {
-    if (chart) chart.draw(news.moments.get(link.id) ?? [], link.stages, news.span, Math.max(news.step, 1000 * state.every_s), state.at_ms);
+    if (chart) chart.draw(news.moments.get(link.id) ?? [], link.stages, news.span, Math.max(news.step, 1000 * state.every_s), state.at_ms, !link.behind);
   }
 }

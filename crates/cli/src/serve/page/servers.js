@@ -103,9 +103,17 @@ function group(shown, { node, group }) {
   pairs(shown.readers, readers(node.relay.slots.filter((slot) => slot.group === group.name)));
 }
 
+// A folded section says how many there are, and how many of them are not well.
 function list(id, items, keyOf, update) {
-  show(document.getElementById(`${id}s`), items.length > 0);
-  sync(document.getElementById(`${id}-list`), items, keyOf, card, update);
+  const section = document.getElementById(`${id}s`);
+  show(section, items.length > 0);
+  const parent = document.getElementById(`${id}-list`);
+  sync(parent, items, keyOf, card, update);
+  const levels = [...parent.children].map((one) => one.getAttribute("data-level") ?? "ok");
+  const bad = levels.filter((level) => level !== "ok").length;
+  const fold = section.querySelector("details");
+  put(section.querySelector("summary span"), `${items.length}${bad ? `, ${bad} to look at` : ", all well"}`);
+  fold.classList.toggle("bad", bad > 0);
 }
 
 export function servers(state) {

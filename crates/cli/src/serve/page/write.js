@@ -91,6 +91,14 @@ export function clock(ms) {
   return TIME.format(new Date(ms));
 }
 
+const DAY = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
+
+// A time in words, with its day where `span` milliseconds may cross one.
+export function moment(ms, span = 0) {
+  const sameDay = new Date(ms).toDateString() === new Date().toDateString();
+  return sameDay && span < 86_400_000 ? clock(ms) : DAY.format(new Date(ms));
+}
+
 export function version(number) {
   return number ? `PostgreSQL ${Math.floor(number / 10_000)}.${number % 100}` : "";
 }

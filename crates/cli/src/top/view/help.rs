@@ -39,6 +39,10 @@ const COLUMNS: &[(&str, &str)] = &[
     ("MAX", "the longest in the time that causes look back"),
     ("BEHIND", "bytes of WAL that are not replayed or applied"),
     (
+        "SENT…",
+        "on wide screens: bytes that are not yet sent, written, flushed, replayed or applied",
+    ),
+    (
         "STAGE",
         "where most of them are: send, receive, flush, replay; if logical: decode, receive, apply, flush",
     ),

@@ -1,5 +1,8 @@
 //! The table of all nodes, and a few lines about the selected row below it.
 
+use lockstep_lag::monitor::LinkState;
+use lockstep_lag::position::bytes_between;
+use lockstep_wire::Lsn;
 use ratatui::Frame;
 use ratatui::layout::Rect;
 use ratatui::text::{Line, Span};
@@ -19,6 +22,8 @@ const PANE: u16 = 4;
 const PANE_FROM: u16 = 17;
 /// Height of the screen from which on the line about the primary is shown, in lines.
 const PRIMARY_FROM: u16 = 11;
+/// Width of the screen from which on there is a column for each position, in columns.
+const WIDE: usize = 160;
 /// Widest name, in columns.
 const MOST_NAME: usize = 28;
 
@@ -29,17 +34,25 @@ enum Column {
     Lag,
     Most,
     Bytes,
+    Sent,
+    Written,
+    Flushed,
+    Replayed,
     Stage,
     Spark,
 }
 
 impl Column {
     /// All columns in order, each with the width of the screen from which on it is shown.
-    const ALL: [(Self, usize); 6] = [
+    const ALL: [(Self, usize); 10] = [
         (Self::Kind, 92),
         (Self::Lag, 0),
         (Self::Most, 76),
         (Self::Bytes, 56),
+        (Self::Sent, WIDE),
+        (Self::Written, WIDE),
+        (Self::Flushed, WIDE),
+        (Self::Replayed, WIDE),
         (Self::Stage, 66),
         (Self::Spark, 72),
     ];
@@ -50,6 +63,10 @@ impl Column {
             Self::Lag => "LAG".to_owned(),
             Self::Most => "MAX".to_owned(),
             Self::Bytes => "BEHIND".to_owned(),
+            Self::Sent => "SENT".to_owned(),
+            Self::Written => "WRITE".to_owned(),
+            Self::Flushed => "FLUSH".to_owned(),
+            Self::Replayed => "REPLAY".to_owned(),
             Self::Stage => "STAGE".to_owned(),
             Self::Spark => format!("{minutes} min"),
         }
@@ -64,7 +81,18 @@ impl Column {
     }
 
     fn is_figure(self) -> bool {
-        matches!(self, Self::Lag | Self::Most | Self::Bytes)
+        !matches!(self, Self::Kind | Self::Stage | Self::Spark)
+    }
+
+    /// The position that the column is about.
+    fn position(self, link: &LinkState) -> Option<Lsn> {
+        match self {
+            Self::Sent => link.sent_lsn,
+            Self::Written => link.write_lsn,
+            Self::Flushed => link.flush_lsn,
+            Self::Replayed => link.replay_lsn,
+            _ => None,
+        }
     }
 }
 
@@ -84,8 +112,10 @@ impl Plan {
         let wide = |column: Column| match column {
             Column::Kind => 10,
             Column::Stage => 7,
+            Column::Spark if columns >= WIDE => 8 + (more / 4).min(60),
             Column::Spark => 8 + (more / 5).min(22),
-            Column::Most => 6,
+            Column::Most | Column::Sent | Column::Written => 6,
+            Column::Flushed | Column::Replayed => 6,
             // A mark may stand before the figure, or beside the head.
             Column::Lag | Column::Bytes => 7,
         };
@@ -116,7 +146,11 @@ pub(super) fn draw(frame: &mut Frame<'_>, mut rest: Lines, model: &mut Model, th
         let pane = rest.bottom(PANE);
         self::pane(frame, pane, model, theme);
         let place = rest.bottom(1);
-        let words = format!("lag, longest in each part: {}", legend());
+        let positions = match columns >= WIDE {
+            true => " · SENT to REPLAY: bytes that have not got there",
+            false => "",
+        };
+        let words = format!("lag, longest in each part: {}{positions}", legend());
         frame.render_widget(Line::styled(cut(&words, columns), theme.dim()), place);
     }
     let plan = Plan::new(columns, &model.rows);
@@ -199,6 +233,14 @@ fn cell(model: &Model, row: &TopRow, column: Column, wide: usize) -> String {
         Column::Lag => figure(row.lag()),
         Column::Most => figure(row.most_ms.map(time)),
         Column::Bytes => figure(row.bytes.map(|count| bytes(count as f64))),
+        Column::Sent | Column::Written | Column::Flushed | Column::Replayed => {
+            let link = row.link.and_then(|index| model.state.links.get(index));
+            let missing = link.and_then(|link| {
+                let missing = bytes_between(column.position(link)?, link.end_lsn?);
+                Some(bytes(missing as f64))
+            });
+            figure(missing)
+        }
         Column::Stage => left(row.stage.unwrap_or("-"), wide),
         Column::Spark => {
             let reach = reach(model);

@@ -10,8 +10,10 @@ use lockstep_lag::rules::Severity;
 use serde_json::{Value, json};
 
 pub mod measured;
+pub mod true_lag;
 
 use measured::{Measured, Measuring};
+use true_lag::Probing;
 
 /// Megabytes that a [`Stage`] and its load need.
 pub const SPACE_MB: u64 = 2000;
@@ -176,8 +178,10 @@ fn to_be_named(fault: &Fault) -> Option<(&'static str, &'static str)> {
 /// Injects a fault, asks doctor and measures meanwhile, heals: a row of the results. Its
 /// `wrong` is null if nothing is.
 pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) -> Value {
+    let mut probing = Probing::start(stage);
     let injected = fault.inject(lab, stage, strength).unwrap();
     let measuring = Measuring::start(fault, stage);
+    probing.watched();
     let (code, json) = examine(stage, fault.seconds);
     let measured = measuring.end();
     let mut wrong = wrong(fault, &injected, code, &json);
@@ -185,6 +189,8 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
     if wrong.is_none() {
         wrong = disagreement(quoted, &measured);
     }
+    let (lags, off) = probing.end().compare(&json, fault.seconds);
+    let wrong = wrong.or(off.map(|off| format!("{off}: {}", brief(&json))));
     if std::env::var_os("LOCKSTEP_SHOW").is_some() {
         println!("{}: {measured:?} {}", fault.name, brief(&json));
     }
@@ -202,6 +208,7 @@ pub fn trial(lab: &Lab, stage: &mut Stage, fault: &Fault, strength: Strength) ->
         "figure": measured.fact,
         "quoted": quoted,
         "measured": measured.value,
+        "lags": lags,
         "wrong": wrong,
     })
 }

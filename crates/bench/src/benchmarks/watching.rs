@@ -1,4 +1,5 @@
-//! `lockstep bench lag-sampling`: CPU that watching 20 nodes once a second costs their primary.
+//! `lockstep bench watching`: CPU that watching 20 nodes once a second costs their primary and a
+//! standby, also with heartbeats, and while replay is paused.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -13,15 +14,19 @@ use serde::{Deserialize, Serialize};
 use crate::args::{PlaceArgs, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
-use crate::lag_sampling::{Fleet, node, own_cpu_s};
+use crate::fleet::{Cpu, Fleet, node, own_cpu_s, sessions};
 use crate::results::{Headline, Results, rounded};
-use crate::table::{Column, column, median};
+use crate::table::{Column, Group, column, median};
 use crate::text::thousandths;
 use crate::{BenchError, Result};
 
-/// Variants: not watched, and watched by a monitor as in top and serve.
+/// Variants: not watched, watched by a monitor as in top and serve, the same with heartbeats, and
+/// with heartbeats while replay is paused on every standby.
 const WITHOUT: &str = "stock";
 const WITH: &str = "lockstep";
+const HEARTBEAT: &str = "heartbeat";
+const PAUSED: &str = "heartbeat, paused";
+const WATCHED: [&str; 3] = [WITH, HEARTBEAT, PAUSED];
 
 /// The monitor's sessions.
 const APPLICATION_NAME: &str = "lockstep sampling";
@@ -35,18 +40,19 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Megabytes that a run may need.
 const SPACE_MB: u64 = 4_000;
 
-/// Percent of a core that sampling may cost.
+/// Percent of a core that watching may cost the primary, and each standby.
 const MOST_PERCENT: f64 = 0.5;
 
-/// CPU that watching 20 nodes costs their primary, at one sample a second
+/// CPU that watching 20 nodes costs their primary and a standby, at one sample a second
 ///
-/// Writes lag-sampling.json into the results folder. A light load on a primary with standbys and
-/// subscriptions, each in turn not watched and watched as top and serve do; CPU is that of the
-/// primary's processes. The monitor's own sessions there are the claim.
+/// Writes watching.json into the results folder. A light load on a primary with standbys and
+/// subscriptions, in turn not watched, watched as top and serve do, with --heartbeat, and with
+/// --heartbeat while replay is paused. CPU is that of the monitor's sessions: on the primary, and on
+/// the standby where they take most.
 #[derive(Debug, Args)]
-#[command(mut_arg("results", writes("lag-sampling.json")))]
-pub struct LagSamplingArgs {
-    /// Rounds, each without and with the monitor
+#[command(mut_arg("results", writes("watching.json")))]
+pub struct WatchingArgs {
+    /// Rounds, each of all four
     #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 5, value_parser = value_parser!(u32).range(1..=100))]
     pub rounds: u32,
     /// Seconds measured in each
@@ -74,13 +80,16 @@ fn rate(text: &str) -> Result<f64, String> {
 
 /// One piece.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SamplingFigures {
+pub struct WatchingFigures {
     pub seconds: f64,
     /// Of all processes of the primary, percent of a core.
     pub primary_cpu_percent: f64,
     /// Of those that serve the monitor.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sampling_cpu_percent: Option<f64>,
+    /// Of those that serve it on the standby where they take most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub standby_cpu_percent: Option<f64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub sessions_on_primary: Option<usize>,
     /// Diagnoses made meanwhile, one after each sample.
@@ -93,20 +102,20 @@ pub struct SamplingFigures {
 }
 
 /// Many replicas under a light load, which ends before the servers.
-pub struct SamplingScene {
+pub struct WatchingScene {
     load: Load,
     nodes: Vec<Node>,
     fleet: Fleet,
 }
 
-impl Benchmark for LagSamplingArgs {
-    const NAME: &'static str = "lag-sampling";
+impl Benchmark for WatchingArgs {
+    const NAME: &'static str = "watching";
     const ORDER: Order = Order::TurnAbout;
 
     type Case = ();
     type Variant = &'static str;
-    type Figures = SamplingFigures;
-    type Scene = SamplingScene;
+    type Figures = WatchingFigures;
+    type Scene = WatchingScene;
 
     fn place(&self) -> &PlaceArgs {
         &self.place
@@ -146,127 +155,193 @@ impl Benchmark for LagSamplingArgs {
     }
 
     fn variants(&self, _case: &()) -> Vec<&'static str> {
-        vec![WITHOUT, WITH]
+        vec![WITHOUT, WITH, HEARTBEAT, PAUSED]
     }
 
-    fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<SamplingScene> {
+    fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<WatchingScene> {
         let fleet = Fleet::start(site.lab, self.standbys, self.subscriptions)?;
-        Ok(SamplingScene {
+        Ok(WatchingScene {
             nodes: nodes(&fleet)?,
             load: fleet.load(site.lab, self.tps)?,
             fleet,
         })
     }
 
-    fn label(&self, _scene: &SamplingScene, turn: &TurnOf<Self>) -> String {
+    fn label(&self, _scene: &WatchingScene, turn: &TurnOf<Self>) -> String {
         format!("{} {}", turn.round, turn.variant)
     }
 
     fn measure(
         &self,
         _site: Site<'_>,
-        scene: &mut SamplingScene,
+        scene: &mut WatchingScene,
         turn: &TurnOf<Self>,
         _audience: &mut dyn Audience,
-    ) -> Result<SamplingFigures> {
-        let monitor = match turn.variant {
-            WITH => Some(start_monitor(&scene.nodes)?),
-            _ => None,
-        };
+    ) -> Result<WatchingFigures> {
         let fleet = &scene.fleet;
-        let sessions = fleet.sessions(APPLICATION_NAME)?;
+        if turn.variant == PAUSED {
+            fleet.on_standbys("SELECT pg_wal_replay_pause()")?;
+        }
+        let monitor = match turn.variant {
+            WITHOUT => None,
+            variant => Some(start_monitor(&scene.nodes, variant != WITH)?),
+        };
+        let mut own_sessions = self::own_sessions(fleet)?;
+        // Heartbeats have connections of their own, which come a moment later.
+        while [HEARTBEAT, PAUSED].contains(&turn.variant)
+            && own_sessions.iter().any(|pids| pids.len() < 2)
+        {
+            monitor
+                .as_ref()
+                .map(|one| one.state_after(one.state().number, PATIENCE));
+            own_sessions = self::own_sessions(fleet)?;
+        }
         let number = monitor.as_ref().map(|monitor| monitor.state().number);
-        let (before, own, from) = (fleet.cpu()?, own_cpu_s(), Micros::now());
+        let (before, own, from) = (cpu(fleet)?, own_cpu_s(), Micros::now());
         thread::sleep(Duration::from_secs(self.seconds.into()));
-        let (after, own_after, to) = (fleet.cpu()?, own_cpu_s(), Micros::now());
+        let (after, own_after, to) = (cpu(fleet)?, own_cpu_s(), Micros::now());
         let seconds = to.seconds_since(from);
         let percent = |cpu_s: f64| rounded(100.0 * cpu_s / seconds);
         let diagnoses = monitor
             .as_ref()
             .zip(number)
             .map(|(monitor, number)| monitor.state().number - number);
-        if fleet.sessions(APPLICATION_NAME)? != sessions {
+        if self::own_sessions(fleet)? != own_sessions {
             let words = "the monitor's sessions changed meanwhile";
             return Err(BenchError::Unusable(words.to_owned()));
         }
         drop(monitor);
-        while !fleet.sessions(APPLICATION_NAME)?.is_empty() {
+        while self::own_sessions(fleet)?
+            .iter()
+            .any(|pids| !pids.is_empty())
+        {
             thread::sleep(Duration::from_millis(20));
+        }
+        if turn.variant == PAUSED {
+            fleet.on_standbys("SELECT pg_wal_replay_resume()")?;
         }
         // pgbench reports the piece's end with its next line.
         thread::sleep(Duration::from_secs(2));
         scene.load.check()?;
         let watched = diagnoses.is_some();
-        let sampling = after.since(&before, |pid| sessions.contains(&pid));
-        Ok(SamplingFigures {
+        let used = after.iter().zip(&before).zip(&own_sessions);
+        let used: Vec<f64> = used
+            .map(|((after, before), own)| percent(after.since(before, |pid| own.contains(&pid))))
+            .collect();
+        let whole = after.first().zip(before.first());
+        Ok(WatchingFigures {
             seconds: rounded(seconds),
-            primary_cpu_percent: percent(after.since(&before, |_| true)),
-            sampling_cpu_percent: watched.then(|| percent(sampling)),
-            sessions_on_primary: watched.then_some(sessions.len()),
+            primary_cpu_percent: percent(
+                whole.map_or(0.0, |(after, before)| after.since(before, |_| true)),
+            ),
+            sampling_cpu_percent: used.first().copied().filter(|_| watched),
+            standby_cpu_percent: used
+                .into_iter()
+                .skip(1)
+                .reduce(f64::max)
+                .filter(|_| watched),
+            sessions_on_primary: own_sessions.first().map(Vec::len).filter(|_| watched),
             diagnoses,
             monitor_cpu_percent: watched.then(|| percent(own_after - own)),
             primary_tps: rounded(scene.load.tps_between(from, to)?),
         })
     }
 
-    fn line(&self, figures: &SamplingFigures) -> String {
-        let sampling = figures.sampling_cpu_percent;
-        let sampling = sampling.map(|share| format!(", of which sampling {share:.3} %"));
+    fn line(&self, figures: &WatchingFigures) -> String {
+        let [sampling, standby] = [figures.sampling_cpu_percent, figures.standby_cpu_percent]
+            .map(Option::unwrap_or_default);
         format!(
-            "primary {:.2} % of a core{}",
-            figures.primary_cpu_percent,
-            sampling.unwrap_or_default()
+            "primary {:.2} % of a core, of which watching {sampling:.3} %; on a standby {standby:.3} %",
+            figures.primary_cpu_percent
         )
     }
 
-    fn headline(&self, results: &Results<SamplingFigures>) -> Option<Headline> {
+    fn headline(&self, results: &Results<WatchingFigures>) -> Option<Headline> {
         let case = self.case_name(&());
         let idle = results.median(&case, WITHOUT, |row| row.primary_cpu_percent)?;
         Some(Headline {
             metric: format!(
                 "{case}: CPU of the primary's sessions that are sampled once a second, percent of a core; beside it all that the primary does under its light load without them"
             ),
-            ours: rounded(self.sampling(results)?),
+            ours: rounded(self.share(results, WITH, |row| row.sampling_cpu_percent)?),
             stock: rounded(idle),
             ratio: None,
         })
     }
 
-    fn columns(&self) -> Vec<Column<SamplingFigures>> {
+    fn columns(&self) -> Vec<Column<WatchingFigures>> {
         vec![
             column("percent of a core, median over rounds", |group| {
                 let watched = match group.first().variant.as_str() {
-                    WITH => "watched",
-                    _ => "not watched",
+                    WITHOUT => "not watched".to_owned(),
+                    WITH => "watched".to_owned(),
+                    variant => format!("watched, {variant}"),
                 };
                 Some(format!("{}, {watched}", group.first().case))
             }),
             median("primary", |row| Some(row.primary_cpu_percent), thousandths),
-            median("sampling", |row| row.sampling_cpu_percent, thousandths),
+            median("watching", |row| row.sampling_cpu_percent, thousandths),
+            median("on a standby", |row| row.standby_cpu_percent, thousandths),
             median("monitor", |row| row.monitor_cpu_percent, thousandths),
             median("tps", |row| Some(row.primary_tps), thousandths),
         ]
     }
 
-    fn remarks(&self, results: &Results<SamplingFigures>) -> Vec<String> {
-        let line = |share: f64| {
-            let met = if share < MOST_PERCENT {
-                "met"
-            } else {
-                "not met"
-            };
-            format!(
-                "sampling costs the primary {share:.3} % of a core (less than {MOST_PERCENT} %: {met})"
-            )
-        };
-        self.sampling(results).map(line).into_iter().collect()
+    fn groups<'r>(&self, results: &'r Results<WatchingFigures>) -> Vec<Group<'r, WatchingFigures>> {
+        results.each([(self.case_name(&()), self.variants(&()))])
+    }
+
+    fn remarks(&self, results: &Results<WatchingFigures>) -> Vec<String> {
+        let mut lines = Vec::new();
+        for variant in WATCHED {
+            let shares = [
+                (
+                    "the primary",
+                    self.share(results, variant, |row| row.sampling_cpu_percent),
+                ),
+                (
+                    "a standby",
+                    self.share(results, variant, |row| row.standby_cpu_percent),
+                ),
+            ];
+            for (server, share) in shares {
+                let Some(share) = share else { continue };
+                let met = if share < MOST_PERCENT {
+                    "met"
+                } else {
+                    "not met"
+                };
+                lines.push(format!(
+                    "{variant}: {server} {share:.3} % of a core (less than {MOST_PERCENT} %: {met})"
+                ));
+            }
+        }
+        lines
     }
 }
 
-impl LagSamplingArgs {
-    fn sampling(&self, results: &Results<SamplingFigures>) -> Option<f64> {
-        results.median(&self.case_name(&()), WITH, |row| row.sampling_cpu_percent)
+impl WatchingArgs {
+    fn share(
+        &self,
+        results: &Results<WatchingFigures>,
+        variant: &str,
+        of: impl Fn(&WatchingFigures) -> Option<f64>,
+    ) -> Option<f64> {
+        results.median(&self.case_name(&()), variant, of)
     }
+}
+
+/// The monitor's sessions on the primary and on each standby.
+fn own_sessions(fleet: &Fleet) -> Result<Vec<Vec<i32>>> {
+    let servers = fleet.physical();
+    servers
+        .map(|server| sessions(server, APPLICATION_NAME))
+        .collect()
+}
+
+/// CPU of the primary and of each standby.
+fn cpu(fleet: &Fleet) -> Result<Vec<Cpu>> {
+    fleet.physical().map(Cpu::of).collect()
 }
 
 fn nodes(fleet: &Fleet) -> Result<Vec<Node>> {
@@ -274,7 +349,7 @@ fn nodes(fleet: &Fleet) -> Result<Vec<Node>> {
     let primary = vec![fleet.primary.conninfo(lockstep_lab::server::SUPERUSER)];
     for (role, conninfos) in [
         (Role::Primary, primary),
-        (Role::Standby, fleet.standbys()),
+        (Role::Standby, fleet.standby_conninfos()),
         (Role::Subscriber, fleet.subscribers()),
     ] {
         for (index, conninfo) in conninfos.iter().enumerate() {
@@ -286,14 +361,14 @@ fn nodes(fleet: &Fleet) -> Result<Vec<Node>> {
 }
 
 /// A monitor that has heard of every node and link.
-fn start_monitor(nodes: &[Node]) -> Result<Monitor> {
+fn start_monitor(nodes: &[Node], heartbeat: bool) -> Result<Monitor> {
     let monitor = Monitor::start(
         nodes.to_vec(),
         Settings {
             application_name: APPLICATION_NAME.to_owned(),
             every: Duration::from_secs(1),
             window: WINDOW,
-            heartbeat: false,
+            heartbeat,
         },
     );
     let began = Instant::now();

@@ -1,5 +1,5 @@
-//! A primary with many replicas, and the CPU of its processes in nanoseconds: what watching
-//! the primary costs it.
+//! A primary with many replicas, and the CPU of a server's processes in nanoseconds: what watching
+//! costs it.
 //!
 //! Each standby is a server. Subscriptions are in databases of one server; to the primary that
 //! looks like many servers. Settings are small, so that twenty nodes fit on one machine.
@@ -73,8 +73,21 @@ impl Fleet {
         })
     }
 
+    /// The primary, and then each standby.
+    pub fn physical(&self) -> impl Iterator<Item = &Server> {
+        std::iter::once(&self.primary).chain(&self.standbys)
+    }
+
+    /// Runs a statement on every standby.
+    pub fn on_standbys(&self, sql: &str) -> Result<()> {
+        for standby in &self.standbys {
+            standby.execute(sql)?;
+        }
+        Ok(())
+    }
+
     /// Conninfos of the standbys.
-    pub fn standbys(&self) -> Vec<String> {
+    pub fn standby_conninfos(&self) -> Vec<String> {
         let conninfo = |server: &Server| server.conninfo(SUPERUSER);
         self.standbys.iter().map(conninfo).collect()
     }
@@ -103,33 +116,19 @@ impl Fleet {
             Some(rate),
         )?)
     }
+}
 
-    /// Processes of the primary that serve sessions of this name.
-    pub fn sessions(&self, application_name: &str) -> Result<Vec<i32>> {
-        let sql = format!(
-            "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity \
-             WHERE application_name = '{application_name}'"
-        );
-        let text = self.primary.query_text(&sql)?.unwrap_or_default();
-        Ok(text
-            .split_whitespace()
-            .filter_map(|pid| pid.parse().ok())
-            .collect())
-    }
-
-    /// CPU of every process of the primary until now.
-    pub fn cpu(&self) -> Result<Cpu> {
-        let postmaster = self.primary.pid();
-        let Some(postmaster) = postmaster else {
-            return Err(LabError::Measurement("the primary has ended".to_owned()).into());
-        };
-        let mut pids = usage::children(postmaster);
-        pids.push(postmaster);
-        Ok(Cpu(pids
-            .into_iter()
-            .filter_map(|pid| Some((pid, ran(pid)?)))
-            .collect()))
-    }
+/// Processes of a server that serve sessions of this name.
+pub fn sessions(server: &Server, application_name: &str) -> Result<Vec<i32>> {
+    let sql = format!(
+        "SELECT string_agg(pid::text, ' ') FROM pg_stat_activity \
+         WHERE application_name = '{application_name}'"
+    );
+    let text = server.query_text(&sql)?.unwrap_or_default();
+    Ok(text
+        .split_whitespace()
+        .filter_map(|pid| pid.parse().ok())
+        .collect())
 }
 
 /// Nanoseconds on a core, by process. Clock ticks would be too coarse: they miss most of a session
@@ -138,6 +137,21 @@ impl Fleet {
 pub struct Cpu(BTreeMap<i32, u64>);
 
 impl Cpu {
+    /// Of every process of a server until now.
+    pub fn of(server: &Server) -> Result<Self> {
+        let Some(postmaster) = server.pid() else {
+            let words = format!("{} has ended", server.id());
+            return Err(LabError::Measurement(words).into());
+        };
+        let mut pids = usage::children(postmaster);
+        pids.push(postmaster);
+        Ok(Self(
+            pids.into_iter()
+                .filter_map(|pid| Some((pid, ran(pid)?)))
+                .collect(),
+        ))
+    }
+
     /// Seconds that processes have used since `before`, as far as `counts` includes them. A
     /// process that has ended is not seen.
     pub fn since(&self, before: &Self, counts: impl Fn(i32) -> bool) -> f64 {
