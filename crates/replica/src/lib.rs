@@ -11,6 +11,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
+//! | [`follow`] | apply, as a created replica's state says |
 //! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,
@@ -27,6 +28,7 @@ pub mod copy;
 pub mod create;
 pub mod error;
 pub mod finish;
+pub mod follow;
 pub mod names;
 pub mod preflight;
 pub mod remove;
