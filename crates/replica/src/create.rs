@@ -14,7 +14,7 @@ use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
 use crate::copy::tables;
-use crate::copy::workers::{CopyWork, copy, source_session, target_session};
+use crate::copy::workers::{CopyWork, SESSION, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
 use crate::finish;
 use crate::names::{TableName, check_replica_name};
@@ -131,7 +131,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         exporter: None,
         dump: None,
     };
-    run.to_the_end(watcher)
+    run.all_phases(watcher)
 }
 
 /// Preflight, and the replica's first row.
@@ -159,6 +159,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         phase: Phase::Preparing,
         start: None,
         paused: false,
+        resumes: 0,
     };
     State::open(&options.target)?.add(&replica)?;
     Ok(replica)
@@ -201,6 +202,8 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
 fn replication(source: &Conninfo) -> Result<Connection> {
     let connected = Connection::connect(source, Purpose::Replication, APPLICATION);
     let mut connection = connected.map_err(ReplicaError::Source)?;
+    // A session that keeps a snapshot is idle in a transaction for as long as rows are copied.
+    connection.execute(SESSION).map_err(ReplicaError::Source)?;
     connection.set_patience(SLOT_PATIENCE);
     Ok(connection)
 }
@@ -233,7 +236,7 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn to_the_end(&mut self, watcher: &mut dyn Watcher) -> Result<Created> {
+    fn all_phases(&mut self, watcher: &mut dyn Watcher) -> Result<Created> {
         let begun = self.replica.phase;
         let mut copied = Moment::default();
         loop {

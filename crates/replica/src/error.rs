@@ -2,6 +2,7 @@
 
 use lockstep_client::ClientError;
 
+use crate::apply::ApplyError;
 use crate::preflight::rules::Finding;
 
 pub type Result<T, E = ReplicaError> = std::result::Result<T, E>;
@@ -24,6 +25,9 @@ pub enum ReplicaError {
     /// What the target's state does not allow.
     #[error("{0}")]
     State(String),
+    /// What no retry of apply can mend.
+    #[error("{0}")]
+    Apply(ApplyError),
     /// A table could not be copied.
     #[error("table {table}: {error}")]
     Table {
@@ -43,8 +47,8 @@ impl ReplicaError {
     /// Which server it was about, if it was one.
     pub fn end(&self) -> Option<End> {
         match self {
-            Self::Source(_) => Some(End::Source),
-            Self::Target(_) => Some(End::Target),
+            Self::Source(_) | Self::Apply(ApplyError::Source(_)) => Some(End::Source),
+            Self::Target(_) | Self::Apply(ApplyError::Target(_)) => Some(End::Target),
             Self::Table { error, .. } => error.end(),
             _ => None,
         }

@@ -11,7 +11,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
-//! | [`follow`] | apply, as a created replica's state says |
+//! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,

@@ -59,12 +59,18 @@ CREATE TABLE lockstep.replica (
     phase text NOT NULL,
     start_lsn pg_lsn,
     paused boolean NOT NULL DEFAULT false,
+    resumes bigint NOT NULL DEFAULT 0,
     created_at timestamptz NOT NULL DEFAULT now(),
     ready_at timestamptz,
     bytes_total bigint NOT NULL DEFAULT 0,
     bytes_done bigint NOT NULL DEFAULT 0,
     bytes_per_s bigint NOT NULL DEFAULT 0,
-    progress_at timestamptz
+    progress_at timestamptz,
+    apply_state text,
+    applied_lsn pg_lsn,
+    lag_bytes bigint NOT NULL DEFAULT 0,
+    apply_error text,
+    applied_at timestamptz
 );
 CREATE TABLE lockstep.table_copy (
     replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
@@ -169,6 +175,8 @@ pub struct Replica {
     /// Where apply begins; known from [`Phase::Schema`] on.
     pub start: Option<Lsn>,
     pub paused: bool,
+    /// How often it was resumed.
+    pub resumes: u64,
 }
 
 /// A table of a replica.
@@ -188,6 +196,18 @@ pub struct Progress {
     pub bytes_total: u64,
     pub bytes_done: u64,
     pub bytes_per_s: u64,
+}
+
+/// How far apply is, as `status` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// `connecting`, `applying`, `paused`, `blocked` or `stopped`; empty before apply has ever run.
+    pub state: String,
+    pub lsn: Option<Lsn>,
+    /// WAL of the source that is not applied.
+    pub lag_bytes: u64,
+    /// Why it is not applying.
+    pub error: Option<String>,
 }
 
 /// The state in a target.
@@ -333,7 +353,7 @@ impl State {
     pub fn replicas(&mut self) -> Result<Vec<Replica>> {
         let sql = "SELECT name, source, system_id, source_database, slot, publication, origin, \
                        array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                       start_lsn, paused \
+                       start_lsn, paused, resumes \
                    FROM lockstep.replica ORDER BY name";
         let rows = self.connection.query(sql).map_err(ReplicaError::Target)?;
         rows.iter().map(|row| replica(row)).collect()
@@ -392,6 +412,49 @@ impl State {
             })
         };
         read().map_err(ReplicaError::Target)
+    }
+
+    /// Keeps how far apply is.
+    pub fn set_applied(&mut self, name: &str, applied: &Applied) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
+                       lag_bytes = $4, apply_error = $5, applied_at = now() WHERE name = $1";
+        let changed = self.connection.query_with(
+            sql,
+            &[
+                &name,
+                &applied.state,
+                &applied.lsn,
+                &applied.lag_bytes,
+                &applied.error,
+            ],
+        );
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    pub fn applied(&mut self, name: &str) -> Result<Applied> {
+        let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error \
+                   FROM lockstep.replica WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let read = || -> Result<Applied, ClientError> {
+            Ok(Applied {
+                state: field(row, 0)?,
+                lsn: field(row, 1)?,
+                lag_bytes: field(row, 2)?,
+                error: field(row, 3)?,
+            })
+        };
+        read().map_err(ReplicaError::Target)
+    }
+
+    /// Asks apply to pause or to go on. False if there is no such replica.
+    pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
+        let sql = "UPDATE lockstep.replica SET paused = $2, \
+                       resumes = resumes + CASE WHEN $2 THEN 0 ELSE 1 END \
+                   WHERE name = $1 RETURNING name";
+        let rows = self.connection.query_with(sql, &[&name, &paused]);
+        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
     }
 
     /// Lists tables that are to be copied; those that are listed already stay as they are.
@@ -490,6 +553,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         phase: Phase::parse(&text(9)?)?,
         start: field(row, 10).map_err(ReplicaError::Target)?,
         paused: field(row, 11).map_err(ReplicaError::Target)?,
+        resumes: field(row, 12).map_err(ReplicaError::Target)?,
     })
 }
 

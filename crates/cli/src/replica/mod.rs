@@ -2,6 +2,7 @@
 
 mod create;
 mod drop;
+mod run;
 mod status;
 
 use clap::{Args, Subcommand};
@@ -23,6 +24,16 @@ pub enum ReplicaCommand {
     Create(Box<create::CreateArgs>),
     /// Show the replicas that a target has, and how far they are
     Status(status::StatusArgs),
+    /// Apply what changes on the source, until SIGTERM or Ctrl-C
+    ///
+    /// The replica's copy must be finished. Every commit on the target is a state that the source had.
+    /// Connections that are lost are made again; a change that does not fit the target holds everything
+    /// after it back until it fits. Logs go to standard error; status shows how far it is.
+    Run(run::RunArgs),
+    /// Let a replica disconnect until it is resumed; the source keeps WAL for it
+    Pause(run::PauseArgs),
+    /// End a pause, and let a replica that a change has stopped try again
+    Resume(run::PauseArgs),
     /// Drop a replica's slot and publication on the source, and what the target knows of it
     ///
     /// The target's tables stay. Without it the source keeps WAL for the replica.
@@ -41,6 +52,9 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
     match command {
         ReplicaCommand::Create(args) => create::run(args),
         ReplicaCommand::Status(args) => status::run(args),
+        ReplicaCommand::Run(args) => run::run(args),
+        ReplicaCommand::Pause(args) => run::pause(args, true),
+        ReplicaCommand::Resume(args) => run::pause(args, false),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

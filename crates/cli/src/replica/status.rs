@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Phase, Progress, Replica, State, TableCopy, TableState};
+use lockstep_replica::state::{Applied, Phase, Progress, Replica, State, TableCopy, TableState};
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
@@ -29,6 +29,7 @@ pub struct StatusArgs {
 struct Known {
     replica: Replica,
     progress: Progress,
+    applied: Applied,
     tables: Vec<TableCopy>,
 }
 
@@ -48,9 +49,16 @@ pub fn run(args: &StatusArgs) -> Result<()> {
         }
         Output::Text if known.is_empty() => live::print("the target has no replica"),
         Output::Text => {
-            let heads = ["name", "phase", "tables", "copied", "rate", "start", "slot"];
+            let heads = [
+                "name", "phase", "tables", "copied", "rate", "start", "apply", "applied", "behind",
+            ];
             let mut rows = vec![heads.map(str::to_owned).to_vec()];
             rows.extend(known.iter().map(Known::line));
+            let errors = known.iter().filter_map(|one| one.applied.error.as_ref());
+            for error in errors {
+                rows.push(Vec::new());
+                rows.push(vec![format!("it does not apply: {error}")]);
+            }
             if args.name.is_some() {
                 let tables = known.iter().flat_map(|one| &one.tables);
                 rows.push(Vec::new());
@@ -77,6 +85,7 @@ fn ask(target: &lockstep_client::Conninfo, name: Option<&str>) -> Result<Vec<Kno
         if name.is_none_or(|name| name == replica.name) {
             known.push(Known {
                 progress: state.progress(&replica.name)?,
+                applied: state.applied(&replica.name)?,
                 tables: state.tables(&replica.name)?,
                 replica,
             });
@@ -132,7 +141,12 @@ impl Known {
             share,
             rate,
             start(self.replica.start),
-            self.replica.slot.clone(),
+            match self.applied.state.as_str() {
+                "" => "-".to_owned(),
+                state => state.to_owned(),
+            },
+            start(self.applied.lsn),
+            figures::bytes(self.applied.lag_bytes as f64),
         ]
     }
 
@@ -159,6 +173,11 @@ impl Known {
             "start_lsn": replica.start.map(|start| start.to_string()),
             "slot": replica.slot,
             "publication": replica.publication,
+            "paused": replica.paused,
+            "apply": self.applied.state,
+            "applied_lsn": self.applied.lsn.map(|lsn| lsn.to_string()),
+            "lag_bytes": self.applied.lag_bytes,
+            "error": self.applied.error,
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
             "bytes_total": self.progress.bytes_total,

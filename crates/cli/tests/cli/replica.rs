@@ -204,3 +204,81 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
         "1"
     );
 }
+
+/// Waits until the query's value is this one, or the process has ended.
+fn until(server: &Server, query: &str, wanted: &str, child: &mut std::process::Child) {
+    while value(server, query) != wanted {
+        assert_eq!(child.try_wait().unwrap(), None, "{query}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_replica_follows_pauses_and_ends() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source)
+        .execute(
+            "CREATE TABLE a (id int PRIMARY KEY); INSERT INTO a VALUES (1);
+             CREATE TABLE b (id int PRIMARY KEY); INSERT INTO b VALUES (1)",
+        )
+        .unwrap();
+    let from = format!("{} dbname=app", conninfo(&source));
+    let to = format!("{} dbname=app", conninfo(&target));
+    let early = output(&["run", "r", "--target", &to]);
+    assert!(
+        text(&early.stderr).contains("no replica \"r\""),
+        "{early:?}"
+    );
+    assert!(output(&create_args(&from, &to)).status.success());
+    // b as a copy that was resumed has it: at a later LSN than a, with what was committed before.
+    let begun = "INSERT INTO a VALUES (2); INSERT INTO b VALUES (2)";
+    sql(&source).execute(begun).unwrap();
+    let later = value(&source, "SELECT pg_current_wal_insert_lsn()");
+    sql(&target)
+        .execute(&format!(
+            "INSERT INTO b VALUES (2); UPDATE lockstep.table_copy SET start_lsn = '{later}'
+             WHERE table_name = 'b'"
+        ))
+        .unwrap();
+    sql(&source)
+        .execute("INSERT INTO a VALUES (3); INSERT INTO b VALUES (3); CREATE TABLE c (id int)")
+        .unwrap();
+
+    let mut child = lockstep(&["run", "r", "--target", &to])
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    until(&target, "SELECT sum(id) FROM a", "6", &mut child);
+    until(&target, "SELECT sum(id) FROM b", "6", &mut child);
+    let state = "SELECT coalesce(apply_state, '') FROM lockstep.replica";
+    until(&target, state, "applying", &mut child);
+    let refused = output(&["drop", "r", "--target", &to]);
+    assert!(
+        text(&refused.stderr).contains("another lockstep works on"),
+        "{refused:?}"
+    );
+
+    assert!(output(&["pause", "r", "--target", &to]).status.success());
+    until(&target, state, "paused", &mut child);
+    assert_eq!(status(&to)["replicas"][0]["paused"], true);
+    sql(&source)
+        .execute("DELETE FROM a; INSERT INTO b VALUES (4)")
+        .unwrap();
+    assert_eq!(value(&target, "SELECT count(*) FROM a"), "3");
+    assert!(output(&["resume", "r", "--target", &to]).status.success());
+    until(&target, "SELECT sum(id) FROM b", "10", &mut child);
+    assert_eq!(value(&target, "SELECT count(*) FROM a"), "0");
+
+    kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
+    assert!(child.wait().unwrap().success());
+    let shown = &status(&to)["replicas"][0];
+    assert_eq!(shown["apply"], "stopped", "{shown}");
+    assert!(output(&["drop", "r", "--target", &to]).status.success());
+    let origins = "SELECT count(*) FROM pg_replication_origin";
+    assert_eq!(value(&target, origins), "0");
+    assert_eq!(
+        value(&source, "SELECT count(*) FROM pg_replication_slots"),
+        "0"
+    );
+}

@@ -26,7 +26,7 @@ const TOLD_EVERY: Duration = Duration::from_millis(500);
 const SILENCE: Duration = Duration::from_secs(3600);
 
 /// Settings of all sessions, whatever the role's and the database's are.
-const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
+pub const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
     SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', \
         'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
         'idle_session_timeout');";

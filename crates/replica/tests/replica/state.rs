@@ -2,7 +2,9 @@
 
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::names::TableName;
-use lockstep_replica::state::{Phase, Replica, State, TableState, copied_sql, copying_sql};
+use lockstep_replica::state::{
+    Applied, Phase, Replica, State, TableState, copied_sql, copying_sql,
+};
 use lockstep_wire::Lsn;
 
 use crate::{conninfo, server, sql};
@@ -21,6 +23,7 @@ fn replica(name: &str) -> Replica {
         phase: Phase::Preparing,
         start: None,
         paused: false,
+        resumes: 0,
     }
 }
 
@@ -88,6 +91,24 @@ fn what_is_written_is_read() {
     assert!(other.lock("q").unwrap());
     drop(state);
     assert!(other.lock("r").unwrap(), "it waits for a session that ends");
+
+    // What apply is asked, and what it says.
+    assert!(other.set_paused("r", true).unwrap());
+    let asked = other.replica("r").unwrap().unwrap();
+    assert!(asked.paused && asked.resumes == 0);
+    assert!(other.set_paused("r", false).unwrap());
+    let asked = other.replica("r").unwrap().unwrap();
+    assert!(!asked.paused && asked.resumes == 1);
+    assert!(!other.set_paused("q", true).unwrap());
+    assert_eq!(other.applied("r").unwrap(), Applied::default());
+    let applied = Applied {
+        state: "blocked".to_owned(),
+        lsn: Some(start),
+        lag_bytes: 7,
+        error: Some("it's full".to_owned()),
+    };
+    other.set_applied("r", &applied).unwrap();
+    assert_eq!(other.applied("r").unwrap(), applied);
 
     other.remove("r").unwrap();
     assert!(other.replicas().unwrap().is_empty());
