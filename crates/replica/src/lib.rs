@@ -7,11 +7,11 @@
 //! | [`schema`] | the schema, through pg_dump and pg_restore |
 //! | [`copy`] | rows from source to target |
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
-//! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
+//! | [`follow`] | a replica that applies, as its state wants it |
 //! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,

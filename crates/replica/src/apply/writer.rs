@@ -192,6 +192,13 @@ impl Writer {
 
     fn change(&mut self, table: &Arc<Table>, set: &Set) -> lockstep_client::Result<()> {
         match set {
+            Set::Insert(rows) if table.written().next().is_none() => {
+                let table = table.name.sql();
+                let rows = rows.len();
+                self.connection.execute(&format!(
+                    "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
+                ))
+            }
             Set::Insert(rows) if rows.len() >= COPY_FROM => self.copy(table, rows),
             Set::Insert(rows) => {
                 let rows: Vec<_> = rows.iter().map(after).collect();

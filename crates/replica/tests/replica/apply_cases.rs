@@ -88,7 +88,7 @@ fn tables_without_keys_keep_their_equal_rows() {
         "CREATE TABLE f (a int, b text, c json, d point, e float8); \
          ALTER TABLE f REPLICA IDENTITY FULL; \
          CREATE TABLE p (id int PRIMARY KEY, v text); ALTER TABLE p REPLICA IDENTITY FULL; \
-         CREATE TABLE log (v text)",
+         CREATE TABLE log (v text); CREATE TABLE nothing ()",
     );
     run(
         &pair,
@@ -103,12 +103,14 @@ fn tables_without_keys_keep_their_equal_rows() {
             "UPDATE p SET v = 'z' WHERE id < 50",
             "DELETE FROM p WHERE id < 10",
             "INSERT INTO log VALUES ('a'), ('a'), (NULL)",
+            "INSERT INTO nothing DEFAULT VALUES; INSERT INTO nothing DEFAULT VALUES",
         ],
     );
     let control = pair.start();
     pair.assert_same("SELECT a, b, c::text, d::text, e FROM f ORDER BY 1, 2, 3, 4, 5");
     pair.assert_same("SELECT * FROM p ORDER BY id");
     pair.assert_same("SELECT * FROM log ORDER BY v");
+    pair.assert_same("SELECT count(*) FROM nothing");
     assert_eq!(control.stats().missing, 0);
 }
 

@@ -6,6 +6,7 @@
     clippy::unwrap_used
 )]
 
+mod apply_after_copy;
 mod apply_cases;
 mod apply_lab;
 mod apply_random;
