@@ -17,6 +17,7 @@ use crate::bench::tpcc::TpccCommand;
 use crate::doctor::DoctorArgs;
 use crate::exit;
 use crate::relay::RelayArgs;
+use crate::replica::ReplicaCommand;
 use crate::serve::ServeArgs;
 use crate::top::TopArgs;
 use crate::wal::WalCommand;
@@ -74,6 +75,13 @@ pub enum Command {
     /// on the same port is the console; SHOW HELP lists what it knows.
     #[command(disable_help_subcommand = true)]
     Relay(Box<RelayArgs>),
+    /// Copy a database to another server, and keep for it what changes
+    #[command(disable_help_subcommand = true)]
+    Replica {
+        /// What to do.
+        #[command(subcommand)]
+        command: ReplicaCommand,
+    },
     /// Measure Lockstep against stock PostgreSQL
     #[command(disable_help_subcommand = true)]
     Bench {

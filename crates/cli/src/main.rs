@@ -16,6 +16,7 @@ mod exit;
 mod live;
 mod nodes;
 mod relay;
+mod replica;
 mod serve;
 mod steps;
 mod terminal;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
         Command::Doctor(args) => doctor::run(&args),
         Command::Top(args) => top::run(&args),
         Command::Relay(args) => relay::run(&args),
+        Command::Replica { command } => replica::run(&command),
         Command::Serve(args) => serve::run(&args),
         Command::Bench { benchmark } => bench::run(&benchmark),
         Command::Wal { command } => wal::run(&command),

@@ -107,6 +107,7 @@ impl Connection {
         let link = Link {
             connection,
             broken: None,
+            changed: 0,
         };
         let mut upstream = Self::from_link(link, purpose);
         if purpose == Purpose::Replication {
@@ -333,6 +334,8 @@ pub(crate) struct Link {
     pub connection: Handle,
     /// Why the connection can no longer be used; None while it can.
     pub broken: Option<String>,
+    /// Rows that the last request's statements have changed, as their command tags say.
+    pub changed: u64,
 }
 
 impl Link {
@@ -379,6 +382,7 @@ impl Link {
         let mut table: Option<Table> = None;
         let mut bytes = 0;
         let mut refused = None;
+        self.changed = 0;
         loop {
             let answer = match self.next_answer(deadline) {
                 Ok(Some(answer)) => answer,
@@ -404,11 +408,11 @@ impl Link {
                     table.rows.extend(new);
                     ended = kind == Kind::Rows;
                 }
-                Kind::Command => {}
+                Kind::Command => self.changed += answer.affected(),
                 Kind::Error => {
                     refused.get_or_insert(refusal(&answer, step, what));
                 }
-                Kind::CopyBoth | Kind::CopyOne(_) | Kind::Other => {
+                Kind::CopyBoth | Kind::CopyOne(_) | Kind::Sync | Kind::Skipped | Kind::Other => {
                     return Err(self.unusable(format!("it began a copy when asked to {what}")));
                 }
             }
@@ -486,7 +490,7 @@ fn poll_timeout(timeout: Duration) -> PollTimeout {
     PollTimeout::try_from(millis).unwrap_or(PollTimeout::ZERO)
 }
 
-fn size(rows: &Rows) -> usize {
+pub(crate) fn size(rows: &Rows) -> usize {
     let texts = rows.iter().flatten().flatten().map(String::len);
     rows.iter().map(Vec::len).sum::<usize>() * size_of::<Option<String>>() + texts.sum::<usize>()
 }

@@ -98,6 +98,26 @@ impl Conninfo {
         Ok(self)
     }
 
+    /// The same conninfo without a value for one option.
+    pub fn without(mut self, option: &str) -> Self {
+        for setting in &mut self.settings {
+            if setting.name == option {
+                setting.value = None;
+            }
+        }
+        self
+    }
+
+    /// The same conninfo without passwords and other secrets, for what others may read.
+    pub fn without_secrets(mut self) -> Self {
+        for setting in &mut self.settings {
+            if setting.secret {
+                setting.value = None;
+            }
+        }
+        self
+    }
+
     /// The same conninfo with another database.
     pub fn with_database(self, database: &str) -> Result<Self> {
         self.with("dbname", database)

@@ -61,6 +61,8 @@ pub enum Step {
     Start,
     /// A running stream.
     Stream,
+    /// Statements with a COPY.
+    Copy,
 }
 
 /// A command that the server refused.

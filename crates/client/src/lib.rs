@@ -1,4 +1,4 @@
-//! One connection to a server, through libpq: SQL, replication slots, streaming, feedback.
+//! One connection to a server, through libpq: SQL, COPY, replication slots, streaming, feedback.
 //!
 //! libpq itself parses the conninfo, so everything that libpq knows works: URIs, `PG*`
 //! variables, service files, `.pgpass`, `sslmode`, several hosts and `target_session_attrs`.
@@ -8,13 +8,15 @@
 //! | [`conninfo`] | where to connect, as libpq understands it |
 //! | [`connection`] | a connection and its queries |
 //! | [`sql`] | statements with parameters, prepared statements |
+//! | [`copy`] | COPY in both directions |
+//! | [`pipeline`] | statements without a round trip for each |
 //! | [`value`] | values as the text that the server reads and writes |
 //! | [`slots`] | replication slots, and histories of timelines |
 //! | [`stream`] | a slot's stream and the feedback to it |
 //! | [`quote`] | quoting of names and values in commands |
 //! | [`error`] | what can go wrong |
 //!
-//! Connecting and queries block the thread, for a bounded time each. A stream blocks only in
+//! Connecting, queries and copies block the thread, for a bounded time each. A stream blocks only in
 //! [`Stream::wait`] and [`Stream::finish`]. A connection belongs to one thread at a time,
 //! and may move between threads.
 #![cfg_attr(
@@ -31,8 +33,10 @@ use std::time::Duration;
 
 pub mod connection;
 pub mod conninfo;
+pub mod copy;
 pub mod error;
 mod libpq;
+pub mod pipeline;
 pub mod quote;
 pub mod slots;
 pub mod sql;
@@ -41,8 +45,10 @@ pub mod value;
 
 pub use connection::{Connection, DATABASE_OID, Identity, Purpose, Server, Table};
 pub use conninfo::Conninfo;
+pub use copy::{CopyIn, CopyOut};
 pub use error::{ClientError, Refusal, Result, Step};
 pub use libpq::{Canceller, CopyData};
+pub use pipeline::{Answered, Pipeline};
 pub use slots::{SlotState, Switch, WalStatus};
 pub use stream::{Next, Ready, Stream};
 pub use value::{FromText, ToText, field};
@@ -58,6 +64,9 @@ pub const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Most bytes of one query's answer.
 pub const MOST_ANSWER: usize = 64 * 1024 * 1024;
+
+/// Most bytes of a COPY that are sent at a time, and so held in libpq's memory.
+pub const MOST_SENT: usize = 64 * 1024;
 
 /// Most parameters of one statement: the protocol counts them in two bytes.
 pub const MOST_PARAMETERS: usize = 65_535;

@@ -13,6 +13,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Deref;
 use std::os::fd::BorrowedFd;
 use std::ptr::{self, NonNull};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use pq_sys as pq;
 
@@ -129,15 +130,21 @@ pub(crate) fn resolve(parameters: &[(CString, CString)]) -> Option<Vec<Setting>>
     let conn = unsafe {
         pq::PQconnectStartParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0)
     };
-    let connection = Handle(NonNull::new(conn)?);
+    let connection = Handle(NonNull::new(conn)?, Box::default());
     Some(connection.settings())
 }
 
-/// Drops notices: libpq would print them.
-unsafe extern "C" fn no_notices(_: *mut c_void, _: *const c_char) {}
+/// Counts notices and drops them: libpq would print them.
+unsafe extern "C" fn count_notice(count: *mut c_void, _: *const c_char) {
+    // SAFETY: null, or the count of the connection's own handle, which outlives the connection.
+    if let Some(count) = unsafe { count.cast::<AtomicU32>().as_ref() } {
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+}
 
-/// A connection in nonblocking mode: once it is connected, only callers that poll wait.
-pub(crate) struct Handle(NonNull<pq::PGconn>);
+/// A connection in nonblocking mode, and how many notices it has had: once it is connected, only
+/// callers that poll wait.
+pub(crate) struct Handle(NonNull<pq::PGconn>, Box<AtomicU32>);
 
 // SAFETY: libpq keeps no thread-local state about a connection.
 unsafe impl Send for Handle {}
@@ -157,11 +164,13 @@ impl Handle {
         let conn = unsafe {
             pq::PQconnectdbParams(parameters.names.as_ptr(), parameters.values.as_ptr(), 0)
         };
-        let connection = Self(NonNull::new(conn).ok_or_else(|| "out of memory".to_owned())?);
-        // SAFETY: a live connection, a function that is always there and ignores its
-        // argument.
+        let conn = NonNull::new(conn).ok_or_else(|| "out of memory".to_owned())?;
+        let connection = Self(conn, Box::default());
+        let count = ptr::from_ref::<AtomicU32>(&connection.1).cast_mut().cast();
+        // SAFETY: a live connection, a function that is always there, and a count that is freed
+        // after the connection.
         unsafe {
-            pq::PQsetNoticeProcessor(connection.0.as_ptr(), Some(no_notices), ptr::null_mut());
+            pq::PQsetNoticeProcessor(connection.0.as_ptr(), Some(count_notice), count);
         }
         // SAFETY: a live connection.
         let ready = unsafe {
@@ -199,8 +208,28 @@ impl Handle {
         unsafe { settings(pq::PQconninfo(self.0.as_ptr())) }
     }
 
-    /// Gives libpq a request; [`Handle::flush`] sends it.
+    /// How many notices have arrived.
+    pub fn notices(&self) -> u32 {
+        self.1.load(Ordering::Relaxed)
+    }
+
+    /// Gives libpq a request; [`Handle::flush`] sends it. Its rows arrive one by one.
     pub fn send(&mut self, request: &Request) -> Result<(), String> {
+        let sent = self.queue(request)?;
+        // libpq refuses single-row mode for a statement that is only prepared.
+        let rows = !matches!(request, Request::Prepare { .. });
+        // SAFETY: a live connection. Single-row mode may be set right after sending.
+        let sent = sent && (!rows || unsafe { pq::PQsetSingleRowMode(self.0.as_ptr()) == 1 });
+        self.done(sent)
+    }
+
+    /// Gives libpq a request of a pipeline; [`Handle::flush`] sends it.
+    pub fn send_in_pipeline(&mut self, request: &Request) -> Result<(), String> {
+        let sent = self.queue(request)?;
+        self.done(sent)
+    }
+
+    fn queue(&mut self, request: &Request) -> Result<bool, String> {
         let sent = match request {
             Request::Simple(sql) => {
                 // SAFETY: a live connection and a string, which libpq copies.
@@ -212,8 +241,7 @@ impl Handle {
                 let sent = unsafe {
                     pq::PQsendPrepare(self.0.as_ptr(), name.as_ptr(), sql.as_ptr(), 0, ptr::null())
                 };
-                // Preparing returns no rows, and libpq refuses single-row mode for it.
-                return self.done(sent == 1);
+                sent == 1
             }
             Request::Parameters { sql, values } => {
                 self.send_values(values, |conn, count, values| {
@@ -251,9 +279,28 @@ impl Handle {
                 })?
             }
         };
-        // SAFETY: a live connection. Single-row mode may be set right after sending.
-        let sent = sent && unsafe { pq::PQsetSingleRowMode(self.0.as_ptr()) == 1 };
-        self.done(sent)
+        Ok(sent)
+    }
+
+    /// Lets further requests be sent before earlier ones are answered.
+    pub fn enter_pipeline(&mut self) -> Result<(), String> {
+        // SAFETY: a live connection.
+        let entered = unsafe { pq::PQenterPipelineMode(self.0.as_ptr()) };
+        self.done(entered == 1)
+    }
+
+    /// Ends the pipeline's statements: the server answers all that it has.
+    pub fn sync_pipeline(&mut self) -> Result<(), String> {
+        // SAFETY: a live connection.
+        let sent = unsafe { pq::PQpipelineSync(self.0.as_ptr()) };
+        self.done(sent == 1)
+    }
+
+    /// Goes back to one request at a time. All answers must have been read.
+    pub fn exit_pipeline(&mut self) -> Result<(), String> {
+        // SAFETY: a live connection.
+        let left = unsafe { pq::PQexitPipelineMode(self.0.as_ptr()) };
+        self.done(left == 1)
     }
 
     /// Calls `send` with the values in libpq's form: a null pointer is a null value.
@@ -324,10 +371,12 @@ impl Handle {
         self.room(put)
     }
 
-    /// Ends the client's side of a copy. False if libpq has no room for the message.
-    pub fn put_copy_end(&mut self) -> Result<bool, String> {
-        // SAFETY: a live connection; no message means no failure.
-        let put = unsafe { pq::PQputCopyEnd(self.0.as_ptr(), ptr::null()) };
+    /// Ends the client's side of a copy, with a reason if the server must not keep what was
+    /// copied. False if libpq has no room for the message.
+    pub fn put_copy_end(&mut self, failed: Option<&CStr>) -> Result<bool, String> {
+        let reason = failed.map_or(ptr::null(), CStr::as_ptr);
+        // SAFETY: a live connection, and null or a string, which libpq copies.
+        let put = unsafe { pq::PQputCopyEnd(self.0.as_ptr(), reason) };
         self.room(put)
     }
 
@@ -539,6 +588,10 @@ pub(crate) enum Kind {
     /// A copy in one direction begins; `true` if the client sends it.
     CopyOne(bool),
     Error,
+    /// The server has answered everything of a pipeline.
+    Sync,
+    /// A statement of a pipeline that the server skipped after an error.
+    Skipped,
     Other,
 }
 
@@ -576,8 +629,23 @@ impl Answer {
             pq::ExecStatusType::PGRES_FATAL_ERROR | pq::ExecStatusType::PGRES_BAD_RESPONSE => {
                 Kind::Error
             }
+            pq::ExecStatusType::PGRES_PIPELINE_SYNC => Kind::Sync,
+            pq::ExecStatusType::PGRES_PIPELINE_ABORTED => Kind::Skipped,
             _ => Kind::Other,
         }
+    }
+
+    /// True if a copy that begins is in the binary format.
+    pub fn is_binary(&self) -> bool {
+        // SAFETY: a live result.
+        unsafe { pq::PQbinaryTuples(self.0.as_ptr()) == 1 }
+    }
+
+    /// How many rows a statement copied, inserted, updated, deleted or returned.
+    pub fn affected(&self) -> u64 {
+        // SAFETY: a live result, which libpq only reads; what is returned is copied.
+        let number = unsafe { text(pq::PQcmdTuples(self.0.as_ptr())) };
+        number.and_then(|number| number.parse().ok()).unwrap_or(0)
     }
 
     pub fn columns(&self) -> Vec<String> {

@@ -83,6 +83,32 @@ impl Connection {
         parsed("position", field(rows, 1))
     }
 
+    /// Creates a slot and exports a snapshot: what it sees has committed before the consistent
+    /// point, and what commits after that is streamed. Other sessions can use the snapshot until
+    /// this one runs its next command or ends. The server drops a `temporary` slot with the session.
+    /// Needs [`crate::Purpose::Replication`].
+    pub fn create_slot_with_snapshot(
+        &mut self,
+        name: &str,
+        plugin: &str,
+        temporary: bool,
+        failover: bool,
+    ) -> Result<(Lsn, String)> {
+        let sql = format!(
+            "CREATE_REPLICATION_SLOT {}{} LOGICAL {} (SNAPSHOT 'export'{})",
+            identifier("slot", name)?,
+            if temporary { " TEMPORARY" } else { "" },
+            identifier("plugin", plugin)?,
+            if failover { ", FAILOVER" } else { "" },
+        );
+        let what = format!("create slot \"{name}\" with plugin \"{plugin}\"");
+        let rows = self.command(Step::CreateSlot, &what, &sql)?;
+        let row = rows.into_iter().next().unwrap_or_default();
+        let mut fields = row.into_iter().skip(1);
+        let lsn = parsed("position", fields.next().flatten())?;
+        Ok((lsn, parsed("snapshot", fields.next().flatten())?))
+    }
+
     /// Drops a slot. An error if it is in use.
     pub fn drop_slot(&mut self, name: &str) -> Result<()> {
         let sql = match self.purpose() {

@@ -56,6 +56,28 @@ impl Connection {
         };
         self.rows(Step::Query, "run a prepared statement", &request)
     }
+
+    /// Runs a prepared statement that returns no rows, with values that may be in any encoding.
+    /// Returns how many rows it changed.
+    pub fn change_prepared(&mut self, name: &str, values: Vec<Option<CString>>) -> Result<u64> {
+        self.change(Request::Prepared {
+            name: c_string(name)?,
+            values,
+        })
+    }
+
+    /// Like [`Connection::change_prepared`], without a prepared statement.
+    pub fn change_with(&mut self, sql: &str, values: Vec<Option<CString>>) -> Result<u64> {
+        self.change(Request::Parameters {
+            sql: c_string(sql)?,
+            values,
+        })
+    }
+
+    fn change(&mut self, request: Request) -> Result<u64> {
+        self.rows(Step::Query, "run a statement", &request)?;
+        Ok(self.link.changed)
+    }
 }
 
 fn at_most_one(rows: Rows) -> Result<Option<Vec<Option<String>>>> {
@@ -68,7 +90,7 @@ fn at_most_one(rows: Rows) -> Result<Option<Vec<Option<String>>>> {
     Ok(rows.into_iter().next())
 }
 
-fn texts(parameters: &[&dyn ToText]) -> Result<Vec<Option<CString>>> {
+pub(crate) fn texts(parameters: &[&dyn ToText]) -> Result<Vec<Option<CString>>> {
     if parameters.len() > MOST_PARAMETERS {
         return Err(ClientError::Protocol(format!(
             "a command of ours has more than {MOST_PARAMETERS} parameters"

@@ -213,7 +213,7 @@ impl Stream {
         while !self
             .link
             .connection
-            .put_copy_end()
+            .put_copy_end(None)
             .map_err(ClientError::Lost)?
         {
             self.pause(deadline)?;

@@ -26,7 +26,6 @@
 //! | [`adoption`] | how a slot of the primary becomes the relay's; no I/O |
 //! | [`routes`] | which groups a slot reads, and when it goes back to the primary; no I/O |
 //! | [`spare`] | what is given up while the primary has too few walsenders or slots; no I/O |
-//! | `waker` | wakes a thread that waits for a socket |
 //! | [`synchronous`] | what a primary that waits for its standbys sees of a group |
 //! | [`primary`] | where the primary is |
 //! | [`continuity`] | whether a primary's slot continues what the log has |
@@ -95,4 +94,3 @@ pub mod synchronous;
 pub mod terms;
 pub mod unguarded;
 pub mod upstream_slot;
-mod waker;

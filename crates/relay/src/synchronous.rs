@@ -9,8 +9,9 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
+use lockstep_service::waker::Waker;
+
 use crate::lock::lock;
-use crate::waker::Waker;
 
 /// `application_name` of the relay's connections, unless a group is given its own.
 pub const APPLICATION_NAME: &str = "lockstep relay";

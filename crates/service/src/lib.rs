@@ -8,6 +8,7 @@
 //! | [`logging`] | the log's format and level |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`tls`] | certificate and key from files |
+//! | [`waker`] | wakes a thread that waits for a socket |
 #![cfg_attr(
     test,
     allow(
@@ -24,6 +25,7 @@ pub mod exposition;
 pub mod logging;
 pub mod secret;
 pub mod tls;
+pub mod waker;
 
 /// How much of a wrong value an error shows, in characters.
 const MOST_TEXT: usize = 60;

@@ -163,7 +163,7 @@ async fn until_signal(
     let site = http::Site {
         news: feed::start(&monitor, keeper.clone()),
         monitor,
-        keeper,
+        keeper: keeper.clone(),
         readers: http::readers(),
         doors: Arc::clone(&doors),
         hosts: Hosts::of(address, &listen.host, &args.allow_host),
@@ -190,7 +190,11 @@ async fn until_signal(
     }
     info!("ending");
     stop.send_replace(true);
-    serving.await.context("serving has failed")
+    let ended = serving.await.context("serving has failed");
+    if let Some(keeper) = keeper {
+        keeper.finish(LAST_WORK);
+    }
+    ended
 }
 
 /// Warns about a server that is open to others without a login or without TLS.

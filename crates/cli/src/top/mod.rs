@@ -24,7 +24,7 @@ use crate::args::Output;
 use crate::doctor::verdict;
 use crate::nodes::NodesArgs;
 
-mod figures;
+pub mod figures;
 mod keyboard;
 mod keys;
 mod model;

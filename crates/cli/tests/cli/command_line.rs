@@ -47,6 +47,13 @@ fn help_is_as_recorded() {
         &["serve", "--help"],
         &["relay", "--help"],
         &["relay", "status", "--help"],
+        &["replica", "--help"],
+        &["replica", "create", "--help"],
+        &["replica", "status", "--help"],
+        &["replica", "run", "--help"],
+        &["replica", "pause", "--help"],
+        &["replica", "resume", "--help"],
+        &["replica", "drop", "--help"],
         &["bench", "--help"],
         &["bench", "priority", "--help"],
         &["bench", "overhead", "--help"],
@@ -96,6 +103,49 @@ fn usage_errors_exit_with_2() {
         (&["demo", "--pg", "14"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "20"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "new"], "15, 16, 17, 18 or 19"),
+        (&["replica"], "command"),
+        (
+            &["replica", "create", "r", "--target", "host=a"],
+            "--source",
+        ),
+        (
+            &[
+                "replica",
+                "create",
+                "r",
+                "--source",
+                "host=a password=x",
+                "--target",
+                "host=a",
+            ],
+            "~/.pgpass",
+        ),
+        (
+            &[
+                "replica", "create", "R", "--source", "host=a", "--target", "host=b",
+            ],
+            "lower-case",
+        ),
+        (
+            &[
+                "replica",
+                "create",
+                "r",
+                "--source",
+                "",
+                "--target",
+                "",
+                "--bandwidth",
+                "5",
+            ],
+            "16MB",
+        ),
+        (
+            &[
+                "replica", "create", "r", "--source", "", "--target", "", "--jobs", "0",
+            ],
+            "1..=128",
+        ),
         (&["relay"], "primary"),
         (&["relay", "--primary", "host=a"], "spool"),
         (

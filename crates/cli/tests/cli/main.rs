@@ -33,6 +33,7 @@ mod relay_survives;
 mod relay_synchronous;
 mod relay_terminate;
 mod relay_two_phase;
+mod replica;
 mod serve;
 mod serve_history;
 mod serve_page;

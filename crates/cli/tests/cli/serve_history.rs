@@ -53,6 +53,11 @@ fn incidents_are_there_after_a_kill() {
     saved_after(&serve, seen);
     serve.signal(Signal::SIGKILL);
     assert_eq!(serve.ended().code(), None);
+    // One that is asked to end writes before it does.
+    let mut asked = Serve::start(&args(&nowhere, &kept));
+    saved(&asked);
+    asked.signal(Signal::SIGTERM);
+    assert_eq!(asked.ended().code(), Some(0));
     let serve = Serve::start(&args(&nowhere, &kept));
     until("the incident goes on", || {
         let told = serve.get("/api/incidents").json();

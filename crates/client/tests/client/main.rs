@@ -7,6 +7,8 @@
 )]
 
 mod connecting;
+mod copy;
+mod pipeline;
 mod slots;
 mod standby_names;
 mod statements;

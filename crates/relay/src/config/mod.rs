@@ -17,6 +17,8 @@ mod file;
 mod group;
 mod key;
 mod size;
+
+pub use size::parse as amount;
 #[cfg(test)]
 mod tests;
 

@@ -10,7 +10,7 @@ const UNITS: [(&str, u64); 5] = [
 ];
 
 /// Bytes of `16MB`, `512 kB`, or 0. A unit is 1024 of the one below; capitals matter.
-pub(super) fn parse(text: &str) -> Result<u64, String> {
+pub fn parse(text: &str) -> Result<u64, String> {
     let text = text.trim();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, unit) = text.split_at(digits);

@@ -7,6 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
+use lockstep_service::waker::{self, Sleeper, Waker};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
@@ -19,7 +20,6 @@ use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
 use crate::log::{FileStorage, LogError};
 use crate::overlap::Overlap;
-use crate::waker::{self, Sleeper, Waker};
 
 /// Appends are gathered this long before they are made durable together.
 const SYNC_EVERY: Duration = Duration::from_millis(10);

@@ -18,7 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Moment, State, unix_ms};
@@ -59,10 +59,22 @@ pub struct HistoryArgs {
     #[arg(long, value_name = "FOLDER")]
     history: Option<PathBuf>,
     /// Days that they are kept
-    #[arg(long, value_name = "DAYS", default_value_t = 7, value_parser = value_parser!(u32).range(1..=366), requires = "history")]
+    #[arg(
+        long,
+        value_name = "DAYS",
+        default_value_t = 7,
+        value_parser = value_parser!(u32).range(1..=366),
+        requires = "history"
+    )]
     history_days: u32,
     /// Most megabytes of their file; the oldest go first
-    #[arg(long, value_name = "MB", default_value_t = 256, value_parser = value_parser!(u32).range(16..=65_536), requires = "history")]
+    #[arg(
+        long,
+        value_name = "MB",
+        default_value_t = 256,
+        value_parser = value_parser!(u32).range(16..=65_536),
+        requires = "history"
+    )]
     history_size: u32,
 }
 
@@ -196,6 +208,21 @@ impl Keeper {
         }
     }
 
+    /// Writes what waits and ends, if the disk does not take longer than `patience`.
+    pub fn finish(&self, patience: Duration) {
+        self.stop();
+        let until = Instant::now() + patience;
+        let finished = |keeper: &Self| keeper.thread.as_ref().is_none_or(JoinHandle::is_finished);
+        while !finished(self) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+
+    fn stop(&self) {
+        lock(&self.shared.waiting).stopping = true;
+        self.shared.wake.notify_all();
+    }
+
     pub fn status(&self) -> Status {
         lock(&self.shared.status).clone()
     }
@@ -223,8 +250,7 @@ impl Keeper {
 
 impl Drop for Keeper {
     fn drop(&mut self) {
-        lock(&self.shared.waiting).stopping = true;
-        self.shared.wake.notify_all();
+        self.stop();
         if let Some(thread) = self.thread.take() {
             let _ = thread.join();
         }

@@ -1,0 +1,224 @@
+//! `lockstep replica create`
+
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use lockstep_lag::sanitize::sanitize;
+use lockstep_relay::config::amount;
+use lockstep_replica::copy::progress::Moment;
+use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
+use lockstep_replica::preflight::facts::Excluded;
+use lockstep_replica::preflight::rules::Finding;
+use lockstep_replica::state::Phase;
+use serde_json::json;
+
+use super::{conninfo, failed};
+use crate::args::Output;
+use crate::top::figures;
+use crate::{live, text};
+
+/// Time between plain lines while rows are copied.
+const LINE_EVERY: Duration = Duration::from_secs(5);
+
+/// Columns of the findings on a screen.
+const COLUMNS: usize = 100;
+
+/// `lockstep replica create`
+#[derive(Debug, Args)]
+pub struct CreateArgs {
+    /// The replica's name: lower-case letters, digits and underscores
+    #[arg(value_name = "NAME")]
+    name: String,
+    /// How to connect to the source, a conninfo or URI; its database is copied
+    #[arg(long, value_name = "CONNINFO")]
+    source: String,
+    #[command(flatten)]
+    target: super::TargetArgs,
+    /// Database on the target [default: what --target says, or the name that it has on the source]
+    #[arg(long, value_name = "DATABASE")]
+    alias: Option<String>,
+    /// Leave out a schema; may be given several times
+    #[arg(long, value_name = "SCHEMA")]
+    exclude_schema: Vec<String>,
+    /// Leave out a table, as schema.table, with its partitions; may be given several times
+    #[arg(long, value_name = "TABLE")]
+    exclude_table: Vec<String>,
+    /// Sessions that copy rows and make indexes at the same time
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=128))]
+    jobs: u16,
+    /// Most bytes a second from source to target while rows are copied, such as 50MB; 0: no limit
+    #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount)]
+    bandwidth: u64,
+    /// Leave out large objects, which PostgreSQL does not replicate
+    #[arg(long)]
+    skip_large_objects: bool,
+    /// Format of the result on standard output
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    output: Output,
+}
+
+pub fn run(args: &CreateArgs) -> Result<()> {
+    let source = conninfo("--source", &args.source)?;
+    let mut target = conninfo("--target", &args.target.target)?;
+    let database = match (&args.alias, target.get("dbname")) {
+        (Some(alias), _) => Some(alias.clone()),
+        (None, Some(_)) => None,
+        (None, None) => source.effective("dbname"),
+    };
+    if let Some(database) = database {
+        target = target.with_database(&database)?;
+    }
+    let options = CreateOptions {
+        name: args.name.clone(),
+        source,
+        target,
+        excluded: Excluded {
+            schemas: args.exclude_schema.clone(),
+            tables: args.exclude_table.clone(),
+        },
+        jobs: usize::from(args.jobs),
+        bytes_per_s: Some(args.bandwidth).filter(|bytes| *bytes > 0),
+        skip_large_objects: args.skip_large_objects,
+    };
+    let mut told = Told::new(args.output);
+    let created = create(&options, &mut told);
+    told.end();
+    match (args.output, &created) {
+        (Output::Json, _) => live::print(&told.json(created.as_ref().ok()).to_string()),
+        (Output::Text, Ok(created)) => live::print(&format!(
+            "replica {} is ready: its slot keeps all changes from {} on",
+            args.name, created.start
+        )),
+        (Output::Text, Err(_)) => {}
+    }
+    created.map(drop).map_err(failed)
+}
+
+/// Tells the terminal what happens.
+struct Told {
+    output: Output,
+    bar: Option<ProgressBar>,
+    findings: Vec<Finding>,
+    last_line: Option<Instant>,
+}
+
+impl Told {
+    fn new(output: Output) -> Self {
+        Self {
+            output,
+            bar: None,
+            findings: Vec::new(),
+            last_line: None,
+        }
+    }
+
+    fn say(&self, line: &str) {
+        if self.output == Output::Text {
+            live::print(line);
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+
+    fn json(&self, created: Option<&Created>) -> serde_json::Value {
+        let findings: Vec<_> = self
+            .findings
+            .iter()
+            .map(|one| {
+                json!({
+                    "severity": one.severity.to_string(),
+                    "subject": one.subject,
+                    "says": one.says,
+                    "todo": one.todo,
+                })
+            })
+            .collect();
+        json!({
+            "findings": findings,
+            "start_lsn": created.map(|created| created.start.to_string()),
+            "tables": created.map(|created| created.copied.tables_done),
+            "rows": created.map(|created| created.copied.rows),
+            "sent_bytes": created.map(|created| created.copied.bytes_sent),
+            "copy_seconds": created.map(|created| created.copied.elapsed.as_secs_f64()),
+        })
+    }
+}
+
+impl Watcher for Told {
+    fn found(&mut self, findings: &[Finding]) {
+        self.findings = findings.to_vec();
+        if findings.is_empty() {
+            self.say("preflight: nothing found");
+            return;
+        }
+        for one in findings {
+            let words = format!("{} {}. {}", one.subject, one.says, one.todo);
+            let lead = format!("{:<9}", one.severity.to_string());
+            for line in text::wrapped(&lead, &sanitize(&words), COLUMNS) {
+                self.say(&line);
+            }
+        }
+    }
+
+    fn phase(&mut self, phase: Phase, again: bool) {
+        self.end();
+        let what = match phase {
+            Phase::Preparing => "making publication and slot",
+            Phase::Schema => "creating tables",
+            Phase::Copying => "copying rows",
+            Phase::Indexing => "creating indexes and constraints",
+            Phase::Finishing => "setting sequences, filling views, gathering statistics",
+            Phase::Ready => return,
+        };
+        let on = if again { " (going on)" } else { "" };
+        self.say(&format!("{what}{on}"));
+        let terminal = std::io::stdout().is_terminal() && self.output == Output::Text;
+        if phase == Phase::Copying && terminal {
+            let bar = ProgressBar::with_draw_target(Some(1), ProgressDrawTarget::stdout());
+            if let Ok(style) = ProgressStyle::with_template("  {bar:30} {msg}") {
+                bar.set_style(style);
+            }
+            self.bar = Some(bar);
+        }
+    }
+
+    fn progress(&mut self, moment: &Moment) {
+        let line = progress(moment);
+        if let Some(bar) = &self.bar {
+            bar.set_length(moment.bytes_total.max(1));
+            bar.set_position(moment.bytes_done);
+            bar.set_message(line);
+            return;
+        }
+        let ended = moment.tables_done == moment.tables_total;
+        if ended || self.last_line.is_none_or(|at| at.elapsed() >= LINE_EVERY) {
+            self.last_line = Some(Instant::now());
+            self.say(&format!("  {line}"));
+        }
+    }
+}
+
+fn progress(moment: &Moment) -> String {
+    let left = match moment.remaining() {
+        Some(left) if !left.is_zero() => {
+            format!(", about {} left", text::duration(left.as_secs()))
+        }
+        _ => String::new(),
+    };
+    format!(
+        "{} of {} tables, {} of {}, {} rows, {}/s{left}",
+        moment.tables_done,
+        moment.tables_total,
+        figures::bytes(moment.bytes_done as f64),
+        figures::bytes(moment.bytes_total as f64),
+        text::count(moment.rows as f64),
+        figures::bytes(moment.bytes_per_s() as f64),
+    )
+}

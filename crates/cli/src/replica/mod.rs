@@ -1,0 +1,84 @@
+//! `lockstep replica`: a database copied to another server.
+
+mod create;
+mod drop;
+mod run;
+mod status;
+
+use clap::{Args, Subcommand};
+use lockstep_client::Conninfo;
+use lockstep_replica::error::{End, ReplicaError};
+
+use crate::exit::{NoTarget, Unreachable, Usage};
+
+/// `lockstep replica`
+#[derive(Debug, Subcommand)]
+pub enum ReplicaCommand {
+    /// Copy a database to another server, and keep what has changed since for it
+    ///
+    /// Looks at both servers first and prints what it finds; nothing is changed if there is an
+    /// error. Then makes a publication and a replication slot on the source, copies schema and rows
+    /// as of one moment, makes indexes and constraints, and gathers statistics. The slot keeps all
+    /// changes from that moment on. After a crash the same command goes on: tables that are copied
+    /// stay.
+    Create(Box<create::CreateArgs>),
+    /// Show the replicas that a target has, and how far they are
+    Status(status::StatusArgs),
+    /// Apply what changes on the source, until SIGTERM or Ctrl-C
+    ///
+    /// The replica's copy must be finished. Every commit on the target is a state that the source had.
+    /// Connections that are lost are made again; a change that does not fit the target holds everything
+    /// after it back until it fits. Logs go to standard error; status shows how far it is.
+    Run(run::RunArgs),
+    /// Let a replica disconnect until it is resumed; the source keeps WAL for it
+    Pause(run::PauseArgs),
+    /// End a pause, and let a replica that a change has stopped try again
+    Resume(run::PauseArgs),
+    /// Drop a replica's slot and publication on the source, and what the target knows of it
+    ///
+    /// The target's tables stay. Without it the source keeps WAL for the replica.
+    Drop(drop::DropArgs),
+}
+
+/// Where the target is.
+#[derive(Debug, Args)]
+pub struct TargetArgs {
+    /// How to connect to the target, a conninfo or URI; its database is the target's
+    #[arg(long, value_name = "CONNINFO")]
+    target: String,
+}
+
+pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
+    match command {
+        ReplicaCommand::Create(args) => create::run(args),
+        ReplicaCommand::Status(args) => status::run(args),
+        ReplicaCommand::Run(args) => run::run(args),
+        ReplicaCommand::Pause(args) => run::pause(args, true),
+        ReplicaCommand::Resume(args) => run::pause(args, false),
+        ReplicaCommand::Drop(args) => drop::run(args),
+    }
+}
+
+/// A conninfo of an option. Every user of the machine can read arguments, so they hold no password.
+fn conninfo(option: &str, text: &str) -> anyhow::Result<Conninfo> {
+    let conninfo = Conninfo::parse(text).map_err(|error| Usage(format!("{option}: {error}")))?;
+    match conninfo.has_secret() {
+        false => Ok(conninfo),
+        true => Err(Usage(format!(
+            "{option} holds a password, which other users of this machine could read; put it into \
+             ~/.pgpass or a service file"
+        ))
+        .into()),
+    }
+}
+
+/// The error with the exit code that its end has.
+fn failed(error: ReplicaError) -> anyhow::Error {
+    let words = error.to_string();
+    match (&error, error.end()) {
+        (ReplicaError::Usage(_), _) => Usage(words).into(),
+        (_, Some(End::Source)) => Unreachable(words).into(),
+        (_, Some(End::Target)) => NoTarget(words).into(),
+        _ => anyhow::Error::new(error),
+    }
+}

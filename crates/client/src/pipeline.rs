@@ -1,0 +1,253 @@
+//! Statements sent one after the other without waiting for each one's answer.
+
+use std::collections::VecDeque;
+use std::fmt;
+use std::time::Instant;
+
+use crate::connection::{Connection, Failure, Link, Rows, c_string, refusal, size};
+use crate::error::Step;
+use crate::libpq::{Kind, Request};
+use crate::sql::texts;
+use crate::value::ToText;
+use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, Result};
+
+/// What a statement of a pipeline has done.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Answered {
+    pub rows: Rows,
+    /// How many rows it inserted, updated, deleted or returned.
+    pub affected: u64,
+}
+
+/// A pipeline: the server works off its statements in their order, and skips those after one that
+/// failed. Without `BEGIN` and `COMMIT` among them all are one transaction. COPY is not possible.
+///
+/// Dropping it before [`Pipeline::finish`] makes the connection unusable: nobody can know which of
+/// the statements the server has done.
+pub struct Pipeline<'a> {
+    connection: &'a mut Connection,
+    /// What the server has not answered yet, oldest first.
+    waiting: VecDeque<Expected>,
+    answers: Vec<Answered>,
+    /// The answer that arrives.
+    answer: Answered,
+    bytes: usize,
+    refused: Option<ClientError>,
+    synchronized: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expected {
+    Statement,
+    Sync,
+}
+
+impl Connection {
+    /// Begins a pipeline.
+    pub fn pipeline(&mut self) -> Result<Pipeline<'_>> {
+        if let Some(reason) = &self.link.broken {
+            return Err(ClientError::Lost(reason.clone()));
+        }
+        self.link
+            .connection
+            .enter_pipeline()
+            .map_err(ClientError::Lost)?;
+        Ok(Pipeline {
+            connection: self,
+            waiting: VecDeque::new(),
+            answers: Vec::new(),
+            answer: Answered::default(),
+            bytes: 0,
+            refused: None,
+            synchronized: false,
+        })
+    }
+}
+
+impl Pipeline<'_> {
+    /// Sends one statement with parameters; see [`Connection::query_with`].
+    pub fn query(&mut self, sql: &str, parameters: &[&dyn ToText]) -> Result<()> {
+        self.send(&Request::Parameters {
+            sql: c_string(sql)?,
+            values: texts(parameters)?,
+        })
+    }
+
+    /// Prepares one statement; see [`Connection::prepare`].
+    pub fn prepare(&mut self, name: &str, sql: &str) -> Result<()> {
+        self.send(&Request::Prepare {
+            name: c_string(name)?,
+            sql: c_string(sql)?,
+        })
+    }
+
+    /// Sends a prepared statement; see [`Connection::query_prepared`].
+    pub fn query_prepared(&mut self, name: &str, parameters: &[&dyn ToText]) -> Result<()> {
+        self.send(&Request::Prepared {
+            name: c_string(name)?,
+            values: texts(parameters)?,
+        })
+    }
+
+    /// Ends the pipeline: waits until the server has answered all statements, and returns one
+    /// answer for each, or the error of the first that failed. Takes at most the patience.
+    pub fn finish(mut self) -> Result<Vec<Answered>> {
+        let patience = self.connection.patience();
+        let ended = self.end(Instant::now() + patience);
+        if matches!(ended, Err(Failure::TimedOut)) {
+            self.cancel();
+        }
+        ended.map_err(|failure| self.said(failure.into_error("run a pipeline", patience)))?;
+        match self.refused.take() {
+            Some(error) => Err(error),
+            None => Ok(std::mem::take(&mut self.answers)),
+        }
+    }
+
+    /// The error of a lost connection: the server's last error, which says why it ends the
+    /// connection, says more than that it is lost.
+    fn said(&mut self, error: ClientError) -> ClientError {
+        match (error, self.refused.take()) {
+            (ClientError::Lost(_), Some(ClientError::Refused(refusal))) => {
+                ClientError::Ended(refusal)
+            }
+            (error, _) => error,
+        }
+    }
+
+    fn link(&mut self) -> &mut Link {
+        &mut self.connection.link
+    }
+
+    /// Sends a request. Meanwhile it reads answers: a server that cannot send does not read.
+    fn send(&mut self, request: &Request) -> Result<()> {
+        let sent = self.link().connection.send_in_pipeline(request);
+        sent.map_err(ClientError::Lost)?;
+        self.waiting.push_back(Expected::Statement);
+        let patience = self.connection.patience();
+        let flushed = self.flush(Instant::now() + patience);
+        flushed.map_err(|failure| {
+            self.said(failure.into_error("take a pipeline's statements", patience))
+        })
+    }
+
+    fn flush(&mut self, deadline: Instant) -> Result<(), Failure> {
+        while self.link().connection.flush().map_err(ClientError::Lost)? {
+            self.wait(true, deadline)?;
+            self.collect()?;
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, unsent: bool, deadline: Instant) -> Result<(), Failure> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Failure::TimedOut);
+        }
+        match self.link().poll(unsent, None, left)?.input {
+            true => Ok(self.link().take()?),
+            false => Ok(()),
+        }
+    }
+
+    fn end(&mut self, deadline: Instant) -> Result<(), Failure> {
+        let sent = self.link().connection.sync_pipeline();
+        sent.map_err(ClientError::Lost)?;
+        self.waiting.push_back(Expected::Sync);
+        self.flush(deadline)?;
+        self.drain(deadline)
+    }
+
+    /// Reads all answers, and leaves the pipeline.
+    fn drain(&mut self, deadline: Instant) -> Result<(), Failure> {
+        loop {
+            self.collect()?;
+            if self.waiting.is_empty() {
+                break;
+            }
+            self.wait(false, deadline)?;
+        }
+        let left = self.link().connection.exit_pipeline();
+        left.map_err(ClientError::Lost)?;
+        self.synchronized = true;
+        Ok(())
+    }
+
+    /// Asks the server to stop, so that the connection can be used again.
+    fn cancel(&mut self) {
+        let asked = self
+            .connection
+            .canceller()
+            .map(|canceller| canceller.cancel());
+        if let Ok(Ok(())) = asked {
+            let _ = self.drain(Instant::now() + CANCEL_PATIENCE);
+        }
+    }
+
+    /// Reads the answers that have arrived.
+    fn collect(&mut self) -> Result<()> {
+        while !self.waiting.is_empty() && !self.link().connection.is_busy() {
+            let Some(answer) = self.link().connection.next_answer() else {
+                self.statement_has_ended();
+                continue;
+            };
+            match answer.kind() {
+                Kind::Rows => {
+                    self.answer.affected = answer.affected();
+                    self.answer.rows = answer.rows();
+                    self.bytes += size(&self.answer.rows);
+                }
+                Kind::Command => self.answer.affected = answer.affected(),
+                Kind::Skipped => {}
+                Kind::Sync => {
+                    self.waiting.pop_front();
+                }
+                Kind::Error => {
+                    let what = format!("run statement {} of a pipeline", self.answers.len() + 1);
+                    let error = refusal(&answer, Step::Query, &what);
+                    self.refused.get_or_insert(error);
+                    if self.connection.is_closed() {
+                        return Err(ClientError::Lost("the server has ended it".to_owned()));
+                    }
+                }
+                Kind::Row | Kind::CopyBoth | Kind::CopyOne(_) | Kind::Other => {
+                    return Err(ClientError::Protocol("a copy in a pipeline".to_owned()));
+                }
+            }
+            if self.bytes > MOST_ANSWER {
+                return Err(ClientError::Protocol(format!(
+                    "over {} MB of answers to a pipeline",
+                    MOST_ANSWER / (1024 * 1024)
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn statement_has_ended(&mut self) {
+        if self.waiting.front() == Some(&Expected::Statement) {
+            self.waiting.pop_front();
+            self.bytes += size_of::<Answered>();
+            self.answers.push(std::mem::take(&mut self.answer));
+        }
+    }
+}
+
+impl Drop for Pipeline<'_> {
+    fn drop(&mut self) {
+        if !self.synchronized {
+            self.connection
+                .link
+                .broken
+                .get_or_insert_with(|| "a pipeline was not finished".to_owned());
+        }
+    }
+}
+
+impl fmt::Debug for Pipeline<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Pipeline")
+            .field("waiting", &self.waiting.len())
+            .finish_non_exhaustive()
+    }
+}

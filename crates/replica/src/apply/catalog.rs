@@ -1,0 +1,157 @@
+//! What the target's catalogs say about tables, over a connection of its own.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use lockstep_client::{Connection, Conninfo, Purpose, field};
+
+use super::error::{ApplyError, Result};
+use super::merge::{Start, Tables};
+use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::names::TableName;
+
+/// Where each table starts.
+#[derive(Debug, Clone)]
+pub struct Starts {
+    pub tables: BTreeMap<TableName, Start>,
+    /// Where tables start that are not listed.
+    pub others: Start,
+}
+
+impl Default for Starts {
+    /// Every change of every table.
+    fn default() -> Self {
+        Self {
+            tables: BTreeMap::new(),
+            others: Start::At(lockstep_wire::Lsn::INVALID),
+        }
+    }
+}
+
+const TABLE: &str = "SELECT c.oid, c.relkind = 'p' \
+    FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
+    WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
+
+/// Domains are given as text: their arrays could be arrays of arrays. So are arrays, since
+/// unnest() would take them apart, and composite types, which it would spread over columns.
+const COLUMNS: &str = "SELECT a.attname, \
+      pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(t.typname), \
+      t.typdelim, \
+      t.typtype NOT IN ('c', 'd') AND t.typarray <> 0 \
+        AND NOT (t.typelem <> 0 AND t.typlen = -1), \
+      a.attgenerated <> '', a.attidentity = 'a' \
+    FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace \
+    WHERE a.attrelid = $1::pg_catalog.oid AND a.attnum > 0 AND NOT a.attisdropped \
+    ORDER BY a.attnum";
+
+/// Each column of each index that can identify a row, the primary key's first.
+const KEYS: &str = "SELECT i.indexrelid, a.attname, \
+      pg_catalog.quote_ident(n.nspname) || '.' || o.oprname \
+    FROM pg_catalog.pg_index AS i \
+      JOIN pg_catalog.pg_class AS c ON c.oid = i.indexrelid \
+      JOIN pg_catalog.pg_am AS m ON m.oid = c.relam \
+      CROSS JOIN LATERAL pg_catalog.generate_series(0, i.indnkeyatts - 1) AS k(place) \
+      JOIN pg_catalog.pg_attribute AS a \
+        ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k.place] \
+      JOIN pg_catalog.pg_opclass AS p ON p.oid = i.indclass[k.place] \
+      JOIN pg_catalog.pg_amop AS ao ON ao.amopfamily = p.opcfamily \
+        AND ao.amoplefttype = p.opcintype AND ao.amoprighttype = p.opcintype \
+        AND ao.amopstrategy = 3 \
+      JOIN pg_catalog.pg_operator AS o ON o.oid = ao.amopopr \
+      JOIN pg_catalog.pg_namespace AS n ON n.oid = o.oprnamespace \
+    WHERE i.indrelid = $1::pg_catalog.oid AND m.amname = 'btree' AND i.indisunique \
+      AND i.indimmediate AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL \
+      AND NOT EXISTS (SELECT FROM pg_catalog.pg_attribute AS x \
+        WHERE x.attrelid = i.indrelid AND x.attnum = ANY (i.indkey) AND NOT x.attnotnull) \
+    ORDER BY i.indisprimary DESC, i.indexrelid, k.place";
+
+const CONSTRAINTS: &str = "SELECT count(*) FROM pg_catalog.pg_index \
+    WHERE indrelid = $1::pg_catalog.oid AND indislive AND (indisunique OR indisexclusion)";
+
+/// Asks the target about tables.
+#[derive(Debug)]
+pub struct Catalog {
+    connection: Connection,
+    starts: Starts,
+}
+
+impl Catalog {
+    pub fn connect(
+        target: &Conninfo,
+        application_name: &str,
+        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+    ) -> Result<Self> {
+        let mut connection = Connection::connect(target, Purpose::Sql, application_name)
+            .map_err(ApplyError::Target)?;
+        connection
+            .execute("SELECT pg_catalog.set_config('search_path', '', false)")
+            .map_err(ApplyError::Target)?;
+        Ok(Self {
+            starts: starts(&mut connection)?,
+            connection,
+        })
+    }
+
+    fn read(&mut self, name: &TableName) -> lockstep_client::Result<Option<TargetTable>> {
+        let connection = &mut self.connection;
+        let found = connection.query_with(TABLE, &[&name.schema, &name.table])?;
+        let Some(row) = found.first() else {
+            return Ok(None);
+        };
+        let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
+        let columns = connection.query_with(COLUMNS, &[&oid])?;
+        let columns = columns.iter().map(|row| {
+            let delimiter: String = field(row, 2)?;
+            Ok(TargetColumn {
+                name: field(row, 0)?,
+                kind: field(row, 1)?,
+                in_array: field(row, 3)?,
+                delimiter: delimiter.bytes().next().unwrap_or(b','),
+                generated: field(row, 4)?,
+                always_identity: field(row, 5)?,
+            })
+        });
+        let columns = columns.collect::<lockstep_client::Result<_>>()?;
+        let mut keys: Vec<(u32, TargetKey)> = Vec::new();
+        for row in connection.query_with(KEYS, &[&oid])? {
+            let index: u32 = field(&row, 0)?;
+            let column = (field(&row, 1)?, field(&row, 2)?);
+            match keys.last_mut().filter(|(last, _)| *last == index) {
+                Some((_, key)) => key.columns.push(column),
+                None => keys.push((
+                    index,
+                    TargetKey {
+                        columns: vec![column],
+                    },
+                )),
+            }
+        }
+        let constraints = connection.query_with(CONSTRAINTS, &[&oid])?;
+        let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
+        Ok(Some(TargetTable {
+            partitioned,
+            columns,
+            keys: keys.into_iter().map(|(_, key)| key).collect(),
+            constraints: constraints as usize,
+        }))
+    }
+}
+
+impl Tables for Catalog {
+    fn start(&mut self, source: &SourceTable) -> Result<Start> {
+        let listed = self.starts.tables.get(&source.name);
+        Ok(*listed.unwrap_or(&self.starts.others))
+    }
+
+    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+        let found = self.read(&source.name).map_err(ApplyError::Target)?;
+        match found {
+            Some(target) => Table::fit(source, &target).map(Arc::new),
+            None => {
+                let message = "it does not exist".to_owned();
+                Err(ApplyError::shape(&source.name, message))
+            }
+        }
+    }
+}

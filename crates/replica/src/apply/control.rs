@@ -1,0 +1,207 @@
+//! What others ask of a replica that applies, and what they can see of it.
+
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use lockstep_service::waker::Waker;
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::Timestamp;
+
+use super::batch::Counts;
+use super::session::Event;
+
+/// Where a replica is in its life.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Phase {
+    /// Not connected, and about to be. Every other phase but `Stopped` can follow.
+    #[default]
+    Connecting,
+    /// Changes flow.
+    Applying,
+    /// Connected to nothing until someone resumes; nothing is lost, the source keeps its WAL.
+    Paused,
+    /// A change does not fit the target. Everything before it is applied, and it is tried again
+    /// from time to time, or when someone resumes.
+    Blocked,
+    /// The end.
+    Stopped,
+}
+
+/// What a replica has done since its process began, and where it is.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Stats {
+    pub phase: Phase,
+    /// Why it is not applying, in words.
+    pub error: Option<String>,
+    /// Changes that are committed on the target, as the source sent them.
+    pub counts: Counts,
+    /// Rows to update or delete that the target did not have.
+    pub missing: u64,
+    /// Commits on the target.
+    pub batches: u64,
+    /// Bytes of the source's messages.
+    pub bytes: u64,
+    /// End of the source's WAL as it last said.
+    pub source_end: Lsn,
+    pub applied: Lsn,
+    pub flushed: Lsn,
+    /// When the newest applied transaction was committed on the source.
+    pub commit_time: Option<Timestamp>,
+    /// All that was received is applied.
+    pub caught_up: bool,
+    /// Times that a connection was made.
+    pub sessions: u64,
+}
+
+impl Stats {
+    /// WAL of the source that is not applied, in bytes.
+    pub fn lag_bytes(&self) -> u64 {
+        u64::from(self.source_end).saturating_sub(self.applied.into())
+    }
+}
+
+/// What is wanted of the replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Wanted {
+    pub stop: bool,
+    pub pause: bool,
+    /// Transactions whose commit record starts here or later are held back.
+    pub hold: Option<Lsn>,
+    /// Counts calls of [`Control::resume`]: a blocked replica tries again.
+    pub resumed: u64,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    wanted: Wanted,
+    stats: Stats,
+    /// The hold that the session has seen.
+    holds: Option<Lsn>,
+    /// How to tell the session, while there is one.
+    session: Option<(Sender<Event>, Waker)>,
+}
+
+/// A handle on a replica that applies; clones are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Control(Arc<(Mutex<State>, Condvar)>);
+
+/// A hold did not come about in time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the replica did not reach the position in time: is it applying?")]
+pub struct NotReached;
+
+impl Control {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn want(&self, change: impl FnOnce(&mut Wanted)) {
+        let mut state = self.state();
+        change(&mut state.wanted);
+        if let Some((sender, waker)) = &state.session {
+            // A session that has ended looks at what is wanted before the next one begins.
+            let _ = sender.send(Event::Wanted);
+            waker.wake();
+        }
+        self.0.1.notify_all();
+    }
+
+    /// Ends the replica. A batch that is being applied is finished if that is quick.
+    pub fn stop(&self) {
+        self.want(|wanted| wanted.stop = true);
+    }
+
+    /// Lets the replica disconnect until it is resumed.
+    pub fn pause(&self) {
+        self.want(|wanted| wanted.pause = true);
+    }
+
+    /// Ends a pause, and lets a blocked replica try again at once.
+    pub fn resume(&self) {
+        self.want(|wanted| {
+            wanted.pause = false;
+            wanted.resumed += 1;
+        });
+    }
+
+    pub fn stats(&self) -> Stats {
+        self.state().stats.clone()
+    }
+
+    /// Lets no further transaction begin. Returns once no transaction will begin any more: then
+    /// every transaction that is applied was committed on the source before this call returned.
+    pub fn hold(&self, patience: Duration) -> Result<(), NotReached> {
+        self.hold_at(Lsn::from(1), patience, |state| {
+            state.holds == state.wanted.hold
+        })
+    }
+
+    /// Lets exactly the transactions through whose commit record starts before `lsn`, and
+    /// returns once they are committed on the target. Call [`Control::hold`] before.
+    pub fn advance(&self, lsn: Lsn, patience: Duration) -> Result<(), NotReached> {
+        self.hold_at(lsn, patience, |state| {
+            state.holds == Some(lsn) && state.stats.caught_up && state.stats.applied >= lsn
+        })
+    }
+
+    fn hold_at(
+        &self,
+        lsn: Lsn,
+        patience: Duration,
+        reached: impl Fn(&State) -> bool,
+    ) -> Result<(), NotReached> {
+        self.want(|wanted| wanted.hold = Some(lsn));
+        self.wait(patience, reached).then_some(()).ok_or(NotReached)
+    }
+
+    /// Lets changes flow again.
+    pub fn release(&self) {
+        self.want(|wanted| wanted.hold = None);
+    }
+
+    /// Waits until `reached` is true of the statistics. False if `patience` has passed before.
+    pub fn wait_for(&self, patience: Duration, reached: impl Fn(&Stats) -> bool) -> bool {
+        self.wait(patience, |state| reached(&state.stats))
+    }
+
+    fn wait(&self, patience: Duration, reached: impl Fn(&State) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        let mut state = self.state();
+        while !reached(&state) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return false;
+            }
+            let waited = self.0.1.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    pub(crate) fn wanted(&self) -> Wanted {
+        self.state().wanted
+    }
+
+    /// Waits at most `patience`, or until something else than `seen` is wanted.
+    pub(crate) fn rest(&self, seen: Wanted, patience: Duration) {
+        self.wait(patience, |state| state.wanted != seen);
+    }
+
+    pub(crate) fn set_session(&self, session: Option<(Sender<Event>, Waker)>) {
+        let mut state = self.state();
+        state.session = session;
+        state.holds = None;
+    }
+
+    /// The session acts on this hold from now on.
+    pub(crate) fn holds(&self, hold: Option<Lsn>) {
+        self.state().holds = hold;
+        self.0.1.notify_all();
+    }
+
+    pub(crate) fn count(&self, count: impl FnOnce(&mut Stats)) {
+        count(&mut self.state().stats);
+        self.0.1.notify_all();
+    }
+}

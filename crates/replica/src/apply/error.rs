@@ -1,0 +1,158 @@
+//! What can go wrong while changes are applied.
+
+use std::fmt;
+
+use lockstep_client::ClientError;
+use lockstep_wire::{Lsn, WireError};
+
+use crate::names::TableName;
+
+pub type Result<T, E = ApplyError> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    #[error("source: {}", .0.words())]
+    Source(ClientError),
+    #[error("target: {}", .0.words())]
+    Target(ClientError),
+    /// The source has sent what the protocol does not allow.
+    #[error("the source sent a stream that cannot be read: {0}")]
+    Stream(#[from] WireError),
+    /// The source has ended the stream, because it shuts down.
+    #[error("the source has ended the stream")]
+    Ended,
+    /// A change does not fit the target. Everything before it is applied.
+    #[error("{0}")]
+    Conflict(Box<Conflict>),
+    #[error("{0}")]
+    System(String),
+}
+
+/// Why a change cannot be applied, and which.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Conflict {
+    pub table: TableName,
+    /// The commit of the source's transaction that holds the change; `0/0` while it is not known.
+    pub lsn: Lsn,
+    /// The target's error code; None if the change was not tried.
+    pub sqlstate: Option<String>,
+    pub message: String,
+    /// Names the key of a unique violation.
+    pub detail: Option<String>,
+}
+
+/// SQLSTATEs that say what kind of error it is.
+mod sqlstate {
+    pub const UNIQUE_VIOLATION: &str = "23505";
+    pub const EXCLUSION_VIOLATION: &str = "23P01";
+    pub const OBJECT_IN_USE: &str = "55006";
+    pub const CANCELED: &str = "57014";
+    /// Classes of errors that say something about data or tables, not about the server.
+    pub const DATA: [&str; 7] = ["0A", "22", "23", "25", "42", "44", "P0"];
+    pub const DISK_FULL: &str = "53100";
+    pub const LIMITS: &str = "54";
+}
+
+impl Conflict {
+    fn hint(&self) -> &'static str {
+        match self.sqlstate.as_deref() {
+            Some(sqlstate::UNIQUE_VIOLATION | sqlstate::EXCLUSION_VIOLATION) => {
+                "change or delete the target's row with that key; applying then goes on by itself"
+            }
+            _ => "mend the target; applying then goes on by itself",
+        }
+    }
+}
+
+impl fmt::Display for Conflict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "table {} on the target refused a change", self.table)?;
+        if self.lsn.is_valid() {
+            write!(f, " of the transaction that committed at {}", self.lsn)?;
+        }
+        write!(f, ": {}", self.message)?;
+        if let Some(detail) = &self.detail {
+            write!(f, " ({})", detail.trim_end_matches('.'))?;
+        }
+        write!(f, "; {}", self.hint())
+    }
+}
+
+impl ApplyError {
+    /// The error of a statement on one table of the target.
+    pub fn on_table(table: &TableName, error: ClientError) -> Self {
+        let Some(report) = error.refusal() else {
+            return Self::Target(error);
+        };
+        let about_data = sqlstate::DATA
+            .iter()
+            .any(|class| report.sqlstate.starts_with(class))
+            || report.sqlstate.starts_with(sqlstate::LIMITS);
+        match about_data {
+            true => Self::Conflict(Box::new(Conflict {
+                table: table.clone(),
+                lsn: Lsn::INVALID,
+                sqlstate: Some(report.sqlstate.clone()),
+                message: report.message.clone(),
+                detail: report.detail.clone(),
+            })),
+            false => Self::Target(error),
+        }
+    }
+
+    /// A table that the source changes and the target lacks, or that has another shape there.
+    pub fn shape(table: &TableName, message: String) -> Self {
+        Self::Conflict(Box::new(Conflict {
+            table: table.clone(),
+            lsn: Lsn::INVALID,
+            sqlstate: None,
+            message,
+            detail: None,
+        }))
+    }
+
+    /// The conflict, with the position of the transaction.
+    pub fn at(self, lsn: Lsn) -> Self {
+        match self {
+            Self::Conflict(mut conflict) => {
+                conflict.lsn = lsn;
+                Self::Conflict(conflict)
+            }
+            other => other,
+        }
+    }
+
+    pub fn conflict(&self) -> Option<&Conflict> {
+        match self {
+            Self::Conflict(conflict) => Some(conflict),
+            _ => None,
+        }
+    }
+
+    /// A retry may succeed although no user has changed anything.
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Ended => true,
+            Self::Source(error) | Self::Target(error) => {
+                error.may_pass()
+                    || error.report().is_some_and(|report| {
+                        [
+                            sqlstate::OBJECT_IN_USE,
+                            sqlstate::CANCELED,
+                            sqlstate::DISK_FULL,
+                        ]
+                        .contains(&report.sqlstate.as_str())
+                    })
+            }
+            _ => false,
+        }
+    }
+}
+
+/// True if rows stand in each other's way, perhaps only because of the order of changes.
+pub fn is_in_the_way(error: &ClientError) -> bool {
+    error.refusal().is_some_and(|report| {
+        [sqlstate::UNIQUE_VIOLATION, sqlstate::EXCLUSION_VIOLATION]
+            .contains(&report.sqlstate.as_str())
+    })
+}

@@ -1,0 +1,342 @@
+//! From messages of pgoutput to batches. No I/O; what the target's tables look like is asked
+//! through [`Tables`].
+//!
+//! A batch is a number of whole transactions of the source, or, where one does not fit into the
+//! memory, a part of one: the target then commits with the last part only. So each commit of the
+//! target makes it what the source was after one of its commits.
+//!
+//! A table may have a position where it starts: its copy already has what committed before.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, Tuple, Value};
+use lockstep_wire::stream::Timestamp;
+use lockstep_wire::{Lsn, WireError};
+
+use super::batch::{Batch, Change, CommitPoint, Part};
+use super::error::Result;
+use super::row::{Cell, OwnedRow};
+use super::table::{Identity, SourceTable, Table};
+
+/// Where the changes of a table begin that are to be applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Start {
+    /// Transactions whose commit record starts here or later.
+    At(Lsn),
+    /// No change is applied: the table is not replicated, or not copied yet.
+    Never,
+}
+
+/// What the merger asks about tables.
+pub trait Tables {
+    /// Where a table starts.
+    fn start(&mut self, source: &SourceTable) -> Result<Start>;
+
+    /// The table on the target.
+    fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>>;
+}
+
+/// When a batch ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// Memory of a part, in bytes: a transaction that needs more is handed over in parts.
+    pub part: usize,
+    /// A batch of whole transactions ends after so many changes,
+    pub changes: u64,
+    /// so many bytes,
+    pub bytes: usize,
+    /// or so many transactions.
+    pub transactions: u64,
+}
+
+impl Limits {
+    /// Limits of batches if all of them together, with those that are being applied, may take
+    /// so much memory. One is gathered, two are with the writer, and a statement is a copy of a
+    /// part of one.
+    pub fn of_memory(memory: usize) -> Self {
+        Self {
+            part: memory / 4,
+            changes: 20_000,
+            bytes: memory / 16,
+            transactions: u64::MAX,
+        }
+    }
+}
+
+#[derive(Debug)]
+struct Known {
+    source: SourceTable,
+    start: Start,
+    /// The table on the target, from its first change that is applied.
+    table: Option<Arc<Table>>,
+}
+
+/// A transaction whose end has not arrived.
+#[derive(Debug, Clone, Copy)]
+struct Open {
+    /// Where its commit record starts.
+    commit: Lsn,
+}
+
+/// What has happened with a message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Taken {
+    /// A part of a transaction, or nothing of interest.
+    Inside,
+    /// A transaction has ended there.
+    Ended(CommitPoint),
+    /// Nothing was taken: the transaction, whose commit record starts there, is held back.
+    Held(Lsn),
+}
+
+#[derive(Debug)]
+pub struct Merger {
+    limits: Limits,
+    known: HashMap<u32, Known>,
+    open: Option<Open>,
+    batch: Batch,
+    /// A part of a transaction has been handed over, and its last part has not.
+    in_parts: bool,
+    /// The newest transaction in the batch.
+    last: Option<CommitPoint>,
+    /// Transactions whose commit record starts here or later are held back.
+    hold: Option<Lsn>,
+    /// Transactions that end here or before are handed over one by one, since one of them is
+    /// known not to fit.
+    careful: Lsn,
+}
+
+impl Merger {
+    pub fn new(limits: Limits, careful: Lsn) -> Self {
+        Self {
+            limits,
+            known: HashMap::new(),
+            open: None,
+            batch: Batch::default(),
+            in_parts: false,
+            last: None,
+            hold: None,
+            careful,
+        }
+    }
+
+    /// Holds back transactions whose commit record starts at `hold` or later; None for none.
+    pub fn set_hold(&mut self, hold: Option<Lsn>) {
+        self.hold = hold;
+    }
+
+    /// Memory in use, roughly.
+    pub fn size(&self) -> usize {
+        self.batch.size()
+    }
+
+    /// A transaction has begun and not ended.
+    pub fn is_inside(&self) -> bool {
+        self.open.is_some()
+    }
+
+    /// Nothing was taken that has not been handed over.
+    pub fn is_idle(&self) -> bool {
+        self.open.is_none() && self.last.is_none() && self.batch.is_empty()
+    }
+
+    /// Takes one message of pgoutput.
+    pub fn take(&mut self, message: &[u8], tables: &mut dyn Tables) -> Result<Taken> {
+        let (_, message) = Message::parse(message, Context::default())?;
+        match message {
+            Message::Begin { final_lsn, .. } => {
+                if self.hold.is_some_and(|hold| final_lsn >= hold) {
+                    return Ok(Taken::Held(final_lsn));
+                }
+                self.open = Some(Open { commit: final_lsn });
+            }
+            Message::Commit(commit) => return self.commit(commit.end_lsn, commit.commit_time),
+            Message::Relation(relation) => self.relation(&relation, tables)?,
+            Message::Insert { relation, new } => {
+                if let Some((_, table)) = self.changed(relation, tables)? {
+                    let row = row(&table, new)?;
+                    self.batch.change(relation, &table, Change::Insert(row));
+                }
+            }
+            Message::Update { relation, old, new } => self.update(relation, old, new, tables)?,
+            Message::Delete { relation, old } => {
+                if let Some((source, table)) = self.changed(relation, tables)? {
+                    let row = before(source, &table, &old)?;
+                    self.batch.change(relation, &table, Change::Delete(row));
+                }
+            }
+            Message::Truncate { options, relations } => {
+                self.truncate(options, &relations, tables)?
+            }
+            Message::Origin { .. } | Message::Type { .. } | Message::Message { .. } => {}
+            _ => return Err(WireError::Malformed("a message that nobody asked for").into()),
+        }
+        Ok(Taken::Inside)
+    }
+
+    fn commit(&mut self, end: Lsn, time: Timestamp) -> Result<Taken> {
+        let open = self.open.take();
+        open.ok_or(WireError::Malformed("the end of no transaction"))?;
+        let point = CommitPoint { end, time };
+        self.batch.transaction_ended();
+        self.last = Some(point);
+        Ok(Taken::Ended(point))
+    }
+
+    fn relation(&mut self, relation: &Relation<'_>, tables: &mut dyn Tables) -> Result<()> {
+        let source = SourceTable::new(relation);
+        if (self.known.get(&relation.id)).is_some_and(|known| known.source == source) {
+            return Ok(());
+        }
+        let known = Known {
+            start: tables.start(&source)?,
+            source,
+            table: None,
+        };
+        self.known.insert(relation.id, known);
+        Ok(())
+    }
+
+    /// The table of a change, if the change is to be applied.
+    fn changed(
+        &mut self,
+        relation: u32,
+        tables: &mut dyn Tables,
+    ) -> Result<Option<(&SourceTable, Arc<Table>)>> {
+        let open = self.open;
+        let open = open.ok_or(WireError::Malformed("a change outside of a transaction"))?;
+        let known = self.known.get_mut(&relation);
+        let known = known.ok_or(WireError::Malformed("a change of an unknown table"))?;
+        match known.start {
+            Start::At(lsn) if open.commit >= lsn => {}
+            Start::At(_) | Start::Never => return Ok(None),
+        }
+        let table = match &known.table {
+            Some(table) => Arc::clone(table),
+            None => {
+                let found = tables.table(&known.source);
+                let found = found.map_err(|error| error.at(open.commit))?;
+                known.table = Some(Arc::clone(&found));
+                found
+            }
+        };
+        Ok(Some((&known.source, table)))
+    }
+
+    fn update(
+        &mut self,
+        relation: u32,
+        old: Option<Old<'_>>,
+        new: Tuple<'_>,
+        tables: &mut dyn Tables,
+    ) -> Result<()> {
+        let Some((source, table)) = self.changed(relation, tables)? else {
+            return Ok(());
+        };
+        let change = Change::Update {
+            before: match &old {
+                Some(old) => Some(before(source, &table, old)?),
+                None if matches!(table.identity, Identity::Key(_)) => None,
+                None => return Err(WireError::Malformed("an update of no known row").into()),
+            },
+            after: row(&table, new)?,
+        };
+        self.batch.change(relation, &table, change);
+        Ok(())
+    }
+
+    fn truncate(
+        &mut self,
+        options: TruncateOptions,
+        relations: &[u32],
+        tables: &mut dyn Tables,
+    ) -> Result<()> {
+        let mut truncated = Vec::new();
+        for relation in relations {
+            truncated.extend(self.changed(*relation, tables)?.map(|(_, table)| table));
+        }
+        if !truncated.is_empty() {
+            self.batch.truncate(truncated, options.restart_identity());
+        }
+        Ok(())
+    }
+
+    /// A batch or a part of one that must be handed over before more is taken.
+    pub fn is_full(&self) -> bool {
+        if self.open.is_some() {
+            return self.batch.size() >= self.limits.part;
+        }
+        let counts = self.batch.counts();
+        self.last.is_some_and(|last| last.end <= self.careful)
+            || counts.rows() >= self.limits.changes
+            || self.batch.size() >= self.limits.bytes
+            || counts.transactions >= self.limits.transactions
+    }
+
+    /// Whole transactions are there, and nothing of another.
+    pub fn can_commit(&self) -> bool {
+        self.open.is_none() && self.last.is_some()
+    }
+
+    /// Takes what there is, to be handed over: something to do on the target, or a position that
+    /// is reached without that. Whole transactions before a part of one are committed with it.
+    pub fn hand_over(&mut self) -> Handed {
+        let commit = self.last.take().filter(|_| self.open.is_none());
+        let mut part = self.batch.take(commit);
+        part.lsn = match (commit, self.open) {
+            (Some(commit), _) => commit.end,
+            (None, open) => open.map_or(Lsn::INVALID, |open| open.commit),
+        };
+        let nothing_to_do = part.steps.is_empty() && !self.in_parts;
+        self.in_parts = commit.is_none();
+        match commit {
+            Some(commit) if nothing_to_do => Handed::Position(commit),
+            _ => Handed::Part(part),
+        }
+    }
+}
+
+/// What [`Merger::hand_over`] returns.
+#[derive(Debug)]
+pub enum Handed {
+    Part(Part),
+    /// Transactions up to here change nothing on the target.
+    Position(CommitPoint),
+}
+
+fn cell(value: Value<'_>) -> Result<Cell<'_>> {
+    match value {
+        Value::Null => Ok(Cell::Null),
+        Value::Unchanged => Ok(Cell::Unchanged),
+        Value::Text(text) => Ok(Cell::Text(text)),
+        Value::Binary(_) => Err(WireError::Malformed("a binary value, unasked for").into()),
+    }
+}
+
+fn cells<'a>(table: &Table, tuple: Tuple<'a>) -> Result<Vec<Cell<'a>>> {
+    if tuple.len() != table.columns.len() {
+        let words = "a row with more or fewer columns than its table";
+        return Err(WireError::Malformed(words).into());
+    }
+    tuple.values().map(cell).collect()
+}
+
+fn row(table: &Table, tuple: Tuple<'_>) -> Result<OwnedRow> {
+    Ok(OwnedRow::new(cells(table, tuple)?))
+}
+
+/// A row before a change. Of a row that was not sent as a whole only the key's columns are known.
+fn before(source: &SourceTable, table: &Table, old: &Old<'_>) -> Result<OwnedRow> {
+    let cells = cells(table, old.tuple())?;
+    Ok(match old {
+        Old::Row(_) => OwnedRow::new(cells),
+        Old::Key(_) => {
+            let columns = source.columns.iter().zip(cells);
+            OwnedRow::new(columns.map(|(column, cell)| match column.key {
+                true => cell,
+                false => Cell::Unchanged,
+            }))
+        }
+    })
+}

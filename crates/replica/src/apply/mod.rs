@@ -1,0 +1,61 @@
+//! Applies a source's changes to the target, several transactions at a time.
+//!
+//! ```text
+//! stream ─> merge: tables, batch of net changes ─> writer: sets of rows ─> target
+//!    ^                                                 │
+//!    └───────────── positions: applied, flushed ◄──────┘
+//! ```
+//!
+//! What must stay true:
+//! - **Prefix.** Each commit on the target makes it what the source was after one of its own
+//!   commits. A batch holds whole transactions in the source's order, and changes of one key
+//!   are only merged with each other.
+//! - **Exactly once.** The position is in the target's commit record (a replication origin), so
+//!   a session begins where the data stands. Only one session at a time can own the origin.
+//! - **Feedback.** The source is told that something is flushed once it is committed and on
+//!   disk on the target, and applied once it is committed there.
+//! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
+//!   that is larger is applied in parts of one target transaction.
+//!
+//! A change that does not fit the target stops the replica right before the transaction that
+//! holds it: a batch that failed is applied again transaction by transaction.
+//!
+//! The modules are layers: each uses those above it in this table.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`row`] | rows as a batch keeps them |
+//! | [`table`] | a table of the source, of the target, and how they fit |
+//! | [`error`] | what can go wrong |
+//! | [`net`] | net changes of a table with a key; no I/O |
+//! | [`runs`] | changes of a table without one; no I/O |
+//! | [`batch`] | what is to be done for some transactions; no I/O |
+//! | [`merge`] | from messages to batches; no I/O |
+//! | [`positions`] | what the source is told; no I/O |
+//! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
+//! | [`catalog`] | what the target's catalogs say |
+//! | [`writer`] | changes the target |
+//! | [`control`], [`session`] | what others want and see; one stream and its writer |
+//! | [`run`](mod@run) | session after session |
+
+pub mod arrays;
+pub mod batch;
+pub mod catalog;
+pub mod control;
+pub mod error;
+pub mod merge;
+pub mod net;
+pub mod positions;
+pub mod row;
+pub mod run;
+pub mod runs;
+pub mod session;
+pub mod statements;
+pub mod table;
+pub mod writer;
+
+pub use catalog::Starts;
+pub use control::{Control, Phase, Stats};
+pub use error::{ApplyError, Conflict};
+pub use merge::Start;
+pub use run::{MEMORY, Settings, run};

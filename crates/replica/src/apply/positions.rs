@@ -1,0 +1,133 @@
+//! What the source is told: how far its changes are applied, and how far durable. No I/O.
+//!
+//! Applied means committed on the target, flushed means committed there and on disk. The source
+//! keeps everything after the flushed position, and lets commits return by these two
+//! (`synchronous_commit = remote_apply`, `on`). A transaction that changes nothing here, and WAL
+//! that is not replicated at all, count as applied and flushed once everything before them is;
+//! so the positions move to the end of such WAL only while nothing is outstanding.
+
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::{Status, Timestamp};
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Positions {
+    /// Everything before is received, as far as it is replicated.
+    received: Lsn,
+    /// The newest transaction that was handed to the writer ends here.
+    handed: Lsn,
+    applied: Lsn,
+    flushed: Lsn,
+    /// What the source was told last. All before that is done, whatever has begun since.
+    told: (Lsn, Lsn),
+}
+
+impl Positions {
+    /// `durable` is where the target stands, which was on disk there before.
+    pub fn new(durable: Lsn) -> Self {
+        Self {
+            received: durable,
+            handed: durable,
+            applied: durable,
+            flushed: durable,
+            told: (durable, durable),
+        }
+    }
+
+    /// All WAL before `end` was received; no transaction of it is under way.
+    pub fn received(&mut self, end: Lsn) {
+        self.received = self.received.max(end);
+    }
+
+    pub fn handed(&mut self, end: Lsn) {
+        self.received(end);
+        self.handed = self.handed.max(end);
+    }
+
+    /// The target has committed the transactions up to `end`.
+    pub fn applied(&mut self, end: Lsn) {
+        self.applied = self.applied.max(end);
+    }
+
+    /// The target has flushed all its commits so far.
+    pub fn flushed(&mut self) {
+        self.flushed = self.applied;
+    }
+
+    /// Nothing that was handed over is still to be committed and flushed.
+    pub fn is_settled(&self) -> bool {
+        self.flushed >= self.handed
+    }
+
+    /// All that was received is committed on the target. `is_idle`: nothing was taken from the
+    /// stream that was not handed over.
+    pub fn reached(&self, is_idle: bool) -> Lsn {
+        match is_idle && self.applied >= self.handed {
+            true => self.received.max(self.applied),
+            false => self.applied,
+        }
+    }
+
+    /// The message for the source. Its positions never go back.
+    pub fn status(&mut self, is_idle: bool, sent_at: Timestamp) -> Status {
+        let flushed = match is_idle && self.is_settled() {
+            true => self.received.max(self.flushed),
+            false => self.flushed,
+        };
+        let (told_flushed, told_applied) = self.told;
+        let applied = self.reached(is_idle).max(told_applied);
+        let flushed = flushed.max(told_flushed);
+        self.told = (flushed, applied);
+        Status {
+            written: applied,
+            flushed,
+            applied,
+            sent_at,
+            reply: false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn told(positions: &mut Positions, is_idle: bool) -> (u64, u64) {
+        let status = positions.status(is_idle, Timestamp(0));
+        assert_eq!(status.written, status.applied);
+        (status.flushed.into(), status.applied.into())
+    }
+
+    #[test]
+    fn flushed_follows_applied() {
+        let mut positions = Positions::new(10.into());
+        assert_eq!(told(&mut positions, true), (10, 10));
+        positions.handed(20.into());
+        assert_eq!(told(&mut positions, true), (10, 10));
+        positions.applied(20.into());
+        assert_eq!(told(&mut positions, true), (10, 20));
+        assert!(!positions.is_settled());
+        positions.flushed();
+        assert_eq!(told(&mut positions, true), (20, 20));
+    }
+
+    #[test]
+    fn wal_without_changes_counts_only_while_nothing_is_outstanding() {
+        let mut positions = Positions::new(10.into());
+        positions.received(15.into());
+        assert_eq!(told(&mut positions, true), (15, 15));
+        positions.received(30.into());
+        assert_eq!(
+            told(&mut positions, false),
+            (15, 15),
+            "a transaction is under way"
+        );
+        positions.handed(20.into());
+        assert_eq!(told(&mut positions, true), (15, 15), "20 is not applied");
+        positions.applied(20.into());
+        assert_eq!(told(&mut positions, true), (15, 30), "20 is not flushed");
+        positions.flushed();
+        assert_eq!(told(&mut positions, true), (30, 30));
+        positions.handed(40.into());
+        assert_eq!(told(&mut positions, false), (30, 30), "it does not go back");
+    }
+}

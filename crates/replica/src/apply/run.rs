@@ -1,0 +1,134 @@
+//! A replica that applies, from its start to its end: session after session.
+
+use std::time::Duration;
+
+use lockstep_client::{Connection, Conninfo};
+use lockstep_wire::Lsn;
+use tracing::{error, info, warn};
+
+use super::catalog::Starts;
+use super::control::{Control, Phase, Wanted};
+use super::error::{ApplyError, Result};
+use super::session::{Ended, Session};
+
+/// Memory for changes unless the settings say otherwise, in bytes.
+pub const MEMORY: usize = 256 * 1024 * 1024;
+
+/// Least memory for changes.
+pub const LEAST_MEMORY: usize = 1024 * 1024;
+
+/// Pauses between attempts to connect.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// A change that did not fit is tried again after this long.
+const RETRY: Duration = Duration::from_secs(10);
+
+/// What to apply, and where.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    pub source: Conninfo,
+    pub target: Conninfo,
+    /// The slot on the source, with plugin pgoutput.
+    pub slot: String,
+    pub publications: Vec<String>,
+    /// The replication origin on the target, which the replica owns.
+    pub origin: String,
+    /// By this name the source knows the replica, in `synchronous_standby_names` too.
+    pub application_name: String,
+    /// Memory for changes that are received and not applied, in bytes. A single row can need
+    /// more.
+    pub memory: usize,
+}
+
+/// Applies until [`Control::stop`]. `starts` says which tables to apply from where; it is asked
+/// at each connection to the target. Errors are logged, shown in the statistics, and tried to
+/// get over; only those that no retry can mend are returned.
+pub fn run(
+    settings: &Settings,
+    control: &Control,
+    starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+) -> Result<()> {
+    let settings = &Settings {
+        memory: settings.memory.max(LEAST_MEMORY),
+        ..settings.clone()
+    };
+    let ended = sessions(settings, control, starts);
+    control.count(|stats| {
+        stats.phase = Phase::Stopped;
+        stats.error = ended.as_ref().err().map(ToString::to_string);
+    });
+    ended
+}
+
+fn sessions(
+    settings: &Settings,
+    control: &Control,
+    starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+) -> Result<()> {
+    // A batch up to here did not fit: its transactions are applied one by one.
+    let mut careful = Lsn::INVALID;
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        let wanted = control.wanted();
+        if wanted.stop {
+            return Ok(());
+        }
+        if wanted.pause {
+            control.count(|stats| stats.phase = Phase::Paused);
+            control.rest(wanted, Duration::MAX / 4);
+            continue;
+        }
+        let applied = control.stats().counts.transactions;
+        let ended = match Session::open(settings, control, starts, careful) {
+            Ok(session) => session.run(),
+            Err(error) => Ended {
+                error: Some(error),
+                failed_batch: None,
+            },
+        };
+        if control.stats().counts.transactions > applied {
+            pause = SHORTEST_PAUSE;
+        }
+        let Some(error) = ended.error else {
+            continue;
+        };
+        match ended.failed_batch {
+            Some(end) if end > careful => {
+                info!("a batch did not fit ({error}): its transactions are applied one by one");
+                careful = end;
+            }
+            Some(_) => block(control, wanted, &error),
+            None => pause = reconnect(control, wanted, error, pause)?,
+        }
+    }
+}
+
+/// Waits until a change that did not fit may fit.
+fn block(control: &Control, wanted: Wanted, error: &ApplyError) {
+    error!("{error}");
+    control.count(|stats| {
+        stats.phase = Phase::Blocked;
+        stats.error = Some(error.to_string());
+    });
+    control.rest(wanted, RETRY);
+}
+
+/// Waits until servers may answer again. Returns the next pause.
+fn reconnect(
+    control: &Control,
+    wanted: Wanted,
+    error: ApplyError,
+    pause: Duration,
+) -> Result<Duration> {
+    if !error.may_pass() {
+        return Err(error);
+    }
+    warn!("{error}; tried again");
+    control.count(|stats| {
+        stats.phase = Phase::Connecting;
+        stats.error = Some(error.to_string());
+    });
+    control.rest(wanted, pause);
+    Ok((pause * 2).min(LONGEST_PAUSE))
+}

@@ -1,0 +1,448 @@
+//! One session: a stream from the source, and a writer on a thread of its own.
+//!
+//! ```text
+//! source ──stream──> this thread: merges, tells the source ──parts──> writer's thread ──> target
+//!                          ^──────────────── events ───────────────────────┘
+//! ```
+//!
+//! While the writer works this thread reads on, so keepalives are answered at once and the next
+//! batch grows as long as the writer needs: under load batches are large, without load each
+//! transaction goes to the target by itself. A batch is handed over when the socket is empty and
+//! the writer has nothing to do, or when it is full. At most two parts are with the writer;
+//! then this thread reads no more, and tells the source from time to time that it is there.
+
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant, SystemTime};
+
+use lockstep_client::quote::publication_names;
+use lockstep_client::{Canceller, Connection, CopyData, Next, Purpose, Stream};
+use lockstep_service::waker::{self, Sleeper, Waker};
+use lockstep_wire::Lsn;
+use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
+
+use super::batch::{CommitPoint, Counts, Part};
+use super::catalog::{Catalog, Starts};
+use super::control::{Control, Phase, Wanted};
+use super::error::{ApplyError, Result};
+use super::merge::{Handed, Limits, Merger, Taken};
+use super::positions::Positions;
+use super::run::Settings;
+use super::writer::Writer;
+
+/// Parts that the writer may have: one that it works on, and the next.
+const MOST_HANDED: usize = 2;
+
+/// The source hears of us at least so often; it ends a connection that is silent for
+/// `wal_sender_timeout`.
+const STATUS_EVERY: Duration = Duration::from_secs(5);
+
+/// While batches follow each other, commits are flushed this often.
+const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+/// How long a batch that is being applied may take to end when the session ends.
+const LAST_BATCH: Duration = Duration::from_secs(2);
+
+/// How long the source may take to end its stream.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+/// What the session's thread hears of.
+#[derive(Debug)]
+pub(crate) enum Event {
+    /// Something else is wanted.
+    Wanted,
+    /// The writer has done a part.
+    Done(Done),
+    Failed(ApplyError),
+}
+
+#[derive(Debug)]
+pub(crate) struct Done {
+    /// None if the target's transaction is still open.
+    commit: Option<CommitPoint>,
+    /// All commits so far are flushed.
+    flushed: bool,
+    missing: u64,
+    counts: Counts,
+}
+
+/// Why a session has ended.
+pub(crate) struct Ended {
+    pub error: Option<ApplyError>,
+    /// If a change did not fit: the end of the last transaction of its batch.
+    pub failed_batch: Option<Lsn>,
+}
+
+pub(crate) struct Session<'a> {
+    control: &'a Control,
+    stream: Stream,
+    catalog: Catalog,
+    merger: Merger,
+    positions: Positions,
+    sleeper: Sleeper,
+    events: Receiver<Event>,
+    parts: Option<SyncSender<Part>>,
+    writer: Option<JoinHandle<()>>,
+    canceller: Canceller,
+    /// Parts that the writer has not done yet.
+    handed: usize,
+    /// Ends of the transactions in these parts; the last is that of the newest part.
+    newest_handed: Lsn,
+    /// The first message of a transaction that is held back.
+    held: Option<CopyData>,
+    wanted: Wanted,
+    last_status: Instant,
+    /// Positions have moved since the source was told.
+    news: bool,
+    source_end: Lsn,
+    bytes: u64,
+}
+
+fn now() -> Timestamp {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    let micros = since.map_or(0, |since| since.as_micros());
+    Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
+}
+
+impl<'a> Session<'a> {
+    /// Connects to both ends. Transactions up to `careful` are applied one by one.
+    pub fn open(
+        settings: &Settings,
+        control: &'a Control,
+        starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
+        careful: Lsn,
+    ) -> Result<Self> {
+        let name = &settings.application_name;
+        let (writer, stands) = Writer::open(&settings.target, name, &settings.origin)?;
+        let catalog = Catalog::connect(&settings.target, name, starts)?;
+        let canceller = writer.canceller()?;
+        let options = [
+            ("proto_version", "1".to_owned()),
+            (
+                "publication_names",
+                publication_names(&settings.publications).map_err(ApplyError::Source)?,
+            ),
+        ];
+        let stream = Connection::connect(&settings.source, Purpose::Replication, name)
+            .and_then(|source| source.start(&settings.slot, stands, &options))
+            .map_err(ApplyError::Source)?;
+        let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
+        let (sleeper, waker) = pair?;
+        let (event_sender, events) = mpsc::channel();
+        let (part_sender, parts) = mpsc::sync_channel(MOST_HANDED);
+        control.set_session(Some((event_sender.clone(), waker.clone())));
+        let thread = thread::Builder::new().name("apply writer".to_owned());
+        let writer = thread
+            .spawn(move || write(writer, &parts, &event_sender, &waker))
+            .map_err(|error| ApplyError::System(format!("no thread can be started: {error}")))?;
+        control.count(|stats| {
+            stats.phase = Phase::Applying;
+            stats.error = None;
+            stats.sessions += 1;
+            stats.applied = stands;
+            stats.flushed = stands;
+            stats.caught_up = false;
+        });
+        Ok(Self {
+            control,
+            stream,
+            catalog,
+            merger: Merger::new(Limits::of_memory(settings.memory), careful),
+            positions: Positions::new(stands),
+            sleeper,
+            events,
+            parts: Some(part_sender),
+            writer: Some(writer),
+            canceller,
+            handed: 0,
+            newest_handed: stands,
+            held: None,
+            wanted: Wanted::default(),
+            last_status: Instant::now(),
+            news: true,
+            source_end: Lsn::INVALID,
+            bytes: 0,
+        })
+    }
+
+    /// Applies until something else is wanted or something fails.
+    pub fn run(mut self) -> Ended {
+        let result = self.flow();
+        let failed_batch = match &result {
+            Err(ApplyError::Conflict(conflict)) if conflict.lsn.is_valid() => Some(conflict.lsn),
+            Err(ApplyError::Conflict(_)) => Some(self.newest_handed),
+            _ => None,
+        };
+        self.control.set_session(None);
+        self.close();
+        Ended {
+            error: result.err(),
+            failed_batch,
+        }
+    }
+
+    fn flow(&mut self) -> Result<()> {
+        self.see_wanted()?;
+        loop {
+            if self.wanted.stop || self.wanted.pause {
+                return Ok(());
+            }
+            self.hear()?;
+            self.tell_if_due()?;
+            if self.merger.is_full() {
+                self.hand_over()?;
+                continue;
+            }
+            if self.held.is_some() {
+                self.wait_held()?;
+                continue;
+            }
+            match self.stream.next().map_err(ApplyError::Source)? {
+                Next::Data(data) => self.take(data)?,
+                Next::NotYet => self.idle()?,
+                Next::Ended => return Err(ApplyError::Ended),
+            }
+        }
+    }
+
+    /// Hears all events that are there.
+    fn hear(&mut self) -> Result<()> {
+        loop {
+            match self.events.try_recv() {
+                Ok(event) => self.event(event)?,
+                Err(TryRecvError::Empty | TryRecvError::Disconnected) => return Ok(()),
+            }
+        }
+    }
+
+    fn event(&mut self, event: Event) -> Result<()> {
+        match event {
+            Event::Wanted => self.see_wanted(),
+            Event::Failed(error) => Err(error),
+            Event::Done(done) => {
+                self.handed = self.handed.saturating_sub(1);
+                if let Some(commit) = done.commit {
+                    self.positions.applied(commit.end);
+                    if done.flushed {
+                        self.positions.flushed();
+                    }
+                    self.news = true;
+                }
+                self.control.count(|stats| {
+                    stats.counts.add(&done.counts);
+                    stats.missing += done.missing;
+                    if let Some(commit) = done.commit {
+                        stats.batches += 1;
+                        stats.commit_time = Some(commit.time);
+                    }
+                });
+                Ok(())
+            }
+        }
+    }
+
+    fn see_wanted(&mut self) -> Result<()> {
+        let before = self.wanted.hold;
+        self.wanted = self.control.wanted();
+        self.merger.set_hold(self.wanted.hold);
+        if self.wanted.hold != before {
+            if let Some(data) = self.held.take() {
+                self.take(data)?;
+            }
+            // The source's answer says how far its WAL goes, if nothing else does.
+            self.tell(true)?;
+        }
+        self.control.holds(self.wanted.hold);
+        Ok(())
+    }
+
+    fn take(&mut self, data: CopyData) -> Result<()> {
+        match FromServer::parse(&data)? {
+            FromServer::XLogData { wal, end, .. } => {
+                self.source_end = self.source_end.max(end);
+                match self.merger.take(wal, &mut self.catalog)? {
+                    Taken::Inside => {}
+                    Taken::Ended(commit) => self.positions.received(commit.end),
+                    Taken::Held(commit) => {
+                        self.positions.received(commit);
+                        self.news = true;
+                        self.held = Some(data);
+                        return Ok(());
+                    }
+                }
+                self.bytes += data.len() as u64;
+            }
+            FromServer::Keepalive { end, reply, .. } => {
+                self.source_end = self.source_end.max(end);
+                // Within a transaction the source may be further than what it has sent.
+                if !self.merger.is_inside() {
+                    self.positions.received(end);
+                    self.news = true;
+                }
+                if reply {
+                    self.tell(false)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Nothing more has arrived.
+    fn idle(&mut self) -> Result<()> {
+        if self.merger.can_commit() && self.handed == 0 {
+            return self.hand_over();
+        }
+        if self.news {
+            self.tell(false)?;
+        }
+        let wake = Some(self.sleeper.fd());
+        let ready = (self.stream.wait(wake, STATUS_EVERY)).map_err(ApplyError::Source)?;
+        if ready.woken {
+            self.sleeper.drain();
+        }
+        Ok(())
+    }
+
+    /// Waits without reading, as the next message is not to be taken.
+    fn wait_held(&mut self) -> Result<()> {
+        if self.merger.can_commit() && self.handed == 0 {
+            return self.hand_over();
+        }
+        if self.news {
+            self.tell(false)?;
+        }
+        self.wait_event()
+    }
+
+    fn wait_event(&mut self) -> Result<()> {
+        match self.events.recv_timeout(STATUS_EVERY) {
+            Ok(event) => self.event(event),
+            Err(RecvTimeoutError::Timeout) => Ok(()),
+            Err(RecvTimeoutError::Disconnected) => {
+                Err(ApplyError::System("the writer has ended".to_owned()))
+            }
+        }
+    }
+
+    /// Hands over what is gathered, once the writer has room for it.
+    fn hand_over(&mut self) -> Result<()> {
+        if self.handed >= MOST_HANDED {
+            return self.wait_event();
+        }
+        match self.merger.hand_over() {
+            Handed::Position(commit) => {
+                self.positions.received(commit.end);
+                self.news = true;
+            }
+            Handed::Part(part) => {
+                if let Some(commit) = part.commit {
+                    self.positions.handed(commit.end);
+                    self.newest_handed = commit.end;
+                }
+                self.handed += 1;
+                let sent = self.parts.as_ref().map(|parts| parts.send(part));
+                if !matches!(sent, Some(Ok(()))) {
+                    // Its last event says why.
+                    return self.wait_event();
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn tell_if_due(&mut self) -> Result<()> {
+        let applied_all = self.news && self.handed == 0;
+        match applied_all || self.last_status.elapsed() >= STATUS_EVERY {
+            true => self.tell(false),
+            false => Ok(()),
+        }
+    }
+
+    /// Tells the source the positions, and the statistics as well.
+    fn tell(&mut self, reply: bool) -> Result<()> {
+        let is_idle = self.merger.is_idle();
+        let mut status = self.positions.status(is_idle, now());
+        status.reply = reply;
+        self.news = false;
+        self.last_status = Instant::now();
+        let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
+        let caught_up = is_idle && self.positions.is_settled();
+        self.control.count(|stats| {
+            stats.applied = status.applied;
+            stats.flushed = status.flushed;
+            stats.caught_up = caught_up;
+            stats.source_end = stats.source_end.max(source_end);
+            stats.bytes += bytes;
+        });
+        (self.stream.send(&FromStandby::Status(status))).map_err(ApplyError::Source)
+    }
+
+    /// Ends both connections. What the writer has is finished if that is quick, and otherwise
+    /// rolled back: it will be sent again.
+    fn close(mut self) {
+        self.parts = None;
+        let deadline = Instant::now() + LAST_BATCH;
+        let Some(writer) = self.writer.take() else {
+            return;
+        };
+        while !writer.is_finished() {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.events.recv_timeout(left) {
+                Ok(event) => {
+                    let _ = self.event(event);
+                }
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    // Nothing to cancel is fine: then it is about to end.
+                    let _ = self.canceller.cancel();
+                    break;
+                }
+            }
+        }
+        let _ = writer.join();
+        let _ = self.hear();
+        let _ = self.tell(false);
+        // A source that is gone or busy need not be waited for: the connection is closed.
+        let _ = self.stream.finish(FAREWELL);
+    }
+}
+
+/// The writer's thread: does parts until there are no more, or one fails.
+fn write(mut writer: Writer, parts: &Receiver<Part>, events: &Sender<Event>, waker: &Waker) {
+    let mut flushed_at = Instant::now();
+    let mut next = parts.recv().ok();
+    while let Some(part) = next.take() {
+        let done = do_part(&mut writer, &part, || {
+            next = parts.try_recv().ok();
+            let flush = next.is_none() || flushed_at.elapsed() >= FLUSH_EVERY;
+            if flush {
+                flushed_at = Instant::now();
+            }
+            flush
+        });
+        let failed = done.is_err();
+        let _ = events.send(done.map_or_else(Event::Failed, Event::Done));
+        waker.wake();
+        if failed {
+            return;
+        }
+        if next.is_none() {
+            next = parts.recv().ok();
+        }
+    }
+}
+
+fn do_part(writer: &mut Writer, part: &Part, flush: impl FnOnce() -> bool) -> Result<Done> {
+    (writer.apply(part)).map_err(|error| error.at(part.lsn))?;
+    let mut done = Done {
+        commit: part.commit,
+        flushed: false,
+        missing: 0,
+        counts: part.counts,
+    };
+    if let Some(commit) = part.commit {
+        done.flushed = flush();
+        done.missing = writer.commit(commit, done.flushed)?;
+    }
+    Ok(done)
+}

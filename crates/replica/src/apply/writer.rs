@@ -1,0 +1,493 @@
+//! Changes the target: the only place where a batch meets SQL.
+//!
+//! The connection owns the replica's replication origin, so no two writers of one replica can
+//! be at work. Each transaction carries the source's position in its commit record
+//! (`pg_replication_origin_xact_setup`), so data and position are durable together or not at
+//! all. Commits are asynchronous; `pg_replication_origin_session_progress(true)` flushes them.
+//! After an error the writer cannot be used again: the next one begins where the origin stands.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{Canceller, ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_wire::Lsn;
+
+use super::arrays::{ArrayText, copy_line};
+use super::batch::{CommitPoint, Part, Set, Step};
+use super::error::{ApplyError, Result, is_in_the_way};
+use super::net::Update;
+use super::row::{Cell, OwnedRow};
+use super::statements::{Parameter, Statement, Verb};
+use super::table::Table;
+
+/// Most rows and most bytes of one statement's parameters; a row that is longer stands alone.
+const MOST_ROWS: usize = 20_000;
+const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// So many rows or more are inserted with COPY. Fewer are quicker in one statement.
+const COPY_FROM: usize = 50;
+
+/// A copy is sent in pieces of about so many bytes.
+const COPY_BYTES: usize = 256 * 1024;
+
+/// Most prepared statements; then all are forgotten.
+const MOST_PREPARED: usize = 500;
+
+/// How long a statement may take: locks of others are waited for, and the one who stops the
+/// replica cancels it.
+const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3600);
+
+/// Plans look rows up by index, whatever the statistics say: those of a fresh copy say
+/// nothing, and the arrays' lengths are not known when the plan is made.
+const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
+    SET synchronous_commit = off; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
+    SET extra_float_digits = 3; SET bytea_output = 'hex'; SET xmloption = 'content'; \
+    SET row_security = off; SET statement_timeout = 0; SET lock_timeout = 0; \
+    SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off; \
+    SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \
+    SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
+    SET enable_material = off; SET enable_memoize = off; SET jit = off; \
+    SET max_parallel_workers_per_gather = 0";
+
+/// For statements that find rows without an index.
+const SCANS_ON: &str =
+    "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_material = on";
+const SCANS_OFF: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_material = off";
+
+struct Prepared {
+    /// Keeps the table's address, which is part of the key, from being used again.
+    _table: Arc<Table>,
+    name: String,
+    statement: Arc<Statement>,
+}
+
+/// Which prepared statement: of which table, what it does, and which columns keep values.
+type Which = (usize, Verb, Vec<usize>);
+
+/// One row for a statement: the key (or the whole row) before, and the row after.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    before: Option<&'a OwnedRow>,
+    after: Option<&'a OwnedRow>,
+}
+
+pub struct Writer {
+    connection: Connection,
+    prepared: HashMap<Which, Prepared>,
+    /// Numbers of prepared statements are never used twice.
+    named: u64,
+    in_transaction: bool,
+    /// Rows to update or delete that were not there, of the open transaction.
+    missing: u64,
+}
+
+impl Writer {
+    /// Connects, and takes the origin, which is made if it does not exist. Returns where it
+    /// stands, durably; `0/0` if nothing was ever applied.
+    pub fn open(target: &Conninfo, application_name: &str, origin: &str) -> Result<(Self, Lsn)> {
+        let target = || -> lockstep_client::Result<(Connection, Lsn)> {
+            let mut connection = Connection::connect(target, Purpose::Sql, application_name)?;
+            connection.set_patience(PATIENCE);
+            connection.execute(SESSION)?;
+            connection.execute("SET session_replication_role = replica")?;
+            let origin = sql_literal("origin", origin)?;
+            connection.execute(&format!(
+                "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
+                 (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = {origin})"
+            ))?;
+            connection.execute(&format!(
+                "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
+            ))?;
+            let stands = connection.query_one(&format!(
+                "SELECT coalesce(pg_catalog.pg_replication_origin_progress({origin}, true), '0/0')"
+            ))?;
+            Ok((connection, field(&stands, 0)?))
+        };
+        let (connection, stands) = target().map_err(ApplyError::Target)?;
+        let writer = Self {
+            connection,
+            prepared: HashMap::new(),
+            named: 0,
+            in_transaction: false,
+            missing: 0,
+        };
+        Ok((writer, stands))
+    }
+
+    /// Cancels what the writer does, from another thread.
+    pub fn canceller(&self) -> Result<Canceller> {
+        self.connection.canceller().map_err(ApplyError::Target)
+    }
+
+    /// Does the steps of a part, in the open transaction or a new one.
+    pub fn apply(&mut self, part: &Part) -> Result<()> {
+        if !self.in_transaction {
+            self.connection
+                .execute("BEGIN")
+                .map_err(ApplyError::Target)?;
+            self.in_transaction = true;
+        }
+        part.steps.iter().try_for_each(|step| self.step(step))
+    }
+
+    /// Commits, with the source's position. `flush`: all commits so far are on disk when this
+    /// returns. Returns the number of rows of the transaction that were to be changed and were
+    /// not there.
+    pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<u64> {
+        let then = match flush {
+            true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
+            false => "",
+        };
+        let sql = format!(
+            "SELECT pg_catalog.pg_replication_origin_xact_setup('{}', \
+             '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+             + {} * '1 microsecond'::pg_catalog.interval); COMMIT{then}",
+            commit.end, commit.time.0
+        );
+        self.connection.execute(&sql).map_err(ApplyError::Target)?;
+        self.in_transaction = false;
+        Ok(std::mem::take(&mut self.missing))
+    }
+
+    /// Flushes all commits so far.
+    pub fn flush(&mut self) -> Result<()> {
+        self.connection
+            .execute("SELECT pg_catalog.pg_replication_origin_session_progress(true)")
+            .map_err(ApplyError::Target)
+    }
+
+    fn step(&mut self, step: &Step) -> Result<()> {
+        match step {
+            Step::Change { table, set } => self
+                .change(table, set)
+                .map_err(|error| ApplyError::on_table(&table.name, error)),
+            Step::Truncate {
+                tables,
+                restart_identity,
+            } => self.truncate(tables, *restart_identity),
+        }
+    }
+
+    fn truncate(&mut self, tables: &[Arc<Table>], restart_identity: bool) -> Result<()> {
+        let Some(first) = tables.first() else {
+            return Ok(());
+        };
+        let names: Vec<_> = tables
+            .iter()
+            .map(|table| match table.partitioned {
+                true => table.name.sql(),
+                false => format!("ONLY {}", table.name.sql()),
+            })
+            .collect();
+        let identity = match restart_identity {
+            true => " RESTART IDENTITY",
+            false => "",
+        };
+        self.connection
+            .execute(&format!("TRUNCATE {}{identity}", names.join(", ")))
+            .map_err(|error| ApplyError::on_table(&first.name, error))
+    }
+
+    fn change(&mut self, table: &Arc<Table>, set: &Set) -> lockstep_client::Result<()> {
+        match set {
+            Set::Insert(rows) if table.written().next().is_none() => {
+                let table = table.name.sql();
+                let rows = rows.len();
+                self.connection.execute(&format!(
+                    "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
+                ))
+            }
+            Set::Insert(rows) if rows.len() >= COPY_FROM => self.copy(table, rows),
+            Set::Insert(rows) => {
+                let rows: Vec<_> = rows.iter().map(after).collect();
+                self.run(table, Verb::Insert, &rows).map(drop)
+            }
+            Set::Delete(keys) => {
+                let rows: Vec<_> = keys.iter().map(before).collect();
+                let changed = self.run(table, Verb::Delete, &rows)?;
+                self.count_missing(rows.len(), changed);
+                Ok(())
+            }
+            Set::Update(updates) => self.updates(table, updates),
+            Set::DeleteWhole(rows) => {
+                let rows: Vec<_> = rows.iter().map(before).collect();
+                self.run_whole(table, &table.delete_whole(), &rows)
+            }
+            Set::UpdateWhole(rows) => {
+                let pair = |(before, after)| Given {
+                    before: Some(before),
+                    after: Some(after),
+                };
+                let rows: Vec<_> = rows.iter().map(|(old, new)| pair((old, new))).collect();
+                self.run_whole(table, &table.update_whole(), &rows)
+            }
+        }
+    }
+
+    fn copy(&mut self, table: &Table, rows: &[OwnedRow]) -> lockstep_client::Result<()> {
+        let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
+        let mut copy = self.connection.copy_in(&table.copy())?;
+        let mut lines = Vec::with_capacity(2 * COPY_BYTES);
+        for row in rows {
+            copy_line(row, &written, &mut lines);
+            if lines.len() >= COPY_BYTES {
+                copy.send(&lines)?;
+                lines.clear();
+            }
+        }
+        copy.send(&lines)?;
+        copy.finish().map(drop)
+    }
+
+    fn count_missing(&mut self, wanted: usize, changed: u64) {
+        self.missing += (wanted as u64).saturating_sub(changed);
+    }
+
+    /// Updates that are in each other's way only because of their order, such as two rows that
+    /// swap a unique value, are done again as one statement that deletes all of the rows before
+    /// it inserts them.
+    fn updates(&mut self, table: &Arc<Table>, updates: &[Update]) -> lockstep_client::Result<()> {
+        let can_update = table.can_update();
+        let replaced: Vec<_> = (updates.iter())
+            .filter(|update| update.moved || !can_update)
+            .collect();
+        let stay = updates.iter().filter(|update| !update.moved && can_update);
+        let stay: Vec<_> = stay.map(updated).collect();
+        let guarded = table.crowded || replaced.len() > MOST_ROWS;
+        if guarded {
+            self.connection.execute("SAVEPOINT updates")?;
+        }
+        let missing = self.missing;
+        let replaced: Vec<_> = replaced.into_iter().map(updated).collect();
+        let done = self.replace_and_update(table, &replaced, &stay);
+        match done {
+            Err(error) if guarded && is_in_the_way(&error) => {
+                self.connection.execute("ROLLBACK TO updates")?;
+                self.missing = missing;
+                let all: Vec<_> = updates.iter().map(updated).collect();
+                let changed = self.run_at_once(table, Verb::Replace, &all)?;
+                self.count_missing(all.len(), changed);
+            }
+            done => done?,
+        }
+        match guarded {
+            true => self.connection.execute("RELEASE updates"),
+            false => Ok(()),
+        }
+    }
+
+    fn replace_and_update(
+        &mut self,
+        table: &Arc<Table>,
+        replaced: &[Given<'_>],
+        stay: &[Given<'_>],
+    ) -> lockstep_client::Result<()> {
+        let changed = self.run(table, Verb::Replace, replaced)?;
+        self.count_missing(replaced.len(), changed);
+        let key = table.key();
+        let has_more = table.written().any(|(place, _)| !key.contains(&place));
+        // A row that is all key stays as it is.
+        if has_more {
+            let changed = self.run(table, Verb::Update, stay)?;
+            self.count_missing(stay.len(), changed);
+        }
+        Ok(())
+    }
+
+    /// Runs a statement for rows, as often as their size needs it.
+    fn run(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<u64> {
+        let mut changed = 0;
+        for rows in chunks(rows) {
+            changed += self.run_at_once(table, verb, rows)?;
+        }
+        Ok(changed)
+    }
+
+    fn run_at_once(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<u64> {
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let keeps = match verb {
+            Verb::Update | Verb::Replace => keeps(rows),
+            Verb::Insert | Verb::Delete => Vec::new(),
+        };
+        let key = table.key();
+        if verb == Verb::Insert || table.is_indexed() {
+            let (name, statement) = self.prepare(table, verb, keeps)?;
+            let values = values(table, &statement, &key, rows)?;
+            return self.connection.change_prepared(&name, values);
+        }
+        let statement = table.statement(verb, &keeps);
+        let values = values(table, &statement, &key, rows)?;
+        self.scan(&statement.sql, values)
+    }
+
+    fn run_whole(
+        &mut self,
+        table: &Arc<Table>,
+        statement: &Statement,
+        rows: &[Given<'_>],
+    ) -> lockstep_client::Result<()> {
+        let all: Vec<usize> = (0..table.columns.len()).collect();
+        for rows in chunks(rows) {
+            let values = values(table, statement, &all, rows)?;
+            let changed = self.scan(&statement.sql, values)?;
+            self.count_missing(rows.len(), changed);
+        }
+        Ok(())
+    }
+
+    fn scan(&mut self, sql: &str, values: Vec<Option<CString>>) -> lockstep_client::Result<u64> {
+        self.connection.execute(SCANS_ON)?;
+        let changed = self.connection.change_with(sql, values)?;
+        self.connection.execute(SCANS_OFF)?;
+        Ok(changed)
+    }
+
+    fn prepare(
+        &mut self,
+        table: &Arc<Table>,
+        verb: Verb,
+        keeps: Vec<usize>,
+    ) -> lockstep_client::Result<(String, Arc<Statement>)> {
+        let which = (Arc::as_ptr(table) as usize, verb, keeps);
+        if let Some(prepared) = self.prepared.get(&which) {
+            return Ok((prepared.name.clone(), Arc::clone(&prepared.statement)));
+        }
+        if self.prepared.len() >= MOST_PREPARED {
+            self.connection.execute("DEALLOCATE ALL")?;
+            self.prepared.clear();
+        }
+        self.named += 1;
+        let name = format!("apply_{}", self.named);
+        let statement = Arc::new(table.statement(verb, &which.2));
+        self.connection.prepare(&name, &statement.sql)?;
+        let prepared = Prepared {
+            _table: Arc::clone(table),
+            name: name.clone(),
+            statement: Arc::clone(&statement),
+        };
+        self.prepared.insert(which, prepared);
+        Ok((name, statement))
+    }
+}
+
+fn before(row: &OwnedRow) -> Given<'_> {
+    Given {
+        before: Some(row),
+        after: None,
+    }
+}
+
+fn after(row: &OwnedRow) -> Given<'_> {
+    Given {
+        before: None,
+        after: Some(row),
+    }
+}
+
+fn updated(update: &Update) -> Given<'_> {
+    Given {
+        before: Some(&update.from),
+        after: Some(&update.row),
+    }
+}
+
+impl Given<'_> {
+    fn size(&self) -> usize {
+        let rows = [self.before, self.after];
+        rows.into_iter().flatten().map(OwnedRow::size).sum()
+    }
+}
+
+/// Rows in pieces for one statement each.
+fn chunks<'r, 'a>(rows: &'r [Given<'a>]) -> impl Iterator<Item = &'r [Given<'a>]> {
+    let mut left = rows;
+    std::iter::from_fn(move || {
+        let mut bytes = 0;
+        let mut number = 0;
+        for row in left.iter().take(MOST_ROWS) {
+            bytes += row.size();
+            if number > 0 && bytes > MOST_BYTES {
+                break;
+            }
+            number += 1;
+        }
+        let (now, later) = left.split_at_checked(number).filter(|_| number > 0)?;
+        left = later;
+        Some(now)
+    })
+}
+
+/// Columns that some of the rows keep.
+fn keeps(rows: &[Given<'_>]) -> Vec<usize> {
+    let mut kept = Vec::new();
+    for row in rows.iter().filter_map(|row| row.after) {
+        for (place, cell) in row.cells().enumerate() {
+            if cell == Cell::Unchanged && !kept.contains(&place) {
+                kept.push(place);
+            }
+        }
+    }
+    kept.sort_unstable();
+    kept
+}
+
+/// A statement's parameters. `key` are the columns that the rows before consist of.
+fn values(
+    table: &Table,
+    statement: &Statement,
+    key: &[usize],
+    rows: &[Given<'_>],
+) -> lockstep_client::Result<Vec<Option<CString>>> {
+    let delimiter = |parameter: &Parameter| {
+        let place = match parameter {
+            Parameter::Key(_) if statement.keys_are_text => None,
+            Parameter::Key(place) | Parameter::New(place) => Some(*place),
+            Parameter::Keeps(_) => None,
+        };
+        let column = place.and_then(|place| table.columns.get(place));
+        let column = column.filter(|column| column.in_array);
+        column.map_or(b',', |column| column.delimiter)
+    };
+    let arrays = statement.parameters.iter().map(delimiter);
+    let mut arrays: Vec<_> = arrays.map(ArrayText::new).collect();
+    let (mut old, mut new) = (Vec::new(), Vec::new());
+    for row in rows {
+        old.clear();
+        old.extend(row.before.into_iter().flat_map(OwnedRow::cells));
+        new.clear();
+        new.extend(row.after.into_iter().flat_map(OwnedRow::cells));
+        for (parameter, array) in statement.parameters.iter().zip(&mut arrays) {
+            let new = |place: &usize| new.get(*place).copied().unwrap_or(Cell::Null);
+            match parameter {
+                Parameter::Key(place) => {
+                    let at = key.iter().position(|of| of == place);
+                    let cell = at.and_then(|at| old.get(at)).copied();
+                    array.push(cell.unwrap_or(Cell::Null));
+                }
+                Parameter::New(place) => array.push(new(place)),
+                Parameter::Keeps(place) => array.push_bool(new(place) == Cell::Unchanged),
+            }
+        }
+    }
+    let finish = |array: ArrayText| {
+        let array = array.finish();
+        let words = "the source sent a NUL character in a value";
+        let array = array.ok_or_else(|| ClientError::Protocol(words.to_owned()));
+        array.map(Some)
+    };
+    arrays.into_iter().map(finish).collect()
+}

@@ -1,0 +1,160 @@
+//! What is copied by one session at a time. No I/O.
+//!
+//! Large tables come first, so that no session is left with one at the end. A table that one
+//! session loads alone can be frozen; one that would keep a session busy for longer than the others
+//! is split into ranges of blocks, which several sessions load.
+
+use super::tables::Table;
+
+/// Tables up to this size go together.
+const SMALL: u64 = 1024 * 1024;
+
+/// Most tables that go together, and most bytes of them.
+const MOST_TOGETHER: usize = 100;
+const MOST_BYTES_TOGETHER: u64 = 16 * 1024 * 1024;
+
+/// Tables from this size on may be split.
+const SPLIT_FROM: u64 = 16 * 1024 * 1024;
+
+/// Smallest range.
+const SMALLEST_RANGE: u64 = 8 * 1024 * 1024;
+
+/// Ranges for each session, so that none waits long for another at the end.
+const RANGES_EACH: u64 = 4;
+
+/// Something that one session copies in one transaction; numbers are places in the list of tables.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Unit {
+    /// Small tables.
+    Together(Vec<usize>),
+    /// A table that no other session loads.
+    Whole(usize),
+    /// The blocks from `from` on, up to `to` without it; None: up to the end.
+    Range {
+        table: usize,
+        from: u64,
+        to: Option<u64>,
+    },
+}
+
+/// The work for so many sessions.
+pub fn plan(tables: &[Table], jobs: usize) -> Vec<Unit> {
+    let jobs = u64::try_from(jobs.max(1)).unwrap_or(1);
+    let total: u64 = tables.iter().map(|table| table.bytes).sum();
+    let share = total / jobs;
+    let mut order: Vec<usize> = (0..tables.len()).collect();
+    let bytes = |place: &usize| tables.get(*place).map_or(0, |table| table.bytes);
+    order.sort_by_key(|place| std::cmp::Reverse(bytes(place)));
+
+    let mut units = Vec::new();
+    let mut together = Vec::new();
+    let mut together_bytes = 0;
+    for place in order {
+        let Some(table) = tables.get(place) else {
+            continue;
+        };
+        if table.bytes > SMALL {
+            let split = jobs > 1 && table.bytes > SPLIT_FROM && table.bytes > share / 2;
+            match split {
+                true => ranges(place, table, total / jobs / RANGES_EACH, &mut units),
+                false => units.push(Unit::Whole(place)),
+            }
+            continue;
+        }
+        let full =
+            together.len() >= MOST_TOGETHER || together_bytes + table.bytes > MOST_BYTES_TOGETHER;
+        if full && !together.is_empty() {
+            units.push(Unit::Together(std::mem::take(&mut together)));
+            together_bytes = 0;
+        }
+        together.push(place);
+        together_bytes += table.bytes;
+    }
+    if !together.is_empty() {
+        units.push(Unit::Together(together));
+    }
+    units
+}
+
+fn ranges(place: usize, table: &Table, wanted: u64, units: &mut Vec<Unit>) {
+    let size = wanted.max(SMALLEST_RANGE);
+    let number = table.bytes.div_ceil(size).min(table.blocks.max(1)).max(1);
+    let bound = |part: u64| table.blocks * part / number;
+    for part in 0..number {
+        units.push(Unit::Range {
+            table: place,
+            from: bound(part),
+            to: (part + 1 < number).then(|| bound(part + 1)),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: u64 = 1024 * 1024;
+
+    fn tables(sizes: &[u64]) -> Vec<Table> {
+        let table = |&bytes: &u64| Table {
+            bytes,
+            blocks: bytes / 8192,
+            ..Table::default()
+        };
+        sizes.iter().map(table).collect()
+    }
+
+    #[test]
+    fn one_session_loads_each_table_whole() {
+        let units = plan(&tables(&[10 * MB, 0, 500 * MB, 1000]), 1);
+        let expected = [Unit::Whole(2), Unit::Whole(0), Unit::Together(vec![3, 1])];
+        assert_eq!(units, expected);
+        assert_eq!(plan(&[], 4), []);
+    }
+
+    #[test]
+    fn a_large_table_is_split_without_gaps() {
+        let tables = tables(&[800 * MB, 10 * MB]);
+        let units = plan(&tables, 2);
+        let mut next = 0;
+        let mut ranges = 0;
+        for unit in &units {
+            if let Unit::Range { table: 0, from, to } = unit {
+                assert_eq!(*from, next);
+                next = to.unwrap_or(u64::MAX);
+                ranges += 1;
+            }
+        }
+        assert_eq!(
+            next,
+            u64::MAX,
+            "the last has no end: a table may have grown"
+        );
+        assert_eq!(ranges, 8);
+        assert_eq!(units.last(), Some(&Unit::Whole(1)));
+    }
+
+    #[test]
+    fn tables_of_one_size_are_not_split() {
+        let units = plan(&tables(&[100 * MB; 20]), 2);
+        assert_eq!(units.len(), 20);
+        assert!(units.iter().all(|unit| matches!(unit, Unit::Whole(_))));
+    }
+
+    #[test]
+    fn small_tables_go_together_up_to_a_limit() {
+        let units = plan(&tables(&[0; 1000]), 2);
+        assert_eq!(units.len(), 10);
+        let mut seen: Vec<_> = units
+            .iter()
+            .flat_map(|unit| match unit {
+                Unit::Together(places) => places.clone(),
+                _ => Vec::new(),
+            })
+            .collect();
+        seen.sort_unstable();
+        assert_eq!(seen, (0..1000).collect::<Vec<_>>());
+        // A megabyte each: 16 go together.
+        assert_eq!(plan(&tables(&[MB; 32]), 2).len(), 2);
+    }
+}

@@ -1,0 +1,153 @@
+//! Which tables are copied, with their columns, as the snapshot sees them.
+
+use std::collections::{HashMap, HashSet};
+
+use lockstep_client::{ClientError, Connection, field};
+
+use super::binary::{Type, goes_binary};
+use crate::names::{TableName, quoted};
+
+/// A table to copy.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Table {
+    pub name: TableName,
+    /// Columns without the generated ones, quoted.
+    pub columns: Vec<String>,
+    /// All its values mean the same in the binary format on both servers.
+    pub binary: bool,
+    /// Size on disk, TOAST included.
+    pub bytes: u64,
+    /// Blocks of its main fork.
+    pub blocks: u64,
+}
+
+const TYPES: &str = "
+SELECT t.oid, t.typtype, t.typsend <> 0 AND t.typreceive <> 0,
+    CASE WHEN t.typlen = -1 AND t.typcategory = 'A' THEN t.typelem ELSE 0 END,
+    CASE t.typtype WHEN 'd' THEN t.typbasetype
+        WHEN 'r' THEN (SELECT rngsubtype FROM pg_range r WHERE r.rngtypid = t.oid) ELSE 0 END
+FROM pg_type t WHERE t.typtype IN ('b', 'd', 'e', 'r')";
+
+const TABLES: &str = "
+SELECT n.nspname, c.relname, pg_table_size(c.oid),
+    pg_relation_size(c.oid) / current_setting('block_size')::bigint,
+    coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
+        FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
+            AND a.attgenerated = ''), '[]')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'";
+
+/// Those of the named tables that the session's snapshot has.
+pub fn tables(
+    source: &mut Connection,
+    wanted: &HashSet<TableName>,
+) -> Result<Vec<Table>, ClientError> {
+    let mut types = HashMap::new();
+    for row in source.query(TYPES)? {
+        let kind: String = field(&row, 1)?;
+        let of = Type {
+            kind: kind.chars().next().unwrap_or_default(),
+            has_binary: field(&row, 2)?,
+            element: field(&row, 3)?,
+            base: field(&row, 4)?,
+        };
+        types.insert(field(&row, 0)?, of);
+    }
+    let mut tables = Vec::new();
+    for row in source.query(TABLES)? {
+        let name = TableName {
+            schema: field(&row, 0)?,
+            table: field(&row, 1)?,
+        };
+        if !wanted.contains(&name) {
+            continue;
+        }
+        let columns: String = field(&row, 4)?;
+        let columns: Vec<(String, u32)> = serde_json::from_str(&columns)
+            .map_err(|error| ClientError::Protocol(format!("columns of {name}: {error}")))?;
+        tables.push(Table {
+            name,
+            binary: columns.iter().all(|(_, oid)| goes_binary(&types, *oid)),
+            columns: columns.iter().map(|(name, _)| quoted(name)).collect(),
+            bytes: field(&row, 2)?,
+            blocks: field(&row, 3)?,
+        });
+    }
+    Ok(tables)
+}
+
+impl Table {
+    fn format(&self) -> &'static str {
+        match self.binary {
+            true => "binary",
+            false => "text",
+        }
+    }
+
+    /// The source's COPY, of a range of blocks if there is one.
+    pub fn copy_out(&self, range: Option<(u64, Option<u64>)>) -> String {
+        let (name, format) = (self.name.sql(), self.format());
+        let columns = self.columns.join(", ");
+        // ONLY in a query, which COPY of a table always is.
+        let rows = match range {
+            None if columns.is_empty() => name,
+            None => format!("{name} ({columns})"),
+            Some((from, to)) => {
+                let end = to.map_or_else(String::new, |to| format!(" AND ctid < '({to},0)'"));
+                format!("(SELECT {columns} FROM ONLY {name} WHERE ctid >= '({from},0)'{end})")
+            }
+        };
+        format!("COPY {rows} TO STDOUT (FORMAT {format})")
+    }
+
+    /// The target's COPY.
+    pub fn copy_in(&self, freeze: bool) -> String {
+        let columns = match self.columns.is_empty() {
+            true => String::new(),
+            false => format!(" ({})", self.columns.join(", ")),
+        };
+        format!(
+            "COPY {}{columns} FROM STDIN (FORMAT {}{})",
+            self.name.sql(),
+            self.format(),
+            if freeze { ", FREEZE" } else { "" }
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn commands_name_what_is_copied() {
+        let mut table = Table {
+            name: TableName {
+                schema: "s".to_owned(),
+                table: "T".to_owned(),
+            },
+            columns: vec!["\"a\"".to_owned(), "\"B\"".to_owned()],
+            ..Table::default()
+        };
+        assert_eq!(
+            table.copy_out(None),
+            "COPY \"s\".\"T\" (\"a\", \"B\") TO STDOUT (FORMAT text)"
+        );
+        table.binary = true;
+        assert_eq!(
+            table.copy_out(Some((5, Some(9)))),
+            "COPY (SELECT \"a\", \"B\" FROM ONLY \"s\".\"T\" WHERE ctid >= '(5,0)' AND \
+             ctid < '(9,0)') TO STDOUT (FORMAT binary)"
+        );
+        assert!(table.copy_out(Some((5, None))).contains(">= '(5,0)')"));
+        assert_eq!(
+            table.copy_in(true),
+            "COPY \"s\".\"T\" (\"a\", \"B\") FROM STDIN (FORMAT binary, FREEZE)"
+        );
+        table.columns.clear();
+        assert_eq!(
+            table.copy_in(false),
+            "COPY \"s\".\"T\" FROM STDIN (FORMAT binary)"
+        );
+    }
+}

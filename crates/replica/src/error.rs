@@ -1,0 +1,67 @@
+//! What can go wrong with a replica, each in one line that says what to do.
+
+use lockstep_client::ClientError;
+
+use crate::apply::ApplyError;
+use crate::preflight::rules::Finding;
+
+pub type Result<T, E = ReplicaError> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ReplicaError {
+    #[error("source: {}", .0.words())]
+    Source(ClientError),
+    #[error("target: {}", .0.words())]
+    Target(ClientError),
+    /// A name or option that cannot be used.
+    #[error("{0}")]
+    Usage(String),
+    /// The preflight has found errors; nothing was changed.
+    #[error("{} before anything is changed", counted(.0))]
+    Preflight(Vec<Finding>),
+    /// pg_dump or pg_restore.
+    #[error("{0}")]
+    Program(String),
+    /// What the target's state does not allow.
+    #[error("{0}")]
+    State(String),
+    /// What no retry of apply can mend.
+    #[error("{0}")]
+    Apply(ApplyError),
+    /// A table could not be copied.
+    #[error("table {table}: {error}")]
+    Table {
+        table: String,
+        error: Box<ReplicaError>,
+    },
+}
+
+/// The end at which something went wrong.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Source,
+    Target,
+}
+
+impl ReplicaError {
+    /// Which server it was about, if it was one.
+    pub fn end(&self) -> Option<End> {
+        match self {
+            Self::Source(_) | Self::Apply(ApplyError::Source(_)) => Some(End::Source),
+            Self::Target(_) | Self::Apply(ApplyError::Target(_)) => Some(End::Target),
+            Self::Table { error, .. } => error.end(),
+            _ => None,
+        }
+    }
+}
+
+fn counted(findings: &[Finding]) -> String {
+    let errors: Vec<_> = findings.iter().filter(|one| one.is_error()).collect();
+    let first = errors.first().map_or_else(String::new, |one| {
+        format!(": {} {}; {}", one.subject, one.says, one.todo)
+    });
+    match errors.len() {
+        1 => format!("1 error was found{first}, found"),
+        number => format!("{number} errors were found, the first{first}, found"),
+    }
+}

@@ -1,0 +1,162 @@
+//! What follows the rows: sequences, materialised views, statistics.
+
+use std::collections::VecDeque;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, Conninfo, field};
+
+use crate::copy::workers::target_session;
+use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
+use crate::preflight::facts::Excluded;
+
+/// SQLSTATE of a materialised view that reads another one that is not filled yet.
+const NOT_FILLED: &str = "55000";
+
+/// Most sequences that are asked for at once.
+const MOST_SEQUENCES: usize = 500;
+
+const SEQUENCES: &str = "
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\\_%'
+    AND n.nspname <> 'lockstep'
+ORDER BY 1, 2";
+
+const VIEWS: &str = "
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'm' AND c.relispopulated
+ORDER BY c.oid";
+
+const MISSING_VIEWS: &str = "
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind = 'm' AND NOT c.relispopulated";
+
+/// Largest first, so that no session is left with one at the end.
+const ANALYZED: &str = "
+SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\\_%'
+    AND n.nspname NOT IN ('information_schema', 'lockstep')
+ORDER BY c.relpages DESC";
+
+fn names(connection: &mut Connection, sql: &str) -> Result<Vec<TableName>, ClientError> {
+    let rows = connection.query(sql)?;
+    rows.iter()
+        .map(|row| {
+            Ok(TableName {
+                schema: field(row, 0)?,
+                table: field(row, 1)?,
+            })
+        })
+        .collect()
+}
+
+/// Brings the target's sequences to where the source's are now: at or beyond every value that the
+/// copied rows have.
+pub fn sequences(
+    source: &mut Connection,
+    target: &mut Connection,
+    excluded: &Excluded,
+) -> Result<()> {
+    let there = names(target, SEQUENCES).map_err(ReplicaError::Target)?;
+    let here = names(source, SEQUENCES).map_err(ReplicaError::Source)?;
+    let wanted: Vec<_> = here
+        .iter()
+        .filter(|name| !excluded.names(name) && there.contains(name))
+        .collect();
+    for part in wanted.chunks(MOST_SEQUENCES) {
+        let mut read = || -> Result<Vec<String>, ClientError> {
+            let selects: Result<Vec<_>, ClientError> = part
+                .iter()
+                .map(|name| {
+                    let name = name.sql();
+                    let literal = sql_literal("sequence", &name)?;
+                    Ok(format!(
+                        "SELECT {literal}, last_value, is_called FROM {name}"
+                    ))
+                })
+                .collect();
+            let rows = source.query(&selects?.join(" UNION ALL "))?;
+            rows.iter()
+                .map(|row| {
+                    let name = sql_literal("sequence", &field::<String>(row, 0)?)?;
+                    let (last, called): (i64, bool) = (field(row, 1)?, field(row, 2)?);
+                    Ok(format!("setval({name}, {last}, {called})"))
+                })
+                .collect()
+        };
+        let calls = read().map_err(ReplicaError::Source)?;
+        let set = target.execute(&format!("SELECT {}", calls.join(", ")));
+        set.map_err(ReplicaError::Target)?;
+    }
+    Ok(())
+}
+
+/// Fills the materialised views that are filled on the source. One that reads another is tried
+/// again after that one.
+pub fn views(source: &mut Connection, target: &mut Connection) -> Result<()> {
+    let filled = names(source, VIEWS).map_err(ReplicaError::Source)?;
+    let missing = names(target, MISSING_VIEWS).map_err(ReplicaError::Target)?;
+    let mut left: Vec<_> = filled
+        .into_iter()
+        .filter(|name| missing.contains(name))
+        .collect();
+    while !left.is_empty() {
+        let before = left.len();
+        let mut refused = None;
+        let mut again = Vec::new();
+        for view in left {
+            match target.execute(&format!("REFRESH MATERIALIZED VIEW {}", view.sql())) {
+                Ok(()) => {}
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == NOT_FILLED) => {
+                    refused = Some(error);
+                    again.push(view);
+                }
+                Err(error) => return Err(ReplicaError::Target(error)),
+            }
+        }
+        left = again;
+        match refused {
+            Some(error) if left.len() == before => return Err(ReplicaError::Target(error)),
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Gathers statistics of all tables, with so many sessions.
+pub fn analyze(target: &Conninfo, jobs: usize) -> Result<()> {
+    let mut first = target_session(target)?;
+    let tables = names(&mut first, ANALYZED).map_err(ReplicaError::Target)?;
+    let tables = Mutex::new(VecDeque::from(tables));
+    let work = |mut session: Connection| -> Result<()> {
+        loop {
+            let next = {
+                let mut tables = tables.lock().unwrap_or_else(PoisonError::into_inner);
+                tables.pop_front()
+            };
+            let Some(table) = next else {
+                return Ok(());
+            };
+            let analyzed = session.execute(&format!("ANALYZE {}", table.sql()));
+            analyzed.map_err(ReplicaError::Target)?;
+        }
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..jobs)
+            .map(|_| scope.spawn(|| work(target_session(target)?)))
+            .collect();
+        let mut result = work(first);
+        for other in others {
+            // A worker that panicked has printed why; its tables are left without statistics.
+            let done = other.join().unwrap_or_else(|_| {
+                Err(ReplicaError::State(
+                    "a thread that analyzed tables has ended".to_owned(),
+                ))
+            });
+            result = result.and(done);
+        }
+        result
+    })
+}

@@ -1,0 +1,170 @@
+//! `replica run`: applies what the slot of a finished copy has kept, and what comes after it.
+//!
+//! Two threads: one applies, the other looks every second at what the target's state wants (a
+//! pause), and writes there how far the replica is. Its session holds the replica's lock, so that
+//! nothing else works on the replica meanwhile. While the target is away neither does anything.
+
+use std::thread;
+use std::time::Duration;
+
+use lockstep_client::{Connection, Conninfo};
+use lockstep_wire::Lsn;
+use tracing::warn;
+
+use crate::apply::error::{ApplyError, Result as ApplyResult};
+use crate::apply::{self, Control, MEMORY, Settings, Start, Starts, Stats};
+use crate::error::{ReplicaError, Result};
+use crate::state::{Applied, Phase, Replica, State, TableState};
+
+/// The end of an origin's name, after `replica.origin`: the first writer's, and so far the only
+/// one's.
+const ORIGIN: &str = "_0";
+
+/// How often the state is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// Follows the source until `control` is told to stop. `source` is used in place of the conninfo
+/// that the state has.
+pub fn follow(
+    name: &str,
+    target: &Conninfo,
+    source: Option<&Conninfo>,
+    control: &Control,
+) -> Result<()> {
+    let (state, replica) = take(name, target)?;
+    let source = match source {
+        Some(source) => source.clone(),
+        None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
+    };
+    let settings = settings(&replica, &source, target)?;
+    if replica.paused {
+        control.pause();
+    }
+    thread::scope(|scope| {
+        scope.spawn(|| watch(state, &replica, target, control));
+        run(&settings, name, control).map_err(ReplicaError::Apply)
+    })
+}
+
+/// Settings of a replica. An error if its copy is not ready.
+pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
+    if replica.phase != Phase::Ready {
+        return Err(ReplicaError::State(format!(
+            "replica \"{}\" is not copied yet: run lockstep replica create again, which goes on",
+            replica.name
+        )));
+    }
+    Ok(Settings {
+        source: source.clone(),
+        target: target.clone(),
+        slot: replica.slot.clone(),
+        publications: vec![replica.publication.clone()],
+        origin: format!("{}{ORIGIN}", replica.origin),
+        application_name: replica.name.clone(),
+        memory: MEMORY,
+    })
+}
+
+/// Applies to a replica until `control` stops it; see [`crate::apply::run`].
+pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult<()> {
+    let mut asked = |_: &mut Connection| starts(&settings.target, replica);
+    apply::run(settings, control, &mut asked)
+}
+
+/// Where each table of a replica starts: where its own copy ends. Others are not replicated.
+pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
+    let tables = State::open(target).and_then(|mut state| state.tables(replica));
+    let tables = tables.map_err(|error| match error {
+        ReplicaError::Target(error) => ApplyError::Target(error),
+        other => ApplyError::System(other.to_string()),
+    })?;
+    let copied = tables.into_iter().map(|table| {
+        let start = match (table.state, table.start) {
+            (TableState::Copied, Some(lsn)) => Start::At(lsn),
+            _ => Start::Never,
+        };
+        (table.name, start)
+    });
+    Ok(Starts {
+        tables: copied.collect(),
+        others: Start::Never,
+    })
+}
+
+/// The state with the replica's lock.
+fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
+    let unknown = || {
+        ReplicaError::State(format!(
+            "the target has no replica \"{name}\"; lockstep replica create makes one"
+        ))
+    };
+    let mut state = State::find(target)?.ok_or_else(unknown)?;
+    let replica = state.replica(name)?.ok_or_else(unknown)?;
+    match state.lock(name)? {
+        true => Ok((state, replica)),
+        false => Err(ReplicaError::State(format!(
+            "another lockstep works on replica \"{name}\"; end it first"
+        ))),
+    }
+}
+
+/// Takes the state's wishes to the applying thread, and its progress to the state, until that
+/// thread has ended.
+fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
+    let mut state = Some(state);
+    let mut wanted = (replica.paused, replica.resumes);
+    loop {
+        let ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
+        let looked = match &mut state {
+            Some(state) => look(state, &replica.name, &control.stats()),
+            // The first session is lost: another takes its lock again.
+            none => take(&replica.name, target).map(|(state, replica)| {
+                *none = Some(state);
+                (replica.paused, replica.resumes)
+            }),
+        };
+        match looked {
+            Ok(now) if now != wanted => {
+                wanted = now;
+                match wanted.0 {
+                    true => control.pause(),
+                    false => control.resume(),
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                if state.take().is_some() {
+                    warn!(replica = replica.name, %error, "the state cannot be read");
+                }
+            }
+        }
+        if ended {
+            return;
+        }
+    }
+}
+
+/// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
+/// lets one that a change has stopped try again.
+fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
+    let phase = match stats.phase {
+        apply::Phase::Connecting => "connecting",
+        apply::Phase::Applying => "applying",
+        apply::Phase::Paused => "paused",
+        apply::Phase::Blocked => "blocked",
+        apply::Phase::Stopped => "stopped",
+    };
+    state.set_applied(
+        name,
+        &Applied {
+            state: phase.to_owned(),
+            lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
+            lag_bytes: stats.lag_bytes(),
+            error: stats.error.clone(),
+        },
+    )?;
+    let replica = state.replica(name)?;
+    let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
+    let wants = |replica: Replica| (replica.paused, replica.resumes);
+    replica.map(wants).ok_or_else(gone)
+}

@@ -1,0 +1,37 @@
+//! A database copied to another server, and kept in step there.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`preflight`] | what is looked at before anything is changed |
+//! | [`state`] | what is known about each replica, in the target |
+//! | [`schema`] | the schema, through pg_dump and pg_restore |
+//! | [`copy`] | rows from source to target |
+//! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
+//! | [`create`], [`remove`] | a replica from its first check to its end |
+//! | [`names`] | names of tables and replicas |
+//! | [`error`] | what can go wrong |
+//! | [`apply`] | the source's changes, applied in sets |
+//! | [`follow`] | a replica that applies, as its state wants it |
+//! | [`verify`] | both sides compared at one moment |
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod apply;
+pub mod copy;
+pub mod create;
+pub mod error;
+pub mod finish;
+pub mod follow;
+pub mod names;
+pub mod preflight;
+pub mod remove;
+pub mod schema;
+pub mod state;
+pub mod verify;

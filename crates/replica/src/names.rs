@@ -1,0 +1,76 @@
+//! Names of tables and of replicas.
+
+use std::fmt;
+
+use crate::error::{ReplicaError, Result};
+
+/// A table's schema and name, unquoted.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct TableName {
+    pub schema: String,
+    pub table: String,
+}
+
+/// A name, quoted for SQL. Names come from a server, so they are never too long or empty.
+pub fn quoted(name: &str) -> String {
+    format!("\"{}\"", name.replace('"', "\"\""))
+}
+
+impl TableName {
+    /// Quoted for SQL.
+    pub fn sql(&self) -> String {
+        format!("{}.{}", quoted(&self.schema), quoted(&self.table))
+    }
+}
+
+impl fmt::Display for TableName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}.{}\"", self.schema, self.table)
+    }
+}
+
+/// Longest name of a replica, in bytes: slots and origins are named after it.
+pub const MOST_REPLICA_NAME: usize = 40;
+
+/// Checks a replica's name: slots take the same letters.
+pub fn check_replica_name(name: &str) -> Result<()> {
+    let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    if !name.is_empty() && name.len() <= MOST_REPLICA_NAME && name.chars().all(letters) {
+        return Ok(());
+    }
+    Err(ReplicaError::Usage(format!(
+        "\"{name}\" is no name for a replica: use 1 to {MOST_REPLICA_NAME} lower-case letters, \
+         digits and underscores"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_of_replicas_are_names_of_slots() {
+        for (name, good) in [
+            ("a", true),
+            ("new_york_2", true),
+            ("", false),
+            ("New", false),
+            ("a-b", false),
+            ("é", false),
+            (&*"x".repeat(40), true),
+            (&*"x".repeat(41), false),
+        ] {
+            assert_eq!(check_replica_name(name).is_ok(), good, "{name}");
+        }
+    }
+
+    #[test]
+    fn tables_are_quoted() {
+        let name = TableName {
+            schema: "a\"b".to_owned(),
+            table: "C d".to_owned(),
+        };
+        assert_eq!(name.sql(), "\"a\"\"b\".\"C d\"");
+        assert_eq!(name.to_string(), "\"a\"b.C d\"");
+    }
+}

@@ -1,0 +1,329 @@
+//! The queries that find the facts. They only read.
+
+use std::collections::BTreeSet;
+
+use lockstep_client::{ClientError, Connection, field};
+
+use super::facts::{Excluded, Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
+use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
+
+/// Largest table in which equal rows are looked for, in bytes.
+const MOST_LOOKED_AT: u64 = 1024 * 1024 * 1024;
+
+/// Schemas that are never copied, in SQL; `n` is pg_namespace.
+const OURS_AND_SYSTEM: &str =
+    "n.nspname NOT LIKE 'pg\\_%' AND n.nspname NOT IN ('information_schema', 'lockstep')";
+
+const SERVER: &str = "
+SELECT current_setting('server_version_num'), current_database(), pg_is_in_recovery(),
+    pg_encoding_to_char(d.encoding), d.datcollate, d.datctype, d.datlocprovider,
+    d.datcollversion, pg_database_collation_actual_version(d.oid),
+    current_user, r.rolsuper, r.rolreplication, r.rolbypassrls,
+    has_database_privilege(d.oid, 'CREATE'),
+    coalesce(current_setting('effective_wal_level', true), current_setting('wal_level')),
+    current_setting('max_replication_slots'), (SELECT count(*) FROM pg_replication_slots),
+    current_setting('max_wal_senders'),
+    (SELECT count(*) FROM pg_stat_replication),
+    coalesce(current_setting('max_active_replication_origins', true),
+        current_setting('max_replication_slots')),
+    has_parameter_privilege('session_replication_role', 'SET')
+FROM pg_database d, pg_roles r
+WHERE d.datname = current_database() AND r.rolname = current_user";
+
+const TABLES: &str = "
+SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence = 'u',
+    EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_class'::regclass AND e.objid = c.oid
+        AND e.deptype = 'e'),
+    pg_has_role(c.relowner, 'USAGE'), pg_get_userbyid(c.relowner),
+    has_table_privilege(c.oid, 'SELECT'), c.relrowsecurity, c.relforcerowsecurity,
+    c.relreplident,
+    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisprimary AND i.indimmediate),
+    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisreplident),
+    EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND i.indisunique AND i.indisvalid
+        AND i.indpred IS NULL AND i.indexprs IS NULL
+        AND NOT EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid
+            AND a.attnum = ANY (i.indkey) AND NOT a.attnotnull)),
+    coalesce((SELECT s.n_tup_upd + s.n_tup_del FROM pg_stat_all_tables s WHERE s.relid = c.oid), 0),
+    CASE WHEN c.relkind IN ('r', 'm') THEN pg_relation_size(c.oid) ELSE 0 END,
+    (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attgenerated <> ''),
+    (SELECT count(*) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attidentity <> ''),
+    (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.condeferrable),
+    (SELECT count(*) FROM pg_constraint k WHERE k.conrelid = c.oid AND k.contype = 'x'),
+    (SELECT coalesce(json_agg(json_build_array(pn.nspname, pc.relname)), '[]')
+        FROM pg_partition_ancestors(c.oid) p
+        JOIN pg_class pc ON pc.oid = p.relid JOIN pg_namespace pn ON pn.oid = pc.relnamespace
+        WHERE p.relid <> c.oid)
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't' AND {namespaces}
+ORDER BY 1, 2";
+
+const FOREIGN_KEYS: &str = "
+SELECT n.nspname, c.relname, fn.nspname, f.relname
+FROM pg_constraint k
+JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_class f ON f.oid = k.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
+WHERE k.contype = 'f' AND {namespaces}";
+
+/// Roles that own objects of the database or have rights on some.
+const ROLES: &str = "
+SELECT DISTINCT r.rolname FROM pg_shdepend s JOIN pg_roles r ON r.oid = s.refobjid
+WHERE s.refclassid = 'pg_authid'::regclass AND s.deptype IN ('o', 'a')
+    AND s.dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
+    AND s.classid <> 'pg_default_acl'::regclass AND r.rolname NOT LIKE 'pg\\_%'";
+
+const TABLESPACES: &str = "
+SELECT DISTINCT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace
+WHERE t.spcname NOT LIKE 'pg\\_%'";
+
+const EXTENSIONS: &str =
+    "SELECT extname, extversion FROM pg_extension WHERE extname <> 'plpgsql' ORDER BY 1";
+
+/// Built-in collations that columns name.
+const COLLATIONS: &str = "
+SELECT DISTINCT k.collname FROM pg_attribute a JOIN pg_collation k ON k.oid = a.attcollation
+JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
+JOIN pg_namespace kn ON kn.oid = k.collnamespace
+WHERE kn.nspname = 'pg_catalog' AND {namespaces}";
+
+/// Relations of users that belong to no extension.
+const TARGET_RELATIONS: &str = "
+SELECT count(*) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE c.relkind IN ('r', 'p', 'f', 'm', 'v', 'S') AND c.relpersistence <> 't' AND {namespaces}
+    AND NOT EXISTS (SELECT FROM pg_depend e WHERE e.classid = 'pg_class'::regclass
+        AND e.objid = c.oid AND e.deptype = 'e')";
+
+/// Functions of replication origins that apply calls.
+const ORIGIN_FUNCTIONS: &str = "
+SELECT f FROM unnest(ARRAY['pg_replication_origin_create(text)',
+    'pg_replication_origin_drop(text)', 'pg_replication_origin_oid(text)',
+    'pg_replication_origin_progress(text,boolean)',
+    'pg_replication_origin_session_setup(text)', 'pg_replication_origin_session_progress(boolean)',
+    'pg_replication_origin_session_reset()',
+    'pg_replication_origin_xact_setup(pg_lsn,timestamptz)']) f
+WHERE NOT coalesce(has_function_privilege(to_regprocedure(f), 'EXECUTE'), true)";
+
+fn with_namespaces(sql: &str) -> String {
+    sql.replace("{namespaces}", OURS_AND_SYSTEM)
+}
+
+/// Everything that the rules need. The system identifiers come from elsewhere: `IDENTIFY_SYSTEM`
+/// for the source, which needs a session for replication.
+pub fn facts(
+    source: &mut Connection,
+    target: &mut Connection,
+    excluded: Excluded,
+    skip_large_objects: bool,
+) -> Result<Facts> {
+    let mut facts = Facts {
+        excluded,
+        skip_large_objects,
+        ..Facts::default()
+    };
+    of_source(source, &mut facts).map_err(ReplicaError::Source)?;
+    let needed = needs(source).map_err(ReplicaError::Source)?;
+    of_target(target, &mut facts, needed).map_err(ReplicaError::Target)?;
+    equal_rows(source, &mut facts).map_err(ReplicaError::Source)?;
+    Ok(facts)
+}
+
+fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
+    facts.source = server(source)?;
+    facts.tables = tables(source)?;
+    facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
+    let rows = source.query(&with_namespaces(FOREIGN_KEYS))?;
+    for row in &rows {
+        facts.foreign_keys.push((name(row, 0)?, name(row, 2)?));
+    }
+    let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
+    facts.large_objects = field(&row, 0)?;
+    Ok(())
+}
+
+/// All tables of the source.
+pub fn tables(source: &mut Connection) -> Result<Vec<Table>, ClientError> {
+    let rows = source.query(&with_namespaces(TABLES))?;
+    rows.iter().map(|row| table(row)).collect()
+}
+
+/// How many tables, views and sequences of users the target has.
+pub fn target_relations(target: &mut Connection) -> Result<u64, ClientError> {
+    let row = target.query_one(&with_namespaces(TARGET_RELATIONS))?;
+    field(&row, 0)
+}
+
+/// Tablespaces that relations of the source are in.
+pub fn tablespaces_in_use(source: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
+    texts(source, TABLESPACES)
+}
+
+/// Tablespaces that the target has.
+pub fn tablespaces(target: &mut Connection) -> Result<BTreeSet<String>, ClientError> {
+    texts(target, "SELECT spcname FROM pg_tablespace")
+}
+
+/// What the target must have.
+struct Needed {
+    roles: BTreeSet<String>,
+    tablespaces: BTreeSet<String>,
+    collations: BTreeSet<String>,
+    extensions: Vec<(String, String)>,
+}
+
+fn needs(source: &mut Connection) -> Result<Needed, ClientError> {
+    let extensions = source.query(EXTENSIONS)?;
+    Ok(Needed {
+        roles: texts(source, ROLES)?,
+        tablespaces: tablespaces_in_use(source)?,
+        collations: texts(source, &with_namespaces(COLLATIONS))?,
+        extensions: extensions
+            .iter()
+            .map(|row| Ok((field(row, 0)?, field(row, 1)?)))
+            .collect::<Result<_, ClientError>>()?,
+    })
+}
+
+fn of_target(
+    target: &mut Connection,
+    facts: &mut Facts,
+    needed: Needed,
+) -> Result<(), ClientError> {
+    facts.target = server(target)?;
+    facts.target.origin_functions_denied = texts(target, ORIGIN_FUNCTIONS)?.into_iter().collect();
+    // Only those who may read origins can count them; others are told of that right first.
+    let origins = "SELECT CASE WHEN has_table_privilege('pg_replication_origin_status', 'SELECT') \
+                   THEN (SELECT count(*) FROM pg_show_replication_origin_status()) ELSE 0 END";
+    if facts.target.superuser {
+        facts.target.origins_used = field(&target.query_one(origins)?, 0)?;
+    }
+    facts.target_relations = target_relations(target)?;
+    let lacks = |needed: BTreeSet<String>, there: BTreeSet<String>| -> Vec<String> {
+        needed.difference(&there).cloned().collect()
+    };
+    let there = texts(target, "SELECT rolname FROM pg_roles")?;
+    facts.roles_missing = lacks(needed.roles, there);
+    let there = tablespaces(target)?;
+    facts.tablespaces_missing = lacks(needed.tablespaces, there);
+    let there = texts(target, "SELECT collname FROM pg_collation")?;
+    facts.collations_missing = lacks(needed.collations, there);
+    let available = target.query("SELECT name, default_version FROM pg_available_extensions")?;
+    for (name, version) in needed.extensions {
+        let here = available
+            .iter()
+            .find(|row| row.first().cloned().flatten().as_ref() == Some(&name));
+        facts.extensions.push(Extension {
+            available: here.map(|row| field(row, 1)).transpose()?,
+            name,
+            version,
+        });
+    }
+    Ok(())
+}
+
+fn texts(connection: &mut Connection, sql: &str) -> Result<BTreeSet<String>, ClientError> {
+    let rows = connection.query(sql)?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+fn name(row: &[Option<String>], place: usize) -> Result<TableName, ClientError> {
+    Ok(TableName {
+        schema: field(row, place)?,
+        table: field(row, place + 1)?,
+    })
+}
+
+fn server(connection: &mut Connection) -> Result<Server, ClientError> {
+    let row = connection.query_one(SERVER)?;
+    Ok(Server {
+        version: field(&row, 0)?,
+        system_id: String::new(),
+        database: field(&row, 1)?,
+        in_recovery: field(&row, 2)?,
+        encoding: field(&row, 3)?,
+        collate: field::<Option<String>>(&row, 4)?.unwrap_or_default(),
+        ctype: field::<Option<String>>(&row, 5)?.unwrap_or_default(),
+        provider: field(&row, 6)?,
+        collation_version: field(&row, 7)?,
+        collation_version_now: field(&row, 8)?,
+        role: field(&row, 9)?,
+        superuser: field(&row, 10)?,
+        replication: field(&row, 11)?,
+        bypass_rls: field(&row, 12)?,
+        create: field(&row, 13)?,
+        wal_level: field(&row, 14)?,
+        slots: field(&row, 15)?,
+        slots_used: field(&row, 16)?,
+        walsenders: field(&row, 17)?,
+        walsenders_used: field(&row, 18)?,
+        origins: field(&row, 19)?,
+        origins_used: 0,
+        origin_functions_denied: Vec::new(),
+        sets_replication_role: field(&row, 20)?,
+    })
+}
+
+fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
+    let kind: String = field(row, 3)?;
+    let identity: String = field(row, 11)?;
+    let (primary, chosen): (bool, bool) = (field(row, 12)?, field(row, 13)?);
+    let ancestors: String = field(row, 21)?;
+    let ancestors: Vec<(String, String)> = serde_json::from_str(&ancestors)
+        .map_err(|error| ClientError::Protocol(format!("\"{ancestors}\": {error}")))?;
+    Ok(Table {
+        name: name(row, 0)?,
+        oid: field(row, 2)?,
+        kind: match kind.as_str() {
+            "p" => TableKind::Partitioned,
+            "f" => TableKind::Foreign,
+            "m" => TableKind::MaterialisedView,
+            _ => TableKind::Ordinary,
+        },
+        unlogged: field(row, 4)?,
+        of_extension: field(row, 5)?,
+        owned: field(row, 6)?,
+        owner: field(row, 7)?,
+        readable: field(row, 8)?,
+        row_security: field(row, 9)?,
+        row_security_forced: field(row, 10)?,
+        identity: match identity.as_str() {
+            "f" => ReplicaIdentity::Full,
+            "d" if primary => ReplicaIdentity::Key,
+            "i" if chosen => ReplicaIdentity::Key,
+            _ => ReplicaIdentity::Nothing,
+        },
+        has_key: field(row, 14)?,
+        changed_rows: field(row, 15)?,
+        bytes: field(row, 16)?,
+        generated_columns: field(row, 17)?,
+        identity_columns: field(row, 18)?,
+        deferrable_constraints: field(row, 19)?,
+        exclusion_constraints: field(row, 20)?,
+        equal_rows: None,
+        ancestors: ancestors
+            .into_iter()
+            .map(|(schema, table)| TableName { schema, table })
+            .collect(),
+    })
+}
+
+/// Looks for equal rows where nothing else tells two rows apart.
+fn equal_rows(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
+    let excluded = facts.excluded.clone();
+    for table in &mut facts.tables {
+        let looked_at = table.identity == ReplicaIdentity::Full
+            && table.kind == TableKind::Ordinary
+            && !table.has_key
+            && table.readable
+            && table.bytes <= MOST_LOOKED_AT
+            && !excluded.covers(table);
+        if !looked_at {
+            continue;
+        }
+        let sql = format!(
+            "SELECT EXISTS (SELECT FROM ONLY {} t GROUP BY t::text HAVING count(*) > 1)",
+            table.name.sql()
+        );
+        table.equal_rows = Some(field(&source.query_one(&sql)?, 0)?);
+    }
+    Ok(())
+}

@@ -1,0 +1,169 @@
+//! What the preflight knows about source and target.
+
+use std::collections::BTreeSet;
+
+use crate::names::TableName;
+
+/// All that the rules decide on.
+#[derive(Debug, Clone, Default)]
+pub struct Facts {
+    pub source: Server,
+    pub target: Server,
+    pub tables: Vec<Table>,
+    /// Schemas of the source.
+    pub schemas: BTreeSet<String>,
+    /// Foreign keys: the table, and the one that it refers to.
+    pub foreign_keys: Vec<(TableName, TableName)>,
+    pub large_objects: u64,
+    /// Collations that columns of the source use and that the target does not have.
+    pub collations_missing: Vec<String>,
+    /// Roles that own something, or have rights, on the source and that the target does not have.
+    pub roles_missing: Vec<String>,
+    /// Tablespaces in use on the source that the target does not have.
+    pub tablespaces_missing: Vec<String>,
+    pub extensions: Vec<Extension>,
+    /// Tables, views and sequences of users on the target.
+    pub target_relations: u64,
+    /// What the user excluded.
+    pub excluded: Excluded,
+    /// Large objects may be left out.
+    pub skip_large_objects: bool,
+}
+
+/// A server, its database and our role there.
+#[derive(Debug, Clone, Default)]
+pub struct Server {
+    /// As `server_version_num`.
+    pub version: u32,
+    pub system_id: String,
+    pub database: String,
+    pub in_recovery: bool,
+    pub encoding: String,
+    pub collate: String,
+    pub ctype: String,
+    /// `c`, `i` or `b`.
+    pub provider: String,
+    /// The version of the database's collation when it was made, and as the system has it now.
+    pub collation_version: Option<String>,
+    pub collation_version_now: Option<String>,
+    pub role: String,
+    pub superuser: bool,
+    pub replication: bool,
+    pub bypass_rls: bool,
+    /// May create schemas and publications in the database.
+    pub create: bool,
+    /// `wal_level`, from 19 on `effective_wal_level` if that is higher.
+    pub wal_level: String,
+    pub slots: u32,
+    pub slots_used: u32,
+    pub walsenders: u32,
+    pub walsenders_used: u32,
+    pub origins: u32,
+    pub origins_used: u32,
+    /// Functions of replication origins that our role may not call.
+    pub origin_functions_denied: Vec<String>,
+    /// May set `session_replication_role`.
+    pub sets_replication_role: bool,
+}
+
+/// A table of the source, of any kind.
+#[derive(Debug, Clone, Default)]
+pub struct Table {
+    pub name: TableName,
+    pub oid: u32,
+    pub kind: TableKind,
+    pub unlogged: bool,
+    /// Belongs to an extension.
+    pub of_extension: bool,
+    /// Our role owns it.
+    pub owned: bool,
+    pub owner: String,
+    pub readable: bool,
+    pub row_security: bool,
+    /// Row security also for the owner.
+    pub row_security_forced: bool,
+    pub identity: ReplicaIdentity,
+    /// Has a key that makes equal rows impossible.
+    pub has_key: bool,
+    /// Rows updated and deleted since statistics were reset.
+    pub changed_rows: u64,
+    pub bytes: u64,
+    pub generated_columns: u32,
+    pub identity_columns: u32,
+    pub deferrable_constraints: u32,
+    pub exclusion_constraints: u32,
+    /// Equal rows were found; only looked for under REPLICA IDENTITY FULL without a key. None if
+    /// the table was not looked at.
+    pub equal_rows: Option<bool>,
+    /// Partitioned tables above it.
+    pub ancestors: Vec<TableName>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum TableKind {
+    #[default]
+    Ordinary,
+    Partitioned,
+    Foreign,
+    MaterialisedView,
+}
+
+/// What rows of an UPDATE or DELETE are identified by in the WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum ReplicaIdentity {
+    /// The primary key, or an index that was chosen.
+    #[default]
+    Key,
+    Full,
+    /// Nothing: the source refuses updates and deletes of a published table.
+    Nothing,
+}
+
+#[derive(Debug, Clone, Default)]
+pub struct Extension {
+    pub name: String,
+    pub version: String,
+    /// The version that the target would install; None if it has none.
+    pub available: Option<String>,
+}
+
+/// Schemas and tables that are left out.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Excluded {
+    pub schemas: Vec<String>,
+    /// As `schema.table`.
+    pub tables: Vec<String>,
+}
+
+impl Excluded {
+    /// Whether a table, or a partitioned table above it, is left out.
+    pub fn covers(&self, table: &Table) -> bool {
+        std::iter::once(&table.name)
+            .chain(&table.ancestors)
+            .any(|name| self.names(name))
+    }
+
+    pub fn names(&self, name: &TableName) -> bool {
+        self.schemas.contains(&name.schema)
+            || self
+                .tables
+                .iter()
+                .any(|excluded| *excluded == format!("{}.{}", name.schema, name.table))
+    }
+}
+
+impl Facts {
+    /// Tables that are not left out.
+    pub fn included(&self) -> impl Iterator<Item = &Table> {
+        self.tables
+            .iter()
+            .filter(|table| !self.excluded.covers(table))
+    }
+
+    /// Tables whose rows are copied and replicated.
+    pub fn copied(&self) -> impl Iterator<Item = &Table> {
+        self.included().filter(|table| {
+            table.kind == TableKind::Ordinary && !table.unlogged && !table.of_extension
+        })
+    }
+}

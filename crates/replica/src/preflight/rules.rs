@@ -1,0 +1,565 @@
+//! What follows from the facts. No I/O.
+
+use std::fmt;
+
+use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Severity {
+    /// Nothing is begun while there is one.
+    Error,
+    /// It works, but not as one may expect.
+    Warning,
+    Info,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Error => "error",
+            Self::Warning => "warning",
+            Self::Info => "info",
+        })
+    }
+}
+
+/// Something that was found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Finding {
+    pub severity: Severity,
+    /// What it is about: `source`, `target`, or objects.
+    pub subject: String,
+    pub says: String,
+    /// What to do.
+    pub todo: String,
+}
+
+impl Finding {
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+/// Most names in one finding; the others are counted.
+const MOST_NAMES: usize = 5;
+
+/// The oldest supported version.
+const OLDEST: u32 = 150_000;
+
+/// What follows from the facts, the worst first.
+pub fn findings(facts: &Facts) -> Vec<Finding> {
+    let mut found = Found(Vec::new());
+    versions(facts, &mut found);
+    source_limits(&facts.source, &mut found);
+    source_rights(facts, &mut found);
+    target_rights(&facts.target, &mut found);
+    target_state(facts, &mut found);
+    encodings(&facts.source, &facts.target, &mut found);
+    collations(facts, &mut found);
+    extensions(facts, &mut found);
+    excluded(facts, &mut found);
+    identities(facts, &mut found);
+    kinds_of_tables(facts, &mut found);
+    columns_and_constraints(facts, &mut found);
+    row_security(facts, &mut found);
+    large_objects(facts, &mut found);
+    let mut findings = found.0;
+    findings.sort_by_key(|finding| finding.severity);
+    findings
+}
+
+struct Found(Vec<Finding>);
+
+impl Found {
+    fn add(
+        &mut self,
+        severity: Severity,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.0.push(Finding {
+            severity,
+            subject: subject.into(),
+            says: says.into(),
+            todo: todo.into(),
+        });
+    }
+
+    fn error(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Error, subject, says, todo);
+    }
+
+    fn warning(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Warning, subject, says, todo);
+    }
+
+    fn info(
+        &mut self,
+        subject: impl Into<String>,
+        says: impl Into<String>,
+        todo: impl Into<String>,
+    ) {
+        self.add(Severity::Info, subject, says, todo);
+    }
+
+    /// One finding about all tables for which `is` holds.
+    fn tables<'a>(
+        &mut self,
+        severity: Severity,
+        tables: impl Iterator<Item = &'a Table>,
+        says: &str,
+        todo: &str,
+    ) {
+        let names: Vec<_> = tables.map(|table| table.name.to_string()).collect();
+        if !names.is_empty() {
+            let noun = if names.len() == 1 { "table" } else { "tables" };
+            self.add(severity, format!("{noun} {}", listed(&names)), says, todo);
+        }
+    }
+}
+
+/// Some names, and how many others there are.
+fn listed(names: &[String]) -> String {
+    let some: Vec<_> = names.iter().take(MOST_NAMES).map(String::as_str).collect();
+    match names.len() - some.len() {
+        0 => some.join(", "),
+        others => format!("{} and {others} more", some.join(", ")),
+    }
+}
+
+fn major(version: u32) -> u32 {
+    version / 10_000
+}
+
+fn versions(facts: &Facts, found: &mut Found) {
+    let (source, target) = (&facts.source, &facts.target);
+    for (subject, server) in [("source", source), ("target", target)] {
+        if server.version < OLDEST {
+            let says = format!("it is PostgreSQL {}, older than 15", major(server.version));
+            found.error(subject, says, "upgrade it to 15 or later");
+        }
+        if server.in_recovery {
+            let todo = "name the primary of its cluster";
+            found.error(subject, "it is a standby", todo);
+        }
+    }
+    if major(target.version) < major(source.version) {
+        let says = format!(
+            "it is PostgreSQL {}, older than the source with {}",
+            major(target.version),
+            major(source.version)
+        );
+        let todo = "expect errors where the schema uses what is newer, or upgrade the target first";
+        found.warning("target", says, todo);
+    }
+    if source.system_id == target.system_id && source.database == target.database {
+        let says = format!("it is the source's own database \"{}\"", source.database);
+        found.error("target", says, "name another database or server");
+    }
+}
+
+fn source_limits(source: &Server, found: &mut Found) {
+    // From 19 on, wal_level = replica becomes logical with the first logical slot.
+    let enough = source.wal_level == "logical"
+        || (source.version >= 190_000 && source.wal_level == "replica");
+    if !enough {
+        let says = format!("wal_level is {}", source.wal_level);
+        found.error("source", says, "set wal_level = logical and restart it");
+    }
+    match source.slots.saturating_sub(source.slots_used) {
+        0 => {
+            let says = format!("all {} replication slots are in use", source.slots);
+            let todo = "raise max_replication_slots and restart it, or drop a slot";
+            found.error("source", says, todo);
+        }
+        1 => {
+            let says =
+                "one replication slot is free; a copy that is resumed needs a second for a time";
+            found.warning("source", says, "raise max_replication_slots");
+        }
+        _ => {}
+    }
+    if source.walsenders <= source.walsenders_used {
+        let says = format!("all {} WAL senders are in use", source.walsenders);
+        found.error("source", says, "raise max_wal_senders and restart it");
+    }
+}
+
+fn source_rights(facts: &Facts, found: &mut Found) {
+    let source = &facts.source;
+    if source.superuser {
+        return;
+    }
+    let role = &source.role;
+    if !source.replication {
+        let says = format!("role \"{role}\" may not replicate");
+        found.error("source", says, format!("ALTER ROLE \"{role}\" REPLICATION"));
+    }
+    if !source.create {
+        let says = format!("role \"{role}\" may not create a publication");
+        let todo = format!(
+            "GRANT CREATE ON DATABASE \"{}\" TO \"{role}\"",
+            source.database
+        );
+        found.error("source", says, todo);
+    }
+    let mut owners: Vec<_> = facts
+        .copied()
+        .filter(|table| !table.owned)
+        .map(|table| format!("\"{}\"", table.owner))
+        .collect();
+    owners.sort();
+    owners.dedup();
+    let foreign = facts.copied().filter(|table| !table.owned);
+    let says = format!("role \"{role}\" does not own it, so it may not publish it");
+    let todo = format!("GRANT {} TO \"{role}\"", owners.join(", "));
+    found.tables(Severity::Error, foreign, &says, &todo);
+    let unreadable = facts.copied().filter(|table| !table.readable);
+    let says = format!("role \"{role}\" may not read it");
+    let todo = format!("GRANT SELECT ON it TO \"{role}\"");
+    found.tables(Severity::Error, unreadable, &says, &todo);
+}
+
+fn target_rights(target: &Server, found: &mut Found) {
+    let role = &target.role;
+    if !target.create && !target.superuser {
+        let says = format!("role \"{role}\" may not create schemas");
+        let todo = format!(
+            "GRANT CREATE ON DATABASE \"{}\" TO \"{role}\"",
+            target.database
+        );
+        found.error("target", says, todo);
+    }
+    if !target.origin_functions_denied.is_empty() {
+        let functions = target.origin_functions_denied.join(", ");
+        let says = format!("role \"{role}\" may not use replication origins");
+        let todo = format!("GRANT EXECUTE ON FUNCTION {functions} TO \"{role}\"");
+        found.error("target", says, todo);
+    }
+    if !target.sets_replication_role {
+        let says = format!("role \"{role}\" may not set session_replication_role");
+        let todo = format!("GRANT SET ON PARAMETER session_replication_role TO \"{role}\"");
+        found.error("target", says, todo);
+    }
+    if target.origins <= target.origins_used {
+        let setting = match target.version {
+            180_000.. => "max_active_replication_origins",
+            _ => "max_replication_slots",
+        };
+        let says = format!("all {} replication origins are in use", target.origins);
+        found.error("target", says, format!("raise {setting} and restart it"));
+    }
+}
+
+fn target_state(facts: &Facts, found: &mut Found) {
+    let target = &facts.target;
+    if facts.target_relations > 0 {
+        let says = format!(
+            "database \"{}\" is not empty: it has {} tables, views or sequences",
+            target.database, facts.target_relations
+        );
+        let todo =
+            "create an empty database (CREATE DATABASE ... TEMPLATE template0) and name that";
+        found.error("target", says, todo);
+    }
+    if !facts.roles_missing.is_empty() {
+        let says = format!("roles are missing: {}", listed(&facts.roles_missing));
+        let todo = "create them; pg_dumpall --roles-only on the source writes the commands";
+        found.error("target", says, todo);
+    }
+    if !facts.tablespaces_missing.is_empty() {
+        let says = format!(
+            "tablespaces are missing: {}",
+            listed(&facts.tablespaces_missing)
+        );
+        let todo = "create them, or leave it: the default tablespace is then used for everything";
+        found.warning("target", says, todo);
+    }
+}
+
+fn encodings(source: &Server, target: &Server, found: &mut Found) {
+    if source.encoding == target.encoding {
+        return;
+    }
+    let says = format!(
+        "its encoding is {}, the source's {}",
+        target.encoding, source.encoding
+    );
+    match (source.encoding.as_str(), target.encoding.as_str()) {
+        ("SQL_ASCII", _) => {
+            let todo = "create the target's database with ENCODING 'SQL_ASCII': the source's text may \
+                        be in any encoding";
+            found.error("target", says, todo);
+        }
+        (_, "UTF8") => found.info("target", says, "nothing: text is converted"),
+        _ => {
+            let todo = "create the target's database with the source's encoding or UTF8: characters \
+                        that it lacks stop the copy";
+            found.warning("target", says, todo);
+        }
+    }
+}
+
+fn collations(facts: &Facts, found: &mut Found) {
+    let (source, target) = (&facts.source, &facts.target);
+    let named = |server: &Server| {
+        let Server {
+            collate,
+            ctype,
+            provider,
+            ..
+        } = server;
+        format!("{collate}, {ctype} (provider {provider})")
+    };
+    if named(source) != named(target) {
+        let says = format!(
+            "its database sorts by {}, the source's by {}",
+            named(target),
+            named(source)
+        );
+        let todo = "create the target's database with the source's locale, if order and upper case \
+                    must be the same";
+        found.warning("target", says, todo);
+    } else if let (Some(here), Some(there)) =
+        (&source.collation_version_now, &target.collation_version_now)
+        && here != there
+    {
+        let says = format!("its collation has version {there}, the source's {here}");
+        let todo = "nothing for the copy, whose indexes are built anew; text may sort differently";
+        found.info("target", says, todo);
+    }
+    for (subject, server) in [("source", source), ("target", target)] {
+        let (made, now) = (&server.collation_version, &server.collation_version_now);
+        if let (Some(made), Some(now)) = (made, now)
+            && made != now
+        {
+            let says =
+                format!("its database was made with collation version {made}, now it is {now}");
+            let todo =
+                "rebuild its indexes on text, then ALTER DATABASE ... REFRESH COLLATION VERSION";
+            found.warning(subject, says, todo);
+        }
+    }
+    if !facts.collations_missing.is_empty() {
+        let says = format!(
+            "collations are missing: {}",
+            listed(&facts.collations_missing)
+        );
+        let todo = "install the locales, then run pg_import_system_collations";
+        found.error("target", says, todo);
+    }
+}
+
+fn extensions(facts: &Facts, found: &mut Found) {
+    for extension in &facts.extensions {
+        let subject = format!("extension \"{}\"", extension.name);
+        match &extension.available {
+            None => found.error(
+                subject,
+                "the target's server does not have it",
+                "install its package there, or drop it on the source",
+            ),
+            Some(available) if *available != extension.version => found.warning(
+                subject,
+                format!(
+                    "the source has version {}, the target would have {available}",
+                    extension.version
+                ),
+                "bring both to the same version, if its types or functions have changed",
+            ),
+            Some(_) => {}
+        }
+    }
+    let of_extension = facts
+        .included()
+        .filter(|table| table.of_extension && table.kind == TableKind::Ordinary);
+    let says = "it belongs to an extension: its rows are not copied";
+    let todo = "nothing if the extension fills it; copy it by hand otherwise";
+    found.tables(Severity::Info, of_extension, says, todo);
+}
+
+fn excluded(facts: &Facts, found: &mut Found) {
+    for schema in &facts.excluded.schemas {
+        if !facts.schemas.contains(schema) {
+            let says = "the source has no such schema";
+            found.error(
+                format!("schema \"{schema}\""),
+                says,
+                "correct --exclude-schema",
+            );
+        }
+    }
+    for name in &facts.excluded.tables {
+        let known = facts
+            .tables
+            .iter()
+            .any(|table| *name == format!("{}.{}", table.name.schema, table.name.table));
+        if !known {
+            let todo = "correct --exclude-table; it takes schema.table";
+            found.error(
+                format!("table \"{name}\""),
+                "the source has no such table",
+                todo,
+            );
+        }
+    }
+    let is_out = |name: &crate::names::TableName| {
+        let table = facts.tables.iter().find(|table| table.name == *name);
+        table.map_or(facts.excluded.names(name), |table| {
+            facts.excluded.covers(table)
+        })
+    };
+    for (table, referenced) in &facts.foreign_keys {
+        if !is_out(table) && is_out(referenced) {
+            let says = format!("a foreign key of it refers to the excluded {referenced}");
+            let todo = "exclude it too, or include the other";
+            found.error(format!("table {table}"), says, todo);
+        }
+    }
+}
+
+fn identities(facts: &Facts, found: &mut Found) {
+    let without = |table: &&Table| table.identity == ReplicaIdentity::Nothing;
+    let todo = "add a primary key, or ALTER TABLE ... REPLICA IDENTITY USING INDEX or FULL, or \
+                exclude it";
+    let changing = facts
+        .copied()
+        .filter(without)
+        .filter(|table| table.changed_rows > 0);
+    let says = "it has no replica identity and its rows are updated or deleted, which the source \
+                would refuse once the table is published";
+    found.tables(Severity::Error, changing, says, todo);
+    let still = facts
+        .copied()
+        .filter(without)
+        .filter(|table| table.changed_rows == 0);
+    let says = "it has no replica identity: the source will refuse updates and deletes of its rows \
+                while the replica exists";
+    found.tables(Severity::Warning, still, says, todo);
+
+    let full = |table: &&Table| table.identity == ReplicaIdentity::Full && !table.has_key;
+    let equal = facts
+        .copied()
+        .filter(full)
+        .filter(|table| table.equal_rows == Some(true));
+    let says = "it has REPLICA IDENTITY FULL, no key, and rows that are equal: a change of one of \
+                them changes any one of them on the target";
+    found.tables(
+        Severity::Warning,
+        equal,
+        says,
+        "add a key if it matters which",
+    );
+    let unknown = facts
+        .copied()
+        .filter(full)
+        .filter(|table| table.equal_rows.is_none());
+    let says = "it has REPLICA IDENTITY FULL and no key; it is too large to look for equal rows";
+    found.tables(
+        Severity::Info,
+        unknown,
+        says,
+        "add a key: rows are found faster, too",
+    );
+}
+
+fn kinds_of_tables(facts: &Facts, found: &mut Found) {
+    let unlogged = facts.included().filter(|table| table.unlogged);
+    let says = "it is unlogged: it is created, but its rows are neither copied nor replicated";
+    found.tables(
+        Severity::Info,
+        unlogged,
+        says,
+        "ALTER TABLE ... SET LOGGED if they are needed",
+    );
+    let kind = |kind| facts.included().filter(move |table| table.kind == kind);
+    found.tables(
+        Severity::Info,
+        kind(TableKind::Partitioned),
+        "it is partitioned: its partitions are copied and replicated one by one",
+        "create new partitions on the target as well",
+    );
+    found.tables(
+        Severity::Info,
+        kind(TableKind::Foreign),
+        "it is a foreign table: it is created, but its rows stay where they are",
+        "see that the target may reach its server",
+    );
+    found.tables(
+        Severity::Info,
+        kind(TableKind::MaterialisedView),
+        "it is a materialised view: it is filled once, at the end of the copy",
+        "refresh it on the target when it must be newer",
+    );
+}
+
+fn columns_and_constraints(facts: &Facts, found: &mut Found) {
+    let with = |count: fn(&Table) -> u32| facts.copied().filter(move |table| count(table) > 0);
+    found.tables(
+        Severity::Info,
+        with(|table| table.generated_columns),
+        "it has generated columns: the target computes them",
+        "nothing",
+    );
+    found.tables(
+        Severity::Info,
+        with(|table| table.identity_columns),
+        "it has identity columns: their values are copied, and their sequences set at the end",
+        "nothing",
+    );
+    found.tables(
+        Severity::Warning,
+        with(|table| table.deferrable_constraints),
+        "it has deferrable constraints: the target may check them at another moment than the source",
+        "nothing unless changes stop at one",
+    );
+    found.tables(
+        Severity::Warning,
+        with(|table| table.exclusion_constraints),
+        "it has exclusion constraints: rows that change places within one transaction may stop apply",
+        "drop them on the target if that happens",
+    );
+}
+
+fn row_security(facts: &Facts, found: &mut Found) {
+    let source = &facts.source;
+    if source.superuser || source.bypass_rls {
+        return;
+    }
+    let hidden = facts
+        .copied()
+        .filter(|table| table.row_security && (!table.owned || table.row_security_forced));
+    let says = format!("row security may hide rows from role \"{}\"", source.role);
+    let todo = format!("ALTER ROLE \"{}\" BYPASSRLS", source.role);
+    found.tables(Severity::Error, hidden, &says, &todo);
+}
+
+fn large_objects(facts: &Facts, found: &mut Found) {
+    if facts.large_objects == 0 {
+        return;
+    }
+    let says = format!(
+        "it has {} large objects, which PostgreSQL does not replicate",
+        facts.large_objects
+    );
+    match facts.skip_large_objects {
+        true => found.warning("source", says, "move them by hand; they are left out"),
+        false => {
+            let todo = "move them into columns of type bytea, or leave them out with \
+                        --skip-large-objects";
+            found.error("source", says, todo);
+        }
+    }
+}

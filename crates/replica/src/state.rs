@@ -1,0 +1,589 @@
+//! What is known about each replica, in the target's schema `lockstep`, committed with the data.
+//!
+//! | table | a row for each | columns that others read |
+//! |---|---|---|
+//! | `lockstep.replica` | replica of this database | `name`, `source` (conninfo without secrets), `system_id`, `slot`, `publication`, `origin`, `phase`, `start_lsn`, `paused` |
+//! | `lockstep.table_copy` | table that is copied | `replica`, `schema_name`, `table_name`, `state`, `start_lsn`, `row_count`, `byte_count` |
+//! | `lockstep.state_version` | the schema's version, one row | `version` |
+//!
+//! What apply must know:
+//! - It may begin in phase [`Phase::Ready`], and streams from `replica.start_lsn` at first: the
+//!   consistent point of the slot `replica.slot`. Afterwards its replication origin knows where to
+//!   go on. `replica.origin` begins the name of each origin (`ORIGIN_0` and so on).
+//! - A table's copy holds what committed before its own `table_copy.start_lsn`, which is later than
+//!   the replica's after a copy that was resumed. A transaction's changes of a table are applied if
+//!   the LSN of its commit record, the *final LSN* of Begin, is at or after the table's
+//!   `start_lsn`, and skipped otherwise. (That is the rule of stock's table synchronisation.)
+//! - Only tables with a row in `table_copy` are in the publication.
+//!
+//! Rows of `table_copy` are changed in the transaction that loads the table's data, so a crash of
+//! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
+//! meanwhile and [`TableState::Copied`] after the last of them has committed.
+
+use std::time::Duration;
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+use lockstep_wire::Lsn;
+
+use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
+
+/// The name of our sessions.
+pub const APPLICATION: &str = "lockstep replica";
+
+/// The schema of the state. It is never copied.
+pub const SCHEMA: &str = "lockstep";
+
+/// How long another lockstep's lock is waited for.
+const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// SQLSTATE of a lock that was not free in time.
+const LOCKED: &str = "55P03";
+
+/// What makes each version of the schema out of the one before.
+const VERSIONS: [&str; 1] = ["
+CREATE SCHEMA IF NOT EXISTS lockstep;
+CREATE TABLE lockstep.state_version (version int NOT NULL);
+INSERT INTO lockstep.state_version VALUES (0);
+CREATE TABLE lockstep.replica (
+    name text PRIMARY KEY,
+    source text NOT NULL,
+    system_id text NOT NULL,
+    source_database text NOT NULL,
+    slot text NOT NULL,
+    publication text NOT NULL,
+    origin text NOT NULL,
+    exclude_schemas text[] NOT NULL,
+    exclude_tables text[] NOT NULL,
+    phase text NOT NULL,
+    start_lsn pg_lsn,
+    paused boolean NOT NULL DEFAULT false,
+    resumes bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    ready_at timestamptz,
+    bytes_total bigint NOT NULL DEFAULT 0,
+    bytes_done bigint NOT NULL DEFAULT 0,
+    bytes_per_s bigint NOT NULL DEFAULT 0,
+    progress_at timestamptz,
+    apply_state text,
+    applied_lsn pg_lsn,
+    lag_bytes bigint NOT NULL DEFAULT 0,
+    apply_error text,
+    applied_at timestamptz
+);
+CREATE TABLE lockstep.table_copy (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    state text NOT NULL,
+    start_lsn pg_lsn,
+    row_count bigint NOT NULL DEFAULT 0,
+    byte_count bigint NOT NULL DEFAULT 0,
+    copied_at timestamptz,
+    PRIMARY KEY (replica, schema_name, table_name)
+);
+GRANT USAGE ON SCHEMA lockstep TO pg_monitor;
+GRANT SELECT ON ALL TABLES IN SCHEMA lockstep TO pg_monitor;
+"];
+
+/// How far a replica is, in the order of execution. Each is committed before its work begins, and
+/// all persist; `replica create` goes on from any of them but the last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Entered by `create`. Nothing is done yet, or a slot and a publication were made on the
+    /// source of which nothing is known here: they are made again. No LSN is known.
+    Preparing,
+    /// The slot holds all WAL from `start_lsn` on. Tables are being created on the target, all in
+    /// one transaction.
+    Schema,
+    /// Rows are being copied. Each copied table has its start LSN.
+    Copying,
+    /// All rows are there. Indexes, constraints and triggers are being made.
+    Indexing,
+    /// Sequences, materialised views and statistics are being brought up.
+    Finishing,
+    /// The target is a copy; apply may go on from `start_lsn`.
+    Ready,
+}
+
+/// A table's copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableState {
+    /// Entered when the tables are listed. No row of it is there.
+    Waiting,
+    /// Several sessions load it. Some of its rows may be there: a copy that begins again truncates
+    /// it.
+    Copying,
+    /// All rows are there, as of its start LSN.
+    Copied,
+}
+
+macro_rules! as_text {
+    ($type:ty, $what:literal, $(($value:path, $text:literal)),* $(,)?) => {
+        impl $type {
+            pub fn text(self) -> &'static str {
+                match self { $($value => $text),* }
+            }
+
+            fn parse(text: &str) -> Result<Self> {
+                match text {
+                    $($text => Ok($value),)*
+                    _ => Err(ReplicaError::State(format!(
+                        "the target's schema lockstep has a {} \"{text}\", which this lockstep does not \
+                         know; use the version that wrote it", $what
+                    ))),
+                }
+            }
+        }
+    };
+}
+
+as_text!(
+    Phase,
+    "phase",
+    (Phase::Preparing, "preparing"),
+    (Phase::Schema, "schema"),
+    (Phase::Copying, "copying"),
+    (Phase::Indexing, "indexing"),
+    (Phase::Finishing, "finishing"),
+    (Phase::Ready, "ready"),
+);
+as_text!(
+    TableState,
+    "table's state",
+    (TableState::Waiting, "waiting"),
+    (TableState::Copying, "copying"),
+    (TableState::Copied, "copied"),
+);
+
+/// A replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Replica {
+    pub name: String,
+    /// Where the source is, without secrets.
+    pub source: String,
+    /// The source cluster's system identifier.
+    pub system_id: String,
+    pub source_database: String,
+    pub slot: String,
+    pub publication: String,
+    pub origin: String,
+    pub exclude_schemas: Vec<String>,
+    pub exclude_tables: Vec<String>,
+    pub phase: Phase,
+    /// Where apply begins; known from [`Phase::Schema`] on.
+    pub start: Option<Lsn>,
+    pub paused: bool,
+    /// How often it was resumed.
+    pub resumes: u64,
+}
+
+/// A table of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableCopy {
+    pub name: TableName,
+    pub state: TableState,
+    /// Known once it is copied.
+    pub start: Option<Lsn>,
+    pub rows: u64,
+    pub bytes: u64,
+}
+
+/// How far the copy is, as `status` shows it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Progress {
+    pub bytes_total: u64,
+    pub bytes_done: u64,
+    pub bytes_per_s: u64,
+}
+
+/// How far apply is, as `status` shows it.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// `connecting`, `applying`, `paused`, `blocked` or `stopped`; empty before apply has ever run.
+    pub state: String,
+    pub lsn: Option<Lsn>,
+    /// WAL of the source that is not applied.
+    pub lag_bytes: u64,
+    /// Why it is not applying.
+    pub error: Option<String>,
+}
+
+/// The state in a target.
+#[derive(Debug)]
+pub struct State {
+    connection: Connection,
+}
+
+impl State {
+    /// Connects to the target, and makes or upgrades schema `lockstep`.
+    pub fn open(target: &Conninfo) -> Result<Self> {
+        let mut state = Self::connect(target)?;
+        state.upgrade().map_err(ReplicaError::Target)?;
+        state.check_version()?;
+        Ok(state)
+    }
+
+    /// Connects to the target. None if no replica was ever made there.
+    pub fn find(target: &Conninfo) -> Result<Option<Self>> {
+        let mut state = Self::connect(target)?;
+        match state.version().map_err(ReplicaError::Target)? {
+            0 => Ok(None),
+            _ => {
+                state.check_version()?;
+                Ok(Some(state))
+            }
+        }
+    }
+
+    fn connect(target: &Conninfo) -> Result<Self> {
+        let connection = Connection::connect(target, Purpose::Sql, APPLICATION);
+        let mut connection = connection.map_err(ReplicaError::Target)?;
+        connection
+            .execute("SET search_path = ''; SET client_min_messages = error")
+            .map_err(ReplicaError::Target)?;
+        Ok(Self { connection })
+    }
+
+    fn version(&mut self) -> Result<usize, ClientError> {
+        let found = "SELECT to_regclass('lockstep.state_version') IS NOT NULL";
+        let row = self.connection.query_one(found)?;
+        match field(&row, 0)? {
+            false => Ok(0),
+            true => {
+                let row = self
+                    .connection
+                    .query_one("SELECT version FROM lockstep.state_version")?;
+                field(&row, 0)
+            }
+        }
+    }
+
+    fn upgrade(&mut self) -> Result<(), ClientError> {
+        if self.version()? >= VERSIONS.len() {
+            return Ok(());
+        }
+        // Two that come at once go one after the other.
+        let locked = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('lockstep state', 0))";
+        self.connection.execute(locked)?;
+        let version = self.version()?;
+        for sql in VERSIONS.iter().skip(version) {
+            self.connection.execute(sql)?;
+        }
+        let set = format!(
+            "UPDATE lockstep.state_version SET version = {}",
+            VERSIONS.len()
+        );
+        self.connection.execute(&set)?;
+        self.connection.execute("COMMIT")
+    }
+
+    fn check_version(&mut self) -> Result<()> {
+        let version = self.version().map_err(ReplicaError::Target)?;
+        match version <= VERSIONS.len() {
+            true => Ok(()),
+            false => Err(ReplicaError::State(format!(
+                "the target's schema lockstep has version {version}, this lockstep knows up to {}; \
+                 use the newer one",
+                VERSIONS.len()
+            ))),
+        }
+    }
+
+    /// The session, for SQL of the same transaction.
+    pub fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+
+    /// Takes the replica's lock, which the session holds until it ends. False if another session
+    /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
+    /// killed one is gone.
+    pub fn lock(&mut self, name: &str) -> Result<bool> {
+        let mut lock = || -> Result<bool, ClientError> {
+            let name = sql_literal("replica", name)?;
+            let patience = LOCK_PATIENCE.as_millis();
+            self.connection
+                .execute(&format!("SET lock_timeout = {patience}"))?;
+            let locked = self.connection.execute(&format!(
+                "SELECT pg_advisory_lock(hashtextextended('lockstep replica ' || {name}, 0))"
+            ));
+            self.connection.execute("SET lock_timeout = 0")?;
+            match locked {
+                Ok(()) => Ok(true),
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == LOCKED) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        lock().map_err(ReplicaError::Target)
+    }
+
+    /// Adds a replica.
+    pub fn add(&mut self, replica: &Replica) -> Result<()> {
+        let sql = "INSERT INTO lockstep.replica (name, source, system_id, source_database, slot, \
+                       publication, origin, exclude_schemas, exclude_tables, phase) \
+                   SELECT $1, $2, $3, $4, $5, $6, $7, \
+                       ARRAY(SELECT json_array_elements_text($8)), \
+                       ARRAY(SELECT json_array_elements_text($9)), $10";
+        let (schemas, tables) = (
+            json_array(&replica.exclude_schemas),
+            json_array(&replica.exclude_tables),
+        );
+        self.connection
+            .query_with(
+                sql,
+                &[
+                    &replica.name,
+                    &replica.source,
+                    &replica.system_id,
+                    &replica.source_database,
+                    &replica.slot,
+                    &replica.publication,
+                    &replica.origin,
+                    &schemas,
+                    &tables,
+                    &replica.phase.text(),
+                ],
+            )
+            .map_err(ReplicaError::Target)?;
+        Ok(())
+    }
+
+    /// All replicas of this target.
+    pub fn replicas(&mut self) -> Result<Vec<Replica>> {
+        let sql = "SELECT name, source, system_id, source_database, slot, publication, origin, \
+                       array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
+                       start_lsn, paused, resumes \
+                   FROM lockstep.replica ORDER BY name";
+        let rows = self.connection.query(sql).map_err(ReplicaError::Target)?;
+        rows.iter().map(|row| replica(row)).collect()
+    }
+
+    pub fn replica(&mut self, name: &str) -> Result<Option<Replica>> {
+        Ok(self.replicas()?.into_iter().find(|one| one.name == name))
+    }
+
+    /// Begins a phase.
+    pub fn set_phase(&mut self, name: &str, phase: Phase) -> Result<()> {
+        // What was committed without waiting for the disk before is on disk once this is.
+        let sql = "UPDATE lockstep.replica SET phase = $2, \
+                       ready_at = CASE WHEN $2 = 'ready' THEN now() END WHERE name = $1";
+        self.change(sql, name, phase.text())
+    }
+
+    /// Begins [`Phase::Schema`]: the slot is made.
+    pub fn set_start(&mut self, name: &str, start: Lsn) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn \
+                   WHERE name = $1";
+        self.change(sql, name, &start.to_string())
+    }
+
+    fn change(&mut self, sql: &str, name: &str, value: &str) -> Result<()> {
+        let changed = self.connection.query_with(sql, &[&name, &value]);
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    /// Keeps how far the copy is, for `status`.
+    pub fn set_progress(&mut self, name: &str, progress: &Progress) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET bytes_total = $2, bytes_done = $3, \
+                       bytes_per_s = $4, progress_at = now() WHERE name = $1";
+        let Progress {
+            bytes_total,
+            bytes_done,
+            bytes_per_s,
+        } = progress;
+        let changed = self
+            .connection
+            .query_with(sql, &[&name, bytes_total, bytes_done, bytes_per_s]);
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    pub fn progress(&mut self, name: &str) -> Result<Progress> {
+        let sql = "SELECT bytes_total, bytes_done, bytes_per_s FROM lockstep.replica \
+                   WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let read = || -> Result<Progress, ClientError> {
+            Ok(Progress {
+                bytes_total: field(row, 0)?,
+                bytes_done: field(row, 1)?,
+                bytes_per_s: field(row, 2)?,
+            })
+        };
+        read().map_err(ReplicaError::Target)
+    }
+
+    /// Keeps how far apply is.
+    pub fn set_applied(&mut self, name: &str, applied: &Applied) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
+                       lag_bytes = $4, apply_error = $5, applied_at = now() WHERE name = $1";
+        let changed = self.connection.query_with(
+            sql,
+            &[
+                &name,
+                &applied.state,
+                &applied.lsn,
+                &applied.lag_bytes,
+                &applied.error,
+            ],
+        );
+        changed.map(drop).map_err(ReplicaError::Target)
+    }
+
+    pub fn applied(&mut self, name: &str) -> Result<Applied> {
+        let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error \
+                   FROM lockstep.replica WHERE name = $1";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let read = || -> Result<Applied, ClientError> {
+            Ok(Applied {
+                state: field(row, 0)?,
+                lsn: field(row, 1)?,
+                lag_bytes: field(row, 2)?,
+                error: field(row, 3)?,
+            })
+        };
+        read().map_err(ReplicaError::Target)
+    }
+
+    /// Asks apply to pause or to go on. False if there is no such replica.
+    pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
+        let sql = "UPDATE lockstep.replica SET paused = $2, \
+                       resumes = resumes + CASE WHEN $2 THEN 0 ELSE 1 END \
+                   WHERE name = $1 RETURNING name";
+        let rows = self.connection.query_with(sql, &[&name, &paused]);
+        Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
+    }
+
+    /// Lists tables that are to be copied; those that are listed already stay as they are.
+    pub fn add_tables(&mut self, name: &str, tables: &[TableName]) -> Result<()> {
+        for part in tables.chunks(1_000) {
+            let rows: Result<Vec<_>, ClientError> = part
+                .iter()
+                .map(|table| {
+                    Ok(format!(
+                        "({}, {}, {}, 'waiting')",
+                        sql_literal("replica", name)?,
+                        sql_literal("schema", &table.schema)?,
+                        sql_literal("table", &table.table)?
+                    ))
+                })
+                .collect();
+            let rows = rows.map_err(ReplicaError::Target)?.join(", ");
+            let sql = format!(
+                "INSERT INTO lockstep.table_copy (replica, schema_name, table_name, state) \
+                 VALUES {rows} ON CONFLICT DO NOTHING"
+            );
+            self.connection
+                .execute(&sql)
+                .map_err(ReplicaError::Target)?;
+        }
+        Ok(())
+    }
+
+    /// The replica's tables.
+    pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
+        let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count \
+                   FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        rows.iter().map(|row| table_copy(row)).collect()
+    }
+
+    /// Forgets a replica.
+    pub fn remove(&mut self, name: &str) -> Result<()> {
+        let sql = "DELETE FROM lockstep.replica WHERE name = $1";
+        let removed = self.connection.query_with(sql, &[&name]);
+        removed.map(drop).map_err(ReplicaError::Target)
+    }
+}
+
+/// The statement that says that several sessions load a table; run it before they begin.
+pub fn copying_sql(replica: &str, table: &TableName) -> Result<String, ClientError> {
+    Ok(format!(
+        "UPDATE lockstep.table_copy SET state = 'copying' \
+         WHERE replica = {} AND schema_name = {} AND table_name = {}",
+        sql_literal("replica", replica)?,
+        sql_literal("schema", &table.schema)?,
+        sql_literal("table", &table.table)?
+    ))
+}
+
+/// The statement that says that tables are copied, with their rows and bytes; run it in the
+/// transaction that loads them.
+pub fn copied_sql(
+    replica: &str,
+    start: Lsn,
+    tables: &[(&TableName, u64, u64)],
+) -> Result<String, ClientError> {
+    let rows: Result<Vec<_>, ClientError> = tables
+        .iter()
+        .map(|(table, rows, bytes)| {
+            Ok(format!(
+                "({}, {}, {rows}::bigint, {bytes}::bigint)",
+                sql_literal("schema", &table.schema)?,
+                sql_literal("table", &table.table)?
+            ))
+        })
+        .collect();
+    Ok(format!(
+        "UPDATE lockstep.table_copy AS c SET state = 'copied', start_lsn = '{start}', \
+             row_count = v.row_count, byte_count = v.byte_count, copied_at = now() \
+         FROM (VALUES {}) AS v (s, t, row_count, byte_count) \
+         WHERE c.replica = {} AND c.schema_name = v.s AND c.table_name = v.t",
+        rows?.join(", "),
+        sql_literal("replica", replica)?
+    ))
+}
+
+fn replica(row: &[Option<String>]) -> Result<Replica> {
+    let text = |place| field::<String>(row, place).map_err(ReplicaError::Target);
+    Ok(Replica {
+        name: text(0)?,
+        source: text(1)?,
+        system_id: text(2)?,
+        source_database: text(3)?,
+        slot: text(4)?,
+        publication: text(5)?,
+        origin: text(6)?,
+        exclude_schemas: from_json_array(&text(7)?)?,
+        exclude_tables: from_json_array(&text(8)?)?,
+        phase: Phase::parse(&text(9)?)?,
+        start: field(row, 10).map_err(ReplicaError::Target)?,
+        paused: field(row, 11).map_err(ReplicaError::Target)?,
+        resumes: field(row, 12).map_err(ReplicaError::Target)?,
+    })
+}
+
+fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
+    let read = || -> Result<_, ClientError> {
+        let name = TableName {
+            schema: field(row, 0)?,
+            table: field(row, 1)?,
+        };
+        let (rows, bytes) = (field(row, 4)?, field(row, 5)?);
+        Ok((name, field::<String>(row, 2)?, field(row, 3)?, rows, bytes))
+    };
+    let (name, state, start, rows, bytes) = read().map_err(ReplicaError::Target)?;
+    Ok(TableCopy {
+        name,
+        state: TableState::parse(&state)?,
+        start,
+        rows,
+        bytes,
+    })
+}
+
+fn json_array(texts: &[String]) -> String {
+    serde_json::to_string(texts).unwrap_or_else(|_| "[]".to_owned())
+}
+
+fn from_json_array(text: &str) -> Result<Vec<String>> {
+    serde_json::from_str(text).map_err(|error| {
+        ReplicaError::State(format!(
+            "the target's schema lockstep cannot be read: {error}"
+        ))
+    })
+}

@@ -1,0 +1,289 @@
+//! Compares tables at one moment, in parallel by ranges.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+
+use lockstep_client::{ClientError, Connection, field};
+
+use super::moment::Snapshots;
+use super::statements::{PUBLISHED, Published, Range, ranges};
+use super::{
+    Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
+};
+use crate::names::{TableName, quoted};
+
+/// SQLSTATEs of a table or a column that does not exist.
+const NOT_THERE: [&str; 3] = ["42P01", "42703", "3F000"];
+
+/// A range of a table, by the table's place.
+type Piece = (usize, Range);
+
+/// Compares all published tables.
+pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
+    let mut source = moment.source(options)?;
+    let tables = list(&mut source, &options.publications).map_err(VerifyError::Source)?;
+    let mut pieces = Vec::new();
+    for (place, table) in tables.iter().enumerate() {
+        let cuts = cuts(&mut source, table, options.range_rows).map_err(VerifyError::Source)?;
+        pieces.extend(ranges(cuts).into_iter().map(|range| (place, range)));
+    }
+    drop(source);
+    pieces.reverse();
+    let found = compare_pieces(options, moment, &tables, pieces)?;
+    let report = |(table, found): (Published, Found)| {
+        let mut differences = found.differences;
+        differences.sort();
+        TableReport {
+            table: table.table,
+            rows: found.rows,
+            more: differences.len() > MOST_NAMED,
+            differences: differences.into_iter().take(MOST_NAMED).collect(),
+        }
+    };
+    Ok(Report {
+        lsn: moment.lsn,
+        tables: tables.into_iter().zip(found).map(report).collect(),
+    })
+}
+
+fn list(
+    source: &mut Connection,
+    publications: &[String],
+) -> lockstep_client::Result<Vec<Published>> {
+    let names: Vec<_> = publications.iter().map(|name| quoted(name)).collect();
+    let names = format!("{{{}}}", names.join(","));
+    let rows = source.query_with(PUBLISHED, &[&names])?;
+    let mut tables: Vec<Published> = Vec::new();
+    for row in rows {
+        let table = Published {
+            table: TableName {
+                schema: field(&row, 0)?,
+                table: field(&row, 1)?,
+            },
+            filter: field(&row, 2)?,
+            partitioned: field(&row, 3)?,
+            estimate: field(&row, 4)?,
+            columns: names_of(&row, 5)?,
+            key: names_of(&row, 6)?,
+            is_ordered: field::<Option<bool>>(&row, 7)?.unwrap_or(false),
+        };
+        // A table in two publications is published as the wider of both; they rarely differ.
+        if tables.last().is_none_or(|last| last.table != table.table) {
+            tables.push(table);
+        }
+    }
+    Ok(tables)
+}
+
+/// A list of names, as JSON.
+fn names_of(row: &[Option<String>], place: usize) -> lockstep_client::Result<Vec<String>> {
+    let json: Option<String> = field(row, place)?;
+    let Some(json) = json else {
+        return Ok(Vec::new());
+    };
+    serde_json::from_str(&json).map_err(|error| ClientError::Protocol(error.to_string()))
+}
+
+fn cuts(
+    source: &mut Connection,
+    table: &Published,
+    rows: u64,
+) -> lockstep_client::Result<Vec<String>> {
+    let Some(sql) = table.cuts(rows) else {
+        return Ok(Vec::new());
+    };
+    let rows = source.query(&sql)?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+/// What was found in a table so far.
+#[derive(Debug, Clone, Default)]
+struct Found {
+    rows: u64,
+    /// One more than are named is enough to know that there are more.
+    differences: Vec<Difference>,
+}
+
+fn compare_pieces(
+    options: &Options,
+    moment: &Snapshots,
+    tables: &[Published],
+    pieces: Vec<Piece>,
+) -> Result<Vec<Found>> {
+    let jobs = options.jobs.clamp(1, pieces.len().max(1));
+    let left = Mutex::new(pieces);
+    let found = Mutex::new(vec![Found::default(); tables.len()]);
+    let work = || -> Result<()> {
+        let mut sides = Sides {
+            source: moment.source(options)?,
+            target: moment.target(options)?,
+        };
+        loop {
+            let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
+            let Some((place, range)) = next else {
+                return Ok(());
+            };
+            let Some(table) = tables.get(place) else {
+                continue;
+            };
+            let piece = sides.compare(table, &range)?;
+            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
+            if let Some(of_table) = found.get_mut(place) {
+                of_table.rows += piece.rows;
+                let room = (MOST_NAMED + 1).saturating_sub(of_table.differences.len());
+                (of_table.differences).extend(piece.differences.into_iter().take(room));
+            }
+        }
+    };
+    thread::scope(|scope| {
+        let threads: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        threads.into_iter().try_for_each(|thread| {
+            thread
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+        })
+    })?;
+    Ok(found.into_inner().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Number of rows and sum of their hashes, by bucket.
+type Buckets = BTreeMap<i32, (u64, String)>;
+
+/// Hashes of rows by the rows' names; several if rows have no key.
+type Rows = BTreeMap<String, Vec<String>>;
+
+struct Sides {
+    source: Connection,
+    target: Connection,
+}
+
+impl Sides {
+    fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {
+        let sql = table.buckets(range);
+        let ours = buckets(&mut self.source, &sql).map_err(VerifyError::Source)?;
+        let rows = ours.values().map(|(rows, _)| rows).sum();
+        // An error must not end the transaction that holds the snapshot.
+        let theirs = self.target.execute("SAVEPOINT verify");
+        let theirs = theirs.and_then(|()| buckets(&mut self.target, &sql));
+        let theirs = match theirs {
+            Err(error) if is_not_there(&error) => {
+                let back = self.target.execute("ROLLBACK TO verify");
+                back.map_err(VerifyError::Target)?;
+                let difference = Difference {
+                    key: String::new(),
+                    kind: DifferenceKind::NoTable,
+                };
+                return Ok(Found {
+                    rows,
+                    differences: vec![difference],
+                });
+            }
+            theirs => theirs.map_err(VerifyError::Target)?,
+        };
+        let all = ours.keys().chain(theirs.keys());
+        let mut differ: Vec<i32> = all
+            .filter(|bucket| ours.get(bucket) != theirs.get(bucket))
+            .copied()
+            .collect();
+        differ.sort_unstable();
+        differ.dedup();
+        let mut differences = Vec::new();
+        for bucket in differ {
+            if differences.len() > MOST_NAMED {
+                break;
+            }
+            let sql = table.rows(range, &[bucket]);
+            let ours = hashes(&mut self.source, &sql).map_err(VerifyError::Source)?;
+            let theirs = hashes(&mut self.target, &sql).map_err(VerifyError::Target)?;
+            differences.extend(difference(&ours, &theirs));
+        }
+        differences.truncate(MOST_NAMED + 1);
+        Ok(Found { rows, differences })
+    }
+}
+
+fn is_not_there(error: &ClientError) -> bool {
+    (error.refusal()).is_some_and(|refusal| NOT_THERE.contains(&refusal.sqlstate.as_str()))
+}
+
+fn buckets(side: &mut Connection, sql: &str) -> lockstep_client::Result<Buckets> {
+    let rows = side.query(sql)?;
+    rows.iter()
+        .map(|row| Ok((field(row, 0)?, (field(row, 1)?, field(row, 2)?))))
+        .collect()
+}
+
+fn hashes(side: &mut Connection, sql: &str) -> lockstep_client::Result<Rows> {
+    let mut rows = Rows::new();
+    for row in side.query(sql)? {
+        let hashes = rows.entry(field(&row, 0)?).or_default();
+        hashes.push(field(&row, 1)?);
+        hashes.sort();
+    }
+    Ok(rows)
+}
+
+/// How the rows of two sides differ. Of equal rows without a key, one side may have more.
+fn difference(ours: &Rows, theirs: &Rows) -> Vec<Difference> {
+    let none = Vec::new();
+    let names = ours
+        .keys()
+        .chain(theirs.keys().filter(|name| !ours.contains_key(*name)));
+    let one = |name: &String| {
+        let (ours, theirs) = (
+            ours.get(name).unwrap_or(&none),
+            theirs.get(name).unwrap_or(&none),
+        );
+        let kind = match ours.len().cmp(&theirs.len()) {
+            std::cmp::Ordering::Greater => DifferenceKind::Missing,
+            std::cmp::Ordering::Less => DifferenceKind::Extra,
+            std::cmp::Ordering::Equal if ours == theirs => return None,
+            std::cmp::Ordering::Equal => DifferenceKind::Changed,
+        };
+        Some(Difference {
+            key: name.clone(),
+            kind,
+        })
+    };
+    names.filter_map(one).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_that_differ_are_named() {
+        let rows = |rows: &[(&str, &str)]| {
+            let mut found = Rows::new();
+            for (name, hash) in rows {
+                let hashes = found.entry((*name).to_owned()).or_default();
+                hashes.push((*hash).to_owned());
+            }
+            found
+        };
+        let ours = rows(&[
+            ("(1)", "a"),
+            ("(2)", "b"),
+            ("(3)", "c"),
+            ("(5)", "e"),
+            ("(5)", "e"),
+        ]);
+        let theirs = rows(&[("(1)", "a"), ("(2)", "x"), ("(4)", "d"), ("(5)", "e")]);
+        let mut found = difference(&ours, &theirs);
+        found.sort();
+        let found: Vec<_> = (found.iter())
+            .map(|one| (one.key.as_str(), one.kind))
+            .collect();
+        assert_eq!(
+            found,
+            [
+                ("(2)", DifferenceKind::Changed),
+                ("(3)", DifferenceKind::Missing),
+                ("(4)", DifferenceKind::Extra),
+                ("(5)", DifferenceKind::Missing),
+            ]
+        );
+    }
+}

@@ -1,0 +1,174 @@
+//! What each side is asked. No I/O.
+//!
+//! Rows are compared as text, column by column in the source's order, and by the hash of that
+//! text first. Ranges are cut by the key's first column, if its type has the same order on every
+//! server; text does not, since its order is the collation's. Within a range rows are put into
+//! buckets by the hash of their key, so that only the buckets that differ are read row by row.
+
+use crate::names::{TableName, quoted};
+
+/// Buckets of a range.
+pub const BUCKETS: u32 = 256;
+
+/// A table that is published.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Published {
+    pub table: TableName,
+    /// The published columns that are not generated.
+    pub columns: Vec<String>,
+    /// The columns that identify a row; empty if there are none.
+    pub key: Vec<String>,
+    /// The key's first column has the same order on every server.
+    pub is_ordered: bool,
+    /// The publication's row filter, as a condition.
+    pub filter: Option<String>,
+    /// What it says, the target's rows are those of its partitions.
+    pub partitioned: bool,
+    /// Rows, roughly.
+    pub estimate: u64,
+}
+
+/// Some rows of a table: from one value of the key's first column to before another.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Range {
+    pub from: Option<String>,
+    pub to: Option<String>,
+}
+
+/// The published tables: one row for each, in the order of their names. `$1` is the list of
+/// publications.
+pub const PUBLISHED: &str = "SELECT p.schemaname, p.tablename, p.rowfilter, c.relkind = 'p', \
+       greatest(c.reltuples, 0)::pg_catalog.int8, \
+       (SELECT pg_catalog.json_agg(a.attname ORDER BY a.attnum) \
+        FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum > 0 \
+          AND NOT a.attisdropped AND a.attgenerated = '' AND a.attname = ANY (p.attnames)), \
+       (SELECT pg_catalog.json_agg(a.attname ORDER BY k.place) \
+        FROM pg_catalog.generate_series(0, i.indnkeyatts - 1) AS k(place) \
+          JOIN pg_catalog.pg_attribute AS a \
+            ON a.attrelid = c.oid AND a.attnum = i.indkey[k.place]), \
+       (SELECT a.atttypid = ANY ('{int2,int4,int8,numeric,uuid,date,timestamp,timestamptz}' \
+               ::pg_catalog.regtype[]) \
+        FROM pg_catalog.pg_attribute AS a WHERE a.attrelid = c.oid AND a.attnum = i.indkey[0]) \
+     FROM pg_catalog.pg_publication_tables AS p \
+       JOIN pg_catalog.pg_namespace AS n ON n.nspname = p.schemaname \
+       JOIN pg_catalog.pg_class AS c ON c.relnamespace = n.oid AND c.relname = p.tablename \
+       LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = c.oid AND i.indisprimary \
+     WHERE p.pubname = ANY ($1::pg_catalog.name[]) ORDER BY 1, 2";
+
+fn row(columns: &[String]) -> String {
+    let names: Vec<_> = columns
+        .iter()
+        .map(|name| format!("t.{}", quoted(name)))
+        .collect();
+    format!("ROW({})::pg_catalog.text", names.join(", "))
+}
+
+/// The same for equal text, whatever the collation.
+fn hash(text: &str) -> String {
+    format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)")
+}
+
+impl Published {
+    fn from(&self, range: &Range) -> String {
+        let only = if self.partitioned { "" } else { "ONLY " };
+        let mut conditions = Vec::new();
+        if let Some(first) = self.key.first().filter(|_| self.is_ordered) {
+            let first = quoted(first);
+            let bound =
+                |value: &String, than| format!("t.{first} {than} '{}'", value.replace('\'', "''"));
+            conditions.extend(range.from.as_ref().map(|value| bound(value, ">=")));
+            conditions.extend(range.to.as_ref().map(|value| bound(value, "<")));
+        }
+        let table = match &self.filter {
+            // The filter names columns without a table.
+            Some(filter) => format!("(SELECT * FROM {only}{} WHERE {filter})", self.table.sql()),
+            None => format!("{only}{}", self.table.sql()),
+        };
+        match conditions.is_empty() {
+            true => format!("FROM {table} AS t"),
+            false => format!("FROM {table} AS t WHERE {}", conditions.join(" AND ")),
+        }
+    }
+
+    /// What names a row: the key, or all of it.
+    fn name(&self) -> String {
+        match self.key.is_empty() {
+            true => row(&self.columns),
+            false => row(&self.key),
+        }
+    }
+
+    /// Values at which ranges of about so many rows begin.
+    pub fn cuts(&self, rows: u64) -> Option<String> {
+        let first = self.key.first().filter(|_| self.is_ordered)?;
+        if self.estimate <= rows {
+            return None;
+        }
+        let first = quoted(first);
+        Some(format!(
+            "SELECT DISTINCT k::pg_catalog.text AS cut, k AS place FROM (SELECT t.{first} AS k, \
+               pg_catalog.row_number() OVER (ORDER BY t.{first}) AS n {}) AS s \
+             WHERE n % {rows} = 0 ORDER BY place",
+            self.from(&Range::default())
+        ))
+    }
+
+    /// Number and sum of hashes of the rows of each bucket of a range.
+    pub fn buckets(&self, range: &Range) -> String {
+        format!(
+            "SELECT bucket, count(*), sum(h) FROM (SELECT ({} & {})::pg_catalog.int4 AS bucket, \
+               {}::pg_catalog.numeric AS h {}) AS s GROUP BY bucket ORDER BY bucket",
+            hash(&self.name()),
+            BUCKETS - 1,
+            hash(&row(&self.columns)),
+            self.from(range)
+        )
+    }
+
+    /// Name and hash of each row in some buckets of a range.
+    pub fn rows(&self, range: &Range, buckets: &[i32]) -> String {
+        let list: Vec<_> = buckets.iter().map(i32::to_string).collect();
+        format!(
+            "SELECT name, h FROM (SELECT {} AS name, {} AS h, ({} & {})::pg_catalog.int4 AS bucket \
+             {}) AS s WHERE bucket IN ({})",
+            self.name(),
+            hash(&row(&self.columns)),
+            hash(&self.name()),
+            BUCKETS - 1,
+            self.from(range),
+            list.join(", ")
+        )
+    }
+}
+
+/// The ranges between cuts: everything is in exactly one of them.
+pub fn ranges(cuts: Vec<String>) -> Vec<Range> {
+    let mut ranges = Vec::new();
+    let mut from = None;
+    for cut in cuts {
+        ranges.push(Range {
+            from: from.replace(cut.clone()),
+            to: Some(cut),
+        });
+    }
+    ranges.push(Range { from, to: None });
+    ranges
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranges_leave_no_gap() {
+        assert_eq!(ranges(Vec::new()), [Range::default()]);
+        let found = ranges(vec!["1".to_owned(), "5".to_owned()]);
+        let bounds: Vec<_> = (found.iter())
+            .map(|range| (range.from.as_deref(), range.to.as_deref()))
+            .collect();
+        assert_eq!(
+            bounds,
+            [(None, Some("1")), (Some("1"), Some("5")), (Some("5"), None)]
+        );
+    }
+}

@@ -1,0 +1,157 @@
+//! A source and a target, in one server or two, and a replica that applies between them.
+
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_replica::apply::{self, Control, Phase, Starts};
+
+/// Longer than anything here takes.
+pub const LONG: Duration = Duration::from_secs(90);
+
+pub const SLOT: &str = "apply";
+pub const NAME: &str = "r1";
+
+fn settings() -> Settings {
+    [
+        ("wal_level", "logical"),
+        ("shared_buffers", "16MB"),
+        ("max_connections", "30"),
+        ("autovacuum", "off"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
+pub struct Pair {
+    pub source: Server,
+    pub target: Server,
+    running: Option<(Control, JoinHandle<apply::error::Result<()>>)>,
+    pub memory: usize,
+    // Last: it ends what still runs.
+    _lab: Lab,
+}
+
+impl Pair {
+    /// Both ends with this schema, and a slot that has everything from here on.
+    pub fn new(schema: &str) -> Self {
+        Self::apart(schema, schema)
+    }
+
+    /// A source and a target with different schemas.
+    pub fn apart(on_source: &str, on_target: &str) -> Self {
+        let lab = Lab::for_tests().unwrap();
+        let source = lab.primary("source", None, &settings()).unwrap();
+        let target = lab.primary("target", None, &settings()).unwrap();
+        source.execute(on_source).unwrap();
+        target.execute(on_target).unwrap();
+        source
+            .execute("CREATE PUBLICATION everything FOR ALL TABLES")
+            .unwrap();
+        let info = conninfo(&source);
+        let mut maker = Connection::connect(&info, Purpose::Replication, "test").unwrap();
+        maker.create_slot(SLOT, "pgoutput", false, false).unwrap();
+        Self {
+            source,
+            target,
+            running: None,
+            memory: apply::MEMORY,
+            _lab: lab,
+        }
+    }
+
+    pub fn settings(&self) -> apply::Settings {
+        apply::Settings {
+            source: conninfo(&self.source),
+            target: conninfo(&self.target),
+            slot: SLOT.to_owned(),
+            publications: vec!["everything".to_owned()],
+            origin: "replica_r1".to_owned(),
+            application_name: NAME.to_owned(),
+            memory: self.memory,
+        }
+    }
+
+    /// Starts to apply every table.
+    pub fn start(&mut self) -> Control {
+        self.start_from(Starts::default())
+    }
+
+    pub fn start_from(&mut self, starts: Starts) -> Control {
+        let control = Control::default();
+        let (settings, given) = (self.settings(), control.clone());
+        let thread =
+            std::thread::spawn(move || apply::run(&settings, &given, &mut |_| Ok(starts.clone())));
+        self.running = Some((control.clone(), thread));
+        control
+    }
+
+    pub fn stop(&mut self) {
+        if let Some((control, thread)) = self.running.take() {
+            control.stop();
+            thread.join().unwrap().unwrap();
+        }
+    }
+
+    fn control(&self) -> &Control {
+        &self.running.as_ref().expect("it applies").0
+    }
+
+    /// Waits until everything is applied that is committed on the source now.
+    pub fn catch_up(&self) {
+        let end = self.source.flush_lsn().unwrap();
+        let reached = self.control().wait_for(LONG, |stats| stats.applied >= end);
+        assert!(reached, "{end}: {:?}", self.control().stats());
+    }
+
+    /// Waits until a change does not fit, and returns the error.
+    pub fn blocked(&self) -> String {
+        let blocked = |stats: &apply::Stats| stats.phase == Phase::Blocked;
+        let reached = self.control().wait_for(LONG, blocked);
+        assert!(reached, "{:?}", self.control().stats());
+        self.control().stats().error.unwrap()
+    }
+
+    /// Catches up, and compares what a query says on both ends.
+    pub fn assert_same(&self, query: &str) {
+        self.catch_up();
+        let (source, target) = (rows(&self.source, query), rows(&self.target, query));
+        assert!(
+            !source.is_empty(),
+            "{query} has no rows, so nothing is compared"
+        );
+        assert_eq!(source, target, "{query}");
+    }
+}
+
+impl Drop for Pair {
+    fn drop(&mut self) {
+        if let Some((control, thread)) = self.running.take() {
+            control.stop();
+            let _ = thread.join();
+        }
+    }
+}
+
+pub fn conninfo(server: &Server) -> Conninfo {
+    Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap()
+}
+
+pub fn sql(server: &Server) -> Connection {
+    Connection::connect(&conninfo(server), Purpose::Sql, "test").unwrap()
+}
+
+pub fn rows(server: &Server, query: &str) -> Vec<Vec<Option<String>>> {
+    sql(server).query(query).unwrap()
+}
+
+/// Waits until `happened`.
+pub fn until(what: &str, mut happened: impl FnMut() -> bool) {
+    let started = Instant::now();
+    while !happened() {
+        assert!(started.elapsed() < LONG, "{what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}

@@ -1,0 +1,106 @@
+//! What the source sees: a synchronous standby, an idle replica, and interruptions.
+
+use std::time::Duration;
+
+use lockstep_lab::server::Stop;
+use lockstep_replica::apply::Phase;
+
+use super::apply_lab::{LONG, NAME, Pair, SLOT, rows, sql, until};
+
+#[test]
+fn commits_wait_for_the_target() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let control = pair.start();
+    assert!(control.wait_for(LONG, |stats| stats.phase == Phase::Applying));
+    pair.source
+        .set([("synchronous_standby_names", NAME)])
+        .unwrap();
+    pair.source.reload().unwrap();
+    until("that the replica is a synchronous standby", || {
+        let state = "SELECT sync_state FROM pg_stat_replication WHERE application_name = 'r1'";
+        let found = pair.source.query_text(state).unwrap();
+        found.as_deref() == Some("sync")
+    });
+    let mut source = sql(&pair.source);
+    let mut target = sql(&pair.target);
+    for (number, level) in ["on", "remote_apply"].iter().cycle().take(20).enumerate() {
+        source
+            .execute(&format!("SET synchronous_commit = {level}"))
+            .unwrap();
+        source
+            .execute(&format!("INSERT INTO t VALUES ({number}, 'v')"))
+            .unwrap();
+        let there = target.query(&format!("SELECT 1 FROM t WHERE id = {number}"));
+        assert_eq!(there.unwrap().len(), 1, "{level}");
+    }
+    pair.stop();
+    pair.source.unset("synchronous_standby_names").unwrap();
+    pair.source.reload().unwrap();
+}
+
+#[test]
+fn wal_that_is_not_replicated_does_not_hold_back_the_slot() {
+    let mut pair =
+        Pair::new("CREATE TABLE t (id int PRIMARY KEY); CREATE UNLOGGED TABLE u (id int)");
+    pair.start();
+    pair.catch_up();
+    pair.source.execute("CREATE DATABASE elsewhere; ").unwrap();
+    pair.source
+        .execute("BEGIN; CREATE TABLE x AS SELECT generate_series(1, 1000); ROLLBACK")
+        .unwrap();
+    let end = pair.source.flush_lsn().unwrap();
+    until("that the slot has passed the end of the WAL", || {
+        let sql = format!(
+            "SELECT (confirmed_flush_lsn >= '{end}')::text FROM pg_replication_slots \
+             WHERE slot_name = '{SLOT}'"
+        );
+        pair.source.query_text(&sql).unwrap().as_deref() == Some("true")
+    });
+}
+
+#[test]
+fn a_pause_and_restarts_of_both_servers_lose_nothing() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let control = pair.start();
+    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    pair.catch_up();
+    control.pause();
+    assert!(control.wait_for(LONG, |stats| stats.phase == Phase::Paused));
+    pair.source.execute("INSERT INTO t VALUES (2)").unwrap();
+    let there = "SELECT count(*) FROM t";
+    assert_eq!(rows(&pair.target, there)[0][0].as_deref(), Some("1"));
+    control.resume();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    pair.target.stop(Stop::Immediate).unwrap();
+    pair.source.execute("INSERT INTO t VALUES (3)").unwrap();
+    pair.target.start().unwrap();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    pair.source.stop(Stop::Fast).unwrap();
+    pair.source.start().unwrap();
+    pair.source.execute("INSERT INTO t VALUES (4)").unwrap();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    assert!(control.stats().sessions >= 4);
+}
+
+#[test]
+fn a_lock_on_the_target_holds_neither_the_stream_nor_the_end_up() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY)");
+    pair.source.set([("wal_sender_timeout", "1s")]).unwrap();
+    pair.source.reload().unwrap();
+    let control = pair.start();
+    pair.catch_up();
+    let mut locker = sql(&pair.target);
+    locker.execute("BEGIN; LOCK TABLE t").unwrap();
+    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    until("that the writer waits for the lock", || {
+        !rows(&pair.target, "SELECT 1 FROM pg_locks WHERE NOT granted").is_empty()
+    });
+    let sessions = control.stats().sessions;
+    // Longer than the source waits for an answer, and no longer than it must.
+    std::thread::sleep(Duration::from_millis(2_500));
+    assert_eq!(control.stats().sessions, sessions, "{:?}", control.stats());
+    pair.stop();
+    locker.execute("ROLLBACK").unwrap();
+    pair.start();
+    pair.assert_same("SELECT * FROM t");
+}

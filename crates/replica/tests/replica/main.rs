@@ -1,0 +1,105 @@
+//! Against real servers: each test has its own.
+#![allow(
+    clippy::expect_used,
+    clippy::indexing_slicing,
+    clippy::panic,
+    clippy::unwrap_used
+)]
+
+mod apply_after_copy;
+mod apply_cases;
+mod apply_lab;
+mod apply_random;
+mod apply_standby;
+mod create;
+mod preflight;
+mod resume;
+mod state;
+mod verify_cases;
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_replica::copy::progress::Moment;
+use lockstep_replica::create::{CreateOptions, Watcher};
+use lockstep_replica::preflight::facts::Excluded;
+use lockstep_replica::preflight::rules::Finding;
+use lockstep_replica::state::Phase;
+
+lockstep_lab::reaper_entry!();
+
+fn settings() -> Settings {
+    [
+        ("wal_level", "logical"),
+        ("shared_buffers", "16MB"),
+        ("max_connections", "30"),
+        ("autovacuum", "off"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into()
+}
+
+/// A server with an empty database `copy`.
+fn server(lab: &Lab, name: &str) -> Server {
+    let server = lab.primary(name, None, &settings()).unwrap();
+    server.execute("CREATE DATABASE copy").unwrap();
+    server
+}
+
+fn conninfo(server: &Server) -> Conninfo {
+    Conninfo::parse(&server.conninfo(SUPERUSER))
+        .unwrap()
+        .with_database("copy")
+        .unwrap()
+}
+
+fn sql(server: &Server) -> Connection {
+    Connection::connect(&conninfo(server), Purpose::Sql, "lockstep test").unwrap()
+}
+
+fn options(source: &Server, target: &Server) -> CreateOptions {
+    CreateOptions {
+        name: "r".to_owned(),
+        source: conninfo(source),
+        target: conninfo(target),
+        excluded: Excluded::default(),
+        jobs: 2,
+        bytes_per_s: None,
+        skip_large_objects: false,
+    }
+}
+
+/// The first column of all rows.
+fn values(server: &Server, query: &str) -> Vec<String> {
+    let rows = sql(server).query(query).unwrap();
+    rows.into_iter()
+        .map(|row| row[0].clone().unwrap_or_else(|| "null".to_owned()))
+        .collect()
+}
+
+/// Whoever was told what, in order.
+#[derive(Default)]
+struct Told {
+    findings: Vec<Finding>,
+    phases: Vec<(Phase, bool)>,
+    moments: Vec<Moment>,
+    /// Called at the beginning of each phase.
+    at_phase: Option<Box<dyn FnMut(Phase)>>,
+}
+
+impl Watcher for Told {
+    fn found(&mut self, findings: &[Finding]) {
+        self.findings = findings.to_vec();
+    }
+
+    fn phase(&mut self, phase: Phase, again: bool) {
+        self.phases.push((phase, again));
+        if let Some(at_phase) = &mut self.at_phase {
+            at_phase(phase);
+        }
+    }
+
+    fn progress(&mut self, moment: &Moment) {
+        self.moments.push(*moment);
+    }
+}

@@ -1,0 +1,137 @@
+//! The state in the target.
+
+use lockstep_lab::cluster::Lab;
+use lockstep_replica::names::TableName;
+use lockstep_replica::state::{
+    Applied, Phase, Replica, State, TableState, copied_sql, copying_sql,
+};
+use lockstep_wire::Lsn;
+
+use crate::{conninfo, server, sql};
+
+fn replica(name: &str) -> Replica {
+    Replica {
+        name: name.to_owned(),
+        source: "host=a".to_owned(),
+        system_id: "7".to_owned(),
+        source_database: "d".to_owned(),
+        slot: "s".to_owned(),
+        publication: "p".to_owned(),
+        origin: "o".to_owned(),
+        exclude_schemas: vec!["a\"b".to_owned()],
+        exclude_tables: Vec::new(),
+        phase: Phase::Preparing,
+        start: None,
+        paused: false,
+        resumes: 0,
+    }
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    let conninfo = conninfo(&target);
+    assert!(State::find(&conninfo).unwrap().is_none());
+    let mut state = State::open(&conninfo).unwrap();
+    assert!(state.replicas().unwrap().is_empty());
+    state.add(&replica("r")).unwrap();
+    assert!(state.add(&replica("r")).is_err());
+    assert_eq!(state.replica("r").unwrap(), Some(replica("r")));
+    assert_eq!(state.replica("q").unwrap(), None);
+
+    let start = Lsn::from(0x1_0000_0010);
+    state.set_start("r", start).unwrap();
+    let read = state.replica("r").unwrap().unwrap();
+    assert_eq!((read.phase, read.start), (Phase::Schema, Some(start)));
+    for phase in [
+        Phase::Copying,
+        Phase::Indexing,
+        Phase::Finishing,
+        Phase::Ready,
+    ] {
+        state.set_phase("r", phase).unwrap();
+        assert_eq!(state.replica("r").unwrap().unwrap().phase, phase);
+    }
+
+    let name = |table: &str| TableName {
+        schema: "it's".to_owned(),
+        table: table.to_owned(),
+    };
+    let tables = ["a", "b"].map(name);
+    state.add_tables("r", &tables).unwrap();
+    let mut session = sql(&target);
+    session
+        .execute(&copying_sql("r", &tables[0]).unwrap())
+        .unwrap();
+    // The state is part of the transaction that it is changed in.
+    let sql = copied_sql("r", start, &[(&tables[0], 3, 40), (&tables[1], 5, 60)]).unwrap();
+    session.execute(&format!("BEGIN; {sql}; ROLLBACK")).unwrap();
+    let states: Vec<_> = state
+        .tables("r")
+        .unwrap()
+        .iter()
+        .map(|it| it.state)
+        .collect();
+    assert_eq!(states, [TableState::Copying, TableState::Waiting]);
+    session.execute(&sql).unwrap();
+    // What is listed stays as it is.
+    state.add_tables("r", &tables).unwrap();
+    let read = state.tables("r").unwrap();
+    assert_eq!(read[1].state, TableState::Copied);
+    assert_eq!(
+        (read[1].rows, read[1].bytes, read[1].start),
+        (5, 60, Some(start))
+    );
+
+    // One session works on a replica at a time.
+    assert!(state.lock("r").unwrap());
+    let mut other = State::find(&conninfo).unwrap().unwrap();
+    assert!(!other.lock("r").unwrap());
+    assert!(other.lock("q").unwrap());
+    drop(state);
+    assert!(other.lock("r").unwrap(), "it waits for a session that ends");
+
+    // What apply is asked, and what it says.
+    assert!(other.set_paused("r", true).unwrap());
+    let asked = other.replica("r").unwrap().unwrap();
+    assert!(asked.paused && asked.resumes == 0);
+    assert!(other.set_paused("r", false).unwrap());
+    let asked = other.replica("r").unwrap().unwrap();
+    assert!(!asked.paused && asked.resumes == 1);
+    assert!(!other.set_paused("q", true).unwrap());
+    assert_eq!(other.applied("r").unwrap(), Applied::default());
+    let applied = Applied {
+        state: "blocked".to_owned(),
+        lsn: Some(start),
+        lag_bytes: 7,
+        error: Some("it's full".to_owned()),
+    };
+    other.set_applied("r", &applied).unwrap();
+    assert_eq!(other.applied("r").unwrap(), applied);
+
+    other.remove("r").unwrap();
+    assert!(other.replicas().unwrap().is_empty());
+    assert!(other.tables("r").unwrap().is_empty());
+}
+
+#[test]
+fn a_newer_states_version_is_refused() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    let conninfo = conninfo(&target);
+    drop(State::open(&conninfo).unwrap());
+    sql(&target)
+        .execute("UPDATE lockstep.state_version SET version = 99")
+        .unwrap();
+    for error in [
+        State::open(&conninfo).unwrap_err(),
+        State::find(&conninfo).unwrap_err(),
+    ] {
+        let words = error.to_string();
+        assert!(
+            words.contains("version 99") && words.contains("newer"),
+            "{words}"
+        );
+    }
+}
