@@ -1,7 +1,5 @@
 //! What the source sees: a synchronous standby, an idle replica, and interruptions.
 
-use std::time::Duration;
-
 use lockstep_lab::server::Stop;
 use lockstep_replica::apply::Phase;
 
@@ -85,7 +83,7 @@ fn a_pause_and_restarts_of_both_servers_lose_nothing() {
 #[test]
 fn a_lock_on_the_target_holds_neither_the_stream_nor_the_end_up() {
     let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY)");
-    pair.source.set([("wal_sender_timeout", "1s")]).unwrap();
+    pair.source.set([("wal_sender_timeout", "4s")]).unwrap();
     pair.source.reload().unwrap();
     let control = pair.start();
     pair.catch_up();
@@ -96,8 +94,15 @@ fn a_lock_on_the_target_holds_neither_the_stream_nor_the_end_up() {
         !rows(&pair.target, "SELECT 1 FROM pg_locks WHERE NOT granted").is_empty()
     });
     let sessions = control.stats().sessions;
-    // Longer than the source waits for an answer, and no longer than it must.
-    std::thread::sleep(Duration::from_millis(2_500));
+    let now = rows(&pair.source, "SELECT clock_timestamp()::text")[0][0].clone();
+    let answered = format!(
+        "SELECT 1 FROM pg_stat_replication WHERE reply_time > '{}'::timestamptz + interval '4 s'",
+        now.unwrap()
+    );
+    until(
+        "an answer after the time for which the source waits for one",
+        || !rows(&pair.source, &answered).is_empty(),
+    );
     assert_eq!(control.stats().sessions, sessions, "{:?}", control.stats());
     pair.stop();
     locker.execute("ROLLBACK").unwrap();
