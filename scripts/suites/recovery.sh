@@ -30,7 +30,9 @@ case " \$* " in *" start "* | *" restart "*) ;; *) exec $bin/pg_ctl "\$@" ;; esa
 status=0
 $bin/pg_ctl "\$@" || status=\$?
 [ \$status -eq 0 ] || exit \$status
-while [ \$# -gt 1 ] && [ "\$1" != -D ]; do shift; done
+while [ \$# -gt 1 ]; do
+    case \$1 in -D | --pgdata) break ;; *) shift ;; esac
+done
 pid=\$(head -n 1 "\$2/postmaster.pid" 2>/dev/null)
 case \$(cat "/proc/\$pid/maps" 2>/dev/null) in
     */lockstep.so*) found=with ;;
