@@ -9,7 +9,6 @@
  */
 #include "postgres.h"
 
-#include "access/rmgr.h"
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "storage/bufmgr.h"
@@ -46,7 +45,7 @@ ls_execute_init(void)
 	image = palloc(BLCKSZ);
 	replayed = palloc(BLCKSZ);
 	/* keeps a memory context of its own; the other kinds that run ahead do not */
-	RmgrTable[RM_BTREE_ID].rm_startup();
+	ls_rmgr(RM_BTREE_ID)->rm_startup();
 }
 
 /*
@@ -131,7 +130,7 @@ check_block(int id)
 {
 	DecodedBkpBlock *block = &reader->record->blocks[id];
 	void		(*mask) (char *page, BlockNumber blkno) =
-		RmgrTable[reader->record->header.xl_rmid].rm_mask;
+		ls_rmgr(reader->record->header.xl_rmid)->rm_mask;
 	Buffer		buffer;
 
 	if (!block->in_use || !block->has_image || block->apply_image)
@@ -173,7 +172,7 @@ static void
 say_which_record(void *arg)
 {
 	const DecodedXLogRecord *record = arg;
-	const RmgrData *rmgr = &RmgrTable[record->header.xl_rmid];
+	const RmgrData *rmgr = ls_rmgr(record->header.xl_rmid);
 	const char *operation = rmgr->rm_identify(record->header.xl_info);
 	StringInfoData description;
 

@@ -52,6 +52,13 @@ ls_stock_redo(XLogReaderState *record)
 		RmgrTable[rmid].rm_redo(record);
 }
 
+/* For what is only read. */
+const RmgrData *
+ls_rmgr(RmgrId id)
+{
+	return &RmgrTable[id];
+}
+
 static void
 redo(XLogReaderState *record)
 {

@@ -4,9 +4,12 @@
 #ifndef LOCKSTEP_RMGR_TABLE_H
 #define LOCKSTEP_RMGR_TABLE_H
 
+#include "access/rmgr.h"
+#include "access/xlog_internal.h"
 #include "access/xlogreader.h"
 
 extern void ls_install_rmgr_callbacks(void);
 extern void ls_stock_redo(XLogReaderState *record);
+extern const RmgrData *ls_rmgr(RmgrId id);
 
 #endif							/* LOCKSTEP_RMGR_TABLE_H */

@@ -323,6 +323,10 @@ fn collations(facts: &Facts, found: &mut Found) {
         } = server;
         format!("{collate}, {ctype} (provider {provider})")
     };
+    let versions = source
+        .collation_version_now
+        .as_ref()
+        .zip(target.collation_version_now.as_ref());
     if named(source) != named(target) {
         let says = format!(
             "its database sorts by {}, the source's by {}",
@@ -332,19 +336,15 @@ fn collations(facts: &Facts, found: &mut Found) {
         let todo = "create the target's database with the source's locale, if order and upper case \
                     must be the same";
         found.warning("target", says, todo);
-    } else if let (Some(here), Some(there)) =
-        (&source.collation_version_now, &target.collation_version_now)
-        && here != there
-    {
+    } else if let Some((here, there)) = versions.filter(|(here, there)| here != there) {
         let says = format!("its collation has version {there}, the source's {here}");
         let todo = "nothing for the copy, whose indexes are built anew; text may sort differently";
         found.info("target", says, todo);
     }
     for (subject, server) in [("source", source), ("target", target)] {
-        let (made, now) = (&server.collation_version, &server.collation_version_now);
-        if let (Some(made), Some(now)) = (made, now)
-            && made != now
-        {
+        let made = server.collation_version.as_ref();
+        let now = server.collation_version_now.as_ref();
+        if let Some((made, now)) = made.zip(now).filter(|(made, now)| made != now) {
             let says =
                 format!("its database was made with collation version {made}, now it is {now}");
             let todo =
