@@ -152,8 +152,9 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         system_id: system.to_string(),
         source_database: facts.source.database,
         slot: name.clone(),
-        publication: name,
-        origin: format!("lockstep_{}", options.name),
+        publication: name.clone(),
+        // Origins belong to the whole server: another database may have a replica of this name.
+        origin: name,
         exclude_schemas: options.excluded.schemas.clone(),
         exclude_tables: options.excluded.tables.clone(),
         phase: Phase::Preparing,

@@ -37,10 +37,9 @@ const COLUMNS: &[(&str, &str)] = &[
         "how long there was WAL not replayed or applied, as far as seen here",
     ),
     ("MAX", "the longest in the time that causes look back"),
-    ("BEHIND", "bytes of WAL that are not replayed or applied"),
     (
-        "SENT…",
-        "on wide screens: bytes that are not yet sent, written, flushed, replayed or applied",
+        "BEHIND",
+        "bytes of WAL not replayed or applied; SENT… if wide: not sent yet…",
     ),
     (
         "STAGE",
