@@ -216,10 +216,12 @@ fn newest(options: &CreateOptions) -> Result<u32> {
     Ok(source.server_version().max(target.server_version()))
 }
 
-/// A snapshot, and the session that keeps it.
+/// A snapshot, and the sessions that keep it and what it sees.
 struct Exporter {
     /// The snapshot ends with the session.
     _session: Connection,
+    /// Keeps the tables from being rewritten: an older snapshot sees a rewritten table as empty.
+    _locks: Connection,
     snapshot: String,
     /// What the snapshot sees has committed before.
     start: Lsn,
@@ -295,6 +297,7 @@ impl Run<'_> {
             source.execute(&sql)
         });
         published.map_err(ReplicaError::Source)?;
+        let locks = self.lock(&tables)?;
         let mut exporter = replication(&self.options.source)?;
         let failover = exporter.server_version() >= 170_000;
         let made = exporter.create_slot_with_snapshot(&self.replica.slot, PLUGIN, false, failover);
@@ -303,10 +306,25 @@ impl Run<'_> {
         self.replica.start = Some(start);
         self.exporter = Some(Exporter {
             _session: exporter,
+            _locks: locks,
             snapshot,
             start,
         });
         Ok(())
+    }
+
+    /// Locks tables as readers do, before there is a snapshot. The session has no snapshot and no
+    /// transaction ID, so neither vacuum nor the slot's start waits for it.
+    fn lock(&self, tables: &HashSet<TableName>) -> Result<Connection> {
+        let mut locks = session(&self.options.source).map_err(ReplicaError::Source)?;
+        let mut sql = format!("{SESSION}; BEGIN");
+        if !tables.is_empty() {
+            let listed: Vec<_> = tables.iter().map(TableName::sql).collect();
+            let listed = listed.join(", ONLY ");
+            sql.push_str(&format!("; LOCK TABLE ONLY {listed} IN ACCESS SHARE MODE"));
+        }
+        locks.execute(&sql).map_err(ReplicaError::Source)?;
+        Ok(locks)
     }
 
     /// Names of the tables to copy.
@@ -329,12 +347,14 @@ impl Run<'_> {
     /// gives another, with an LSN of its own.
     fn snapshot(&mut self) -> Result<(String, Lsn)> {
         if self.exporter.is_none() {
+            let locks = self.lock(&self.wanted()?)?;
             let mut session = replication(&self.options.source)?;
             let name = format!("{}_again", self.replica.slot);
             let made = session.create_slot_with_snapshot(&name, PLUGIN, true, false);
             let (start, snapshot) = made.map_err(ReplicaError::Source)?;
             self.exporter = Some(Exporter {
                 _session: session,
+                _locks: locks,
                 snapshot,
                 start,
             });

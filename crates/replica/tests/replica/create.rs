@@ -256,3 +256,30 @@ fn an_error_in_a_copy_names_the_table_and_leaves_the_rest_to_be_resumed() {
     assert_eq!(told.phases[0], (Phase::Copying, true));
     assert_eq!(rows(&source, "t"), rows(&target, "t"));
 }
+
+#[test]
+fn no_table_is_rewritten_while_rows_are_copied() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let make = "CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t SELECT generate_series(1, 100)";
+    sql(&source).execute(make).unwrap();
+    let rewriting = conninfo(&source);
+    let mut told = Told {
+        at_phase: Some(Box::new(move |phase| {
+            if phase == Phase::Copying {
+                let purpose = lockstep_client::Purpose::Sql;
+                let name = "lockstep test";
+                let connected = lockstep_client::Connection::connect(&rewriting, purpose, name);
+                let rewrite = "SET lock_timeout = 10; ALTER TABLE t ALTER a TYPE bigint";
+                let refused = connected.unwrap().execute(rewrite).unwrap_err();
+                assert!(refused.to_string().contains("lock timeout"), "{refused}");
+            }
+        })),
+        ..Told::default()
+    };
+    create(&options(&source, &target), &mut told).unwrap();
+    assert_eq!(rows(&target, "t"), rows(&source, "t"));
+    sql(&source)
+        .execute("ALTER TABLE t ALTER a TYPE bigint")
+        .unwrap();
+}
