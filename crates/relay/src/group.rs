@@ -26,7 +26,7 @@ use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
-use crate::log::{FileStorage, Log, LogError};
+use crate::log::{FileStorage, Log};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::SlotBook;
@@ -319,9 +319,9 @@ impl Group {
         Ok(())
     }
 
-    /// Tells the relay if the log cannot be written any more; `why` is what went wrong now.
-    pub fn check_log(&self, why: &LogError) {
-        if self.log.poisoned() {
+    /// Tells the relay if the log cannot be written any more.
+    pub fn check_log(&self) {
+        if let Some(why) = self.log.poisoned() {
             self.broken.send_if_modified(|first| {
                 let new = first.is_none();
                 first.get_or_insert_with(|| (self.name.clone(), why.to_string()));
@@ -347,12 +347,7 @@ impl Group {
 
     /// A connection was lost, or the primary refused, and will be tried again.
     pub fn fail(&self, why: &RelayError) {
-        // "Poisoned" only says that an earlier error was; that one was told already.
-        if let RelayError::Log { source, .. } = why {
-            if !matches!(source, LogError::Poisoned) {
-                self.check_log(source);
-            }
-        }
+        self.check_log();
         let lacks = Scarce::met(why) == Some(Scarce::Walsenders);
         self.lacks_walsender.store(lacks, Ordering::Release);
         let phase = match why {

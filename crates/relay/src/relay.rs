@@ -23,7 +23,7 @@ use crate::group::{
 };
 use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
-use crate::log::{Limits, LogError};
+use crate::log::Limits;
 use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;
@@ -318,7 +318,7 @@ impl Relay {
             report("cannot save what subscribers have confirmed", failed);
         }
         for group in self.all_groups() {
-            group.check_log(&LogError::Poisoned);
+            group.check_log();
             if let Err(failed) = group.retain() {
                 report("cannot remove what nobody needs any more", failed);
             }

@@ -1,6 +1,7 @@
 //! What can go wrong with the log.
 
 use std::io;
+use std::sync::Arc;
 
 use lockstep_wire::Lsn;
 
@@ -46,10 +47,10 @@ pub enum LogError {
     /// The disk is full. Nothing was stored; try again once there is space.
     #[error("no space is left for the spool: {0}")]
     NoSpace(#[source] io::Error),
-    /// The disk refused to make data durable earlier. What it holds is not known, so the log
-    /// must be opened anew.
-    #[error("the spool could not be made durable earlier: it must be opened again")]
-    Poisoned,
+    /// The disk refused something earlier, and what it holds is not known: the log must be
+    /// opened anew. Holds the text of that first error.
+    #[error("the spool must be opened again after an earlier error: {0}")]
+    Poisoned(Arc<str>),
     /// The disk refused something.
     #[error("cannot {what} spool file {name}: {source}")]
     Io {

@@ -199,9 +199,10 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).open.is_some()
     }
 
-    /// Whether data could not be made durable: nothing can be appended any more.
-    pub fn poisoned(&self) -> bool {
-        lock(&self.shared).poisoned
+    /// Why nothing can be appended any more: the first error after which it is not known
+    /// what the disk holds. None if there was none.
+    pub fn poisoned(&self) -> Option<Arc<str>> {
+        lock(&self.shared).poisoned.clone()
     }
 
     /// Tells of every change of the end. Who waits for one marks the value as seen before
@@ -256,7 +257,7 @@ impl<S: Storage> Log<S> {
         }
         // What a crash would go back to is needed, whoever has confirmed it.
         let needed_on_disk = shared.durable_segment;
-        let needed_once_durable = match shared.dirty && !shared.poisoned {
+        let needed_once_durable = match shared.dirty && shared.poisoned.is_none() {
             true => shared.boundary.place.segment,
             false => needed_on_disk,
         };

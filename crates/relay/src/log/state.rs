@@ -72,8 +72,9 @@ pub(super) struct LogState<F> {
     /// Counts the cuts, and where the last of them were.
     pub generation: u64,
     cuts: VecDeque<(u64, LogPosition)>,
-    /// Data could not be made durable.
-    pub poisoned: bool,
+    /// Why nothing may be written any more: the first error after which it is not known what
+    /// the disk holds.
+    pub poisoned: Option<Arc<str>>,
 }
 
 /// What a [`LogState`] begins with.
@@ -107,16 +108,21 @@ impl<F> LogState<F> {
             open_schema: Schema::default(),
             generation: 0,
             cuts: VecDeque::new(),
-            poisoned: false,
+            poisoned: None,
         }
     }
 
     /// An error if nothing may be written any more.
     pub fn check(&self) -> Result<()> {
-        match self.poisoned {
-            true => Err(LogError::Poisoned),
-            false => Ok(()),
+        match &self.poisoned {
+            Some(why) => Err(LogError::Poisoned(Arc::clone(why))),
+            None => Ok(()),
         }
+    }
+
+    /// Nothing may be written from here on. The first error is the one that is told.
+    pub fn poison(&mut self, why: &LogError) {
+        self.poisoned.get_or_insert_with(|| why.to_string().into());
     }
 
     /// Drops the open unit from memory.

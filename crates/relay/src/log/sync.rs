@@ -67,11 +67,12 @@ impl<S: Storage> Log<S> {
         name: &str,
         source: std::io::Error,
     ) -> LogError {
-        lock(&self.shared).poisoned = true;
-        LogError::Io {
+        let error = LogError::Io {
             what,
             name: name.to_owned(),
             source,
-        }
+        };
+        lock(&self.shared).poison(&error);
+        error
     }
 }

@@ -260,7 +260,7 @@ impl<S: Storage> Log<S> {
             Some(last) => last,
             None => {
                 let opened = Segment::open(&self.storage, entry.sequence, entry.position)
-                    .inspect_err(|_| lock(&self.shared).poisoned = true)?;
+                    .inspect_err(|error| lock(&self.shared).poison(error))?;
                 let last = TailSegment {
                     sequence: entry.sequence,
                     position: entry.position,
@@ -423,7 +423,7 @@ impl<S: Storage> Log<S> {
             (Ok(()), full @ LogError::NoSpace(_)) => full,
             // After any other error the file may not hold what was written before either.
             (Ok(()), error) => {
-                lock(&self.shared).poisoned = true;
+                lock(&self.shared).poison(&error);
                 error
             }
             (Err(source), _) => self.poison("truncate", &name, source),

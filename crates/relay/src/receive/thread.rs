@@ -132,7 +132,7 @@ fn keep_durable(group: &Group, stop: &AtomicBool, waker: &Waker, sync: &SyncRequ
             // The receiver meets the same error at its next append.
             Err(error) if !reported => {
                 reported = true;
-                group.check_log(&error);
+                group.check_log();
                 warn!(group = group.name(), %error, "cannot make the spool durable");
             }
             Err(_) => {}
@@ -421,7 +421,7 @@ impl Driver {
         let Err(error) = self.group.log().cut() else {
             return Event::Done;
         };
-        self.group.check_log(&error);
+        self.group.check_log();
         warn!(group = self.group.name(), %error, "cannot drop an unfinished transaction");
         Event::Lost { refused: false }
     }

@@ -114,7 +114,10 @@ impl Harness {
 
     /// An error may only be one that this harness has arranged.
     fn refused(&self, error: &LogError) {
-        assert!(error.is_retryable() || self.log.poisoned(), "{error}");
+        assert!(
+            error.is_retryable() || self.log.poisoned().is_some(),
+            "{error}"
+        );
     }
 
     pub fn cover(&mut self) {
@@ -165,8 +168,11 @@ impl Harness {
             self.disk.refuse_sync(false);
             return;
         }
-        assert!(self.log.poisoned());
-        let poisoned = |result| matches!(result, Err(LogError::Poisoned));
+        // Every later call tells the first error, which is what somebody can act on.
+        let first = self.log.poisoned();
+        assert!(first.as_ref().is_some_and(|why| why.starts_with("cannot ")));
+        let poisoned =
+            |result| matches!(result, Err(LogError::Poisoned(why)) if Some(&why) == first.as_ref());
         assert!(poisoned(self.log.sync().map(drop)));
         assert!(poisoned(self.log.cut()));
         assert!(poisoned(self.log.cover(Lsn::from(u64::MAX))));
@@ -387,7 +393,7 @@ impl Harness {
     /// Stops the process or the machine, and opens the log again.
     pub fn restart(&mut self, crash: bool) -> Recovered {
         self.followers.clear();
-        if !crash && !self.log.poisoned() && self.random.bool() {
+        if !crash && self.log.poisoned().is_none() && self.random.bool() {
             // An orderly end.
             self.sync();
         }

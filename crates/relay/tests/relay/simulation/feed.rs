@@ -99,7 +99,7 @@ impl Feed {
     /// An error may only be one that was arranged.
     pub fn arranged(&self, error: &LogError) {
         assert!(
-            error.is_retryable() || self.log.poisoned() || self.disk.has_stopped(),
+            error.is_retryable() || self.log.poisoned().is_some() || self.disk.has_stopped(),
             "{error}"
         );
     }
@@ -368,7 +368,11 @@ impl Feed {
         for _ in 0..STOPPING {
             let action = self.receiver.poll(self.log.standing(), house.now);
             if action == Action::Stop {
-                assert!(!self.log.open_unit() || self.log.poisoned() || self.disk.has_stopped());
+                assert!(
+                    !self.log.open_unit()
+                        || self.log.poisoned().is_some()
+                        || self.disk.has_stopped()
+                );
                 return;
             }
             let event = match action {

@@ -106,7 +106,9 @@ impl Relay {
     }
 
     pub fn is_poisoned(&self) -> bool {
-        self.feeds.values().any(|feed| feed.log.poisoned())
+        self.feeds
+            .values()
+            .any(|feed| feed.log.poisoned().is_some())
     }
 
     /// The process stops, or the machine, and starts again. Whoever was connected is not.
