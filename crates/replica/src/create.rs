@@ -23,6 +23,7 @@ use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
+use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 
 /// The plugin that every server has.
@@ -85,14 +86,6 @@ fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
     session.set_patience(LONG);
     session.execute("SET search_path = ''; SET statement_timeout = 0")?;
     Ok(session)
-}
-
-/// The cluster's identifier. A server that does not tell it to this role has one of its own.
-fn system_id(session: &mut Connection) -> Result<String, ClientError> {
-    let sql = "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
-               THEN (SELECT system_identifier::text FROM pg_control_system()) \
-               ELSE 'unknown ' || pg_backend_pid() END";
-    lockstep_client::field(&session.query_one(sql)?, 0)
 }
 
 /// Creates a replica, or goes on with one that an earlier call has begun.

@@ -60,6 +60,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
         origin: format!("{}{ORIGIN}", replica.origin),
+        replica: Some(replica.name.clone()),
         application_name: replica.name.clone(),
         memory: MEMORY,
     })
@@ -113,8 +114,8 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
 fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
     let mut state = Some(state);
     let mut wanted = (replica.paused, replica.resumes);
+    let mut ended = false;
     loop {
-        let ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
         let looked = match &mut state {
             Some(state) => look(state, &replica.name, &control.stats()),
             // The first session is lost: another takes its lock again.
@@ -141,6 +142,7 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
         if ended {
             return;
         }
+        ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
     }
 }
 
@@ -160,7 +162,9 @@ fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
             state: phase.to_owned(),
             lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
             lag_bytes: stats.lag_bytes(),
+            heard: stats.heard.map(|at| at.elapsed()),
             error: stats.error.clone(),
+            age: None,
         },
     )?;
     let replica = state.replica(name)?;

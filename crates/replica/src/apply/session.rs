@@ -20,6 +20,7 @@ use lockstep_client::{Canceller, Connection, CopyData, Next, Purpose, Stream};
 use lockstep_service::waker::{self, Sleeper, Waker};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
+use tracing::warn;
 
 use super::batch::{CommitPoint, Counts, Part};
 use super::catalog::{Catalog, Starts};
@@ -28,7 +29,7 @@ use super::error::{ApplyError, Result};
 use super::merge::{Handed, Limits, Merger, Taken};
 use super::positions::Positions;
 use super::run::Settings;
-use super::writer::Writer;
+use super::writer::{Missing, Writer};
 
 /// Parts that the writer may have: one that it works on, and the next.
 const MOST_HANDED: usize = 2;
@@ -62,7 +63,7 @@ pub(crate) struct Done {
     commit: Option<CommitPoint>,
     /// All commits so far are flushed.
     flushed: bool,
-    missing: u64,
+    missing: Missing,
     counts: Counts,
 }
 
@@ -95,6 +96,7 @@ pub(crate) struct Session<'a> {
     /// Positions have moved since the source was told.
     news: bool,
     source_end: Lsn,
+    heard: Option<Instant>,
     bytes: u64,
 }
 
@@ -113,7 +115,7 @@ impl<'a> Session<'a> {
         careful: Lsn,
     ) -> Result<Self> {
         let name = &settings.application_name;
-        let (writer, stands) = Writer::open(&settings.target, name, &settings.origin)?;
+        let (writer, stands) = Writer::open(settings)?;
         let catalog = Catalog::connect(&settings.target, name, starts)?;
         let canceller = writer.canceller()?;
         let options = [
@@ -161,6 +163,7 @@ impl<'a> Session<'a> {
             last_status: Instant::now(),
             news: true,
             source_end: Lsn::INVALID,
+            heard: None,
             bytes: 0,
         })
     }
@@ -227,10 +230,11 @@ impl<'a> Session<'a> {
                         self.positions.flushed();
                     }
                     self.news = true;
+                    warn_of_missing(&done.missing, commit.end);
                 }
                 self.control.count(|stats| {
                     stats.counts.add(&done.counts);
-                    stats.missing += done.missing;
+                    stats.missing += done.missing.values().sum::<u64>();
                     if let Some(commit) = done.commit {
                         stats.batches += 1;
                         stats.commit_time = Some(commit.time);
@@ -257,6 +261,7 @@ impl<'a> Session<'a> {
     }
 
     fn take(&mut self, data: CopyData) -> Result<()> {
+        self.heard = Some(Instant::now());
         match FromServer::parse(&data)? {
             FromServer::XLogData { wal, end, .. } => {
                 self.source_end = self.source_end.max(end);
@@ -351,8 +356,11 @@ impl<'a> Session<'a> {
     }
 
     fn tell_if_due(&mut self) -> Result<()> {
-        let applied_all = self.news && self.handed == 0;
-        match applied_all || self.last_status.elapsed() >= STATUS_EVERY {
+        if self.last_status.elapsed() >= STATUS_EVERY {
+            // Its answer shows that it is there.
+            return self.tell(true);
+        }
+        match self.news && self.handed == 0 {
             true => self.tell(false),
             false => Ok(()),
         }
@@ -366,12 +374,14 @@ impl<'a> Session<'a> {
         self.news = false;
         self.last_status = Instant::now();
         let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
+        let heard = self.heard;
         let caught_up = is_idle && self.positions.is_settled();
         self.control.count(|stats| {
             stats.applied = status.applied;
             stats.flushed = status.flushed;
             stats.caught_up = caught_up;
             stats.source_end = stats.source_end.max(source_end);
+            stats.heard = heard;
             stats.bytes += bytes;
         });
         (self.stream.send(&FromStandby::Status(status))).map_err(ApplyError::Source)
@@ -407,6 +417,19 @@ impl<'a> Session<'a> {
     }
 }
 
+/// A batch that skipped rows is a sign that the target is not what the source was.
+fn warn_of_missing(missing: &Missing, end: Lsn) {
+    if missing.is_empty() {
+        return;
+    }
+    let rows = missing.iter();
+    let rows: Vec<_> = rows
+        .map(|(table, rows)| format!("{rows} of {table}"))
+        .collect();
+    let rows = rows.join(", ");
+    warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
+}
+
 /// The writer's thread: does parts until there are no more, or one fails.
 fn write(mut writer: Writer, parts: &Receiver<Part>, events: &Sender<Event>, waker: &Waker) {
     let mut flushed_at = Instant::now();
@@ -437,7 +460,7 @@ fn do_part(writer: &mut Writer, part: &Part, flush: impl FnOnce() -> bool) -> Re
     let mut done = Done {
         commit: part.commit,
         flushed: false,
-        missing: 0,
+        missing: Missing::new(),
         counts: part.counts,
     };
     if let Some(commit) = part.commit {
