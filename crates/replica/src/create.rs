@@ -293,9 +293,10 @@ impl Run<'_> {
         let locks = self.lock(&tables)?;
         let mut exporter = replication(&self.options.source)?;
         let failover = exporter.server_version() >= 170_000;
+        let timeline = exporter.identify().map_err(ReplicaError::Source)?.timeline;
         let made = exporter.create_slot_with_snapshot(&self.replica.slot, PLUGIN, false, failover);
         let (start, snapshot) = made.map_err(ReplicaError::Source)?;
-        self.state.set_start(&self.replica.name, start)?;
+        (self.state).set_start(&self.replica.name, start, timeline)?;
         self.replica.start = Some(start);
         self.exporter = Some(Exporter {
             _session: exporter,

@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
@@ -400,10 +400,12 @@ impl State {
     }
 
     /// Begins [`Phase::Schema`]: the slot is made.
-    pub fn set_start(&mut self, name: &str, start: Lsn) -> Result<()> {
-        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn \
+    pub fn set_start(&mut self, name: &str, start: Lsn, timeline: Timeline) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn, \
+                       timeline = $3 \
                    WHERE name = $1";
-        self.change(sql, name, &start.to_string())
+        let changed = (self.connection).query_with(sql, &[&name, &start, &timeline.get()]);
+        changed.map(drop).map_err(ReplicaError::Target)
     }
 
     fn change(&mut self, sql: &str, name: &str, value: &str) -> Result<()> {
@@ -571,6 +573,43 @@ fn lock_key(name: &str) -> Result<String, ClientError> {
     Ok(format!(
         "hashtextextended('lockstep replica ' || {name}, 0)"
     ))
+}
+
+/// What a replica's state says of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    pub system_id: String,
+    pub start: Lsn,
+    /// How far apply was; `0/0` if it has not run.
+    pub applied: Lsn,
+    /// The source's timeline when apply last connected.
+    pub timeline: Option<Timeline>,
+}
+
+pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
+    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(applied_lsn, '0/0'), \
+                   coalesce(timeline, 0) \
+               FROM lockstep.replica WHERE name = $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    let read = |row: &Vec<Option<String>>| {
+        Ok(Stand {
+            system_id: field(row, 0)?,
+            start: field(row, 1)?,
+            applied: field(row, 2)?,
+            timeline: Timeline::new(field(row, 3)?),
+        })
+    };
+    rows.first().map(read).transpose()
+}
+
+pub fn set_timeline(
+    connection: &mut Connection,
+    replica: &str,
+    timeline: Timeline,
+) -> Result<(), ClientError> {
+    let sql = "UPDATE lockstep.replica SET timeline = $2 WHERE name = $1";
+    let kept = connection.query_with(sql, &[&replica, &timeline.get()]);
+    kept.map(drop)
 }
 
 /// Counts rows of a table that apply did not find; run it in the transaction that lacked them.

@@ -12,10 +12,11 @@ use std::sync::Arc;
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
 use super::batch::{CommitPoint, Part, Set, Step};
+use super::continuity::Known;
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
 use super::row::{Cell, OwnedRow};
@@ -167,11 +168,45 @@ impl Writer {
         Ok(std::mem::take(&mut self.missing))
     }
 
-    /// Flushes all commits so far.
-    pub fn flush(&mut self) -> Result<()> {
-        self.connection
-            .execute("SELECT pg_catalog.pg_replication_origin_session_progress(true)")
-            .map_err(ApplyError::Target)
+    /// Moves the origin to a position that is reached without changes, and flushes that with all
+    /// commits so far. A commit moves it only if its transaction has an ID.
+    pub fn move_to(&mut self, end: Lsn) -> Result<()> {
+        let sql = format!(
+            "BEGIN; SELECT pg_catalog.pg_current_xact_id(), \
+             pg_catalog.pg_replication_origin_xact_setup('{end}', pg_catalog.now()); COMMIT; \
+             SELECT pg_catalog.pg_replication_origin_session_progress(true)"
+        );
+        self.connection.execute(&sql).map_err(ApplyError::Target)
+    }
+
+    /// What the target knows of the source. `stands` is where its origin stands.
+    pub fn known(&mut self, stands: Lsn) -> Result<Known> {
+        let stand = match &self.replica {
+            Some(replica) => state::stand(&mut self.connection, replica),
+            None => Ok(None),
+        };
+        Ok(match stand.map_err(ApplyError::Target)? {
+            // What apply has written there was on disk before.
+            Some(stand) => Known {
+                lsn: stands.max(stand.start).max(stand.applied),
+                timeline: stand.timeline,
+                system: Some(stand.system_id),
+            },
+            None => Known {
+                lsn: stands,
+                timeline: None,
+                system: None,
+            },
+        })
+    }
+
+    /// Keeps the source's timeline.
+    pub fn keep_timeline(&mut self, timeline: Timeline) -> Result<()> {
+        let Some(replica) = &self.replica else {
+            return Ok(());
+        };
+        let kept = state::set_timeline(&mut self.connection, replica, timeline);
+        kept.map_err(ApplyError::Target)
     }
 
     fn step(&mut self, step: &Step) -> Result<()> {

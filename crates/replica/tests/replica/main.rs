@@ -12,6 +12,7 @@ mod apply_lab;
 mod apply_random;
 mod apply_standby;
 mod create;
+mod gaps;
 mod preflight;
 mod resume;
 mod state;

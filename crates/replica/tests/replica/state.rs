@@ -7,7 +7,7 @@ use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
     Applied, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
 };
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, server, sql};
 
@@ -43,7 +43,7 @@ fn what_is_written_is_read() {
     assert_eq!(state.replica("q").unwrap(), None);
 
     let start = Lsn::from(0x1_0000_0010);
-    state.set_start("r", start).unwrap();
+    state.set_start("r", start, Timeline::FIRST).unwrap();
     let read = state.replica("r").unwrap().unwrap();
     assert_eq!((read.phase, read.start), (Phase::Schema, Some(start)));
     for phase in [
