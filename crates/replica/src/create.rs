@@ -115,10 +115,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     let mut run = Run {
         options,
         programs: Programs::find(newest(options)?)?,
-        excluded: Excluded {
-            schemas: replica.exclude_schemas.clone(),
-            tables: replica.exclude_tables.clone(),
-        },
+        excluded: replica.excluded(),
         replica,
         state,
         exporter: None,
@@ -176,11 +173,7 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     if replica.phase == Phase::Ready {
         return refused("exists already");
     }
-    let excluded = Excluded {
-        schemas: replica.exclude_schemas.clone(),
-        tables: replica.exclude_tables.clone(),
-    };
-    if excluded != options.excluded {
+    if replica.excluded() != options.excluded {
         return refused("was begun with other exclusions");
     }
     let mut source = replication(&options.source)?;
@@ -274,12 +267,13 @@ impl Run<'_> {
     }
 
     /// Makes publication and slot. The publication comes first: the slot's stream knows what there
-    /// was at its start.
+    /// was at its start. It names partitioned tables, for partitions that are made later, and each
+    /// partition, for one that is detached.
     fn prepare(&mut self) -> Result<()> {
         remove_from_source(&self.options.source, &self.replica)?;
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
-        let tables = self.wanted()?;
-        let listed: Vec<_> = tables.iter().map(TableName::sql).collect();
+        let facts = self.facts()?;
+        let listed: Vec<_> = facts.published().map(|table| table.name.sql()).collect();
         let what = match listed.is_empty() {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
@@ -290,7 +284,7 @@ impl Run<'_> {
             source.execute(&sql)
         });
         published.map_err(ReplicaError::Source)?;
-        let locks = self.lock(&tables)?;
+        let locks = self.lock(&self.wanted()?)?;
         let mut exporter = replication(&self.options.source)?;
         let failover = exporter.server_version() >= 170_000;
         let timeline = exporter.identify().map_err(ReplicaError::Source)?.timeline;

@@ -12,7 +12,7 @@ use lockstep_wire::Lsn;
 use tracing::warn;
 
 use crate::apply::error::{ApplyError, Result as ApplyResult};
-use crate::apply::{self, Control, MEMORY, Settings, Start, Starts, Stats};
+use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats};
 use crate::error::{ReplicaError, Result};
 use crate::state::{Applied, Phase, Replica, State, TableState};
 
@@ -72,10 +72,15 @@ pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult
     apply::run(settings, control, &mut asked)
 }
 
-/// Where each table of a replica starts: where its own copy ends. Others are not replicated.
+/// Where each table of a replica starts: where its own copy ends. Of others only partitions that
+/// were made later are replicated.
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
-    let tables = State::open(target).and_then(|mut state| state.tables(replica));
-    let tables = tables.map_err(|error| match error {
+    let read = || -> Result<_> {
+        let mut state = State::open(target)?;
+        let excluded = state.replica(replica)?.map(|replica| replica.excluded());
+        Ok((state.tables(replica)?, excluded.unwrap_or_default()))
+    };
+    let (tables, excluded) = read().map_err(|error| match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
     })?;
@@ -88,7 +93,7 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     });
     Ok(Starts {
         tables: copied.collect(),
-        others: Start::Never,
+        others: Others::LaterPartitions(excluded),
     })
 }
 

@@ -28,6 +28,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
+use crate::preflight::facts::Excluded;
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -183,6 +184,15 @@ pub struct Replica {
     pub paused: bool,
     /// How often it was resumed.
     pub resumes: u64,
+}
+
+impl Replica {
+    pub fn excluded(&self) -> Excluded {
+        Excluded {
+            schemas: self.exclude_schemas.clone(),
+            tables: self.exclude_tables.clone(),
+        }
+    }
 }
 
 /// A table of a replica.
@@ -612,15 +622,19 @@ pub fn set_timeline(
     kept.map(drop)
 }
 
-/// Counts rows of a table that apply did not find; run it in the transaction that lacked them.
+/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
+/// partition that was made after the copy is listed by that.
 pub fn add_missing(
     connection: &mut Connection,
     replica: &str,
     table: &TableName,
     rows: u64,
 ) -> Result<(), ClientError> {
-    let sql = "UPDATE lockstep.table_copy SET missing_rows = missing_rows + $4 \
-               WHERE replica = $1 AND schema_name = $2 AND table_name = $3";
+    let sql = "INSERT INTO lockstep.table_copy AS c \
+                   (replica, schema_name, table_name, state, start_lsn, missing_rows) \
+               VALUES ($1, $2, $3, 'copied', '0/0', $4) \
+               ON CONFLICT (replica, schema_name, table_name) \
+               DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
     let counted = connection.query_with(sql, &[&replica, &table.schema, &table.table, &rows]);
     counted.map(drop)
 }

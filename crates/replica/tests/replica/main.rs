@@ -13,6 +13,7 @@ mod apply_random;
 mod apply_standby;
 mod create;
 mod gaps;
+mod partitions;
 mod preflight;
 mod resume;
 mod state;
