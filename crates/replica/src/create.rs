@@ -23,6 +23,7 @@ use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
+use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 
 /// The plugin that every server has.
@@ -87,14 +88,6 @@ fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
     Ok(session)
 }
 
-/// The cluster's identifier. A server that does not tell it to this role has one of its own.
-fn system_id(session: &mut Connection) -> Result<String, ClientError> {
-    let sql = "SELECT CASE WHEN has_function_privilege('pg_control_system()', 'EXECUTE') \
-               THEN (SELECT system_identifier::text FROM pg_control_system()) \
-               ELSE 'unknown ' || pg_backend_pid() END";
-    lockstep_client::field(&session.query_one(sql)?, 0)
-}
-
 /// Creates a replica, or goes on with one that an earlier call has begun.
 pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Created> {
     check_replica_name(&options.name)?;
@@ -122,10 +115,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     let mut run = Run {
         options,
         programs: Programs::find(newest(options)?)?,
-        excluded: Excluded {
-            schemas: replica.exclude_schemas.clone(),
-            tables: replica.exclude_tables.clone(),
-        },
+        excluded: replica.excluded(),
         replica,
         state,
         exporter: None,
@@ -183,11 +173,7 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     if replica.phase == Phase::Ready {
         return refused("exists already");
     }
-    let excluded = Excluded {
-        schemas: replica.exclude_schemas.clone(),
-        tables: replica.exclude_tables.clone(),
-    };
-    if excluded != options.excluded {
+    if replica.excluded() != options.excluded {
         return refused("was begun with other exclusions");
     }
     let mut source = replication(&options.source)?;
@@ -281,12 +267,13 @@ impl Run<'_> {
     }
 
     /// Makes publication and slot. The publication comes first: the slot's stream knows what there
-    /// was at its start.
+    /// was at its start. It names partitioned tables, for partitions that are made later, and each
+    /// partition, for one that is detached.
     fn prepare(&mut self) -> Result<()> {
         remove_from_source(&self.options.source, &self.replica)?;
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
-        let tables = self.wanted()?;
-        let listed: Vec<_> = tables.iter().map(TableName::sql).collect();
+        let facts = self.facts()?;
+        let listed: Vec<_> = facts.published().map(|table| table.name.sql()).collect();
         let what = match listed.is_empty() {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
@@ -297,12 +284,13 @@ impl Run<'_> {
             source.execute(&sql)
         });
         published.map_err(ReplicaError::Source)?;
-        let locks = self.lock(&tables)?;
+        let locks = self.lock(&self.wanted()?)?;
         let mut exporter = replication(&self.options.source)?;
         let failover = exporter.server_version() >= 170_000;
+        let timeline = exporter.identify().map_err(ReplicaError::Source)?.timeline;
         let made = exporter.create_slot_with_snapshot(&self.replica.slot, PLUGIN, false, failover);
         let (start, snapshot) = made.map_err(ReplicaError::Source)?;
-        self.state.set_start(&self.replica.name, start)?;
+        (self.state).set_start(&self.replica.name, start, timeline)?;
         self.replica.start = Some(start);
         self.exporter = Some(Exporter {
             _session: exporter,

@@ -12,7 +12,7 @@ use lockstep_wire::Lsn;
 use tracing::warn;
 
 use crate::apply::error::{ApplyError, Result as ApplyResult};
-use crate::apply::{self, Control, MEMORY, Settings, Start, Starts, Stats};
+use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats};
 use crate::error::{ReplicaError, Result};
 use crate::state::{Applied, Phase, Replica, State, TableState};
 
@@ -60,6 +60,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
         origin: format!("{}{ORIGIN}", replica.origin),
+        replica: Some(replica.name.clone()),
         application_name: replica.name.clone(),
         memory: MEMORY,
     })
@@ -71,10 +72,15 @@ pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult
     apply::run(settings, control, &mut asked)
 }
 
-/// Where each table of a replica starts: where its own copy ends. Others are not replicated.
+/// Where each table of a replica starts: where its own copy ends. Of others only partitions that
+/// were made later are replicated.
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
-    let tables = State::open(target).and_then(|mut state| state.tables(replica));
-    let tables = tables.map_err(|error| match error {
+    let read = || -> Result<_> {
+        let mut state = State::open(target)?;
+        let excluded = state.replica(replica)?.map(|replica| replica.excluded());
+        Ok((state.tables(replica)?, excluded.unwrap_or_default()))
+    };
+    let (tables, excluded) = read().map_err(|error| match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
         other => ApplyError::System(other.to_string()),
     })?;
@@ -87,7 +93,7 @@ pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     });
     Ok(Starts {
         tables: copied.collect(),
-        others: Start::Never,
+        others: Others::LaterPartitions(excluded),
     })
 }
 
@@ -113,8 +119,8 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
 fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
     let mut state = Some(state);
     let mut wanted = (replica.paused, replica.resumes);
+    let mut ended = false;
     loop {
-        let ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
         let looked = match &mut state {
             Some(state) => look(state, &replica.name, &control.stats()),
             // The first session is lost: another takes its lock again.
@@ -141,6 +147,7 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
         if ended {
             return;
         }
+        ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
     }
 }
 
@@ -160,7 +167,9 @@ fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
             state: phase.to_owned(),
             lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
             lag_bytes: stats.lag_bytes(),
+            heard: stats.heard.map(|at| at.elapsed()),
             error: stats.error.clone(),
+            age: None,
         },
     )?;
     let replica = state.replica(name)?;

@@ -12,6 +12,7 @@
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
 //! | [`follow`] | a replica that applies, as its state wants it |
+//! | [`standing`], [`source`] | how a replica stands, and what its source says |
 //! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
     test,
@@ -33,5 +34,7 @@ pub mod names;
 pub mod preflight;
 pub mod remove;
 pub mod schema;
+pub mod source;
+pub mod standing;
 pub mod state;
 pub mod verify;

@@ -2,8 +2,8 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | `name`, `source` (conninfo without secrets), `system_id`, `slot`, `publication`, `origin`, `phase`, `start_lsn`, `paused` |
-//! | `lockstep.table_copy` | table that is copied | `replica`, `schema_name`, `table_name`, `state`, `start_lsn`, `row_count`, `byte_count` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
+//! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.state_version` | the schema's version, one row | `version` |
 //!
 //! What apply must know:
@@ -24,10 +24,11 @@ use std::time::Duration;
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
+use crate::preflight::facts::Excluded;
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -42,7 +43,8 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCKED: &str = "55P03";
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 1] = ["
+const VERSIONS: [&str; 2] = [
+    "
 CREATE SCHEMA IF NOT EXISTS lockstep;
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -85,7 +87,12 @@ CREATE TABLE lockstep.table_copy (
 );
 GRANT USAGE ON SCHEMA lockstep TO pg_monitor;
 GRANT SELECT ON ALL TABLES IN SCHEMA lockstep TO pg_monitor;
-"];
+",
+    "
+ALTER TABLE lockstep.replica ADD apply_pid int, ADD heard_at timestamptz, ADD timeline bigint;
+ALTER TABLE lockstep.table_copy ADD missing_rows bigint NOT NULL DEFAULT 0;
+",
+];
 
 /// How far a replica is, in the order of execution. Each is committed before its work begins, and
 /// all persist; `replica create` goes on from any of them but the last.
@@ -179,6 +186,15 @@ pub struct Replica {
     pub resumes: u64,
 }
 
+impl Replica {
+    pub fn excluded(&self) -> Excluded {
+        Excluded {
+            schemas: self.exclude_schemas.clone(),
+            tables: self.exclude_tables.clone(),
+        }
+    }
+}
+
 /// A table of a replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableCopy {
@@ -188,6 +204,8 @@ pub struct TableCopy {
     pub start: Option<Lsn>,
     pub rows: u64,
     pub bytes: u64,
+    /// Rows to update or delete that apply did not find.
+    pub missing: u64,
 }
 
 /// How far the copy is, as `status` shows it.
@@ -198,16 +216,30 @@ pub struct Progress {
     pub bytes_per_s: u64,
 }
 
-/// How far apply is, as `status` shows it.
+/// How far apply was when it last wrote that. [`crate::standing`] says what that means now.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Applied {
     /// `connecting`, `applying`, `paused`, `blocked` or `stopped`; empty before apply has ever run.
     pub state: String,
     pub lsn: Option<Lsn>,
-    /// WAL of the source that is not applied.
+    /// WAL of the source that is not applied, as far as the stream has told.
     pub lag_bytes: u64,
+    /// Time since the source last sent something. None if it has sent nothing yet.
+    pub heard: Option<Duration>,
     /// Why it is not applying.
     pub error: Option<String>,
+    /// Time since all this was written; apply writes it every second.
+    pub age: Option<Duration>,
+}
+
+/// Who holds a replica's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    Nobody,
+    /// The session that has written [`Applied`].
+    Apply,
+    /// Another: `replica create` or `drop`.
+    Other,
 }
 
 /// The state in a target.
@@ -225,16 +257,24 @@ impl State {
         Ok(state)
     }
 
-    /// Connects to the target. None if no replica was ever made there.
+    /// Connects to the target, and upgrades schema `lockstep`. None if no replica was ever made
+    /// there.
     pub fn find(target: &Conninfo) -> Result<Option<Self>> {
         let mut state = Self::connect(target)?;
         match state.version().map_err(ReplicaError::Target)? {
-            0 => Ok(None),
-            _ => {
-                state.check_version()?;
-                Ok(Some(state))
+            0 => return Ok(None),
+            version if version < VERSIONS.len() => {
+                state.upgrade().map_err(|error| {
+                    ReplicaError::State(format!(
+                        "the target's schema lockstep is of an older version and cannot be upgraded \
+                         ({}): run lockstep replica status once as its owner",
+                        error.words()
+                    ))
+                })?;
             }
+            _ => state.check_version()?,
         }
+        Ok(Some(state))
     }
 
     fn connect(target: &Conninfo) -> Result<Self> {
@@ -301,13 +341,11 @@ impl State {
     /// killed one is gone.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
         let mut lock = || -> Result<bool, ClientError> {
-            let name = sql_literal("replica", name)?;
+            let key = lock_key(name)?;
             let patience = LOCK_PATIENCE.as_millis();
             self.connection
                 .execute(&format!("SET lock_timeout = {patience}"))?;
-            let locked = self.connection.execute(&format!(
-                "SELECT pg_advisory_lock(hashtextextended('lockstep replica ' || {name}, 0))"
-            ));
+            let locked = (self.connection).execute(&format!("SELECT pg_advisory_lock({key})"));
             self.connection.execute("SET lock_timeout = 0")?;
             match locked {
                 Ok(()) => Ok(true),
@@ -372,10 +410,12 @@ impl State {
     }
 
     /// Begins [`Phase::Schema`]: the slot is made.
-    pub fn set_start(&mut self, name: &str, start: Lsn) -> Result<()> {
-        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn \
+    pub fn set_start(&mut self, name: &str, start: Lsn, timeline: Timeline) -> Result<()> {
+        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn, \
+                       timeline = $3 \
                    WHERE name = $1";
-        self.change(sql, name, &start.to_string())
+        let changed = (self.connection).query_with(sql, &[&name, &start, &timeline.get()]);
+        changed.map(drop).map_err(ReplicaError::Target)
     }
 
     fn change(&mut self, sql: &str, name: &str, value: &str) -> Result<()> {
@@ -414,10 +454,14 @@ impl State {
         read().map_err(ReplicaError::Target)
     }
 
-    /// Keeps how far apply is.
+    /// Keeps how far apply is, and that this session is apply's.
     pub fn set_applied(&mut self, name: &str, applied: &Applied) -> Result<()> {
         let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
-                       lag_bytes = $4, apply_error = $5, applied_at = now() WHERE name = $1";
+                       lag_bytes = $4, apply_error = $5, applied_at = clock_timestamp(), \
+                       heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
+                       apply_pid = pg_backend_pid() \
+                   WHERE name = $1";
+        let heard = applied.heard.map(|heard| heard.as_secs_f64());
         let changed = self.connection.query_with(
             sql,
             &[
@@ -426,26 +470,58 @@ impl State {
                 &applied.lsn,
                 &applied.lag_bytes,
                 &applied.error,
+                &heard,
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
     }
 
     pub fn applied(&mut self, name: &str) -> Result<Applied> {
-        let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error \
+        let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error, \
+                       extract(epoch FROM clock_timestamp() - heard_at), \
+                       extract(epoch FROM clock_timestamp() - applied_at) \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         let row = rows.first().map_or(&[][..], Vec::as_slice);
+        let since = |place| -> Result<Option<Duration>, ClientError> {
+            let seconds: Option<f64> = field(row, place)?;
+            // The target's clock may have been set back.
+            Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
+        };
         let read = || -> Result<Applied, ClientError> {
             Ok(Applied {
                 state: field(row, 0)?,
                 lsn: field(row, 1)?,
                 lag_bytes: field(row, 2)?,
                 error: field(row, 3)?,
+                heard: since(4)?,
+                age: since(5)?,
             })
         };
         read().map_err(ReplicaError::Target)
+    }
+
+    /// Who holds the replica's lock now.
+    pub fn holder(&mut self, name: &str) -> Result<Holder> {
+        let mut held = || -> Result<Holder, ClientError> {
+            let key = lock_key(name)?;
+            let row = self.connection.query_one(&format!(
+                "SELECT count(l.pid), coalesce(bool_or(l.pid = r.apply_pid), false) \
+                 FROM pg_locks l LEFT JOIN lockstep.replica r ON r.name = {} \
+                 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
+                     AND l.database = \
+                         (SELECT oid FROM pg_database WHERE datname = current_database()) \
+                     AND (l.classid::bigint << 32 | l.objid::bigint) = {key}",
+                sql_literal("replica", name)?
+            ))?;
+            Ok(match (field::<u64>(&row, 0)?, field(&row, 1)?) {
+                (0, _) => Holder::Nobody,
+                (_, true) => Holder::Apply,
+                (_, false) => Holder::Other,
+            })
+        };
+        held().map_err(ReplicaError::Target)
     }
 
     /// Asks apply to pause or to go on. False if there is no such replica.
@@ -485,7 +561,8 @@ impl State {
 
     /// The replica's tables.
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
-        let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count \
+        let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
+                       missing_rows \
                    FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -498,6 +575,68 @@ impl State {
         let removed = self.connection.query_with(sql, &[&name]);
         removed.map(drop).map_err(ReplicaError::Target)
     }
+}
+
+/// The key of a replica's advisory lock, in SQL.
+fn lock_key(name: &str) -> Result<String, ClientError> {
+    let name = sql_literal("replica", name)?;
+    Ok(format!(
+        "hashtextextended('lockstep replica ' || {name}, 0)"
+    ))
+}
+
+/// What a replica's state says of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    pub system_id: String,
+    pub start: Lsn,
+    /// How far apply was; `0/0` if it has not run.
+    pub applied: Lsn,
+    /// The source's timeline when apply last connected.
+    pub timeline: Option<Timeline>,
+}
+
+pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
+    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(applied_lsn, '0/0'), \
+                   coalesce(timeline, 0) \
+               FROM lockstep.replica WHERE name = $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    let read = |row: &Vec<Option<String>>| {
+        Ok(Stand {
+            system_id: field(row, 0)?,
+            start: field(row, 1)?,
+            applied: field(row, 2)?,
+            timeline: Timeline::new(field(row, 3)?),
+        })
+    };
+    rows.first().map(read).transpose()
+}
+
+pub fn set_timeline(
+    connection: &mut Connection,
+    replica: &str,
+    timeline: Timeline,
+) -> Result<(), ClientError> {
+    let sql = "UPDATE lockstep.replica SET timeline = $2 WHERE name = $1";
+    let kept = connection.query_with(sql, &[&replica, &timeline.get()]);
+    kept.map(drop)
+}
+
+/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
+/// partition that was made after the copy is listed by that.
+pub fn add_missing(
+    connection: &mut Connection,
+    replica: &str,
+    table: &TableName,
+    rows: u64,
+) -> Result<(), ClientError> {
+    let sql = "INSERT INTO lockstep.table_copy AS c \
+                   (replica, schema_name, table_name, state, start_lsn, missing_rows) \
+               VALUES ($1, $2, $3, 'copied', '0/0', $4) \
+               ON CONFLICT (replica, schema_name, table_name) \
+               DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
+    let counted = connection.query_with(sql, &[&replica, &table.schema, &table.table, &rows]);
+    counted.map(drop)
 }
 
 /// The statement that says that several sessions load a table; run it before they begin.
@@ -563,16 +702,17 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             schema: field(row, 0)?,
             table: field(row, 1)?,
         };
-        let (rows, bytes) = (field(row, 4)?, field(row, 5)?);
-        Ok((name, field::<String>(row, 2)?, field(row, 3)?, rows, bytes))
+        let counts = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
+        Ok((name, field::<String>(row, 2)?, field(row, 3)?, counts))
     };
-    let (name, state, start, rows, bytes) = read().map_err(ReplicaError::Target)?;
+    let (name, state, start, (rows, bytes, missing)) = read().map_err(ReplicaError::Target)?;
     Ok(TableCopy {
         name,
         state: TableState::parse(&state)?,
         start,
         rows,
         bytes,
+        missing,
     })
 }
 

@@ -2,8 +2,13 @@
 
 use anyhow::Result;
 use clap::Args;
+use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::state::{Applied, Phase, Progress, Replica, State, TableCopy, TableState};
+use lockstep_replica::source::Source;
+use lockstep_replica::standing::{Lag, Standing, lag, standing};
+use lockstep_replica::state::{
+    Applied, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
+};
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
@@ -11,6 +16,9 @@ use crate::args::Output;
 use crate::exit::Usage;
 use crate::top::figures;
 use crate::{live, text};
+
+/// Columns of a note on a screen.
+const COLUMNS: usize = 100;
 
 /// `lockstep replica status`
 #[derive(Debug, Args)]
@@ -20,6 +28,9 @@ pub struct StatusArgs {
     name: Option<String>,
     #[command(flatten)]
     target: super::TargetArgs,
+    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(long, value_name = "CONNINFO", requires = "name")]
+    source: Option<String>,
     /// Format of the result on standard output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     output: Output,
@@ -28,14 +39,19 @@ pub struct StatusArgs {
 /// A replica with all that is known.
 struct Known {
     replica: Replica,
+    holder: Holder,
     progress: Progress,
     applied: Applied,
     tables: Vec<TableCopy>,
+    /// None while there is nothing to ask it about.
+    source: Option<Result<Source, ReplicaError>>,
 }
 
 pub fn run(args: &StatusArgs) -> Result<()> {
     let target = conninfo("--target", &args.target.target)?;
-    let known = ask(&target, args.name.as_deref()).map_err(failed)?;
+    let source = args.source.as_deref();
+    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let known = ask(&target, args.name.as_deref(), source.as_ref()).map_err(failed)?;
     if let (Some(name), true) = (&args.name, known.is_empty()) {
         return Err(Usage(format!("the target has no replica \"{name}\"")).into());
     }
@@ -48,48 +64,57 @@ pub fn run(args: &StatusArgs) -> Result<()> {
             live::print(&json!({ "replicas": all }).to_string());
         }
         Output::Text if known.is_empty() => live::print("the target has no replica"),
-        Output::Text => {
-            let heads = [
-                "name", "phase", "tables", "copied", "rate", "start", "apply", "applied", "behind",
-            ];
-            let mut rows = vec![heads.map(str::to_owned).to_vec()];
-            rows.extend(known.iter().map(Known::line));
-            let errors = known.iter().filter_map(|one| one.applied.error.as_ref());
-            for error in errors {
-                rows.push(Vec::new());
-                rows.push(vec![format!("it does not apply: {error}")]);
-            }
-            if args.name.is_some() {
-                let tables = known.iter().flat_map(|one| &one.tables);
-                rows.push(Vec::new());
-                let heads = ["table", "state", "rows", "bytes", "start"];
-                rows.push(heads.map(str::to_owned).to_vec());
-                rows.extend(tables.map(table_line));
-            }
-            for part in rows.split(Vec::is_empty) {
-                for line in text::table(part) {
-                    live::print(&lockstep_lag::sanitize::sanitize(&line));
-                }
-            }
-        }
+        Output::Text => print(&known, args.name.is_some()),
     }
     Ok(())
 }
 
-fn ask(target: &lockstep_client::Conninfo, name: Option<&str>) -> Result<Vec<Known>, ReplicaError> {
+fn print(known: &[Known], with_tables: bool) {
+    let say = |line: &str| live::print(&lockstep_lag::sanitize::sanitize(line));
+    let heads = [
+        "name", "phase", "tables", "copied", "rate", "start", "apply", "applied", "behind",
+        "missing",
+    ];
+    let mut rows = vec![heads.map(str::to_owned).to_vec()];
+    rows.extend(known.iter().map(Known::line));
+    text::table(&rows).iter().for_each(|line| say(line));
+    for one in known {
+        for note in one.notes() {
+            let lead = format!("{}: ", one.replica.name);
+            let lines = text::wrapped(&lead, &note, COLUMNS);
+            lines.iter().for_each(|line| say(line));
+        }
+    }
+    if with_tables {
+        let heads = ["table", "state", "rows", "bytes", "start", "missing"];
+        let mut rows = vec![heads.map(str::to_owned).to_vec()];
+        rows.extend(known.iter().flat_map(|one| &one.tables).map(table_line));
+        text::table(&rows).iter().for_each(|line| say(line));
+    }
+}
+
+fn ask(
+    target: &Conninfo,
+    name: Option<&str>,
+    source: Option<&Conninfo>,
+) -> Result<Vec<Known>, ReplicaError> {
     let Some(mut state) = State::find(target)? else {
         return Ok(Vec::new());
     };
     let mut known = Vec::new();
     for replica in state.replicas()? {
-        if name.is_none_or(|name| name == replica.name) {
-            known.push(Known {
-                progress: state.progress(&replica.name)?,
-                applied: state.applied(&replica.name)?,
-                tables: state.tables(&replica.name)?,
-                replica,
-            });
+        if name.is_some_and(|name| name != replica.name) {
+            continue;
         }
+        known.push(Known {
+            holder: state.holder(&replica.name)?,
+            progress: state.progress(&replica.name)?,
+            applied: state.applied(&replica.name)?,
+            tables: state.tables(&replica.name)?,
+            // After the state: what it has applied was written before.
+            source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source)),
+            replica,
+        });
     }
     Ok(known)
 }
@@ -105,6 +130,7 @@ fn table_line(table: &TableCopy) -> Vec<String> {
         text::count(table.rows as f64),
         figures::bytes(table.bytes as f64),
         start(table.start),
+        text::count(table.missing as f64),
     ]
 }
 
@@ -116,7 +142,71 @@ impl Known {
 
     /// The rate while rows are copied; it means nothing afterwards.
     fn is_copying(&self) -> bool {
-        self.replica.phase == Phase::Copying
+        self.replica.phase == Phase::Copying && self.holder != Holder::Nobody
+    }
+
+    fn missing(&self) -> u64 {
+        self.tables.iter().map(|table| table.missing).sum()
+    }
+
+    /// What works on the replica, in words.
+    fn apply(&self) -> Option<&str> {
+        match standing(self.holder, &self.applied) {
+            Standing::NotRunning => Some("not running"),
+            Standing::Other => None,
+            Standing::Silent => Some("silent"),
+            Standing::Apply(state) => Some(state),
+        }
+    }
+
+    fn source(&self) -> Option<&Source> {
+        self.source.as_ref()?.as_ref().ok()
+    }
+
+    fn lag(&self) -> Lag {
+        let standing = standing(self.holder, &self.applied);
+        let end = self.source().map(|source| source.end);
+        lag(standing, &self.applied, end)
+    }
+
+    /// What a user must know beside the figures.
+    fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        if let Some(error) = &self.applied.error {
+            notes.push(format!("it does not apply: {error}"));
+        }
+        if self.apply() == Some("silent") {
+            notes.push(
+                "its process is connected and writes nothing: is its machine alive?".to_owned(),
+            );
+        }
+        if let Some(Err(error)) = &self.source {
+            notes.push(format!(
+                "the source cannot be asked how far it is ({error}); what is behind is at least what \
+                 its stream has told"
+            ));
+        }
+        if let Some(source) = self.source() {
+            if source.slot.is_none() {
+                let slot = &self.replica.slot;
+                notes.push(format!("the source lists no slot {slot}: is it gone?"));
+            }
+            if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
+                let end = source.end;
+                notes.push(format!(
+                    "the source's WAL ends at {end}, before {applied}, which is applied: it was set \
+                     back to an earlier state; drop the replica and create it again"
+                ));
+            }
+        }
+        if self.missing() > 0 {
+            notes.push(format!(
+                "{} rows to update or delete were not on the target, which is not what the source \
+                 is: drop the replica and create it again",
+                self.missing()
+            ));
+        }
+        notes
     }
 
     fn line(&self) -> Vec<String> {
@@ -141,31 +231,30 @@ impl Known {
             share,
             rate,
             start(self.replica.start),
-            match self.applied.state.as_str() {
-                "" => "-".to_owned(),
-                state => state.to_owned(),
-            },
+            self.apply().unwrap_or("-").to_owned(),
             start(self.applied.lsn),
-            figures::bytes(self.applied.lag_bytes as f64),
+            match self.lag() {
+                Lag::Unknown => "-".to_owned(),
+                Lag::AtLeast(bytes) => format!("≥ {}", figures::bytes(bytes as f64)),
+                Lag::Exactly(bytes) => figures::bytes(bytes as f64),
+            },
+            text::count(self.missing() as f64),
         ]
     }
 
     fn json(&self, with_tables: bool) -> Value {
         let replica = &self.replica;
-        let tables: Vec<_> = self
-            .tables
-            .iter()
-            .map(|table| {
-                json!({
-                    "schema": table.name.schema,
-                    "table": table.name.table,
-                    "state": table.state.text(),
-                    "rows": table.rows,
-                    "bytes": table.bytes,
-                    "start_lsn": table.start.map(|start| start.to_string()),
-                })
-            })
-            .collect();
+        let (lag, at_least) = match self.lag() {
+            Lag::Unknown => (None, None),
+            Lag::AtLeast(bytes) => (None, Some(bytes)),
+            Lag::Exactly(bytes) => (Some(bytes), None),
+        };
+        let text = |lsn: lockstep_wire::Lsn| lsn.to_string();
+        let slot = self.source().and_then(|source| source.slot.as_ref());
+        let source_error = self
+            .source
+            .as_ref()
+            .and_then(|source| source.as_ref().err());
         let mut value = json!({
             "name": replica.name,
             "source": replica.source,
@@ -174,9 +263,15 @@ impl Known {
             "slot": replica.slot,
             "publication": replica.publication,
             "paused": replica.paused,
-            "apply": self.applied.state,
-            "applied_lsn": self.applied.lsn.map(|lsn| lsn.to_string()),
-            "lag_bytes": self.applied.lag_bytes,
+            "running": self.holder != Holder::Nobody,
+            "apply": self.apply(),
+            "applied_lsn": self.applied.lsn.map(text),
+            "lag_bytes": lag,
+            "lag_bytes_at_least": at_least,
+            "missing_rows": self.missing(),
+            "source_flush_lsn": self.source().map(|source| text(source.end)),
+            "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
+            "source_error": source_error.map(ToString::to_string),
             "error": self.applied.error,
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
@@ -185,8 +280,21 @@ impl Known {
             "bytes_per_s": self.is_copying().then_some(self.progress.bytes_per_s),
         });
         if let (true, Some(map)) = (with_tables, value.as_object_mut()) {
+            let tables: Vec<_> = self.tables.iter().map(table_json).collect();
             map.insert("tables".to_owned(), tables.into());
         }
         value
     }
+}
+
+fn table_json(table: &TableCopy) -> Value {
+    json!({
+        "schema": table.name.schema,
+        "table": table.name.table,
+        "state": table.state.text(),
+        "rows": table.rows,
+        "bytes": table.bytes,
+        "start_lsn": table.start.map(|start| start.to_string()),
+        "missing_rows": table.missing,
+    })
 }

@@ -287,7 +287,7 @@ fn a_replica_follows_pauses_and_ends() {
     kill(Pid::from_raw(child.id() as i32), Signal::SIGTERM).unwrap();
     assert!(child.wait().unwrap().success());
     let shown = &status(&to)["replicas"][0];
-    assert_eq!(shown["apply"], "stopped", "{shown}");
+    assert_eq!(shown["apply"], "not running", "{shown}");
     assert!(output(&["drop", "r", "--target", &to]).status.success());
     let origins = "SELECT count(*) FROM pg_replication_origin";
     assert_eq!(value(&target, origins), "0");
@@ -295,4 +295,171 @@ fn a_replica_follows_pauses_and_ends() {
         value(&source, "SELECT count(*) FROM pg_replication_slots"),
         "0"
     );
+}
+
+/// A replica of two tables that follows its source. Its log is in a file.
+struct Followed {
+    running: Running,
+    source: Server,
+    target: Server,
+    /// Conninfo of the target.
+    to: String,
+    log: std::path::PathBuf,
+    // Last: it ends what still runs.
+    _lab: Lab,
+}
+
+impl Followed {
+    fn new() -> Self {
+        let lab = Lab::for_tests().unwrap();
+        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+        sql(&source)
+            .execute(
+                "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1), (2);
+                 CREATE TABLE b (id int PRIMARY KEY)",
+            )
+            .unwrap();
+        let from = format!("{} dbname=app", conninfo(&source));
+        let to = format!("{} dbname=app", conninfo(&target));
+        let created = output(&create_args(&from, &to));
+        assert!(created.status.success(), "{created:?}");
+        let log = lab.folder().join("run.log");
+        Self {
+            running: Self::run(&to, &log),
+            source,
+            target,
+            to,
+            log,
+            _lab: lab,
+        }
+    }
+
+    fn run(to: &str, log: &std::path::Path) -> Running {
+        let log = std::fs::File::options()
+            .create(true)
+            .append(true)
+            .open(log)
+            .unwrap();
+        let mut command = lockstep(&["run", "r", "--target", to]);
+        Running(command.stderr(log).spawn().unwrap())
+    }
+
+    fn status(&self, more: &[&str]) -> Value {
+        let mut args = vec!["status", "r", "--target", &self.to, "--output", "json"];
+        args.extend(more);
+        let status = output(&args);
+        assert!(status.status.success(), "{status:?}");
+        let mut json: Value = serde_json::from_slice(&status.stdout).unwrap();
+        json["replicas"][0].take()
+    }
+
+    fn status_until(&self, more: &[&str], reached: impl Fn(&Value) -> bool) -> Value {
+        let started = std::time::Instant::now();
+        loop {
+            let status = self.status(more);
+            if reached(&status) {
+                return status;
+            }
+            let waited = started.elapsed();
+            assert!(waited < std::time::Duration::from_secs(90), "{status}");
+        }
+    }
+
+    fn text(&self, more: &[&str]) -> String {
+        let mut args = vec!["status", "r", "--target", &self.to];
+        args.extend(more);
+        text(&output(&args).stdout)
+    }
+
+    fn kill(&mut self) {
+        let pid = Pid::from_raw(self.running.0.id() as i32);
+        kill(pid, Signal::SIGKILL).unwrap();
+        self.running.0.wait().unwrap();
+    }
+}
+
+const NOBODY: &str = "host=/nonexistent dbname=app";
+
+#[test]
+fn status_gives_no_all_clear_for_a_process_that_is_killed() {
+    let mut followed = Followed::new();
+    let shown = followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    assert_eq!(shown["apply"], "applying", "{shown}");
+    assert_eq!(shown["lag_bytes_at_least"], Value::Null, "{shown}");
+    // What only the stream has told is no all-clear.
+    let told = |status: &Value| status["lag_bytes_at_least"] == 0;
+    let shown = followed.status_until(&["--source", NOBODY], told);
+    assert_eq!(shown["lag_bytes"], Value::Null, "{shown}");
+    assert!(shown["source_error"].is_string(), "{shown}");
+    let printed = followed.text(&["--source", NOBODY]);
+    assert!(printed.contains("≥ 0 B"), "{printed}");
+    assert!(printed.contains("the source cannot be asked"), "{printed}");
+
+    followed.kill();
+    let insert = "INSERT INTO b SELECT generate_series(1, 1000)";
+    sql(&followed.source).execute(insert).unwrap();
+    let ended = |status: &Value| status["apply"] == "not running";
+    let shown = followed.status_until(&[], ended);
+    assert_eq!(shown["running"], false, "{shown}");
+    assert_eq!(shown["lag_bytes"], Value::Null, "{shown}");
+    assert_eq!(shown["lag_bytes_at_least"], Value::Null, "{shown}");
+    let lsn = |key: &str| -> lockstep_wire::Lsn { shown[key].as_str().unwrap().parse().unwrap() };
+    assert!(lsn("source_flush_lsn") > lsn("applied_lsn"), "{shown}");
+    let printed = followed.text(&[]);
+    assert!(
+        printed.contains("not running") && !printed.contains("0 B  "),
+        "{printed}"
+    );
+}
+
+/// Lets a server's process go on when the test ends.
+struct Halted(Pid);
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        let _ = kill(self.0, Signal::SIGCONT);
+    }
+}
+
+#[test]
+fn status_knows_of_what_the_stream_has_not_told() {
+    let followed = Followed::new();
+    followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    let walsender = "SELECT active_pid FROM pg_replication_slots";
+    let walsender: i32 = value(&followed.source, walsender).parse().unwrap();
+    let halted = Halted(Pid::from_raw(walsender));
+    kill(halted.0, Signal::SIGSTOP).unwrap();
+    let insert = "INSERT INTO b SELECT generate_series(1, 10000)";
+    sql(&followed.source).execute(insert).unwrap();
+    let shown = followed.status(&[]);
+    assert!(shown["lag_bytes"].as_u64().unwrap() > 500_000, "{shown}");
+    drop(halted);
+    followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    assert_eq!(value(&followed.target, "SELECT count(*) FROM b"), "10000");
+}
+
+#[test]
+fn rows_that_are_missing_are_counted_and_logged() {
+    let mut followed = Followed::new();
+    sql(&followed.target).execute("DELETE FROM a").unwrap();
+    sql(&followed.source)
+        .execute("UPDATE a SET v = 'new' WHERE id = 1; DELETE FROM a WHERE id = 2")
+        .unwrap();
+    let missing = |status: &Value| status["missing_rows"] == 2;
+    let shown = followed.status_until(&[], missing);
+    assert_eq!(shown["tables"][0]["missing_rows"], 2, "{shown}");
+    followed.kill();
+    let shown = followed.status(&[]);
+    assert_eq!(
+        shown["missing_rows"], 2,
+        "it is committed with the batch: {shown}"
+    );
+    let printed = followed.text(&[]);
+    assert!(
+        printed.contains("2 rows to update or delete were not on the target"),
+        "{printed}"
+    );
+    let log = std::fs::read_to_string(&followed.log).unwrap();
+    let warned = |line: &str| line.contains("WARN") && line.contains("2 of \"public.a\"");
+    assert!(log.lines().any(warned), "{log}");
 }

@@ -4,18 +4,30 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_client::{Connection, Conninfo, Purpose, field};
+use lockstep_wire::Lsn;
+use tracing::warn;
 
 use super::error::{ApplyError, Result};
 use super::merge::{Start, Tables};
 use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
 use crate::names::TableName;
+use crate::preflight::facts::Excluded;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]
 pub struct Starts {
     pub tables: BTreeMap<TableName, Start>,
-    /// Where tables start that are not listed.
-    pub others: Start,
+    pub others: Others,
+}
+
+/// Tables that are not listed.
+#[derive(Debug, Clone)]
+pub enum Others {
+    /// They are replicated.
+    All,
+    /// Only partitions that were made after the copy are, but for those that are excluded: they
+    /// were empty, so the stream has all of their rows.
+    LaterPartitions(Excluded),
 }
 
 impl Default for Starts {
@@ -23,12 +35,16 @@ impl Default for Starts {
     fn default() -> Self {
         Self {
             tables: BTreeMap::new(),
-            others: Start::At(lockstep_wire::Lsn::INVALID),
+            others: Others::All,
         }
     }
 }
 
-const TABLE: &str = "SELECT c.oid, c.relkind = 'p' \
+/// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
+const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
+      c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
+      (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
+        WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN') \
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
@@ -100,6 +116,7 @@ impl Catalog {
             return Ok(None);
         };
         let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
+        let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
         let columns = connection.query_with(COLUMNS, &[&oid])?;
         let columns = columns.iter().map(|row| {
             let delimiter: String = field(row, 2)?;
@@ -131,6 +148,8 @@ impl Catalog {
         let constraints: u32 = constraints.first().map_or(Ok(0), |row| field(row, 0))?;
         Ok(Some(TargetTable {
             partitioned,
+            is_partition,
+            acting_rule,
             columns,
             keys: keys.into_iter().map(|(_, key)| key).collect(),
             constraints: constraints as usize,
@@ -140,8 +159,28 @@ impl Catalog {
 
 impl Tables for Catalog {
     fn start(&mut self, source: &SourceTable) -> Result<Start> {
-        let listed = self.starts.tables.get(&source.name);
-        Ok(*listed.unwrap_or(&self.starts.others))
+        let everything = Start::At(Lsn::INVALID);
+        match (self.starts.tables.get(&source.name), &self.starts.others) {
+            (Some(start), _) => return Ok(*start),
+            (None, Others::All) => return Ok(everything),
+            (None, Others::LaterPartitions(excluded)) if excluded.names(&source.name) => {
+                return Ok(Start::Never);
+            }
+            (None, Others::LaterPartitions(_)) => {}
+        }
+        match self.read(&source.name).map_err(ApplyError::Target)? {
+            // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
+            Some(found) if found.partitioned => Ok(Start::Never),
+            Some(found) if !found.is_partition => {
+                warn!(
+                    "table {} was not copied, so its changes are skipped",
+                    source.name
+                );
+                Ok(Start::Never)
+            }
+            // One that is missing is told of at its first change.
+            Some(_) | None => Ok(everything),
+        }
     }
 
     fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
@@ -149,8 +188,15 @@ impl Tables for Catalog {
         match found {
             Some(target) => Table::fit(source, &target).map(Arc::new),
             None => {
-                let message = "it does not exist".to_owned();
-                Err(ApplyError::shape(&source.name, message))
+                let listed = self.starts.tables.contains_key(&source.name);
+                let message = match (listed, &self.starts.others) {
+                    (false, Others::LaterPartitions(_)) => {
+                        "it does not exist: the source has made this partition after the copy; make \
+                         it here as it is there"
+                    }
+                    _ => "it does not exist",
+                };
+                Err(ApplyError::shape(&source.name, message.to_owned()))
             }
         }
     }

@@ -42,8 +42,10 @@ pub struct Stats {
     pub batches: u64,
     /// Bytes of the source's messages.
     pub bytes: u64,
-    /// End of the source's WAL as it last said.
+    /// End of the source's WAL as it last said: it may be further than it has said.
     pub source_end: Lsn,
+    /// When the source last sent something.
+    pub heard: Option<Instant>,
     pub applied: Lsn,
     pub flushed: Lsn,
     /// When the newest applied transaction was committed on the source.
@@ -55,7 +57,8 @@ pub struct Stats {
 }
 
 impl Stats {
-    /// WAL of the source that is not applied, in bytes.
+    /// WAL of the source that is not applied, in bytes, as far as the source has said: while it
+    /// decodes a large transaction, it says nothing of what follows.
     pub fn lag_bytes(&self) -> u64 {
         u64::from(self.source_end).saturating_sub(self.applied.into())
     }

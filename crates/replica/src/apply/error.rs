@@ -21,6 +21,9 @@ pub enum ApplyError {
     /// The source has ended the stream, because it shuts down.
     #[error("the source has ended the stream")]
     Ended,
+    /// The source cannot go on where the target stands.
+    #[error("{0}")]
+    Gap(String),
     /// A change does not fit the target. Everything before it is applied.
     #[error("{0}")]
     Conflict(Box<Conflict>),

@@ -31,6 +31,7 @@
 //! | [`runs`] | changes of a table without one; no I/O |
 //! | [`batch`] | what is to be done for some transactions; no I/O |
 //! | [`merge`] | from messages to batches; no I/O |
+//! | [`continuity`] | whether the source can go on where the target stands; no I/O |
 //! | [`positions`] | what the source is told; no I/O |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | [`catalog`] | what the target's catalogs say |
@@ -41,6 +42,7 @@
 pub mod arrays;
 pub mod batch;
 pub mod catalog;
+pub mod continuity;
 pub mod control;
 pub mod error;
 pub mod merge;
@@ -54,7 +56,7 @@ pub mod statements;
 pub mod table;
 pub mod writer;
 
-pub use catalog::Starts;
+pub use catalog::{Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;

@@ -3,8 +3,10 @@
 //! Applied means committed on the target, flushed means committed there and on disk. The source
 //! keeps everything after the flushed position, and lets commits return by these two
 //! (`synchronous_commit = remote_apply`, `on`). A transaction that changes nothing here, and WAL
-//! that is not replicated at all, count as applied and flushed once everything before them is;
-//! so the positions move to the end of such WAL only while nothing is outstanding.
+//! that is not replicated at all, count as applied once everything before them is; so the position
+//! moves to the end of such WAL only while nothing is outstanding. They count as flushed once the
+//! target's origin was moved there, and that is on disk: the source confirms nothing that the target
+//! does not know of ([`super::continuity`]).
 
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{Status, Timestamp};
@@ -53,6 +55,17 @@ impl Positions {
         self.flushed = self.applied;
     }
 
+    /// The origin stands here, on disk.
+    pub fn moved(&mut self, end: Lsn) {
+        self.applied(end);
+        self.flushed();
+    }
+
+    /// Where to move the origin, if that is the only way forward.
+    pub fn to_move(&self, is_idle: bool) -> Option<Lsn> {
+        (is_idle && self.is_settled() && self.received > self.flushed).then_some(self.received)
+    }
+
     /// Nothing that was handed over is still to be committed and flushed.
     pub fn is_settled(&self) -> bool {
         self.flushed >= self.handed
@@ -69,13 +82,9 @@ impl Positions {
 
     /// The message for the source. Its positions never go back.
     pub fn status(&mut self, is_idle: bool, sent_at: Timestamp) -> Status {
-        let flushed = match is_idle && self.is_settled() {
-            true => self.received.max(self.flushed),
-            false => self.flushed,
-        };
         let (told_flushed, told_applied) = self.told;
         let applied = self.reached(is_idle).max(told_applied);
-        let flushed = flushed.max(told_flushed);
+        let flushed = self.flushed.max(told_flushed);
         self.told = (flushed, applied);
         Status {
             written: applied,
@@ -114,7 +123,16 @@ mod tests {
     fn wal_without_changes_counts_only_while_nothing_is_outstanding() {
         let mut positions = Positions::new(10.into());
         positions.received(15.into());
+        assert_eq!(
+            told(&mut positions, true),
+            (10, 15),
+            "it is not in the origin"
+        );
+        assert_eq!(positions.to_move(false), None);
+        assert_eq!(positions.to_move(true), Some(15.into()));
+        positions.moved(15.into());
         assert_eq!(told(&mut positions, true), (15, 15));
+        assert_eq!(positions.to_move(true), None);
         positions.received(30.into());
         assert_eq!(
             told(&mut positions, false),
@@ -125,7 +143,10 @@ mod tests {
         assert_eq!(told(&mut positions, true), (15, 15), "20 is not applied");
         positions.applied(20.into());
         assert_eq!(told(&mut positions, true), (15, 30), "20 is not flushed");
+        assert_eq!(positions.to_move(true), None);
         positions.flushed();
+        assert_eq!(told(&mut positions, true), (20, 30));
+        positions.moved(30.into());
         assert_eq!(told(&mut positions, true), (30, 30));
         positions.handed(40.into());
         assert_eq!(told(&mut positions, false), (30, 30), "it does not go back");

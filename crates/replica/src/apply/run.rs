@@ -34,6 +34,9 @@ pub struct Settings {
     pub publications: Vec<String>,
     /// The replication origin on the target, which the replica owns.
     pub origin: String,
+    /// The replica in the target's state, which counts the rows that are missing; None for a test of
+    /// apply alone.
+    pub replica: Option<String>,
     /// By this name the source knows the replica, in `synchronous_standby_names` too.
     pub application_name: String,
     /// Memory for changes that are received and not applied, in bytes. A single row can need

@@ -16,19 +16,21 @@ use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_client::quote::publication_names;
-use lockstep_client::{Canceller, Connection, CopyData, Next, Purpose, Stream};
+use lockstep_client::{Canceller, Connection, CopyData, Next, Purpose, Stream, field};
 use lockstep_service::waker::{self, Sleeper, Waker};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
+use tracing::warn;
 
 use super::batch::{CommitPoint, Counts, Part};
 use super::catalog::{Catalog, Starts};
+use super::continuity::{Found, Known, gap};
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::merge::{Handed, Limits, Merger, Taken};
 use super::positions::Positions;
 use super::run::Settings;
-use super::writer::Writer;
+use super::writer::{Missing, Writer};
 
 /// Parts that the writer may have: one that it works on, and the next.
 const MOST_HANDED: usize = 2;
@@ -39,6 +41,10 @@ const STATUS_EVERY: Duration = Duration::from_secs(5);
 
 /// While batches follow each other, commits are flushed this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
+
+/// Time between moves of the origin to positions that are reached without changes: each is a
+/// transaction on the target.
+const MOVE_EVERY: Duration = Duration::from_millis(20);
 
 /// How long a batch that is being applied may take to end when the session ends.
 const LAST_BATCH: Duration = Duration::from_secs(2);
@@ -53,7 +59,17 @@ pub(crate) enum Event {
     Wanted,
     /// The writer has done a part.
     Done(Done),
+    /// The writer has moved the origin.
+    Moved(Lsn),
     Failed(ApplyError),
+}
+
+/// What the writer is to do.
+#[derive(Debug)]
+enum Job {
+    Part(Part),
+    /// Moves the origin to a position that is reached without changes.
+    Move(Lsn),
 }
 
 #[derive(Debug)]
@@ -62,7 +78,7 @@ pub(crate) struct Done {
     commit: Option<CommitPoint>,
     /// All commits so far are flushed.
     flushed: bool,
-    missing: u64,
+    missing: Missing,
     counts: Counts,
 }
 
@@ -81,11 +97,12 @@ pub(crate) struct Session<'a> {
     positions: Positions,
     sleeper: Sleeper,
     events: Receiver<Event>,
-    parts: Option<SyncSender<Part>>,
+    jobs: Option<SyncSender<Job>>,
     writer: Option<JoinHandle<()>>,
     canceller: Canceller,
-    /// Parts that the writer has not done yet.
+    /// Jobs that the writer has not done yet.
     handed: usize,
+    moved_at: Instant,
     /// Ends of the transactions in these parts; the last is that of the newest part.
     newest_handed: Lsn,
     /// The first message of a transaction that is held back.
@@ -95,6 +112,7 @@ pub(crate) struct Session<'a> {
     /// Positions have moved since the source was told.
     news: bool,
     source_end: Lsn,
+    heard: Option<Instant>,
     bytes: u64,
 }
 
@@ -113,7 +131,7 @@ impl<'a> Session<'a> {
         careful: Lsn,
     ) -> Result<Self> {
         let name = &settings.application_name;
-        let (writer, stands) = Writer::open(&settings.target, name, &settings.origin)?;
+        let (mut writer, stands) = Writer::open(settings)?;
         let catalog = Catalog::connect(&settings.target, name, starts)?;
         let canceller = writer.canceller()?;
         let options = [
@@ -123,17 +141,26 @@ impl<'a> Session<'a> {
                 publication_names(&settings.publications).map_err(ApplyError::Source)?,
             ),
         ];
-        let stream = Connection::connect(&settings.source, Purpose::Replication, name)
-            .and_then(|source| source.start(&settings.slot, stands, &options))
-            .map_err(ApplyError::Source)?;
+        let source = Connection::connect(&settings.source, Purpose::Replication, name);
+        let mut source = source.map_err(ApplyError::Source)?;
+        let known = writer.known(stands)?;
+        let found = find(&mut source, &settings.slot, &known).map_err(ApplyError::Source)?;
+        if let Some(gap) = gap(&known, &found, &settings.slot) {
+            return Err(ApplyError::Gap(gap));
+        }
+        if known.timeline != Some(found.timeline) {
+            writer.keep_timeline(found.timeline)?;
+        }
+        let stream = source.start(&settings.slot, stands, &options);
+        let stream = stream.map_err(ApplyError::Source)?;
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (part_sender, parts) = mpsc::sync_channel(MOST_HANDED);
+        let (job_sender, jobs) = mpsc::sync_channel(MOST_HANDED);
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let thread = thread::Builder::new().name("apply writer".to_owned());
         let writer = thread
-            .spawn(move || write(writer, &parts, &event_sender, &waker))
+            .spawn(move || write(writer, &jobs, &event_sender, &waker))
             .map_err(|error| ApplyError::System(format!("no thread can be started: {error}")))?;
         control.count(|stats| {
             stats.phase = Phase::Applying;
@@ -151,16 +178,18 @@ impl<'a> Session<'a> {
             positions: Positions::new(stands),
             sleeper,
             events,
-            parts: Some(part_sender),
+            jobs: Some(job_sender),
             writer: Some(writer),
             canceller,
             handed: 0,
+            moved_at: Instant::now(),
             newest_handed: stands,
             held: None,
             wanted: Wanted::default(),
             last_status: Instant::now(),
             news: true,
             source_end: Lsn::INVALID,
+            heard: None,
             bytes: 0,
         })
     }
@@ -219,6 +248,13 @@ impl<'a> Session<'a> {
         match event {
             Event::Wanted => self.see_wanted(),
             Event::Failed(error) => Err(error),
+            Event::Moved(end) => {
+                self.handed = self.handed.saturating_sub(1);
+                self.positions.moved(end);
+                self.moved_at = Instant::now();
+                self.news = true;
+                Ok(())
+            }
             Event::Done(done) => {
                 self.handed = self.handed.saturating_sub(1);
                 if let Some(commit) = done.commit {
@@ -227,10 +263,11 @@ impl<'a> Session<'a> {
                         self.positions.flushed();
                     }
                     self.news = true;
+                    warn_of_missing(&done.missing, commit.end);
                 }
                 self.control.count(|stats| {
                     stats.counts.add(&done.counts);
-                    stats.missing += done.missing;
+                    stats.missing += done.missing.values().sum::<u64>();
                     if let Some(commit) = done.commit {
                         stats.batches += 1;
                         stats.commit_time = Some(commit.time);
@@ -257,6 +294,7 @@ impl<'a> Session<'a> {
     }
 
     fn take(&mut self, data: CopyData) -> Result<()> {
+        self.heard = Some(Instant::now());
         match FromServer::parse(&data)? {
             FromServer::XLogData { wal, end, .. } => {
                 self.source_end = self.source_end.max(end);
@@ -295,8 +333,9 @@ impl<'a> Session<'a> {
         if self.news {
             self.tell(false)?;
         }
+        let rest = self.move_origin()?;
         let wake = Some(self.sleeper.fd());
-        let ready = (self.stream.wait(wake, STATUS_EVERY)).map_err(ApplyError::Source)?;
+        let ready = (self.stream.wait(wake, rest)).map_err(ApplyError::Source)?;
         if ready.woken {
             self.sleeper.drain();
         }
@@ -311,11 +350,35 @@ impl<'a> Session<'a> {
         if self.news {
             self.tell(false)?;
         }
-        self.wait_event()
+        let rest = self.move_origin()?;
+        self.wait_event(rest)
     }
 
-    fn wait_event(&mut self) -> Result<()> {
-        match self.events.recv_timeout(STATUS_EVERY) {
+    /// Moves the origin if that is the only way forward. Returns how long to wait for events.
+    fn move_origin(&mut self) -> Result<Duration> {
+        let to_move = self.positions.to_move(self.merger.is_idle());
+        let Some(end) = to_move.filter(|_| self.handed == 0) else {
+            return Ok(STATUS_EVERY);
+        };
+        let rest = MOVE_EVERY.saturating_sub(self.moved_at.elapsed());
+        if !rest.is_zero() {
+            return Ok(rest);
+        }
+        self.send(Job::Move(end))?;
+        Ok(STATUS_EVERY)
+    }
+
+    fn send(&mut self, job: Job) -> Result<()> {
+        self.handed += 1;
+        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
+            Some(Ok(())) => Ok(()),
+            // Its last event says why.
+            _ => self.wait_event(STATUS_EVERY),
+        }
+    }
+
+    fn wait_event(&mut self, patience: Duration) -> Result<()> {
+        match self.events.recv_timeout(patience) {
             Ok(event) => self.event(event),
             Err(RecvTimeoutError::Timeout) => Ok(()),
             Err(RecvTimeoutError::Disconnected) => {
@@ -327,7 +390,7 @@ impl<'a> Session<'a> {
     /// Hands over what is gathered, once the writer has room for it.
     fn hand_over(&mut self) -> Result<()> {
         if self.handed >= MOST_HANDED {
-            return self.wait_event();
+            return self.wait_event(STATUS_EVERY);
         }
         match self.merger.hand_over() {
             Handed::Position(commit) => {
@@ -339,20 +402,18 @@ impl<'a> Session<'a> {
                     self.positions.handed(commit.end);
                     self.newest_handed = commit.end;
                 }
-                self.handed += 1;
-                let sent = self.parts.as_ref().map(|parts| parts.send(part));
-                if !matches!(sent, Some(Ok(()))) {
-                    // Its last event says why.
-                    return self.wait_event();
-                }
+                self.send(Job::Part(part))?;
             }
         }
         Ok(())
     }
 
     fn tell_if_due(&mut self) -> Result<()> {
-        let applied_all = self.news && self.handed == 0;
-        match applied_all || self.last_status.elapsed() >= STATUS_EVERY {
+        if self.last_status.elapsed() >= STATUS_EVERY {
+            // Its answer shows that it is there.
+            return self.tell(true);
+        }
+        match self.news && self.handed == 0 {
             true => self.tell(false),
             false => Ok(()),
         }
@@ -366,12 +427,14 @@ impl<'a> Session<'a> {
         self.news = false;
         self.last_status = Instant::now();
         let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
+        let heard = self.heard;
         let caught_up = is_idle && self.positions.is_settled();
         self.control.count(|stats| {
             stats.applied = status.applied;
             stats.flushed = status.flushed;
             stats.caught_up = caught_up;
             stats.source_end = stats.source_end.max(source_end);
+            stats.heard = heard;
             stats.bytes += bytes;
         });
         (self.stream.send(&FromStandby::Status(status))).map_err(ApplyError::Source)
@@ -380,7 +443,7 @@ impl<'a> Session<'a> {
     /// Ends both connections. What the writer has is finished if that is quick, and otherwise
     /// rolled back: it will be sent again.
     fn close(mut self) {
-        self.parts = None;
+        self.jobs = None;
         let deadline = Instant::now() + LAST_BATCH;
         let Some(writer) = self.writer.take() else {
             return;
@@ -407,27 +470,63 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The writer's thread: does parts until there are no more, or one fails.
-fn write(mut writer: Writer, parts: &Receiver<Part>, events: &Sender<Event>, waker: &Waker) {
+/// A batch that skipped rows is a sign that the target is not what the source was.
+fn warn_of_missing(missing: &Missing, end: Lsn) {
+    if missing.is_empty() {
+        return;
+    }
+    let rows = missing.iter();
+    let rows: Vec<_> = rows
+        .map(|(table, rows)| format!("{rows} of {table}"))
+        .collect();
+    let rows = rows.join(", ");
+    warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
+}
+
+/// What the source says of itself and the slot, before it streams.
+fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::Result<Found> {
+    let identity = source.identify()?;
+    let is_standby: bool = field(&source.query_one("SELECT pg_is_in_recovery()")?, 0)?;
+    let switches = match known.timeline {
+        Some(before) if before != identity.timeline => {
+            source.timeline_history(identity.timeline)?
+        }
+        _ => Vec::new(),
+    };
+    Ok(Found {
+        system: identity.system.to_string(),
+        timeline: identity.timeline,
+        switches,
+        end: Some(identity.end).filter(|_| !is_standby),
+        confirmed: source.slot(slot)?.map(|slot| slot.confirmed),
+    })
+}
+
+/// The writer's thread: does jobs until there are no more, or one fails.
+fn write(mut writer: Writer, jobs: &Receiver<Job>, events: &Sender<Event>, waker: &Waker) {
     let mut flushed_at = Instant::now();
-    let mut next = parts.recv().ok();
-    while let Some(part) = next.take() {
-        let done = do_part(&mut writer, &part, || {
-            next = parts.try_recv().ok();
-            let flush = next.is_none() || flushed_at.elapsed() >= FLUSH_EVERY;
-            if flush {
-                flushed_at = Instant::now();
-            }
-            flush
-        });
-        let failed = done.is_err();
-        let _ = events.send(done.map_or_else(Event::Failed, Event::Done));
+    let mut next = jobs.recv().ok();
+    while let Some(job) = next.take() {
+        let event = match job {
+            Job::Move(end) => writer.move_to(end).map(|()| Event::Moved(end)),
+            Job::Part(part) => do_part(&mut writer, &part, || {
+                next = jobs.try_recv().ok();
+                let flush = next.is_none() || flushed_at.elapsed() >= FLUSH_EVERY;
+                if flush {
+                    flushed_at = Instant::now();
+                }
+                flush
+            })
+            .map(Event::Done),
+        };
+        let failed = event.is_err();
+        let _ = events.send(event.unwrap_or_else(Event::Failed));
         waker.wake();
         if failed {
             return;
         }
         if next.is_none() {
-            next = parts.recv().ok();
+            next = jobs.recv().ok();
         }
     }
 }
@@ -437,7 +536,7 @@ fn do_part(writer: &mut Writer, part: &Part, flush: impl FnOnce() -> bool) -> Re
     let mut done = Done {
         commit: part.commit,
         flushed: false,
-        missing: 0,
+        missing: Missing::new(),
         counts: part.counts,
     };
     if let Some(commit) = part.commit {

@@ -53,6 +53,10 @@ impl SourceTable {
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TargetTable {
     pub partitioned: bool,
+    /// It is a partition that holds rows and is not unlogged.
+    pub is_partition: bool,
+    /// A rule that acts although `session_replication_role` is `replica`.
+    pub acting_rule: Option<String>,
     pub columns: Vec<TargetColumn>,
     /// Unique indexes that can identify a row, the primary key first.
     pub keys: Vec<TargetKey>,
@@ -129,6 +133,14 @@ impl Table {
         if !missing.is_empty() {
             let missing = missing.join(", ");
             let message = format!("it has no column {missing}, which the source's table has");
+            return Err(ApplyError::shape(&source.name, message));
+        }
+        if let Some(rule) = &target.acting_rule {
+            let message = format!(
+                "its rule {} is ENABLE ALWAYS or REPLICA and would rewrite what is applied; disable \
+                 it or let it be ENABLE RULE",
+                quoted(rule)
+            );
             return Err(ApplyError::shape(&source.name, message));
         }
         let identity = identity(source, target);

@@ -6,21 +6,25 @@
 //! all. Commits are asynchronous; `pg_replication_origin_session_progress(true)` flushes them.
 //! After an error the writer cannot be used again: the next one begins where the origin stands.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
 use lockstep_client::quote::sql_literal;
-use lockstep_client::{Canceller, ClientError, Connection, Conninfo, Purpose, field};
-use lockstep_wire::Lsn;
+use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
+use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
 use super::batch::{CommitPoint, Part, Set, Step};
+use super::continuity::Known;
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
 use super::row::{Cell, OwnedRow};
+use super::run::Settings;
 use super::statements::{Parameter, Statement, Verb};
 use super::table::Table;
+use crate::names::TableName;
+use crate::state;
 
 /// Most rows and most bytes of one statement's parameters; a row that is longer stands alone.
 const MOST_ROWS: usize = 20_000;
@@ -54,7 +58,8 @@ const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
 /// For statements that find rows without an index.
 const SCANS_ON: &str =
     "SET LOCAL enable_seqscan = on; SET LOCAL enable_hashjoin = on; SET LOCAL enable_material = on";
-const SCANS_OFF: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; SET LOCAL enable_material = off";
+const SCANS_OFF: &str = "SET LOCAL enable_seqscan = off; SET LOCAL enable_hashjoin = off; \
+    SET LOCAL enable_material = off";
 
 struct Prepared {
     /// Keeps the table's address, which is part of the key, from being used again.
@@ -73,26 +78,31 @@ struct Given<'a> {
     after: Option<&'a OwnedRow>,
 }
 
+/// Rows to update or delete that a transaction did not find, by table.
+pub type Missing = BTreeMap<TableName, u64>;
+
 pub struct Writer {
     connection: Connection,
     prepared: HashMap<Which, Prepared>,
     /// Numbers of prepared statements are never used twice.
     named: u64,
     in_transaction: bool,
-    /// Rows to update or delete that were not there, of the open transaction.
-    missing: u64,
+    /// The replica in whose state missing rows are counted.
+    replica: Option<String>,
+    missing: Missing,
 }
 
 impl Writer {
     /// Connects, and takes the origin, which is made if it does not exist. Returns where it
     /// stands, durably; `0/0` if nothing was ever applied.
-    pub fn open(target: &Conninfo, application_name: &str, origin: &str) -> Result<(Self, Lsn)> {
+    pub fn open(settings: &Settings) -> Result<(Self, Lsn)> {
         let target = || -> lockstep_client::Result<(Connection, Lsn)> {
-            let mut connection = Connection::connect(target, Purpose::Sql, application_name)?;
+            let name = &settings.application_name;
+            let mut connection = Connection::connect(&settings.target, Purpose::Sql, name)?;
             connection.set_patience(PATIENCE);
             connection.execute(SESSION)?;
             connection.execute("SET session_replication_role = replica")?;
-            let origin = sql_literal("origin", origin)?;
+            let origin = sql_literal("origin", &settings.origin)?;
             connection.execute(&format!(
                 "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
                  (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = {origin})"
@@ -111,7 +121,8 @@ impl Writer {
             prepared: HashMap::new(),
             named: 0,
             in_transaction: false,
-            missing: 0,
+            replica: settings.replica.clone(),
+            missing: Missing::new(),
         };
         Ok((writer, stands))
     }
@@ -133,9 +144,15 @@ impl Writer {
     }
 
     /// Commits, with the source's position. `flush`: all commits so far are on disk when this
-    /// returns. Returns the number of rows of the transaction that were to be changed and were
-    /// not there.
-    pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<u64> {
+    /// returns. Returns the rows of the transaction that were to be changed and were not there,
+    /// which the state counts as part of it.
+    pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
+        if let Some(replica) = &self.replica {
+            for (table, rows) in &self.missing {
+                state::add_missing(&mut self.connection, replica, table, *rows)
+                    .map_err(ApplyError::Target)?;
+            }
+        }
         let then = match flush {
             true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
             false => "",
@@ -151,11 +168,45 @@ impl Writer {
         Ok(std::mem::take(&mut self.missing))
     }
 
-    /// Flushes all commits so far.
-    pub fn flush(&mut self) -> Result<()> {
-        self.connection
-            .execute("SELECT pg_catalog.pg_replication_origin_session_progress(true)")
-            .map_err(ApplyError::Target)
+    /// Moves the origin to a position that is reached without changes, and flushes that with all
+    /// commits so far. A commit moves it only if its transaction has an ID.
+    pub fn move_to(&mut self, end: Lsn) -> Result<()> {
+        let sql = format!(
+            "BEGIN; SELECT pg_catalog.pg_current_xact_id(), \
+             pg_catalog.pg_replication_origin_xact_setup('{end}', pg_catalog.now()); COMMIT; \
+             SELECT pg_catalog.pg_replication_origin_session_progress(true)"
+        );
+        self.connection.execute(&sql).map_err(ApplyError::Target)
+    }
+
+    /// What the target knows of the source. `stands` is where its origin stands.
+    pub fn known(&mut self, stands: Lsn) -> Result<Known> {
+        let stand = match &self.replica {
+            Some(replica) => state::stand(&mut self.connection, replica),
+            None => Ok(None),
+        };
+        Ok(match stand.map_err(ApplyError::Target)? {
+            // What apply has written there was on disk before.
+            Some(stand) => Known {
+                lsn: stands.max(stand.start).max(stand.applied),
+                timeline: stand.timeline,
+                system: Some(stand.system_id),
+            },
+            None => Known {
+                lsn: stands,
+                timeline: None,
+                system: None,
+            },
+        })
+    }
+
+    /// Keeps the source's timeline.
+    pub fn keep_timeline(&mut self, timeline: Timeline) -> Result<()> {
+        let Some(replica) = &self.replica else {
+            return Ok(());
+        };
+        let kept = state::set_timeline(&mut self.connection, replica, timeline);
+        kept.map_err(ApplyError::Target)
     }
 
     fn step(&mut self, step: &Step) -> Result<()> {
@@ -207,7 +258,7 @@ impl Writer {
             Set::Delete(keys) => {
                 let rows: Vec<_> = keys.iter().map(before).collect();
                 let changed = self.run(table, Verb::Delete, &rows)?;
-                self.count_missing(rows.len(), changed);
+                self.count_missing(table, rows.len(), changed);
                 Ok(())
             }
             Set::Update(updates) => self.updates(table, updates),
@@ -241,8 +292,11 @@ impl Writer {
         copy.finish().map(drop)
     }
 
-    fn count_missing(&mut self, wanted: usize, changed: u64) {
-        self.missing += (wanted as u64).saturating_sub(changed);
+    fn count_missing(&mut self, table: &Table, wanted: usize, changed: u64) {
+        let missing = (wanted as u64).saturating_sub(changed);
+        if missing > 0 {
+            *self.missing.entry(table.name.clone()).or_default() += missing;
+        }
     }
 
     /// Updates that are in each other's way only because of their order, such as two rows that
@@ -259,7 +313,7 @@ impl Writer {
         if guarded {
             self.connection.execute("SAVEPOINT updates")?;
         }
-        let missing = self.missing;
+        let missing = self.missing.clone();
         let replaced: Vec<_> = replaced.into_iter().map(updated).collect();
         let done = self.replace_and_update(table, &replaced, &stay);
         match done {
@@ -268,7 +322,7 @@ impl Writer {
                 self.missing = missing;
                 let all: Vec<_> = updates.iter().map(updated).collect();
                 let changed = self.run_at_once(table, Verb::Replace, &all)?;
-                self.count_missing(all.len(), changed);
+                self.count_missing(table, all.len(), changed);
             }
             done => done?,
         }
@@ -285,13 +339,13 @@ impl Writer {
         stay: &[Given<'_>],
     ) -> lockstep_client::Result<()> {
         let changed = self.run(table, Verb::Replace, replaced)?;
-        self.count_missing(replaced.len(), changed);
+        self.count_missing(table, replaced.len(), changed);
         let key = table.key();
         let has_more = table.written().any(|(place, _)| !key.contains(&place));
         // A row that is all key stays as it is.
         if has_more {
             let changed = self.run(table, Verb::Update, stay)?;
-            self.count_missing(stay.len(), changed);
+            self.count_missing(table, stay.len(), changed);
         }
         Ok(())
     }
@@ -344,7 +398,7 @@ impl Writer {
         for rows in chunks(rows) {
             let values = values(table, statement, &all, rows)?;
             let changed = self.scan(&statement.sql, values)?;
-            self.count_missing(rows.len(), changed);
+            self.count_missing(table, rows.len(), changed);
         }
         Ok(())
     }

@@ -53,7 +53,11 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence = 'u',
     (SELECT coalesce(json_agg(json_build_array(pn.nspname, pc.relname)), '[]')
         FROM pg_partition_ancestors(c.oid) p
         JOIN pg_class pc ON pc.oid = p.relid JOIN pg_namespace pn ON pn.oid = pc.relnamespace
-        WHERE p.relid <> c.oid)
+        WHERE p.relid <> c.oid),
+    (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal
+        AND t.tgenabled IN ('A', 'R')),
+    (SELECT count(*) FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename <> '_RETURN'
+        AND r.ev_enabled IN ('A', 'R'))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't' AND {namespaces}
 ORDER BY 1, 2";
@@ -298,6 +302,8 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
         identity_columns: field(row, 18)?,
         deferrable_constraints: field(row, 19)?,
         exclusion_constraints: field(row, 20)?,
+        acting_triggers: field(row, 22)?,
+        acting_rules: field(row, 23)?,
         equal_rows: None,
         ancestors: ancestors
             .into_iter()

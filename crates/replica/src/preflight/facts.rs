@@ -92,6 +92,10 @@ pub struct Table {
     pub identity_columns: u32,
     pub deferrable_constraints: u32,
     pub exclusion_constraints: u32,
+    /// Triggers that are `ENABLE ALWAYS` or `REPLICA`.
+    pub acting_triggers: u32,
+    /// Rules that are.
+    pub acting_rules: u32,
     /// Equal rows were found; only looked for under REPLICA IDENTITY FULL without a key. None if
     /// the table was not looked at.
     pub equal_rows: Option<bool>,
@@ -165,5 +169,35 @@ impl Facts {
         self.included().filter(|table| {
             table.kind == TableKind::Ordinary && !table.unlogged && !table.of_extension
         })
+    }
+
+    /// Partitioned tables of which nothing is left out, without those that are partitions: they are
+    /// published as such, so that partitions that are made later are replicated.
+    pub fn whole_roots(&self) -> impl Iterator<Item = &Table> {
+        self.roots().filter(|root| self.is_whole(root))
+    }
+
+    /// Partitioned tables of which something is left out.
+    pub fn parted_roots(&self) -> impl Iterator<Item = &Table> {
+        self.roots().filter(|root| !self.is_whole(root))
+    }
+
+    fn roots(&self) -> impl Iterator<Item = &Table> {
+        self.included().filter(|table| {
+            table.kind == TableKind::Partitioned
+                && table.ancestors.is_empty()
+                && !table.of_extension
+        })
+    }
+
+    fn is_whole(&self, root: &Table) -> bool {
+        let below = |table: &&Table| table.ancestors.contains(&root.name);
+        let mut below = self.tables.iter().filter(below);
+        !below.any(|table| self.excluded.covers(table))
+    }
+
+    /// Tables that the publication names.
+    pub fn published(&self) -> impl Iterator<Item = &Table> {
+        self.copied().chain(self.whole_roots())
     }
 }

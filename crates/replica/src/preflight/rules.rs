@@ -62,6 +62,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     identities(facts, &mut found);
     kinds_of_tables(facts, &mut found);
     columns_and_constraints(facts, &mut found);
+    acting(facts, &mut found);
     row_security(facts, &mut found);
     large_objects(facts, &mut found);
     let mut findings = found.0;
@@ -216,13 +217,13 @@ fn source_rights(facts: &Facts, found: &mut Found) {
         found.error("source", says, todo);
     }
     let mut owners: Vec<_> = facts
-        .copied()
+        .published()
         .filter(|table| !table.owned)
         .map(|table| format!("\"{}\"", table.owner))
         .collect();
     owners.sort();
     owners.dedup();
-    let foreign = facts.copied().filter(|table| !table.owned);
+    let foreign = facts.published().filter(|table| !table.owned);
     let says = format!("role \"{role}\" does not own it, so it may not publish it");
     let todo = format!("GRANT {} TO \"{role}\"", owners.join(", "));
     found.tables(Severity::Error, foreign, &says, &todo);
@@ -489,7 +490,14 @@ fn kinds_of_tables(facts: &Facts, found: &mut Found) {
         Severity::Info,
         kind(TableKind::Partitioned),
         "it is partitioned: its partitions are copied and replicated one by one",
-        "create new partitions on the target as well",
+        "make a later partition on the target as well, best before the source has rows in it: the \
+         replica stops at the first row until it is there",
+    );
+    found.tables(
+        Severity::Warning,
+        facts.parted_roots(),
+        "some of its partitions are excluded: none that is made later will be replicated",
+        "include or exclude it as a whole if partitions will be made",
     );
     found.tables(
         Severity::Info,
@@ -530,6 +538,26 @@ fn columns_and_constraints(facts: &Facts, found: &mut Found) {
         with(|table| table.exclusion_constraints),
         "it has exclusion constraints: rows that change places within one transaction may stop apply",
         "drop them on the target if that happens",
+    );
+}
+
+/// Apply's session has `session_replication_role = replica`, as stock's apply worker.
+fn acting(facts: &Facts, found: &mut Found) {
+    let triggers = facts.copied().filter(|table| table.acting_triggers > 0);
+    found.tables(
+        Severity::Warning,
+        triggers,
+        "it has triggers that are ENABLE ALWAYS or ENABLE REPLICA: on the target they fire again, as \
+         in a stock subscription, and not for changes that cancel each other out",
+        "after the copy, ALTER TABLE ... DISABLE TRIGGER on the target, unless that is wanted",
+    );
+    let rules = facts.copied().filter(|table| table.acting_rules > 0);
+    found.tables(
+        Severity::Error,
+        rules,
+        "it has rules that are ENABLE ALWAYS or ENABLE REPLICA: on the target they would rewrite \
+         what is applied",
+        "ALTER TABLE ... ENABLE RULE, which lets them act on the source only, or exclude it",
     );
 }
 

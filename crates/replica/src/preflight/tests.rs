@@ -436,7 +436,7 @@ fn objects_are_looked_at() {
         (Info, "table \"s.t\"", "unlogged", "LOGGED", |f| {
             f.tables[0].unlogged = true
         }),
-        (Info, "table \"s.t\"", "partitioned", "partitions", |f| {
+        (Info, "table \"s.t\"", "partitioned", "later partition", |f| {
             f.tables[0].kind = TableKind::Partitioned;
         }),
         (Info, "table \"s.t\"", "foreign table", "server", |f| {
@@ -457,6 +457,16 @@ fn objects_are_looked_at() {
         (Warning, "table \"s.t\"", "exclusion", "drop", |f| {
             f.tables[0].exclusion_constraints = 1
         }),
+        (Warning, "table \"s.t\"", "ENABLE ALWAYS", "TRIGGER", |f| {
+            f.tables[0].acting_triggers = 1
+        }),
+        (
+            Error,
+            "table \"s.t\"",
+            "ENABLE ALWAYS",
+            "ENABLE RULE",
+            |f| f.tables[0].acting_rules = 1,
+        ),
         (
             Error,
             "source",

@@ -193,6 +193,44 @@ fn foreign_keys_and_triggers_do_not_act_again() {
 }
 
 #[test]
+fn triggers_that_always_act_do_so_and_rules_stop_the_replica() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE seen (id int)";
+    let acting = format!(
+        "{table}; CREATE FUNCTION see() RETURNS trigger LANGUAGE plpgsql AS \
+           'BEGIN INSERT INTO public.seen VALUES (NEW.id); RETURN NULL; END'; \
+         CREATE TRIGGER see AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION see(); \
+         ALTER TABLE t ENABLE ALWAYS TRIGGER see"
+    );
+    let mut pair = Pair::apart(table, &acting);
+    run(&pair, &["INSERT INTO t VALUES (1), (2)"]);
+    let control = pair.start();
+    pair.assert_same("SELECT id FROM t ORDER BY id");
+    let seen = "SELECT id FROM seen ORDER BY id";
+    assert_eq!(
+        rows(&pair.target, seen).len(),
+        2,
+        "as in a stock subscription"
+    );
+    pair.stop();
+
+    let rule = "CREATE RULE nothing AS ON INSERT TO t DO INSTEAD NOTHING; \
+                ALTER TABLE t ENABLE ALWAYS RULE nothing";
+    pair.target.execute(rule).unwrap();
+    run(&pair, &["INSERT INTO t VALUES (3)"]);
+    drop(control);
+    let control = pair.start();
+    let words = pair.blocked();
+    assert!(
+        words.contains("rule \"nothing\" is ENABLE ALWAYS"),
+        "{words}"
+    );
+    let disable = "ALTER TABLE t DISABLE RULE nothing";
+    pair.target.execute(disable).unwrap();
+    control.resume();
+    pair.assert_same("SELECT id FROM t ORDER BY id");
+}
+
+#[test]
 fn generated_identity_and_further_columns() {
     let mut pair = Pair::apart(
         "CREATE TABLE t (id int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, a int, \

@@ -69,6 +69,7 @@ impl Pair {
             slot: SLOT.to_owned(),
             publications: vec!["everything".to_owned()],
             origin: "replica_r1".to_owned(),
+            replica: None,
             application_name: NAME.to_owned(),
             memory: self.memory,
         }

@@ -12,6 +12,8 @@ mod apply_lab;
 mod apply_random;
 mod apply_standby;
 mod create;
+mod gaps;
+mod partitions;
 mod preflight;
 mod resume;
 mod state;

@@ -1,11 +1,13 @@
 //! The state in the target.
 
+use std::time::Duration;
+
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
-    Applied, Phase, Replica, State, TableState, copied_sql, copying_sql,
+    Applied, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
 };
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, server, sql};
 
@@ -41,7 +43,7 @@ fn what_is_written_is_read() {
     assert_eq!(state.replica("q").unwrap(), None);
 
     let start = Lsn::from(0x1_0000_0010);
-    state.set_start("r", start).unwrap();
+    state.set_start("r", start, Timeline::FIRST).unwrap();
     let read = state.replica("r").unwrap().unwrap();
     assert_eq!((read.phase, read.start), (Phase::Schema, Some(start)));
     for phase in [
@@ -84,15 +86,39 @@ fn what_is_written_is_read() {
         (5, 60, Some(start))
     );
 
-    // One session works on a replica at a time.
-    assert!(state.lock("r").unwrap());
+    state.remove("r").unwrap();
+    assert!(state.replicas().unwrap().is_empty());
+    assert!(state.tables("r").unwrap().is_empty());
+}
+
+#[test]
+fn one_session_works_on_a_replica_at_a_time() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    let conninfo = conninfo(&target);
+    let mut state = State::open(&conninfo).unwrap();
+    state.add(&replica("r")).unwrap();
     let mut other = State::find(&conninfo).unwrap().unwrap();
+    assert_eq!(other.holder("r").unwrap(), Holder::Nobody);
+    assert!(state.lock("r").unwrap());
+    assert_eq!(other.holder("r").unwrap(), Holder::Other);
+    state.set_applied("r", &Applied::default()).unwrap();
+    assert_eq!(other.holder("r").unwrap(), Holder::Apply);
     assert!(!other.lock("r").unwrap());
     assert!(other.lock("q").unwrap());
+    assert_eq!(state.holder("q").unwrap(), Holder::Other);
     drop(state);
     assert!(other.lock("r").unwrap(), "it waits for a session that ends");
+    let mut third = State::find(&conninfo).unwrap().unwrap();
+    assert_eq!(third.holder("r").unwrap(), Holder::Other, "not apply");
+}
 
-    // What apply is asked, and what it says.
+#[test]
+fn apply_is_asked_and_says_how_far_it_is() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    let mut other = State::open(&conninfo(&target)).unwrap();
+    other.add(&replica("r")).unwrap();
     assert!(other.set_paused("r", true).unwrap());
     let asked = other.replica("r").unwrap().unwrap();
     assert!(asked.paused && asked.resumes == 0);
@@ -103,16 +129,55 @@ fn what_is_written_is_read() {
     assert_eq!(other.applied("r").unwrap(), Applied::default());
     let applied = Applied {
         state: "blocked".to_owned(),
-        lsn: Some(start),
+        lsn: Some(Lsn::from(16)),
         lag_bytes: 7,
+        heard: None,
         error: Some("it's full".to_owned()),
+        age: None,
     };
     other.set_applied("r", &applied).unwrap();
-    assert_eq!(other.applied("r").unwrap(), applied);
+    let read = other.applied("r").unwrap();
+    assert!(read.age.is_some() && read.heard.is_none(), "{read:?}");
+    assert_eq!(Applied { age: None, ..read }, applied);
+    let heard = Some(Duration::from_secs(1_000));
+    other
+        .set_applied("r", &Applied { heard, ..applied })
+        .unwrap();
+    assert!(other.applied("r").unwrap().heard >= heard);
 
-    other.remove("r").unwrap();
-    assert!(other.replicas().unwrap().is_empty());
-    assert!(other.tables("r").unwrap().is_empty());
+    let table = TableName {
+        schema: "s".to_owned(),
+        table: "t".to_owned(),
+    };
+    other.add_tables("r", std::slice::from_ref(&table)).unwrap();
+    for rows in [3, 4] {
+        add_missing(&mut sql(&target), "r", &table, rows).unwrap();
+    }
+    assert_eq!(other.tables("r").unwrap()[0].missing, 7);
+}
+
+#[test]
+fn an_older_states_version_is_upgraded() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    State::open(&conninfo(&target))
+        .unwrap()
+        .add(&replica("r"))
+        .unwrap();
+    sql(&target)
+        .execute(
+            "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline;
+             ALTER TABLE lockstep.table_copy DROP missing_rows;
+             UPDATE lockstep.state_version SET version = 1;
+             CREATE ROLE reader LOGIN IN ROLE pg_monitor",
+        )
+        .unwrap();
+    let reader = conninfo(&target).with("user", "reader").unwrap();
+    let error = State::find(&reader).unwrap_err().to_string();
+    assert!(error.contains("older version"), "{error}");
+    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    assert_eq!(state.applied("r").unwrap(), Applied::default());
+    assert!(State::find(&reader).unwrap().is_some());
 }
 
 #[test]

@@ -1,0 +1,182 @@
+//! Whether a source can go on where the target stands. No I/O.
+//!
+//! The source is told that something is flushed only once the target's origin holds that position on
+//! disk. So a slot that confirms more than the target has is not the one that was left: it was made
+//! again or moved, and what lies in between would never be sent. A source whose WAL does not hold
+//! what the target has applied was set back.
+
+use lockstep_client::Switch;
+use lockstep_wire::{Lsn, Timeline};
+
+/// What the target knows.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Known {
+    /// It has all that the source had here, on disk. `0/0` if nothing is known.
+    pub lsn: Lsn,
+    /// The source's timeline when the target last looked.
+    pub timeline: Option<Timeline>,
+    /// The source's system identifier.
+    pub system: Option<String>,
+}
+
+/// What the source says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Found {
+    pub system: String,
+    pub timeline: Timeline,
+    /// The ends of the timelines before, as far as they are needed.
+    pub switches: Vec<Switch>,
+    /// The end of its WAL. None for a standby, which may only have to catch up.
+    pub end: Option<Lsn>,
+    /// What the slot confirms. None if the server does not list it: a relay has it, or it is gone.
+    pub confirmed: Option<Lsn>,
+}
+
+/// Why the source cannot go on where the target stands; None if it can.
+pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
+    let (lsn, end) = (known.lsn, found.end);
+    if let Some(system) = known
+        .system
+        .as_ref()
+        .filter(|system| **system != found.system)
+    {
+        let other = &found.system;
+        return Some(format!(
+            "the source is cluster {other}, and the replica was made from {system}: name the right \
+             one with --source"
+        ));
+    }
+    if !lsn.is_valid() {
+        return None;
+    }
+    let again = "drop the replica (lockstep replica drop) and create it again";
+    if let Some(end) = end.filter(|end| *end < lsn) {
+        return Some(format!(
+            "the source's WAL ends at {end}, before {lsn}, which the target has applied: the source \
+             was set back to an earlier state, and the target has what it has not; {again}"
+        ));
+    }
+    if let Some(before) = known.timeline.filter(|before| *before != found.timeline) {
+        let now = found.timeline;
+        let left = found.switches.iter().find(|it| it.timeline == before);
+        let went = match left {
+            Some(left) if left.at >= lsn => None,
+            Some(left) => Some(format!("left timeline {before} at {}", left.at)),
+            None => Some(format!("does not come from timeline {before}")),
+        };
+        if let Some(went) = went {
+            return Some(format!(
+                "the source is on timeline {now}, which {went}, and the target has applied \
+                 timeline {before} up to {lsn}: the source has lost changes that the target has; \
+                 {again}"
+            ));
+        }
+    }
+    let confirmed = found.confirmed.filter(|confirmed| *confirmed > lsn)?;
+    Some(format!(
+        "slot \"{slot}\" on the source begins at {confirmed}, and the target has only what the source \
+         had at {lsn}: the slot was made again or moved, or the target was set back, and what lies in \
+         between will never be sent; {again}"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn timeline(number: u32) -> Timeline {
+        Timeline::new(number).unwrap()
+    }
+
+    fn known() -> Known {
+        Known {
+            lsn: Lsn::from(100),
+            timeline: Some(timeline(2)),
+            system: Some("7".to_owned()),
+        }
+    }
+
+    fn found() -> Found {
+        Found {
+            system: "7".to_owned(),
+            timeline: timeline(2),
+            switches: Vec::new(),
+            end: Some(Lsn::from(100)),
+            confirmed: Some(Lsn::from(100)),
+        }
+    }
+
+    fn switch(number: u32, at: u64) -> Switch {
+        Switch {
+            timeline: timeline(number),
+            at: Lsn::from(at),
+        }
+    }
+
+    #[test]
+    fn a_source_goes_on_only_where_the_target_stands() {
+        let later = |switches: Vec<Switch>| Found {
+            timeline: timeline(3),
+            switches,
+            end: Some(Lsn::from(500)),
+            ..found()
+        };
+        let confirmed = |confirmed| Found {
+            confirmed,
+            end: Some(Lsn::from(500)),
+            ..found()
+        };
+        let end = |end: Option<u64>| Found {
+            end: end.map(Lsn::from),
+            ..found()
+        };
+        for (found, expected) in [
+            (found(), None),
+            (confirmed(Some(Lsn::from(99))), None),
+            (confirmed(Some(Lsn::from(101))), Some("begins at 0/65")),
+            (confirmed(None), None),
+            (end(Some(99)), Some("WAL ends at 0/63")),
+            (end(None), None),
+            (later(vec![switch(1, 50), switch(2, 100)]), None),
+            (
+                later(vec![switch(1, 50), switch(2, 99)]),
+                Some("left timeline 2 at 0/63"),
+            ),
+            (
+                later(vec![switch(1, 50)]),
+                Some("does not come from timeline 2"),
+            ),
+        ] {
+            let words = gap(&known(), &found, "s");
+            match expected {
+                None => assert_eq!(words, None, "{found:?}"),
+                Some(expected) => assert!(words.unwrap().contains(expected), "{found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn another_cluster_is_refused_and_no_knowledge_refuses_nothing() {
+        let other = Found {
+            system: "8".to_owned(),
+            ..found()
+        };
+        assert!(gap(&known(), &other, "s").unwrap().contains("--source"));
+        let nothing = Known {
+            lsn: Lsn::INVALID,
+            timeline: None,
+            system: None,
+        };
+        let later = Found {
+            confirmed: Some(Lsn::from(500)),
+            ..other
+        };
+        assert_eq!(gap(&nothing, &later, "s"), None);
+        // Before there was a timeline in the state.
+        let older = Known {
+            timeline: None,
+            ..known()
+        };
+        assert_eq!(gap(&older, &found(), "s"), None);
+    }
+}

@@ -1,0 +1,187 @@
+//! How a replica stands, out of what its state and its source say. No I/O.
+//!
+//! The state holds what apply wrote last, and a process that is killed writes nothing more. So what
+//! it says counts only while apply's session holds the replica's lock and has just written. Figures
+//! of lag are given only where they are known.
+
+use std::time::Duration;
+
+use lockstep_wire::Lsn;
+
+use crate::state::{Applied, Holder};
+
+/// What is older than this is not known any more. Apply writes its state every second, and hears of
+/// the source every 5 s.
+pub const FRESH: Duration = Duration::from_secs(15);
+
+/// What works on a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing<'a> {
+    /// Nothing: nobody holds the replica's lock.
+    NotRunning,
+    /// Not apply: `replica create` or `drop`.
+    Other,
+    /// Apply's session is there, but has written nothing for a time: its machine may be gone.
+    Silent,
+    /// Apply, in the state that it has just written.
+    Apply(&'a str),
+}
+
+/// WAL of the source that is not applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Lag {
+    Unknown,
+    /// The source was not asked: its stream has told of this much.
+    AtLeast(u64),
+    Exactly(u64),
+}
+
+fn is_fresh(age: Option<Duration>) -> bool {
+    age.is_some_and(|age| age <= FRESH)
+}
+
+pub fn standing(holder: Holder, applied: &Applied) -> Standing<'_> {
+    match holder {
+        Holder::Nobody => Standing::NotRunning,
+        Holder::Other => Standing::Other,
+        Holder::Apply if is_fresh(applied.age) => Standing::Apply(&applied.state),
+        Holder::Apply => Standing::Silent,
+    }
+}
+
+/// The lag. `source_end` is the end of the source's WAL, asked after `applied` was read, so that
+/// the lag is never less than it says.
+pub fn lag(standing: Standing<'_>, applied: &Applied, source_end: Option<Lsn>) -> Lag {
+    if standing != Standing::Apply("applying") {
+        return Lag::Unknown;
+    }
+    match (source_end, applied.lsn) {
+        (Some(end), Some(lsn)) if end >= lsn => {
+            Lag::Exactly(u64::from(end).saturating_sub(lsn.into()))
+        }
+        // The source has gone back.
+        (Some(_), _) => Lag::Unknown,
+        (None, Some(_)) if is_fresh(applied.heard) => Lag::AtLeast(applied.lag_bytes),
+        (None, _) => Lag::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NOW: Option<Duration> = Some(Duration::from_secs(1));
+    const OLD: Option<Duration> = Some(Duration::from_secs(60));
+
+    fn applied(state: &str, age: Option<Duration>) -> Applied {
+        Applied {
+            state: state.to_owned(),
+            lsn: Some(Lsn::from(100)),
+            lag_bytes: 7,
+            heard: NOW,
+            error: None,
+            age,
+        }
+    }
+
+    #[test]
+    fn what_is_written_counts_while_apply_lives_and_writes() {
+        let now = applied("applying", NOW);
+        let old = applied("applying", OLD);
+        let never = Applied::default();
+        for (holder, applied, expected) in [
+            (Holder::Nobody, &now, Standing::NotRunning),
+            (Holder::Nobody, &never, Standing::NotRunning),
+            (Holder::Other, &now, Standing::Other),
+            (Holder::Apply, &now, Standing::Apply("applying")),
+            (Holder::Apply, &old, Standing::Silent),
+            (Holder::Apply, &never, Standing::Silent),
+        ] {
+            assert_eq!(standing(holder, applied), expected);
+        }
+    }
+
+    #[test]
+    fn a_lag_is_shown_only_while_it_is_known() {
+        let end = |end: u64| Some(Lsn::from(end));
+        let silent = Applied {
+            heard: OLD,
+            ..applied("applying", NOW)
+        };
+        let nothing = Applied {
+            lsn: None,
+            ..applied("applying", NOW)
+        };
+        for (holder, applied, source_end, expected) in [
+            (
+                Holder::Apply,
+                applied("applying", NOW),
+                end(130),
+                Lag::Exactly(30),
+            ),
+            (
+                Holder::Apply,
+                applied("applying", NOW),
+                end(100),
+                Lag::Exactly(0),
+            ),
+            (
+                Holder::Apply,
+                applied("applying", NOW),
+                None,
+                Lag::AtLeast(7),
+            ),
+            (Holder::Apply, silent.clone(), None, Lag::Unknown),
+            (Holder::Apply, silent, end(130), Lag::Exactly(30)),
+            (Holder::Apply, nothing.clone(), end(130), Lag::Unknown),
+            (Holder::Apply, nothing, None, Lag::Unknown),
+            // The source was restored to an earlier state.
+            (
+                Holder::Apply,
+                applied("applying", NOW),
+                end(99),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Apply,
+                applied("applying", OLD),
+                end(130),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Apply,
+                applied("connecting", NOW),
+                end(100),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Apply,
+                applied("blocked", NOW),
+                end(100),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Apply,
+                applied("paused", NOW),
+                end(100),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Nobody,
+                applied("applying", NOW),
+                end(100),
+                Lag::Unknown,
+            ),
+            (
+                Holder::Other,
+                applied("applying", NOW),
+                end(100),
+                Lag::Unknown,
+            ),
+        ] {
+            let standing = standing(holder, &applied);
+            let found = lag(standing, &applied, source_end);
+            assert_eq!(found, expected, "{holder:?} {applied:?} {source_end:?}");
+        }
+    }
+}
