@@ -26,7 +26,8 @@ fn subscriber(lab: &Lab) -> (Server, String) {
         .unwrap();
     client
         .execute(
-            "SET client_min_messages = error; DO $$ BEGIN EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION ''dbname=nowhere'' \
+            "SET client_min_messages = error; \
+             DO $$ BEGIN EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION ''dbname=nowhere'' \
                PUBLICATION p WITH (connect = false)', 'caf' || chr(233)); END $$",
         )
         .unwrap();
