@@ -152,7 +152,9 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         paused: false,
         resumes: 0,
     };
-    State::open(&options.target)?.add(&replica)?;
+    // Another call with this name may have been quicker; the replica's lock tells them apart.
+    let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
+    State::open(&options.target)?.begin(&replica, is_empty)?;
     Ok(replica)
 }
 

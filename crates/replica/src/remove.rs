@@ -1,17 +1,27 @@
 //! `replica drop`: what a replica has on source and target, but for the data.
 
+use std::thread;
+use std::time::{Duration, Instant};
+
 use lockstep_client::quote::{identifier, sql_literal};
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use crate::error::{ReplicaError, Result};
 use crate::state::{APPLICATION, Replica, State};
 
+/// SQLSTATE of an object that a session uses.
+const IN_USE: &str = "55006";
+
+/// How long a slot or an origin that is in use is waited for, and the time between attempts.
+const PATIENCE: Duration = Duration::from_secs(10);
+const PAUSE: Duration = Duration::from_millis(100);
+
 /// Drops the replica's slot and publication on the source, as far as they are there.
 pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
     let removed = || -> Result<(), ClientError> {
         let mut session = Connection::connect(source, Purpose::Sql, APPLICATION)?;
         if session.slot(&replica.slot)?.is_some() {
-            session.drop_slot(&replica.slot)?;
+            when_free(|| session.drop_slot(&replica.slot))?;
         }
         let publication = identifier("publication", &replica.publication)?;
         session.execute(&format!(
@@ -22,7 +32,8 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
 }
 
 /// Drops a replica: its slot and publication on the source, its origins and its state on the
-/// target. The target's tables stay. `source` is used in place of the conninfo that the state has.
+/// target. The target's tables stay. What is gone already is no error, so a call that failed halfway
+/// can be repeated. `source` is used in place of the conninfo that the state has.
 pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Result<Replica> {
     let unknown = || {
         ReplicaError::State(format!(
@@ -53,8 +64,27 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
 fn remove_origins(state: &mut State, replica: &Replica) -> Result<(), ClientError> {
     let prefix = sql_literal("origin", &format!("{}_", replica.origin))?;
     // A number follows the prefix; a replica whose name is longer has other origins.
-    state.connection().execute(&format!(
+    let sql = format!(
         "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin \
          WHERE starts_with(roname, {prefix}) AND substr(roname, length({prefix}) + 1) ~ '^[0-9]+$'"
-    ))
+    );
+    when_free(|| state.connection().execute(&sql))
+}
+
+/// Tries again while a session uses the object: the server may need a moment to notice that a
+/// process is gone.
+fn when_free(mut remove: impl FnMut() -> Result<(), ClientError>) -> Result<(), ClientError> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let removed = remove();
+        let in_use = |error: &ClientError| {
+            error
+                .refusal()
+                .is_some_and(|refusal| refusal.sqlstate == IN_USE)
+        };
+        if !removed.as_ref().is_err_and(in_use) || Instant::now() >= deadline {
+            return removed;
+        }
+        thread::sleep(PAUSE);
+    }
 }

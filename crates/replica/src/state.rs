@@ -287,7 +287,10 @@ impl State {
     }
 
     fn version(&mut self) -> Result<usize, ClientError> {
-        let found = "SELECT to_regclass('lockstep.state_version') IS NOT NULL";
+        // Unlike to_regclass() this sees what was committed while a lock was waited for.
+        let found = "SELECT EXISTS (SELECT FROM pg_class c \
+                         JOIN pg_namespace n ON n.oid = c.relnamespace \
+                     WHERE n.nspname = 'lockstep' AND c.relname = 'state_version')";
         let row = self.connection.query_one(found)?;
         match field(&row, 0)? {
             false => Ok(0),
@@ -354,6 +357,41 @@ impl State {
             }
         };
         lock().map_err(ReplicaError::Target)
+    }
+
+    /// Adds a replica, unless another one has begun in this database: an error then. False if this one
+    /// is there already. `is_empty` looks at the target once no other can begin.
+    pub fn begin(
+        &mut self,
+        replica: &Replica,
+        is_empty: impl FnOnce(&mut Connection) -> Result<bool, ClientError>,
+    ) -> Result<bool> {
+        let lock = "BEGIN; LOCK TABLE lockstep.replica IN SHARE ROW EXCLUSIVE MODE";
+        self.connection
+            .execute(lock)
+            .map_err(ReplicaError::Target)?;
+        let replicas = self.replicas()?;
+        let is_there = replicas.iter().any(|one| one.name == replica.name);
+        if !is_there {
+            // One that has no tables yet leaves the database empty.
+            let early = |one: &&Replica| matches!(one.phase, Phase::Preparing | Phase::Schema);
+            let other = replicas.iter().find(early).map(|one| one.name.as_str());
+            let is_empty = is_empty(&mut self.connection).map_err(ReplicaError::Target)?;
+            let taken = match other {
+                Some(name) => format!("replica \"{name}\" has begun in the target's database"),
+                None => "the target's database is not empty any more".to_owned(),
+            };
+            if other.is_some() || !is_empty {
+                return Err(ReplicaError::State(format!(
+                    "{taken}; give each replica an empty database of its own"
+                )));
+            }
+            self.add(replica)?;
+        }
+        self.connection
+            .execute("COMMIT")
+            .map_err(ReplicaError::Target)?;
+        Ok(!is_there)
     }
 
     /// Adds a replica.
@@ -716,7 +754,8 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
     })
 }
 
-fn json_array(texts: &[String]) -> String {
+/// Texts as a parameter that `json_array_elements_text` takes apart.
+pub fn json_array(texts: &[String]) -> String {
     serde_json::to_string(texts).unwrap_or_else(|_| "[]".to_owned())
 }
 

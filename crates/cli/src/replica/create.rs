@@ -47,7 +47,8 @@ pub struct CreateArgs {
     #[arg(long, value_name = "TABLE")]
     exclude_table: Vec<String>,
     /// Sessions that copy rows and make indexes at the same time
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=128))]
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
     /// Most bytes a second from source to target while rows are copied, such as 50MB; 0: no limit
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = amount)]

@@ -1,6 +1,7 @@
 //! `lockstep replica` with real servers, as a user runs it.
 
 use std::process::{Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
@@ -309,15 +310,32 @@ struct Followed {
     _lab: Lab,
 }
 
+/// Says at its end that it is over.
+struct End<'a>(&'a AtomicBool);
+
+impl Drop for End<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+/// How often a process is killed.
+const KILLS: u32 = 15;
+
 impl Followed {
     fn new() -> Self {
+        Self::with("")
+    }
+
+    /// With more tables.
+    fn with(tables: &str) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         sql(&source)
-            .execute(
+            .execute(&format!(
                 "CREATE TABLE a (id int PRIMARY KEY, v text); INSERT INTO a VALUES (1), (2);
-                 CREATE TABLE b (id int PRIMARY KEY)",
-            )
+                 CREATE TABLE b (id int PRIMARY KEY); {tables}"
+            ))
             .unwrap();
         let from = format!("{} dbname=app", conninfo(&source));
         let to = format!("{} dbname=app", conninfo(&target));
@@ -410,6 +428,70 @@ fn status_gives_no_all_clear_for_a_process_that_is_killed() {
         printed.contains("not running") && !printed.contains("0 B  "),
         "{printed}"
     );
+}
+
+/// Changes of every kind, as one transaction: the number says which rows. Some are larger than a
+/// batch.
+fn change(number: u32) -> String {
+    let many = match number % 32 {
+        0 => "INSERT INTO log (n) SELECT generate_series(1, 25000);",
+        _ => "",
+    };
+    format!(
+        "BEGIN; {many} INSERT INTO log (n) VALUES ({number}); \
+         INSERT INTO a VALUES ({number} + 10, 'v'); UPDATE b SET id = {number}; \
+         UPDATE a SET v = {number} WHERE id % 7 = {number} % 7; \
+         UPDATE a SET id = id + 1000000 WHERE id = {number} - 20; \
+         DELETE FROM a WHERE id = {number} - 5; \
+         INSERT INTO keyless VALUES ({number} % 3); \
+         UPDATE keyless SET n = n + 10 WHERE n = {number} % 5; \
+         DELETE FROM keyless WHERE n > 50; COMMIT"
+    )
+}
+
+#[test]
+fn a_process_that_is_killed_again_and_again_leaves_no_row_that_differs() {
+    let tables = "CREATE TABLE log (id bigserial PRIMARY KEY, n int); \
+                  CREATE TABLE keyless (n int); ALTER TABLE keyless REPLICA IDENTITY FULL";
+    let mut followed = Followed::with(tables);
+    sql(&followed.source)
+        .execute("INSERT INTO b VALUES (0)")
+        .unwrap();
+    let (mut writer, mut reader) = (sql(&followed.source), sql(&followed.target));
+    let ended = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        // Also if an assertion fails.
+        let _end = End(&ended);
+        scope.spawn(|| {
+            for number in 1.. {
+                writer.execute(&change(number)).unwrap();
+                // It is not so far ahead that the target needs minutes for the rest.
+                let near = format!("SELECT 1 FROM b WHERE id > {number} - 100");
+                while !ended.load(Ordering::SeqCst) && reader.query(&near).unwrap().is_empty() {}
+                if ended.load(Ordering::SeqCst) {
+                    return;
+                }
+            }
+        });
+        let applied = |target: &Server| value(target, "SELECT coalesce(max(id), 0) FROM b");
+        for _ in 0..KILLS {
+            // It is in the middle of whatever comes next.
+            let before = applied(&followed.target);
+            while applied(&followed.target) == before {
+                let early = followed.running.0.try_wait().unwrap();
+                assert_eq!(early, None);
+            }
+            followed.kill();
+            followed.running = Followed::run(&followed.to, &followed.log);
+        }
+    });
+    let shown = followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    assert_eq!(shown["missing_rows"], 0, "{shown}");
+    for table in ["a", "b", "log", "keyless"] {
+        let rows = format!("SELECT t::text FROM {table} t ORDER BY 1");
+        let rows = |server: &Server| sql(server).query(&rows).unwrap();
+        assert!(rows(&followed.source) == rows(&followed.target), "{table}");
+    }
 }
 
 /// Lets a server's process go on when the test ends.

@@ -50,7 +50,8 @@ impl Drop for Receiver {
     }
 }
 
-fn pictures() -> Option<PathBuf> {
+/// Where pictures are wanted.
+pub fn pictures() -> Option<PathBuf> {
     let folder = std::env::var_os("LOCKSTEP_PICTURES")?;
     (!folder.is_empty()).then(|| folder.into())
 }

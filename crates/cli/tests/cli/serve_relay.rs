@@ -9,7 +9,7 @@ use crate::browser::Browser;
 use crate::relay_support::{
     Relay, logical, publisher, subscribe, table_on_both, until, until_same,
 };
-use crate::serve_page::until_drawn;
+use crate::serve_page::{pictures, until_drawn};
 use crate::serve_support::{Answer, Serve};
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Settings};
@@ -118,9 +118,9 @@ fn a_relays_cache_and_spool_are_shown() {
     let server = browser.text("return document.getElementById('node-list').textContent");
     assert!(server.contains("lockstep relay "), "{server}");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    if let Some(folder) = std::env::var_os("LOCKSTEP_PICTURES") {
+    if let Some(folder) = pictures() {
         browser.resize(360, 740, true);
-        browser.picture(&std::path::Path::new(&folder).join("relay-phone.png"));
+        browser.picture(&folder.join("relay-phone.png"));
     }
 }
 
@@ -188,9 +188,9 @@ fn the_picture_has_a_cascade_and_a_relay() {
         (browser.run(&below) == true).then_some(())
     });
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    if let Some(folder) = std::env::var_os("LOCKSTEP_PICTURES") {
-        browser.picture(&std::path::Path::new(&folder).join("cascade-phone.png"));
+    if let Some(folder) = pictures() {
+        browser.picture(&folder.join("cascade-phone.png"));
         browser.resize(1920, 1080, false);
-        browser.picture(&std::path::Path::new(&folder).join("cascade-wide.png"));
+        browser.picture(&folder.join("cascade-wide.png"));
     }
 }

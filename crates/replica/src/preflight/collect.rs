@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use lockstep_client::{ClientError, Connection, field};
 
+use super::excluded;
 use super::facts::{Excluded, Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
@@ -27,7 +28,8 @@ SELECT current_setting('server_version_num'), current_database(), pg_is_in_recov
     (SELECT count(*) FROM pg_stat_replication),
     coalesce(current_setting('max_active_replication_origins', true),
         current_setting('max_replication_slots')),
-    has_parameter_privilege('session_replication_role', 'SET')
+    has_parameter_privilege('session_replication_role', 'SET'),
+    current_setting('transaction_read_only')
 FROM pg_database d, pg_roles r
 WHERE d.datname = current_database() AND r.rolname = current_user";
 
@@ -57,17 +59,11 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence = 'u',
     (SELECT count(*) FROM pg_trigger t WHERE t.tgrelid = c.oid AND NOT t.tgisinternal
         AND t.tgenabled IN ('A', 'R')),
     (SELECT count(*) FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename <> '_RETURN'
-        AND r.ev_enabled IN ('A', 'R'))
+        AND r.ev_enabled IN ('A', 'R')),
+    (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = c.relowner)
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't' AND {namespaces}
 ORDER BY 1, 2";
-
-const FOREIGN_KEYS: &str = "
-SELECT n.nspname, c.relname, fn.nspname, f.relname
-FROM pg_constraint k
-JOIN pg_class c ON c.oid = k.conrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-JOIN pg_class f ON f.oid = k.confrelid JOIN pg_namespace fn ON fn.oid = f.relnamespace
-WHERE k.contype = 'f' AND {namespaces}";
 
 /// Roles that own objects of the database or have rights on some.
 const ROLES: &str = "
@@ -135,10 +131,7 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     facts.source = server(source)?;
     facts.tables = tables(source)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
-    let rows = source.query(&with_namespaces(FOREIGN_KEYS))?;
-    for row in &rows {
-        facts.foreign_keys.push((name(row, 0)?, name(row, 2)?));
-    }
+    facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
     Ok(())
@@ -263,6 +256,7 @@ fn server(connection: &mut Connection) -> Result<Server, ClientError> {
         origins_used: 0,
         origin_functions_denied: Vec::new(),
         sets_replication_role: field(&row, 20)?,
+        read_only: field::<String>(&row, 21)? == "on",
     })
 }
 
@@ -304,6 +298,7 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
         exclusion_constraints: field(row, 20)?,
         acting_triggers: field(row, 22)?,
         acting_rules: field(row, 23)?,
+        owner_is_superuser: field(row, 24)?,
         equal_rows: None,
         ancestors: ancestors
             .into_iter()

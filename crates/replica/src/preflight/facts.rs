@@ -12,8 +12,8 @@ pub struct Facts {
     pub tables: Vec<Table>,
     /// Schemas of the source.
     pub schemas: BTreeSet<String>,
-    /// Foreign keys: the table, and the one that it refers to.
-    pub foreign_keys: Vec<(TableName, TableName)>,
+    /// Objects that need something that is left out, each with that.
+    pub needs_excluded: Vec<(String, String)>,
     pub large_objects: u64,
     /// Collations that columns of the source use and that the target does not have.
     pub collations_missing: Vec<String>,
@@ -38,6 +38,8 @@ pub struct Server {
     pub system_id: String,
     pub database: String,
     pub in_recovery: bool,
+    /// A transaction can only read unless it asks for more.
+    pub read_only: bool,
     pub encoding: String,
     pub collate: String,
     pub ctype: String,
@@ -78,6 +80,7 @@ pub struct Table {
     /// Our role owns it.
     pub owned: bool,
     pub owner: String,
+    pub owner_is_superuser: bool,
     pub readable: bool,
     pub row_security: bool,
     /// Row security also for the owner.

@@ -1,5 +1,6 @@
 //! What follows from the facts. No I/O.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
@@ -216,17 +217,22 @@ fn source_rights(facts: &Facts, found: &mut Found) {
         );
         found.error("source", says, todo);
     }
-    let mut owners: Vec<_> = facts
-        .published()
-        .filter(|table| !table.owned)
+    let foreign = || facts.published().filter(|table| !table.owned);
+    let says = format!("role \"{role}\" does not own it, so it may not publish it");
+    let granted = || foreign().filter(|table| !table.owner_is_superuser);
+    let owners: BTreeSet<_> = granted()
         .map(|table| format!("\"{}\"", table.owner))
         .collect();
-    owners.sort();
-    owners.dedup();
-    let foreign = facts.published().filter(|table| !table.owned);
-    let says = format!("role \"{role}\" does not own it, so it may not publish it");
+    let owners: Vec<_> = owners.into_iter().collect();
     let todo = format!("GRANT {} TO \"{role}\"", owners.join(", "));
-    found.tables(Severity::Error, foreign, &says, &todo);
+    found.tables(Severity::Error, granted(), &says, &todo);
+    // Whoever is granted a superuser's role can become superuser.
+    let of_superusers = foreign().filter(|table| table.owner_is_superuser);
+    let todo = format!(
+        "ALTER TABLE ... OWNER TO a role that \"{role}\" is a member of, or connect to the source as a \
+         superuser: the owner is one, whose role is better not granted"
+    );
+    found.tables(Severity::Error, of_superusers, &says, &todo);
     let unreadable = facts.copied().filter(|table| !table.readable);
     let says = format!("role \"{role}\" may not read it");
     let todo = format!("GRANT SELECT ON it TO \"{role}\"");
@@ -266,6 +272,12 @@ fn target_rights(target: &Server, found: &mut Found) {
 
 fn target_state(facts: &Facts, found: &mut Found) {
     let target = &facts.target;
+    if target.read_only && !target.in_recovery {
+        let says = "its transactions are read-only: default_transaction_read_only is on";
+        let todo = "turn that off for this role and database (ALTER ROLE, ALTER DATABASE), or in \
+                    postgresql.conf";
+        found.error("target", says, todo);
+    }
     if facts.target_relations > 0 {
         let says = format!(
             "database \"{}\" is not empty: it has {} tables, views or sequences",
@@ -416,18 +428,18 @@ fn excluded(facts: &Facts, found: &mut Found) {
             );
         }
     }
-    let is_out = |name: &crate::names::TableName| {
-        let table = facts.tables.iter().find(|table| table.name == *name);
-        table.map_or(facts.excluded.names(name), |table| {
-            facts.excluded.covers(table)
-        })
-    };
-    for (table, referenced) in &facts.foreign_keys {
-        if !is_out(table) && is_out(referenced) {
-            let says = format!("a foreign key of it refers to the excluded {referenced}");
-            let todo = "exclude it too, or include the other";
-            found.error(format!("table {table}"), says, todo);
-        }
+    let mut needs = facts.needs_excluded.as_slice();
+    while let Some((_, needed)) = needs.first() {
+        let same = needs
+            .iter()
+            .take_while(|(_, other)| other == needed)
+            .count();
+        let (those, rest) = needs.split_at(same);
+        let those: Vec<_> = those.iter().map(|(object, _)| object.clone()).collect();
+        let says = format!("it needs {needed}, which is excluded");
+        let todo = "exclude it too, as a table or by its schema, or include the other";
+        found.error(listed(&those), says, todo);
+        needs = rest;
     }
 }
 

@@ -98,8 +98,16 @@ fn servers_are_looked_at() {
             f.source.in_recovery = true
         }),
         (Error, "target", "standby", "primary", |f| {
-            f.target.in_recovery = true
+            f.target.in_recovery = true;
+            f.target.read_only = true
         }),
+        (
+            Error,
+            "target",
+            "default_transaction_read_only",
+            "off",
+            |f| f.target.read_only = true,
+        ),
         (Warning, "target", "older than the source", "upgrade", |f| {
             f.source.version = 170_000
         }),
@@ -235,6 +243,16 @@ fn a_missing_right_is_named_with_the_grant() {
             "GRANT \"owner\" TO \"me\"",
             |f| {
                 f.tables[0].owned = false;
+            },
+        ),
+        (
+            Error,
+            "table \"s.t\"",
+            "does not own",
+            "whose role is better not granted",
+            |f| {
+                f.tables[0].owned = false;
+                f.tables[0].owner_is_superuser = true;
             },
         ),
         (
@@ -390,13 +408,13 @@ fn objects_are_looked_at() {
         ),
         (
             Error,
-            "table \"s.t\"",
-            "refers to the excluded \"s.u\"",
+            "view s.v, table s.w",
+            "needs table out.t",
             "exclude it too",
             |f| {
-                f.tables.push(table("u"));
-                f.excluded.tables = vec!["s.u".to_owned()];
-                f.foreign_keys = vec![(f.tables[0].name.clone(), f.tables[1].name.clone())];
+                f.needs_excluded = ["view s.v", "table s.w"]
+                    .map(|object| (object.to_owned(), "table out.t".to_owned()))
+                    .into();
             },
         ),
         (
@@ -436,9 +454,15 @@ fn objects_are_looked_at() {
         (Info, "table \"s.t\"", "unlogged", "LOGGED", |f| {
             f.tables[0].unlogged = true
         }),
-        (Info, "table \"s.t\"", "partitioned", "later partition", |f| {
-            f.tables[0].kind = TableKind::Partitioned;
-        }),
+        (
+            Info,
+            "table \"s.t\"",
+            "partitioned",
+            "later partition",
+            |f| {
+                f.tables[0].kind = TableKind::Partitioned;
+            },
+        ),
         (Info, "table \"s.t\"", "foreign table", "server", |f| {
             f.tables[0].kind = TableKind::Foreign;
         }),

@@ -1,11 +1,13 @@
 //! A replica from its creation to its end.
 
+use lockstep_client::{Connection, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::create::create;
 use lockstep_replica::remove::remove;
 use lockstep_replica::state::{Phase, State, TableState};
 
+use crate::apply_lab::until;
 use crate::{Told, conninfo, options, server, sql, values};
 
 /// A database with something of everything that is copied.
@@ -282,4 +284,82 @@ fn no_table_is_rewritten_while_rows_are_copied() {
     sql(&source)
         .execute("ALTER TABLE t ALTER a TYPE bigint")
         .unwrap();
+}
+
+#[test]
+fn of_two_creations_in_one_database_one_goes_on() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source)
+        .execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        .unwrap();
+    let results = std::thread::scope(|scope| {
+        let begun = ["one", "two"].map(|name| {
+            let mut options = options(&source, &target);
+            options.name = name.to_owned();
+            scope.spawn(move || create(&options, &mut Told::default()).map(drop))
+        });
+        begun.map(|thread| thread.join().unwrap())
+    });
+    let errors: Vec<_> = results.iter().filter_map(|it| it.as_ref().err()).collect();
+    assert_eq!(errors.len(), 1, "{errors:?}");
+    let words = errors[0].to_string();
+    assert!(
+        words.contains("has begun") || words.contains("not empty"),
+        "{words}"
+    );
+    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    let replicas = state.replicas().unwrap();
+    assert_eq!(replicas.len(), 1, "{replicas:?}");
+    let slots = "SELECT slot_name FROM pg_replication_slots";
+    assert_eq!(values(&source, slots), [&*replicas[0].slot]);
+    assert_eq!(values(&target, "SELECT a FROM t"), ["1"]);
+}
+
+#[test]
+fn a_drop_waits_for_what_is_in_use_and_can_be_repeated() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source)
+        .execute("CREATE TABLE t (a int PRIMARY KEY)")
+        .unwrap();
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    let replica = state.replica("r").unwrap().unwrap();
+    drop(state);
+    // What a process has used that was killed: its slot and its origin.
+    let streaming = Connection::connect(&conninfo(&source), Purpose::Replication, "test");
+    let streams = [
+        ("proto_version", "1".to_owned()),
+        ("publication_names", format!("\"{}\"", replica.publication)),
+    ];
+    let stream = (streaming.unwrap()).start(&replica.slot, lockstep_wire::Lsn::INVALID, &streams);
+    let stream = stream.unwrap();
+    let mut origin = sql(&target);
+    let name = format!("{}_0", replica.origin);
+    let take = format!(
+        "SELECT pg_replication_origin_create('{name}'); \
+         SELECT pg_replication_origin_session_setup('{name}')"
+    );
+    origin.execute(&take).unwrap();
+    let failed = std::thread::scope(|scope| {
+        let to = conninfo(&target);
+        let dropping = scope.spawn(move || remove("r", &to, None));
+        let asking = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'lockstep replica' \
+                      AND query LIKE '%pg_drop_replication_slot%'";
+        until("that the slot is to be dropped", || {
+            !values(&source, asking).is_empty() || dropping.is_finished()
+        });
+        drop(stream);
+        dropping.join().unwrap()
+    });
+    let words = failed.unwrap_err().to_string();
+    assert!(
+        words.contains("target:") && words.contains("in use"),
+        "{words}"
+    );
+    assert!(values(&source, "SELECT slot_name FROM pg_replication_slots").is_empty());
+    drop(origin);
+    remove("r", &conninfo(&target), None).unwrap();
+    assert!(values(&target, "SELECT roname FROM pg_replication_origin").is_empty());
 }

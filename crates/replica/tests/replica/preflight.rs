@@ -3,7 +3,7 @@
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::create::{create, preflight};
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::preflight::rules::Severity;
+use lockstep_replica::preflight::rules::{Finding, Severity};
 use lockstep_replica::state::State;
 
 use crate::{Told, conninfo, options, server, sql, values};
@@ -92,7 +92,6 @@ fn a_role_with_no_rights_hears_of_each_grant() {
     for grant in [
         "ALTER ROLE \"poor\" REPLICATION",
         "GRANT CREATE ON DATABASE \"copy\" TO \"poor\"",
-        "GRANT \"postgres\" TO \"poor\"",
         "GRANT SELECT ON it TO \"poor\"",
         "GRANT SET ON PARAMETER session_replication_role TO \"poor\"",
     ] {
@@ -103,5 +102,139 @@ fn a_role_with_no_rights_hears_of_each_grant() {
         todos.iter().any(|todo| todo.starts_with(origins)),
         "{todos:#?}"
     );
+    let owned = |todo: &&&str| todo.contains("whose role is better not granted");
+    assert_eq!(todos.iter().filter(owned).count(), 1, "{todos:#?}");
     assert_eq!(todos.len(), 7, "{todos:#?}");
+}
+
+/// Schema `apart`, and one object of each kind that cannot be without it.
+const NEEDS_APART: &str = "
+CREATE SCHEMA apart;
+CREATE TYPE apart.mood AS ENUM ('sad'); CREATE TABLE apart.t (a int PRIMARY KEY, own apart.mood);
+CREATE VIEW apart.v AS SELECT a FROM apart.t;
+CREATE FUNCTION apart.f() RETURNS int IMMUTABLE LANGUAGE sql AS 'SELECT 1';
+CREATE FUNCTION apart.text(apart.mood) RETURNS text IMMUTABLE LANGUAGE sql AS $$SELECT 'm'$$;
+CREATE FUNCTION apart.g() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END';
+CREATE TABLE free (id serial PRIMARY KEY, x apart.mood); ALTER TABLE free DROP x;
+CREATE TABLE side (a int PRIMARY KEY); CREATE VIEW below AS SELECT a FROM side";
+
+/// What makes an object, the object, what it needs, and what drops it.
+const NEEDING: [[&str; 4]; 10] = [
+    [
+        "CREATE CAST (apart.mood AS text) WITH FUNCTION apart.text(apart.mood)",
+        "cast from apart.mood to text",
+        "type apart.mood",
+        "DROP CAST (apart.mood AS text)",
+    ],
+    [
+        "CREATE VIEW v AS SELECT a FROM apart.t",
+        "view public.v",
+        "table apart.t",
+        "DROP VIEW v",
+    ],
+    [
+        "CREATE TABLE c (m apart.mood)",
+        "column m of table public.c",
+        "type apart.mood",
+        "DROP TABLE c",
+    ],
+    [
+        "CREATE TABLE i () INHERITS (apart.t)",
+        "table public.i",
+        "table apart.t",
+        "DROP TABLE i",
+    ],
+    [
+        "CREATE TABLE k (a int PRIMARY KEY REFERENCES apart.t)",
+        "constraint k_a_fkey on table public.k",
+        "table apart.t",
+        "DROP TABLE k",
+    ],
+    [
+        "CREATE TABLE d (a int PRIMARY KEY DEFAULT apart.f())",
+        "default value for column a of table public.d",
+        "function apart.f()",
+        "DROP TABLE d",
+    ],
+    [
+        "CREATE FUNCTION h(apart.mood) RETURNS int LANGUAGE sql AS 'SELECT 1'",
+        "function public.h(apart.mood)",
+        "type apart.mood",
+        "DROP FUNCTION h",
+    ],
+    [
+        "CREATE TRIGGER g BEFORE INSERT ON side FOR EACH ROW EXECUTE FUNCTION apart.g()",
+        "trigger g on table public.side",
+        "function apart.g()",
+        "DROP TRIGGER g ON side",
+    ],
+    [
+        "CREATE INDEX x ON side ((a + apart.f()))",
+        "index public.x",
+        "function apart.f()",
+        "DROP INDEX x",
+    ],
+    [
+        "CREATE EXTENSION pageinspect SCHEMA apart",
+        "extension pageinspect",
+        "schema apart",
+        "DROP EXTENSION pageinspect",
+    ],
+];
+
+#[test]
+fn what_needs_an_excluded_schema_is_found_before_anything_is_changed() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source).execute(NEEDS_APART).unwrap();
+    let mut options = options(&source, &target);
+    options.excluded.schemas = vec!["apart".to_owned()];
+    let needing = |options| -> Vec<_> {
+        let (_, findings) = preflight(options).unwrap();
+        let errors = findings.into_iter().filter(Finding::is_error);
+        errors.map(|one| (one.subject, one.says)).collect()
+    };
+    // Nothing of what is within the schema.
+    assert_eq!(needing(&options), []);
+    for [make, object, needed, drop] in NEEDING {
+        sql(&source).execute(make).unwrap();
+        let found = needing(&options);
+        let says = format!("it needs {needed}, which is excluded");
+        let is = |(subject, words): &(String, String)| subject == object && *words == says;
+        assert!(found.iter().any(is), "{object} {says}: {found:#?}");
+        sql(&source).execute(drop).unwrap();
+    }
+    create(&options, &mut Told::default()).unwrap();
+    let there = "SELECT to_regclass('public.below') IS NOT NULL";
+    assert_eq!(values(&target, there), ["t"]);
+}
+
+#[test]
+fn an_excluded_table_that_a_view_needs_is_found() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source).execute(NEEDS_APART).unwrap();
+    let mut options = options(&source, &target);
+    options.excluded.tables = vec!["public.side".to_owned()];
+    let error = create(&options, &mut Told::default())
+        .unwrap_err()
+        .to_string();
+    let expected = "view public.below it needs table public.side, which is excluded";
+    assert!(error.contains(expected), "{error}");
+    assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
+}
+
+#[test]
+fn a_target_that_is_read_only_is_found() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let read_only = "ALTER DATABASE copy SET default_transaction_read_only = on";
+    target.execute(read_only).unwrap();
+    let error = create(&options(&source, &target), &mut Told::default());
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("default_transaction_read_only is on"),
+        "{error}"
+    );
+    assert!(values(&source, "SELECT pubname FROM pg_publication").is_empty());
 }
