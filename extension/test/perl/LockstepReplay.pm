@@ -26,7 +26,7 @@ use PostgreSQL::Test::Utils;
 our @EXPORT = qw(
   $WORKERS
   keep_data keep_wal crashed copy_of recovered pipeline
-  files_of differing differing_files overwrite
+  files_of differing differing_files overwrite without_checksums
 );
 
 our $WORKERS = "lockstep.replay_workers = 2\n";
@@ -140,6 +140,13 @@ sub same_file
 }
 
 # ---- Damage ----
+
+# Parameters of init. From 18 on a cluster has checksums unless it is told otherwise.
+sub without_checksums
+{
+	my ($node) = @_;
+	return $node->pg_version >= 18 ? (extra => ['--no-data-checksums']) : ();
+}
 
 # Writes this over a file.
 sub overwrite

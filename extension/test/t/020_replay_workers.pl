@@ -181,4 +181,24 @@ is($said, 1, 'which is said once');
 $none->stop;
 is(differing($stock, $none, @files), '', 'and pages are the same');
 
+# ---- Crash recovery that goes on as a standby ----
+
+# Without a backup's label all WAL that is there is replayed as after a crash, then what comes.
+$primary->start;
+my $switches = copy_of($primary, 'crash', "${WORKERS}shared_buffers = 1MB\n");
+$switches->enable_streaming($primary);
+$switches->set_standby_mode;
+$switches->start;
+$primary->safe_psql('postgres', 'UPDATE a SET k = k + 1, v = v || k WHERE id % 3 = 0');
+$primary->wait_for_catchup($switches, 'replay', $primary->lsn('flush'));
+cmp_ok(pipeline($switches, 'dispatched'), '>', 10000, 'a crashed server that becomes a standby has helpers');
+is(worker_pid($switches, 'lockstep replay helper'), undef, 'until it does');
+is($switches->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums), 'its rows are the primary\'s');
+$switches->stop('immediate');
+$switches->start;
+$primary->wait_for_catchup($switches, 'replay', $primary->lsn('flush'));
+is($switches->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums), 'also after a kill');
+$switches->stop;
+$primary->stop;
+
 done_testing();

@@ -49,7 +49,7 @@ sub comes_up
 # ---- The library that is installed has no such setting ----
 
 my $primary = PostgreSQL::Test::Cluster->new('primary');
-$primary->init(allows_streaming => 1);
+$primary->init(allows_streaming => 1, without_checksums($primary));
 $primary->append_conf('postgresql.conf', "autovacuum = off\nallow_in_place_tablespaces = on\n"
 	. "wal_keep_size = 4GB\nmax_wal_size = 10GB\ncheckpoint_timeout = 1h\nlockstep.broken_rule = order\n");
 $primary->start;
@@ -249,7 +249,7 @@ $primary->clean_node;
 # ---- Damaged pages: rules 11 to 13 ----
 
 my $holes = PostgreSQL::Test::Cluster->new('holes');
-$holes->init;
+$holes->init(without_checksums($holes));
 $holes->append_conf('postgresql.conf', "autovacuum = off\nfull_page_writes = off\nmax_wal_size = 10GB\n");
 $holes->start;
 $holes->safe_psql('postgres', q{

@@ -129,7 +129,8 @@ sub kept
 {
 	my ($seed, $conf) = @_;
 	my $primary = PostgreSQL::Test::Cluster->new("primary$seed");
-	$primary->init(extra => [ ('--data-checksums') x ($seed % 2) ], allows_streaming => 1);
+	$primary->init(allows_streaming => 1,
+		$seed % 2 ? (extra => ['--data-checksums']) : without_checksums($primary));
 	$primary->append_conf('postgresql.conf', "autovacuum = off\nallow_in_place_tablespaces = on\n"
 		. "wal_keep_size = 4GB\ncheckpoint_timeout = 1h\nmax_wal_size = 10GB\nmax_prepared_transactions = 5\n"
 		. "track_commit_timestamp = on\nshared_buffers = 4MB\n$conf");
