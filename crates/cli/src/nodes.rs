@@ -1,6 +1,8 @@
 //! The nodes that `doctor`, `top` and `serve` watch, as the command line names them.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -50,10 +52,16 @@ struct Listed {
     name: Option<String>,
     role: Role,
     conninfo: String,
+    /// Where it stands, for errors.
+    #[serde(skip)]
+    place: String,
 }
 
 /// Variables of which one says where the primary is.
 const PLACES: [&str; 3] = ["PGHOST", "PGHOSTADDR", "PGSERVICE"];
+
+/// Most bytes of a nodes file.
+const MOST_FILE: u64 = 1 << 20;
 
 /// Longest name of a node, in characters, as for PostgreSQL's own names.
 const MOST_NAME: usize = 63;
@@ -87,21 +95,21 @@ impl NodesArgs {
         let listed = self.listed()?;
         let mut nodes = Vec::new();
         let mut unnamed = Vec::new();
+        let named = listed.iter().filter_map(|one| one.name.clone());
+        let mut taken: BTreeSet<String> = named.collect();
         for (index, one) in listed.iter().enumerate() {
             let same = |other: &&Listed| other.role == one.role && other.name.is_none();
             let of_role = listed.iter().filter(same).count();
-            let before = listed.iter().take(index).filter(same).count();
-            let (role, conninfo) = (one.role, &one.conninfo);
+            let (role, conninfo, place) = (one.role, &one.conninfo, &one.place);
             let conninfo = match role {
                 Role::Relay => console(conninfo),
                 _ => Conninfo::parse(conninfo),
             };
-            let conninfo = conninfo.with_context(|| format!("--{role}"))?;
-            check_port(&conninfo).map_err(|words| Usage(format!("--{role}: {words}")))?;
-            let name = match (&one.name, of_role) {
-                (Some(name), _) => name.clone(),
-                (None, 1) => role.to_string(),
-                (None, _) => format!("{role}{}", before + 1),
+            let conninfo = conninfo.with_context(|| place.clone())?;
+            check_port(&conninfo).map_err(|words| Usage(format!("{place}: {words}")))?;
+            let name = match &one.name {
+                Some(name) => name.clone(),
+                None => name_of_role(role, of_role == 1, &mut taken),
             };
             if one.name.is_none() && of_role > 1 && role != Role::Relay {
                 unnamed.push(index);
@@ -133,6 +141,7 @@ impl NodesArgs {
                 name: None,
                 role,
                 conninfo: conninfo.clone(),
+                place: format!("--{role}"),
             }));
         }
         let order = [Role::Primary, Role::Standby, Role::Relay, Role::Subscriber];
@@ -149,6 +158,7 @@ impl NodesArgs {
                     name: None,
                     role: Role::Primary,
                     conninfo: String::new(),
+                    place: format!("--{}", Role::Primary),
                 },
             ),
             0 => {
@@ -169,17 +179,43 @@ impl NodesArgs {
 /// Reads a nodes file. What is wrong is said without the line, which may hold a password.
 fn read(path: &Path) -> anyhow::Result<Vec<Listed>> {
     let wrong = |words: String| Usage(format!("--nodes {}: {words}", path.display()));
-    let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;
-    let file: NodesFile = toml::from_str(&text).map_err(|error| {
+    let mut text = String::new();
+    File::open(path)
+        .and_then(|file| file.take(MOST_FILE + 1).read_to_string(&mut text))
+        .map_err(|error| wrong(error.to_string()))?;
+    if text.len() as u64 > MOST_FILE {
+        return Err(wrong(format!(
+            "it has more than {MOST_FILE} bytes: is it a nodes file?"
+        ))
+        .into());
+    }
+    let mut file: NodesFile = toml::from_str(&text).map_err(|error| {
         let before = error.span().and_then(|span| text.get(..span.start));
         let line = before.map_or(1, |before| before.matches('\n').count() + 1);
         let pieces: Vec<&str> = error.message().split('"').step_by(2).collect();
         wrong(format!("line {line}: {}", pieces.join("…")))
     })?;
+    for (one, number) in file.node.iter_mut().zip(1..) {
+        let name = one.name.as_deref().map(sanitize).unwrap_or_default();
+        let named = if name.is_empty() { "" } else { ", " };
+        one.place = format!("--nodes {}: node {number}{named}{name}", path.display());
+    }
     Ok(file.node)
 }
 
-/// Names of a file are short, visible and unique, and none is that of a role with a number.
+/// The name of a role, if one node has it and nobody else is called so, else with a number.
+fn name_of_role(role: Role, is_alone: bool, taken: &mut BTreeSet<String>) -> String {
+    let numbered = (1..).map(|number: u32| format!("{role}{number}"));
+    let mut names = is_alone
+        .then(|| role.to_string())
+        .into_iter()
+        .chain(numbered);
+    let name = names.find(|name| !taken.contains(name)).unwrap_or_default();
+    taken.insert(name.clone());
+    name
+}
+
+/// Names of a file are short, visible and unique.
 fn check_names(listed: &[Listed]) -> Result<(), String> {
     let mut seen = BTreeSet::new();
     for name in listed.iter().filter_map(|one| one.name.as_deref()) {
@@ -342,11 +378,56 @@ mod tests {
             ),
             (format!("{primary}x = 1"), "line 4: unknown field"),
             ("node = 'password=secret'".to_owned(), "line 1: "),
+            (
+                format!("{primary}{}", named.replace("host=/n", "secret")),
+                "lockstep.toml: node 2, near",
+            ),
+            (
+                format!("{primary}{}", named.replace("host=/n", "port=x")),
+                "lockstep.toml: node 2, near: port \"x\"",
+            ),
+            ("#".repeat(2 << 20), "more than 1048576 bytes"),
         ] {
             let error = nodes(&text).unwrap_err();
-            assert!(error.is::<Usage>(), "{text}");
             assert!(error.to_string().contains(words), "{error}");
             assert!(!error.to_string().contains("secret"), "{error}");
+        }
+    }
+
+    /// Names are what links and charts are found by, so no two nodes have the same.
+    #[test]
+    fn no_node_gets_a_name_of_the_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lockstep.toml");
+        let node = |name: &str, role: &str| {
+            let name = match name {
+                "" => String::new(),
+                name => format!("name = '{name}'\n"),
+            };
+            format!("[[node]]\n{name}role = '{role}'\nconninfo = 'host=/nowhere'\n")
+        };
+        for (file, standbys, expected) in [
+            (
+                [node("", "primary"), node("standby", "standby")],
+                1,
+                ["primary", "standby", "standby1"].as_slice(),
+            ),
+            (
+                [node("", "primary"), node("standby2", "standby")],
+                2,
+                &["primary", "standby2", "standby1", "standby3"],
+            ),
+            (
+                [node("", "primary"), node("primary", "subscriber")],
+                0,
+                &["primary1", "primary"],
+            ),
+        ] {
+            std::fs::write(&path, file.concat()).unwrap();
+            let more = vec!["host=/nowhere"; standbys];
+            let nodes = args(Some(path.clone()), &more).nodes().unwrap();
+            let names: Vec<&str> = nodes.iter().map(|node| node.name.as_str()).collect();
+            assert_eq!(names, expected);
         }
     }
 

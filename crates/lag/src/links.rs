@@ -562,12 +562,8 @@ impl<'a> Link<'a> {
     /// flush may stand there for another reason, such as a worker that makes no progress.
     pub fn unflushed_ms(&self) -> f64 {
         let mut waits: Vec<(Lsn, f64)> = Vec::new();
-        for point in self
-            .points
-            .iter()
-            .filter(|point| point.flush < point.replay)
-        {
-            let since = self.points.iter().find(|other| other.replay > point.flush);
+        for point in self.points.iter().filter(|point| point.flush < point.told) {
+            let since = self.points.iter().find(|other| other.told > point.flush);
             let wait = since.map_or(0.0, |since| {
                 point.at.saturating_sub(since.at).as_secs_f64() * 1000.0
             });

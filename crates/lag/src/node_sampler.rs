@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use lockstep_client::{ClientError, Connection, Purpose, Table};
+use lockstep_client::{ClientError, Connection, Purpose, Refusal, Table};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -39,6 +39,9 @@ const FOLDER_EVERY: Duration = Duration::from_secs(15);
 
 /// In words, for reports that they cannot be read.
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
+
+/// The SQLSTATE of a right that is missing.
+const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
 /// Longest reason why an answer is not understood, in characters.
 const MOST_WORDS: usize = 200;
@@ -262,7 +265,7 @@ impl NodeSampler {
             }
             Err(error) => match error.refusal() {
                 Some(refusal) if first => {
-                    let reason = lacking(&self.facts, &refusal.message);
+                    let reason = lacking(&self.facts, refusal);
                     self.gaps.push(gap(TABLES, reason, true));
                 }
                 // A table may just be dropped: the next answer says what there is.
@@ -340,7 +343,7 @@ impl NodeSampler {
                     // Without clock and role a sample is worth nothing.
                     Some(_) if part == Part::Moment => return Err(error.into()),
                     Some(refusal) => {
-                        let reason = lacking(&self.facts, &refusal.message);
+                        let reason = lacking(&self.facts, refusal);
                         self.gaps.push(gap(part.words(), reason, part.decides()));
                     }
                     None => return Err(error.into()),
@@ -464,12 +467,14 @@ fn gap(what: &str, reason: String, decides: bool) -> Trouble {
     }
 }
 
-/// Why a part is refused, and which GRANT is missing: as seldom as rights were taken away from
-/// all, one on the view itself.
-fn lacking(facts: &Facts, refused: &str) -> String {
-    match facts.monitor {
-        false => format!("{refused}; GRANT pg_monitor TO {}", facts.role),
-        true => format!(
+/// Why a part is refused, and which GRANT is missing, if it is for that: as seldom as rights were
+/// taken away from all, one on the view itself.
+fn lacking(facts: &Facts, refusal: &Refusal) -> String {
+    let refused = &refusal.message;
+    match (refusal.sqlstate == INSUFFICIENT_PRIVILEGE, facts.monitor) {
+        (false, _) => refused.clone(),
+        (true, false) => format!("{refused}; GRANT pg_monitor TO {}", facts.role),
+        (true, true) => format!(
             "{refused}; GRANT SELECT on it, or EXECUTE on the function, TO {}",
             facts.role
         ),
@@ -562,6 +567,7 @@ fn micros(duration: Duration) -> i64 {
 mod tests {
     use super::*;
     use crate::sample::Subscription;
+    use lockstep_client::Step;
 
     #[test]
     fn roles_are_told_apart() {
@@ -581,6 +587,34 @@ mod tests {
                 ..Sample::default()
             };
             assert_eq!(role_mismatch(role, &sample).is_none(), fits, "{role}");
+        }
+    }
+
+    #[test]
+    fn a_grant_is_advised_where_a_right_is_missing() {
+        for (sqlstate, monitor, advised) in [
+            ("42501", false, Some("; GRANT pg_monitor TO r")),
+            ("42501", true, Some("; GRANT SELECT on it")),
+            ("22021", true, None),
+            ("57014", false, None),
+        ] {
+            let facts = Facts {
+                role: "r".to_owned(),
+                monitor,
+                ..Facts::default()
+            };
+            let refusal = Refusal {
+                step: Step::Query,
+                what: "run a query".to_owned(),
+                sqlstate: sqlstate.to_owned(),
+                message: "refused".to_owned(),
+                detail: None,
+                hint: None,
+            };
+            let said = lacking(&facts, &refusal);
+            let expected = format!("refused{}", advised.unwrap_or_default());
+            assert!(said.starts_with(&expected), "{said}");
+            assert_eq!(said.contains("GRANT"), advised.is_some(), "{said}");
         }
     }
 

@@ -32,6 +32,9 @@ pub struct Point {
     pub flush: Lsn,
     /// Replayed, or applied by a subscriber.
     pub replay: Lsn,
+    /// The same as the replica last told its upstream, together with `flush`. A busy apply worker
+    /// tells nothing until it has applied all that has come, so this may be older than `replay`.
+    pub told: Lsn,
     /// How long the upstream has had WAL beyond `replay`, at least.
     pub age: Duration,
     /// The age begins where the watch began, and the lag began earlier.
@@ -47,7 +50,7 @@ pub struct Point {
 /// The positions on a link, with ages by the clock of this machine. Commits carry the clock of
 /// the primary, so that is needed to use their times.
 pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
-    // A subscriber does not know its applied position; its publisher is told.
+    // Most of a subscriber's positions are those that its publisher was told.
     let replica = link.replica.filter(|_| link.kind == LinkKind::Physical);
     let samples = match replica {
         Some(replica) => &replica.samples,
@@ -136,6 +139,19 @@ struct Reached {
     write: Lsn,
     flush: Lsn,
     replay: Lsn,
+    told: Lsn,
+}
+
+/// What an apply worker has applied, if the subscriber was asked: all that ends before the message
+/// that it has received last, and that message as well if it waits for another. The subscriber's
+/// first answer that is not earlier counts, so that a lag is no longer than the true one.
+fn applied_by_worker(link: &Link<'_>, at: Duration) -> Option<Lsn> {
+    let below = link.replica?.sample_from(at)?;
+    let received = link.subscribed(below)?.received_lsn?;
+    match link.worker(Some(below))?.waits_for_changes() {
+        true => Some(received),
+        false => Some(Lsn::from(u64::from(received).saturating_sub(1))),
+    }
 }
 
 /// From what the replica itself says, what its upstream knows of it, and its slot.
@@ -156,6 +172,7 @@ fn reached(
     };
     let own_replay = own.and_then(|own| own.wal.replay);
     let replay = own_replay.or(applied).or_else(confirmed)?;
+    let by_worker = applied_by_worker(link, sample.at);
     let own_flush = own
         .and_then(|own| own.wal.receive)
         .map(|receive| receive.max(replay));
@@ -165,7 +182,8 @@ fn reached(
     // A relay knows what it has before the primary is told.
     let group = link.received_by(sample.at);
     let durable = group.and_then(|group| group.durable);
-    let replay = replay.max(durable.unwrap_or(replay));
+    let told = replay.max(durable.unwrap_or(replay));
+    let replay = told.max(by_worker.unwrap_or(told));
     let flush = flush.max(durable.unwrap_or(flush));
     let own_write = own
         .and_then(|own| own.receiver.as_ref()?.written_lsn)
@@ -185,6 +203,7 @@ fn reached(
         write,
         flush,
         replay,
+        told,
     })
 }
 
@@ -206,6 +225,7 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         write,
         flush,
         replay,
+        told,
     } = reached(link, sample, above, own, position)?;
     let from = link.upstream_group();
     let end = link.upstream.end_at(from, sample.at)?;
@@ -218,14 +238,16 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let since = link.upstream.beyond_since(from, replay);
     let age = since.map_or(Duration::ZERO, |since| sample.at.saturating_sub(since));
     // What the replica reported is finer than the time between our samples, but may be old.
-    let most_told = match own.and_then(|own| own.wal.replay) {
-        Some(_) => EVERY.as_secs_f64() * 1000.0,
-        None => f64::MAX,
+    let knows = own.and_then(|own| own.wal.replay).is_some()
+        || applied_by_worker(link, sample.at).is_some();
+    let most_reported = match knows {
+        true => EVERY.as_secs_f64() * 1000.0,
+        false => f64::MAX,
     };
-    let told = applied
+    let reported = applied
         .and_then(|(_, lag_ms)| lag_ms)
         .filter(|_| end > replay)
-        .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_told)));
+        .map_or(Duration::ZERO, |ms| milliseconds(ms.min(most_reported)));
     let below = link.replica.and_then(|node| node.sample_at(sample.at));
     Some(Point {
         at: sample.at,
@@ -234,14 +256,15 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         write,
         flush,
         replay,
-        age: age.max(told),
+        told,
+        age: age.max(reported),
         capped: end > replay && since.is_some() && since == link.upstream.first_answer(from),
         age_most: None,
         pushed: link.is_pushed(above),
         busy: link.kind == LinkKind::Logical
             && link
                 .worker(below)
-                .is_some_and(|worker| !worker.waits_for("LogicalApplyMain")),
+                .is_some_and(|worker| !worker.waits_for_changes()),
     })
 }
 
@@ -273,7 +296,7 @@ impl Point {
             (LinkKind::Physical, Stage::Flush) => bytes_between(self.flush, write),
             (LinkKind::Physical, Stage::Replay) => bytes_between(self.replay, self.flush),
             (LinkKind::Logical, Stage::Flush) => bytes_between(self.replay, write),
-            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.replay),
+            (LinkKind::Logical, Stage::Replay) => bytes_between(self.flush, self.told),
         }
     }
 }

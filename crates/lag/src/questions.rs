@@ -82,9 +82,12 @@ impl Part {
 }
 
 /// Every session begins with this, so that nothing here writes, waits for long, or calls
-/// functions that somebody else created.
+/// functions that somebody else created. Names in a database of SQL_ASCII may be any bytes: the
+/// server refuses an answer that is not of the client's encoding, unless that is the same.
 pub const PREPARE: &str = "SET search_path = pg_catalog; SET default_transaction_read_only = on; \
-     SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'";
+     SET statement_timeout = '10s'; SET lock_timeout = '1s'; SET jit = off; SET datestyle = 'ISO'; \
+     SELECT set_config('client_encoding', 'SQL_ASCII', false) \
+     WHERE current_setting('server_encoding') = 'SQL_ASCII'";
 
 /// Settings that causes or remedies depend on.
 const SETTINGS: &[&str] = &[

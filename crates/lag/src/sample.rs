@@ -284,6 +284,11 @@ impl Process {
     pub fn waits_for(&self, event: &str) -> bool {
         self.wait.as_deref() == Some(event)
     }
+
+    /// It is an apply worker that has applied all that it received.
+    pub fn waits_for_changes(&self) -> bool {
+        self.waits_for("LogicalApplyMain")
+    }
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Deserialize)]

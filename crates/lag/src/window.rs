@@ -200,6 +200,12 @@ impl NodeWindow {
         self.samples.get(after.saturating_sub(1))
     }
 
+    /// The oldest sample that is not earlier than `at`, or the last one.
+    pub fn sample_from(&self, at: Duration) -> Option<&Sample> {
+        let earlier = self.samples.partition_point(|sample| sample.at < at);
+        self.samples.get(earlier).or_else(|| self.last())
+    }
+
     /// For how long there has been WAL beyond a position, at least: since the first answer
     /// whose end was beyond it. Zero if there is none. Measured by our own clock, so the
     /// servers' clocks do not matter.

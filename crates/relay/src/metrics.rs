@@ -141,71 +141,74 @@ fn groups(text: &mut Exposition, groups: &[GroupStat]) {
     }
 }
 
+/// Name, type and help of a metric, and its value for a slot.
+type SlotFamily = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&SlotStat) -> String,
+);
+
+const SLOT_FAMILIES: [SlotFamily; 8] = [
+    (
+        "slot_active",
+        "gauge",
+        "1 while a subscriber uses the slot.",
+        |slot| flag(slot.active_pid.is_some()).to_owned(),
+    ),
+    (
+        "slot_failed",
+        "gauge",
+        "1 while the spool does not have what the slot needs next.",
+        |slot| flag(!slot.reason.is_empty()).to_owned(),
+    ),
+    (
+        "slot_sent_position_bytes",
+        "gauge",
+        "WAL position in bytes up to which the subscriber was sent the stream.",
+        |slot| u64::from(slot.sent).to_string(),
+    ),
+    (
+        "slot_confirmed_position_bytes",
+        "gauge",
+        "WAL position in bytes that the subscriber has confirmed.",
+        |slot| u64::from(slot.confirmed).to_string(),
+    ),
+    (
+        "slot_behind_bytes",
+        "gauge",
+        "Bytes of the stream that the relay has and the subscriber was not sent yet.",
+        |slot| slot.behind_bytes.to_string(),
+    ),
+    (
+        "slot_cache_hit_blocks_total",
+        "counter",
+        "Blocks of 8 kB served from memory.",
+        |slot| slot.cache_hit.to_string(),
+    ),
+    (
+        "slot_cache_miss_blocks_total",
+        "counter",
+        "Blocks of 8 kB served from the spool.",
+        |slot| slot.cache_miss.to_string(),
+    ),
+    (
+        "slot_stats_reset_timestamp_seconds",
+        "gauge",
+        "When the slot's statistics were reset, in seconds since 1970.",
+        |slot| {
+            let micros = slot.last_reset_unix_us;
+            format!(
+                "{}.{:06}",
+                micros.max(0) / 1_000_000,
+                micros.max(0) % 1_000_000
+            )
+        },
+    ),
+];
+
 fn slots(text: &mut Exposition, slots: &[SlotStat]) {
-    type Family = (
-        &'static str,
-        &'static str,
-        &'static str,
-        fn(&SlotStat) -> String,
-    );
-    let families: [Family; 8] = [
-        (
-            "slot_active",
-            "gauge",
-            "1 while a subscriber uses the slot.",
-            |slot| flag(slot.active_pid.is_some()).to_owned(),
-        ),
-        (
-            "slot_failed",
-            "gauge",
-            "1 while the spool does not have what the slot needs next.",
-            |slot| flag(!slot.reason.is_empty()).to_owned(),
-        ),
-        (
-            "slot_sent_position_bytes",
-            "gauge",
-            "WAL position in bytes up to which the subscriber was sent the stream.",
-            |slot| u64::from(slot.sent).to_string(),
-        ),
-        (
-            "slot_confirmed_position_bytes",
-            "gauge",
-            "WAL position in bytes that the subscriber has confirmed.",
-            |slot| u64::from(slot.confirmed).to_string(),
-        ),
-        (
-            "slot_behind_bytes",
-            "gauge",
-            "Bytes of the stream that the relay has and the subscriber was not sent yet.",
-            |slot| slot.behind_bytes.to_string(),
-        ),
-        (
-            "slot_cache_hit_blocks_total",
-            "counter",
-            "Blocks of 8 kB served from memory.",
-            |slot| slot.cache_hit.to_string(),
-        ),
-        (
-            "slot_cache_miss_blocks_total",
-            "counter",
-            "Blocks of 8 kB served from the spool.",
-            |slot| slot.cache_miss.to_string(),
-        ),
-        (
-            "slot_stats_reset_timestamp_seconds",
-            "gauge",
-            "When the slot's statistics were reset, in seconds since 1970.",
-            |slot| {
-                let micros = slot.last_reset_unix_us;
-                format!(
-                    "{}.{:06}",
-                    micros.max(0) / 1_000_000,
-                    micros.max(0) % 1_000_000
-                )
-            },
-        ),
-    ];
-    for (name, kind, help, value) in families {
+    for (name, kind, help, value) in SLOT_FAMILIES {
         text.family(name, kind, help);
         for slot in slots {
             let labels = [("group", slot.group.as_str()), ("slot", &slot.name)];

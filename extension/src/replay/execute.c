@@ -16,6 +16,7 @@
 #include "utils/memutils.h"
 
 #include "compat.h"
+#include "replay/broken_rule.h"
 #include "replay/execute.h"
 #include "replay/record_class.h"
 #include "replay/rmgr_table.h"
@@ -55,7 +56,7 @@ ls_execute_init(void)
 static void
 forget_files(uint32 generation)
 {
-	if (generation == my_generation)
+	if (generation == my_generation || LS_BREAKS(FILES))
 		return;
 	smgrreleaseall();
 	my_generation = generation;
@@ -68,6 +69,8 @@ forget_files(uint32 generation)
 static void
 refresh_size(SMgrRelation smgr, ForkNumber fork, BlockNumber block)
 {
+	if (LS_BREAKS(SIZE))
+		return;
 	if (smgr->smgr_cached_nblocks[fork] != InvalidBlockNumber &&
 		smgr->smgr_cached_nblocks[fork] <= block)
 		smgr->smgr_cached_nblocks[fork] = InvalidBlockNumber;
@@ -84,7 +87,7 @@ is_initialized(const DecodedBkpBlock *block)
 	Buffer		buffer;
 	bool		is_new;
 
-	if (ls_hints_know_page(block) || ls_broken_rule == LS_BREAK_NEW_PAGE)
+	if (ls_hints_know_page(block) || LS_BREAKS(NEW_PAGE))
 		return true;
 	buffer = ls_read_block(block, RBM_NORMAL_NO_LOG);
 	if (!BufferIsValid(buffer))
@@ -161,7 +164,7 @@ check_block(int id)
 static void
 check_consistency(void)
 {
-	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
+	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0 || LS_BREAKS(PAGE_CHECK))
 		return;
 	for (int id = 0; id <= reader->record->max_block_id; id++)
 		check_block(id);

@@ -40,6 +40,7 @@
 #include "utils/resowner.h"
 
 #include "compat.h"
+#include "replay/broken_rule.h"
 #include "replay/execute.h"
 #include "replay/queue.h"
 #include "state/clock.h"
@@ -292,7 +293,8 @@ wait_for_work(void)
 	if (!has_work() && !shall_end())
 	{
 		/* rule 10: what is dropped meanwhile gives its space back */
-		smgrreleaseall();
+		if (!LS_BREAKS(FILES))
+			smgrreleaseall();
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 LS_IDLE_NAP, ls_event_replay_queue);
 		ResetLatch(MyLatch);
@@ -324,22 +326,6 @@ leave(int code, Datum arg)
 	pg_atomic_write_u32(&me->pid, 0);
 }
 
-/*
- * Rule 9: writing a page moves the minimum recovery point if this process knows of
- * one; it decides that once. The point must be known before InRecovery is set, which
- * would have it decide that there is none.
- */
-static void
-learn_recovery_point(void)
-{
-	XLogRecPtr	limit = pg_atomic_read_u64(&ls_queue->limit);
-
-	/* in crash recovery there is none; true: the control file was locked */
-	while (limit != PG_UINT64_MAX && XLogNeedsFlush(limit) && !shall_end())
-		pg_usleep(1000);
-	InRecovery = true;
-}
-
 static void
 begin(int id)
 {
@@ -356,7 +342,13 @@ begin(int id)
 				 errmsg("out of memory"),
 				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
 	ls_execute_init();
-	learn_recovery_point();
+
+	/*
+	 * Rule 9: as the startup process in crash recovery, this process never moves the
+	 * minimum recovery point when it writes a page. No page that it comes across is of
+	 * a record behind that point, or the point does not matter yet (pipeline.c).
+	 */
+	InRecovery = true;
 	pg_atomic_write_u32(&me->procno, (uint32) LS_MY_PROCNO);
 	pg_atomic_write_u32(&me->pid, (uint32) MyProcPid);
 }

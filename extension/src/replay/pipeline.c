@@ -10,22 +10,30 @@
  *
  *   decode -> dispatch -> (helper: claim, execute) -> retire
  *
- * Stage one: only before consistency, in crash recovery and on a standby that starts.
- * Nobody reads then, so that rules 2 to 5, which are about readers, are not needed. The
- * others follow. test/t/020_replay_workers.pl compares pages with stock's, and breaks
- * rule 1 and the one in place of 11 on purpose to see that it finds that:
+ * Stage one: only before consistency, in crash recovery and on a standby or a backup that
+ * starts. The rules follow. test/t/020_replay_workers.pl and 022_replay_hostile.pl compare
+ * files with stock's; 021_replay_rules.pl breaks rules 1, 6 and 8 to 13 one by one
+ * (broken_rule.h) to see that each is noticed:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
  *     one process, after all earlier records of each of its blocks (note_blocks()).
  *     Dependencies only point to earlier records, so the earliest never waits.
+ *  2. to 5. are about readers, and nobody reads before consistency: no snapshot can tell
+ *     that a page is ahead, and no query can conflict. Of 4 it stays that visibility
+ *     maps are startup's alone, since an image of a map page would bring back what a
+ *     later record has cleared (record_class.c).
  *  6. Only startup extends relations, at dispatch, before any later record is
  *     published (make_exist()); helpers refresh their sizes (execute.c).
+ *  7. No redo looks into a multixact that a tuple names; only readers do. Startup executes
+ *     their records at retirement, and truncation is a barrier (record_class.c).
  *  8. Nothing behind a barrier is dispatched before it has retired (fill()).
  *  9. No page may be written whose record lies behind the minimum recovery point: no
- *     record that ends behind it is dispatched. In crash recovery there is none, and
- *     all WAL is replayed again after a crash (run_ahead_limit()). A switch to archive
- *     recovery ends the pipeline for good, since helpers have decided by then not to
- *     move that point.
+ *     record that ends behind it is dispatched (run_ahead_limit()). In crash recovery
+ *     there is none, and all WAL is replayed again after a crash. A backup that is
+ *     restored is consistent at its end only, a record that is a barrier, and again
+ *     only there after a crash: up to it all may run ahead, and the point is raised in
+ *     memory for the processes that look at it (raise_recovery_point()). A switch to
+ *     archive recovery ends the pipeline for good, since helpers never move that point.
  * 10. Each barrier begins a new generation: helpers close their files before they
  *     execute a record of it (execute.c).
  * 11. Instead of it: a record with a missing or new block is the startup process's,
@@ -43,8 +51,9 @@
  * not fit (oversized) are private to startup.
  *
  * Runs in the startup process. Shared state: LsQueueShared (queue.h). No lock is
- * taken. Promotion and end of recovery: helpers are told to end. Crash: shared memory
- * is made anew, and the postmaster forgets the helpers.
+ * taken but PostgreSQL's own of the control file (raise_recovery_point()). Promotion and
+ * end of recovery: helpers are told to end. Crash: shared memory is made anew, and the
+ * postmaster forgets the helpers.
  */
 #include "postgres.h"
 
@@ -63,6 +72,7 @@
 
 #include "compat.h"
 #include "priority/sched_linux.h"
+#include "replay/broken_rule.h"
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
 #include "replay/queue.h"
@@ -109,6 +119,8 @@ static uint64 barrier = 0;		/* of the last barrier */
 static bool at_limit = false;	/* nothing more is dispatched in this recovery */
 
 static XLogRecPtr limit = InvalidXLogRecPtr;	/* rule 9 */
+static bool in_backup = false;	/* then its end is the limit */
+static ControlFileData *control = NULL; /* in shared memory */
 static RecoveryState begun_as;
 
 /* Number of the last record that has a block, by a hash of its name. */
@@ -200,6 +212,13 @@ publish_counters(void)
 
 /* ---- Whether and how far ----------------------------------------------- */
 
+/* Is a backup restored whose end is a record of the WAL, and lies ahead? */
+static bool
+backup_goes_on(void)
+{
+	return control->backupEndRequired && XLogRecPtrIsInvalid(control->backupEndPoint);
+}
+
 /*
  * Rule 9: where records that run ahead must end, InvalidXLogRecPtr if none may. The
  * point in the control file only ever grows.
@@ -208,14 +227,45 @@ static XLogRecPtr
 run_ahead_limit(void)
 {
 	bool		found;
-	ControlFileData *control = ShmemInitStruct("Control File", sizeof(ControlFileData), &found);
 
+	control = ShmemInitStruct("Control File", sizeof(ControlFileData), &found);
+	in_backup = false;
 	if (!found)
 		return InvalidXLogRecPtr;
 	begun_as = GetRecoveryState();
 	if (begun_as == RECOVERY_STATE_CRASH && !InArchiveRecovery)
 		return XLogRecPtrIsInvalid(control->minRecoveryPoint) ? PG_UINT64_MAX : InvalidXLogRecPtr;
+	in_backup = backup_goes_on();
+	if (in_backup || LS_BREAKS(RECOVERY_POINT))
+		return PG_UINT64_MAX;
 	return control->minRecoveryPoint;
+}
+
+static bool
+backup_has_ended(void)
+{
+	return in_backup && !backup_goes_on();
+}
+
+/*
+ * Rule 9, in a backup: records up to end are about to be published. A process that writes
+ * their pages compares these with the point and would warn of them. Nothing waits for the
+ * point to be on disk, since the backup's end does not depend on it; where it gets there
+ * all the same, this much WAL has been read already and is replayed again.
+ */
+static void
+raise_recovery_point(XLogRecPtr end)
+{
+	if (!in_backup || LS_BREAKS(BACKUP_POINT))
+		return;
+	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
+	if (control->minRecoveryPoint < end)
+	{
+		control->minRecoveryPoint = end;
+		/* rule 8: nothing is dispatched beyond a change of timeline */
+		(void) GetCurrentReplayRecPtr(&control->minRecoveryPointTLI);
+	}
+	LWLockRelease(ControlFileLock);
 }
 
 /* LS_PARALLEL: helpers may run. */
@@ -261,7 +311,6 @@ ls_pipeline_begin(void)
 	}
 	ls_resolve_wait_events();
 	pg_atomic_write_u32(&ls_queue->startup_procno, (uint32) LS_MY_PROCNO);
-	pg_atomic_write_u64(&ls_queue->limit, limit);
 	pg_atomic_write_u32(&ls_queue->state, LS_NOT_YET);
 	counted = 0;
 	phase = PHASE_COUNTING;
@@ -271,6 +320,7 @@ ls_pipeline_begin(void)
 static bool
 may_dispatch(void)
 {
+	at_limit = at_limit || backup_has_ended();
 	return !at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == begun_as;
 }
 
@@ -392,7 +442,7 @@ note_blocks(LsEntry *entry)
 
 	memset(entry->after, 0, sizeof(entry->after));
 	for (int id = 0; id <= Min(record->max_block_id, LS_BLOCKS - 1); id++)
-		if (record->blocks[id].in_use && ls_broken_rule != LS_BREAK_ORDER)
+		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
 			entry->after[id] = *last_slot(&record->blocks[id]);
 	for (int id = 0; id <= record->max_block_id; id++)
 		if (record->blocks[id].in_use)
@@ -427,7 +477,8 @@ make_exist(DecodedBkpBlock *block)
 		return true;
 	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
 		return false;
-	UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
+	if (!LS_BREAKS(EXTENSION))
+		UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
 	return true;
 }
 
@@ -497,7 +548,7 @@ fill(XLogReaderState *reader)
 		bool		ours;
 		DecodedXLogRecord *record;
 
-		if (barrier >= current)
+		if (barrier >= current && !LS_BREAKS(BARRIER))
 			break;				/* rule 8 */
 		record = ls_next_decoded(reader, ls_entry(tail)->record, &ours);
 		if (record == NULL)
@@ -511,6 +562,7 @@ fill(XLogReaderState *reader)
 	}
 	if (tail == before)
 		return;
+	raise_recovery_point(ls_entry(tail)->record->next_lsn);
 	pg_write_barrier();
 	pg_atomic_write_u64(&ls_queue->published, tail);
 	wake_helpers();
@@ -603,6 +655,8 @@ retire(LsEntry *entry, XLogReaderState *reader)
 				return;
 			case LS_FAILED:
 				pg_read_barrier();
+				if (LS_BREAKS(FAILURE))
+					return;
 				raise_failure();
 				break;
 		}
@@ -686,7 +740,7 @@ ls_pipeline_replay(XLogReaderState *reader)
 		case PHASE_OFF:
 			break;
 		case PHASE_COUNTING:
-			if (reader->EndRecPtr >= limit)
+			if (reader->EndRecPtr >= limit || backup_has_ended())
 				end_for_good(LS_NO_LIMIT);
 			if (++counted < LS_WORTH_HELPERS || phase == PHASE_OFF || !have_table())
 				break;

@@ -139,7 +139,6 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 waits;		/* for a helper, to retire a record */
 	pg_atomic_uint64 wait_us;	/* of those that took longer than LS_SPINS */
 	pg_atomic_uint64 dispatched_until;	/* end of the last of these */
-	pg_atomic_uint64 limit;		/* no record that ends behind it is dispatched */
 	pg_atomic_uint32 state;		/* LsPipelineState */
 
 	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];

@@ -7,14 +7,16 @@
  * kinds are executed by the startup process when their turn comes, as in stock.
  *
  *  Heap: insert, update, delete, lock. They change their registered blocks, the
- *    free space map (any order of blocks gives the same, and it is a hint), and the
- *    visibility map if they say so in their flags: those are inline, so that the
- *    startup process alone changes visibility maps, in the order of the WAL (rule 4).
+ *    free space map (each heap block has an entry of its own, so any order of blocks gives
+ *    the same), and the visibility map if they say so in their flags: those are inline, so
+ *    that the startup process alone changes visibility maps, in the order of the WAL (rule 4).
  *  Heap2: prune, freeze, vacuum, multi-insert, lock of an updated tuple. The same.
  *    A cleanup lock waits only for checkpointer and background writer, since nobody
  *    reads before consistency; that is why rules 2, 3 and 5 are skipped here.
  *  B-tree: insertion, split, deduplication, delete, vacuum: registered blocks only.
- *  Full-page images of main forks; those of other forks are inline (rule 4).
+ *  Full-page images of main forks. Those of other forks are inline (rule 4), but for
+ *    images of free space maps, which are barriers: they would take back the entries of
+ *    heap records that ran ahead of them.
  *
  * Inline are kinds without blocks that change other memory than pages (commits
  * without further effect, CLOG, running transactions), and resource managers that
@@ -39,6 +41,7 @@
 #include "storage/standbydefs.h"
 
 #include "compat.h"
+#include "replay/broken_rule.h"
 #include "replay/record_class.h"
 
 /* What a commit may have besides its transaction's end to be no barrier. */
@@ -238,14 +241,16 @@ classify_other(const DecodedXLogRecord *record, LsCause *cause)
 		barrier_because(cause, LS_CAUSE_UNKNOWN);
 }
 
-/* Other forks have rules of their own: rule 4. */
-static bool
-has_only_main_forks(const DecodedXLogRecord *record)
+/* The last fork, in the order of their numbers, of which the record has a block. */
+static ForkNumber
+last_fork(const DecodedXLogRecord *record)
 {
+	ForkNumber	last = MAIN_FORKNUM;
+
 	for (int id = 0; id <= record->max_block_id; id++)
-		if (record->blocks[id].in_use && record->blocks[id].forknum != MAIN_FORKNUM)
-			return false;
-	return true;
+		if (record->blocks[id].in_use)
+			last = Max(last, record->blocks[id].forknum);
+	return last;
 }
 
 /* cause is set unless the class is AHEAD. */
@@ -277,10 +282,18 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 	}
 	if (class != LS_CLASS_AHEAD)
 		return class;
+	switch (last_fork(record))
+	{
+		case MAIN_FORKNUM:
+			break;
+		case FSM_FORKNUM:
+			return LS_BREAKS(MAP_IMAGE) ? inline_because(cause, LS_CAUSE_MAP) :
+				barrier_because(cause, LS_CAUSE_UNKNOWN);
+		default:
+			return inline_because(cause, LS_CAUSE_MAP);
+	}
 	if (record->oversized || record->max_block_id >= LS_BLOCKS)
 		return inline_because(cause, LS_CAUSE_LARGE);
-	if (!has_only_main_forks(record))
-		return inline_because(cause, LS_CAUSE_MAP);
 	return LS_CLASS_AHEAD;
 }
 

@@ -2,10 +2,9 @@
  * settings.c - the lockstep.* settings.
  *
  * Reloadable are all but lockstep.replay_workers and
- * lockstep.replay_queue_size, which size shared memory, and what only tests set:
- * lockstep.proc_root shows the extension a kernel that refuses, lockstep.broken_rule
- * shows that a test of parallel replay finds a fault. docs/operations.md says when to change
- * which setting.
+ * lockstep.replay_queue_size, which size shared memory, and lockstep.proc_root, which only
+ * tests set: it shows the extension a kernel that refuses. docs/operations.md says when to
+ * change which setting.
  */
 #include "postgres.h"
 
@@ -13,6 +12,7 @@
 
 #include "utils/guc.h"
 
+#include "replay/broken_rule.h"
 #include "state/settings.h"
 #include "wait/token.h"
 
@@ -32,7 +32,6 @@ int			ls_wait_timeout = 10000;
 int			ls_replay_look_ahead = 8;
 int			ls_replay_workers = 0;
 int			ls_replay_queue_size = 4096;
-int			ls_broken_rule = LS_BREAK_NONE;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
@@ -43,13 +42,6 @@ static const struct config_enum_entry throttle_modes[] = {
 	{"off", LS_THROTTLE_OFF, false},
 	{"log", LS_THROTTLE_LOG, false},
 	{"on", LS_THROTTLE_ON, false},
-	{NULL, 0, false}
-};
-
-static const struct config_enum_entry broken_rules[] = {
-	{"none", LS_BREAK_NONE, false},
-	{"order", LS_BREAK_ORDER, false},
-	{"new_page", LS_BREAK_NEW_PAGE, false},
 	{NULL, 0, false}
 };
 
@@ -165,13 +157,6 @@ define_replay_settings(void)
 							"Not used while there are none.",
 							&ls_replay_queue_size, 4096, 512, 1024 * 1024,
 							PGC_POSTMASTER, GUC_UNIT_KB, NULL, NULL, NULL);
-	DefineCustomEnumVariable("lockstep.broken_rule",
-							 "Rule that parallel replay does not keep (for tests: it destroys data).",
-							 NULL,
-							 &ls_broken_rule, LS_BREAK_NONE, broken_rules,
-							 PGC_POSTMASTER,
-							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
-							 NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.wal_segments_ahead",
 							"Number of WAL segments that a standby creates before they are received.",
 							"0 leaves it to the walreceiver, which receives nothing meanwhile.",
@@ -215,5 +200,8 @@ ls_define_settings(void)
 							   GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
 							   NULL, NULL, NULL);
 
+#ifdef LS_BREAKABLE
+	ls_define_broken_rule();
+#endif
 	MarkGUCPrefixReserved("lockstep");
 }

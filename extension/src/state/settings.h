@@ -20,14 +20,6 @@ typedef enum LsThrottleMode
 /* Limit of lockstep.replay_workers. */
 #define LS_MAX_REPLAY_WORKERS 16
 
-/* Rules of replay/pipeline.c and replay/execute.c that a test breaks on purpose. */
-typedef enum LsBrokenRule
-{
-	LS_BREAK_NONE,
-	LS_BREAK_ORDER,				/* rule 1 */
-	LS_BREAK_NEW_PAGE			/* stage one, in place of rule 11 */
-} LsBrokenRule;
-
 extern bool ls_enabled;
 extern bool ls_replay_priority;
 extern bool ls_priority_irreversible;
@@ -44,7 +36,6 @@ extern int	ls_wait_timeout;
 extern int	ls_replay_look_ahead;
 extern int	ls_replay_workers;
 extern int	ls_replay_queue_size;
-extern int	ls_broken_rule;
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
 extern char *ls_replay_token;

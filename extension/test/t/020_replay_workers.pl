@@ -1,64 +1,20 @@
-# Replay by several processes until recovery is consistent: pages are those of stock, and
-# two rules (1, and the one in place of 11) that are broken on purpose are noticed.
+# Replay by several processes in crash recovery, and in that of a backup: pages are those of
+# stock, also after kills.
+# 021_replay_rules.pl has each rule, 022_replay_hostile.pl whatever changes files.
 
 use strict;
 use warnings FATAL => 'all';
 
-use File::Compare;
 use FindBin;
 use lib "$FindBin::Bin/../perl";
+use LockstepReplay;
 use LockstepSession;
 use LockstepTest;
 use PostgreSQL::Test::Cluster;
-use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
 use Test::More;
 
-my $WORKERS = "lockstep.replay_workers = 2\n";
-my $number  = 0;
-
 # ---- Helpers of this test ----
-
-# The primary's data as a kill leaves them.
-sub crashed
-{
-	my ($node, $name) = @_;
-	$node->stop('immediate') if defined $node->{_pid};
-	PostgreSQL::Test::RecursiveCopy::copypath($node->data_dir, $node->backup_dir . "/$name",
-		filterfn => sub { $_[0] ne 'postmaster.pid' && $_[0] ne 'log' });
-	return;
-}
-
-# A server on a copy of these data, not yet started.
-sub copy_of
-{
-	my ($node, $name, $conf) = @_;
-	my $copy = PostgreSQL::Test::Cluster->new('copy' . ++$number);
-	$copy->init_from_backup($node, $name);
-	$copy->append_conf('postgresql.conf', "autovacuum = off\n$conf");
-	return $copy;
-}
-
-sub recovered
-{
-	my ($node, $name, $conf) = @_;
-	my $copy = copy_of($node, $name, $conf);
-	$copy->start;
-	return $copy;
-}
-
-sub pipeline
-{
-	my ($node, $column) = @_;
-	return $node->safe_psql('postgres', "SELECT $column FROM lockstep_stat_replay_pipeline");
-}
-
-# Names of main forks that differ between two stopped servers.
-sub differing
-{
-	my ($one, $other, @files) = @_;
-	return join ' ', grep { compare($one->data_dir . "/$_", $other->data_dir . "/$_") != 0 } @files;
-}
 
 # The same by size, where hint bits and recovery begun anew may differ.
 sub differing_pages
@@ -82,14 +38,6 @@ sub children_of
 	return 0;
 }
 
-sub files_of
-{
-	my ($node) = @_;
-	return split /\n/, $node->safe_psql('postgres', q{
-		SELECT pg_relation_filepath(oid) FROM pg_class
-		WHERE relnamespace = 'public'::regnamespace AND relkind IN ('r', 'i', 'S')});
-}
-
 # ---- Crash recovery is stock's, page for page ----
 
 my $primary    = new_primary(conf => "checkpoint_timeout = 1h\nmax_wal_size = 10GB\n"
@@ -107,8 +55,10 @@ $primary->safe_psql('postgres', q{
 	INSERT INTO goes SELECT g, 'a' FROM generate_series(1, 2000) g;
 	INSERT INTO shrinks SELECT g, repeat('x', 500) FROM generate_series(1, 1000) g;
 	VACUUM a;
-	CHECKPOINT;
 });
+my $session = LockstepSession->new($primary);
+$session->value(q{SELECT pg_backup_start('backup', true)});
+keep_data($primary, 'backup');
 $primary->safe_psql('postgres', q{
 	DO $$ BEGIN
 		FOR n IN 1 .. 3000 LOOP
@@ -138,7 +88,12 @@ my $sums  = q{SELECT (SELECT md5(string_agg(a::text, ',' ORDER BY id)) FROM a),
 	(SELECT md5(string_agg(s::text, ',' ORDER BY i, filler)) FROM shrinks s)};
 my $expected = $primary->safe_psql('postgres', $sums);
 $primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+my $label = $session->value('SELECT labelfile FROM pg_backup_stop(false)');
 crashed($primary, 'crash');
+keep_wal($primary, 'backup');
+append_to_file($primary->backup_dir . '/backup/backup_label', "$label\n");
+append_to_file($primary->backup_dir . '/backup/recovery.signal', '');
+append_to_file($primary->backup_dir . '/backup/postgresql.conf', "restore_command = 'false'\n");
 
 my $stock = recovered($primary, 'crash', "lockstep.replay_workers = 0\n");
 is(pipeline($stock, 'parallel'), 'no: lockstep.replay_workers is 0', 'one server recovers without helpers');
@@ -165,26 +120,14 @@ for my $small ('', "shared_buffers = 1MB\n")
 		'', 'indexes have all rows');
 	$ours->stop;
 }
-# ---- Rule 1: broken on purpose, recovery fails or pages differ ----
 
-for my $rule (qw(order))
-{
-	my $broken = copy_of($primary, 'crash', "${WORKERS}lockstep.broken_rule = $rule\n");
-	my $found  = 1;
-	if ($broken->start(fail_ok => 1))
-	{
-		$broken->stop;
-		$found = differing($stock, $broken, @files) ne '';
-	}
-	ok($found, "without rule '$rule' recovery fails or pages differ");
-}
-
-# ---- Crashes of crash recovery itself ----
+# ---- Crashes of recovery itself ----
 
 # Kills this process once helpers are at work, and lets the server recover again.
-for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but a fast shutdown')
+sub survives
 {
-	my $node = copy_of($primary, 'crash', "${WORKERS}restart_after_crash = on\nshared_buffers = 1MB\n");
+	my ($data, $victim) = @_;
+	my $node = copy_of($primary, $data, "${WORKERS}restart_after_crash = on\nshared_buffers = 1MB\n");
 	my $log  = $node->logfile;
 	# not waited for: the server starts meanwhile
 	system_or_bail('pg_ctl', '-W', '-D', $node->data_dir, '-l', $log,
@@ -217,57 +160,17 @@ for my $victim ('lockstep replay helper', 'startup', 'postmaster', 'nobody, but 
 			'it began anew');
 		$node->_update_pid(1);
 	}
+	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'recovery does not end';
 	is($node->safe_psql('postgres', $sums), $expected,
-		"after $signal of $victim rows are those before the crash");
+		"$data: after $signal of $victim rows are those before the crash");
 	$node->stop;
 	is(differing_pages($stock, $node, @files), '', 'and all files have their size');
+	return;
 }
 
-# ---- In place of rule 11: a block that is lost ----
-
-my $holes = PostgreSQL::Test::Cluster->new('holes');
-$holes->init;
-$holes->append_conf('postgresql.conf',
-	"autovacuum = off\nfull_page_writes = off\nmax_wal_size = 10GB\n$WORKERS");
-$holes->start;
-$holes->safe_psql('postgres', q{
-	CREATE TABLE z (i int, filler text) WITH (fillfactor = 50);
-	INSERT INTO z SELECT g, repeat('x', 500) FROM generate_series(1, 3000) g;
-	CREATE TABLE y (i int);
-	CHECKPOINT;
-	INSERT INTO y SELECT g FROM generate_series(1, 100000) g;
-	UPDATE z SET i = -i;
-	INSERT INTO y SELECT g FROM generate_series(1, 10000) g});
-my $z = $holes->safe_psql('postgres', q{SELECT pg_relation_filepath('z')});
-$holes->stop('immediate');
-open my $file, '+<', $holes->data_dir . "/$z" or die $!;
-binmode $file;
-syswrite $file, "\0" x (8192 * 200);
-close $file;
-crashed($holes, 'zeroed');
-my $by_helper = qr/is uninitialized\n[^\n]*CONTEXT: [^\n]*in a replay helper/;
-my $node      = recovered($holes, 'zeroed', "${WORKERS}log_min_messages = debug1\n");
-my $log       = slurp_file($node->logfile);
-like($log, qr/page \d+ of relation \S+ is uninitialized/, 'a page of zeros is noted');
-unlike($log, $by_helper, 'by the startup process, which alone keeps a list of such pages');
-$node->stop;
-$node = recovered($holes, 'zeroed', "${WORKERS}log_min_messages = debug1\nlockstep.broken_rule = new_page\n");
-like(slurp_file($node->logfile), $by_helper, 'without the rule a helper notes it, in vain');
-$node->stop;
-
-# ---- Rule 12: a helper's error is the startup process's ----
-
-open $file, '+<', $holes->data_dir . "/$z" or die $!;
-binmode $file;
-syswrite $file, "\xff" x (8192 * 200);
-close $file;
-PostgreSQL::Test::RecursiveCopy::copypath($holes->data_dir, $holes->backup_dir . '/damaged',
-	filterfn => sub { $_[0] ne 'postmaster.pid' && $_[0] ne 'log' });
-$node = copy_of($holes, 'damaged', $WORKERS);
-ok(!$node->start(fail_ok => 1), 'a page that a helper cannot read ends recovery');
-like(slurp_file($node->logfile), qr/FATAL:  invalid page in block \d+ of relation/, 'with its message');
-like(slurp_file($node->logfile), qr/shutting down due to startup process failure/,
-	'and the server with it, as in stock');
+my @victims = ('lockstep replay helper', 'startup', 'postmaster');
+survives('crash', $_) for @victims, 'nobody, but a fast shutdown';
+survives('backup', $_) for @victims;
 
 # ---- No free worker, and a fast shutdown in the middle ----
 
@@ -277,25 +180,5 @@ my $said = () = slurp_file($none->logfile) =~ /replay helpers cannot run: no bac
 is($said, 1, 'which is said once');
 $none->stop;
 is(differing($stock, $none, @files), '', 'and pages are the same');
-
-# ---- Rule 9: a standby runs ahead until its minimum recovery point ----
-
-$primary->append_conf('postgresql.conf', "wal_consistency_checking = ''\n");
-$primary->start;
-my $standby = new_standby($primary, conf => $WORKERS);
-$primary->safe_psql('postgres', 'UPDATE a SET k = k + 1 WHERE id <= 2000');
-$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
-$standby->stop('immediate');
-my $control = $standby->data_dir;
-my ($point) = `pg_controldata $control` =~ /Minimum recovery ending location:\s+(\S+)/;
-$standby->start;
-like(pipeline($standby, 'parallel'), qr/^no: (it is consistent|the minimum recovery point is reached)/,
-	'a standby has no helpers once it is consistent');
-is(pipeline($standby, "coalesce(dispatched_until, '0/0') <= '$point'"), 't',
-	'and dispatched nothing behind its minimum recovery point');
-$primary->wait_for_catchup($standby, 'replay', $primary->lsn('flush'));
-is($standby->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums), 'rows are the primary\'s');
-$standby->stop;
-$primary->stop;
 
 done_testing();

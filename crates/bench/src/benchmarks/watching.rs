@@ -186,16 +186,8 @@ impl Benchmark for WatchingArgs {
             WITHOUT => None,
             variant => Some(start_monitor(&scene.nodes, variant != WITH)?),
         };
-        let mut own_sessions = self::own_sessions(fleet)?;
-        // Heartbeats have connections of their own, which come a moment later.
-        while [HEARTBEAT, PAUSED].contains(&turn.variant)
-            && own_sessions.iter().any(|pids| pids.len() < 2)
-        {
-            monitor
-                .as_ref()
-                .map(|one| one.state_after(one.state().number, PATIENCE));
-            own_sessions = self::own_sessions(fleet)?;
-        }
+        let beats = [HEARTBEAT, PAUSED].contains(&turn.variant);
+        let own_sessions = sessions_of(monitor.as_ref().filter(|_| beats), fleet)?;
         let number = monitor.as_ref().map(|monitor| monitor.state().number);
         let (before, own, from) = (cpu(fleet)?, own_cpu_s(), Micros::now());
         thread::sleep(Duration::from_secs(self.seconds.into()));
@@ -211,12 +203,7 @@ impl Benchmark for WatchingArgs {
             return Err(BenchError::Unusable(words.to_owned()));
         }
         drop(monitor);
-        while self::own_sessions(fleet)?
-            .iter()
-            .any(|pids| !pids.is_empty())
-        {
-            thread::sleep(Duration::from_millis(20));
-        }
+        sessions_gone(fleet)?;
         if turn.variant == PAUSED {
             fleet.on_standbys("SELECT pg_wal_replay_resume()")?;
         }
@@ -337,6 +324,25 @@ fn own_sessions(fleet: &Fleet) -> Result<Vec<Vec<i32>>> {
     servers
         .map(|server| sessions(server, APPLICATION_NAME))
         .collect()
+}
+
+/// The same once `heartbeats`, if there are any, have connections of their own, which come a moment
+/// after the others.
+fn sessions_of(heartbeats: Option<&Monitor>, fleet: &Fleet) -> Result<Vec<Vec<i32>>> {
+    let mut found = own_sessions(fleet)?;
+    while let Some(monitor) = heartbeats.filter(|_| found.iter().any(|pids| pids.len() < 2)) {
+        monitor.state_after(monitor.state().number, PATIENCE);
+        found = own_sessions(fleet)?;
+    }
+    Ok(found)
+}
+
+/// Waits until the monitor has no session any more.
+fn sessions_gone(fleet: &Fleet) -> Result<()> {
+    while own_sessions(fleet)?.iter().any(|pids| !pids.is_empty()) {
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
 }
 
 /// CPU of the primary and of each standby.

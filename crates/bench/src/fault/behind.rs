@@ -13,11 +13,15 @@ use crate::relay::publisher;
 
 const INSERT: &str = "INSERT INTO relayed (v) VALUES (repeat('x', 1000))";
 
+/// Rows of a transaction that a slow trigger has to pass: a worker that takes 10 ms for each is
+/// slower than a writer on a busy machine as well.
+const SEVERAL: &str = "INSERT INTO relayed (v) SELECT repeat('x', 1000) FROM generate_series(1, 3)";
+
 /// The second subscriber has a slow trigger.
 pub(super) fn slow_worker(lab: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = open(lab, stage)?;
     stage.second.execute(&dawdle("relayed", strength))?;
-    write(stage, &mut injected, INSERT, 2)?;
+    write(stage, &mut injected, SEVERAL, 2)?;
     Ok(injected)
 }
 

@@ -88,10 +88,19 @@ fn help_is_as_recorded() {
     );
 }
 
+/// Each is a usage error, and the line that says so has the word.
+fn exit_with_2(cases: &[(&[&str], &str)]) {
+    for (args, word) in cases {
+        let (code, line) = failure(args);
+        assert_eq!(code, 2, "{args:?}: {line}");
+        assert!(line.contains(word), "{args:?}: {line}");
+    }
+}
+
 #[test]
 fn usage_errors_exit_with_2() {
-    for (args, word) in [
-        (&[][..], "command"),
+    exit_with_2(&[
+        (&[], "command"),
         (&["nothing"], "nothing"),
         (&["demo", "--what"], "--what"),
         (&["demo", "--duration", "0"], "--duration"),
@@ -103,6 +112,12 @@ fn usage_errors_exit_with_2() {
         (&["demo", "--pg", "14"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "20"], "15, 16, 17, 18 or 19"),
         (&["demo", "--pg", "new"], "15, 16, 17, 18 or 19"),
+    ]);
+}
+
+#[test]
+fn usage_errors_of_replica_and_relay_exit_with_2() {
+    exit_with_2(&[
         (&["replica"], "command"),
         (
             &["replica", "create", "r", "--target", "host=a"],
@@ -166,6 +181,12 @@ fn usage_errors_exit_with_2() {
         (&["relay", "start"], "start"),
         (&["relay", "status", "--output", "xml"], "json"),
         (&["relay", "status", "--connect", "x"], "\"x\""),
+    ]);
+}
+
+#[test]
+fn usage_errors_of_doctor_and_top_exit_with_2() {
+    exit_with_2(&[
         (&["doctor"], "--primary"),
         (&["doctor", "--primary", "nonsense"], "conninfo"),
         (&["doctor", "--primary", "", "--seconds", "0"], "--seconds"),
@@ -178,6 +199,12 @@ fn usage_errors_exit_with_2() {
         (&["top", "--primary", "", "--window", "4"], "--window"),
         (&["top", "--primary", "", "--count", "0"], "--count"),
         (&["top", "--primary", "", "--output", "xml"], "json"),
+    ]);
+}
+
+#[test]
+fn usage_errors_of_bench_exit_with_2() {
+    exit_with_2(&[
         (&["bench"], "command"),
         (&["bench", "priority", "--cases", "fast"], "throttle-only"),
         (&["bench", "priority", "--rounds", "0"], "--rounds"),
@@ -195,6 +222,13 @@ fn usage_errors_exit_with_2() {
             "--clients",
         ),
         (&["bench", "tpcc", "check", "--output", "xml", "x"], "json"),
+        (&["bench", "wal-player", "--rates", "0"], "--rates"),
+    ]);
+}
+
+#[test]
+fn usage_errors_of_wal_exit_with_2() {
+    exit_with_2(&[
         (&["wal"], "command"),
         (&["wal", "record"], "--source"),
         (&["wal", "record", "--source", "x"], "FOLDER"),
@@ -212,7 +246,6 @@ fn usage_errors_exit_with_2() {
         (&["wal", "play", "x", "--listen", "here"], "here"),
         (&["wal", "play", "x", "--socket-folder", "/tmp"], "--port"),
         (&["wal", "play", "x", "--standbys", "0"], "--standbys"),
-        (&["bench", "wal-player", "--rates", "0"], "--rates"),
         (&["wal", "random", "--seed", "1"], "--print"),
         (&["wal", "random", "--print"], "--seed"),
         (&["wal", "random", "--seed", "-1", "--print"], "-1"),
@@ -228,11 +261,7 @@ fn usage_errors_exit_with_2() {
             &["wal", "random", "--seed", "1", "--print", "--any-database"],
             "--any-database",
         ),
-    ] {
-        let (code, line) = failure(args);
-        assert_eq!(code, 2, "{args:?}: {line}");
-        assert!(line.contains(word), "{args:?}: {line}");
-    }
+    ]);
 }
 
 #[test]

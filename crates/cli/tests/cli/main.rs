@@ -15,6 +15,7 @@ mod doctor_relay;
 mod doctor_standbys;
 mod doctor_support;
 mod house;
+mod nodes_file;
 mod packaged_metrics;
 mod relay;
 mod relay_back;

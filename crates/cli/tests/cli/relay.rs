@@ -40,7 +40,10 @@ fn a_subscription_lives_through_the_relay() {
         .unwrap();
     until_same(&primary, &subscriber, "a");
     primary
-        .execute("INSERT INTO a SELECT i, 'new' FROM generate_series(1001, 2000) i; UPDATE a SET v = 'changed' WHERE id % 7 = 0; DELETE FROM a WHERE id % 11 = 0")
+        .execute(
+            "INSERT INTO a SELECT i, 'new' FROM generate_series(1001, 2000) i; \
+             UPDATE a SET v = 'changed' WHERE id % 7 = 0; DELETE FROM a WHERE id % 11 = 0",
+        )
         .unwrap();
     until_same(&primary, &subscriber, "a");
     let upstream = slots(&primary);
@@ -83,7 +86,10 @@ fn set_publications(primary: &Server, subscriber: &Server) {
         .unwrap();
     until_answer(subscriber, "SELECT count(*)::text FROM b", "50");
     primary
-        .execute("INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'")
+        .execute(
+            "INSERT INTO b SELECT i, 'secret', i FROM generate_series(101, 200) i; \
+             INSERT INTO b VALUES (0, 's', 0); UPDATE a SET v = 'again'",
+        )
         .unwrap();
     until_answer(subscriber, "SELECT count(*)::text FROM b", "150");
     until_same(primary, subscriber, "a");
@@ -97,7 +103,10 @@ fn refresh(primary: &Server, subscriber: &Server) {
             .unwrap();
     }
     primary
-        .execute("INSERT INTO c SELECT i, 'c' FROM generate_series(1, 10) i; ALTER PUBLICATION pa ADD TABLE c")
+        .execute(
+            "INSERT INTO c SELECT i, 'c' FROM generate_series(1, 10) i; \
+             ALTER PUBLICATION pa ADD TABLE c",
+        )
         .unwrap();
     subscriber
         .execute("ALTER SUBSCRIPTION s REFRESH PUBLICATION")
@@ -115,7 +124,8 @@ fn share(lab: &Lab, (primary, subscriber): (&Server, &Server), relay: &Relay) ->
     let before = slots(primary);
     let second = lab.primary("second", None, &logical()).unwrap();
     second
-        .execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int); CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)")
+        .execute("CREATE TABLE a (id int PRIMARY KEY, v text, w int); \
+             CREATE TABLE b (id int PRIMARY KEY, v int); CREATE TABLE c (id int PRIMARY KEY, v text)")
         .unwrap();
     second
         .execute(&format!(

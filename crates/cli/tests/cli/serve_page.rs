@@ -50,7 +50,8 @@ impl Drop for Receiver {
     }
 }
 
-fn pictures() -> Option<PathBuf> {
+/// Where pictures are wanted.
+pub fn pictures() -> Option<PathBuf> {
     let folder = std::env::var_os("LOCKSTEP_PICTURES")?;
     (!folder.is_empty()).then(|| folder.into())
 }
@@ -102,7 +103,10 @@ fn the_page_says_what_is_the_matter() {
     let _receiver = Receiver::start(&lab, &stage);
     let [primary, standby, first, second] = stage.conninfos();
     let nowhere = format!("host={} port=1", lab.folder().display());
+    let kept = lab.folder().join("kept").display().to_string();
     let watched = [
+        "--history",
+        kept.as_str(),
         "--primary",
         primary.as_str(),
         "--standby",
@@ -228,21 +232,55 @@ fn values_are_at_the_pointer(browser: &Browser) {
 
 /// Each replica that has an upstream has an edge that ends at its box, at every width.
 fn edges_lead_to_replicas(browser: &Browser) {
+    // Primary, three replicas that were named, one that was not, and one that is lost.
     for width in [360, 1280, 1920] {
-        browser.resize(width, 900, width == 360);
-        until("the picture fits", || {
-            let found = browser.run(
-                "const map = document.getElementById('map').getBoundingClientRect();
-                 const boxes = [...document.querySelectorAll('.place')].map((one) => one.getBoundingClientRect());
-                 const inside = boxes.every((box) => box.left >= map.left - 1 && box.right <= map.right + 1);
-                 const apart = boxes.every((one, at) => boxes.slice(at + 1).every((two) =>
-                     one.right <= two.left || two.right <= one.left || one.bottom <= two.top || two.bottom <= one.top));
-                 return [boxes.length, inside && apart, document.querySelectorAll('#edges .edge').length]",
-            );
-            // Primary, three replicas that were named, one that was not, and one that is lost.
-            (found == serde_json::json!([6, true, 4])).then_some(())
-        });
+        until_drawn(browser, width, 6, 4);
     }
+}
+
+/// At this width the picture of the topology has so many boxes and edges, all inside it and apart
+/// from each other, and nothing on the page reaches beyond the window.
+pub fn until_drawn(browser: &Browser, width: u32, boxes: usize, edges: usize) {
+    browser.resize(width, 900, width == 360);
+    let expected = serde_json::json!([boxes, edges, true, true, true]);
+    let mut last = serde_json::Value::Null;
+    until(&format!("the picture fits {width} px"), || {
+        let found = browser.run(
+            "const boxOf = (one) => one.getBoundingClientRect();
+             const map = boxOf(document.getElementById('map'));
+             const inside = (box) => box.left >= map.left - 1 && box.right <= map.right + 1
+                 && box.top >= map.top - 1 && box.bottom <= map.bottom + 1;
+             const places = [...document.querySelectorAll('.place')].map(boxOf);
+             const apart = places.every((one, at) => places.slice(at + 1).every((two) =>
+                 one.right <= two.left || two.right <= one.left
+                 || one.bottom <= two.top || two.bottom <= one.top));
+             const edges = [...document.querySelectorAll('#edges .edge')];
+             const drawn = [...document.querySelectorAll('#edges *')].map(boxOf);
+             const text = [...document.querySelectorAll('.place > .first')];
+             const cut = text.filter((one) => one.scrollWidth > one.clientWidth + 1);
+             return [places.length, edges.length, places.every(inside) && apart,
+                 drawn.every(inside), cut.length === 0]",
+        );
+        if found != last {
+            println!("picture at {width} px: {found}");
+            last.clone_from(&found);
+        }
+        (found == expected).then_some(())
+    });
+    assert_eq!(too_wide(browser), serde_json::json!([width, 0, []]));
+}
+
+/// The window's width, by how much the page is wider than what the scroll bar leaves of it, and what
+/// reaches beyond.
+fn too_wide(browser: &Browser) -> serde_json::Value {
+    browser.run(
+        "const all = [...document.querySelectorAll('body *')]
+             .filter((one) => !one.closest('.scroll table, svg, .unseen, .skip'));
+         const page = document.documentElement;
+         const wide = all.filter((one) => one.getBoundingClientRect().right > page.clientWidth + 0.5);
+         return [innerWidth, page.scrollWidth - page.clientWidth,
+             wide.map((one) => one.outerHTML.slice(0, 120))]",
+    )
 }
 
 /// What servers say is shown as it is, and never becomes a part of the page.
@@ -349,15 +387,12 @@ fn time_shown_can_be_chosen(browser: &Browser) {
 fn fits_a_phone(browser: &Browser) {
     browser.resize(360, 740, true);
     browser.run("for (const one of document.querySelectorAll('details')) one.open = true");
-    let wide = browser.run(
-        "const all = [...document.querySelectorAll('body *')].filter((one) => !one.closest('.scroll table, svg, .unseen, .skip'));
-         const wide = all.filter((one) => one.getBoundingClientRect().right > innerWidth + 0.5);
-         return [document.documentElement.scrollWidth, innerWidth, wide.map((one) => one.outerHTML.slice(0, 120))]",
-    );
-    assert_eq!(wide, serde_json::json!([360, 360, []]));
+    assert_eq!(too_wide(browser), serde_json::json!([360, 0, []]));
     // What is to be touched is large enough.
     let low = browser.run(
-        "return [...document.querySelectorAll('#span label, summary')].map((one) => one.getBoundingClientRect().height).filter((height) => height > 0 && height < 36).length",
+        "return [...document.querySelectorAll('#span label, summary')]
+             .map((one) => one.getBoundingClientRect().height)
+             .filter((height) => height > 0 && height < 36).length",
     );
     assert_eq!(low, 0);
     if let Some(folder) = pictures() {
@@ -388,7 +423,7 @@ fn loss_is_said(browser: &Browser, serve: &mut Serve) {
     take_pictures(browser, "lost");
 }
 
-/// Another one in its place: the page goes on by itself, with a history that begins anew.
+/// Another one in its place: the page goes on by itself, with the curves and incidents of before.
 fn news_come_again(browser: &Browser, watched: &[&str], address: &str) {
     let _serve = Serve::start(&[watched, &["--listen", address]].concat());
     until("the loss is over, and the nodes have answered", || {
@@ -398,4 +433,20 @@ fn news_come_again(browser: &Browser, watched: &[&str], address: &str) {
             .contains("No replica that could be asked lags")
             .then_some(())
     });
+    // A page that is opened anew has nothing of its own.
+    browser.open(&format!("http://{address}/"));
+    until("incidents and curves are there", || {
+        let one = incident(browser);
+        let label = browser.text(
+            "const card = [...document.querySelectorAll('#link-list article')]
+                 .find((card) => card.querySelector('h3').textContent === 'standby');
+             return card?.querySelector('svg.chart')?.getAttribute('aria-label') ?? ''",
+        );
+        let peak = !label.contains("at most 0 ms") && label.contains("at most");
+        (one.contains("replay is paused") && peak).then_some(())
+    });
+    let longest = browser.run(
+        "return document.querySelector('#span [value=\"604800000\"]').closest('label').hidden",
+    );
+    assert_eq!(longest, false);
 }

@@ -6,10 +6,13 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 
 use crate::browser::Browser;
-use crate::relay_support::{Relay, logical, publisher, until, until_same};
+use crate::relay_support::{
+    Relay, logical, publisher, subscribe, table_on_both, until, until_same,
+};
+use crate::serve_page::{pictures, until_drawn};
 use crate::serve_support::{Answer, Serve};
 use lockstep_lab::for_tests::TestLab;
-use lockstep_lab::server::SUPERUSER;
+use lockstep_lab::server::{SUPERUSER, Settings};
 
 /// What the relay itself says over HTTP.
 fn own_metrics(port: u16) -> String {
@@ -115,8 +118,79 @@ fn a_relays_cache_and_spool_are_shown() {
     let server = browser.text("return document.getElementById('node-list').textContent");
     assert!(server.contains("lockstep relay "), "{server}");
     assert_eq!(browser.complaints(), Vec::<String>::new());
-    if let Some(folder) = std::env::var_os("LOCKSTEP_PICTURES") {
+    if let Some(folder) = pictures() {
         browser.resize(360, 740, true);
-        browser.picture(&std::path::Path::new(&folder).join("relay-phone.png"));
+        browser.picture(&folder.join("relay-phone.png"));
+    }
+}
+
+/// A standby of a standby, and a subscriber behind a relay: each stands behind its upstream.
+#[test]
+fn the_picture_has_a_cascade_and_a_relay() {
+    let Some(browser) = Browser::start() else {
+        return;
+    };
+    let lab = TestLab::with_extension().start().unwrap();
+    let (primary, subscriber) = table_on_both(&lab, "t (id int PRIMARY KEY)");
+    let first = lab.standby(&primary, "first", &Settings::new()).unwrap();
+    let second = lab.standby(&first, "second", &Settings::new()).unwrap();
+    let relay = Relay::start(&lab, &primary.conninfo(SUPERUSER), &[]);
+    subscribe(&subscriber, "s", &relay.conninfo(), "p");
+    let console = format!("port={} user={SUPERUSER}", relay.port);
+    let [primary, first, second, subscriber] =
+        [&primary, &first, &second, &subscriber].map(|server| server.conninfo(SUPERUSER));
+    let serve = Serve::start(&[
+        "--primary",
+        &primary,
+        // The one that is further away first: the order must not matter.
+        "--standby",
+        &second,
+        "--standby",
+        &first,
+        "--relay",
+        &console,
+        "--subscriber",
+        &subscriber,
+    ]);
+    browser.open(&format!("http://{}/", serve.address));
+    for width in [360, 1920] {
+        until_drawn(&browser, width, 5, 4);
+    }
+    until("each place names its upstream", || {
+        let roles = browser.run(
+            "return [...document.querySelectorAll('.place')].map((place) =>
+                 place.querySelector('strong').textContent + ' | '
+                 + place.querySelector('.role').textContent)",
+        );
+        let mut roles: Vec<String> = serde_json::from_value(roles).unwrap();
+        roles.sort();
+        println!("{roles:?}");
+        let expected = [
+            "✓ first | standby, from primary",
+            "✓ primary | primary",
+            "✓ relay | relay, from primary",
+            "✓ second | standby, from first",
+            "✓ subscriber | subscriber, from relay",
+        ];
+        (roles == expected).then_some(())
+    });
+    // To the right of its upstream, or on a phone below it.
+    let places = "const box = (name) => [...document.querySelectorAll('.place')]
+         .find((place) => place.querySelector('strong').textContent.endsWith(' ' + name))
+         .getBoundingClientRect();
+         const pairs = [['primary', 'first'], ['first', 'second'], ['primary', 'relay'],
+             ['relay', 'subscriber']].map((names) => names.map(box));";
+    let right = format!("{places} return pairs.every(([up, at]) => at.left > up.right)");
+    assert_eq!(browser.run(&right), true);
+    browser.resize(360, 740, true);
+    let below = format!("{places} return pairs.every(([up, at]) => at.top >= up.bottom)");
+    until("the picture grows downwards", || {
+        (browser.run(&below) == true).then_some(())
+    });
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+    if let Some(folder) = pictures() {
+        browser.picture(&folder.join("cascade-phone.png"));
+        browser.resize(1920, 1080, false);
+        browser.picture(&folder.join("cascade-wide.png"));
     }
 }

@@ -4,7 +4,7 @@ use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
-use crate::sample::{Decoding, Searched, Sender};
+use crate::sample::{Decoding, Process, Searched, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::window::{median, ratio};
 
@@ -77,7 +77,7 @@ pub(super) fn nothing_for(link: &Link<'_>) -> bool {
 /// The consumer has got something that it does not apply: it takes nothing, or its worker is
 /// busy, waits for a lock, or is not there.
 fn holds_back(link: &Link<'_>) -> bool {
-    let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
+    let idle = link.worker_share(Process::waits_for_changes);
     let blocked = link.worker_share(|process| process.waits(&WaitType::Lock));
     link.takes_nothing()
         || idle.is_some_and(|idle| idle < IDLE_SHARE)
@@ -507,7 +507,7 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for link in behind(view).filter(|link| !link.is_to_relay()) {
         let (_, pushed) = sender_shares(link);
-        let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
+        let idle = link.worker_share(Process::waits_for_changes);
         let busy = idle.map(|idle| 1.0 - idle);
         // If the subscriber was not asked, the walsender that cannot send is the evidence, or that
         // the subscriber does not confirm what it was sent.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
+use super::scene::{START, STEP, Scene, lsn, process, received, sender, session, slot};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, Finding, LinkReport, diagnose};
 use crate::node::Trouble;
@@ -53,6 +53,7 @@ impl Scene {
                 *position = lsn(START);
             }
         }
+        received(&mut self.one, |_| lsn(START));
         for sample in &mut self.one.samples {
             sample.processes[0] = process(31, "logical replication worker", wait_type, wait);
             sample.processes[0].blocked_by = vec![55];
@@ -253,8 +254,10 @@ fn what_the_primary_s_own_transactions_hold_is_not_blamed_on_standbys() {
 #[test]
 fn a_network_that_holds_all_that_was_sent_to_a_subscriber_is_slow() {
     let mut scene = Scene::healthy();
-    for (index, sample) in scene.primary.samples.iter_mut().enumerate() {
-        let arrived = lsn(START + index as u64 * STEP / 4);
+    let arrives = |end: u64| lsn(START + (end - START) / 4);
+    received(&mut scene.one, arrives);
+    for (index, sample) in (0..).zip(&mut scene.primary.samples) {
+        let arrived = arrives(START + index * STEP);
         let sender = &mut sample.senders[1];
         (sender.write_lsn, sender.flush_lsn, sender.replay_lsn) = (arrived, arrived, arrived);
     }

@@ -197,7 +197,7 @@ fn idle_share(link: &Link<'_>) -> Option<f64> {
                     .share(|sample| receiver(sample).is_some_and(waits)),
             )
         }
-        LinkKind::Logical => link.worker_share(|process| process.waits_for("LogicalApplyMain")),
+        LinkKind::Logical => link.worker_share(Process::waits_for_changes),
     }
 }
 

@@ -4,6 +4,7 @@
 use super::{Evidence, Severity, View, bytes, percent};
 use crate::links::{Link, group_name};
 use crate::relay::{Group, Relay, RelaySlot};
+use crate::sample::Process;
 use crate::states::GroupState;
 use crate::window::{NodeWindow, ratio};
 
@@ -200,7 +201,7 @@ pub(super) fn from_disk(view: &View<'_>) -> Vec<Evidence> {
             continue;
         }
         let missed = ratio(misses, hits + misses);
-        let idle = link.worker_share(|process| process.waits_for("LogicalApplyMain"));
+        let idle = link.worker_share(Process::waits_for_changes);
         let could = idle.unwrap_or(UNKNOWN_IDLE);
         let left = link.upstream.last().and_then(|last| link.relay_slot(last));
         let left = left.map_or(0, |slot| slot.behind_bytes) as f64;

@@ -1,12 +1,13 @@
 //! A relay between a primary and two subscribers: what is found, what is not, and where.
 
-use super::scene::{START, STEP, lsn, node, process, sender, session, slot, subscriber};
+use super::scene::{START, STEP, lsn, node, process, received, sender, session, slot, subscriber};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
 use crate::node::{Role, Trouble};
 use crate::relay::{Group, Relay, RelaySlot};
 use crate::sample::{Decoding, Sample};
 use crate::window::{NodeWindow, Window};
+use lockstep_wire::Lsn;
 
 /// Causes that have a case here.
 pub(super) const CAUSES: [Cause; 4] = [
@@ -117,6 +118,7 @@ impl Scene {
             slot.sent = lsn(START + STEP);
             slot.behind_bytes = index * STEP;
         });
+        received(&mut self.one, |_| lsn(START));
         for sample in &mut self.one.samples {
             sample.processes[0] = process(31, "logical replication worker", wait_type, wait);
         }
@@ -186,14 +188,18 @@ fn the_way_through_a_relay_is_one_link_after_the_other() {
     assert!(diagnosis.links.iter().all(|link| link.lag_bytes == 0.0));
 }
 
+/// The end of the WAL some samples before, or a position before all of them.
+fn earlier(end: u64, samples: u64) -> Option<Lsn> {
+    lsn(end.saturating_sub(samples * STEP).max(START - 1))
+}
+
 #[test]
 fn each_leg_has_its_own_lag() {
     let mut scene = Scene::healthy();
     // The relay is 2 samples behind the primary, the first subscriber 5 behind the relay.
-    let behind = |end: Option<lockstep_wire::Lsn>, samples: u64| {
-        let end = u64::from(end.unwrap()).saturating_sub(samples * STEP);
-        lsn(end.max(START))
-    };
+    let behind = |end: Option<Lsn>, samples| earlier(end.unwrap().into(), samples);
+    received(&mut scene.one, |end| earlier(end, 7));
+    received(&mut scene.two, |end| earlier(end, 2));
     scene.groups(|group| {
         let end = behind(group.committed, 2);
         (group.received, group.durable, group.committed) = (end, end, end);
@@ -218,6 +224,41 @@ fn each_leg_has_its_own_lag() {
         assert!((ms..=ms + 100.0).contains(&link.lag_ms), "{link:?}");
     }
     assert!(link(&diagnosis, "one").behind && !link(&diagnosis, "two").behind);
+}
+
+/// A subscriber lags by what it has not applied, although it tells its upstream late: the samples
+/// that it is behind by what it told, and by what it received last; what its worker waits for; then
+/// the milliseconds that are found, and whether they are a least lag.
+#[test]
+fn a_lag_is_no_longer_than_what_a_busy_worker_has_left_to_apply() {
+    const LONG: u64 = 1_000;
+    const BUSY: Option<&str> = Some("PgSleep");
+    const WAITS: Option<&str> = Some("LogicalApplyMain");
+    let cases = [
+        ("tells late", LONG, Some(3), BUSY, 200.0..=400.0, false),
+        ("tells at once", 3, Some(3), BUSY, 200.0..=400.0, false),
+        ("stuck", LONG, Some(LONG), BUSY, 2e3..=3e3, true),
+        ("has all", LONG, Some(0), WAITS, 0.0..=0.0, false),
+        ("commits", LONG, Some(0), BUSY, 0.0..=100.0, false),
+        ("has ended", 3, None, None, 200.0..=300.0, false),
+        ("is not seen", 3, Some(0), None, 200.0..=300.0, false),
+    ];
+    for (name, told, got, worker, lag_ms, is_least) in cases {
+        let mut scene = Scene::healthy();
+        scene.slot(|index, slot| {
+            let told = earlier(START + index * STEP, told);
+            (slot.written, slot.applied, slot.confirmed) = (told, told, told);
+        });
+        received(&mut scene.one, |end| earlier(end, got?));
+        for sample in &mut scene.one.samples {
+            let worker = worker.map(|wait| process(31, "logical replication worker", "", wait));
+            sample.processes = worker.into_iter().collect();
+        }
+        let diagnosis = scene.diagnose();
+        let link = link(&diagnosis, "one");
+        assert!(lag_ms.contains(&link.lag_ms), "{name}: {link:?}");
+        assert_eq!(link.lag_is_least, is_least, "{name}: {link:?}");
+    }
 }
 
 type Change = fn(&mut Scene);

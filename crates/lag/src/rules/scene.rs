@@ -165,6 +165,13 @@ pub fn subscriber(name: &'static str, worker: u32) -> NodeWindow {
     })
 }
 
+/// Changes what a subscriber has received. The change gets the end of the sample's WAL.
+pub(super) fn received(subscriber: &mut NodeWindow, position: impl Fn(u64) -> Option<Lsn>) {
+    for (index, sample) in (0..).zip(&mut subscriber.samples) {
+        sample.subscriptions[0].received_lsn = position(START + index * STEP);
+    }
+}
+
 impl Scene {
     pub fn healthy() -> Self {
         let primary = node("primary", Role::Primary, |index, end| {
@@ -260,6 +267,7 @@ impl Scene {
         } else {
             &mut self.two
         };
+        received(node, |_| lsn(START));
         for sample in &mut node.samples {
             let pid = sample.processes[0].pid;
             sample.processes[0] = process(pid, "logical replication worker", worker.0, worker.1);

@@ -23,7 +23,7 @@
 //! | `Closing` | the client has all that this session has for it | the end of the copy is written: `Parting`; the client takes nothing: `Ending` | ends the copy, which is no error to a subscriber |
 //! | `Parting` | the copy was ended here | the client has ended it as well: `Finishing`; it does not answer: `Ending` | hears the client |
 //! | `Finishing` | the client has ended the copy, and nothing is being written | | ends the copy, unless that is done; the session goes on |
-//! | `Canceling` | a cancel request, and nothing is being written | | says so, as a walsender; the session goes on |
+//! | `Canceling` | a cancel request, and nothing is being written | | says so; the session goes on |
 //! | `Ending` | an error; the relay stops; the slot is dropped; the client is gone | | says why, if that can be said; the session is over |
 //!
 //! The end of the copy (`Finishing`), a cancel request and the end of relay or slot are acted upon

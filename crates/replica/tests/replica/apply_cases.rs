@@ -374,7 +374,8 @@ fn a_transaction_larger_than_the_memory_is_one_transaction() {
             "INSERT INTO t SELECT i, repeat('x', 100) FROM generate_series(1, 30000) i",
             "UPDATE t SET v = 'y' || id",
             "DELETE FROM t WHERE id % 3 = 0",
-            "BEGIN; UPDATE t SET id = -id; INSERT INTO t SELECT i, 'z' FROM generate_series(1, 9000) i; COMMIT",
+            "BEGIN; UPDATE t SET id = -id; \
+             INSERT INTO t SELECT i, 'z' FROM generate_series(1, 9000) i; COMMIT",
         ],
     );
     let control = pair.start();

@@ -63,7 +63,7 @@ SELECT format('%s %s %s', n.nspname, c.relname, c.relkind) FROM pg_class c
 UNION ALL SELECT pg_get_constraintdef(k.oid) || conrelid::regclass FROM pg_constraint k
     WHERE connamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname IN ('out', 'lockstep'))
         AND conrelid <> 0
-        AND conname <> 'skipped_pkey'
+        AND conname NOT LIKE 'skipped%'
         AND connamespace::regnamespace::text NOT IN ('pg_catalog', 'information_schema')
 UNION ALL SELECT tgname || tgrelid::regclass FROM pg_trigger WHERE NOT tgisinternal
 UNION ALL SELECT polname || polrelid::regclass FROM pg_policy

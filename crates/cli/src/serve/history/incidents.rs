@@ -91,6 +91,49 @@ impl Seen<'_> {
     }
 }
 
+impl Incident {
+    /// As it was seen at its begin.
+    fn seen(&self) -> Seen<'_> {
+        Seen {
+            matter: self.matter,
+            at: &self.at,
+            upstream: self.upstream.as_deref(),
+            cause: self.causes.first().map(String::as_str),
+            link: None,
+        }
+    }
+
+    /// Goes on as `later`, which is the same incident.
+    fn go_on(&mut self, later: Incident) {
+        self.matter = later.matter;
+        self.upstream = self.upstream.take().or(later.upstream);
+        self.seen_ms = later.seen_ms;
+        self.over = later.over;
+        for cause in later.causes {
+            self.add_cause(&cause);
+        }
+        self.add_lag(later.most_lag_ms, later.lag_is_least, later.most_lag_bytes);
+    }
+
+    /// Returns whether it is new.
+    fn add_cause(&mut self, cause: &str) -> bool {
+        let is_new = !self.causes.iter().any(|known| known == cause);
+        let has_room = self.causes.len() < MOST_CAUSES;
+        if is_new && has_room {
+            self.causes.push(cause.to_owned());
+        }
+        is_new && has_room
+    }
+
+    fn add_lag(&mut self, lag_ms: Option<f64>, is_least: bool, bytes: u64) {
+        if lag_ms > self.most_lag_ms {
+            self.most_lag_ms = lag_ms;
+            self.lag_is_least = is_least;
+        }
+        self.most_lag_bytes = self.most_lag_bytes.max(bytes);
+    }
+}
+
 impl Incidents {
     /// Adds those of former runs, in front. What was open then goes on if it is seen again soon.
     pub fn add_former(&mut self, former: Vec<Incident>) {
@@ -102,7 +145,15 @@ impl Incidents {
         }
         self.next += highest;
         let skipped = former.len().saturating_sub(room);
-        for one in former.into_iter().skip(skipped).rev() {
+        for mut one in former.into_iter().skip(skipped).rev() {
+            // On a slow disk this run may have seen it before the former ones were read.
+            let same = |later: &Incident| later.seen().is(&one, later.begin_ms);
+            if let Some(at) = self.known.iter().position(same) {
+                self.known
+                    .remove(at)
+                    .into_iter()
+                    .for_each(|later| one.go_on(later));
+            }
             self.known.push_front(one);
         }
         self.changes += 1;
@@ -153,20 +204,12 @@ impl Incidents {
         one.seen_ms = now_ms;
         one.matter = seen.matter;
         one.upstream = one.upstream.take().or(seen.upstream.map(str::to_owned));
-        if let Some(cause) = seen.cause {
-            let is_new = !one.causes.iter().any(|known| known == cause);
-            if is_new && one.causes.len() < MOST_CAUSES {
-                one.causes.push(cause.to_owned());
-                self.changes += 1;
-            }
+        if seen.cause.is_some_and(|cause| one.add_cause(cause)) {
+            self.changes += 1;
         }
         if let Some(link) = seen.link {
             let lag_ms = link.lag_ms.max(link.lag_max_ms);
-            if one.most_lag_ms.is_none_or(|most| lag_ms > most) {
-                one.most_lag_ms = Some(lag_ms);
-                one.lag_is_least = link.lag_is_least;
-            }
-            one.most_lag_bytes = one.most_lag_bytes.max(link.lag_bytes);
+            one.add_lag(Some(lag_ms), link.lag_is_least, link.lag_bytes);
         }
     }
 
@@ -412,6 +455,16 @@ mod tests {
         let ids: Vec<u64> = incidents.known.iter().map(|one| one.id).collect();
         assert_eq!(ids, [0, 1]);
         assert_eq!(list(&incidents)[1].2, Some(0));
+        // One that went on meanwhile is still one.
+        let mut first = Incidents::default();
+        at(&mut first, 0, lags(500.0));
+        let mut incidents = Incidents::default();
+        at(&mut incidents, 30, lags(900.0));
+        incidents.add_former(first.known.into());
+        let expected = [("standby".to_owned(), 0, None, Some(900.0))];
+        assert_eq!(list(&incidents), expected);
+        at(&mut incidents, 31, lags(100.0));
+        assert_eq!(list(&incidents), expected);
     }
 
     #[test]

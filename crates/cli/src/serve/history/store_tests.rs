@@ -188,6 +188,62 @@ fn the_file_stays_below_its_limit() {
     assert_eq!(read(&store, 0, 0).last().unwrap().0, at_ms);
 }
 
+/// A moment of a replica that keeps up with some load.
+fn busy_moment(at_ms: i64, random: &mut fastrand::Rng) -> Moment {
+    Moment {
+        lag_bytes: random.u64(..1_000_000),
+        stage_bytes: [(); 4].map(|()| random.u64(..250_000)),
+        visible_ms: Some(random.f64() * 50.0),
+        ..moment(at_ms, random.f64() * 50.0)
+    }
+}
+
+/// As docs/serve.md says.
+#[test]
+fn a_week_of_20_replicas_has_22_mb() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("history.redb");
+    let limits = Limits {
+        bytes: 256 << 20,
+        ..LIMITS
+    };
+    let mut store = Store::open(&path, limits).unwrap();
+    let mut random = fastrand::Rng::with_seed(15);
+    let mut at_ms = NOW;
+    while at_ms < NOW + 8 * DAY_MS {
+        let mut all = Batch::default();
+        for _ in 0..30 {
+            let moment = |link| {
+                let id = format!("primary/standby{link}");
+                (id, busy_moment(at_ms, &mut random))
+            };
+            all.steps.insert(at_ms, (0..20).map(moment).collect());
+            // Of the days before the last only the longer steps are left.
+            at_ms += match at_ms < NOW + 7 * DAY_MS {
+                true => COARSE_MS,
+                false => FINE_MS,
+            };
+        }
+        store.write(&all, at_ms).unwrap();
+    }
+    let count = |tier: Tier| {
+        let txn = store.database.begin_read().unwrap();
+        txn.open_table(tier.table).unwrap().len().unwrap() as i64
+    };
+    assert!(
+        (count(FINE) - DAY_MS / FINE_MS).abs() < 40,
+        "{}",
+        count(FINE)
+    );
+    assert!(
+        (count(COARSE) - 7 * DAY_MS / COARSE_MS).abs() < 40,
+        "{}",
+        count(COARSE)
+    );
+    let megabytes = store.bytes().unwrap() as f64 / 1e6;
+    assert!((14.0..23.0).contains(&megabytes), "{megabytes} MB");
+}
+
 /// However the file is damaged, it is either read as it was written or called damaged. Where the
 /// database itself panics, whoever holds this catches it.
 #[test]

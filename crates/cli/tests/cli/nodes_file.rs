@@ -1,0 +1,105 @@
+//! `--nodes FILE` with nodes that are down, that accept and say nothing, and that have names which
+//! are no UTF-8: none of them hides or delays the others.
+
+use std::fs;
+use std::net::TcpListener;
+
+use crate::doctor_support::{brief, doctor};
+use crate::serve_support::{Serve, until};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
+use serde_json::Value;
+
+/// A database whose names may be any bytes, with a subscription that is called so.
+fn subscriber(lab: &Lab) -> (Server, String) {
+    let server = lab.primary("subscriber", None, &Settings::new()).unwrap();
+    server
+        .execute("CREATE DATABASE bytes TEMPLATE template0 ENCODING SQL_ASCII LOCALE 'C'")
+        .unwrap();
+    let conninfo = server.conninfo(SUPERUSER);
+    let conninfo = conninfo.replace(&format!("dbname={DATABASE}"), "dbname=bytes");
+    let mut client = server
+        .config(SUPERUSER, "lockstep test")
+        .database("bytes")
+        .connect()
+        .unwrap();
+    client
+        .execute(
+            "SET client_min_messages = error; \
+             DO $$ BEGIN EXECUTE format('CREATE SUBSCRIPTION %I CONNECTION ''dbname=nowhere'' \
+               PUBLICATION p WITH (connect = false)', 'caf' || chr(233)); END $$",
+        )
+        .unwrap();
+    (server, conninfo)
+}
+
+/// Names, and whether each could be asked.
+fn usable(json: &Value) -> Vec<(String, bool)> {
+    let nodes = json["nodes"].as_array().unwrap().iter();
+    let pair = |node: &Value| {
+        let name = node["name"].as_str().unwrap().to_owned();
+        (name, node["usable"] == true)
+    };
+    nodes.map(pair).collect()
+}
+
+#[test]
+fn bad_nodes_of_a_file_neither_hide_nor_delay_the_others() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    let (_subscriber, bytes) = subscriber(&lab);
+    // It accepts, by its backlog, and never answers.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = silent.local_addr().unwrap().port();
+    let listed = [
+        ("main", "primary", primary.conninfo(SUPERUSER)),
+        ("near", "standby", standby.conninfo(SUPERUSER)),
+        ("silent", "standby", format!("host=127.0.0.1 port={port}")),
+        (
+            "down",
+            "standby",
+            format!("host={} port=1", lab.folder().display()),
+        ),
+        ("bytes", "subscriber", bytes),
+    ];
+    let text = listed.map(|(name, role, conninfo)| {
+        format!("[[node]]\nname = '{name}'\nrole = '{role}'\nconninfo = \"{conninfo}\"\n")
+    });
+    let file = lab.folder().join("nodes.toml");
+    fs::write(&file, text.concat()).unwrap();
+    let file = file.to_str().unwrap();
+    let expected = [
+        ("main", true),
+        ("near", true),
+        ("silent", false),
+        ("down", false),
+        ("bytes", true),
+    ]
+    .map(|(name, usable)| (name.to_owned(), usable));
+
+    let said = doctor(&["--nodes", file, "--seconds", "2", "--output", "json"]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    assert_eq!(usable(&json), expected, "{}", json["nodes"]);
+    assert_eq!(said.code, 4, "{}", brief(&json));
+    assert_eq!(json["nodes"][4]["troubles"], serde_json::json!([]));
+    let followed = |json: &Value, replica: &str| {
+        let mut links = json["links"].as_array().unwrap().iter();
+        links.any(|link| link["replica"] == replica)
+    };
+    assert!(followed(&json, "near"), "{}", brief(&json));
+
+    let serve = Serve::start(&["--nodes", file]);
+    until("all that can answer have", || {
+        (usable(&serve.state()) == expected).then_some(())
+    });
+    // Each state comes a second after the one before, while one node is silent.
+    let first = serve.state()["number"].as_u64().unwrap();
+    until("states go on", || {
+        (serve.state()["number"].as_u64()? > first + 2).then_some(())
+    });
+    let state = serve.state();
+    assert!(followed(&state, "near"), "{state}");
+    assert_eq!(usable(&state), expected, "{}", state["nodes"]);
+}

@@ -1,0 +1,38 @@
+/*
+ * broken_rule.c - the setting lockstep.broken_rule, in libraries built for tests only.
+ */
+#include "postgres.h"
+
+#include "utils/guc.h"
+
+#include "replay/broken_rule.h"
+
+int			ls_broken_rule = LS_BREAK_NONE;
+
+static const struct config_enum_entry rules[] = {
+	{"none", LS_BREAK_NONE, false},
+	{"order", LS_BREAK_ORDER, false},
+	{"extension", LS_BREAK_EXTENSION, false},
+	{"size", LS_BREAK_SIZE, false},
+	{"barrier", LS_BREAK_BARRIER, false},
+	{"map_image", LS_BREAK_MAP_IMAGE, false},
+	{"recovery_point", LS_BREAK_RECOVERY_POINT, false},
+	{"backup_point", LS_BREAK_BACKUP_POINT, false},
+	{"files", LS_BREAK_FILES, false},
+	{"new_page", LS_BREAK_NEW_PAGE, false},
+	{"failure", LS_BREAK_FAILURE, false},
+	{"page_check", LS_BREAK_PAGE_CHECK, false},
+	{NULL, 0, false}
+};
+
+void
+ls_define_broken_rule(void)
+{
+	DefineCustomEnumVariable("lockstep.broken_rule",
+							 "Rule that parallel replay does not keep (for tests: it destroys data).",
+							 NULL,
+							 &ls_broken_rule, LS_BREAK_NONE, rules,
+							 PGC_POSTMASTER,
+							 GUC_NOT_IN_SAMPLE | GUC_NO_SHOW_ALL | GUC_SUPERUSER_ONLY,
+							 NULL, NULL, NULL);
+}
