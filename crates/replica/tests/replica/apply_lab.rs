@@ -25,6 +25,15 @@ fn settings() -> Settings {
     .into()
 }
 
+/// Ends a replica when a test ends, also if that fails: a scope waits for its threads.
+pub struct Ends<'a>(pub &'a Control);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
 pub struct Pair {
     pub source: Server,
     pub target: Server,

@@ -81,6 +81,26 @@ pub fn rows(server: &Server, table: &str) -> Vec<String> {
     values(server, &fingerprint)
 }
 
+/// Each phase was told once, and the last progress is all there is.
+fn assert_told(told: &Told) {
+    let phases: Vec<_> = told.phases.iter().map(|(phase, _)| *phase).collect();
+    assert_eq!(
+        phases,
+        [
+            Phase::Preparing,
+            Phase::Schema,
+            Phase::Copying,
+            Phase::Indexing,
+            Phase::Finishing,
+            Phase::Ready
+        ]
+    );
+    assert!(told.phases.iter().all(|(_, again)| !again));
+    let last = told.moments.last().unwrap();
+    assert_eq!((last.tables_done, last.bytes_done), (7, last.bytes_total));
+    assert_eq!(last.rows, 400_000 + 1_004 + 300 + 2 + 2);
+}
+
 #[test]
 fn a_database_arrives_whole() {
     let lab = Lab::for_tests().unwrap();
@@ -119,23 +139,7 @@ fn a_database_arrives_whole() {
     let analyzed = "SELECT count(*) > 0 FROM pg_stats WHERE tablename = 'plain'";
     assert_eq!(values(&target, analyzed), ["t"]);
 
-    let phases: Vec<_> = told.phases.iter().map(|(phase, _)| *phase).collect();
-    assert_eq!(
-        phases,
-        [
-            Phase::Preparing,
-            Phase::Schema,
-            Phase::Copying,
-            Phase::Indexing,
-            Phase::Finishing,
-            Phase::Ready
-        ]
-    );
-    assert!(told.phases.iter().all(|(_, again)| !again));
-    let last = told.moments.last().unwrap();
-    assert_eq!((last.tables_done, last.bytes_done), (7, last.bytes_total));
-    assert_eq!(last.rows, 400_000 + 1_004 + 300 + 2 + 2);
-
+    assert_told(&told);
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
     assert_eq!(

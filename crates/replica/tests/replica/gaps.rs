@@ -10,7 +10,7 @@ use lockstep_replica::create::create;
 use lockstep_replica::follow::follow;
 use lockstep_replica::state::{Replica, State};
 
-use crate::apply_lab::{LONG, until};
+use crate::apply_lab::{Ends, LONG, until};
 use crate::{Told, conninfo, options, server, sql, values};
 
 /// A replica of table t, which has row 1.
@@ -26,6 +26,7 @@ fn replicated(source: &Server, target: &Server) -> Replica {
 fn applied(source: &Server, target: &Server, then: impl FnOnce(&Control)) {
     let control = Control::default();
     std::thread::scope(|scope| {
+        let _ends = Ends(&control);
         let (given, target) = (control.clone(), conninfo(target));
         let following = scope.spawn(move || follow("r", &target, None, &given));
         let end = source.flush_lsn().unwrap();

@@ -5,7 +5,7 @@ use lockstep_replica::apply::{Control, Phase};
 use lockstep_replica::create::{create, preflight};
 use lockstep_replica::follow::follow;
 
-use crate::apply_lab::LONG;
+use crate::apply_lab::{Ends, LONG};
 use crate::{Told, conninfo, options, server, sql, values};
 
 const PARTITIONED: &str = "
@@ -23,6 +23,7 @@ fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
     create(&options(&source, &target), &mut Told::default()).unwrap();
     let control = Control::default();
     std::thread::scope(|scope| {
+        let _ends = Ends(&control);
         let (given, to) = (control.clone(), conninfo(&target));
         let following = scope.spawn(move || follow("r", &to, None, &given));
         let caught_up = || {
