@@ -179,10 +179,12 @@ sub compare_with_stock
 			unlike(slurp_file($ours->logfile), qr/WARNING:  (?!unexpected directory entry)|PANIC|FATAL/,
 				'nothing alarming is said');
 			$ours->stop;
-			# with checksums replay does not mark a free space map's page as dirty: whether a
-			# change is kept depends on when the page leaves its buffer
+			# Free space maps are hints. With checksums replay does not mark their pages as
+			# dirty, so whether a change is kept depends on when the page leaves its buffer;
+			# and with few buffers maps differ between two recoveries by stock without
+			# checksums as well (17.11, seed 2). t/021 looks at these maps.
 			my @different = split / /, differing_files($stock, $ours, @but);
-			@different = grep { !/_fsm/ } @different if $small && $seed % 2;
+			@different = grep { !/_fsm/ } @different if $small || $seed % 2;
 			is("@different", '', "$what: all files are stock's");
 			$ours->clean_node;
 		}
