@@ -96,8 +96,8 @@ impl NodeSampler {
         if !SUPPORTED.contains(&major) {
             return Err(LagError::Version(major));
         }
-        server.query(questions::PREPARE)?;
-        let facts = server.query(&questions::facts());
+        let prepared = server.query(questions::PREPARE);
+        let facts = prepared.and_then(|_| server.query(&questions::facts()));
         if facts.as_ref().is_err_and(|error| error.refusal().is_some())
             && relay_version(&mut server)?.is_some()
         {
