@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::Path;
 use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use crate::serve_support::{Serve, until};
 use nix::sys::signal::Signal;
@@ -34,12 +35,26 @@ fn lost(serve: &Serve) -> Value {
     })
 }
 
-/// The newest states are in the file once it was saved after them.
-fn saved_after(serve: &Serve, at_ms: i64) {
+fn saved_after(serve: &Serve, at_ms: i64) -> i64 {
     until("it is saved again", || {
         let saved = serve.state()["history"]["saved_ms"].as_i64();
-        (saved > Some(at_ms)).then_some(())
+        saved.filter(|saved| *saved > at_ms)
+    })
+}
+
+/// The incidents that are known now are in the file. Those that came before it was opened are
+/// written with the first state after that.
+fn incidents_saved(serve: &Serve) {
+    let opened = saved_after(serve, 0);
+    until("a state came after the file was opened", || {
+        (serve.state()["at_ms"].as_i64() > Some(opened)).then_some(())
     });
+    saved_after(serve, unix_ms());
+}
+
+fn unix_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    since.as_millis().try_into().unwrap()
 }
 
 #[test]
@@ -49,8 +64,7 @@ fn incidents_are_there_after_a_kill() {
     let kept = folder.path().join("new/kept");
     let mut serve = Serve::start(&args(&nowhere, &kept));
     let first = lost(&serve);
-    let seen = serve.state()["at_ms"].as_i64().unwrap();
-    saved_after(&serve, seen);
+    incidents_saved(&serve);
     serve.signal(Signal::SIGKILL);
     assert_eq!(serve.ended().code(), None);
     // One that is asked to end writes before it does.

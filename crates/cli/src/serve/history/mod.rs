@@ -295,8 +295,9 @@ impl Shared {
         let Some(open) = store.as_mut() else {
             return;
         };
-        let batch = std::mem::take(&mut lock(&self.waiting).batch);
+        // What was taken before this time is in the batch.
         let now_ms = unix_ms();
+        let batch = std::mem::take(&mut lock(&self.waiting).batch);
         let written = caught(|| {
             open.write(&batch, now_ms)?;
             Ok((open.bytes()?, open.oldest_ms()?))
