@@ -467,7 +467,9 @@ fn a_process_that_is_killed_again_and_again_leaves_no_row_that_differs() {
                 writer.execute(&change(number)).unwrap();
                 // It is not so far ahead that the target needs minutes for the rest.
                 let near = format!("SELECT 1 FROM b WHERE id > {number} - 100");
-                while !ended.load(Ordering::SeqCst) && reader.query(&near).unwrap().is_empty() {}
+                while !ended.load(Ordering::SeqCst) && reader.query(&near).unwrap().is_empty() {
+                    std::hint::spin_loop();
+                }
                 if ended.load(Ordering::SeqCst) {
                     return;
                 }
