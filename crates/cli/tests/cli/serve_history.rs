@@ -35,6 +35,7 @@ fn lost(serve: &Serve) -> Value {
     })
 }
 
+/// The time of the first save after this one.
 fn saved_after(serve: &Serve, at_ms: i64) -> i64 {
     until("it is saved again", || {
         let saved = serve.state()["history"]["saved_ms"].as_i64();

@@ -112,7 +112,8 @@ pub struct Status {
     pub kept_ms: i64,
     /// Begin of what is kept, milliseconds since 1970.
     pub oldest_ms: Option<i64>,
-    /// When it was written last.
+    /// Curves up to this time are in the file, and incidents once a state came after it was
+    /// opened.
     pub saved_ms: Option<i64>,
     /// Damaged files that were set aside in this run, by name.
     pub damaged: Vec<String>,
