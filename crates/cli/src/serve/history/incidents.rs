@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use lockstep_lag::diagnosis::Finding;
 use lockstep_lag::monitor::{LinkState, State};
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::Severity;
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +46,9 @@ pub struct Incident {
     pub causes: Vec<String>,
     /// The longest lag, if it is one.
     pub most_lag_ms: Option<f64>,
-    /// The lag began before anybody watched: it was longer.
-    pub lag_is_least: bool,
+    /// What that is to the true one.
+    #[serde(flatten)]
+    pub bound: Bound,
     pub most_lag_bytes: u64,
     /// It is over. One that was seen shortly before can still go on.
     pub over: bool,
@@ -112,7 +114,7 @@ impl Incident {
         for cause in later.causes {
             self.add_cause(&cause);
         }
-        self.add_lag(later.most_lag_ms, later.lag_is_least, later.most_lag_bytes);
+        self.add_lag(later.most_lag_ms, later.bound, later.most_lag_bytes);
     }
 
     /// Returns whether it is new.
@@ -125,10 +127,10 @@ impl Incident {
         is_new && has_room
     }
 
-    fn add_lag(&mut self, lag_ms: Option<f64>, is_least: bool, bytes: u64) {
+    fn add_lag(&mut self, lag_ms: Option<f64>, bound: Bound, bytes: u64) {
         if lag_ms > self.most_lag_ms {
             self.most_lag_ms = lag_ms;
-            self.lag_is_least = is_least;
+            self.bound = bound;
         }
         self.most_lag_bytes = self.most_lag_bytes.max(bytes);
     }
@@ -209,7 +211,7 @@ impl Incidents {
         }
         if let Some(link) = seen.link {
             let lag_ms = link.lag_ms.max(link.lag_max_ms);
-            one.add_lag(Some(lag_ms), link.lag_is_least, link.lag_bytes);
+            one.add_lag(Some(lag_ms), link.bound, link.lag_bytes);
         }
     }
 
@@ -226,7 +228,7 @@ impl Incidents {
             seen_ms: self.now_ms,
             causes: seen.cause.map(str::to_owned).into_iter().collect(),
             most_lag_ms: None,
-            lag_is_least: false,
+            bound: Bound::default(),
             most_lag_bytes: 0,
             over: false,
         });
@@ -465,6 +467,16 @@ mod tests {
         assert_eq!(list(&incidents), expected);
         at(&mut incidents, 31, lags(100.0));
         assert_eq!(list(&incidents), expected);
+    }
+
+    #[test]
+    fn one_of_an_older_version_is_read() {
+        let mut incidents = Incidents::default();
+        at(&mut incidents, 0, lags(500.0));
+        let one = &incidents.known[0];
+        let mut json = serde_json::to_value(one).unwrap();
+        json.as_object_mut().unwrap().remove("lag_is_most").unwrap();
+        assert_eq!(&serde_json::from_value::<Incident>(json).unwrap(), one);
     }
 
     #[test]
