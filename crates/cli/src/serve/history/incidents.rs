@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use lockstep_lag::diagnosis::Finding;
+use lockstep_lag::diagnosis::{Diagnosis, Finding, LinkReport};
 use lockstep_lag::monitor::{LinkState, State};
 use lockstep_lag::points::Bound;
 use lockstep_lag::rules::Severity;
@@ -71,7 +71,8 @@ struct Seen<'a> {
     at: &'a str,
     upstream: Option<&'a str>,
     cause: Option<&'a str>,
-    link: Option<&'a LinkState>,
+    /// With what its longest lag is to the true one.
+    link: Option<(&'a LinkState, Bound)>,
 }
 
 impl Seen<'_> {
@@ -209,9 +210,9 @@ impl Incidents {
         if seen.cause.is_some_and(|cause| one.add_cause(cause)) {
             self.changes += 1;
         }
-        if let Some(link) = seen.link {
+        if let Some((link, bound)) = seen.link {
             let lag_ms = link.lag_ms.max(link.lag_max_ms);
-            one.add_lag(Some(lag_ms), link.bound, link.lag_bytes);
+            one.add_lag(Some(lag_ms), bound, link.lag_bytes);
         }
     }
 
@@ -277,6 +278,13 @@ pub struct Now<'a> {
     open: Vec<&'a Incident>,
 }
 
+/// What the longest lag of a link's window is to the true one.
+fn longest(diagnosis: &Diagnosis, link: &LinkState) -> Bound {
+    let is_its = |of: &&LinkReport| of.replica == link.replica && of.upstream == link.upstream;
+    let report = diagnosis.links.iter().find(is_its);
+    report.map_or(link.bound, |report| report.bound)
+}
+
 /// All that is the matter, each place once.
 fn seen(state: &State) -> Vec<Seen<'_>> {
     let diagnosis = &state.diagnosis;
@@ -298,7 +306,7 @@ fn seen(state: &State) -> Vec<Seen<'_>> {
         cause: diagnosis
             .cause_of(&link.upstream, &link.replica, link.kind)
             .map(|found| found.title.as_str()),
-        link: Some(link),
+        link: Some((link, longest(diagnosis, link))),
     });
     let explains = |found: &Finding| {
         let mut links = state.links.iter().filter(|link| link.behind);
