@@ -9,13 +9,12 @@
  * that commit are in the new snapshot and not in the index. What the planner has
  * proved from a unique index can be wrong likewise.
  *
- * So the session notes, as the server's cache of plans does, whether a relation or
- * function of the plan is changed while it waits. Functions are not even
- * locked: one that was replaced by another of the same name is gone, and the plan
- * has its number. A plan does not name all types, operators, collations and text
- * search configurations that it needs by number, so any change of those counts. If
- * row security chose what the plan shows, any change of roles and their members
- * counts too. If one is changed, the session makes a new plan from the
+ * So the session notes, as the server's cache of plans does, whether a relation of
+ * the plan is changed while it waits. A query holds no lock on anything else, and its
+ * plan does not name all that it stands on: a function that the planner has evaluated,
+ * a type, a collation, the role for which row security chose policies, the right to use
+ * a schema. So any change of these kinds counts, whatever object it is of. The session
+ * then makes a new plan from the
  * statement: from the parse tree that a named statement keeps, otherwise from
  * the text, which still stands as the client sent it. The new plan takes
  * the place of the old one in the QueryDesc, before the executor starts.
@@ -65,48 +64,24 @@ relation_changed(Datum arg, Oid relid)
 		stale = true;
 }
 
-/* hashvalue: 0 means any object of that kind. */
 static void
-function_changed(Datum arg, int cacheid, uint32 hashvalue)
-{
-	ListCell   *cell;
-
-	if (watched == NULL)
-		return;
-	foreach(cell, watched->invalItems)
-	{
-		PlanInvalItem *item = lfirst_node(PlanInvalItem, cell);
-
-		if (item->cacheId == cacheid && (hashvalue == 0 || item->hashValue == hashvalue))
-			stale = true;
-	}
-}
-
-static void
-type_changed(Datum arg, int cacheid, uint32 hashvalue)
+anything_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	if (watched != NULL)
 		stale = true;
 }
 
 static void
-role_changed(Datum arg, int cacheid, uint32 hashvalue)
-{
-	if (watched != NULL && watched->dependsOnRole)
-		stale = true;
-}
-
-static void
 register_callbacks(void)
 {
-	static const int kinds[] = {TYPEOID, OPEROID, CLAOID, OPFAMILYOID, COLLOID, TSCONFIGOID, TSDICTOID};
+	static const int kinds[] = {
+		PROCOID, TYPEOID, OPEROID, CLAOID, OPFAMILYOID, COLLOID, TSCONFIGOID, TSDICTOID,
+		AUTHOID, AUTHMEMROLEMEM, NAMESPACEOID
+	};
 
 	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
-	CacheRegisterSyscacheCallback(PROCOID, function_changed, (Datum) 0);
 	for (int i = 0; i < lengthof(kinds); i++)
-		CacheRegisterSyscacheCallback(kinds[i], type_changed, (Datum) 0);
-	CacheRegisterSyscacheCallback(AUTHOID, role_changed, (Datum) 0);
-	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, role_changed, (Datum) 0);
+		CacheRegisterSyscacheCallback(kinds[i], anything_changed, (Datum) 0);
 }
 
 void

@@ -121,14 +121,14 @@ catch_up($on_primary, $admin);
 	my $sql = 'SELECT count(*) FROM many WHERE j > 0';
 	$app->value("PREPARE q AS $sql");
 	$app->send_prepared('q');
-	succeeds($app->result, [ [2] ], 'a query of many partitions is executed once');
+	returns($app->result, [ [2] ], 'a query of many partitions is executed once');
 	my $holder = occupy();
 	$app->send_prepared('q');
-	succeeds($app->result, [ [2] ], 'it does not wait with the plan made then');
+	returns($app->result, [ [2] ], 'it does not wait with the plan made then');
 	$app->send($sql);
 	waits_at_gate($admin, $app, 'but with a plan made for it');
 	release($holder);
-	succeeds($app->result, [ [2] ], 'then it goes on');
+	returns($app->result, [ [2] ], 'then it goes on');
 	$app->close;
 }
 
@@ -186,7 +186,7 @@ for my $way (sort keys %way)
 	$app->value("PREPARE q AS $call \$1");
 	my $send = sub { $way{$way}->($app) };
 	$send->();
-	succeeds($app->result, [ [3] ], "$way calls a function");
+	returns($app->result, [ [3] ], "$way calls a function");
 	my $holder = occupy();
 	$send->();
 	waits_at_gate($admin, $app, 'it waits');
@@ -194,7 +194,25 @@ for my $way (sort keys %way)
 	  q{CREATE FUNCTION f(int) RETURNS int LANGUAGE plpgsql AS 'BEGIN RETURN $1; END'}, 'COMMIT';
 	catch_up($on_primary, $admin);
 	release($holder);
-	succeeds($app->result, [ [3] ], 'the function was replaced by one of the same name');
+	returns($app->result, [ [3] ], 'the function was replaced by one of the same name');
+	$app->close;
+}
+
+# A function that the planner has evaluated, or put the body of in its place.
+for my $language ('sql', 'plpgsql')
+{
+	my $body = sub { $language eq 'sql' ? "SELECT $_[0]" : "BEGIN RETURN $_[0]; END" };
+	my $make = sub { "CREATE OR REPLACE FUNCTION constant() RETURNS int IMMUTABLE LANGUAGE $language AS '" . $body->($_[0]) . q{'} };
+	$on_primary->value($make->(1));
+	catch_up($on_primary, $admin);
+	my $app = app();
+	my $holder = occupy();
+	$app->send('SELECT constant()');
+	waits_at_gate($admin, $app, "a query with an immutable function in $language waits");
+	$on_primary->value($make->(2));
+	catch_up($on_primary, $admin);
+	release($holder);
+	returns($app->result, [ [2] ], 'it returns what the function returns now');
 	$app->close;
 }
 
@@ -208,7 +226,7 @@ for my $way (sort keys %way)
 	  q{CREATE FUNCTION f(int) RETURNS text LANGUAGE plpgsql AS 'BEGIN RETURN concat($1, $1); END'}, 'COMMIT';
 	catch_up($on_primary, $admin);
 	release($holder);
-	succeeds($app->result, [ [33] ], 'its columns may change');
+	returns($app->result, [ [33] ], 'its columns may change');
 	$app->close;
 }
 
@@ -236,6 +254,18 @@ release($holder);
 refused($app->result, '42501', qr/permission denied for table one/, 'it may no more when it goes on');
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
+# That a schema may be used is checked before there is a plan.
+$on_primary->value($_) for 'CREATE SCHEMA hidden', 'CREATE TABLE hidden.one (i int)',
+  'GRANT USAGE ON SCHEMA hidden TO stranger', 'GRANT SELECT ON hidden.one TO stranger';
+catch_up($on_primary, $admin);
+$holder = occupy();
+$app->send('SELECT count(*) FROM hidden.one');
+waits_at_gate($admin, $app, 'a session that may use a schema waits');
+$on_primary->value('REVOKE USAGE ON SCHEMA hidden FROM stranger');
+catch_up($on_primary, $admin);
+release($holder);
+refused($app->result, '42501', qr/permission denied for schema hidden/, 'it may no more when it goes on');
+
 # Which policies of row security apply is part of the plan.
 my %taken_away = (
 	'membership in a role' => [ 'GRANT insiders TO stranger', 'REVOKE insiders FROM stranger' ],
@@ -257,7 +287,7 @@ for my $right (sort keys %taken_away)
 		$on_primary->value($take);
 		catch_up($on_primary, $admin);
 		release($holder);
-		succeeds($app->result, [], 'and sees it no more after that was taken away');
+		returns($app->result, [], 'and sees it no more after that was taken away');
 		$on_primary->value($give);
 		catch_up($on_primary, $admin);
 	}
