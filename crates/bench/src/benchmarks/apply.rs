@@ -11,10 +11,11 @@ use crate::args::{PlaceArgs, joined, writes};
 use crate::audience::Audience;
 use crate::benchmark::{Benchmark, Order, Site, TurnOf};
 use crate::relay::applying::{self, Applier, ApplySpec, Writes};
+use crate::relay::process::RelayOptions;
+use crate::relay::scene::Way;
 use crate::results::{Headline, Results, ratio, rounded};
 use crate::table::{Column, Group, Named, median, of_case_and_variant};
 use crate::text::{count, hundredths};
-use crate::trial;
 
 /// Megabytes that a run may need beside data and backlog.
 const SPACE_MB_BASE: u64 = 6_000;
@@ -195,7 +196,11 @@ impl Benchmark for ApplyArgs {
             clients: self.clients,
             scale: self.scale,
             program: site.program.to_path_buf(),
-            relay: relay_cost::way(site, trial::Variant::Lockstep, CACHE),
+            relay: Way::Relay(RelayOptions {
+                program: site.program.to_path_buf(),
+                cache: CACHE.to_owned(),
+                failover: site.lab.package().major().get() >= 17,
+            }),
         };
         let outcome = applying::run(site.lab, primary, &spec)?;
         Ok(ApplyFigures {
