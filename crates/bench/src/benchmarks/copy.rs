@@ -273,7 +273,7 @@ impl Benchmark for CopyArgs {
         scene.empty_target()?;
         let before = scene.meter();
         let took = self.take(site, scene, turn, bytes)?;
-        let spent = scene.meter().since(&before);
+        let spent = scene.spent_since(&before);
         match turn.variant {
             Way::Source | Way::Loopback => {}
             // It gets some rows again and again.

@@ -131,7 +131,7 @@ impl Benchmark for TablesArgs {
         scene.empty_target()?;
         let before = scene.meter();
         let took = programs::copy(site, scene, turn.variant, JOBS, &self.pgcopydb)?;
-        let spent = scene.meter().since(&before);
+        let spent = scene.spent_since(&before);
         scene.check_copy()?;
         let rows = took.copy_seconds.unwrap_or(took.seconds);
         Ok(TablesFigures {

@@ -10,6 +10,7 @@ use lockstep_lab::usage::Usage;
 use lockstep_lab::{LabError, Role};
 
 use crate::contents::{Contents, check_equal, contents};
+use crate::decode::settled_usage;
 use crate::{BenchError, Result};
 
 /// The database that is copied, on both servers.
@@ -104,9 +105,21 @@ impl Servers {
 
     pub fn meter(&self) -> Meter {
         Meter {
-            source: self.source.usage(),
-            target: self.target.usage(),
+            source: settled_usage(&self.source),
+            target: settled_usage(&self.target),
             idle_s: self.pinning.idle_s(Side::Both),
+        }
+    }
+
+    /// What was used since then. A session's CPU counts once the session has ended.
+    pub fn spent_since(&self, before: &Meter) -> Spent {
+        // First: what follows waits, and leaves the cores idle.
+        let idle_s = self.pinning.idle_s(Side::Both);
+        let spent = |server: &Server, before| settled_usage(server).since(before).cpu_s;
+        Spent {
+            source_cpu_s: spent(&self.source, before.source),
+            target_cpu_s: spent(&self.target, before.target),
+            idle_s: (idle_s.zip(before.idle_s)).map(|(after, before)| after - before),
         }
     }
 
@@ -126,16 +139,6 @@ impl Servers {
                 self.rows()
             ))
             .into()),
-        }
-    }
-}
-
-impl Meter {
-    pub fn since(&self, before: &Self) -> Spent {
-        Spent {
-            source_cpu_s: self.source.since(before.source).cpu_s,
-            target_cpu_s: self.target.since(before.target).cpu_s,
-            idle_s: (self.idle_s.zip(before.idle_s)).map(|(after, before)| after - before),
         }
     }
 }
