@@ -273,7 +273,7 @@ pub fn pass(
 
 /// CPU once it no longer changes. A process that is just ending may be counted neither among
 /// those that run nor among those that have ended.
-fn settled_usage(primary: &Server) -> Usage {
+pub fn settled_usage(primary: &Server) -> Usage {
     let mut usage = primary.usage();
     for _ in 0..MOST_LOOKS {
         std::thread::sleep(SETTLED_AFTER);

@@ -16,6 +16,8 @@
 //! | [`replay`] | how fast a standby replays, and its lag against the WAL it is offered |
 //! | [`decode`] | passes of several output plugins over the same WAL |
 //! | [`relay`] | consumers of logical replication, direct or behind a relay |
+//! | [`contents`] | what the tables of a database hold, to compare source and target |
+//! | [`copying`] | ways to copy a database from one server to another, timed |
 //! | [`commit_levels`] | servers on which commits are timed |
 //! | [`fleet`] | many replicas, and what watching them costs |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
@@ -34,6 +36,8 @@ pub mod audience;
 pub mod benchmark;
 pub mod benchmarks;
 pub mod commit_levels;
+pub mod contents;
+pub mod copying;
 pub mod decode;
 pub mod demo;
 mod error;

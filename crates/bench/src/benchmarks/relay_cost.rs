@@ -51,6 +51,7 @@ pub fn way(site: Site<'_>, variant: Variant, cache: &str) -> Way {
         Variant::Lockstep => Way::Relay(RelayOptions {
             program: site.program.to_path_buf(),
             cache: cache.to_owned(),
+            failover: false,
         }),
     }
 }

@@ -50,6 +50,7 @@ fn open(lab: &Lab, stage: &mut Stage) -> Result<Injected> {
     let options = RelayOptions {
         program,
         cache: "16MB".to_owned(),
+        failover: false,
     };
     let relay = Relay::start(lab, &publisher::endpoint(&stage.primary), &options)?;
     let subscribe = format!(

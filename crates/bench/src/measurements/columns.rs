@@ -142,6 +142,25 @@ pub fn of(benchmark: &str) -> Result<Layout> {
         "relay-fanout" => fanout(),
         "relay-mixed" => mixed(),
         "relay-catchup" => catchup(),
+        "copy" => vec![
+            higher("rows", "mb_per_s"),
+            lower("everything", "seconds"),
+            about("source's CPU", "source_cpu_s"),
+            about("target's CPU", "target_cpu_s"),
+            about("data", "data_mb"),
+        ],
+        "apply" => vec![
+            higher("rows/s", "rows_per_s"),
+            lower("CPU of target and applier", "cpu_s"),
+            lower("time to catch up", "seconds"),
+            about("relay's CPU", "relay_cpu_s"),
+            about("changes", "rows"),
+        ],
+        "tables" => vec![
+            lower("ms for each table", "ms_per_table"),
+            lower("everything", "seconds"),
+            about("tables", "tables"),
+        ],
         "commit-levels" => vec![
             lower("remote_write", "remote_write_ms"),
             lower("on", "on_ms"),

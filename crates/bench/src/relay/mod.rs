@@ -12,13 +12,16 @@
 //! | [`walsenders`] | what decoding costs the primary |
 //! | [`publisher`] | the primary: settings, tables, slots |
 //! | [`scene`] | how consumers reach the primary in a round |
-//! | [`fanout`], [`catch_up`], [`mixed`] | rounds |
+//! | [`follower`] | a server with a database that `lockstep replica` keeps in step |
+//! | [`fanout`], [`catch_up`], [`mixed`], [`applying`] | rounds |
 
+pub mod applying;
 pub mod beat;
 pub mod catch_up;
 pub mod delays;
 pub mod endpoint;
 pub mod fanout;
+pub mod follower;
 pub mod mixed;
 pub mod process;
 pub mod publisher;
@@ -53,6 +56,14 @@ pub enum ConsumerError {
         /// From whom it came.
         whom: Endpoint,
         /// What happened.
+        reason: String,
+    },
+    /// `lockstep replica run`.
+    #[error("the replica {what}: {reason}")]
+    Replica {
+        /// What it did.
+        what: &'static str,
+        /// What its log says.
         reason: String,
     },
     /// Bytes of a stream that make no sense.

@@ -31,6 +31,9 @@ pub struct RelayOptions {
     pub program: PathBuf,
     /// Size of its cache, as `--logical-wal-cache` takes it: `0`, `16MB`.
     pub cache: String,
+    /// Its slots on the primary are failover slots, so that it takes over a replica's, which are
+    /// such slots; from 17 on.
+    pub failover: bool,
 }
 
 /// A running relay. Dropping this kills the process and removes its spool.
@@ -57,6 +60,9 @@ impl Relay {
         command.args(["--primary", &primary.conninfo()]);
         command.arg("--spool").arg(folder.join("spool"));
         command.args(["--logical-wal-cache", &options.cache]);
+        if options.failover {
+            command.args(["--failover", "true"]);
+        }
         command.stdout(Stdio::null()).stderr(log);
         let child = lab.launcher().spawn(command, Side::Standby)?;
         let mut relay = Self {

@@ -12,6 +12,7 @@ use super::delays::Delays;
 use super::publisher::{PUBLICATION, TABLES, until};
 use super::{Endpoint, beat};
 use crate::Result;
+use crate::contents::{Contents, contents};
 
 /// The database that the others are copies of.
 const TEMPLATE: &str = "subscriber_template";
@@ -64,13 +65,7 @@ impl Subscriber {
     /// Starts a server whose databases have the data that pgbench has on a fresh primary of
     /// that scale.
     pub fn start(lab: &Lab, subscriptions: u32, scale: u32, cores: Cores) -> Result<Self> {
-        let mut server = lab.server(Role::Standby, "subscriber", None)?;
-        server.init()?;
-        server.set(settings(subscriptions))?;
-        if cores == Cores::Every {
-            server.unpin();
-        }
-        server.start()?;
+        let server = start_server(lab, subscriptions, cores)?;
         lab.load_data(&server, scale)?;
         server.execute(TABLES)?;
         server.execute(beat::TRIGGER)?;
@@ -85,6 +80,40 @@ impl Subscriber {
         }
         subscriber.server.execute("CHECKPOINT")?;
         Ok(subscriber)
+    }
+
+    /// Starts a server that may use every core, with one database, which is empty.
+    pub fn empty(lab: &Lab) -> Result<Self> {
+        let server = start_server(lab, 1, Cores::Every)?;
+        let name = database(1);
+        server.execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))?;
+        Ok(Self {
+            server,
+            subscriptions: 1,
+        })
+    }
+
+    /// A conninfo of the first database.
+    pub fn conninfo(&self) -> String {
+        let (sockets, port) = (self.server.sockets().display(), self.server.port());
+        let name = database(1);
+        format!("host={sockets} port={port} user={SUPERUSER} dbname={name}")
+    }
+
+    /// CPU seconds of the whole server so far.
+    pub fn cpu_s(&self) -> f64 {
+        self.server.usage().cpu_s
+    }
+
+    /// What the first database holds.
+    pub fn contents(&self) -> Result<Vec<Contents>> {
+        let held = contents(&mut self.connect(&database(1))?);
+        Ok(held.map_err(|error| self.server.refused("refused a query", &error))?)
+    }
+
+    /// Runs a statement in the first database.
+    pub fn run(&self, sql: &str) -> Result<()> {
+        self.execute(1, sql)
     }
 
     fn copy_database(&self, number: u32) -> Result<()> {
@@ -133,12 +162,17 @@ impl Subscriber {
 
     /// Subscribes in all databases, without a copy of what is there: both sides are equal.
     pub fn subscribe(&self, whom: &Endpoint) -> Result<()> {
+        self.subscribe_with(whom, "")
+    }
+
+    /// As [`Subscriber::subscribe`], with further options, each behind a comma.
+    pub fn subscribe_with(&self, whom: &Endpoint, options: &str) -> Result<()> {
         for number in 1..=self.subscriptions {
             self.execute(
                 number,
                 &format!(
                     "CREATE SUBSCRIPTION s{number} CONNECTION '{}' PUBLICATION {PUBLICATION} \
-                     WITH (copy_data = false)",
+                     WITH (copy_data = false{options})",
                     whom.conninfo()
                 ),
             )?;
@@ -178,11 +212,21 @@ impl Subscriber {
 
     /// Waits until all have applied the row that [`super::publisher::mark`] wrote last.
     pub fn await_mark(&self, primary: &Server) -> Result<()> {
+        self.await_mark_while(primary, &mut || Ok(()))
+    }
+
+    /// As [`Subscriber::await_mark`], as long as `check` finds nothing wrong.
+    pub fn await_mark_while(
+        &self,
+        primary: &Server,
+        check: &mut dyn FnMut() -> Result<()>,
+    ) -> Result<()> {
         let wanted = primary.query_text("SELECT max(id)::text FROM beat")?;
         let wanted = wanted.unwrap_or_default();
         for number in 1..=self.subscriptions {
             let mut client = self.connect(&database(number))?;
             until("that a subscription has everything", || {
+                check()?;
                 let rows = client
                     .query_with("SELECT true FROM beat WHERE id = $1", &[&wanted])
                     .map_err(|error| self.server.refused("refused a query", &error))?;
@@ -230,6 +274,17 @@ impl Subscriber {
     pub fn remove(self) -> Result<()> {
         Ok(self.server.remove()?)
     }
+}
+
+fn start_server(lab: &Lab, subscriptions: u32, cores: Cores) -> Result<Server> {
+    let mut server = lab.server(Role::Standby, "subscriber", None)?;
+    server.init()?;
+    server.set(settings(subscriptions))?;
+    if cores == Cores::Every {
+        server.unpin();
+    }
+    server.start()?;
+    Ok(server)
 }
 
 fn database(number: u32) -> String {

@@ -243,6 +243,70 @@ fn relay_mixed_takes_small_and_large_transactions() {
     }
 }
 
+/// Names of the variants of one case, in the order in which they ran.
+fn variants_of<'j>(json: &'j Value, case: &str) -> Vec<&'j str> {
+    let ran = cases(json).into_iter();
+    ran.filter(|row| row.0 == case).map(|row| row.1).collect()
+}
+
+/// That the target has what the source has is checked by the benchmark itself.
+#[test]
+fn copy_measures_each_server_alone_and_every_program() {
+    let small = "--rounds 1 --megabytes 2 --pgcopydb /nowhere";
+    let (json, _) = bench("copy", &small.split(' ').collect::<Vec<_>>());
+    let programs = ["lockstep", "stock-sync", "dump-restore"];
+    let mut all = vec!["source-alone", "target-alone"];
+    all.extend(programs);
+    all.extend(["psql-binary", "psql-text", "loopback"]);
+    assert_eq!(variants_of(&json, "streams-1"), all);
+    assert_eq!(variants_of(&json, "streams-2"), all);
+    assert_eq!(variants_of(&json, "mixed"), programs);
+    for row in rows(&json) {
+        positive(row, &["rows", "data_mb", "mb_per_s", "seconds"]);
+        assert!(row["data_mb"].as_f64().unwrap() > 1.9, "{row}");
+    }
+    // A row may take less than the kernel's tick.
+    for key in ["source_cpu_s", "target_cpu_s"] {
+        let of_all = rows(&json).iter().map(|row| row[key].as_f64().unwrap());
+        assert!(of_all.sum::<f64>() > 0.0, "{key}");
+    }
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
+#[test]
+fn tables_measures_what_each_table_costs() {
+    let small = "--rounds 2 --tables 30 --pgcopydb /nowhere";
+    let (json, _) = bench("tables", &small.split(' ').collect::<Vec<_>>());
+    let programs = ["lockstep", "stock-sync", "dump-restore"];
+    let there_and_back = programs.iter().chain(programs.iter().rev()).copied();
+    let there_and_back: Vec<_> = there_and_back.collect();
+    assert_eq!(variants_of(&json, "copy"), there_and_back);
+    for row in rows(&json) {
+        positive(row, &["ms_per_table", "seconds"]);
+        assert_eq!(row["tables"], 30, "{row}");
+    }
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
+/// As in `copy`, the benchmark itself compares the target with the source.
+#[test]
+fn apply_lets_a_subscription_and_a_replica_catch_up() {
+    let small = "--rounds 1 --rows 2000 --scale 1 --variants stock,stock-again,lockstep";
+    let (json, _) = bench("apply", &small.split(' ').collect::<Vec<_>>());
+    let expected: Vec<_> = ["tpcb", "insert", "giant", "update", "delete"]
+        .into_iter()
+        .flat_map(|case| ["stock", "stock-again", "lockstep"].map(|variant| (case, variant)))
+        .collect();
+    assert_eq!(cases(&json), expected);
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows_per_s", "cpu_s"]);
+        assert_eq!(row["rows"], 2000, "{row}");
+        let is_ours = row["variant"] == "lockstep";
+        assert_eq!(row["applier_cpu_s"].is_f64(), is_ours, "{row}");
+    }
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
 #[test]
 fn commit_levels_are_timed_by_kind_pace_and_remedy() {
     let (json, _) = bench("commit-levels", &["--rounds", "1", "--commits", "1"]);

@@ -1,0 +1,337 @@
+//! `lockstep bench apply`: how fast a replica applies a backlog, against a subscription.
+
+use clap::{Args, ValueEnum, value_parser};
+use lockstep_lab::server::Server;
+use lockstep_lab::workload::MB_PER_SCALE;
+use serde::{Deserialize, Serialize};
+
+use super::relay_cost;
+use crate::Result;
+use crate::args::{PlaceArgs, joined, writes};
+use crate::audience::Audience;
+use crate::benchmark::{Benchmark, Order, Site, TurnOf};
+use crate::relay::applying::{self, Applier, ApplySpec, Writes};
+use crate::relay::process::RelayOptions;
+use crate::relay::scene::Way;
+use crate::results::{Headline, Results, ratio, rounded};
+use crate::table::{Column, Group, Named, median, of_case_and_variant};
+use crate::text::{count, hundredths};
+
+/// Megabytes that a run may need beside data and backlog.
+const SPACE_MB_BASE: u64 = 6_000;
+
+/// Megabytes for a thousand changes: WAL of both servers, the relay's spool.
+const MB_PER_THOUSAND: u64 = 2;
+
+/// The relay's cache. A backlog is larger, so most of it comes from the spool.
+const CACHE: &str = "16MB";
+
+/// How many times as fast as stock is expected, by case.
+fn wanted(writes: Writes) -> Option<f64> {
+    match writes {
+        Writes::Tpcb => Some(4.0),
+        Writes::Insert => Some(8.0),
+        Writes::Giant | Writes::Delete => Some(3.0),
+        Writes::Update => None,
+    }
+}
+
+/// How fast a stopped replica applies a backlog, against a subscription
+///
+/// Writes apply.json into the results folder. Both are fed from a relay that has the whole backlog.
+/// The target's server and the process that applies may use both cores: the primary has nothing to
+/// do meanwhile.
+#[derive(Debug, Args)]
+#[command(mut_arg("results", writes("apply.json")))]
+pub struct ApplyArgs {
+    /// Rounds of each variant
+    #[arg(long, value_name = "N", env = "BENCH_ROUNDS", hide_env_values = true, default_value_t = 3, value_parser = value_parser!(u32).range(1..=100))]
+    pub rounds: u32,
+    /// Changes of the backlog
+    #[arg(long, value_name = "N", default_value_t = 1_000_000, value_parser = value_parser!(u32).range(1_000..=100_000_000))]
+    pub rows: u32,
+    /// Cases to run, separated by commas
+    #[arg(long, value_enum, value_name = "CASES", value_delimiter = ',', default_values_t = Writes::ALL)]
+    pub cases: Vec<Writes>,
+    /// Variants to run, separated by commas; stock-again is stock once more
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = [ApplyVariant::Stock, ApplyVariant::Lockstep])]
+    pub variants: Vec<ApplyVariant>,
+    /// Clients that write small transactions
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = value_parser!(u32).range(1..=90))]
+    pub clients: u32,
+    /// pgbench scale
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = value_parser!(u32).range(1..=1000))]
+    pub scale: u32,
+    #[command(flatten)]
+    pub place: PlaceArgs,
+}
+
+impl std::fmt::Display for Writes {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Who applies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum ApplyVariant {
+    /// A subscription with the settings that make it fastest
+    Stock,
+    /// The same once more: how much two equal measurements differ
+    StockAgain,
+    /// `lockstep replica run`
+    Lockstep,
+}
+
+impl ApplyVariant {
+    const ALL: [Self; 3] = [Self::Stock, Self::StockAgain, Self::Lockstep];
+
+    fn applier(self) -> Applier {
+        match self {
+            Self::Stock | Self::StockAgain => Applier::Stock,
+            Self::Lockstep => Applier::Lockstep,
+        }
+    }
+}
+
+impl Named for ApplyVariant {
+    fn name(&self) -> &'static str {
+        match self {
+            Self::Stock => "stock",
+            Self::StockAgain => "stock-again",
+            Self::Lockstep => "lockstep",
+        }
+    }
+}
+
+impl std::fmt::Display for ApplyVariant {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One round.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub struct ApplyFigures {
+    /// Changes in the backlog.
+    pub rows: u64,
+    pub seconds: f64,
+    pub rows_per_s: f64,
+    /// Of the target's server and of the process that applies.
+    pub cpu_s: f64,
+    /// Of the latter alone, if it is not part of the server.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub applier_cpu_s: Option<f64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub relay_cpu_s: Option<f64>,
+    /// In which both cores together did nothing.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub idle_s: Option<f64>,
+}
+
+impl Benchmark for ApplyArgs {
+    const NAME: &'static str = "apply";
+    const ORDER: Order = Order::TurnAbout;
+
+    type Case = Writes;
+    type Variant = ApplyVariant;
+    type Figures = ApplyFigures;
+    /// The primary.
+    type Scene = Server;
+
+    fn place(&self) -> &PlaceArgs {
+        &self.place
+    }
+
+    fn options(&self) -> String {
+        format!(
+            "--pg {} --rounds {} --rows {} --cases {} --variants {} --clients {} --scale {}",
+            self.place.server.pg,
+            self.rounds,
+            self.rows,
+            joined(&self.cases),
+            joined(&self.variants),
+            self.clients,
+            self.scale
+        )
+    }
+
+    fn space_mb(&self) -> u64 {
+        SPACE_MB_BASE
+            + MB_PER_SCALE * u64::from(self.scale) * 3
+            + MB_PER_THOUSAND * u64::from(self.rows) / 1_000
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    fn cases(&self) -> Vec<Writes> {
+        self.cases.clone()
+    }
+
+    fn case_name(&self, case: &Writes) -> String {
+        case.name().to_owned()
+    }
+
+    fn variants(&self, _case: &Writes) -> Vec<ApplyVariant> {
+        self.variants.clone()
+    }
+
+    fn open(&self, site: Site<'_>, _audience: &mut dyn Audience) -> Result<Server> {
+        relay_cost::open_primary(site, 1)
+    }
+
+    fn measure(
+        &self,
+        site: Site<'_>,
+        primary: &mut Server,
+        turn: &TurnOf<Self>,
+        _audience: &mut dyn Audience,
+    ) -> Result<ApplyFigures> {
+        let spec = ApplySpec {
+            applier: turn.variant.applier(),
+            writes: turn.case,
+            rows: self.rows,
+            clients: self.clients,
+            scale: self.scale,
+            program: site.program.to_path_buf(),
+            relay: Way::Relay(RelayOptions {
+                program: site.program.to_path_buf(),
+                cache: CACHE.to_owned(),
+                failover: site.lab.package().major().get() >= 17,
+            }),
+        };
+        let outcome = applying::run(site.lab, primary, &spec)?;
+        Ok(ApplyFigures {
+            rows: outcome.rows,
+            seconds: rounded(outcome.seconds),
+            rows_per_s: rounded(outcome.rows as f64 / outcome.seconds.max(1e-6)),
+            cpu_s: rounded(outcome.cpu_s),
+            applier_cpu_s: outcome.applier_cpu_s.map(rounded),
+            relay_cpu_s: outcome.relay_cpu_s.map(rounded),
+            idle_s: outcome.idle_s.map(rounded),
+        })
+    }
+
+    fn line(&self, figures: &ApplyFigures) -> String {
+        format!(
+            "{:.2} s, {} rows/s, CPU {:.2} s",
+            figures.seconds,
+            count(figures.rows_per_s),
+            figures.cpu_s
+        )
+    }
+
+    fn headline(&self, results: &Results<ApplyFigures>) -> Option<Headline> {
+        let case = Writes::Tpcb.name();
+        let (ours, stock) = results.ours_and_stock(case, |row| row.rows_per_s)?;
+        Some(Headline {
+            metric: format!("{case}: rows applied a second, median over rounds"),
+            ours,
+            stock,
+            ratio: ratio(ours, stock, 2),
+        })
+    }
+
+    fn columns(&self) -> Vec<Column<ApplyFigures>> {
+        let [case, variant] = of_case_and_variant("median over rounds", "variant");
+        vec![
+            case,
+            variant,
+            median("rows/s", |row| Some(row.rows_per_s), count),
+            median("seconds", |row| Some(row.seconds), hundredths),
+            median("CPU s", |row| Some(row.cpu_s), hundredths),
+            median("of it the applier", |row| row.applier_cpu_s, hundredths),
+            median("relay CPU s", |row| row.relay_cpu_s, hundredths),
+            median("idle s", |row| row.idle_s, hundredths),
+        ]
+    }
+
+    /// All cases that have rows, whether they ran now or earlier.
+    fn groups<'r>(&self, results: &'r Results<ApplyFigures>) -> Vec<Group<'r, ApplyFigures>> {
+        let names = ApplyVariant::ALL.map(|variant| variant.name());
+        results.each(Writes::ALL.map(|case| (case.name().to_owned(), names)))
+    }
+
+    /// How this compares with what is expected.
+    fn remarks(&self, results: &Results<ApplyFigures>) -> Vec<String> {
+        let met = |met: bool| if met { "met" } else { "not met" };
+        let mut lines = Vec::new();
+        for writes in Writes::ALL {
+            let case = writes.name();
+            let speeds = results.ours_and_stock(case, |row| row.rows_per_s);
+            let cpu = results.ours_and_stock(case, |row| row.cpu_s);
+            let Some(((ours, stock), (our_cpu, stock_cpu))) = speeds.zip(cpu) else {
+                continue;
+            };
+            let times = ours / stock;
+            let aim = wanted(writes).map_or_else(String::new, |wanted| {
+                format!(" ({wanted} or more: {})", met(times >= wanted))
+            });
+            lines.push(format!(
+                "{case}: {times:.1} times as fast as stock{aim}, with {:.0} % of its CPU (less: {})",
+                our_cpu / stock_cpu * 100.0,
+                met(our_cpu < stock_cpu)
+            ));
+            let again = results.median(case, ApplyVariant::StockAgain.name(), |row| row.rows_per_s);
+            if let Some(again) = again {
+                lines.push(format!("{case}: stock again {:.2} of stock", again / stock));
+            }
+        }
+        lines
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::benchmarks::parsed;
+    use crate::results::ResultRow;
+
+    fn row(variant: &str, rows_per_s: f64, cpu_s: f64) -> ResultRow<ApplyFigures> {
+        ResultRow {
+            case: "tpcb".to_owned(),
+            variant: variant.to_owned(),
+            round: 1,
+            figures: ApplyFigures {
+                rows: 1,
+                seconds: 1.0,
+                rows_per_s,
+                cpu_s,
+                applier_cpu_s: None,
+                relay_cpu_s: None,
+                idle_s: None,
+            },
+            date: "d".to_owned(),
+            commit: "c".to_owned(),
+        }
+    }
+
+    #[test]
+    fn speed_and_cpu_are_held_against_stock() {
+        let args: ApplyArgs = parsed("");
+        let results = Results {
+            name: ApplyArgs::NAME.to_owned(),
+            command: String::new(),
+            commit: String::new(),
+            machine: String::new(),
+            date: String::new(),
+            rows: vec![
+                row("stock", 100.0, 2.0),
+                row("stock-again", 98.0, 2.0),
+                row("lockstep", 390.0, 1.0),
+            ],
+            series: vec![],
+            headline: None,
+        };
+        assert_eq!(
+            args.remarks(&results),
+            [
+                "tpcb: 3.9 times as fast as stock (4 or more: not met), with 50 % of its CPU (less: met)",
+                "tpcb: stock again 0.98 of stock",
+            ]
+        );
+        assert_eq!(args.headline(&results).unwrap().ratio, Some(3.9));
+    }
+}

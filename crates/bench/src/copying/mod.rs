@@ -1,0 +1,30 @@
+//! Ways to copy a database from one server to another, timed: Lockstep's and others'.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`servers`] | source and target, what is in them, and what they used |
+//! | [`programs`] | ways to copy a whole database |
+//! | [`streams`] | rows of one table: each server alone, `psql` twice, the loopback |
+
+pub mod programs;
+pub mod servers;
+pub mod streams;
+
+/// What a copy took.
+#[derive(Debug, Clone, Copy)]
+pub struct Took {
+    /// From the first command to the end of the last.
+    pub seconds: f64,
+    /// The rows alone, if the way says so.
+    pub copy_seconds: Option<f64>,
+}
+
+impl Took {
+    /// A way that does not say how long the rows alone took.
+    fn whole(seconds: f64) -> Self {
+        Self {
+            seconds,
+            copy_seconds: None,
+        }
+    }
+}
