@@ -4,6 +4,7 @@ mod create;
 mod drop;
 mod run;
 mod status;
+mod verify;
 
 use clap::{Args, Subcommand};
 use lockstep_client::Conninfo;
@@ -34,6 +35,13 @@ pub enum ReplicaCommand {
     Pause(run::PauseArgs),
     /// End a pause, and let a replica that a change has stopped try again
     Resume(run::PauseArgs),
+    /// Compare all rows of a replica with its source's, as both are at one position, while changes flow
+    ///
+    /// Lets the replica stand still at a position of the source for as long as snapshots of both sides
+    /// take, then compares under these while changes flow again. Prints each table with its rows, and
+    /// the keys of the rows that differ. If no process applies to the replica, this one does until the
+    /// position. Exit code 0: equal, 5: something differs.
+    Verify(verify::VerifyArgs),
     /// Drop a replica's slot and publication on the source, and what the target knows of it
     ///
     /// The target's tables stay. Without it the source keeps WAL for the replica.
@@ -55,6 +63,7 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Run(args) => run::run(args),
         ReplicaCommand::Pause(args) => run::pause(args, true),
         ReplicaCommand::Resume(args) => run::pause(args, false),
+        ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

@@ -56,7 +56,7 @@ pub mod statements;
 pub mod table;
 pub mod writer;
 
-pub use catalog::{Others, Starts};
+pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
