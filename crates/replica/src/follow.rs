@@ -24,21 +24,31 @@ const ORIGIN: &str = "_0";
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
-/// Follows the source until `control` is told to stop. `source` is used in place of the conninfo
-/// that the state has.
-pub fn follow(
-    name: &str,
-    target: &Conninfo,
-    source: Option<&Conninfo>,
-    control: &Control,
-) -> Result<()> {
+/// A replica that is to be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    /// Memory for changes that are received and not applied, in bytes.
+    pub memory: usize,
+}
+
+/// Follows the source until `control` is told to stop, or something fails that no retry can mend.
+pub fn follow(what: &Following, control: &Control) -> Result<()> {
+    control.begin();
+    let (name, target) = (&what.name, &what.target);
     let (mut state, replica) = take(name, target)?;
     state.end_answered_hold(name)?;
-    let source = match source {
+    let source = match &what.source {
         Some(source) => source.clone(),
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
-    let settings = settings(&replica, &source, target)?;
+    let settings = Settings {
+        memory: what.memory,
+        ..settings(&replica, &source, target)?
+    };
     if replica.paused {
         control.pause();
     }
@@ -191,17 +201,10 @@ fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
 /// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
 /// lets one that a change has stopped try again.
 fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
-    let phase = match stats.phase {
-        apply::Phase::Connecting => "connecting",
-        apply::Phase::Applying => "applying",
-        apply::Phase::Paused => "paused",
-        apply::Phase::Blocked => "blocked",
-        apply::Phase::Stopped => "stopped",
-    };
     state.set_applied(
         name,
         &Applied {
-            state: phase.to_owned(),
+            state: stats.phase.name().to_owned(),
             lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
             lag_bytes: stats.lag_bytes(),
             heard: stats.heard.map(|at| at.elapsed()),

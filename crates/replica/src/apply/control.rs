@@ -28,6 +28,19 @@ pub enum Phase {
     Stopped,
 }
 
+impl Phase {
+    /// Its name for others.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Applying => "applying",
+            Self::Paused => "paused",
+            Self::Blocked => "blocked",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// What a replica has done since its process began, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -115,6 +128,36 @@ impl Control {
             waker.wake();
         }
         self.0.1.notify_all();
+    }
+
+    /// Begins anew, after an end that was not asked for.
+    pub(crate) fn begin(&self) {
+        let mut state = self.state();
+        let Wanted { stop, resumed, .. } = state.wanted;
+        state.wanted = Wanted {
+            stop,
+            resumed,
+            ..Wanted::default()
+        };
+        state.stats = Stats::default();
+        self.0.1.notify_all();
+    }
+
+    /// It has ended, or could not begin.
+    pub(crate) fn failed(&self, words: &str) {
+        self.count(|stats| {
+            stats.phase = Phase::Stopped;
+            stats.error = Some(words.to_owned());
+        });
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.wanted().stop
+    }
+
+    /// Waits until the end is asked for, or `patience` has passed.
+    pub(crate) fn wait_stopped(&self, patience: Duration) {
+        self.wait(patience, |state| state.wanted.stop);
     }
 
     /// Ends the replica. A batch that is being applied is finished if that is quick.

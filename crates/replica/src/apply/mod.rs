@@ -60,4 +60,4 @@ pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
-pub use run::{MEMORY, Settings, run};
+pub use run::{LEAST_MEMORY, MEMORY, Settings, run};

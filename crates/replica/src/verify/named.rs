@@ -12,9 +12,9 @@ use lockstep_wire::Lsn;
 use super::hold::ThroughState;
 use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
-use crate::apply::Control;
+use crate::apply::{Control, MEMORY};
 use crate::error::{ReplicaError, Result};
-use crate::follow::{follow, settings, starts};
+use crate::follow::{Following, follow, settings, starts};
 use crate::source::Source;
 use crate::state::{Holder, Replica, State};
 
@@ -56,6 +56,12 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     let end = Source::ask(&replica, Some(&source))?.end;
     let is_alone = state.holder(name)? == Holder::Nobody;
     let control = Control::default();
+    let following = Following {
+        name: name.clone(),
+        target: what.target.clone(),
+        source: Some(source.clone()),
+        memory: MEMORY,
+    };
     let (moment, options) = thread::scope(|scope| {
         let _ends = Ends(&control);
         let own = is_alone.then(|| {
@@ -63,7 +69,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
                 "no process applies to replica {name}: this one does until both sides are at one \
                  position"
             ));
-            scope.spawn(|| follow(name, &what.target, Some(&source), &control))
+            scope.spawn(|| follow(&following, &control))
         });
         wait_near(&mut state, what, end, own)?;
         let options = Options {
