@@ -120,7 +120,8 @@ pub(super) fn unique_violation(_: &Lab, stage: &mut Stage, strength: Strength) -
 /// The second subscriber has lost the primary key of a table whose rows are changed.
 pub(super) fn missing_index(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Injected> {
     let mut injected = Injected::default();
-    let rows = strength.choose(20_000, 60_000);
+    // Each change reads half of the rows. The worker must be slower than the writer on a fast machine too.
+    let rows = strength.choose(50_000, 150_000);
     stage.primary.execute(&format!(
         "INSERT INTO keyed SELECT i, 0, repeat('x', 100) FROM generate_series(1, {rows}) i"
     ))?;

@@ -401,6 +401,42 @@ fn receive(lab: &Lab, relay: &Relay, args: &[&str]) -> Output {
         .unwrap()
 }
 
+/// A publication that does not exist is noticed with the first change, as by a server: an
+/// error, or later a warning in the server's log.
+fn a_publication_that_is_not_there_is_noticed(lab: &Lab, primary: &Server, relay: &Relay) {
+    let mut waiting = Command::new(lab.package().program("pg_recvlogical"))
+        .args(["--dbname", &relay.conninfo(), "--no-loop"])
+        .args(["--file", "/dev/null", "--slot", "r", "--start"])
+        .args(["--option", "proto_version=1", "--option"])
+        .arg("publication_names=\"not there; DROP TABLE t\"")
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    until("the slot is taken", || {
+        let slots = relay.console(lab, "SHOW SLOTS");
+        slots
+            .lines()
+            .any(|line| line.starts_with("r|"))
+            .then_some(())
+    });
+    primary
+        .execute("INSERT INTO t VALUES (-3, 'third')")
+        .unwrap();
+    let refused = until("the publication is refused or skipped", || {
+        let log = std::fs::read_to_string(primary.log()).unwrap();
+        match waiting.try_wait().unwrap() {
+            Some(_) => Some(true),
+            None => log.contains("skipped loading publication").then_some(false),
+        }
+    });
+    let _ = waiting.kill();
+    let output = waiting.wait_with_output().unwrap();
+    if refused {
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(said.contains("does not exist"), "{said}");
+    }
+}
+
 #[test]
 fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     let lab = TestLab::with_extension().start().unwrap();
@@ -431,40 +467,7 @@ fn what_a_server_refuses_is_refused_and_disturbs_nobody() {
     );
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(said.contains("\"missing\" does not exist"), "{said}");
-
-    // A publication that does not exist is noticed with the first change, as by a server:
-    // an error, or later a warning in the server's log.
-    let mut waiting = Command::new(lab.package().program("pg_recvlogical"))
-        .args(["--dbname", &relay.conninfo(), "--no-loop"])
-        .args(["--file", "/dev/null", "--slot", "r", "--start"])
-        .args(["--option", "proto_version=1", "--option"])
-        .arg("publication_names=\"not there; DROP TABLE t\"")
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    until("the slot is taken", || {
-        let slots = relay.console(&lab, "SHOW SLOTS");
-        slots
-            .lines()
-            .any(|line| line.starts_with("r|"))
-            .then_some(())
-    });
-    primary
-        .execute("INSERT INTO t VALUES (-3, 'third')")
-        .unwrap();
-    let refused = until("the publication is refused or skipped", || {
-        let log = std::fs::read_to_string(primary.log()).unwrap();
-        match waiting.try_wait().unwrap() {
-            Some(_) => Some(true),
-            None => log.contains("skipped loading publication").then_some(false),
-        }
-    });
-    let _ = waiting.kill();
-    let output = waiting.wait_with_output().unwrap();
-    if refused {
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(said.contains("does not exist"), "{said}");
-    }
+    a_publication_that_is_not_there_is_noticed(&lab, &primary, &relay);
 
     // The others go on, and a slot in use has one user.
     let busy = receive(

@@ -164,7 +164,18 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
             .contains("pg_wal_replay_resume")
     );
 
-    // The history has it, and the peak stays however few moments are asked for.
+    stage.heal(injected).unwrap();
+    until("metrics show the end", || {
+        let text = serve.get("/metrics").body;
+        (metric(&text, cause).is_none()
+            && metric(&text, &format!("lockstep_behind{link}}}")) == Some(0.0))
+        .then_some(())
+    });
+    the_history_has_the_peak(serve);
+}
+
+/// The history has the lag, and its peak stays however few moments are asked for.
+fn the_history_has_the_peak(serve: &Serve) {
     let moments = |query: &str| {
         let history = serve.get(&format!("/api/history?{query}")).json();
         let links = history["links"].as_array().unwrap().clone();
@@ -176,13 +187,6 @@ fn lag_is_seen(serve: &Serve, lab: &Lab, stage: &mut Stage) {
         let lags = moments.iter().map(|one| one["lag_ms"].as_f64().unwrap());
         lags.fold(0.0, f64::max)
     };
-    stage.heal(injected).unwrap();
-    until("metrics show the end", || {
-        let text = serve.get("/metrics").body;
-        (metric(&text, cause).is_none()
-            && metric(&text, &format!("lockstep_behind{link}}}")) == Some(0.0))
-        .then_some(())
-    });
     let all = moments("");
     let peak = most_lag(&all);
     assert!(peak > 200.0, "{all:?}");

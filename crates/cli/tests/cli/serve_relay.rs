@@ -96,7 +96,10 @@ fn a_relays_cache_and_spool_are_shown() {
         let ups: Vec<_> = links.iter().map(|link| link["upstream"].clone()).collect();
         (ups.contains(&"primary".into()) && ups.contains(&"relay".into())).then_some(())
     });
+    page_has_the_relay(&serve);
+}
 
+fn page_has_the_relay(serve: &Serve) {
     let Some(browser) = Browser::start() else {
         return;
     };

@@ -114,6 +114,12 @@ fn servers_are_looked_at() {
         (Error, "target", "own database", "another", |f| {
             f.target = f.source.clone()
         }),
+    ]);
+}
+
+#[test]
+fn wal_level_is_looked_at() {
+    check(&[
         (
             Error,
             "source",
@@ -134,6 +140,19 @@ fn servers_are_looked_at() {
                 f.source.wal_level = "minimal".to_owned();
             },
         ),
+    ]);
+    // On 19 a slot raises wal_level by itself.
+    let nineteen = found(|f| {
+        f.source.version = 190_000;
+        f.target.version = 190_000;
+        f.source.wal_level = "replica".to_owned();
+    });
+    assert_eq!(nineteen, []);
+}
+
+#[test]
+fn slots_walsenders_and_origins_are_counted() {
+    check(&[
         (
             Error,
             "source",
@@ -180,6 +199,12 @@ fn servers_are_looked_at() {
                 f.target.origins_used = 10;
             },
         ),
+    ]);
+}
+
+#[test]
+fn what_the_target_lacks_is_named() {
+    check(&[
         (
             Error,
             "target",
@@ -206,17 +231,10 @@ fn servers_are_looked_at() {
             },
         ),
     ]);
-    // On 19 a slot raises wal_level by itself.
-    let nineteen = found(|f| {
-        f.source.version = 190_000;
-        f.target.version = 190_000;
-        f.source.wal_level = "replica".to_owned();
-    });
-    assert_eq!(nineteen, []);
 }
 
 #[test]
-fn a_missing_right_is_named_with_the_grant() {
+fn a_right_missing_on_the_source_is_named_with_the_grant() {
     check(&[
         (
             Error,
@@ -262,6 +280,26 @@ fn a_missing_right_is_named_with_the_grant() {
             "GRANT SELECT",
             |f| f.tables[0].readable = false,
         ),
+        (Error, "table \"s.t\"", "row security", "BYPASSRLS", |f| {
+            f.tables[0].row_security = true;
+            f.tables[0].row_security_forced = true;
+        }),
+    ]);
+    // A superuser needs none of them, and an owner sees all rows unless row security is forced.
+    let all = found(|f| {
+        f.source.superuser = true;
+        f.source.replication = false;
+        f.source.create = false;
+        f.tables[0].owned = false;
+        f.tables[0].row_security = true;
+    });
+    assert_eq!(all, []);
+    assert_eq!(found(|f| f.tables[0].row_security = true), []);
+}
+
+#[test]
+fn a_right_missing_on_the_target_is_named_with_the_grant() {
+    check(&[
         (
             Error,
             "target",
@@ -289,21 +327,7 @@ fn a_missing_right_is_named_with_the_grant() {
                 f.target.sets_replication_role = false;
             },
         ),
-        (Error, "table \"s.t\"", "row security", "BYPASSRLS", |f| {
-            f.tables[0].row_security = true;
-            f.tables[0].row_security_forced = true;
-        }),
     ]);
-    // A superuser needs none of them, and an owner sees all rows unless row security is forced.
-    let all = found(|f| {
-        f.source.superuser = true;
-        f.source.replication = false;
-        f.source.create = false;
-        f.tables[0].owned = false;
-        f.tables[0].row_security = true;
-    });
-    assert_eq!(all, []);
-    assert_eq!(found(|f| f.tables[0].row_security = true), []);
 }
 
 #[test]
@@ -357,7 +381,7 @@ fn text_is_looked_at() {
 }
 
 #[test]
-fn objects_are_looked_at() {
+fn objects_that_are_missing_are_named() {
     check(&[
         (
             Error,
@@ -417,6 +441,12 @@ fn objects_are_looked_at() {
                     .into();
             },
         ),
+    ]);
+}
+
+#[test]
+fn identities_are_looked_at() {
+    check(&[
         (
             Error,
             "table \"s.t\"",
@@ -451,6 +481,12 @@ fn objects_are_looked_at() {
             f.tables[0].identity = ReplicaIdentity::Full;
             f.tables[0].has_key = false;
         }),
+    ]);
+}
+
+#[test]
+fn kinds_of_tables_are_looked_at() {
+    check(&[
         (Info, "table \"s.t\"", "unlogged", "LOGGED", |f| {
             f.tables[0].unlogged = true
         }),
@@ -481,6 +517,12 @@ fn objects_are_looked_at() {
         (Warning, "table \"s.t\"", "exclusion", "drop", |f| {
             f.tables[0].exclusion_constraints = 1
         }),
+    ]);
+}
+
+#[test]
+fn what_acts_or_is_left_out_is_looked_at() {
+    check(&[
         (Warning, "table \"s.t\"", "ENABLE ALWAYS", "TRIGGER", |f| {
             f.tables[0].acting_triggers = 1
         }),

@@ -25,6 +25,29 @@ struct Follower {
     misses: u64,
 }
 
+impl Follower {
+    /// Takes frames that are the next ones expected, and whose position is told.
+    fn take(&mut self, pieces: &[Bytes], max_bytes: usize) {
+        let new = pieces.concat();
+        self.got.extend(&new);
+        let got = self.got.len();
+        assert!(!new.is_empty());
+        assert!(new.len() <= max_bytes || pieces.len() == 1);
+        assert!(got <= self.expected.bytes.len(), "more than there is");
+        assert_eq!(
+            self.got[got - new.len()..],
+            self.expected.bytes[got - new.len()..got]
+        );
+        let ends = self.expected.ends.iter().rev();
+        let end = ends.clone().find(|end| end.0 <= got);
+        let sent = u64::from(self.reader.sent());
+        assert_eq!(sent, end.map_or(self.from, |end| end.1.max(self.from)));
+        if !self.reader.within_unit() {
+            assert!(end.is_some_and(|end| end.0 == got));
+        }
+    }
+}
+
 /// See the module.
 pub struct Harness {
     pub disk: Disk,
@@ -326,28 +349,9 @@ impl Harness {
                 hit_bytes,
                 miss_bytes,
             }) => {
-                let new = pieces.concat();
                 follower.hits += hit_bytes;
                 follower.misses += miss_bytes;
-                follower.got.extend(&new);
-                let got = follower.got.len();
-                assert!(!new.is_empty());
-                assert!(new.len() <= max_bytes || pieces.len() == 1);
-                assert!(got <= expected.bytes.len(), "more than there is");
-                assert_eq!(
-                    follower.got[got - new.len()..],
-                    expected.bytes[got - new.len()..got]
-                );
-                let ends = expected.ends.iter().rev();
-                let end = ends.clone().find(|end| end.0 <= got);
-                let sent = u64::from(follower.reader.sent());
-                assert_eq!(
-                    sent,
-                    end.map_or(follower.from, |end| end.1.max(follower.from))
-                );
-                if !follower.reader.within_unit() {
-                    assert!(end.is_some_and(|end| end.0 == got));
-                }
+                follower.take(&pieces, max_bytes);
                 true
             }
             Ok(Read::Nothing { covered }) => {
