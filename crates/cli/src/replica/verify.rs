@@ -128,8 +128,10 @@ fn mismatch(name: &str, report: &Report) -> String {
     } else {
         ""
     };
+    let plural = if found == 1 { "" } else { "s" };
     format!(
-        "replica {name} is not what its source was at {}: {more}{found} differences in {} of {} tables",
+        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {} \
+         tables",
         report.lsn,
         differ.len(),
         report.tables.len()

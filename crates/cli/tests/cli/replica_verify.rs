@@ -125,6 +125,29 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
     );
 }
 
+/// The publication has a partition that is made later, also in a schema that is left out.
+#[test]
+fn what_apply_skips_is_not_compared() {
+    let tables = "CREATE SCHEMA hidden; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); \
+                  CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
+    let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"]);
+    sql(&followed.source)
+        .execute(
+            "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
+             INSERT INTO p VALUES (1), (11)",
+        )
+        .unwrap();
+    let published = "SELECT count(*)::text FROM pg_publication_tables WHERE tablename = 'p2'";
+    assert_eq!(value(&followed.source, published), "1");
+    let report = verify(&followed, &[]);
+    assert_eq!(report.status.code(), Some(0), "{report:?}");
+    let printed = text(&report.stdout);
+    assert!(
+        printed.contains("public.p1") && !printed.contains("p2"),
+        "{printed}"
+    );
+}
+
 #[test]
 fn a_verify_that_is_killed_lets_changes_flow_again() {
     let mut followed = Followed::with("");
