@@ -21,6 +21,7 @@ mod serve;
 mod steps;
 mod terminal;
 mod text;
+mod toml_file;
 mod top;
 mod wal;
 

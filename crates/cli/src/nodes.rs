@@ -1,8 +1,6 @@
 //! The nodes that `doctor`, `top` and `serve` watch, as the command line names them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
@@ -15,6 +13,7 @@ use lockstep_lag::{Node, Role};
 use serde::Deserialize;
 
 use crate::exit::Usage;
+use crate::toml_file;
 
 /// Which servers.
 #[derive(Debug, Args)]
@@ -59,9 +58,6 @@ struct Listed {
 
 /// Variables of which one says where the primary is.
 const PLACES: [&str; 3] = ["PGHOST", "PGHOSTADDR", "PGSERVICE"];
-
-/// Most bytes of a nodes file.
-const MOST_FILE: u64 = 1 << 20;
 
 /// Longest name of a node, in characters, as for PostgreSQL's own names.
 const MOST_NAME: usize = 63;
@@ -176,25 +172,10 @@ impl NodesArgs {
     }
 }
 
-/// Reads a nodes file. What is wrong is said without the line, which may hold a password.
+/// Reads a nodes file.
 fn read(path: &Path) -> anyhow::Result<Vec<Listed>> {
     let wrong = |words: String| Usage(format!("--nodes {}: {words}", path.display()));
-    let mut text = String::new();
-    File::open(path)
-        .and_then(|file| file.take(MOST_FILE + 1).read_to_string(&mut text))
-        .map_err(|error| wrong(error.to_string()))?;
-    if text.len() as u64 > MOST_FILE {
-        return Err(wrong(format!(
-            "it has more than {MOST_FILE} bytes: is it a nodes file?"
-        ))
-        .into());
-    }
-    let mut file: NodesFile = toml::from_str(&text).map_err(|error| {
-        let before = error.span().and_then(|span| text.get(..span.start));
-        let line = before.map_or(1, |before| before.matches('\n').count() + 1);
-        let pieces: Vec<&str> = error.message().split('"').step_by(2).collect();
-        wrong(format!("line {line}: {}", pieces.join("…")))
-    })?;
+    let mut file: NodesFile = toml_file::read(path).map_err(wrong)?;
     for (one, number) in file.node.iter_mut().zip(1..) {
         let name = one.name.as_deref().map(sanitize).unwrap_or_default();
         let named = if name.is_empty() { "" } else { ", " };

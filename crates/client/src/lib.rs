@@ -12,6 +12,7 @@
 //! | [`pipeline`] | statements without a round trip for each |
 //! | [`value`] | values as the text that the server reads and writes |
 //! | [`slots`] | replication slots, and histories of timelines |
+//! | [`history`] | where the timelines of two servers part |
 //! | [`stream`] | a slot's stream and the feedback to it |
 //! | [`quote`] | quoting of names and values in commands |
 //! | [`error`] | what can go wrong |
@@ -35,6 +36,7 @@ pub mod connection;
 pub mod conninfo;
 pub mod copy;
 pub mod error;
+pub mod history;
 mod libpq;
 pub mod pipeline;
 pub mod quote;

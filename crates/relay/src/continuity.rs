@@ -20,6 +20,7 @@
 //! what is sent again is held against the log (`crate::overlap`). After a crash of the primary
 //! its slot often stands a little back, and what it sends again is what the log has.
 
+use lockstep_client::history::{Left, left};
 use lockstep_client::{Identity, SlotState, Switch};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
@@ -116,49 +117,21 @@ pub fn continues(known: &Known, found: &Found) -> Result<(), String> {
 /// Whether the log's end is in the WAL that both timelines have.
 fn shares_wal(known: &Known, found: &Found) -> Result<(), String> {
     let (old, new) = (known.timeline, found.identity.timeline);
-    // What came before its own timeline was not always noted; it is then taken for the same.
-    let before = |switch: &&Switch| switch.timeline < old;
-    let assumed = || found.history.iter().filter(before).copied().collect();
-    let history: Vec<Switch> = known.history.clone().unwrap_or_else(assumed);
-    if new > old && !found.history.iter().any(|switch| switch.timeline == old) {
-        return Err(format!(
+    let history = known.history.as_deref();
+    match left((old, history), (new, &found.history)) {
+        Left::Unrelated => Err(format!(
             "the primary's timeline {new} does not come from timeline {old}, which the relay \
              followed: it is not this primary's successor"
-        ));
-    }
-    match parts_at((&history, old), (&found.history, new)) {
-        Some(fork) if known.received > fork => Err(format!(
+        )),
+        Left::At(fork) if known.received > fork => Err(format!(
             "the primary's timeline {new} left what the relay followed, timeline {old}, at \
              {fork}, but the relay has transactions up to {}: the new primary never had \
              them, and subscribers may; synchronise subscriptions anew (on PostgreSQL 17 and \
              later synchronized_standby_slots prevents this)",
             known.received
         )),
-        _ => Ok(()),
+        Left::At(_) | Left::Never => Ok(()),
     }
-}
-
-/// Up to where two timelines, each with its history, have the same WAL; None if they are one.
-fn parts_at(one: (&[Switch], Timeline), other: (&[Switch], Timeline)) -> Option<Lsn> {
-    fn parts<'a>(
-        (history, last): (&'a [Switch], Timeline),
-    ) -> impl Iterator<Item = (Timeline, Option<Lsn>)> + 'a {
-        let ended = history
-            .iter()
-            .map(|switch| (switch.timeline, Some(switch.at)));
-        ended.chain([(last, None)])
-    }
-    let mut same = Lsn::INVALID;
-    for ((one, one_end), (other, other_end)) in parts(one).zip(parts(other)) {
-        match (one_end, other_end) {
-            _ if one != other => return Some(same),
-            (Some(a), Some(b)) if a == b => same = a,
-            (Some(a), Some(b)) => return Some(a.min(b)),
-            (Some(end), None) | (None, Some(end)) => return Some(end),
-            (None, None) => return None,
-        }
-    }
-    Some(same)
 }
 
 #[cfg(test)]
@@ -276,33 +249,6 @@ mod tests {
             ),
         ] {
             assert!(said.contains(word), "{said}");
-        }
-    }
-
-    /// The log's timeline with its history, the primary's with its, and where they part.
-    #[test]
-    fn two_promotions_are_told_apart_by_where_they_forked() {
-        type Side<'a> = (&'a [(u32, u64)], u32);
-        let table: &[(Side<'_>, Side<'_>, Option<u64>)] = &[
-            ((&[], 1), (&[], 1), None),
-            ((&[], 1), (&[(1, 70)], 2), Some(70)),
-            ((&[(1, 40)], 2), (&[(1, 40)], 2), None),
-            // Both were promoted from timeline 1, at different positions.
-            ((&[(1, 40)], 2), (&[(1, 60)], 2), Some(40)),
-            ((&[(1, 60)], 2), (&[(1, 40)], 2), Some(40)),
-            ((&[(1, 60)], 2), (&[(1, 40), (2, 90)], 3), Some(40)),
-            ((&[(1, 40)], 2), (&[(1, 40), (2, 90)], 3), Some(90)),
-            // Not by way of the log's timeline.
-            ((&[(1, 40)], 2), (&[(1, 60)], 3), Some(40)),
-            ((&[(1, 40), (2, 50)], 4), (&[(1, 40), (3, 60)], 4), Some(40)),
-        ];
-        for &((one, last_of_one), (other, last_of_other), expected) in table {
-            let (one, other) = (history(one), history(other));
-            let one = (one.as_slice(), timeline(last_of_one));
-            let other = (other.as_slice(), timeline(last_of_other));
-            let expected = expected.map(Lsn::from);
-            assert_eq!(parts_at(one, other), expected, "{one:?} {other:?}");
-            assert_eq!(parts_at(other, one), expected, "{other:?} {one:?}");
         }
     }
 

@@ -12,24 +12,12 @@ mod tests;
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
-use std::time::Duration;
 
-use axum::Router;
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::get;
+use lockstep_service::exposition::Exposition;
+use lockstep_service::pages::{self, Pages};
 use tokio::net::TcpListener;
 
 use crate::stats::{ClientStat, ClientState, GroupStat, GroupState, SlotStat, Snapshot, Source};
-use lockstep_service::bounded::Limited;
-use lockstep_service::exposition::{Exposition, TEXT_FORMAT};
-
-/// Most connections at once; then the one ends that is silent longest.
-pub const MOST_CONNECTIONS: usize = 32;
-
-/// How long requests under way may take once the relay ends.
-pub const LAST_REQUESTS: Duration = Duration::from_secs(2);
 
 /// Everything as Prometheus reads it. Counters start at 0 with the relay, those of slots also
 /// with a reset of their statistics.
@@ -263,26 +251,17 @@ pub fn health(snapshot: &Snapshot) -> (bool, String) {
     (healthy, format!("{body}\n"))
 }
 
-fn router(source: Arc<dyn Source>) -> Router {
-    Router::new()
-        .route("/metrics", get(metrics_page))
-        .route("/healthz", get(health_page))
-        .with_state(source)
-}
+/// The pages of a relay.
+struct OfRelay(Arc<dyn Source>);
 
-async fn metrics_page(State(source): State<Arc<dyn Source>>) -> Response {
-    let text = render(&source.snapshot());
-    ([(header::CONTENT_TYPE, TEXT_FORMAT)], text).into_response()
-}
+impl Pages for OfRelay {
+    fn metrics(&self) -> String {
+        render(&self.0.snapshot())
+    }
 
-async fn health_page(State(source): State<Arc<dyn Source>>) -> Response {
-    let (healthy, body) = health(&source.snapshot());
-    let status = match healthy {
-        true => StatusCode::OK,
-        false => StatusCode::SERVICE_UNAVAILABLE,
-    };
-    let content = [(header::CONTENT_TYPE, "application/json")];
-    (status, content, body).into_response()
+    fn health(&self) -> (bool, String) {
+        health(&self.0.snapshot())
+    }
 }
 
 /// Serves both pages until `stop` is done, then ends what is under way.
@@ -291,20 +270,5 @@ pub async fn serve(
     source: Arc<dyn Source>,
     stop: impl Future<Output = ()> + Send + 'static,
 ) -> io::Result<()> {
-    let (stopped, mut stopping) = tokio::sync::watch::channel(false);
-    let graceful = async move {
-        stop.await;
-        let _ = stopped.send(true);
-    };
-    let limited = Limited::new(listener, MOST_CONNECTIONS);
-    let serving = axum::serve(limited, router(source)).with_graceful_shutdown(graceful);
-    let hurry = async {
-        // An error means that the other side is gone, that is, that it has stopped.
-        let _ = stopping.wait_for(|stopped| *stopped).await;
-        tokio::time::sleep(LAST_REQUESTS).await;
-    };
-    tokio::select! {
-        result = serving.into_future() => result,
-        () = hurry => Ok(()),
-    }
+    pages::serve(listener, Arc::new(OfRelay(source)), stop).await
 }

@@ -1,7 +1,7 @@
 //! `replica run`: applies what the slot of a finished copy has kept, and what comes after it.
 //!
 //! Two threads: one applies, the other looks every second at what the target's state wants (a
-//! pause), and writes there how far the replica is. Its session holds the replica's lock, so that
+//! pause, a hold), and writes there how far the replica is. Its session holds the replica's lock, so that
 //! nothing else works on the replica meanwhile. While the target is away neither does anything.
 
 use std::thread;
@@ -20,23 +20,35 @@ use crate::state::{Applied, Phase, Replica, State, TableState};
 /// one's.
 const ORIGIN: &str = "_0";
 
-/// How often the state is looked at.
+/// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
 
-/// Follows the source until `control` is told to stop. `source` is used in place of the conninfo
-/// that the state has.
-pub fn follow(
-    name: &str,
-    target: &Conninfo,
-    source: Option<&Conninfo>,
-    control: &Control,
-) -> Result<()> {
-    let (state, replica) = take(name, target)?;
-    let source = match source {
+/// A replica that is to be followed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Following {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    /// Memory for changes that are received and not applied, in bytes.
+    pub memory: usize,
+}
+
+/// Follows the source until `control` is told to stop, or something fails that no retry can mend.
+pub fn follow(what: &Following, control: &Control) -> Result<()> {
+    control.begin();
+    let (name, target) = (&what.name, &what.target);
+    let (mut state, replica) = take(name, target)?;
+    state.end_answered_hold(name)?;
+    let source = match &what.source {
         Some(source) => source.clone(),
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
-    let settings = settings(&replica, &source, target)?;
+    let settings = Settings {
+        memory: what.memory,
+        ..settings(&replica, &source, target)?
+    };
     if replica.paused {
         control.pause();
     }
@@ -122,7 +134,10 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
     let mut ended = false;
     loop {
         let looked = match &mut state {
-            Some(state) => look(state, &replica.name, &control.stats()),
+            Some(state) => look(state, &replica.name, &control.stats()).and_then(|wants| {
+                hold(state, &replica.name, control)?;
+                Ok(wants)
+            }),
             // The first session is lost: another takes its lock again.
             none => take(&replica.name, target).map(|(state, replica)| {
                 *none = Some(state);
@@ -147,24 +162,49 @@ fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) 
         if ended {
             return;
         }
-        ended = control.wait_for(LOOK_EVERY, |stats| stats.phase == apply::Phase::Stopped);
+        ended = match control.wants_hold() {
+            // It is written at once that the replica is held.
+            Some(lsn) if !control.is_held(lsn) => {
+                control.wait_held(lsn, LOOK_EVERY);
+                control.stats().phase == apply::Phase::Stopped
+            }
+            Some(_) => rest(control, LOOK_HELD_EVERY),
+            None => rest(control, LOOK_EVERY),
+        };
     }
+}
+
+/// Waits until apply has ended. False if so much time has passed before.
+fn rest(control: &Control, at_most: Duration) -> bool {
+    control.wait_for(at_most, |stats| stats.phase == apply::Phase::Stopped)
+}
+
+/// Holds apply, or lets it go on, as the state wants it, and says there where it is held.
+fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
+    match (state.wanted_hold(name)?, control.wants_hold()) {
+        (None, None) => {}
+        (None, Some(_)) => {
+            // First the state: who finds itself held there may rely on it.
+            state.end_unwanted_hold(name)?;
+            control.release();
+        }
+        (Some(lsn), _) => {
+            control.hold_at(lsn);
+            if control.is_held(lsn) {
+                state.set_held(name, lsn)?;
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
 /// lets one that a change has stopped try again.
 fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
-    let phase = match stats.phase {
-        apply::Phase::Connecting => "connecting",
-        apply::Phase::Applying => "applying",
-        apply::Phase::Paused => "paused",
-        apply::Phase::Blocked => "blocked",
-        apply::Phase::Stopped => "stopped",
-    };
     state.set_applied(
         name,
         &Applied {
-            state: phase.to_owned(),
+            state: stats.phase.name().to_owned(),
             lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
             lag_bytes: stats.lag_bytes(),
             heard: stats.heard.map(|at| at.elapsed()),

@@ -11,7 +11,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
-//! | [`follow`] | a replica that applies, as its state wants it |
+//! | [`follow`], [`daemon`] | a replica that applies, as its state wants it; several in one process |
 //! | [`standing`], [`source`] | how a replica stands, and what its source says |
 //! | [`verify`] | both sides compared at one moment |
 #![cfg_attr(
@@ -27,6 +27,7 @@
 pub mod apply;
 pub mod copy;
 pub mod create;
+pub mod daemon;
 pub mod error;
 pub mod finish;
 pub mod follow;

@@ -4,6 +4,7 @@
 //! |---|---|---|
 //! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
+//! | `lockstep.hold` | replica that `verify` holds still | none; `state/hold.rs` says what is in it |
 //! | `lockstep.state_version` | the schema's version, one row | `version` |
 //!
 //! What apply must know:
@@ -20,14 +21,19 @@
 //! anything leaves both or neither. One table that several sessions load is [`TableState::Copying`]
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
+mod hold;
+mod tables;
+
 use std::time::Duration;
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
+pub use hold::Held;
+pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
+
 use crate::error::{ReplicaError, Result};
-use crate::names::TableName;
 use crate::preflight::facts::Excluded;
 
 /// The name of our sessions.
@@ -43,7 +49,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCKED: &str = "55P03";
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 2] = [
+const VERSIONS: [&str; 3] = [
     "
 CREATE SCHEMA IF NOT EXISTS lockstep;
 CREATE TABLE lockstep.state_version (version int NOT NULL);
@@ -92,6 +98,16 @@ GRANT SELECT ON ALL TABLES IN SCHEMA lockstep TO pg_monitor;
 ALTER TABLE lockstep.replica ADD apply_pid int, ADD heard_at timestamptz, ADD timeline bigint;
 ALTER TABLE lockstep.table_copy ADD missing_rows bigint NOT NULL DEFAULT 0;
 ",
+    "
+CREATE TABLE lockstep.hold (
+    replica text PRIMARY KEY REFERENCES lockstep.replica ON DELETE CASCADE,
+    wanted pg_lsn NOT NULL,
+    held pg_lsn,
+    pid int NOT NULL,
+    until timestamptz NOT NULL
+);
+GRANT SELECT ON lockstep.hold TO pg_monitor;
+",
 ];
 
 /// How far a replica is, in the order of execution. Each is committed before its work begins, and
@@ -114,18 +130,6 @@ pub enum Phase {
     Ready,
 }
 
-/// A table's copy.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TableState {
-    /// Entered when the tables are listed. No row of it is there.
-    Waiting,
-    /// Several sessions load it. Some of its rows may be there: a copy that begins again truncates
-    /// it.
-    Copying,
-    /// All rows are there, as of its start LSN.
-    Copied,
-}
-
 macro_rules! as_text {
     ($type:ty, $what:literal, $(($value:path, $text:literal)),* $(,)?) => {
         impl $type {
@@ -145,6 +149,7 @@ macro_rules! as_text {
         }
     };
 }
+use as_text;
 
 as_text!(
     Phase,
@@ -156,14 +161,6 @@ as_text!(
     (Phase::Finishing, "finishing"),
     (Phase::Ready, "ready"),
 );
-as_text!(
-    TableState,
-    "table's state",
-    (TableState::Waiting, "waiting"),
-    (TableState::Copying, "copying"),
-    (TableState::Copied, "copied"),
-);
-
 /// A replica.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Replica {
@@ -193,19 +190,6 @@ impl Replica {
             tables: self.exclude_tables.clone(),
         }
     }
-}
-
-/// A table of a replica.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TableCopy {
-    pub name: TableName,
-    pub state: TableState,
-    /// Known once it is copied.
-    pub start: Option<Lsn>,
-    pub rows: u64,
-    pub bytes: u64,
-    /// Rows to update or delete that apply did not find.
-    pub missing: u64,
 }
 
 /// How far the copy is, as `status` shows it.
@@ -343,8 +327,12 @@ impl State {
     /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
     /// killed one is gone.
     pub fn lock(&mut self, name: &str) -> Result<bool> {
+        self.lock_for(Lock::Replica, name)
+    }
+
+    fn lock_for(&mut self, what: Lock, name: &str) -> Result<bool> {
         let mut lock = || -> Result<bool, ClientError> {
-            let key = lock_key(name)?;
+            let key = lock_key(what, name)?;
             let patience = LOCK_PATIENCE.as_millis();
             self.connection
                 .execute(&format!("SET lock_timeout = {patience}"))?;
@@ -543,14 +531,10 @@ impl State {
     /// Who holds the replica's lock now.
     pub fn holder(&mut self, name: &str) -> Result<Holder> {
         let mut held = || -> Result<Holder, ClientError> {
-            let key = lock_key(name)?;
             let row = self.connection.query_one(&format!(
                 "SELECT count(l.pid), coalesce(bool_or(l.pid = r.apply_pid), false) \
-                 FROM pg_locks l LEFT JOIN lockstep.replica r ON r.name = {} \
-                 WHERE l.locktype = 'advisory' AND l.granted AND l.objsubid = 1 \
-                     AND l.database = \
-                         (SELECT oid FROM pg_database WHERE datname = current_database()) \
-                     AND (l.classid::bigint << 32 | l.objid::bigint) = {key}",
+                 FROM {} LEFT JOIN lockstep.replica r ON r.name = {}",
+                lock_holders(Lock::Replica, name)?,
                 sql_literal("replica", name)?
             ))?;
             Ok(match (field::<u64>(&row, 0)?, field(&row, 1)?) {
@@ -571,42 +555,6 @@ impl State {
         Ok(!rows.map_err(ReplicaError::Target)?.is_empty())
     }
 
-    /// Lists tables that are to be copied; those that are listed already stay as they are.
-    pub fn add_tables(&mut self, name: &str, tables: &[TableName]) -> Result<()> {
-        for part in tables.chunks(1_000) {
-            let rows: Result<Vec<_>, ClientError> = part
-                .iter()
-                .map(|table| {
-                    Ok(format!(
-                        "({}, {}, {}, 'waiting')",
-                        sql_literal("replica", name)?,
-                        sql_literal("schema", &table.schema)?,
-                        sql_literal("table", &table.table)?
-                    ))
-                })
-                .collect();
-            let rows = rows.map_err(ReplicaError::Target)?.join(", ");
-            let sql = format!(
-                "INSERT INTO lockstep.table_copy (replica, schema_name, table_name, state) \
-                 VALUES {rows} ON CONFLICT DO NOTHING"
-            );
-            self.connection
-                .execute(&sql)
-                .map_err(ReplicaError::Target)?;
-        }
-        Ok(())
-    }
-
-    /// The replica's tables.
-    pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
-        let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
-                       missing_rows \
-                   FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
-        let rows = self.connection.query_with(sql, &[&name]);
-        let rows = rows.map_err(ReplicaError::Target)?;
-        rows.iter().map(|row| table_copy(row)).collect()
-    }
-
     /// Forgets a replica.
     pub fn remove(&mut self, name: &str) -> Result<()> {
         let sql = "DELETE FROM lockstep.replica WHERE name = $1";
@@ -615,11 +563,32 @@ impl State {
     }
 }
 
-/// The key of a replica's advisory lock, in SQL.
-fn lock_key(name: &str) -> Result<String, ClientError> {
+/// Advisory locks of a replica.
+#[derive(Debug, Clone, Copy)]
+enum Lock {
+    /// Whoever changes it: `create`, `run`, `drop`.
+    Replica,
+    /// Whoever holds it still: `verify`.
+    Hold,
+}
+
+/// The key of a lock, in SQL.
+fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
     let name = sql_literal("replica", name)?;
+    let prefix = match what {
+        Lock::Replica => "lockstep replica ",
+        Lock::Hold => "lockstep hold ",
+    };
+    Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
+}
+
+/// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
+fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError> {
     Ok(format!(
-        "hashtextextended('lockstep replica ' || {name}, 0)"
+        "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 \
+              AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+              AND (classid::bigint << 32 | objid::bigint) = {}) AS l",
+        lock_key(what, name)?
     ))
 }
 
@@ -660,61 +629,6 @@ pub fn set_timeline(
     kept.map(drop)
 }
 
-/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
-/// partition that was made after the copy is listed by that.
-pub fn add_missing(
-    connection: &mut Connection,
-    replica: &str,
-    table: &TableName,
-    rows: u64,
-) -> Result<(), ClientError> {
-    let sql = "INSERT INTO lockstep.table_copy AS c \
-                   (replica, schema_name, table_name, state, start_lsn, missing_rows) \
-               VALUES ($1, $2, $3, 'copied', '0/0', $4) \
-               ON CONFLICT (replica, schema_name, table_name) \
-               DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
-    let counted = connection.query_with(sql, &[&replica, &table.schema, &table.table, &rows]);
-    counted.map(drop)
-}
-
-/// The statement that says that several sessions load a table; run it before they begin.
-pub fn copying_sql(replica: &str, table: &TableName) -> Result<String, ClientError> {
-    Ok(format!(
-        "UPDATE lockstep.table_copy SET state = 'copying' \
-         WHERE replica = {} AND schema_name = {} AND table_name = {}",
-        sql_literal("replica", replica)?,
-        sql_literal("schema", &table.schema)?,
-        sql_literal("table", &table.table)?
-    ))
-}
-
-/// The statement that says that tables are copied, with their rows and bytes; run it in the
-/// transaction that loads them.
-pub fn copied_sql(
-    replica: &str,
-    start: Lsn,
-    tables: &[(&TableName, u64, u64)],
-) -> Result<String, ClientError> {
-    let rows: Result<Vec<_>, ClientError> = tables
-        .iter()
-        .map(|(table, rows, bytes)| {
-            Ok(format!(
-                "({}, {}, {rows}::bigint, {bytes}::bigint)",
-                sql_literal("schema", &table.schema)?,
-                sql_literal("table", &table.table)?
-            ))
-        })
-        .collect();
-    Ok(format!(
-        "UPDATE lockstep.table_copy AS c SET state = 'copied', start_lsn = '{start}', \
-             row_count = v.row_count, byte_count = v.byte_count, copied_at = now() \
-         FROM (VALUES {}) AS v (s, t, row_count, byte_count) \
-         WHERE c.replica = {} AND c.schema_name = v.s AND c.table_name = v.t",
-        rows?.join(", "),
-        sql_literal("replica", replica)?
-    ))
-}
-
 fn replica(row: &[Option<String>]) -> Result<Replica> {
     let text = |place| field::<String>(row, place).map_err(ReplicaError::Target);
     Ok(Replica {
@@ -731,26 +645,6 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         start: field(row, 10).map_err(ReplicaError::Target)?,
         paused: field(row, 11).map_err(ReplicaError::Target)?,
         resumes: field(row, 12).map_err(ReplicaError::Target)?,
-    })
-}
-
-fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
-    let read = || -> Result<_, ClientError> {
-        let name = TableName {
-            schema: field(row, 0)?,
-            table: field(row, 1)?,
-        };
-        let counts = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
-        Ok((name, field::<String>(row, 2)?, field(row, 3)?, counts))
-    };
-    let (name, state, start, (rows, bytes, missing)) = read().map_err(ReplicaError::Target)?;
-    Ok(TableCopy {
-        name,
-        state: TableState::parse(&state)?,
-        start,
-        rows,
-        bytes,
-        missing,
     })
 }
 

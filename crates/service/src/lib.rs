@@ -1,4 +1,4 @@
-//! What the two long-running processes, the relay and `lockstep serve`, have in common.
+//! What the long-running processes, the relay, `lockstep serve` and `lockstep replica run`, share.
 //!
 //! | module | what |
 //! |---|---|
@@ -6,6 +6,7 @@
 //! | [`bounded`] | limits on HTTP connections |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`logging`] | the log's format and level |
+//! | [`pages`] | metrics and a health check over HTTP |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`tls`] | certificate and key from files |
 //! | [`waker`] | wakes a thread that waits for a socket |
@@ -23,6 +24,7 @@ pub mod address;
 pub mod bounded;
 pub mod exposition;
 pub mod logging;
+pub mod pages;
 pub mod secret;
 pub mod tls;
 pub mod waker;

@@ -1,9 +1,13 @@
 //! `lockstep replica`: a database copied to another server.
 
+mod config;
 mod create;
 mod drop;
+mod metrics;
 mod run;
+mod start;
 mod status;
+mod verify;
 
 use clap::{Args, Subcommand};
 use lockstep_client::Conninfo;
@@ -26,14 +30,28 @@ pub enum ReplicaCommand {
     Status(status::StatusArgs),
     /// Apply what changes on the source, until SIGTERM or Ctrl-C
     ///
-    /// The replica's copy must be finished. Every commit on the target is a state that the source had.
-    /// Connections that are lost are made again; a change that does not fit the target holds everything
-    /// after it back until it fits. Logs go to standard error; status shows how far it is.
-    Run(run::RunArgs),
+    /// One replica by its name, or all that a file lists (--config). A replica's copy must be finished.
+    /// Every commit on the target is a state that the source had. Connections that are lost are made
+    /// again; a change that does not fit the target holds everything after it back until it fits. With a
+    /// file, a replica that fails is tried again every 10 s and the others go on; SIGHUP reads the file
+    /// again. Logs go to standard error; status shows how far it is.
+    Run(Box<run::RunArgs>),
+    /// Let a replica follow its source, and wait until it does
+    ///
+    /// Ends a pause, as resume does. The process that applies is lockstep replica run, which must be
+    /// there or come. Exit code 0: changes are applied, 1: not yet, and why.
+    Start(start::StartArgs),
     /// Let a replica disconnect until it is resumed; the source keeps WAL for it
     Pause(run::PauseArgs),
     /// End a pause, and let a replica that a change has stopped try again
     Resume(run::PauseArgs),
+    /// Compare all rows of a replica with its source's, as both are at one position, while changes flow
+    ///
+    /// Lets the replica stand still at a position of the source for as long as snapshots of both sides
+    /// take, then compares under these while changes flow again. Prints each table with its rows, and
+    /// the keys of the rows that differ. If no process applies to the replica, this one does until the
+    /// position. Exit code 0: equal, 5: something differs.
+    Verify(verify::VerifyArgs),
     /// Drop a replica's slot and publication on the source, and what the target knows of it
     ///
     /// The target's tables stay. Without it the source keeps WAL for the replica.
@@ -53,8 +71,10 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Create(args) => create::run(args),
         ReplicaCommand::Status(args) => status::run(args),
         ReplicaCommand::Run(args) => run::run(args),
+        ReplicaCommand::Start(args) => start::run(args),
         ReplicaCommand::Pause(args) => run::pause(args, true),
         ReplicaCommand::Resume(args) => run::pause(args, false),
+        ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
 }

@@ -1,17 +1,24 @@
 //! `lockstep replica run`, `pause` and `resume`
 
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_client::Conninfo;
-use lockstep_replica::apply::Control;
+use lockstep_relay::config::amount;
+use lockstep_replica::apply::{Control, LEAST_MEMORY, MEMORY};
+use lockstep_replica::daemon::Daemon;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::follow::follow;
+use lockstep_replica::follow::{Following, follow};
 use lockstep_replica::state::State;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
-use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
+use tracing::{error, info};
 
-use super::{conninfo, failed};
+use super::config::Config;
+use super::{conninfo, failed, metrics};
 use crate::exit::Usage;
 use crate::live;
 
@@ -19,13 +26,25 @@ use crate::live;
 #[derive(Debug, Args)]
 pub struct RunArgs {
     /// The replica's name
-    #[arg(value_name = "NAME")]
-    name: String,
-    #[command(flatten)]
-    target: super::TargetArgs,
-    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(
+        value_name = "NAME",
+        required_unless_present = "config",
+        conflicts_with = "config"
+    )]
+    name: Option<String>,
+    /// How to connect to the target, a conninfo or URI; its database is the target's
     #[arg(long, value_name = "CONNINFO")]
+    #[arg(required_unless_present = "config", conflicts_with = "config")]
+    target: Option<String>,
+    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(long, value_name = "CONNINFO", conflicts_with = "config")]
     source: Option<String>,
+    /// Most memory for changes that are received and not applied [default: 256MB]
+    #[arg(long, value_name = "SIZE", value_parser = memory, conflicts_with = "config")]
+    memory: Option<usize>,
+    /// A TOML file with a [[replica]] for each: name and target, and if wanted source and memory
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
 }
 
 /// `lockstep replica pause` and `resume`
@@ -38,28 +57,94 @@ pub struct PauseArgs {
     target: super::TargetArgs,
 }
 
-/// Follows the source until SIGTERM or Ctrl-C.
+/// Memory for changes, as text.
+pub fn memory(text: &str) -> Result<usize, String> {
+    let bytes = usize::try_from(amount(text)?).unwrap_or(usize::MAX);
+    match bytes >= LEAST_MEMORY {
+        true => Ok(bytes),
+        false => Err("give at least 1MB".to_owned()),
+    }
+}
+
 pub fn run(args: &RunArgs) -> Result<()> {
-    let target = conninfo("--target", &args.target.target)?;
+    match (&args.config, &args.name, &args.target) {
+        (Some(file), ..) => run_file(file),
+        (None, Some(name), Some(target)) => run_one(args, name, target),
+        (None, ..) => {
+            Err(Usage("name a replica and its --target, or a --config".to_owned()).into())
+        }
+    }
+}
+
+/// Follows one source until SIGTERM or Ctrl-C.
+fn run_one(args: &RunArgs, name: &str, target: &str) -> Result<()> {
     let source = args.source.as_deref();
-    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let what = Following {
+        name: name.to_owned(),
+        target: conninfo("--target", target)?,
+        source: source.map(|text| conninfo("--source", text)).transpose()?,
+        memory: args.memory.unwrap_or(MEMORY),
+    };
     logging::start(LogFormat::Text, LogLevel::Info).context("cannot start the log")?;
     let control = Control::default();
-    let mut signals = Signals::new([SIGINT, SIGTERM]).context("cannot handle signals")?;
     let told = control.clone();
-    // It waits for signals until the process ends.
+    on_signals(&[SIGINT, SIGTERM], move |_| told.stop())?;
+    follow(&what, &control).map_err(failed)
+}
+
+/// Follows all replicas of a file until SIGTERM or Ctrl-C.
+fn run_file(file: &Path) -> Result<()> {
+    let config = Config::read(file)?;
+    logging::start(config.log_format, config.log_level).context("cannot start the log")?;
+    let (asked, signals) = mpsc::channel();
+    on_signals(&[SIGINT, SIGTERM, SIGHUP], move |signal| {
+        // Nobody hears it any more once the end has begun.
+        let _ = asked.send(signal);
+    })?;
+    let mut daemon = Daemon::default();
+    let _served = match &config.metrics {
+        Some(at) => Some(metrics::serve(at, daemon.seen())?),
+        None => None,
+    };
+    daemon.follow(&config.replicas);
+    // The sender is not dropped before the process ends.
+    for signal in signals {
+        if signal != SIGHUP {
+            break;
+        }
+        match Config::read(file) {
+            Ok(config) => {
+                info!(
+                    replicas = config.replicas.len(),
+                    "the configuration is read again"
+                );
+                daemon.follow(&config.replicas);
+            }
+            Err(error) => error!(%error, "the configuration cannot be used; the old one stays"),
+        }
+    }
+    info!("ending; a second signal ends at once");
+    daemon.end();
+    Ok(())
+}
+
+/// Calls `told` for each signal, until the process ends. A second one that asks for the end ends the
+/// process at once: what is not committed is received again.
+fn on_signals(wanted: &[i32], told: impl Fn(i32) + Send + 'static) -> Result<()> {
+    let mut signals = Signals::new(wanted).context("cannot handle signals")?;
     std::thread::spawn(move || {
         let mut asked = false;
         for signal in signals.forever() {
-            if asked {
-                // What is not committed is received again.
-                std::process::exit(128 + signal);
+            if signal != SIGHUP {
+                if asked {
+                    std::process::exit(128 + signal);
+                }
+                asked = true;
             }
-            asked = true;
-            told.stop();
+            told(signal);
         }
     });
-    follow(&args.name, &target, source.as_ref(), &control).map_err(failed)
+    Ok(())
 }
 
 pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {

@@ -53,6 +53,8 @@ fn help_is_as_recorded() {
         &["replica", "run", "--help"],
         &["replica", "pause", "--help"],
         &["replica", "resume", "--help"],
+        &["replica", "start", "--help"],
+        &["replica", "verify", "--help"],
         &["replica", "drop", "--help"],
         &["bench", "--help"],
         &["bench", "priority", "--help"],
@@ -122,6 +124,29 @@ fn usage_errors_exit_with_2() {
 fn usage_errors_of_replica_and_relay_exit_with_2() {
     exit_with_2(&[
         (&["replica"], "command"),
+        (&["replica", "run"], "--target"),
+        (&["replica", "run", "r"], "--target"),
+        (
+            &["replica", "run", "r", "--config", "/nowhere"],
+            "cannot be used with",
+        ),
+        (
+            &["replica", "run", "--config", "/nowhere/r.toml"],
+            "/nowhere/r.toml",
+        ),
+        (
+            &[
+                "replica", "run", "r", "--target", "host=a", "--memory", "1kB",
+            ],
+            "at least 1MB",
+        ),
+        (
+            &[
+                "replica", "verify", "r", "--target", "host=a", "--jobs", "0",
+            ],
+            "--jobs",
+        ),
+        (&["replica", "start", "r"], "--target"),
         (
             &["replica", "create", "r", "--target", "host=a"],
             "--source",

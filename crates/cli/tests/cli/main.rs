@@ -36,6 +36,8 @@ mod relay_synchronous;
 mod relay_terminate;
 mod relay_two_phase;
 mod replica;
+mod replica_daemon;
+mod replica_verify;
 mod serve;
 mod serve_history;
 mod serve_page;

@@ -10,7 +10,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-fn server(lab: &Lab, name: &str) -> Server {
+pub fn server(lab: &Lab, name: &str) -> Server {
     let settings: Settings = [("wal_level", "logical"), ("autovacuum", "off")]
         .map(|(name, value)| (name.to_owned(), value.to_owned()))
         .into();
@@ -19,36 +19,36 @@ fn server(lab: &Lab, name: &str) -> Server {
     server
 }
 
-fn conninfo(server: &Server) -> String {
+pub fn conninfo(server: &Server) -> String {
     let socket = server.sockets().display();
     format!("host={socket} port={} user={SUPERUSER}", server.port())
 }
 
-fn sql(server: &Server) -> Connection {
+pub fn sql(server: &Server) -> Connection {
     let conninfo = format!("{} dbname=app", conninfo(server));
     let conninfo = Conninfo::parse(&conninfo).unwrap();
     Connection::connect(&conninfo, Purpose::Sql, "lockstep test").unwrap()
 }
 
-fn value(server: &Server, query: &str) -> String {
+pub fn value(server: &Server, query: &str) -> String {
     sql(server).query(query).unwrap()[0][0].clone().unwrap()
 }
 
-fn lockstep(args: &[&str]) -> Command {
+pub fn lockstep(args: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     command.arg("replica").args(args);
     command
 }
 
-fn output(args: &[&str]) -> Output {
+pub fn output(args: &[&str]) -> Output {
     lockstep(args).output().unwrap()
 }
 
-fn create_args<'a>(source: &'a str, target: &'a str) -> Vec<&'a str> {
+pub fn create_args<'a>(source: &'a str, target: &'a str) -> Vec<&'a str> {
     vec!["create", "r", "--source", source, "--target", target]
 }
 
-fn text(bytes: &[u8]) -> String {
+pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
@@ -209,7 +209,7 @@ fn a_killed_copy_goes_on_with_what_is_finished() {
 }
 
 /// A process that is killed when the test ends early.
-struct Running(std::process::Child);
+pub struct Running(pub std::process::Child);
 
 impl Drop for Running {
     fn drop(&mut self) {
@@ -219,9 +219,12 @@ impl Drop for Running {
 }
 
 /// Waits until the query's value is this one, or the process has ended.
-fn until(server: &Server, query: &str, wanted: &str, child: &mut std::process::Child) {
+pub fn until(server: &Server, query: &str, wanted: &str, child: &mut std::process::Child) {
+    let started = std::time::Instant::now();
     while value(server, query) != wanted {
         assert_eq!(child.try_wait().unwrap(), None, "{query}");
+        let waited = started.elapsed();
+        assert!(waited < std::time::Duration::from_secs(90), "{query}");
         std::thread::yield_now();
     }
 }
@@ -299,13 +302,13 @@ fn a_replica_follows_pauses_and_ends() {
 }
 
 /// A replica of two tables that follows its source. Its log is in a file.
-struct Followed {
-    running: Running,
-    source: Server,
-    target: Server,
+pub struct Followed {
+    pub running: Running,
+    pub source: Server,
+    pub target: Server,
     /// Conninfo of the target.
-    to: String,
-    log: std::path::PathBuf,
+    pub to: String,
+    pub log: std::path::PathBuf,
     // Last: it ends what still runs.
     _lab: Lab,
 }
@@ -328,7 +331,12 @@ impl Followed {
     }
 
     /// With more tables.
-    fn with(tables: &str) -> Self {
+    pub fn with(tables: &str) -> Self {
+        Self::created(tables, &[], &[])
+    }
+
+    /// With more tables on the source, once statements are executed on the target's server.
+    pub fn created(tables: &str, on_target: &[&str], options: &[&str]) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         sql(&source)
@@ -337,9 +345,14 @@ impl Followed {
                  CREATE TABLE b (id int PRIMARY KEY); {tables}"
             ))
             .unwrap();
+        for sql in on_target {
+            target.execute(sql).unwrap();
+        }
         let from = format!("{} dbname=app", conninfo(&source));
         let to = format!("{} dbname=app", conninfo(&target));
-        let created = output(&create_args(&from, &to));
+        let mut args = create_args(&from, &to);
+        args.extend(options);
+        let created = output(&args);
         assert!(created.status.success(), "{created:?}");
         let log = lab.folder().join("run.log");
         Self {
@@ -352,7 +365,7 @@ impl Followed {
         }
     }
 
-    fn run(to: &str, log: &std::path::Path) -> Running {
+    pub fn run(to: &str, log: &std::path::Path) -> Running {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
@@ -371,7 +384,7 @@ impl Followed {
         json["replicas"][0].take()
     }
 
-    fn status_until(&self, more: &[&str], reached: impl Fn(&Value) -> bool) -> Value {
+    pub fn status_until(&self, more: &[&str], reached: impl Fn(&Value) -> bool) -> Value {
         let started = std::time::Instant::now();
         loop {
             let status = self.status(more);
@@ -389,14 +402,14 @@ impl Followed {
         text(&output(&args).stdout)
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         let pid = Pid::from_raw(self.running.0.id() as i32);
         kill(pid, Signal::SIGKILL).unwrap();
         self.running.0.wait().unwrap();
     }
 }
 
-const NOBODY: &str = "host=/nonexistent dbname=app";
+pub const NOBODY: &str = "host=/nonexistent dbname=app";
 
 #[test]
 fn status_gives_no_all_clear_for_a_process_that_is_killed() {

@@ -157,30 +157,34 @@ impl Catalog {
     }
 }
 
-impl Tables for Catalog {
-    fn start(&mut self, source: &SourceTable) -> Result<Start> {
+impl Catalog {
+    /// Where a table of the source starts.
+    pub fn start_of(&mut self, name: &TableName) -> Result<Start> {
         let everything = Start::At(Lsn::INVALID);
-        match (self.starts.tables.get(&source.name), &self.starts.others) {
+        match (self.starts.tables.get(name), &self.starts.others) {
             (Some(start), _) => return Ok(*start),
             (None, Others::All) => return Ok(everything),
-            (None, Others::LaterPartitions(excluded)) if excluded.names(&source.name) => {
+            (None, Others::LaterPartitions(excluded)) if excluded.names(name) => {
                 return Ok(Start::Never);
             }
             (None, Others::LaterPartitions(_)) => {}
         }
-        match self.read(&source.name).map_err(ApplyError::Target)? {
+        match self.read(name).map_err(ApplyError::Target)? {
             // Of a partitioned table only TRUNCATE arrives, which names its partitions as well.
             Some(found) if found.partitioned => Ok(Start::Never),
             Some(found) if !found.is_partition => {
-                warn!(
-                    "table {} was not copied, so its changes are skipped",
-                    source.name
-                );
+                warn!("table {name} was not copied, so its changes are skipped");
                 Ok(Start::Never)
             }
             // One that is missing is told of at its first change.
             Some(_) | None => Ok(everything),
         }
+    }
+}
+
+impl Tables for Catalog {
+    fn start(&mut self, source: &SourceTable) -> Result<Start> {
+        self.start_of(&source.name)
     }
 
     fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {

@@ -6,6 +6,7 @@
 //! what the target has applied was set back.
 
 use lockstep_client::Switch;
+use lockstep_client::history::{Left, left};
 use lockstep_wire::{Lsn, Timeline};
 
 /// What the target knows.
@@ -56,13 +57,12 @@ pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
              was set back to an earlier state, and the target has what it has not; {again}"
         ));
     }
-    if let Some(before) = known.timeline.filter(|before| *before != found.timeline) {
+    if let Some(before) = known.timeline {
         let now = found.timeline;
-        let left = found.switches.iter().find(|it| it.timeline == before);
-        let went = match left {
-            Some(left) if left.at >= lsn => None,
-            Some(left) => Some(format!("left timeline {before} at {}", left.at)),
-            None => Some(format!("does not come from timeline {before}")),
+        let went = match left((before, None), (now, &found.switches)) {
+            Left::At(at) if at < lsn => Some(format!("left timeline {before} at {at}")),
+            Left::Unrelated => Some(format!("does not come from timeline {before}")),
+            Left::At(_) | Left::Never => None,
         };
         if let Some(went) = went {
             return Some(format!(

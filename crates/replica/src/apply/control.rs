@@ -28,6 +28,19 @@ pub enum Phase {
     Stopped,
 }
 
+impl Phase {
+    /// Its name for others.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connecting => "connecting",
+            Self::Applying => "applying",
+            Self::Paused => "paused",
+            Self::Blocked => "blocked",
+            Self::Stopped => "stopped",
+        }
+    }
+}
+
 /// What a replica has done since its process began, and where it is.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Stats {
@@ -89,10 +102,17 @@ struct State {
 #[derive(Debug, Clone, Default)]
 pub struct Control(Arc<(Mutex<State>, Condvar)>);
 
-/// A hold did not come about in time.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("the replica did not reach the position in time: is it applying?")]
-pub struct NotReached;
+/// A hold before every transaction.
+pub fn before_all() -> Lsn {
+    Lsn::from(1)
+}
+
+impl State {
+    fn is_held(&self, lsn: Lsn) -> bool {
+        self.holds == Some(lsn)
+            && (lsn == before_all() || self.stats.caught_up && self.stats.applied >= lsn)
+    }
+}
 
 impl Control {
     fn state(&self) -> MutexGuard<'_, State> {
@@ -108,6 +128,36 @@ impl Control {
             waker.wake();
         }
         self.0.1.notify_all();
+    }
+
+    /// Begins anew, after an end that was not asked for.
+    pub(crate) fn begin(&self) {
+        let mut state = self.state();
+        let Wanted { stop, resumed, .. } = state.wanted;
+        state.wanted = Wanted {
+            stop,
+            resumed,
+            ..Wanted::default()
+        };
+        state.stats = Stats::default();
+        self.0.1.notify_all();
+    }
+
+    /// It has ended, or could not begin.
+    pub(crate) fn failed(&self, words: &str) {
+        self.count(|stats| {
+            stats.phase = Phase::Stopped;
+            stats.error = Some(words.to_owned());
+        });
+    }
+
+    pub fn is_stopped(&self) -> bool {
+        self.wanted().stop
+    }
+
+    /// Waits until the end is asked for, or `patience` has passed.
+    pub(crate) fn wait_stopped(&self, patience: Duration) {
+        self.wait(patience, |state| state.wanted.stop);
     }
 
     /// Ends the replica. A batch that is being applied is finished if that is quick.
@@ -132,30 +182,31 @@ impl Control {
         self.state().stats.clone()
     }
 
-    /// Lets no further transaction begin. Returns once no transaction will begin any more: then
-    /// every transaction that is applied was committed on the source before this call returned.
-    pub fn hold(&self, patience: Duration) -> Result<(), NotReached> {
-        self.hold_at(Lsn::from(1), patience, |state| {
-            state.holds == state.wanted.hold
-        })
+    /// Asks for exactly the transactions whose commit record starts before `lsn`; what is applied
+    /// beyond it stays. With [`before_all`] no further transaction begins.
+    pub fn hold_at(&self, lsn: Lsn) {
+        if self.wanted().hold != Some(lsn) {
+            self.want(|wanted| wanted.hold = Some(lsn));
+        }
     }
 
-    /// Lets exactly the transactions through whose commit record starts before `lsn`, and
-    /// returns once they are committed on the target. Call [`Control::hold`] before.
-    pub fn advance(&self, lsn: Lsn, patience: Duration) -> Result<(), NotReached> {
-        self.hold_at(lsn, patience, |state| {
-            state.holds == Some(lsn) && state.stats.caught_up && state.stats.applied >= lsn
-        })
+    /// What is asked for.
+    pub fn wants_hold(&self) -> Option<Lsn> {
+        self.wanted().hold
     }
 
-    fn hold_at(
-        &self,
-        lsn: Lsn,
-        patience: Duration,
-        reached: impl Fn(&State) -> bool,
-    ) -> Result<(), NotReached> {
-        self.want(|wanted| wanted.hold = Some(lsn));
-        self.wait(patience, reached).then_some(()).ok_or(NotReached)
+    /// True once exactly what [`Control::hold_at`] asks for is committed on the target. With
+    /// [`before_all`]: once no transaction will begin any more, so that every transaction that is
+    /// applied was committed on the source before this call returned.
+    pub fn is_held(&self, lsn: Lsn) -> bool {
+        self.state().is_held(lsn)
+    }
+
+    /// Waits until the replica is held at `lsn`, or has ended. False if `patience` has passed before.
+    pub fn wait_held(&self, lsn: Lsn, patience: Duration) -> bool {
+        self.wait(patience, |state| {
+            state.is_held(lsn) || state.stats.phase == Phase::Stopped
+        })
     }
 
     /// Lets changes flow again.

@@ -56,8 +56,8 @@ pub mod statements;
 pub mod table;
 pub mod writer;
 
-pub use catalog::{Others, Starts};
+pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
-pub use run::{MEMORY, Settings, run};
+pub use run::{LEAST_MEMORY, MEMORY, Settings, run};

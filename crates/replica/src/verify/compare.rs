@@ -6,11 +6,12 @@ use std::thread;
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::moment::Snapshots;
-use super::statements::{PUBLISHED, Published, Range, ranges};
+use super::moment::{APPLICATION, Snapshots};
+use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, ranges};
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
+use crate::apply::{Catalog, Start};
 use crate::names::{TableName, quoted};
 
 /// SQLSTATEs of a table or a column that does not exist.
@@ -23,6 +24,8 @@ type Piece = (usize, Range);
 pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(VerifyError::Source)?;
+    let tables = replicated(options, tables)?;
+    let hash = common_hash(&mut source, &mut moment.target(options)?)?;
     let mut pieces = Vec::new();
     for (place, table) in tables.iter().enumerate() {
         let cuts = cuts(&mut source, table, options.range_rows).map_err(VerifyError::Source)?;
@@ -30,12 +33,13 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     }
     drop(source);
     pieces.reverse();
-    let found = compare_pieces(options, moment, &tables, pieces)?;
+    let found = compare_pieces(options, moment, (&tables, hash), pieces)?;
     let report = |(table, found): (Published, Found)| {
         let mut differences = found.differences;
         differences.sort();
         TableReport {
             table: table.table,
+            key: table.key,
             rows: found.rows,
             more: differences.len() > MOST_NAMED,
             differences: differences.into_iter().take(MOST_NAMED).collect(),
@@ -76,6 +80,29 @@ fn list(
     Ok(tables)
 }
 
+/// The tables that apply replicates.
+fn replicated(options: &Options, mut tables: Vec<Published>) -> Result<Vec<Published>> {
+    let mut starts = |_: &mut Connection| Ok(options.starts.clone());
+    let mut catalog = Catalog::connect(&options.target, APPLICATION, &mut starts)?;
+    let mut kept = Vec::new();
+    for table in tables.drain(..) {
+        if catalog.start_of(&table.table)? != Start::Never {
+            kept.push(table);
+        }
+    }
+    Ok(kept)
+}
+
+/// What gives the same for the same text on both sides.
+fn common_hash(source: &mut Connection, target: &mut Connection) -> Result<Hash> {
+    let ours = source.query_one(PROBE).map_err(VerifyError::Source)?;
+    let theirs = target.query_one(PROBE).map_err(VerifyError::Target)?;
+    Ok(match ours == theirs {
+        true => Hash::OfServer,
+        false => Hash::OfUtf8,
+    })
+}
+
 /// A list of names, as JSON.
 fn names_of(row: &[Option<String>], place: usize) -> lockstep_client::Result<Vec<String>> {
     let json: Option<String> = field(row, place)?;
@@ -108,7 +135,7 @@ struct Found {
 fn compare_pieces(
     options: &Options,
     moment: &Snapshots,
-    tables: &[Published],
+    (tables, hash): (&[Published], Hash),
     pieces: Vec<Piece>,
 ) -> Result<Vec<Found>> {
     let jobs = options.jobs.clamp(1, pieces.len().max(1));
@@ -118,6 +145,7 @@ fn compare_pieces(
         let mut sides = Sides {
             source: moment.source(options)?,
             target: moment.target(options)?,
+            hash,
         };
         loop {
             let next = left.lock().unwrap_or_else(PoisonError::into_inner).pop();
@@ -156,11 +184,12 @@ type Rows = BTreeMap<String, Vec<String>>;
 struct Sides {
     source: Connection,
     target: Connection,
+    hash: Hash,
 }
 
 impl Sides {
     fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {
-        let sql = table.buckets(range);
+        let sql = table.buckets(range, self.hash);
         let ours = buckets(&mut self.source, &sql).map_err(VerifyError::Source)?;
         let rows = ours.values().map(|(rows, _)| rows).sum();
         // An error must not end the transaction that holds the snapshot.
@@ -193,7 +222,7 @@ impl Sides {
             if differences.len() > MOST_NAMED {
                 break;
             }
-            let sql = table.rows(range, &[bucket]);
+            let sql = table.rows(range, bucket, self.hash);
             let ours = hashes(&mut self.source, &sql).map_err(VerifyError::Source)?;
             let theirs = hashes(&mut self.target, &sql).map_err(VerifyError::Target)?;
             differences.extend(difference(&ours, &theirs));

@@ -1,11 +1,12 @@
 //! Compares source and target, table by table, as both were at one LSN, while changes flow.
 //!
 //! The moment is made so:
-//! 1. No further transaction is applied ([`Control::hold`]).
+//! 1. No further transaction is applied ([`Hold::hold`]).
 //! 2. The source makes a temporary slot and exports its snapshot, which sees what committed
 //!    before the slot's consistent point. That is later than all that was applied.
-//! 3. Exactly the transactions before that point are applied ([`Control::advance`]).
-//! 4. The target exports a snapshot, and changes flow again.
+//! 3. Exactly the transactions before that point are applied ([`Hold::advance`]).
+//! 4. The target exports a snapshot, it is seen that nothing more was applied until then
+//!    ([`Hold::check`]), and changes flow again.
 //!
 //! So changes are held back only for as long as making a slot takes (which waits for
 //! transactions that are open on the source) and catching up with it. Both snapshots stay for
@@ -13,15 +14,16 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`hold`] | who lets apply stand still |
 //! | [`moment`] | the two snapshots |
 //! | [`statements`] | what each side is asked; no I/O |
 //! | [`compare`] | tables by ranges of their keys, and the rows that differ |
-//!
-//! [`Control::hold`]: crate::apply::Control::hold
-//! [`Control::advance`]: crate::apply::Control::advance
+//! | [`named`] | a replica by its name, whoever applies to it |
 
 pub mod compare;
+pub mod hold;
 pub mod moment;
+pub mod named;
 pub mod statements;
 
 use std::time::Duration;
@@ -29,9 +31,12 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Conninfo};
 use lockstep_wire::Lsn;
 
-use crate::apply::Control;
-use crate::apply::control::NotReached;
+use crate::apply::{ApplyError, Starts};
+use crate::error::ReplicaError;
 use crate::names::TableName;
+
+pub use hold::{Hold, InProcess};
+pub use named::{Replicated, replica};
 
 pub type Result<T, E = VerifyError> = std::result::Result<T, E>;
 
@@ -41,8 +46,35 @@ pub enum VerifyError {
     Source(ClientError),
     #[error("target: {}", .0.words())]
     Target(ClientError),
-    #[error(transparent)]
-    NotReached(#[from] NotReached),
+    /// Why the two cannot be compared at one moment.
+    #[error("{0}")]
+    NoMoment(String),
+}
+
+impl From<VerifyError> for ReplicaError {
+    fn from(error: VerifyError) -> Self {
+        match error {
+            VerifyError::Source(error) => Self::Source(error),
+            VerifyError::Target(error) => Self::Target(error),
+            VerifyError::NoMoment(words) => Self::State(words),
+        }
+    }
+}
+
+impl From<ReplicaError> for VerifyError {
+    fn from(error: ReplicaError) -> Self {
+        match error {
+            ReplicaError::Source(error) => Self::Source(error),
+            ReplicaError::Target(error) => Self::Target(error),
+            other => Self::NoMoment(other.to_string()),
+        }
+    }
+}
+
+impl From<ApplyError> for VerifyError {
+    fn from(error: ApplyError) -> Self {
+        Self::from(ReplicaError::Apply(error))
+    }
 }
 
 /// What to compare.
@@ -50,13 +82,15 @@ pub enum VerifyError {
 pub struct Options {
     pub source: Conninfo,
     pub target: Conninfo,
-    /// Tables in the replica's publications are compared.
+    /// Tables in the replica's publications are compared, as far as they are replicated.
     pub publications: Vec<String>,
+    pub starts: Starts,
     /// Sessions on each side.
     pub jobs: usize,
     /// Rows of one range, about.
     pub range_rows: u64,
-    /// How long to wait for transactions that are open on the source, and for the target.
+    /// How long changes may be held back: for transactions that are open on the source, and for the
+    /// target to catch up with it.
     pub patience: Duration,
 }
 
@@ -84,6 +118,8 @@ impl Report {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableReport {
     pub table: TableName,
+    /// The columns that name a row; empty if all of them do.
+    pub key: Vec<String>,
     /// Rows on the source.
     pub rows: u64,
     /// Rows that differ, at most [`MOST_NAMED`].
@@ -112,8 +148,8 @@ pub enum DifferenceKind {
     NoTable,
 }
 
-/// Compares all published tables. `control` is that of the replica, which must be applying.
-pub fn run(options: &Options, control: &Control) -> Result<Report> {
-    let moment = moment::Moment::take(options, control)?;
+/// Compares all tables that are replicated. `hold` is that of the replica, which must be applying.
+pub fn run(options: &Options, hold: &mut dyn Hold) -> Result<Report> {
+    let moment = moment::Moment::take(options, hold)?;
     compare::tables(options, &moment.snapshots)
 }

@@ -1,21 +1,21 @@
 //! One moment of both sides: a snapshot of each, at one LSN of the source.
 
+use std::time::Instant;
+
 use lockstep_client::quote::sql_literal;
-use lockstep_client::{Connection, Conninfo, Purpose, field};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
-use super::{Options, Result, VerifyError};
-use crate::apply::Control;
+use super::{Hold, Options, Result, VerifyError};
+use crate::copy::workers;
 
 /// The name of the sessions.
-const APPLICATION: &str = "lockstep verify";
+pub const APPLICATION: &str = "lockstep verify";
 
-/// What makes values the same text on both sides.
-const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
-    SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; SET extra_float_digits = 3; \
-    SET bytea_output = 'hex'; SET timezone = 'UTC'; SET lc_monetary = 'C'; \
-    SET row_security = off; SET statement_timeout = 0; SET lock_timeout = 0; \
-    SET idle_in_transaction_session_timeout = 0";
+/// What makes values the same text on both sides; an error rather than rows that row security hides.
+const SAME_TEXT: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
+    SET extra_float_digits = 3; SET bytea_output = 'hex'; SET timezone = 'UTC'; \
+    SET lc_monetary = 'C'; SET row_security = off";
 
 /// How long a statement may take.
 const PATIENCE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
@@ -35,7 +35,7 @@ pub struct Moment {
 }
 
 /// A replica goes on when this is dropped.
-struct Held<'a>(&'a Control);
+struct Held<'a>(&'a mut dyn Hold);
 
 impl Drop for Held<'_> {
     fn drop(&mut self) {
@@ -45,29 +45,33 @@ impl Drop for Held<'_> {
 
 fn connect(conninfo: &Conninfo, purpose: Purpose) -> lockstep_client::Result<Connection> {
     let mut connection = Connection::connect(conninfo, purpose, APPLICATION)?;
+    connection.execute(workers::SESSION)?;
     connection.set_patience(PATIENCE);
     Ok(connection)
 }
 
 impl Moment {
     /// Takes both snapshots, as the header of this folder says.
-    pub fn take(options: &Options, control: &Control) -> Result<Self> {
+    pub fn take(options: &Options, hold: &mut dyn Hold) -> Result<Self> {
         let mut source =
             connect(&options.source, Purpose::Replication).map_err(VerifyError::Source)?;
-        source.set_patience(options.patience);
         let mut target = connect(&options.target, Purpose::Sql).map_err(VerifyError::Target)?;
-        let held = Held(control);
-        control.hold(options.patience)?;
+        let deadline = Instant::now() + options.patience;
+        let left = || deadline.saturating_duration_since(Instant::now());
+        let held = Held(hold);
+        held.0.hold(left())?;
         let slot = format!("lockstep_verify_{}", source.backend_pid());
+        source.set_patience(left());
         let (lsn, source_snapshot) = source
             .create_slot_with_snapshot(&slot, "pgoutput", true, false)
-            .map_err(VerifyError::Source)?;
-        control.advance(lsn, options.patience)?;
+            .map_err(|error| no_slot(error, options))?;
+        held.0.advance(lsn, left())?;
         let snapshot = target
             .execute("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
             .and_then(|()| target.query_one("SELECT pg_catalog.pg_export_snapshot()"))
             .and_then(|row| field(&row, 0));
         let target_snapshot = snapshot.map_err(VerifyError::Target)?;
+        held.0.check(lsn)?;
         drop(held);
         Ok(Self {
             snapshots: Snapshots {
@@ -78,6 +82,18 @@ impl Moment {
             _source: source,
             _target: target,
         })
+    }
+}
+
+fn no_slot(error: ClientError, options: &Options) -> VerifyError {
+    match error {
+        ClientError::TimedOut { .. } => VerifyError::NoMoment(format!(
+            "source: transactions that are open there did not end within {} s, which a comparison \
+             waits for while changes are held back; repeat once they have ended, or let them be \
+             waited for longer",
+            options.patience.as_secs()
+        )),
+        error => VerifyError::Source(error),
     }
 }
 
@@ -95,7 +111,7 @@ impl Snapshots {
 
 fn session(conninfo: &Conninfo, snapshot: &str) -> lockstep_client::Result<Connection> {
     let mut connection = connect(conninfo, Purpose::Sql)?;
-    connection.execute(SESSION)?;
+    connection.execute(SAME_TEXT)?;
     let snapshot = sql_literal("snapshot", snapshot)?;
     connection.execute(&format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {snapshot}"

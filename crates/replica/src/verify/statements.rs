@@ -63,9 +63,37 @@ fn row(columns: &[String]) -> String {
     format!("ROW({})::pg_catalog.text", names.join(", "))
 }
 
-/// The same for equal text, whatever the collation.
-fn hash(text: &str) -> String {
-    format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)")
+/// How text becomes a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Hash {
+    /// By the server's own function, which depends on the database's encoding and the machine's
+    /// byte order.
+    OfServer,
+    /// Of the text as UTF-8; slower.
+    OfUtf8,
+}
+
+/// Equal where [`Hash::OfServer`] gives the same for the same text.
+pub const PROBE: &str = "SELECT pg_catalog.getdatabaseencoding(), \
+     pg_catalog.hashtextextended('lockstep' COLLATE \"C\", 0)";
+
+impl Hash {
+    /// The same for equal text, whatever the collation.
+    fn of(self, text: &str) -> String {
+        match self {
+            Self::OfServer => format!("pg_catalog.hashtextextended({text} COLLATE \"C\", 0)"),
+            Self::OfUtf8 => format!(
+                "('x' || pg_catalog.encode(pg_catalog.substr(pg_catalog.sha256(\
+                   pg_catalog.convert_to({text}, 'UTF8')), 1, 8), 'hex'))::pg_catalog.bit(64)\
+                 ::pg_catalog.int8"
+            ),
+        }
+    }
+
+    /// The bucket of a row with this name.
+    fn bucket(self, name: &str) -> String {
+        format!("({} & {})::pg_catalog.int4", self.of(name), BUCKETS - 1)
+    }
 }
 
 impl Published {
@@ -114,29 +142,25 @@ impl Published {
     }
 
     /// Number and sum of hashes of the rows of each bucket of a range.
-    pub fn buckets(&self, range: &Range) -> String {
+    pub fn buckets(&self, range: &Range, hash: Hash) -> String {
         format!(
-            "SELECT bucket, count(*), sum(h) FROM (SELECT ({} & {})::pg_catalog.int4 AS bucket, \
+            "SELECT bucket, count(*), sum(h) FROM (SELECT {} AS bucket, \
                {}::pg_catalog.numeric AS h {}) AS s GROUP BY bucket ORDER BY bucket",
-            hash(&self.name()),
-            BUCKETS - 1,
-            hash(&row(&self.columns)),
+            hash.bucket(&self.name()),
+            hash.of(&row(&self.columns)),
             self.from(range)
         )
     }
 
-    /// Name and hash of each row in some buckets of a range.
-    pub fn rows(&self, range: &Range, buckets: &[i32]) -> String {
-        let list: Vec<_> = buckets.iter().map(i32::to_string).collect();
+    /// Name and hash of each row in a bucket of a range.
+    pub fn rows(&self, range: &Range, bucket: i32, hash: Hash) -> String {
         format!(
-            "SELECT name, h FROM (SELECT {} AS name, {} AS h, ({} & {})::pg_catalog.int4 AS bucket \
-             {}) AS s WHERE bucket IN ({})",
+            "SELECT name, h FROM (SELECT {} AS name, {} AS h, {} AS bucket {}) AS s \
+             WHERE bucket = {bucket}",
             self.name(),
-            hash(&row(&self.columns)),
-            hash(&self.name()),
-            BUCKETS - 1,
+            hash.of(&row(&self.columns)),
+            hash.bucket(&self.name()),
             self.from(range),
-            list.join(", ")
         )
     }
 }

@@ -54,11 +54,12 @@ fn a_copy_of_a_busy_database_is_followed() {
                     source: source.clone(),
                     target: target.clone(),
                     publications: publications.clone(),
+                    starts: follow::starts(&target, "r").unwrap(),
                     jobs: 2,
                     range_rows: 5_000,
                     patience: LONG,
                 };
-                verify::run(&options, &control)
+                verify::run(&options, &mut verify::InProcess(&control))
             })
             .collect();
         done.store(true, Ordering::SeqCst);

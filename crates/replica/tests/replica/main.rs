@@ -22,8 +22,10 @@ mod verify_cases;
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_replica::apply::MEMORY;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Watcher};
+use lockstep_replica::follow::Following;
 use lockstep_replica::preflight::facts::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
@@ -53,6 +55,16 @@ fn conninfo(server: &Server) -> Conninfo {
         .unwrap()
         .with_database("copy")
         .unwrap()
+}
+
+/// Replica r of a target.
+fn following(target: &Conninfo) -> Following {
+    Following {
+        name: "r".to_owned(),
+        target: target.clone(),
+        source: None,
+        memory: MEMORY,
+    }
 }
 
 fn sql(server: &Server) -> Connection {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use lockstep_lab::cluster::Lab;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
-    Applied, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
+    Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
 };
 use lockstep_wire::{Lsn, Timeline};
 
@@ -157,6 +157,56 @@ fn apply_is_asked_and_says_how_far_it_is() {
 }
 
 #[test]
+fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
+    let lab = Lab::for_tests().unwrap();
+    let target = server(&lab, "target");
+    let conninfo = conninfo(&target);
+    let mut apply = State::open(&conninfo).unwrap();
+    apply.add(&replica("r")).unwrap();
+    let (first, lsn) = (Lsn::from(1), Lsn::from(100));
+    let session = || State::find(&conninfo).unwrap().unwrap();
+    let mut verify = session();
+    let hour = Duration::from_secs(3600);
+    assert!(verify.begin_hold("r", first, hour).unwrap());
+    assert!(!session().begin_hold("r", first, hour).unwrap());
+    assert_eq!(apply.wanted_hold("r").unwrap(), Some(first));
+    assert_eq!(apply.wanted_hold("q").unwrap(), None);
+    assert_eq!(verify.held("r").unwrap(), Held::NotYet);
+    // An answer to what was asked before counts for nothing.
+    verify.raise_hold("r", lsn).unwrap();
+    apply.set_held("r", first).unwrap();
+    assert_eq!(verify.held("r").unwrap(), Held::NotYet);
+    apply.set_held("r", lsn).unwrap();
+    apply.end_unwanted_hold("r").unwrap();
+    assert_eq!(verify.held("r").unwrap(), Held::At(lsn));
+    // Another process begins to apply.
+    apply.end_answered_hold("r").unwrap();
+    assert_eq!(verify.held("r").unwrap(), Held::Ended);
+
+    assert!(verify.begin_hold("r", first, Duration::ZERO).unwrap());
+    assert_eq!(apply.wanted_hold("r").unwrap(), None, "its time is over");
+    apply.end_answered_hold("r").unwrap();
+    assert_eq!(
+        verify.held("r").unwrap(),
+        Held::NotYet,
+        "nobody has answered"
+    );
+    apply.end_unwanted_hold("r").unwrap();
+    assert_eq!(verify.held("r").unwrap(), Held::Ended);
+
+    assert!(verify.begin_hold("r", first, hour).unwrap());
+    drop(verify);
+    let mut next = session();
+    while apply.wanted_hold("r").unwrap().is_some() {
+        std::thread::yield_now();
+    }
+    assert!(next.begin_hold("r", lsn, hour).unwrap());
+    assert_eq!(apply.wanted_hold("r").unwrap(), Some(lsn));
+    next.end_hold("r").unwrap();
+    assert_eq!(apply.wanted_hold("r").unwrap(), None);
+}
+
+#[test]
 fn an_older_states_version_is_upgraded() {
     let lab = Lab::for_tests().unwrap();
     let target = server(&lab, "target");
@@ -168,6 +218,7 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline;
              ALTER TABLE lockstep.table_copy DROP missing_rows;
+             DROP TABLE lockstep.hold;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",
         )
@@ -177,6 +228,7 @@ fn an_older_states_version_is_upgraded() {
     assert!(error.contains("older version"), "{error}");
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     assert_eq!(state.applied("r").unwrap(), Applied::default());
+    assert_eq!(state.wanted_hold("r").unwrap(), None);
     assert!(State::find(&reader).unwrap().is_some());
 }
 

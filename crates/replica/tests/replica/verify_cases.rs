@@ -2,7 +2,8 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use lockstep_replica::verify::{self, DifferenceKind, Options, Report};
+use lockstep_replica::apply::Starts;
+use lockstep_replica::verify::{self, DifferenceKind, InProcess, Options, Report};
 
 use super::apply_lab::{LONG, Pair, conninfo, sql};
 
@@ -11,6 +12,7 @@ fn options(pair: &Pair) -> Options {
         source: conninfo(&pair.source),
         target: conninfo(&pair.target),
         publications: vec!["everything".to_owned()],
+        starts: Starts::default(),
         jobs: 2,
         range_rows: 100,
         patience: LONG,
@@ -59,7 +61,7 @@ fn equal_while_changes_flow() {
         });
         let mut last = None;
         for _ in 0..5 {
-            let report = verify::run(&options(&pair), &control);
+            let report = verify::run(&options(&pair), &mut InProcess(&control));
             let report = report.inspect_err(|_| done.store(true, Ordering::SeqCst));
             let report = report.unwrap();
             if !report.is_equal() {
@@ -93,7 +95,11 @@ fn rows_that_differ_are_named() {
     let control = pair.start();
     pair.catch_up();
     let options = options(&pair);
-    assert!(verify::run(&options, &control).unwrap().is_equal());
+    assert!(
+        verify::run(&options, &mut InProcess(&control))
+            .unwrap()
+            .is_equal()
+    );
     pair.target
         .execute(
             "UPDATE t SET v = 'w' WHERE id = 700; DELETE FROM t WHERE id = 100; \
@@ -101,7 +107,7 @@ fn rows_that_differ_are_named() {
              UPDATE \"A b\" SET n = 3 WHERE n = 2",
         )
         .unwrap();
-    let report = verify::run(&options, &control).unwrap();
+    let report = verify::run(&options, &mut InProcess(&control)).unwrap();
     let named = |table: &str, key: &str, kind| (table.to_owned(), key.to_owned(), kind);
     assert_eq!(
         differences(&report),

@@ -1,0 +1,178 @@
+//! The file of `lockstep replica run --config`.
+
+use std::path::Path;
+
+use anyhow::Result;
+use lockstep_client::Conninfo;
+use lockstep_lag::sanitize::sanitize;
+use lockstep_replica::apply::MEMORY;
+use lockstep_replica::follow::Following;
+use lockstep_replica::names::check_replica_name;
+use lockstep_service::address::HostPort;
+use lockstep_service::logging::{LogFormat, LogLevel};
+use lockstep_service::secret::read_secret;
+use serde::Deserialize;
+
+use super::run::memory;
+use crate::exit::Usage;
+use crate::toml_file;
+
+/// Most replicas of a file: each has some connections, and memory of its own.
+const MOST_REPLICAS: usize = 100;
+
+/// All that is configured.
+#[derive(Debug, Clone)]
+pub struct Config {
+    pub log_format: LogFormat,
+    pub log_level: LogLevel,
+    /// Where metrics are served, if at all.
+    pub metrics: Option<HostPort>,
+    pub replicas: Vec<Following>,
+}
+
+/// The file as it is written.
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Written {
+    log_format: Option<String>,
+    log_level: Option<String>,
+    metrics: Option<String>,
+    #[serde(default)]
+    replica: Vec<Listed>,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Listed {
+    name: String,
+    target: String,
+    source: Option<String>,
+    memory: Option<String>,
+}
+
+impl Config {
+    pub fn read(path: &Path) -> Result<Self> {
+        let wrong = |words: String| Usage(format!("--config {}: {words}", path.display()));
+        let written = toml_file::read(path).map_err(wrong)?;
+        let config = Self::checked(written).map_err(wrong)?;
+        let secret = |one: &Following| {
+            let source = one.source.as_ref();
+            one.target.has_secret() || source.is_some_and(Conninfo::has_secret)
+        };
+        if config.replicas.iter().any(secret) {
+            let private = read_secret(path, "the file with passwords");
+            private.map_err(|error| wrong(error.to_string()))?;
+        }
+        Ok(config)
+    }
+
+    fn checked(written: Written) -> Result<Self, String> {
+        let format = written.log_format.as_deref().map(LogFormat::parse);
+        let level = written.log_level.as_deref().map(LogLevel::parse);
+        let metrics = written.metrics.as_deref().map(HostPort::parse);
+        let key = |key: &'static str| move |words: String| format!("{key}: {words}");
+        if !(1..=MOST_REPLICAS).contains(&written.replica.len()) {
+            return Err(format!("it needs 1 to {MOST_REPLICAS} times [[replica]]"));
+        }
+        let mut replicas: Vec<Following> = Vec::new();
+        for (listed, number) in written.replica.iter().zip(1..) {
+            let place = format!("replica {number}, {}", sanitize(&listed.name));
+            let one = following(listed).map_err(|words| format!("{place}: {words}"))?;
+            let same = |other: &Following| (&other.name, &other.target) == (&one.name, &one.target);
+            if replicas.iter().any(same) {
+                return Err(format!("{place}: it is there twice"));
+            }
+            replicas.push(one);
+        }
+        Ok(Self {
+            log_format: (format.transpose())
+                .map_err(key("log_format"))?
+                .unwrap_or(LogFormat::Text),
+            log_level: (level.transpose())
+                .map_err(key("log_level"))?
+                .unwrap_or(LogLevel::Info),
+            metrics: metrics.transpose().map_err(key("metrics"))?,
+            replicas,
+        })
+    }
+}
+
+fn following(listed: &Listed) -> Result<Following, String> {
+    check_replica_name(&listed.name).map_err(|error| error.to_string())?;
+    let conninfo =
+        |key: &str, text: &str| Conninfo::parse(text).map_err(|error| format!("{key}: {error}"));
+    let source = listed.source.as_deref();
+    let given = listed.memory.as_deref().map(memory).transpose();
+    let given = given.map_err(|words| format!("memory: {words}"))?;
+    Ok(Following {
+        name: listed.name.clone(),
+        target: conninfo("target", &listed.target)?,
+        source: source.map(|text| conninfo("source", text)).transpose()?,
+        memory: given.unwrap_or(MEMORY),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    const ONE: &str = "[[replica]]\nname = 'a'\ntarget = 'host=/n dbname=t'\n";
+
+    fn read(text: &str, mode: u32) -> Result<Config> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("replicas.toml");
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        Config::read(&path)
+    }
+
+    #[test]
+    fn what_is_written_is_read() {
+        let more =
+            "source = 'host=s'\nmemory = '64MB'\n[[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
+        let config = read(
+            &format!("log_format = 'json'\nmetrics = '[::1]:9188'\n{ONE}{more}"),
+            0o644,
+        )
+        .unwrap();
+        assert_eq!(config.log_format, LogFormat::Json);
+        assert_eq!(config.log_level, LogLevel::Info);
+        assert_eq!(config.metrics.as_ref().map(|at| at.port), Some(9188));
+        let [first, second] = &config.replicas[..] else {
+            panic!("{config:?}");
+        };
+        assert_eq!((first.name.as_str(), first.memory), ("a", 64 << 20));
+        assert_eq!(first.source.as_ref().unwrap().get("host"), Some("s"));
+        assert_eq!((second.memory, &second.source), (MEMORY, &None));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said_without_secrets() {
+        for (text, words) in [
+            (String::new(), "1 to 100 times [[replica]]"),
+            (ONE.repeat(101), "1 to 100 times"),
+            (ONE.repeat(2), "replica 2, a: it is there twice"),
+            (format!("{ONE}x = 1"), "line 4: unknown field"),
+            (
+                format!("log_level = 'x'\n{ONE}"),
+                "log_level: \"x\" is not allowed",
+            ),
+            (format!("metrics = '9188'\n{ONE}"), "metrics: "),
+            (format!("{ONE}memory = '1kB'"), "memory: give at least 1MB"),
+            (format!("{ONE}memory = 'much'"), "replica 1, a: memory: "),
+            (ONE.replace("'a'", "'A-b'"), "no name for a replica"),
+            (ONE.replace("host=/n", "secret"), "replica 1, a: target: "),
+            ("[[replica]]\nname = 'a'".to_owned(), "missing field"),
+            (ONE.replace("host=/n", "password=secret"), "mode 0644"),
+        ] {
+            let error = read(&text, 0o644).unwrap_err();
+            assert!(error.is::<Usage>(), "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(!error.to_string().contains("secret"), "{error}");
+        }
+        let secret = ONE.replace("host=/n", "password=secret");
+        assert!(read(&secret, 0o600).is_ok());
+    }
+}

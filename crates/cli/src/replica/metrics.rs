@@ -1,0 +1,325 @@
+//! What `lockstep replica run --config` says of its replicas over HTTP.
+//!
+//! `GET /metrics` answers in Prometheus' text format 0.0.4, `GET /healthz` with 200 while every
+//! replica applies or is paused, else with 503 and the reasons. All is what this process knows: how far
+//! a source is that it cannot ask, `replica status` says.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use lockstep_replica::apply::{Phase, Stats};
+use lockstep_replica::daemon::Seen;
+use lockstep_replica::follow::Following;
+use lockstep_service::address::HostPort;
+use lockstep_service::exposition::Exposition;
+use lockstep_service::pages::{self, Pages};
+use serde_json::json;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tracing::{error, info};
+
+/// How long requests under way may take at the end.
+const LAST_REQUESTS: Duration = Duration::from_millis(200);
+
+/// Serves the pages until it is dropped.
+pub struct Served(Option<Runtime>);
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if let Some(runtime) = self.0.take() {
+            runtime.shutdown_timeout(LAST_REQUESTS);
+        }
+    }
+}
+
+/// Listens, and answers from then on.
+pub fn serve(at: &HostPort, seen: Seen) -> Result<Served> {
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .context("cannot start threads")?;
+    let address = (at.host.as_str(), at.port);
+    let listener = runtime
+        .block_on(TcpListener::bind(address))
+        .with_context(|| format!("cannot listen on {at}"))?;
+    let address = listener.local_addr().context("cannot listen")?;
+    info!(%address, "metrics");
+    runtime.spawn(async move {
+        let never = std::future::pending();
+        if let Err(error) = pages::serve(listener, Arc::new(OfReplicas(seen)), never).await {
+            error!(%error, "metrics are not served any more");
+        }
+    });
+    Ok(Served(Some(runtime)))
+}
+
+struct OfReplicas(Seen);
+
+impl Pages for OfReplicas {
+    fn metrics(&self) -> String {
+        render(&self.0.all())
+    }
+
+    fn health(&self) -> (bool, String) {
+        health(&self.0.all())
+    }
+}
+
+/// Name, type and help of a metric, and its value for a replica, if it is known.
+type Family = (
+    &'static str,
+    &'static str,
+    &'static str,
+    fn(&Stats) -> Option<String>,
+);
+
+/// The target as labels name it.
+fn target(what: &Following) -> String {
+    what.target.clone().without_secrets().to_string()
+}
+
+fn position(lsn: lockstep_wire::Lsn) -> Option<String> {
+    lsn.is_valid().then(|| u64::from(lsn).to_string())
+}
+
+const FAMILIES: [Family; 12] = [
+    (
+        "applied_position_bytes",
+        "gauge",
+        "WAL position of the source in bytes up to which changes are committed on the target.",
+        |stats| position(stats.applied),
+    ),
+    (
+        "flushed_position_bytes",
+        "gauge",
+        "The same as far as it is on the target's disk, which the source is told.",
+        |stats| position(stats.flushed),
+    ),
+    (
+        "source_position_bytes",
+        "gauge",
+        "Where the source's WAL ended when it was last heard, as a number of bytes.",
+        |stats| position(stats.source_end),
+    ),
+    (
+        "heard_age_seconds",
+        "gauge",
+        "Time since the source last sent something.",
+        |stats| {
+            stats
+                .heard
+                .map(|at| format!("{:.3}", at.elapsed().as_secs_f64()))
+        },
+    ),
+    (
+        "sessions_total",
+        "counter",
+        "Times that both servers were connected to.",
+        |stats| Some(stats.sessions.to_string()),
+    ),
+    (
+        "received_bytes_total",
+        "counter",
+        "Bytes of the source's messages.",
+        |stats| Some(stats.bytes.to_string()),
+    ),
+    (
+        "transactions_total",
+        "counter",
+        "Transactions of the source that are committed on the target.",
+        |stats| Some(stats.counts.transactions.to_string()),
+    ),
+    (
+        "batches_total",
+        "counter",
+        "Commits on the target.",
+        |stats| Some(stats.batches.to_string()),
+    ),
+    (
+        "inserted_rows_total",
+        "counter",
+        "Rows that the source inserted, of transactions that are committed.",
+        |stats| Some(stats.counts.inserts.to_string()),
+    ),
+    (
+        "updated_rows_total",
+        "counter",
+        "Rows that the source updated, of transactions that are committed.",
+        |stats| Some(stats.counts.updates.to_string()),
+    ),
+    (
+        "deleted_rows_total",
+        "counter",
+        "Rows that the source deleted, of transactions that are committed.",
+        |stats| Some(stats.counts.deletes.to_string()),
+    ),
+    (
+        "missing_rows_total",
+        "counter",
+        "Rows to update or delete that the target did not have.",
+        |stats| Some(stats.missing.to_string()),
+    ),
+];
+
+const PHASES: [Phase; 5] = [
+    Phase::Connecting,
+    Phase::Applying,
+    Phase::Paused,
+    Phase::Blocked,
+    Phase::Stopped,
+];
+
+/// Everything as Prometheus reads it. Counters start at 0 with the process, and when a replica that
+/// failed is tried again.
+fn render(replicas: &[(Following, Stats)]) -> String {
+    let mut text = Exposition::new("lockstep_replica_");
+    text.family(
+        "build_info",
+        "gauge",
+        "The program's version, as a label; always 1.",
+    );
+    text.sample("build_info", &[("version", env!("CARGO_PKG_VERSION"))], "1");
+    text.family("state", "gauge", "1 for the state that the replica is in.");
+    for (what, stats) in replicas {
+        let target = target(what);
+        for phase in PHASES {
+            let value = if phase == stats.phase { "1" } else { "0" };
+            let labels = [
+                ("replica", what.name.as_str()),
+                ("target", &target),
+                ("state", phase.name()),
+            ];
+            text.sample("state", &labels, value);
+        }
+    }
+    for (name, kind, help, value) in FAMILIES {
+        text.family(name, kind, help);
+        for (what, stats) in replicas {
+            let target = target(what);
+            let labels = [("replica", what.name.as_str()), ("target", &target)];
+            if let Some(value) = value(stats) {
+                text.sample(name, &labels, &value);
+            }
+        }
+    }
+    text.into_text()
+}
+
+/// True if every replica applies or is paused, and JSON for people who ask why not.
+fn health(replicas: &[(Following, Stats)]) -> (bool, String) {
+    let well = |phase| matches!(phase, Phase::Applying | Phase::Paused);
+    let reasons: Vec<_> = replicas
+        .iter()
+        .filter(|(_, stats)| !well(stats.phase))
+        .map(|(what, stats)| {
+            json!({
+                "replica": what.name,
+                "target": target(what),
+                "state": stats.phase.name(),
+                "reason": stats.error,
+            })
+        })
+        .collect();
+    let healthy = reasons.is_empty();
+    let status = if healthy { "ok" } else { "not applying" };
+    let body = json!({ "status": status, "reasons": reasons });
+    (healthy, format!("{body}\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lockstep_client::Conninfo;
+    use lockstep_replica::apply::batch::Counts;
+    use lockstep_wire::Lsn;
+
+    use super::*;
+
+    fn example() -> Vec<(Following, Stats)> {
+        let following = |name: &str| Following {
+            name: name.to_owned(),
+            target: Conninfo::parse("host=db2 dbname=app password=secret").unwrap(),
+            source: None,
+            memory: 1,
+        };
+        let applying = Stats {
+            phase: Phase::Applying,
+            applied: Lsn::from(90),
+            flushed: Lsn::from(80),
+            source_end: Lsn::from(100),
+            missing: 3,
+            batches: 7,
+            bytes: 4000,
+            sessions: 2,
+            counts: Counts {
+                transactions: 12,
+                inserts: 30,
+                updates: 20,
+                deletes: 10,
+                truncates: 1,
+            },
+            ..Stats::default()
+        };
+        let stopped = Stats {
+            phase: Phase::Stopped,
+            error: Some("no replica".to_owned()),
+            ..Stats::default()
+        };
+        vec![(following("app"), applying), (following("other"), stopped)]
+    }
+
+    #[test]
+    fn metrics_hold_no_secret_and_are_documented() {
+        let text = render(&example());
+        assert!(!text.contains("secret"), "{text}");
+        let target = "target=\"dbname=app host=db2\"";
+        for line in [
+            format!("lockstep_replica_state{{replica=\"app\",{target},state=\"applying\"}} 1"),
+            format!("lockstep_replica_state{{replica=\"other\",{target},state=\"applying\"}} 0"),
+            format!("lockstep_replica_applied_position_bytes{{replica=\"app\",{target}}} 90"),
+            format!("lockstep_replica_missing_rows_total{{replica=\"app\",{target}}} 3"),
+            format!("lockstep_replica_transactions_total{{replica=\"other\",{target}}} 0"),
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line}: {text}");
+        }
+        // What is not known is left out.
+        assert_eq!(
+            text.matches("\nlockstep_replica_applied_position_bytes{")
+                .count(),
+            1
+        );
+        let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/replica.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        let names = text
+            .lines()
+            .filter_map(|line| line.strip_prefix("# TYPE lockstep_replica_"));
+        let names: Vec<_> = names.filter_map(|line| line.split(' ').next()).collect();
+        assert_eq!(names.len(), FAMILIES.len() + 2);
+        for name in names {
+            assert!(
+                page.contains(&format!("`{name}`")),
+                "{name} is not in docs/replica.md"
+            );
+        }
+    }
+
+    #[test]
+    fn a_replica_that_does_not_apply_is_not_well() {
+        let (healthy, words) = health(&example());
+        assert!(!healthy);
+        assert!(
+            words.contains("no replica") && !words.contains("secret"),
+            "{words}"
+        );
+        let mut well = example();
+        well.truncate(1);
+        assert!(health(&well).0);
+        well[0].1.phase = Phase::Paused;
+        assert!(health(&well).0);
+        well[0].1.phase = Phase::Blocked;
+        assert!(!health(&well).0);
+    }
+}

@@ -1,0 +1,111 @@
+//! `lockstep replica start`
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_client::Conninfo;
+use lockstep_replica::error::ReplicaError;
+use lockstep_replica::source::Source;
+use lockstep_replica::standing::{Standing, standing};
+use lockstep_replica::state::{Applied, Phase, Replica, State};
+use lockstep_wire::Lsn;
+
+use super::{conninfo, failed};
+use crate::exit::Usage;
+use crate::live;
+
+/// How often the state is asked.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// `lockstep replica start`
+#[derive(Debug, Args)]
+pub struct StartArgs {
+    /// The replica's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    target: super::TargetArgs,
+    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(long, value_name = "CONNINFO")]
+    source: Option<String>,
+    /// Most seconds to wait until it applies
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
+    wait: u16,
+}
+
+pub fn run(args: &StartArgs) -> Result<()> {
+    let target = conninfo("--target", &args.target.target)?;
+    let source = args.source.as_deref();
+    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let wait = Duration::from_secs(args.wait.into());
+    let applied = start(&args.name, &target, source.as_ref(), wait).map_err(failed)?;
+    match applied {
+        Some(lsn) => {
+            live::print(&format!("replica {} applies, up to {lsn} now", args.name));
+            Ok(())
+        }
+        None => Err(Usage(format!("the target has no replica \"{}\"", args.name)).into()),
+    }
+}
+
+/// Ends a pause and waits until the replica gets on. Returns how far it is; None if there is none.
+fn start(
+    name: &str,
+    target: &Conninfo,
+    source: Option<&Conninfo>,
+    wait: Duration,
+) -> Result<Option<Lsn>, ReplicaError> {
+    let Some(mut state) = State::find(target)? else {
+        return Ok(None);
+    };
+    let Some(replica) = state.replica(name)? else {
+        return Ok(None);
+    };
+    if replica.phase != Phase::Ready {
+        return Err(ReplicaError::State(format!(
+            "replica \"{name}\" is not copied yet: run lockstep replica create again, which goes on"
+        )));
+    }
+    let before = state.applied(name)?.lsn;
+    let end = Source::ask(&replica, source)?.end;
+    state.set_paused(name, false)?;
+    let deadline = Instant::now() + wait;
+    loop {
+        let (holder, applied) = (state.holder(name)?, state.applied(name)?);
+        let standing = standing(holder, &applied);
+        let is_on = |lsn: &Lsn| *lsn >= end || Some(*lsn) > before;
+        let reached = applied.lsn.filter(is_on);
+        if let (Standing::Apply("applying"), Some(lsn)) = (standing, reached) {
+            return Ok(Some(lsn));
+        }
+        if Instant::now() >= deadline {
+            return Err(ReplicaError::State(why_not(
+                &replica, standing, &applied, wait,
+            )));
+        }
+        thread::sleep(ASK_EVERY);
+    }
+}
+
+/// Why a replica does not apply.
+fn why_not(replica: &Replica, standing: Standing<'_>, applied: &Applied, wait: Duration) -> String {
+    let (name, seconds) = (&replica.name, wait.as_secs());
+    let because = applied.error.as_ref();
+    let because = because.map_or_else(String::new, |error| format!(": {error}"));
+    match standing {
+        Standing::NotRunning => format!(
+            "replica \"{name}\" is to apply, but no process has taken it up within {seconds} s: start \
+             lockstep replica run with its name, or with a --config that lists it{because}"
+        ),
+        Standing::Other => format!("another lockstep works on replica \"{name}\"; end it first"),
+        Standing::Silent => format!(
+            "the process of replica \"{name}\" is connected and writes nothing: is its machine alive?"
+        ),
+        Standing::Apply(state) => format!(
+            "replica \"{name}\" has not applied anything within {seconds} s, it is {state}{because}"
+        ),
+    }
+}

@@ -1,0 +1,165 @@
+//! `lockstep replica verify`
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use lockstep_lag::sanitize::sanitize;
+use lockstep_replica::verify::{
+    Difference, DifferenceKind, MOST_NAMED, Replicated, Report, TableReport, replica,
+};
+use serde_json::{Value, json};
+
+use super::{conninfo, failed};
+use crate::args::Output;
+use crate::exit::{DataMismatch, complain};
+use crate::{live, text};
+
+/// `lockstep replica verify`
+#[derive(Debug, Args)]
+pub struct VerifyArgs {
+    /// The replica's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    target: super::TargetArgs,
+    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(long, value_name = "CONNINFO")]
+    source: Option<String>,
+    /// Sessions on each side
+    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
+    jobs: u16,
+    /// Most seconds for which changes are held back until both sides are at one position
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
+    wait: u16,
+    /// Format of the result on standard output
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    output: Output,
+}
+
+pub fn run(args: &VerifyArgs) -> Result<()> {
+    let target = conninfo("--target", &args.target.target)?;
+    let source = args.source.as_deref();
+    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let what = Replicated {
+        name: args.name.clone(),
+        target,
+        source,
+        jobs: usize::from(args.jobs),
+        patience: Duration::from_secs(args.wait.into()),
+    };
+    let report = replica(&what, &mut complain).map_err(failed)?;
+    match args.output {
+        Output::Json => live::print(&to_json(&args.name, &report).to_string()),
+        Output::Text => lines(&report)
+            .iter()
+            .for_each(|line| live::print(&sanitize(line))),
+    }
+    match report.is_equal() {
+        true => Ok(()),
+        false => Err(DataMismatch(mismatch(&args.name, &report)).into()),
+    }
+}
+
+/// How many rows differ. A table that is not there is one difference.
+fn count(differences: usize, more: bool) -> String {
+    match more {
+        true => format!("more than {MOST_NAMED}"),
+        false => differences.to_string(),
+    }
+}
+
+fn lines(report: &Report) -> Vec<String> {
+    let heads = ["table", "rows", "differ"].map(str::to_owned).to_vec();
+    let tables = report.tables.iter().map(|table| {
+        vec![
+            format!("{}.{}", table.table.schema, table.table.table),
+            text::count(table.rows as f64),
+            match table.differences.first().map(|one| one.kind) {
+                Some(DifferenceKind::NoTable) => "not there".to_owned(),
+                _ => count(table.differences.len(), table.more),
+            },
+        ]
+    });
+    let table: Vec<_> = std::iter::once(heads).chain(tables).collect();
+    let mut lines = text::table(&table);
+    for table in &report.tables {
+        lines.extend(table.differences.iter().map(|one| named(table, one)));
+    }
+    if report.is_equal() {
+        let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
+        lines.push(format!(
+            "source and target are equal at {}: {} tables, {} rows",
+            report.lsn,
+            report.tables.len(),
+            text::count(rows as f64)
+        ));
+    }
+    lines
+}
+
+fn named(table: &TableReport, one: &Difference) -> String {
+    let name = format!("{}.{}", table.table.schema, table.table.table);
+    let what = match one.kind {
+        DifferenceKind::NoTable => {
+            return format!("{name}: the target has no such table, or not its columns");
+        }
+        DifferenceKind::Missing => "the target lacks it",
+        DifferenceKind::Extra => "only the target has it",
+        DifferenceKind::Changed => "its values differ",
+    };
+    let key = match table.key.is_empty() {
+        true => "whole row".to_owned(),
+        false => table.key.join(", "),
+    };
+    format!("{name} ({key}) = {}: {what}", one.key)
+}
+
+fn mismatch(name: &str, report: &Report) -> String {
+    let tables = report.tables.iter();
+    let differ: Vec<_> = tables
+        .filter(|table| !table.differences.is_empty())
+        .collect();
+    let found: usize = differ.iter().map(|table| table.differences.len()).sum();
+    let more = if differ.iter().any(|table| table.more) {
+        "at least "
+    } else {
+        ""
+    };
+    let plural = if found == 1 { "" } else { "s" };
+    format!(
+        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {} \
+         tables",
+        report.lsn,
+        differ.len(),
+        report.tables.len()
+    )
+}
+
+fn to_json(name: &str, report: &Report) -> Value {
+    let kind = |kind| match kind {
+        DifferenceKind::Missing => "missing",
+        DifferenceKind::Extra => "extra",
+        DifferenceKind::Changed => "changed",
+        DifferenceKind::NoTable => "no_table",
+    };
+    let difference = |one: &Difference| json!({"key": one.key, "kind": kind(one.kind)});
+    let tables = report.tables.iter().map(|table| {
+        json!({
+            "schema": table.table.schema,
+            "table": table.table.table,
+            "rows": table.rows,
+            "key": table.key,
+            "differences": table.differences.iter().map(difference).collect::<Vec<_>>(),
+            "more": table.more,
+        })
+    });
+    json!({
+        "name": name,
+        "lsn": report.lsn.to_string(),
+        "equal": report.is_equal(),
+        "tables": tables.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,279 @@
+//! `lockstep replica verify` with real servers: what it finds, and what a killed one leaves.
+
+use std::process::{Output, Stdio};
+
+use lockstep_client::Connection;
+use lockstep_lab::server::Server;
+use serde_json::Value;
+
+use crate::replica::{Followed, Running, lockstep, output, sql, text, until, value};
+
+fn verify(followed: &Followed, more: &[&str]) -> Output {
+    let mut args = vec!["verify", "r", "--target", &followed.to];
+    args.extend(more);
+    output(&args)
+}
+
+/// A verify that waits for a transaction that is open on the source, while it holds the replica.
+struct Waiting {
+    verify: Running,
+    open: Connection,
+}
+
+const HELD: &str = "SELECT count(held)::text FROM lockstep.hold";
+
+impl Waiting {
+    fn of(followed: &Followed) -> Self {
+        let mut open = sql(&followed.source);
+        open.execute("BEGIN; INSERT INTO b VALUES (-1)").unwrap();
+        // Nothing but its end lets changes flow again within an hour.
+        let child = lockstep(&["verify", "r", "--target", &followed.to, "--wait", "3600"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut verify = Running(child);
+        until(&followed.target, HELD, "1", &mut verify.0);
+        Self { verify, open }
+    }
+}
+
+/// Inserts a row into b, and waits until the source has sent it.
+fn insert_and_send(source: &Server, id: i32) {
+    sql(source)
+        .execute(&format!("INSERT INTO b VALUES ({id})"))
+        .unwrap();
+    let end = value(source, "SELECT pg_current_wal_flush_lsn()");
+    let sent = format!(
+        "SELECT bool_or(sent_lsn >= '{end}')::text FROM pg_stat_replication WHERE application_name = 'r'"
+    );
+    while value(source, &sent) != "true" {}
+}
+
+#[test]
+fn equal_while_changes_flow_and_rows_that_differ_are_named() {
+    let tables = "CREATE TABLE f (n int, v text); ALTER TABLE f REPLICA IDENTITY FULL; \
+                  CREATE TABLE left_out (id int PRIMARY KEY); CREATE TABLE \"A b\" (\"x y\" text, n int, \
+                  PRIMARY KEY (\"x y\", n)); INSERT INTO \"A b\" VALUES ('q', 1); \
+                  INSERT INTO f VALUES (1, 'a'), (1, 'a')";
+    let options = ["--exclude-table", "public.left_out"];
+    let followed = Followed::created(tables, &[], &options);
+    let mut writer = sql(&followed.source);
+    let ended = std::sync::atomic::AtomicBool::new(false);
+    let order = std::sync::atomic::Ordering::SeqCst;
+    let reports = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut number = 100;
+            while !ended.load(order) {
+                number += 1;
+                let change = format!(
+                    "BEGIN; INSERT INTO a VALUES ({number}, 'v'); INSERT INTO f VALUES ({number}, NULL); \
+                     UPDATE a SET v = {number} WHERE id = 1; DELETE FROM a WHERE id = {number} - 30; \
+                     INSERT INTO left_out VALUES ({number}); COMMIT"
+                );
+                writer.execute(&change).unwrap();
+            }
+        });
+        let reports = [verify(&followed, &["--jobs", "2"]), verify(&followed, &[])];
+        ended.store(true, order);
+        reports
+    });
+    for report in reports {
+        assert_eq!(report.status.code(), Some(0), "{report:?}");
+        let printed = text(&report.stdout);
+        assert!(
+            printed.contains("source and target are equal at"),
+            "{printed}"
+        );
+        assert!(
+            printed.contains("public.A b") && printed.contains(": 4 tables"),
+            "{printed}"
+        );
+        assert!(!printed.contains("left_out"), "{printed}");
+    }
+    sql(&followed.target)
+        .execute(
+            "UPDATE a SET v = 'other' WHERE id = 2; INSERT INTO a VALUES (-7, 'extra'); \
+             DELETE FROM \"A b\"; DELETE FROM f WHERE ctid = '(0,1)'; DROP TABLE b",
+        )
+        .unwrap();
+    let found = verify(&followed, &[]);
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let printed = text(&found.stdout);
+    for line in [
+        "public.a (id) = (-7): only the target has it",
+        "public.a (id) = (2): its values differ",
+        "public.A b (x y, n) = (q,1): the target lacks it",
+        "public.f (whole row) = (1,a): the target lacks it",
+        "public.b: the target has no such table, or not its columns",
+    ] {
+        assert!(printed.contains(line), "{line}: {printed}");
+    }
+    assert!(
+        text(&found.stderr).contains("5 differences in 4 of 4 tables"),
+        "{found:?}"
+    );
+    let found = verify(&followed, &["--output", "json"]);
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let json: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(json["equal"], false, "{json}");
+    assert_eq!(json["tables"][1]["table"], "a", "{json}");
+    assert_eq!(json["tables"][1]["differences"][0]["key"], "(-7)", "{json}");
+    assert_eq!(
+        json["tables"][1]["differences"][0]["kind"], "extra",
+        "{json}"
+    );
+}
+
+/// The publication has a partition that is made later, also in a schema that is left out.
+#[test]
+fn what_apply_skips_is_not_compared() {
+    let tables = "CREATE SCHEMA hidden; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); \
+                  CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
+    let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"]);
+    sql(&followed.source)
+        .execute(
+            "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
+             INSERT INTO p VALUES (1), (11)",
+        )
+        .unwrap();
+    let published = "SELECT count(*)::text FROM pg_publication_tables WHERE tablename = 'p2'";
+    assert_eq!(value(&followed.source, published), "1");
+    let report = verify(&followed, &[]);
+    assert_eq!(report.status.code(), Some(0), "{report:?}");
+    let printed = text(&report.stdout);
+    assert!(
+        printed.contains("public.p1") && !printed.contains("p2"),
+        "{printed}"
+    );
+}
+
+#[test]
+fn a_verify_that_is_killed_lets_changes_flow_again() {
+    let mut followed = Followed::with("");
+    let mut waiting = Waiting::of(&followed);
+    insert_and_send(&followed.source, 5);
+    let arrived = "SELECT count(*)::text FROM b WHERE id = 5";
+    assert_eq!(
+        value(&followed.target, arrived),
+        "0",
+        "changes are held back"
+    );
+    waiting.verify.0.kill().unwrap();
+    waiting.verify.0.wait().unwrap();
+    until(&followed.target, arrived, "1", &mut followed.running.0);
+    let rows = "SELECT count(*)::text FROM lockstep.hold";
+    until(&followed.target, rows, "0", &mut followed.running.0);
+    waiting.open.execute("COMMIT").unwrap();
+    let again = verify(&followed, &[]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+    let slots =
+        "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_verify%'";
+    until(&followed.source, slots, "0", &mut followed.running.0);
+}
+
+#[test]
+fn a_process_that_is_started_again_ends_the_hold_of_a_verify() {
+    let mut followed = Followed::with("");
+    let mut waiting = Waiting::of(&followed);
+    let second = verify(&followed, &[]);
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(
+        text(&second.stderr).contains("another lockstep replica verify"),
+        "{second:?}"
+    );
+    followed.kill();
+    followed.running = Followed::run(&followed.to, &followed.log);
+    until(&followed.target, HELD, "0", &mut followed.running.0);
+    waiting.open.execute("COMMIT").unwrap();
+    let errors = waiting.verify.0.stderr.take().unwrap();
+    assert_eq!(waiting.verify.0.wait().unwrap().code(), Some(1));
+    let errors = std::io::read_to_string(errors).unwrap();
+    assert!(errors.contains("did not hold it any longer"), "{errors}");
+    let again = verify(&followed, &[]);
+    assert_eq!(again.status.code(), Some(0), "{again:?}");
+}
+
+#[test]
+fn a_hold_ends_when_its_time_is_over() {
+    let mut followed = Followed::with("");
+    let mut open = sql(&followed.source);
+    open.execute("BEGIN; INSERT INTO b VALUES (-1)").unwrap();
+    let late = verify(&followed, &["--wait", "1"]);
+    assert_eq!(late.status.code(), Some(1), "{late:?}");
+    let words = text(&late.stderr);
+    assert!(
+        words.contains("transactions that are open there did not end within 1 s")
+            || words.contains("come to stand at one position in time")
+            || words.contains("it does not get on"),
+        "{words}"
+    );
+    open.execute("ROLLBACK").unwrap();
+    insert_and_send(&followed.source, 5);
+    let arrived = "SELECT count(*)::text FROM b WHERE id = 5";
+    until(&followed.target, arrived, "1", &mut followed.running.0);
+}
+
+#[test]
+fn without_a_process_that_applies_verify_does_until_the_position() {
+    let mut followed = Followed::with("");
+    followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    followed.kill();
+    sql(&followed.source)
+        .execute("INSERT INTO b SELECT generate_series(1, 1000); DELETE FROM a WHERE id = 1")
+        .unwrap();
+    assert!(
+        output(&["pause", "r", "--target", &followed.to])
+            .status
+            .success()
+    );
+    let paused = verify(&followed, &[]);
+    assert_eq!(paused.status.code(), Some(1), "{paused:?}");
+    assert!(text(&paused.stderr).contains("is paused"), "{paused:?}");
+    assert_eq!(value(&followed.target, "SELECT count(*)::text FROM b"), "0");
+    assert!(
+        output(&["resume", "r", "--target", &followed.to])
+            .status
+            .success()
+    );
+    let alone = verify(&followed, &[]);
+    assert_eq!(alone.status.code(), Some(0), "{alone:?}");
+    assert!(
+        text(&alone.stderr).contains("no process applies to replica r"),
+        "{alone:?}"
+    );
+    assert_eq!(
+        value(&followed.target, "SELECT count(*)::text FROM b"),
+        "1000"
+    );
+    let shown = followed.status_until(&[], |status| status["running"] == false);
+    assert_eq!(shown["apply"], "not running", "{shown}");
+    sql(&followed.target)
+        .execute("INSERT INTO b VALUES (2000)")
+        .unwrap();
+    sql(&followed.source)
+        .execute("INSERT INTO b VALUES (2000)")
+        .unwrap();
+    let blocked = verify(&followed, &[]);
+    assert_eq!(blocked.status.code(), Some(1), "{blocked:?}");
+    assert!(
+        text(&blocked.stderr).contains("a change does not fit"),
+        "{blocked:?}"
+    );
+    let unknown = output(&["verify", "x", "--target", &followed.to]);
+    assert_eq!(unknown.status.code(), Some(2), "{unknown:?}");
+}
+
+/// The server's own hash of a text depends on the encoding of the database.
+#[test]
+fn databases_of_different_encodings_are_compared() {
+    let tables = "CREATE TABLE words (w text PRIMARY KEY, n int); \
+                  INSERT INTO words VALUES ('\u{e4}rger', 1), ('plain', 2)";
+    let latin = [
+        "DROP DATABASE app",
+        "CREATE DATABASE app ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
+    ];
+    let followed = Followed::created(tables, &latin, &[]);
+    let found = verify(&followed, &[]);
+    assert_eq!(found.status.code(), Some(0), "{found:?}");
+}

@@ -1,0 +1,155 @@
+//! The tables of a replica, and how far the copy of each is.
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::Lsn;
+
+use super::{State, as_text};
+use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
+
+/// A table's copy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TableState {
+    /// Entered when the tables are listed. No row of it is there.
+    Waiting,
+    /// Several sessions load it. Some of its rows may be there: a copy that begins again truncates
+    /// it.
+    Copying,
+    /// All rows are there, as of its start LSN.
+    Copied,
+}
+
+as_text!(
+    TableState,
+    "table's state",
+    (TableState::Waiting, "waiting"),
+    (TableState::Copying, "copying"),
+    (TableState::Copied, "copied"),
+);
+
+/// A table of a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TableCopy {
+    pub name: TableName,
+    pub state: TableState,
+    /// Known once it is copied.
+    pub start: Option<Lsn>,
+    pub rows: u64,
+    pub bytes: u64,
+    /// Rows to update or delete that apply did not find.
+    pub missing: u64,
+}
+
+impl State {
+    /// Lists tables that are to be copied; those that are listed already stay as they are.
+    pub fn add_tables(&mut self, name: &str, tables: &[TableName]) -> Result<()> {
+        for part in tables.chunks(1_000) {
+            let rows: Result<Vec<_>, ClientError> = part
+                .iter()
+                .map(|table| {
+                    Ok(format!(
+                        "({}, {}, {}, 'waiting')",
+                        sql_literal("replica", name)?,
+                        sql_literal("schema", &table.schema)?,
+                        sql_literal("table", &table.table)?
+                    ))
+                })
+                .collect();
+            let rows = rows.map_err(ReplicaError::Target)?.join(", ");
+            let sql = format!(
+                "INSERT INTO lockstep.table_copy (replica, schema_name, table_name, state) \
+                 VALUES {rows} ON CONFLICT DO NOTHING"
+            );
+            self.connection
+                .execute(&sql)
+                .map_err(ReplicaError::Target)?;
+        }
+        Ok(())
+    }
+
+    /// The replica's tables.
+    pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
+        let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
+                       missing_rows \
+                   FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
+        let rows = self.connection.query_with(sql, &[&name]);
+        let rows = rows.map_err(ReplicaError::Target)?;
+        rows.iter().map(|row| table_copy(row)).collect()
+    }
+}
+
+/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
+/// partition that was made after the copy is listed by that.
+pub fn add_missing(
+    connection: &mut Connection,
+    replica: &str,
+    table: &TableName,
+    rows: u64,
+) -> Result<(), ClientError> {
+    let sql = "INSERT INTO lockstep.table_copy AS c \
+                   (replica, schema_name, table_name, state, start_lsn, missing_rows) \
+               VALUES ($1, $2, $3, 'copied', '0/0', $4) \
+               ON CONFLICT (replica, schema_name, table_name) \
+               DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
+    let counted = connection.query_with(sql, &[&replica, &table.schema, &table.table, &rows]);
+    counted.map(drop)
+}
+
+/// The statement that says that several sessions load a table; run it before they begin.
+pub fn copying_sql(replica: &str, table: &TableName) -> Result<String, ClientError> {
+    Ok(format!(
+        "UPDATE lockstep.table_copy SET state = 'copying' \
+         WHERE replica = {} AND schema_name = {} AND table_name = {}",
+        sql_literal("replica", replica)?,
+        sql_literal("schema", &table.schema)?,
+        sql_literal("table", &table.table)?
+    ))
+}
+
+/// The statement that says that tables are copied, with their rows and bytes; run it in the
+/// transaction that loads them.
+pub fn copied_sql(
+    replica: &str,
+    start: Lsn,
+    tables: &[(&TableName, u64, u64)],
+) -> Result<String, ClientError> {
+    let rows: Result<Vec<_>, ClientError> = tables
+        .iter()
+        .map(|(table, rows, bytes)| {
+            Ok(format!(
+                "({}, {}, {rows}::bigint, {bytes}::bigint)",
+                sql_literal("schema", &table.schema)?,
+                sql_literal("table", &table.table)?
+            ))
+        })
+        .collect();
+    Ok(format!(
+        "UPDATE lockstep.table_copy AS c SET state = 'copied', start_lsn = '{start}', \
+             row_count = v.row_count, byte_count = v.byte_count, copied_at = now() \
+         FROM (VALUES {}) AS v (s, t, row_count, byte_count) \
+         WHERE c.replica = {} AND c.schema_name = v.s AND c.table_name = v.t",
+        rows?.join(", "),
+        sql_literal("replica", replica)?
+    ))
+}
+
+fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
+    let read = || -> Result<_, ClientError> {
+        let name = TableName {
+            schema: field(row, 0)?,
+            table: field(row, 1)?,
+        };
+        let counts = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
+        Ok((name, field::<String>(row, 2)?, field(row, 3)?, counts))
+    };
+    let (name, state, start, (rows, bytes, missing)) = read().map_err(ReplicaError::Target)?;
+    Ok(TableCopy {
+        name,
+        state: TableState::parse(&state)?,
+        start,
+        rows,
+        bytes,
+        missing,
+    })
+}

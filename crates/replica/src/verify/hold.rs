@@ -1,0 +1,126 @@
+//! What lets apply stand still for a moment: in the same process, or through the target's state.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lockstep_wire::Lsn;
+
+use super::{Result, VerifyError};
+use crate::apply::Control;
+use crate::apply::control::before_all;
+use crate::state::{Held, State};
+
+/// How often the state is asked how far apply is.
+const ASK_EVERY: Duration = Duration::from_millis(20);
+
+/// A replica that is asked to stand still.
+pub trait Hold {
+    /// Lets no further transaction begin. When this returns, every transaction that is applied was
+    /// committed on the source before.
+    fn hold(&mut self, patience: Duration) -> Result<()>;
+
+    /// Lets exactly the transactions through whose commit record starts before `lsn`, and returns
+    /// once they are committed on the target. Call [`Hold::hold`] before.
+    fn advance(&mut self, lsn: Lsn, patience: Duration) -> Result<()>;
+
+    /// An error unless nothing else was applied since [`Hold::advance`] returned.
+    fn check(&mut self, lsn: Lsn) -> Result<()>;
+
+    /// Lets changes flow again. What cannot be told now is found out by apply's process.
+    fn release(&mut self);
+}
+
+fn not_reached() -> VerifyError {
+    VerifyError::NoMoment(
+        "the replica did not come to stand at one position in time: lockstep replica status says how \
+         far it is; repeat once it has caught up, or let it be waited for longer"
+            .to_owned(),
+    )
+}
+
+/// Of a replica that this process applies to.
+pub struct InProcess<'a>(pub &'a Control);
+
+impl InProcess<'_> {
+    fn until_held(&mut self, lsn: Lsn, patience: Duration) -> Result<()> {
+        self.0.hold_at(lsn);
+        self.0.wait_held(lsn, patience);
+        self.check(lsn)
+    }
+}
+
+impl Hold for InProcess<'_> {
+    fn hold(&mut self, patience: Duration) -> Result<()> {
+        self.until_held(before_all(), patience)
+    }
+
+    fn advance(&mut self, lsn: Lsn, patience: Duration) -> Result<()> {
+        self.until_held(lsn, patience)
+    }
+
+    fn check(&mut self, lsn: Lsn) -> Result<()> {
+        self.0.is_held(lsn).then_some(()).ok_or_else(not_reached)
+    }
+
+    fn release(&mut self) {
+        self.0.release();
+    }
+}
+
+/// Of a replica that any process applies to.
+pub struct ThroughState {
+    pub state: State,
+    pub name: String,
+}
+
+impl ThroughState {
+    fn until_held(&mut self, lsn: Lsn, patience: Duration) -> Result<()> {
+        let deadline = Instant::now() + patience;
+        loop {
+            match self.held()? {
+                Held::At(at) if at == lsn => return Ok(()),
+                _ if Instant::now() >= deadline => return Err(not_reached()),
+                _ => thread::sleep(ASK_EVERY),
+            }
+        }
+    }
+
+    fn held(&mut self) -> Result<Held> {
+        match self.state.held(&self.name)? {
+            Held::Ended => Err(VerifyError::NoMoment(format!(
+                "the process that applies to replica \"{}\" did not hold it any longer: it was \
+                 started again, or it took too long to catch up; repeat the command",
+                self.name
+            ))),
+            held => Ok(held),
+        }
+    }
+}
+
+impl Hold for ThroughState {
+    fn hold(&mut self, patience: Duration) -> Result<()> {
+        match self.state.begin_hold(&self.name, before_all(), patience)? {
+            true => self.until_held(before_all(), patience),
+            false => Err(VerifyError::NoMoment(format!(
+                "another lockstep replica verify holds replica \"{}\"; repeat once it is done",
+                self.name
+            ))),
+        }
+    }
+
+    fn advance(&mut self, lsn: Lsn, patience: Duration) -> Result<()> {
+        self.state.raise_hold(&self.name, lsn)?;
+        self.until_held(lsn, patience)
+    }
+
+    fn check(&mut self, lsn: Lsn) -> Result<()> {
+        match self.held()? {
+            Held::At(at) if at == lsn => Ok(()),
+            _ => Err(not_reached()),
+        }
+    }
+
+    fn release(&mut self) {
+        let _ = self.state.end_hold(&self.name);
+    }
+}

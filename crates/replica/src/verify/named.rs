@@ -1,0 +1,150 @@
+//! Compares a replica by its name, whichever process applies to it.
+//!
+//! If none does, this one applies until both sides are at one position, as `replica run` would. A
+//! replica that is paused is left alone.
+
+use std::thread::{self, ScopedJoinHandle};
+use std::time::{Duration, Instant};
+
+use lockstep_client::Conninfo;
+use lockstep_wire::Lsn;
+
+use super::hold::ThroughState;
+use super::moment::Moment;
+use super::{Options, RANGE_ROWS, Report, compare};
+use crate::apply::{Control, MEMORY};
+use crate::error::{ReplicaError, Result};
+use crate::follow::{Following, follow, settings, starts};
+use crate::source::Source;
+use crate::state::{Holder, Replica, State};
+
+/// How often the state is asked how far apply is.
+const ASK_EVERY: Duration = Duration::from_millis(100);
+
+/// A replica that is to be compared.
+#[derive(Debug, Clone)]
+pub struct Replicated {
+    pub name: String,
+    pub target: Conninfo,
+    /// Used in place of the conninfo that the state has.
+    pub source: Option<Conninfo>,
+    /// Sessions on each side.
+    pub jobs: usize,
+    /// How long changes may be held back, and how long the replica may take to get on at all.
+    pub patience: Duration,
+}
+
+/// Ends what this process applies.
+struct Ends<'a>(&'a Control);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// Compares all tables of a replica. `told` hears what a user would wonder about.
+pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> {
+    let name = &what.name;
+    let mut state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
+    let replica = wanted(&mut state, name)?;
+    let source = match &what.source {
+        Some(source) => source.clone(),
+        None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
+    };
+    let settings = settings(&replica, &source, &what.target)?;
+    let end = Source::ask(&replica, Some(&source))?.end;
+    let is_alone = state.holder(name)? == Holder::Nobody;
+    let control = Control::default();
+    let following = Following {
+        name: name.clone(),
+        target: what.target.clone(),
+        source: Some(source.clone()),
+        memory: MEMORY,
+    };
+    let (moment, options) = thread::scope(|scope| {
+        let _ends = Ends(&control);
+        let own = is_alone.then(|| {
+            told(&format!(
+                "no process applies to replica {name}: this one does until both sides are at one \
+                 position"
+            ));
+            scope.spawn(|| follow(&following, &control))
+        });
+        wait_near(&mut state, what, end, own)?;
+        let options = Options {
+            source: source.clone(),
+            target: what.target.clone(),
+            publications: settings.publications.clone(),
+            starts: starts(&what.target, name).map_err(ReplicaError::Apply)?,
+            jobs: what.jobs,
+            range_rows: RANGE_ROWS,
+            patience: what.patience,
+        };
+        let mut hold = ThroughState {
+            state,
+            name: name.clone(),
+        };
+        let moment = Moment::take(&options, &mut hold).map_err(ReplicaError::from)?;
+        Ok::<_, ReplicaError>((moment, options))
+    })?;
+    Ok(compare::tables(&options, &moment.snapshots)?)
+}
+
+fn unknown(name: &str) -> ReplicaError {
+    ReplicaError::Usage(format!("the target has no replica \"{name}\""))
+}
+
+/// The replica, if it is to apply.
+fn wanted(state: &mut State, name: &str) -> Result<Replica> {
+    let replica = state.replica(name)?.ok_or_else(|| unknown(name))?;
+    match replica.paused {
+        false => Ok(replica),
+        true => Err(ReplicaError::State(format!(
+            "replica \"{name}\" is paused, so it does not come to a position of the source: let it go \
+             on with lockstep replica resume"
+        ))),
+    }
+}
+
+/// Waits until the replica is where the source was, as long as it gets on: changes are held back
+/// only for what is left then.
+fn wait_near(
+    state: &mut State,
+    what: &Replicated,
+    end: Lsn,
+    mut own: Option<ScopedJoinHandle<'_, Result<()>>>,
+) -> Result<()> {
+    let name = &what.name;
+    let mut reached = None;
+    let mut since = Instant::now();
+    loop {
+        wanted(state, name)?;
+        if let Some(ended) = own.take_if(|own| own.is_finished()) {
+            ended
+                .join()
+                .unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+        }
+        let holder = state.holder(name)?;
+        let applied = state.applied(name)?;
+        let error = applied.error.as_deref();
+        let of_error = || error.map_or_else(String::new, |error| format!(": {error}"));
+        let refused = match holder {
+            Holder::Nobody if own.is_none() => Some("the process that applied has ended"),
+            Holder::Apply if applied.state == "blocked" => Some("a change does not fit"),
+            Holder::Apply if applied.lsn >= Some(end) => return Ok(()),
+            _ if since.elapsed() > what.patience => Some("it does not get on"),
+            _ => None,
+        };
+        if let Some(words) = refused {
+            let of_error = of_error();
+            return Err(ReplicaError::State(format!(
+                "replica \"{name}\" does not come to {end}, where its source was: {words}{of_error}"
+            )));
+        }
+        if applied.lsn != reached {
+            (reached, since) = (applied.lsn, Instant::now());
+        }
+        thread::sleep(ASK_EVERY);
+    }
+}
