@@ -16,19 +16,16 @@ use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats
 use crate::error::{ReplicaError, Result};
 use crate::state::{Applied, Phase, Replica, State, TableState};
 
-/// The end of an origin's name, after `replica.origin`: the first writer's, and so far the only
-/// one's.
-const ORIGIN: &str = "_0";
-
 /// How often the state is looked at.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Follows the source until `control` is told to stop. `source` is used in place of the conninfo
-/// that the state has.
+/// that the state has. `writers` sessions change the target at the same time.
 pub fn follow(
     name: &str,
     target: &Conninfo,
     source: Option<&Conninfo>,
+    writers: usize,
     control: &Control,
 ) -> Result<()> {
     let (state, replica) = take(name, target)?;
@@ -36,7 +33,10 @@ pub fn follow(
         Some(source) => source.clone(),
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
-    let settings = settings(&replica, &source, target)?;
+    let settings = Settings {
+        writers,
+        ..settings(&replica, &source, target)?
+    };
     if replica.paused {
         control.pause();
     }
@@ -46,7 +46,7 @@ pub fn follow(
     })
 }
 
-/// Settings of a replica. An error if its copy is not ready.
+/// Settings of a replica with one writer. An error if its copy is not ready.
 pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
     if replica.phase != Phase::Ready {
         return Err(ReplicaError::State(format!(
@@ -59,7 +59,8 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         target: target.clone(),
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
-        origin: format!("{}{ORIGIN}", replica.origin),
+        origin: replica.origin.clone(),
+        writers: 1,
         replica: Some(replica.name.clone()),
         application_name: replica.name.clone(),
         memory: MEMORY,

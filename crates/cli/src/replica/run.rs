@@ -3,7 +3,7 @@
 use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_client::Conninfo;
-use lockstep_replica::apply::Control;
+use lockstep_replica::apply::{Control, MOST_WRITERS};
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::follow;
 use lockstep_replica::state::State;
@@ -26,6 +26,10 @@ pub struct RunArgs {
     /// How to connect to the source, if it is not where it was at the creation
     #[arg(long, value_name = "CONNINFO")]
     source: Option<String>,
+    /// Sessions that change the target at the same time; each needs a replication origin there
+    #[arg(long, value_name = "N", default_value_t = 1,
+        value_parser = clap::value_parser!(u8).range(1..=MOST_WRITERS as i64))]
+    writers: u8,
 }
 
 /// `lockstep replica pause` and `resume`
@@ -59,7 +63,8 @@ pub fn run(args: &RunArgs) -> Result<()> {
             told.stop();
         }
     });
-    follow(&args.name, &target, source.as_ref(), &control).map_err(failed)
+    let writers = usize::from(args.writers);
+    follow(&args.name, &target, source.as_ref(), writers, &control).map_err(failed)
 }
 
 pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {

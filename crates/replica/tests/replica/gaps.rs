@@ -28,7 +28,7 @@ fn applied(source: &Server, target: &Server, then: impl FnOnce(&Control)) {
     std::thread::scope(|scope| {
         let _ends = Ends(&control);
         let (given, target) = (control.clone(), conninfo(target));
-        let following = scope.spawn(move || follow("r", &target, None, &given));
+        let following = scope.spawn(move || follow("r", &target, None, 1, &given));
         let end = source.flush_lsn().unwrap();
         let reached = control.wait_for(LONG, |stats| {
             stats.applied >= end || stats.phase == Phase::Stopped
@@ -44,7 +44,7 @@ fn refused(target: &Server) -> String {
     let control = Control::default();
     let ended = std::thread::scope(|scope| {
         let (given, target) = (control.clone(), conninfo(target));
-        let following = scope.spawn(move || follow("r", &target, None, &given));
+        let following = scope.spawn(move || follow("r", &target, None, 1, &given));
         control.wait_for(LONG, |stats| {
             stats.phase == Phase::Stopped || stats.phase == Phase::Applying
         });

@@ -25,7 +25,7 @@ fn a_partition_that_is_made_later_arrives_once_the_target_has_it() {
     std::thread::scope(|scope| {
         let _ends = Ends(&control);
         let (given, to) = (control.clone(), conninfo(&target));
-        let following = scope.spawn(move || follow("r", &to, None, &given));
+        let following = scope.spawn(move || follow("r", &to, None, 1, &given));
         let caught_up = || {
             let end = source.flush_lsn().unwrap();
             let reached = control.wait_for(LONG, |stats| stats.applied >= end);
