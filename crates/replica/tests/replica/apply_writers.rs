@@ -179,7 +179,12 @@ fn a_unique_value_that_an_earlier_batch_gives_up_is_found_taken_or_free() {
         &pair,
         "UPDATE t SET u = 'a' WHERE id = 1; DELETE FROM t WHERE id = 2",
     );
-    large(&pair, 0, "INSERT INTO t VALUES (3, 'x'), (4, 'y')");
+    large(
+        &pair,
+        0,
+        "INSERT INTO t VALUES (3, 'x'), (4, 'y'); \
+         INSERT INTO t SELECT i, 'r' || i FROM generate_series(10, 100) AS i",
+    );
     // It was refused, rolled back, and waits for its turn without a lock.
     until("that the second batch has given up", || {
         writers(&pair, "query = 'ROLLBACK' AND state = 'idle'") == 1
