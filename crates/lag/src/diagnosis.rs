@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{Link, LinkKind, Stage};
+use crate::links::{LAG_MS, Link, LinkKind, Stage};
 use crate::node::{Role, Trouble};
+use crate::points::Bound;
 use crate::rules::{Cause, Fact, RULES, Severity, View};
 use crate::window::{NodeWindow, Window};
 
@@ -46,10 +47,10 @@ pub struct LinkReport {
     pub kind: LinkKind,
     pub slot: Option<String>,
     pub behind: bool,
-    /// Milliseconds behind, at least: the median over time.
+    /// Milliseconds behind: the median over time.
     pub lag_ms: f64,
-    /// The lag began before anybody watched, so it is longer than `lag_ms`.
-    pub lag_is_least: bool,
+    #[serde(flatten)]
+    pub bound: Bound,
     /// The most that it can be in the last sample, where commits tell that.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub lag_most_ms: Option<f64>,
@@ -187,7 +188,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
         .collect();
     let mut diagnosis = Diagnosis {
         healthy: false,
-        unknown: unknown(&view),
+        unknown: unknown(&view, &links),
         nodes,
         links,
         findings,
@@ -198,7 +199,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
 }
 
 /// What nodes that answer do not show, and replicas that nothing is known about.
-fn unknown(view: &View<'_>) -> Vec<String> {
+fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let mut unknown = Vec::new();
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
@@ -230,6 +231,12 @@ fn unknown(view: &View<'_>) -> Vec<String> {
     unknown.extend(blind.map(|link| {
         let upstream = &link.upstream.name;
         format!("{upstream} does not show how far {} is", link.name)
+    }));
+    let is_open =
+        |link: &&LinkReport| link.behind && link.bound.lag_is_least && link.lag_ms < LAG_MS;
+    unknown.extend(links.iter().filter(is_open).map(|link| {
+        let (upstream, replica) = (&link.upstream, &link.replica);
+        format!("{upstream} does not show for how long {replica} has been behind")
     }));
     unknown
 }
@@ -284,16 +291,18 @@ fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -
     let false_lag = findings
         .iter()
         .any(|finding| finding.at == link.name && finding.cause == Cause::OtherDatabases);
+    let (lag_ms, lag_max_ms) = link.lag_ms();
+    let bound = link.bound();
     LinkReport {
         upstream: link.upstream.name.clone(),
         replica: link.name.clone(),
         kind: link.kind,
         slot: link.slot.clone(),
         behind: link.is_behind() && !false_lag,
-        lag_ms: link.age_ms(),
-        lag_is_least: link.is_least(),
-        lag_most_ms: link.most_possible_ms().filter(|_| link.is_least()),
-        lag_max_ms: link.most_age_ms(),
+        lag_ms,
+        bound,
+        lag_most_ms: link.most_possible_ms().filter(|_| bound.lag_is_least),
+        lag_max_ms,
         lag_bytes: link.bytes(),
         behind_primary: primary
             .and_then(|primary| link.behind_primary(primary))

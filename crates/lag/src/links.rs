@@ -10,7 +10,7 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use crate::node::Role;
-use crate::points::{Point, points};
+use crate::points::{Bound, Point, points};
 use crate::position::bytes_between;
 use crate::relay::{Group, RelaySlot};
 use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
@@ -23,8 +23,8 @@ pub const LAG_MS: f64 = 200.0;
 /// A single sample this many milliseconds behind counts as lag.
 pub const SPIKE_MS: f64 = 1_000.0;
 
-/// Share of samples with a lag from before the watch, above which the lag is only a least one.
-const CAPPED_SHARE: f64 = 0.1;
+/// Share of samples of which only a bound of the lag is known, above which that holds for all.
+const BOUND_SHARE: f64 = 0.1;
 
 /// Share of samples from which a walsender that waits for WAL counts as at the end.
 const AT_END_SHARE: f64 = 0.5;
@@ -467,28 +467,38 @@ impl<'a> Link<'a> {
         below?.process_of(self.subscribed(below?)?.pid?)
     }
 
-    /// Milliseconds that the replica is behind, at least: the median over time.
+    /// Milliseconds that the replica is behind by what is known of it: the median over time.
     pub fn age_ms(&self) -> f64 {
-        median_over_time(&self.ages().collect::<Vec<_>>())
+        median_over_time(&self.lags(false).collect::<Vec<_>>())
     }
 
-    /// The longest time behind, in milliseconds.
-    pub fn most_age_ms(&self) -> f64 {
-        self.ages().map(|(_, age)| age).fold(0.0, f64::max)
+    /// The longest time behind by what is known of the replica, in milliseconds.
+    fn most_age_ms(&self) -> f64 {
+        self.lags(false).map(|(_, lag)| lag).fold(0.0, f64::max)
     }
 
-    fn ages(&self) -> impl Iterator<Item = (Duration, f64)> {
-        self.points.iter().map(|point| match point.bytes() {
-            0 => (point.at, 0.0),
-            _ => (point.at, point.age.as_secs_f64() * 1000.0),
-        })
+    /// The lag in milliseconds, which may be a [bound](Self::bound): the median over time, and the
+    /// longest.
+    pub fn lag_ms(&self) -> (f64, f64) {
+        let lags: Vec<_> = self.lags(self.bound().lag_is_least).collect();
+        let most = lags.iter().map(|(_, lag)| *lag).fold(0.0, f64::max);
+        (median_over_time(&lags), most)
     }
 
-    /// The replica was behind before anybody watched, and nothing tells for how long: its lag is
-    /// at least [`Self::age_ms`].
-    pub fn is_least(&self) -> bool {
-        let capped = self.points.iter().filter(|point| point.capped).count();
-        self.is_behind() && ratio(capped as f64, self.points.len() as f64) > CAPPED_SHARE
+    fn lags(&self, is_least: bool) -> impl Iterator<Item = (Duration, f64)> {
+        let points = self.points.iter();
+        points.map(move |point| (point.at, point.lag(is_least).as_secs_f64() * 1000.0))
+    }
+
+    /// What the lag is to the true one.
+    pub fn bound(&self) -> Bound {
+        let often = |bound| {
+            let points = self.points.iter().filter(|point| point.bound() == bound);
+            ratio(points.count() as f64, self.points.len() as f64) > BOUND_SHARE
+        };
+        let mut bounds = [Bound::LEAST, Bound::MOST].into_iter();
+        let bound = bounds.find(|bound| self.is_behind() && often(*bound));
+        bound.unwrap_or_default()
     }
 
     /// The most that the lag can be in the last sample, in milliseconds, as far as that is known.

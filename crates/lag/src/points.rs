@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockstep_wire::Lsn;
+use serde::{Deserialize, Serialize};
 
 use crate::links::{Link, LinkKind, Stage};
 use crate::position::bytes_between;
@@ -35,8 +36,11 @@ pub struct Point {
     /// The same as the replica last told its upstream, together with `flush`. A busy apply worker
     /// tells nothing until it has applied all that has come, so this may be older than `replay`.
     pub told: Lsn,
-    /// How long the upstream has had WAL beyond `replay`, at least.
+    /// How long the upstream has had WAL beyond `replay`.
     pub age: Duration,
+    /// How much shorter the lag may be than `age`, since the replica may have applied more than
+    /// it told.
+    pub doubt: Duration,
     /// The age begins where the watch began, and the lag began earlier.
     pub capped: bool,
     /// The most that the age can be, if that is known.
@@ -47,14 +51,53 @@ pub struct Point {
     pub busy: bool,
 }
 
+/// Why a lag is [the most](Bound::MOST) that it can be, and what helps.
+pub const TOLD_LATE: &str = "at most: a busy subscriber tells late what it has applied. \
+     For the exact lag name it with --subscriber, so that it is asked.";
+
+/// What a lag in time is to the true one. It is the true one, nearly, if neither holds.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bound {
+    /// The lag began before anybody watched: the true one is as long, or longer.
+    pub lag_is_least: bool,
+    /// The replica may have applied more than it told: the true one is as long, or shorter.
+    pub lag_is_most: bool,
+}
+
+impl Bound {
+    pub const LEAST: Self = Self {
+        lag_is_least: true,
+        lag_is_most: false,
+    };
+
+    pub const MOST: Self = Self {
+        lag_is_least: false,
+        lag_is_most: true,
+    };
+
+    /// A sign to stand before the lag.
+    pub fn sign(self) -> &'static str {
+        match self {
+            Self {
+                lag_is_least: true, ..
+            } => "≥",
+            Self {
+                lag_is_most: true, ..
+            } => "≤",
+            _ => "",
+        }
+    }
+}
+
 /// The positions on a link, with ages by the clock of this machine. Commits carry the clock of
 /// the primary, so that is needed to use their times.
 pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
     // Most of a subscriber's positions are those that its publisher was told.
     let replica = link.replica.filter(|_| link.kind == LinkKind::Physical);
     let samples = match replica {
-        Some(replica) => &replica.samples,
-        None => &link.upstream.samples,
+        Some(replica) => replica.samples.as_slice(),
+        None => until_answered(link),
     };
     let mut ages = match (replica, primary) {
         (Some(replica), Some(primary)) => commit_ages(replica, primary),
@@ -62,9 +105,45 @@ pub fn points(link: &Link<'_>, primary: Option<&NodeWindow>) -> Vec<Point> {
     };
     ages.resize(samples.len(), CommitAges::default());
     let pairs = samples.iter().zip(ages);
-    pairs
+    let mut points: Vec<Point> = pairs
         .filter_map(|(sample, ages)| Some(with_ages(point(link, sample)?, sample, ages)))
-        .collect()
+        .collect();
+    if link.kind == LinkKind::Logical {
+        add_doubts(link, &mut points);
+    }
+    points
+}
+
+/// The upstream's samples that are not later than the last answer of a subscriber that was asked:
+/// where it has been since is not known.
+fn until_answered<'a>(link: &Link<'a>) -> &'a [Sample] {
+    let samples = link.upstream.samples.as_slice();
+    let subscriber = link.replica.filter(|_| link.subscription.is_some());
+    let last = subscriber.and_then(NodeWindow::last);
+    let answered = last.and_then(|last| {
+        let answered = samples.partition_point(|sample| sample.at <= last.at);
+        samples.get(..answered.max(1))
+    });
+    answered.unwrap_or(samples)
+}
+
+/// A subscriber that was not asked may have applied all that it was ever sent: an apply worker tells
+/// so only when it has nothing left to apply. So its lag is no longer than that behind what it told,
+/// and no shorter than that behind what it was sent.
+fn add_doubts(link: &Link<'_>, points: &mut [Point]) {
+    let from = link.upstream_group();
+    let mut most_sent = None;
+    for point in points {
+        let above = link.upstream.sample_at(point.at);
+        let sent = above.and_then(|above| link.sender(above)?.sent_lsn);
+        // While nothing is connected nothing is sent.
+        let sent = *most_sent.insert(sent.max(most_sent).unwrap_or(point.end));
+        let durable = link.received_by(point.at).and_then(|group| group.durable);
+        let worker = applied_by_worker(link, point.at).map(|[_, most]| most);
+        let applied = durable.or(worker).unwrap_or(sent).max(point.replay);
+        let least = link.upstream.age_beyond(from, applied, point.at);
+        point.doubt = point.age.saturating_sub(least);
+    }
 }
 
 /// What the times of replayed commits say about the lag of one sample.
@@ -127,10 +206,14 @@ fn with_ages(mut point: Point, sample: &Sample, ages: CommitAges) -> Point {
     }
     point.age_most = ages.most.map(|most| most.max(point.age));
     if let Some(most) = point.age_most {
-        let apart = most.saturating_sub(point.age);
-        point.capped = point.capped && apart > CLOSE.max(most.mul_f64(CLOSE_PART));
+        point.capped = point.capped && most.saturating_sub(point.age) > close(most);
     }
     point
+}
+
+/// How far apart the least and the most that a lag can be are, if it is known well enough.
+fn close(most: Duration) -> Duration {
+    CLOSE.max(most.mul_f64(CLOSE_PART))
 }
 
 /// Positions that a replica has reached, as far as they are known.
@@ -142,15 +225,17 @@ struct Reached {
     told: Lsn,
 }
 
-/// What an apply worker has applied, if the subscriber was asked: all that ends before the message
-/// that it has received last, and that message as well if it waits for another. The subscriber's
-/// first answer that is not earlier counts, so that a lag is no longer than the true one.
-fn applied_by_worker(link: &Link<'_>, at: Duration) -> Option<Lsn> {
+/// The least and the most that an apply worker has applied, if the subscriber was asked: all that
+/// ends before the message that it has received last, and that message as well if it waits for
+/// another. A message is at the beginning of a change, or at the end of a commit, which nobody can
+/// tell apart. The subscriber's first answer that is not earlier counts, so that a lag is no longer
+/// than the true one.
+fn applied_by_worker(link: &Link<'_>, at: Duration) -> Option<[Lsn; 2]> {
     let below = link.replica?.sample_from(at)?;
     let received = link.subscribed(below)?.received_lsn?;
     match link.worker(Some(below))?.waits_for_changes() {
-        true => Some(received),
-        false => Some(Lsn::from(u64::from(received).saturating_sub(1))),
+        true => Some([received, received]),
+        false => Some([Lsn::from(u64::from(received).saturating_sub(1)), received]),
     }
 }
 
@@ -183,7 +268,7 @@ fn reached(
     let group = link.received_by(sample.at);
     let durable = group.and_then(|group| group.durable);
     let told = replay.max(durable.unwrap_or(replay));
-    let replay = told.max(by_worker.unwrap_or(told));
+    let replay = told.max(by_worker.map_or(told, |[least, _]| least));
     let flush = flush.max(durable.unwrap_or(flush));
     let own_write = own
         .and_then(|own| own.receiver.as_ref()?.written_lsn)
@@ -237,10 +322,10 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
     let [sent, write, flush] = [sent, write, flush].map(|position| position.min(most));
     let since = link.upstream.beyond_since(from, replay);
     let age = since.map_or(Duration::ZERO, |since| sample.at.saturating_sub(since));
-    // What the replica reported is finer than the time between our samples, but may be old.
-    let knows = own.and_then(|own| own.wal.replay).is_some()
-        || applied_by_worker(link, sample.at).is_some();
-    let most_reported = match knows {
+    // What the replica reported is finer than the time between our samples, but may be old: a
+    // subscriber's is of when it told something last.
+    let has_own = own.and_then(|own| own.wal.replay).is_some();
+    let most_reported = match has_own || link.kind == LinkKind::Logical {
         true => EVERY.as_secs_f64() * 1000.0,
         false => f64::MAX,
     };
@@ -258,6 +343,7 @@ fn point(link: &Link<'_>, sample: &Sample) -> Option<Point> {
         replay,
         told,
         age: age.max(reported),
+        doubt: Duration::ZERO,
         capped: end > replay && since.is_some() && since == link.upstream.first_answer(from),
         age_most: None,
         pushed: link.is_pushed(above),
@@ -274,6 +360,24 @@ fn milliseconds(ms: f64) -> Duration {
 }
 
 impl Point {
+    /// How long the replica is behind: as far as is known, or at least.
+    pub fn lag(&self, is_least: bool) -> Duration {
+        match (self.bytes(), is_least) {
+            (0, _) => Duration::ZERO,
+            (_, true) => self.age.saturating_sub(self.doubt),
+            (_, false) => self.age,
+        }
+    }
+
+    /// What [`Self::lag`] is to the true one.
+    pub fn bound(&self) -> Bound {
+        match self.capped {
+            true => Bound::LEAST,
+            false if self.doubt > close(self.age) => Bound::MOST,
+            false => Bound::default(),
+        }
+    }
+
     /// Bytes that are not visible on the replica yet.
     pub fn bytes(&self) -> u64 {
         bytes_between(self.replay, self.end)

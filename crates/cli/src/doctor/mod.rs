@@ -223,6 +223,7 @@ pub fn verdict(diagnosis: &Diagnosis) -> anyhow::Result<()> {
 mod tests {
     use lockstep_lag::diagnosis::{Finding, LinkReport};
     use lockstep_lag::links::LinkKind;
+    use lockstep_lag::points::Bound;
     use lockstep_lag::rules::{Cause, Severity};
 
     use super::*;
@@ -235,7 +236,7 @@ mod tests {
             slot: None,
             behind: lag_ms > 0.0,
             lag_ms,
-            lag_is_least: false,
+            bound: Bound::default(),
             lag_most_ms: None,
             lag_max_ms: lag_ms,
             lag_bytes: 1.0,
@@ -284,6 +285,30 @@ mod tests {
         );
         diagnosis.links.clear();
         assert_eq!(headline(&diagnosis), "slot x: a slot keeps WAL");
+    }
+
+    #[test]
+    fn bounds_are_marked_and_explained_once() {
+        let of = |replica, bound| LinkReport {
+            bound,
+            ..link(replica, 300.0)
+        };
+        let links = [("a", Bound::MOST), ("b", Bound::MOST), ("c", Bound::LEAST)];
+        let mut diagnosis = Diagnosis {
+            healthy: false,
+            unknown: Vec::new(),
+            nodes: Vec::new(),
+            links: links.map(|(name, bound)| of(name, bound)).into(),
+            findings: Vec::new(),
+        };
+        let marked = |text: &str, sign| text.matches(&format!("  {sign} 300 ms  ")).count();
+        let text = text::report(&diagnosis, 1);
+        assert_eq!((marked(&text, "≤"), marked(&text, "≥")), (2, 1), "{text}");
+        assert_eq!(text.matches("--subscriber").count(), 1, "{text}");
+        diagnosis.links.drain(..2);
+        let text = text::report(&diagnosis, 1);
+        assert_eq!((marked(&text, "≤"), marked(&text, "≥")), (0, 1), "{text}");
+        assert!(!text.contains("--subscriber"), "{text}");
     }
 
     #[test]

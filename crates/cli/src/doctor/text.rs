@@ -5,6 +5,7 @@ use std::fmt::Write;
 use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::links::LAG_MS;
+use lockstep_lag::points::TOLD_LATE;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
 use lockstep_lag::{Diagnosis, Role};
 
@@ -35,6 +36,9 @@ pub fn report(diagnosis: &Diagnosis, watched: u32) -> String {
         }
         for line in diagnosis.links.iter().filter_map(more_of) {
             wrap(&mut text, "- ", &line);
+        }
+        if diagnosis.links.iter().any(|link| link.bound.lag_is_most) {
+            wrap(&mut text, "≤ is ", TOLD_LATE);
         }
     }
     text.push('\n');
@@ -123,8 +127,8 @@ fn node_lines(text: &mut String, node: &NodeReport) {
 }
 
 fn lag(link: &LinkReport) -> String {
-    let least = if link.lag_is_least { "≥ " } else { "" };
-    format!("{least}{}", seconds(link.lag_ms))
+    let marked = format!("{} {}", link.bound.sign(), seconds(link.lag_ms));
+    marked.trim_start().to_owned()
 }
 
 /// What a row of the table has no room for.
@@ -136,7 +140,7 @@ fn more_of(link: &LinkReport) -> Option<String> {
             "from end to end {time} and {size} behind the primary"
         ));
     }
-    if link.lag_is_least {
+    if link.bound.lag_is_least {
         let most = link.lag_most_ms.map_or(String::new(), |most| {
             format!(", and is at most {}", seconds(most))
         });

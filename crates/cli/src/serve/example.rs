@@ -6,6 +6,7 @@ use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
+use lockstep_lag::points::Bound;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot, WalFolder};
@@ -142,7 +143,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         application_name: None,
         behind: false,
         lag_ms: 20.0,
-        lag_is_least: false,
+        bound: Bound::default(),
         lag_max_ms: 30.0,
         lag_bytes: 60,
         stages: [0, 1, 2, 3].map(|index| StageState {

@@ -142,8 +142,8 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
         Family(
             "lag_seconds",
             "gauge",
-            "For how long, at least, there has been WAL upstream that the replica has not replayed or \
-             applied.",
+            "For how long there has been WAL upstream that the replica has not replayed or applied, as \
+             far as is known.",
         ),
         |link| link.lag_ms / 1000.0,
     ),
@@ -153,7 +153,15 @@ const LINK_FAMILIES: &[(Family, OfLink)] = &[
             "gauge",
             "1 if the lag began before anybody watched, so that it is longer than lag_seconds.",
         ),
-        |link| flag(link.lag_is_least),
+        |link| flag(link.bound.lag_is_least),
+    ),
+    (
+        Family(
+            "lag_is_most",
+            "gauge",
+            "1 if the replica may have applied more than it told, so that lag_seconds is the most.",
+        ),
+        |link| flag(link.bound.lag_is_most),
     ),
     (
         Family(

@@ -1,6 +1,7 @@
 //! A state in one sentence.
 
 use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::{Severity, seconds};
 use lockstep_lag::{Role, links};
 use serde::Serialize;
@@ -131,10 +132,13 @@ fn lagging(state: &State, behind: &[&LinkState], unasked: &str) -> Verdict {
 
 /// The lag now, or the longest of the window if there is less now.
 fn lag(link: &LinkState, window_s: f64) -> String {
-    match link.lag_ms >= links::LAG_MS {
-        true if link.lag_is_least => format!("at least {}", seconds(link.lag_ms)),
-        true => seconds(link.lag_ms),
-        false => format!("up to {} in {window_s:.0} s", seconds(link.lag_max_ms)),
+    let now = seconds(link.lag_ms);
+    match (link.lag_ms >= links::LAG_MS, link.bound) {
+        (true, Bound::LEAST) => format!("at least {now}"),
+        (true, Bound::MOST) => format!("at most {now}"),
+        (true, _) => now,
+        (false, Bound::LEAST) => "for a time that is not known".to_owned(),
+        (false, _) => format!("up to {} in {window_s:.0} s", seconds(link.lag_max_ms)),
     }
 }
 
@@ -223,6 +227,17 @@ mod tests {
             text,
             "1 of 2 replicas lags: standby 1.4 s — in words (pid 123)"
         );
+        for (bound, lag_ms, lag) in [
+            (Bound::LEAST, 1_400.0, "at least 1.4 s"),
+            (Bound::MOST, 1_400.0, "at most 1.4 s"),
+            (Bound::LEAST, 0.0, "for a time that is not known"),
+        ] {
+            let (_, text) = words(|state| {
+                example::lag(state, 0, lag_ms);
+                (state.links[0].behind, state.links[0].bound) = (true, bound);
+            });
+            assert!(text.contains(&format!("standby {lag} — ")), "{text}");
+        }
         let (_, text) = words(|state| {
             example::lag(state, 0, 1_400.0);
             example::lag(state, 1, 61_000.0);

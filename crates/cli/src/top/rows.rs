@@ -6,6 +6,7 @@ use std::collections::BTreeSet;
 
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::{Cause, Severity};
 use lockstep_lag::{Diagnosis, Finding, Role};
 
@@ -68,8 +69,8 @@ pub struct TopRow {
     pub is_primary: bool,
     /// Lag now, in milliseconds.
     pub lag_ms: Option<f64>,
-    /// The lag began before anybody watched, and nothing tells when: it is longer.
-    pub lag_is_least: bool,
+    /// What that is to the true lag.
+    pub bound: Bound,
     /// Highest lag in the window, in milliseconds.
     pub most_ms: Option<f64>,
     pub bytes: Option<u64>,
@@ -90,8 +91,8 @@ pub struct TopRow {
 impl TopRow {
     /// Lag now, in at most seven columns.
     pub fn lag(&self) -> Option<String> {
-        let least = if self.lag_is_least { "≥" } else { "" };
-        self.lag_ms.map(|ms| format!("{least}{}", time(ms)))
+        self.lag_ms
+            .map(|ms| format!("{}{}", self.bound.sign(), time(ms)))
     }
 }
 
@@ -149,7 +150,7 @@ fn node_row(state: &State, index: usize, node: &NodeState) -> TopRow {
         status: Status::Fine,
         is_primary: node.role == Role::Primary,
         lag_ms: None,
-        lag_is_least: false,
+        bound: Bound::default(),
         most_ms: None,
         bytes: None,
         stage: None,
@@ -175,7 +176,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> 
         status: Status::Fine,
         is_primary: false,
         lag_ms: Some(link.lag_ms),
-        lag_is_least: link.lag_is_least,
+        bound: link.bound,
         most_ms: Some(link.lag_max_ms),
         bytes: Some(link.lag_bytes),
         stage: most.filter(|stage| stage.bytes > 0).map(|stage| stage.name),

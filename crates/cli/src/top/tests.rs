@@ -5,6 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use lockstep_lag::monitor::State;
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::{Cause, Severity};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -69,19 +70,28 @@ fn screen(model: &mut Model, columns: u16, lines: u16) -> String {
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (40, 10)];
 
 #[test]
-fn a_lag_that_began_before_anybody_watched_says_so() {
-    let mut state = trouble();
-    let behind = state.links.iter_mut().find(|link| link.behind).unwrap();
-    (behind.lag_ms, behind.lag_is_least) = (999.0, true);
-    let name = behind.replica.clone();
-    let screen = screen(&mut model(state.clone()), 80, 24);
-    for text in [screen, plain::lines(&state)] {
-        let marked: Vec<&str> = text
-            .lines()
-            .filter(|line| line.contains("≥999 ms "))
-            .collect();
-        assert_eq!(marked.len(), 1, "{text}");
-        assert!(marked[0].contains(&name), "{text}");
+fn a_lag_of_which_only_a_bound_is_known_says_so() {
+    for (bound, sign) in [(Bound::LEAST, '≥'), (Bound::MOST, '≤')] {
+        let mut state = trouble();
+        let behind = state.links.iter_mut().find(|link| link.behind).unwrap();
+        (behind.lag_ms, behind.bound) = (999.0, bound);
+        let name = behind.replica.clone();
+        let screen = screen(&mut model(state.clone()), 80, 24);
+        for text in [screen, plain::lines(&state)] {
+            let has_sign = |line: &&str| line.contains(&format!("{sign}999 ms "));
+            let marked: Vec<&str> = text.lines().filter(has_sign).collect();
+            assert_eq!(marked.len(), 1, "{text}");
+            assert!(marked[0].contains(&name), "{text}");
+        }
+        let mut model = model(state);
+        model.act(Action::Open);
+        let rows = model.rows.len();
+        let mut details = (0..rows).map(|_| {
+            model.act(Action::Next);
+            self::screen(&mut model, 80, 24)
+        });
+        let says = details.any(|text| text.contains("--subscriber"));
+        assert_eq!(says, bound == Bound::MOST);
     }
 }
 

@@ -5,15 +5,13 @@ use std::net::TcpListener;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::doctor_support::{brief, causes, doctor, untroubled};
+use crate::doctor_support::{brief, causes, doctor, monitor, untroubled};
 use crate::relay_support::{until, until_answer};
 use lockstep_bench::fault::Writer;
-use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
-use lockstep_lag::monitor::{LEAST_WINDOW, Monitor};
-use lockstep_lag::{Node, Role};
+use lockstep_lag::Role;
 use nix::sys::signal::{self, Signal};
 use nix::unistd::Pid;
 use serde_json::Value;
@@ -285,7 +283,7 @@ fn the_extension_s_figures_are_used() {
     let mut standby = lab.standby(&primary, "standby", &settings).unwrap();
     standby.catch_up(&primary).unwrap();
 
-    let monitor = monitor(&primary, &standby);
+    let monitor = monitor(&[(Role::Primary, &primary), (Role::Standby, &standby)]);
     let state = until("the state has the extension's figures", || {
         let state = monitor.state_after(0, Duration::from_secs(1));
         let node = state.nodes.iter().find(|node| node.name == "standby")?;
@@ -340,21 +338,4 @@ fn the_extension_s_figures_are_used() {
         node.extension.as_ref()?.lag_ms.filter(|ms| *ms >= least)
     });
     standby.execute("SELECT pg_wal_replay_resume()").unwrap();
-}
-
-fn monitor(primary: &Server, standby: &Server) -> Monitor {
-    let node = |role: Role, server: &Server| Node {
-        name: role.to_string(),
-        role,
-        conninfo: Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap(),
-    };
-    Monitor::start(
-        vec![node(Role::Primary, primary), node(Role::Standby, standby)],
-        lockstep_lag::monitor::Settings {
-            application_name: "test".to_owned(),
-            every: Duration::from_millis(200),
-            window: LEAST_WINDOW,
-            heartbeat: false,
-        },
-    )
 }

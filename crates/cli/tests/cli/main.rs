@@ -14,6 +14,7 @@ mod doctor_matrix;
 mod doctor_relay;
 mod doctor_standbys;
 mod doctor_support;
+mod doctor_unnamed;
 mod house;
 mod nodes_file;
 mod packaged_metrics;

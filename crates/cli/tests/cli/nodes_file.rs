@@ -1,11 +1,13 @@
-//! `--nodes FILE` with nodes that are down, that accept and say nothing, and that have names which
-//! are no UTF-8: none of them hides or delays the others.
+//! `--nodes FILE` with nodes that are down, that accept and say nothing, that answer slowly, and that
+//! have names which are no UTF-8: none of them hides or delays the others.
 
 use std::fs;
 use std::net::TcpListener;
+use std::process::Command;
 
 use crate::doctor_support::{brief, doctor};
 use crate::serve_support::{Serve, until};
+use lockstep_bench::fault::SlowLink;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{DATABASE, SUPERUSER, Server, Settings};
@@ -34,9 +36,13 @@ fn subscriber(lab: &Lab) -> (Server, String) {
     (server, conninfo)
 }
 
-/// Names, and whether each could be asked.
+/// Bytes a second from the slow node: it answers, after seconds.
+const SLOW: u64 = 2_000;
+
+/// Names, and whether each could be asked, which the slow one may have been or not.
 fn usable(json: &Value) -> Vec<(String, bool)> {
     let nodes = json["nodes"].as_array().unwrap().iter();
+    let nodes = nodes.filter(|node| node["name"] != "slow");
     let pair = |node: &Value| {
         let name = node["name"].as_str().unwrap().to_owned();
         (name, node["usable"] == true)
@@ -49,7 +55,14 @@ fn bad_nodes_of_a_file_neither_hide_nor_delay_the_others() {
     let lab = TestLab::stock().start().unwrap();
     let primary = lab.primary("primary", None, &Settings::new()).unwrap();
     let standby = lab.standby(&primary, "standby", &Settings::new()).unwrap();
+    let far = lab.standby(&primary, "far", &Settings::new()).unwrap();
     let (_subscriber, bytes) = subscriber(&lab);
+    let link = SlowLink::before(&far).unwrap();
+    link.limit(Some(SLOW));
+    let far = far.conninfo(SUPERUSER).replace(
+        &format!("port={}", far.port()),
+        &format!("port={}", link.port()),
+    );
     // It accepts, by its backlog, and never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
@@ -63,6 +76,7 @@ fn bad_nodes_of_a_file_neither_hide_nor_delay_the_others() {
             format!("host={} port=1", lab.folder().display()),
         ),
         ("bytes", "subscriber", bytes),
+        ("slow", "standby", far),
     ];
     let text = listed.map(|(name, role, conninfo)| {
         format!("[[node]]\nname = '{name}'\nrole = '{role}'\nconninfo = \"{conninfo}\"\n")
@@ -83,12 +97,23 @@ fn bad_nodes_of_a_file_neither_hide_nor_delay_the_others() {
     let json: Value = serde_json::from_str(&said.text).unwrap();
     assert_eq!(usable(&json), expected, "{}", json["nodes"]);
     assert_eq!(said.code, 4, "{}", brief(&json));
-    assert_eq!(json["nodes"][4]["troubles"], serde_json::json!([]));
+    assert_eq!(json["nodes"][5]["troubles"], serde_json::json!([]));
     let followed = |json: &Value, replica: &str| {
         let mut links = json["links"].as_array().unwrap().iter();
         links.any(|link| link["replica"] == replica)
     };
     assert!(followed(&json, "near"), "{}", brief(&json));
+
+    let top = until("all that can answer have", || {
+        let mut top = Command::new(env!("CARGO_BIN_EXE_lockstep"));
+        top.args(["top", "--nodes", file, "--count", "3", "--output", "json"]);
+        let output = top.output().unwrap();
+        assert_eq!(output.status.code(), Some(4));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let state: Value = serde_json::from_str(text.lines().last()?).unwrap();
+        (usable(&state) == expected).then_some(state)
+    });
+    assert!(followed(&top, "near"), "{top}");
 
     let serve = Serve::start(&["--nodes", file]);
     until("all that can answer have", || {
@@ -102,4 +127,10 @@ fn bad_nodes_of_a_file_neither_hide_nor_delay_the_others() {
     let state = serve.state();
     assert!(followed(&state, "near"), "{state}");
     assert_eq!(usable(&state), expected, "{}", state["nodes"]);
+    until("the slow one has answered", || {
+        let state = serve.state();
+        let mut nodes = state["nodes"].as_array()?.iter();
+        nodes.find(|node| node["name"] == "slow" && node["usable"] == true)?;
+        Some(())
+    });
 }

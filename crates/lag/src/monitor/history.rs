@@ -17,7 +17,7 @@ const MOST_LINKS: usize = 256;
 pub struct Moment {
     /// Milliseconds since 1970, by our clock.
     pub at_ms: i64,
-    /// Milliseconds behind, at least.
+    /// As [`LinkState::lag_ms`].
     pub lag_ms: f64,
     pub lag_bytes: u64,
     /// Bytes in each stage, in the order of [`LinkState::stages`].

@@ -10,7 +10,7 @@ use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport};
 use crate::links::{Link, LinkKind, Stage, links as find_links};
 use crate::node::{Node, Role};
-use crate::points::Point;
+use crate::points::{Bound, Point};
 use crate::position;
 use crate::relay::Relay;
 use crate::rules::{Cause, Severity};
@@ -115,10 +115,10 @@ pub struct LinkState {
     pub application_name: Option<String>,
     /// It lags, according to the diagnosis.
     pub behind: bool,
-    /// Milliseconds behind at the last sample, at least.
+    /// Milliseconds behind at the last sample.
     pub lag_ms: f64,
-    /// The lag began before anybody watched, and nothing tells when.
-    pub lag_is_least: bool,
+    #[serde(flatten)]
+    pub bound: Bound,
     /// The longest time behind in the window, in milliseconds.
     pub lag_max_ms: f64,
     /// Bytes behind at the last sample.
@@ -264,7 +264,11 @@ fn link_state(
     let last = link.points.last();
     let of = |part: fn(&Point) -> Lsn| last.map(part);
     let bytes = last.map_or(0, Point::bytes);
-    let age_ms = last.map_or(0.0, |point| point.age.as_secs_f64() * 1000.0);
+    let bound = last
+        .filter(|_| report.behind)
+        .map(Point::bound)
+        .unwrap_or_default();
+    let lag = last.map_or(Duration::ZERO, |point| point.lag(bound.lag_is_least));
     LinkState {
         id: format!("{}/{}", link.upstream.name, link.name),
         upstream: link.upstream.name.clone(),
@@ -273,8 +277,8 @@ fn link_state(
         slot: link.slot.clone(),
         application_name: link.application_name.clone(),
         behind: report.behind,
-        lag_ms: if bytes == 0 { 0.0 } else { age_ms },
-        lag_is_least: report.behind && last.is_some_and(|point| point.capped),
+        lag_ms: lag.as_secs_f64() * 1000.0,
+        bound,
         lag_max_ms: report.lag_max_ms,
         lag_bytes: bytes,
         stages: Stage::ALL.map(|stage| StageState {
@@ -303,7 +307,7 @@ impl LinkState {
             application_name: None,
             behind: false,
             lag_ms: 1.0,
-            lag_is_least: false,
+            bound: Bound::default(),
             lag_max_ms: 1.0,
             lag_bytes: 1,
             stages: Stage::ALL.map(|stage| StageState {

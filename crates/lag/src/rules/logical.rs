@@ -375,6 +375,7 @@ fn work_mem(link: &Link<'_>) -> f64 {
 
 fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence {
     let mean = spilled.bytes / spilled.transactions;
+    let (_, lag_max_ms) = link.lag_ms();
     let severity = match link.is_behind() {
         true => Severity::Lag,
         false => Severity::Note,
@@ -393,8 +394,8 @@ fn spill_evidence(link: &Link<'_>, spilled: &Spilled, explains: f64) -> Evidence
         .fact("spilled_bytes_each", mean, format!("{} each", bytes(mean)))
         .fact(
             "lag_max_ms",
-            link.most_age_ms(),
-            format!("at most {} behind", seconds(link.most_age_ms())),
+            lag_max_ms,
+            format!("at most {} behind", seconds(lag_max_ms)),
         )
         .setting(link.upstream, "logical_decoding_work_mem");
     let writer = link.upstream.samples.iter().rev().find_map(|sample| {

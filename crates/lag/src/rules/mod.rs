@@ -13,6 +13,8 @@ use crate::links::{Link, links};
 use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
+#[cfg(test)]
+mod bound_tests;
 mod cause;
 mod halted;
 mod horizon;
@@ -113,15 +115,12 @@ impl<'a> View<'a> {
 impl Evidence {
     /// Evidence about a link that lags.
     pub(crate) fn of(link: &Link<'_>, explains: f64) -> Self {
+        let (lag_ms, lag_max_ms) = link.lag_ms();
         let mut evidence = Self {
             at: link.name.clone(),
             severity: Severity::Lag,
             explains: finite(explains).clamp(0.0, 1.0),
-            lag_ms: link.age_ms().max(if link.is_spiky() {
-                link.most_age_ms()
-            } else {
-                0.0
-            }),
+            lag_ms: if link.is_spiky() { lag_max_ms } else { lag_ms },
             facts: Vec::new(),
             names: BTreeMap::new(),
         };

@@ -33,6 +33,8 @@ pub(super) const CAUSES: [Cause; 10] = [
     Cause::QueriesCancelled,
 ];
 
+type Change = fn(&mut Scene);
+
 fn link<'d>(diagnosis: &'d Diagnosis, replica: &str) -> &'d LinkReport {
     let mut links = diagnosis.links.iter();
     links.find(|link| link.replica == replica).unwrap()
@@ -144,104 +146,101 @@ impl Scene {
     }
 }
 
+/// Cases: a name, the change to a healthy scene, and the cause to be found, if there is one.
+const HELD: [(&str, Change, Option<Cause>); 9] = [
+    (
+        "prepared, and its rows",
+        |s| {
+            s.feedback(OLD);
+            let last = s.primary.samples.last_mut().unwrap();
+            last.prepared = vec![prepared(60_000.0, OLD)];
+        },
+        Some(Cause::PreparedTransaction),
+    ),
+    (
+        "prepared, and a slot's WAL",
+        |s| {
+            s.held_wal();
+            let last = s.primary.samples.last_mut().unwrap();
+            last.prepared = vec![prepared(6_000.0, 5)];
+        },
+        Some(Cause::PreparedTransaction),
+    ),
+    (
+        "prepared long ago",
+        |s| {
+            let last = s.primary.samples.last_mut().unwrap();
+            last.prepared = vec![prepared(400_000.0, 5)];
+        },
+        Some(Cause::PreparedTransaction),
+    ),
+    (
+        "prepared just now",
+        |s| {
+            let last = s.primary.samples.last_mut().unwrap();
+            last.prepared = vec![prepared(900.0, 5)];
+        },
+        None,
+    ),
+    (
+        "open, and its rows",
+        |s| {
+            s.feedback(OLD);
+            let last = s.primary.samples.last_mut().unwrap();
+            last.clients.oldest = vec![old_writer()];
+        },
+        Some(Cause::OldTransaction),
+    ),
+    (
+        "open, and a slot's WAL",
+        |s| {
+            s.held_wal();
+            let last = s.primary.samples.last_mut().unwrap();
+            last.clients.oldest = vec![Session {
+                xid_age: Some(3),
+                ..old_writer()
+            }];
+        },
+        Some(Cause::OldTransaction),
+    ),
+    (
+        "open for a moment",
+        |s| {
+            s.held_wal();
+            let last = s.primary.samples.last_mut().unwrap();
+            last.clients.oldest = vec![Session {
+                xact_age_ms: Some(900.0),
+                ..old_writer()
+            }];
+        },
+        None,
+    ),
+    (
+        "the standby's own",
+        |s| {
+            s.feedback(OLD);
+            let last = s.primary.samples.last_mut().unwrap();
+            last.clients.oldest = vec![Session {
+                xid_age: Some(OLD / 2),
+                xact_age_ms: Some(900.0),
+                ..old_writer()
+            }];
+        },
+        Some(Cause::FeedbackBloat),
+    ),
+    ("WAL of a burst", |s| s.held_wal(), None),
+];
+
 #[test]
 fn what_the_primary_s_own_transactions_hold_is_not_blamed_on_standbys() {
-    type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Option<Cause>); 9] = [
-        (
-            "prepared, and its rows",
-            |s| {
-                s.feedback(OLD);
-                let last = s.primary.samples.last_mut().unwrap();
-                last.prepared = vec![prepared(60_000.0, OLD)];
-            },
-            Some(Cause::PreparedTransaction),
-        ),
-        (
-            "prepared, and a slot's WAL",
-            |s| {
-                s.held_wal();
-                let last = s.primary.samples.last_mut().unwrap();
-                last.prepared = vec![prepared(6_000.0, 5)];
-            },
-            Some(Cause::PreparedTransaction),
-        ),
-        (
-            "prepared long ago",
-            |s| {
-                let last = s.primary.samples.last_mut().unwrap();
-                last.prepared = vec![prepared(400_000.0, 5)];
-            },
-            Some(Cause::PreparedTransaction),
-        ),
-        (
-            "prepared just now",
-            |s| {
-                let last = s.primary.samples.last_mut().unwrap();
-                last.prepared = vec![prepared(900.0, 5)];
-            },
-            None,
-        ),
-        (
-            "open, and its rows",
-            |s| {
-                s.feedback(OLD);
-                let last = s.primary.samples.last_mut().unwrap();
-                last.clients.oldest = vec![old_writer()];
-            },
-            Some(Cause::OldTransaction),
-        ),
-        (
-            "open, and a slot's WAL",
-            |s| {
-                s.held_wal();
-                let last = s.primary.samples.last_mut().unwrap();
-                last.clients.oldest = vec![Session {
-                    xid_age: Some(3),
-                    ..old_writer()
-                }];
-            },
-            Some(Cause::OldTransaction),
-        ),
-        (
-            "open for a moment",
-            |s| {
-                s.held_wal();
-                let last = s.primary.samples.last_mut().unwrap();
-                last.clients.oldest = vec![Session {
-                    xact_age_ms: Some(900.0),
-                    ..old_writer()
-                }];
-            },
-            None,
-        ),
-        (
-            "the standby's own",
-            |s| {
-                s.feedback(OLD);
-                let last = s.primary.samples.last_mut().unwrap();
-                last.clients.oldest = vec![Session {
-                    xid_age: Some(OLD / 2),
-                    xact_age_ms: Some(900.0),
-                    ..old_writer()
-                }];
-            },
-            Some(Cause::FeedbackBloat),
-        ),
-        ("WAL of a burst", |s| s.held_wal(), None),
-    ];
-    for (name, change, cause) in cases {
+    for (name, change, cause) in HELD {
         let mut scene = Scene::healthy();
         change(&mut scene);
         let diagnosis = scene.diagnose();
         let found: Vec<Cause> = diagnosis.findings.iter().map(|found| found.cause).collect();
         assert_eq!(found, Vec::from_iter(cause), "{name}");
-        let risks = diagnosis.findings.iter();
-        assert!(
-            risks
-                .map(|found| found.severity)
-                .all(|s| s == Severity::Risk)
-        );
+        let mut risks = diagnosis.findings.iter();
+        assert!(risks.all(|found| found.severity == Severity::Risk));
         assert_eq!(diagnosis.healthy, cause.is_none(), "{name}");
         if cause == Some(Cause::PreparedTransaction) {
             let remedies = &diagnosis.findings[0].remedies;
@@ -313,7 +312,6 @@ fn tables_that_only_one_side_knows_are_a_risk() {
 
 #[test]
 fn what_is_hidden_is_not_healthy() {
-    type Change = fn(&mut Scene);
     let gap = |decides| Trouble::Gap {
         what: "x".to_owned(),
         reason: "no".to_owned(),
@@ -512,7 +510,7 @@ fn the_watch_does_not_limit_the_lag() {
         let link = link(&diagnosis, "standby");
         let case = format!("{moves} {age_ms} {ahead_ms} {told_ms:?}: {link:?}");
         assert!((link.lag_ms - lag_ms).abs() < 100.0, "{case}");
-        assert_eq!(link.lag_is_least, is_least, "{case}");
+        assert_eq!(link.bound.lag_is_least, is_least, "{case}");
         let close = |(found, most): (f64, f64)| (found - most).abs() < 1.0;
         assert!(link.lag_most_ms.zip(most_ms).is_none_or(close), "{case}");
         assert_eq!(link.lag_most_ms.is_some(), most_ms.is_some(), "{case}");
@@ -571,100 +569,101 @@ fn fail_worker(scene: &mut Scene) {
     }
 }
 
+/// Cases: a name, the change to a healthy scene, the cause to be found first, and its remedy.
+const HALTED: [(&str, Change, Cause, &str); 9] = [
+    (
+        "a walreceiver that is silent",
+        |s| {
+            s.stuck_receive("Activity", "WalReceiverMain");
+            for sample in &mut s.standby.samples {
+                sample.receiver.as_mut().unwrap().message_age_ms = Some(4_000.0);
+            }
+        },
+        Cause::ReceiverHalted,
+        "look at the walreceiver 20 on standby",
+    ),
+    (
+        "a walreceiver that is stopped",
+        |s| {
+            s.stuck_receive("Activity", "WalReceiverMain");
+            for sample in &mut s.standby.samples {
+                sample.processes[1].cpu = Some(STOPPED);
+            }
+        },
+        Cause::ReceiverHalted,
+        "on the machine of standby: kill -CONT 20",
+    ),
+    (
+        "a network that lets nothing through for a moment",
+        |s| {
+            s.stuck_receive("Activity", "WalReceiverMain");
+            for sample in &mut s.standby.samples {
+                sample.receiver.as_mut().unwrap().message_age_ms = Some(1_000.0);
+            }
+        },
+        Cause::SlowNetwork,
+        "more bandwidth",
+    ),
+    (
+        "a network that has brought the beginning of a record",
+        |s| {
+            s.stuck_receive("Activity", "WalReceiverMain");
+            for sample in &mut s.standby.samples {
+                sample.wal.receive = lsn(START + 224);
+            }
+        },
+        Cause::SlowNetwork,
+        "more bandwidth",
+    ),
+    (
+        "a startup process that waits for WAL that is there",
+        |s| s.stuck_replay("Activity", "RecoveryWalStream"),
+        Cause::ReplayHalted,
+        "look at the startup process 21 on standby",
+    ),
+    (
+        "a startup process without CPU",
+        |s| {
+            s.stuck_replay("", "");
+            s.cpu(0.0, 0.0);
+        },
+        Cause::ReplayHalted,
+        "look at the startup process",
+    ),
+    (
+        "a startup process that is stopped",
+        |s| {
+            s.stuck_replay("IO", "DataFileRead");
+            for sample in &mut s.standby.samples {
+                sample.processes[0].cpu = Some(STOPPED);
+            }
+        },
+        Cause::ReplayHalted,
+        "on the machine of standby: kill -CONT 21",
+    ),
+    (
+        "walsenders of all",
+        |s| {
+            (0..3).for_each(|index| end_walsenders(s, index, false));
+            fail_worker(s);
+        },
+        Cause::WalsendersEnded,
+        "look at the log of primary",
+    ),
+    (
+        "walsenders of one subscriber, which makes progress",
+        |s| {
+            end_walsenders(s, 1, true);
+            fail_worker(s);
+        },
+        Cause::WalsendersEnded,
+        "look at the log of primary",
+    ),
+];
+
 #[test]
 fn processes_that_do_nothing_are_to_blame() {
-    type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Cause, &str); 9] = [
-        (
-            "a walreceiver that is silent",
-            |s| {
-                s.stuck_receive("Activity", "WalReceiverMain");
-                for sample in &mut s.standby.samples {
-                    sample.receiver.as_mut().unwrap().message_age_ms = Some(4_000.0);
-                }
-            },
-            Cause::ReceiverHalted,
-            "look at the walreceiver 20 on standby",
-        ),
-        (
-            "a walreceiver that is stopped",
-            |s| {
-                s.stuck_receive("Activity", "WalReceiverMain");
-                for sample in &mut s.standby.samples {
-                    sample.processes[1].cpu = Some(STOPPED);
-                }
-            },
-            Cause::ReceiverHalted,
-            "on the machine of standby: kill -CONT 20",
-        ),
-        (
-            "a network that lets nothing through for a moment",
-            |s| {
-                s.stuck_receive("Activity", "WalReceiverMain");
-                for sample in &mut s.standby.samples {
-                    sample.receiver.as_mut().unwrap().message_age_ms = Some(1_000.0);
-                }
-            },
-            Cause::SlowNetwork,
-            "more bandwidth",
-        ),
-        (
-            "a network that has brought the beginning of a record",
-            |s| {
-                s.stuck_receive("Activity", "WalReceiverMain");
-                for sample in &mut s.standby.samples {
-                    sample.wal.receive = lsn(START + 224);
-                }
-            },
-            Cause::SlowNetwork,
-            "more bandwidth",
-        ),
-        (
-            "a startup process that waits for WAL that is there",
-            |s| s.stuck_replay("Activity", "RecoveryWalStream"),
-            Cause::ReplayHalted,
-            "look at the startup process 21 on standby",
-        ),
-        (
-            "a startup process without CPU",
-            |s| {
-                s.stuck_replay("", "");
-                s.cpu(0.0, 0.0);
-            },
-            Cause::ReplayHalted,
-            "look at the startup process",
-        ),
-        (
-            "a startup process that is stopped",
-            |s| {
-                s.stuck_replay("IO", "DataFileRead");
-                for sample in &mut s.standby.samples {
-                    sample.processes[0].cpu = Some(STOPPED);
-                }
-            },
-            Cause::ReplayHalted,
-            "on the machine of standby: kill -CONT 21",
-        ),
-        (
-            "walsenders of all",
-            |s| {
-                (0..3).for_each(|index| end_walsenders(s, index, false));
-                fail_worker(s);
-            },
-            Cause::WalsendersEnded,
-            "look at the log of primary",
-        ),
-        (
-            "walsenders of one subscriber, which makes progress",
-            |s| {
-                end_walsenders(s, 1, true);
-                fail_worker(s);
-            },
-            Cause::WalsendersEnded,
-            "look at the log of primary",
-        ),
-    ];
-    for (name, change, cause, remedy) in cases {
+    for (name, change, cause, remedy) in HALTED {
         let mut scene = Scene::healthy();
         change(&mut scene);
         let diagnosis = scene.diagnose();
@@ -676,86 +675,87 @@ fn processes_that_do_nothing_are_to_blame() {
     }
 }
 
+/// The same, and what the last remedy says, if that can lose data.
+const DANGEROUS: [(&str, Change, Cause, Option<&str>); 8] = [
+    (
+        "a worker that fails at one transaction",
+        |s| {
+            end_walsenders(s, 1, false);
+            fail_worker(s);
+        },
+        Cause::ApplyStopped,
+        Some("SKIP"),
+    ),
+    (
+        "a worker that fails, and whose walsender has no slot yet",
+        |s| {
+            end_walsenders(s, 1, false);
+            fail_worker(s);
+            for sample in &mut s.primary.samples {
+                sample.slots[1].active_pid = None;
+                sample.slots[1].active = false;
+                sample.slots[1].confirmed_flush_lsn = lsn(START);
+            }
+        },
+        Cause::ApplyStopped,
+        Some("SKIP"),
+    ),
+    (
+        "a worker that fails and goes on",
+        fail_worker,
+        Cause::ApplyStopped,
+        None,
+    ),
+    (
+        "a subscription that is disabled",
+        |s| {
+            end_walsenders(s, 1, false);
+            fail_worker(s);
+            for sample in &mut s.one.samples {
+                sample.subscriptions[0].enabled = false;
+            }
+        },
+        Cause::ApplyStopped,
+        None,
+    ),
+    (
+        "the slot of a subscriber that is blocked",
+        |s| {
+            for sample in &mut s.primary.samples {
+                sample.slots[1].safe_wal_size = Some(1_000);
+            }
+        },
+        Cause::RetainedWalNearLimit,
+        None,
+    ),
+    (
+        "the slot of a subscriber that is disabled",
+        |s| {
+            for sample in &mut s.primary.samples {
+                sample.slots[1].safe_wal_size = Some(1_000);
+                sample.slots[1].active = false;
+            }
+        },
+        Cause::RetainedWalNearLimit,
+        None,
+    ),
+    (
+        "a slot of nobody",
+        |s| forgotten(s, Some(1_000)),
+        Cause::RetainedWalNearLimit,
+        Some("pg_drop_replication_slot('forgotten')"),
+    ),
+    (
+        "an unused slot of nobody",
+        |s| forgotten(s, None),
+        Cause::UnusedSlot,
+        Some("pg_drop_replication_slot('forgotten')"),
+    ),
+];
+
 #[test]
 fn advice_that_can_lose_data_says_so_and_comes_last() {
-    type Change = fn(&mut Scene);
-    let cases: [(&str, Change, Cause, Option<&str>); 8] = [
-        (
-            "a worker that fails at one transaction",
-            |s| {
-                end_walsenders(s, 1, false);
-                fail_worker(s);
-            },
-            Cause::ApplyStopped,
-            Some("SKIP"),
-        ),
-        (
-            "a worker that fails, and whose walsender has no slot yet",
-            |s| {
-                end_walsenders(s, 1, false);
-                fail_worker(s);
-                for sample in &mut s.primary.samples {
-                    sample.slots[1].active_pid = None;
-                    sample.slots[1].active = false;
-                    sample.slots[1].confirmed_flush_lsn = lsn(START);
-                }
-            },
-            Cause::ApplyStopped,
-            Some("SKIP"),
-        ),
-        (
-            "a worker that fails and goes on",
-            fail_worker,
-            Cause::ApplyStopped,
-            None,
-        ),
-        (
-            "a subscription that is disabled",
-            |s| {
-                end_walsenders(s, 1, false);
-                fail_worker(s);
-                for sample in &mut s.one.samples {
-                    sample.subscriptions[0].enabled = false;
-                }
-            },
-            Cause::ApplyStopped,
-            None,
-        ),
-        (
-            "the slot of a subscriber that is blocked",
-            |s| {
-                for sample in &mut s.primary.samples {
-                    sample.slots[1].safe_wal_size = Some(1_000);
-                }
-            },
-            Cause::RetainedWalNearLimit,
-            None,
-        ),
-        (
-            "the slot of a subscriber that is disabled",
-            |s| {
-                for sample in &mut s.primary.samples {
-                    sample.slots[1].safe_wal_size = Some(1_000);
-                    sample.slots[1].active = false;
-                }
-            },
-            Cause::RetainedWalNearLimit,
-            None,
-        ),
-        (
-            "a slot of nobody",
-            |s| forgotten(s, Some(1_000)),
-            Cause::RetainedWalNearLimit,
-            Some("pg_drop_replication_slot('forgotten')"),
-        ),
-        (
-            "an unused slot of nobody",
-            |s| forgotten(s, None),
-            Cause::UnusedSlot,
-            Some("pg_drop_replication_slot('forgotten')"),
-        ),
-    ];
-    for (name, change, cause, advice) in cases {
+    for (name, change, cause, advice) in DANGEROUS {
         let mut scene = Scene::healthy();
         change(&mut scene);
         let diagnosis = scene.diagnose();

@@ -1,9 +1,12 @@
 //! A relay between a primary and two subscribers: what is found, what is not, and where.
 
-use super::scene::{START, STEP, lsn, node, process, received, sender, session, slot, subscriber};
+use super::scene::{
+    EXACT, START, STEP, lsn, node, process, received, sender, session, slot, subscriber,
+};
 use super::{Cause, Severity};
 use crate::diagnosis::{Diagnosis, LinkReport, diagnose};
 use crate::node::{Role, Trouble};
+use crate::points::Bound;
 use crate::relay::{Group, Relay, RelaySlot};
 use crate::sample::{Decoding, Sample};
 use crate::window::{NodeWindow, Window};
@@ -228,22 +231,22 @@ fn each_leg_has_its_own_lag() {
 
 /// A subscriber lags by what it has not applied, although it tells its upstream late: the samples
 /// that it is behind by what it told, and by what it received last; what its worker waits for; then
-/// the milliseconds that are found, and whether they are a least lag.
+/// the milliseconds that are found, and what these are to the true lag.
 #[test]
 fn a_lag_is_no_longer_than_what_a_busy_worker_has_left_to_apply() {
     const LONG: u64 = 1_000;
     const BUSY: Option<&str> = Some("PgSleep");
     const WAITS: Option<&str> = Some("LogicalApplyMain");
     let cases = [
-        ("tells late", LONG, Some(3), BUSY, 200.0..=400.0, false),
-        ("tells at once", 3, Some(3), BUSY, 200.0..=400.0, false),
-        ("stuck", LONG, Some(LONG), BUSY, 2e3..=3e3, true),
-        ("has all", LONG, Some(0), WAITS, 0.0..=0.0, false),
-        ("commits", LONG, Some(0), BUSY, 0.0..=100.0, false),
-        ("has ended", 3, None, None, 200.0..=300.0, false),
-        ("is not seen", 3, Some(0), None, 200.0..=300.0, false),
+        ("tells late", LONG, Some(3), BUSY, 200.0..=400.0, EXACT),
+        ("tells at once", 3, Some(3), BUSY, 200.0..=400.0, EXACT),
+        ("stuck", LONG, Some(LONG), BUSY, 2e3..=3e3, Bound::LEAST),
+        ("has all", LONG, Some(0), WAITS, 0.0..=0.0, EXACT),
+        ("commits", LONG, Some(0), BUSY, 0.0..=100.0, EXACT),
+        ("has ended", 5, None, None, 400.0..=500.0, Bound::MOST),
+        ("is not seen", 5, Some(0), None, 400.0..=500.0, Bound::MOST),
     ];
-    for (name, told, got, worker, lag_ms, is_least) in cases {
+    for (name, told, got, worker, lag_ms, bound) in cases {
         let mut scene = Scene::healthy();
         scene.slot(|index, slot| {
             let told = earlier(START + index * STEP, told);
@@ -257,8 +260,19 @@ fn a_lag_is_no_longer_than_what_a_busy_worker_has_left_to_apply() {
         let diagnosis = scene.diagnose();
         let link = link(&diagnosis, "one");
         assert!(lag_ms.contains(&link.lag_ms), "{name}: {link:?}");
-        assert_eq!(link.lag_is_least, is_least, "{name}: {link:?}");
+        assert_eq!(link.bound, bound, "{name}: {link:?}");
     }
+}
+
+#[test]
+fn a_subscriber_of_a_relay_that_was_not_named_lags_at_most_by_what_it_told() {
+    let mut scene = Scene::healthy();
+    scene.slot(|index, slot| slot.applied = earlier(START + index * STEP, 5));
+    scene.one.samples.clear();
+    let diagnosis = scene.diagnose();
+    let link = link(&diagnosis, "slot_one");
+    assert!((300.0..=500.0).contains(&link.lag_ms), "{link:?}");
+    assert_eq!(link.bound, Bound::MOST);
 }
 
 type Change = fn(&mut Scene);

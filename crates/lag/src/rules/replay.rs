@@ -445,10 +445,11 @@ pub(super) fn savepoints(view: &View<'_>) -> Vec<Evidence> {
             if let Some(session) = writer {
                 evidence = evidence.session(session);
             }
+            let (_, lag_max_ms) = link.lag_ms();
             evidence = evidence.fact(
                 "lag_max_ms",
-                link.most_age_ms(),
-                format!("at most {} behind", seconds(link.most_age_ms())),
+                lag_max_ms,
+                format!("at most {} behind", seconds(lag_max_ms)),
             );
             found.push(evidence);
             break;

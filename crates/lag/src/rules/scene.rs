@@ -6,6 +6,7 @@ use lockstep_wire::Lsn;
 
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::node::Role;
+use crate::points::Bound;
 use crate::process_cpu::Cpu;
 use crate::sample::{
     Clients, Decoding, Facts, Process, Receiver, Sample, Sender, Session, Slot, Subscription,
@@ -15,6 +16,12 @@ use crate::window::{NodeWindow, Window};
 
 pub(super) const SAMPLES: u64 = 50;
 pub(super) const START: u64 = 1_000_000_000;
+/// A lag that is the true one.
+pub(super) const EXACT: Bound = Bound {
+    lag_is_least: false,
+    lag_is_most: false,
+};
+
 /// WAL written between two samples.
 pub(super) const STEP: u64 = 100_000;
 

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
-use lockstep_lag::diagnosis::Finding;
+use lockstep_lag::diagnosis::{Diagnosis, Finding, LinkReport};
 use lockstep_lag::monitor::{LinkState, State};
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::Severity;
 use serde::{Deserialize, Serialize};
 
@@ -45,8 +46,9 @@ pub struct Incident {
     pub causes: Vec<String>,
     /// The longest lag, if it is one.
     pub most_lag_ms: Option<f64>,
-    /// The lag began before anybody watched: it was longer.
-    pub lag_is_least: bool,
+    /// What that is to the true one.
+    #[serde(flatten)]
+    pub bound: Bound,
     pub most_lag_bytes: u64,
     /// It is over. One that was seen shortly before can still go on.
     pub over: bool,
@@ -69,7 +71,8 @@ struct Seen<'a> {
     at: &'a str,
     upstream: Option<&'a str>,
     cause: Option<&'a str>,
-    link: Option<&'a LinkState>,
+    /// With what its longest lag is to the true one.
+    link: Option<(&'a LinkState, Bound)>,
 }
 
 impl Seen<'_> {
@@ -112,7 +115,7 @@ impl Incident {
         for cause in later.causes {
             self.add_cause(&cause);
         }
-        self.add_lag(later.most_lag_ms, later.lag_is_least, later.most_lag_bytes);
+        self.add_lag(later.most_lag_ms, later.bound, later.most_lag_bytes);
     }
 
     /// Returns whether it is new.
@@ -125,10 +128,10 @@ impl Incident {
         is_new && has_room
     }
 
-    fn add_lag(&mut self, lag_ms: Option<f64>, is_least: bool, bytes: u64) {
+    fn add_lag(&mut self, lag_ms: Option<f64>, bound: Bound, bytes: u64) {
         if lag_ms > self.most_lag_ms {
             self.most_lag_ms = lag_ms;
-            self.lag_is_least = is_least;
+            self.bound = bound;
         }
         self.most_lag_bytes = self.most_lag_bytes.max(bytes);
     }
@@ -207,9 +210,9 @@ impl Incidents {
         if seen.cause.is_some_and(|cause| one.add_cause(cause)) {
             self.changes += 1;
         }
-        if let Some(link) = seen.link {
+        if let Some((link, bound)) = seen.link {
             let lag_ms = link.lag_ms.max(link.lag_max_ms);
-            one.add_lag(Some(lag_ms), link.lag_is_least, link.lag_bytes);
+            one.add_lag(Some(lag_ms), bound, link.lag_bytes);
         }
     }
 
@@ -226,7 +229,7 @@ impl Incidents {
             seen_ms: self.now_ms,
             causes: seen.cause.map(str::to_owned).into_iter().collect(),
             most_lag_ms: None,
-            lag_is_least: false,
+            bound: Bound::default(),
             most_lag_bytes: 0,
             over: false,
         });
@@ -275,6 +278,13 @@ pub struct Now<'a> {
     open: Vec<&'a Incident>,
 }
 
+/// What the longest lag of a link's window is to the true one.
+fn longest(diagnosis: &Diagnosis, link: &LinkState) -> Bound {
+    let is_its = |of: &&LinkReport| of.replica == link.replica && of.upstream == link.upstream;
+    let report = diagnosis.links.iter().find(is_its);
+    report.map_or(link.bound, |report| report.bound)
+}
+
 /// All that is the matter, each place once.
 fn seen(state: &State) -> Vec<Seen<'_>> {
     let diagnosis = &state.diagnosis;
@@ -296,7 +306,7 @@ fn seen(state: &State) -> Vec<Seen<'_>> {
         cause: diagnosis
             .cause_of(&link.upstream, &link.replica, link.kind)
             .map(|found| found.title.as_str()),
-        link: Some(link),
+        link: Some((link, longest(diagnosis, link))),
     });
     let explains = |found: &Finding| {
         let mut links = state.links.iter().filter(|link| link.behind);
@@ -465,6 +475,16 @@ mod tests {
         assert_eq!(list(&incidents), expected);
         at(&mut incidents, 31, lags(100.0));
         assert_eq!(list(&incidents), expected);
+    }
+
+    #[test]
+    fn one_of_an_older_version_is_read() {
+        let mut incidents = Incidents::default();
+        at(&mut incidents, 0, lags(500.0));
+        let one = &incidents.known[0];
+        let mut json = serde_json::to_value(one).unwrap();
+        json.as_object_mut().unwrap().remove("lag_is_most").unwrap();
+        assert_eq!(&serde_json::from_value::<Incident>(json).unwrap(), one);
     }
 
     #[test]

@@ -2,6 +2,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use lockstep_lag::monitor::Moment;
+use lockstep_lag::points::Bound;
 use tempfile::TempDir;
 
 use super::super::incidents::Matter;
@@ -57,7 +58,7 @@ fn incident(id: u64) -> Incident {
         seen_ms: NOW,
         causes: vec!["replay is paused".to_owned()],
         most_lag_ms: Some(1.5),
-        lag_is_least: true,
+        bound: Bound::LEAST,
         most_lag_bytes: 7,
         over: false,
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use lockstep_lag::points::Bound;
 use lockstep_lag::rules::{Cause, Severity};
 
 use super::super::example::{self, AT_MS};
@@ -11,7 +12,8 @@ use super::*;
 fn full() -> State {
     let mut state = example::state();
     example::lag(&mut state, 0, 1_400.0);
-    state.links[0].lag_is_least = true;
+    state.links[0].bound = Bound::LEAST;
+    state.links[1].bound = Bound::MOST;
     for cause in [Cause::ReplayPaused, Cause::ReplayPaused, Cause::IdlePrimary] {
         let severity = match cause {
             Cause::IdlePrimary => Severity::Note,

@@ -22,8 +22,8 @@ function update(shown, one) {
   put(shown.at, one.at);
   const length = lasts ? "" : `, ${seconds(Math.max(0, one.end_ms - one.begin_ms))}`;
   put(shown.when, `${moment(one.begin_ms)} – ${lasts ? "now" : moment(one.end_ms)}${length}`);
-  const least = one.lag_is_least ? "at least " : "";
-  put(shown.most, one.most_lag_ms === null ? "" : `at most ${least}${seconds(one.most_lag_ms)}, ${bytes(one.most_lag_bytes)}`);
+  const bound = one.lag_is_least ? "at least" : "at most";
+  put(shown.most, one.most_lag_ms === null ? "" : `${bound} ${seconds(one.most_lag_ms)}, ${bytes(one.most_lag_bytes)}`);
   put(shown.cause, one.causes.join("; then ") || "the cause was not found");
 }
 

@@ -1,7 +1,7 @@
 // One card for each replica: how far behind, over time, and where.
 
 import { Chart } from "./chart.js";
-import { between, bytes, el, mark, pairs, put, seconds, show, sync } from "./write.js";
+import { between, bytes, el, lag, mark, pairs, put, seconds, show, sync } from "./write.js";
 
 // Ends of the parts of the way, in their order.
 const POSITIONS = {
@@ -32,7 +32,7 @@ function update(card, link, state) {
   put(card.status, link.behind ? `▲ lags${why}` : `✓ follows${why}`);
   put(card.most, link.behind ? "" : `at most ${seconds(link.lag_max_ms)} in ${state.window_s} s`);
   pairs(card.figures, [
-    ["lag now", `${link.lag_is_least ? "at least " : ""}${seconds(link.lag_ms)}`],
+    ["lag now", lag(link)],
     [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
     ["behind", bytes(link.lag_bytes)],
     ["commit to visible", link.visible_ms === null ? null : seconds(link.visible_ms)],
@@ -77,6 +77,7 @@ export function replicas(parent, state, news, draw) {
     update(card, item, state);
     card.link = item;
   });
+  show(document.getElementById("told-late"), state.links.some((link) => link.lag_is_most));
   show(document.getElementById("no-replica"), items.length === 0 && state.number > 0);
   if (draw) drawAll(parent, state, news);
 }

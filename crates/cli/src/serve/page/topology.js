@@ -1,7 +1,7 @@
 // The topology as a picture: boxes for nodes, and an edge with its lag from each upstream to each
 // replica. Where there is room it grows to the right, and else downwards.
 
-import { el, mark, put, seconds, show, sync } from "./write.js";
+import { el, lag, mark, put, show, sync } from "./write.js";
 
 const SVG = "http://www.w3.org/2000/svg";
 // Below this width the picture grows downwards, in pixels.
@@ -76,10 +76,6 @@ function why(place, is) {
   const suspect = place.link?.suspect ?? place.node?.suspect;
   if (suspect) return suspect.title;
   return is === "lag" ? "the cause is not known yet" : "its upstream is not known";
-}
-
-function lag(link) {
-  return `${link.lag_is_least ? "≥ " : ""}${seconds(link.lag_ms)}`;
 }
 
 // Left upper corner and size of each box, and the size of all.

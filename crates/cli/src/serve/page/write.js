@@ -74,6 +74,12 @@ export function seconds(ms) {
   return `${(ms / 3_600_000).toFixed(0)} h`;
 }
 
+// For how long a replica has been behind: at least, or at most, where no more is known.
+export function lag(link) {
+  const sign = link.lag_is_least ? "≥ " : link.lag_is_most ? "≤ " : "";
+  return `${sign}${seconds(link.lag_ms)}`;
+}
+
 export function bytes(count) {
   const sign = count < 0 ? "-" : "";
   let value = Math.abs(count);

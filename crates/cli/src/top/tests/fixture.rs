@@ -6,6 +6,7 @@ use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::{LinkKind, Stage};
 use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
 use lockstep_lag::node::Role;
+use lockstep_lag::points::Bound;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
 use lockstep_lag::sample::{Conflicts, Extension, Slot};
@@ -87,7 +88,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         application_name: Some(replica.to_owned()),
         behind: lag_ms >= 200.0,
         lag_ms,
-        lag_is_least: false,
+        bound: Bound::default(),
         lag_max_ms: lag_ms * 1.25,
         lag_bytes: held.iter().sum::<u64>() * MB,
         stages,

@@ -3,6 +3,7 @@
 
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
+use lockstep_lag::points::{Bound, TOLD_LATE};
 use lockstep_lag::rules::percent;
 use lockstep_lag::states::WalStatus;
 use lockstep_wire::Lsn;
@@ -49,6 +50,9 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
     });
     if let Some(link) = link {
         page.flow(&lag(state, link));
+        if link.bound == Bound::MOST {
+            page.text("≤ is ", TOLD_LATE);
+        }
     }
     let first = row.findings.first();
     let first = first.and_then(|index| state.diagnosis.findings.get(*index));
@@ -76,9 +80,12 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
 /// How far behind the link is. Figures have fixed widths, so that nothing moves.
 fn lag(state: &State, link: &LinkState) -> Vec<String> {
     let most = right(&time(link.lag_max_ms), 6);
-    let least = if link.lag_is_least { "≥ " } else { "" };
+    let sign = match link.bound.sign() {
+        "" => String::new(),
+        sign => format!("{sign} "),
+    };
     let mut items = vec![
-        format!("lag {least}{} now", right(&time(link.lag_ms), 6)),
+        format!("lag {sign}{} now", right(&time(link.lag_ms), 6)),
         format!("{most} at most in {} s", state.window_s),
         format!("{} behind", right(&bytes(link.lag_bytes as f64), 6)),
     ];

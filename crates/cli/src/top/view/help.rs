@@ -34,7 +34,7 @@ const KEYS: &[(&str, &str)] = &[
 const COLUMNS: &[(&str, &str)] = &[
     (
         "LAG",
-        "how long there was WAL not replayed or applied, as far as seen here",
+        "how long there was WAL not replayed or applied; ≥ at least, ≤ at most",
     ),
     ("MAX", "the longest in the time that causes look back"),
     (

@@ -1,12 +1,16 @@
 //! Faults, and what doctor says about them.
 
 use std::process::Command;
+use std::time::Duration;
 
 use lockstep_bench::fault::faults::BEHIND_RELAY;
 use lockstep_bench::fault::{Fault, Injected, Stage, Strength};
+use lockstep_client::Conninfo;
 use lockstep_lab::cluster::Lab;
-use lockstep_lag::Cause;
+use lockstep_lab::server::{SUPERUSER, Server};
+use lockstep_lag::monitor::{LEAST_WINDOW, Monitor, Settings};
 use lockstep_lag::rules::Severity;
+use lockstep_lag::{Cause, Node, Role};
 use serde_json::{Value, json};
 
 pub mod measured;
@@ -71,6 +75,24 @@ fn ask(conninfos: &[String; 4], relay: Option<&str>, seconds: u32) -> (i32, Valu
     let said = doctor(&args);
     let json = serde_json::from_str(&said.text).unwrap_or_else(|_| panic!("{}", said.error));
     (said.code, json)
+}
+
+/// Watches servers, each named as its role.
+pub fn monitor(nodes: &[(Role, &Server)]) -> Monitor {
+    let node = |(role, server): &(Role, &Server)| Node {
+        name: role.to_string(),
+        role: *role,
+        conninfo: Conninfo::parse(&server.conninfo(SUPERUSER)).unwrap(),
+    };
+    Monitor::start(
+        nodes.iter().map(node).collect(),
+        Settings {
+            application_name: "test".to_owned(),
+            every: Duration::from_millis(200),
+            window: LEAST_WINDOW,
+            heartbeat: false,
+        },
+    )
 }
 
 /// Causes in order.

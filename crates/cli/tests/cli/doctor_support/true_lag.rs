@@ -202,15 +202,21 @@ impl Probed {
                 continue;
             };
             let said_ms = link["lag_ms"].as_f64().unwrap();
-            let is_least = link["lag_is_least"] == true;
+            let [is_least, is_most] =
+                ["lag_is_least", "lag_is_most"].map(|name| link[name] == true);
             rows.push(json!({
                 "replica": replica,
                 "said_ms": said_ms.round(),
                 "at_least": is_least,
+                "at_most": is_most,
                 "true_ms": [least.round(), most.round()],
             }));
-            if !agrees(said_ms, is_least, least..=most) {
-                let marked = if is_least { "at least " } else { "" };
+            if !agrees(said_ms, [is_least, is_most], least..=most) {
+                let marked = match (is_least, is_most) {
+                    (true, _) => "at least ",
+                    (_, true) => "at most ",
+                    _ => "",
+                };
                 wrong = Some(format!(
                     "the lag of {replica} is {least:.0} to {most:.0} ms, and doctor says \
                      {marked}{said_ms:.0} ms"
@@ -221,30 +227,36 @@ impl Probed {
     }
 }
 
-/// Doctor's lag is near the true one, or is marked as a least one and is no more.
-fn agrees(said_ms: f64, is_least: bool, true_ms: RangeInclusive<f64>) -> bool {
+/// Doctor's lag is near the true one, or is marked as a least or most one and is no more or less.
+fn agrees(said_ms: f64, bounds: [bool; 2], true_ms: RangeInclusive<f64>) -> bool {
     let apart = |true_ms: &f64| APART_MS.max(APART * true_ms);
     let (least, most) = (true_ms.start(), true_ms.end());
     let too_little = least - said_ms > apart(least);
     let too_much = said_ms - most > apart(most);
-    !too_much && (is_least || !too_little)
+    let [is_least, is_most] = bounds;
+    (is_least || !too_little) && (is_most || !too_much)
 }
 
 #[test]
 fn a_lag_agrees_within_bounds_or_if_it_is_marked() {
-    for (said_ms, is_least, true_ms, agreed) in [
-        (0.0, false, 190.0, true),
-        (0.0, false, 210.0, false),
-        (0.0, true, 210.0, true),
-        (8_100.0, false, 10_000.0, true),
-        (7_900.0, false, 10_000.0, false),
-        (7_900.0, true, 10_000.0, true),
-        // A least lag is no longer than the true one.
-        (12_100.0, true, 10_000.0, false),
-        (12_100.0, false, 10_000.0, false),
+    const EXACT: [bool; 2] = [false, false];
+    const LEAST: [bool; 2] = [true, false];
+    const MOST: [bool; 2] = [false, true];
+    for (said_ms, bounds, true_ms, agreed) in [
+        (0.0, EXACT, 190.0, true),
+        (0.0, EXACT, 210.0, false),
+        (0.0, LEAST, 210.0, true),
+        (8_100.0, EXACT, 10_000.0, true),
+        (7_900.0, EXACT, 10_000.0, false),
+        (7_900.0, LEAST, 10_000.0, true),
+        // A least lag is no longer than the true one, and a most lag no shorter.
+        (12_100.0, LEAST, 10_000.0, false),
+        (12_100.0, MOST, 10_000.0, true),
+        (7_900.0, MOST, 10_000.0, false),
+        (12_100.0, EXACT, 10_000.0, false),
     ] {
         assert_eq!(
-            agrees(said_ms, is_least, true_ms..=true_ms),
+            agrees(said_ms, bounds, true_ms..=true_ms),
             agreed,
             "{said_ms} {true_ms}"
         );
