@@ -196,6 +196,20 @@ ls_procno_of(VirtualTransactionId vxid)
 }
 
 /*
+ * Has the startup process asked this process to end its query or transaction? 19 notes
+ * each reason, in a mask.
+ */
+static inline bool
+ls_is_in_conflict(PGPROC *proc)
+{
+#if PG_VERSION_NUM >= 190000
+	return pg_atomic_read_u32(&proc->pendingRecoveryConflicts) != 0;
+#else
+	return *(volatile bool *) &proc->recoveryConflictPending;
+#endif
+}
+
+/*
  * 18 has a doubly-linked list of workers. Postmaster only: has it taken up the worker
  * of this name? RegisterBackgroundWorker() does not say.
  */

@@ -32,6 +32,7 @@
 #include "priority/sched_linux.h"
 #include "priority/slices.h"
 #include "priority/weight.h"
+#include "replay/clear_way.h"
 #include "replay/replay_lag.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
@@ -92,6 +93,7 @@ one_round(void)
 	pg_atomic_write_u64(&ls_controller->beat, (uint64) now);
 	ls_lag_step(now);
 	ls_wait_lsn_step();
+	ls_clear_way(true);
 	ls_gate_step(now);
 	ls_weigh_sessions(now);
 	ls_priority_step(now, true);
@@ -164,6 +166,7 @@ static void
 retire(void)
 {
 	ls_gate_open();
+	ls_clear_way(false);
 	pg_atomic_write_u32(&ls_gate->limit, 0);
 	pg_atomic_write_u64(&ls_lag->lag_us, 0);
 	ls_wait_lsn_step();

@@ -276,7 +276,6 @@ withdraw(LsSession *s)
 static bool
 line_up(LsSession *s)
 {
-	pg_atomic_write_u32(&s->in_the_way, 0);
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
 	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
 	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
@@ -607,29 +606,6 @@ ls_gate_enter(QueryDesc *queryDesc)
 	else
 		wait_for_place(queryDesc);
 	return true;
-}
-
-/*
- * Controller, while replay waits for a lock: those who hold it and wait in the
- * queue go on without a place. Who comes later finds out by itself.
- */
-void
-ls_gate_clear_way(const LOCKTAG *tag)
-{
-	int			count;
-	VirtualTransactionId *holders = GetLockConflicts(tag, AccessExclusiveLock, &count);
-
-	for (int i = 0; i < count; i++)
-	{
-		int			procno = ls_procno_of(holders[i]);
-
-		if (procno < 0 || procno >= ls_nsessions ||
-			pg_atomic_read_u32(&ls_sessions[procno].gate) != LS_GATE_QUEUED)
-			continue;
-		pg_atomic_exchange_u32(&ls_sessions[procno].in_the_way, 1);
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
-	}
-	pfree(holders);
 }
 
 /*

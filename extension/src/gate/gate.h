@@ -67,7 +67,6 @@ extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
 extern void ls_gate_drain(void);
 extern uint32 ls_gate_executing(void);
 extern void ls_gate_register_callbacks(void);
-extern void ls_gate_clear_way(const LOCKTAG *tag);
 extern void ls_gate_forget(void);
 extern void ls_gate_end_turns(int64 now);
 

@@ -286,8 +286,6 @@ ls_gate_open(void)
 void
 ls_gate_step(int64 now)
 {
-	LOCKTAG		wanted;
-
 	ls_gate_end_turns(now);
 	if (!ls_enabled || ls_read_throttle == LS_THROTTLE_OFF)
 	{
@@ -303,10 +301,6 @@ ls_gate_step(int64 now)
 		ls_gate_open();
 		return;
 	}
-	if ((ls_startup_wait_event() & 0xFF000000U) == PG_WAIT_LOCK &&
-		ls_startup_waits_for_lock(&wanted))
-		ls_gate_clear_way(&wanted);
-
 	move_limit(now);
 	set_capacity(now);
 	ls_gate_drain();

@@ -9,10 +9,13 @@
  * that commit are in the new snapshot and not in the index. What the planner has
  * proved from a unique index can be wrong likewise.
  *
- * So the session notes, as the server's cache of plans does, whether a relation,
- * function or type of the plan is changed while it waits. Functions are not even
+ * So the session notes, as the server's cache of plans does, whether a relation or
+ * function of the plan is changed while it waits. Functions are not even
  * locked: one that was replaced by another of the same name is gone, and the plan
- * has its number. If one is changed, the session makes a new plan from the
+ * has its number. A plan does not name all types, operators, collations and text
+ * search configurations that it needs by number, so any change of those counts. If
+ * row security chose what the plan shows, any change of roles and their members
+ * counts too. If one is changed, the session makes a new plan from the
  * statement: from the parse tree that a named statement keeps, otherwise from
  * the text, which still stands as the client sent it. The new plan takes
  * the place of the old one in the QueryDesc, before the executor starts.
@@ -64,7 +67,7 @@ relation_changed(Datum arg, Oid relid)
 
 /* hashvalue: 0 means any object of that kind. */
 static void
-object_changed(Datum arg, int cacheid, uint32 hashvalue)
+function_changed(Datum arg, int cacheid, uint32 hashvalue)
 {
 	ListCell   *cell;
 
@@ -79,6 +82,33 @@ object_changed(Datum arg, int cacheid, uint32 hashvalue)
 	}
 }
 
+static void
+type_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	if (watched != NULL)
+		stale = true;
+}
+
+static void
+role_changed(Datum arg, int cacheid, uint32 hashvalue)
+{
+	if (watched != NULL && watched->dependsOnRole)
+		stale = true;
+}
+
+static void
+register_callbacks(void)
+{
+	static const int kinds[] = {TYPEOID, OPEROID, CLAOID, OPFAMILYOID, COLLOID, TSCONFIGOID, TSDICTOID};
+
+	CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(PROCOID, function_changed, (Datum) 0);
+	for (int i = 0; i < lengthof(kinds); i++)
+		CacheRegisterSyscacheCallback(kinds[i], type_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHOID, role_changed, (Datum) 0);
+	CacheRegisterSyscacheCallback(AUTHMEMROLEMEM, role_changed, (Datum) 0);
+}
+
 void
 ls_watch_plan(const PlannedStmt *stmt)
 {
@@ -86,9 +116,7 @@ ls_watch_plan(const PlannedStmt *stmt)
 
 	if (!registered)
 	{
-		CacheRegisterRelcacheCallback(relation_changed, (Datum) 0);
-		CacheRegisterSyscacheCallback(PROCOID, object_changed, (Datum) 0);
-		CacheRegisterSyscacheCallback(TYPEOID, object_changed, (Datum) 0);
+		register_callbacks();
 		registered = true;
 	}
 	stale = false;

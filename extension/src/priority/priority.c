@@ -126,7 +126,8 @@ static bool
 should_be_low(LsSession *s)
 {
 	return pg_atomic_read_u32(&s->wants_low) != 0 &&
-		pg_atomic_read_u32(&s->heavy) != 0;
+		pg_atomic_read_u32(&s->heavy) != 0 &&
+		pg_atomic_read_u32(&s->in_the_way) == 0;
 }
 
 /* Sets the state unless the process left and its slot was taken again. */

@@ -36,9 +36,8 @@ typedef struct LsSession
 								 * this session does not count; set by the
 								 * controller, cleared by the process that
 								 * takes that place back */
-	pg_atomic_uint32 in_the_way;	/* 1: replay waits for a lock that this
-									 * session holds as it waits; set by the
-									 * controller, cleared by the owner */
+	pg_atomic_uint32 in_the_way;	/* 1: replay waits for this session; written
+									 * by the controller */
 	pg_atomic_uint64 inside_since;	/* ls_now_us() when it went inside; set
 									 * before gate says so */
 

@@ -121,6 +121,25 @@ $last->cancel;
 $last->result;
 $last->close;
 
+# ---- Sessions that replay waits for ----
+
+# What a demoted session does not get done, because other programs want its CPU,
+# must not hold back replay.
+my $holder = LockstepSession->new($standby, user => 'app');
+run_until_low($holder, 'a session is demoted');
+$holder->value('BEGIN; SELECT count(*) FROM t');
+my $bystander = LockstepSession->new($standby, user => 'app');
+run_until_low($bystander, 'and another');
+$on_primary->value('ALTER TABLE t ADD COLUMN j int');
+wait_until($admin, q{SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'startup'},
+	'replay waits for a lock of the first');
+wait_until($admin, sub { !low($holder) }, 'it is back at normal priority');
+ok(low($bystander), 'the other is not');
+$holder->value('COMMIT');
+catch_up($on_primary, $admin);
+wait_until($admin, sub { low($holder) }, 'it is demoted again once replay goes on');
+$_->close for $holder, $bystander;
+
 # ---- Parallel workers ----
 
 my $leader = LockstepSession->new($standby, user => 'app', options => join ' ',

@@ -236,4 +236,55 @@ release($holder);
 refused($app->result, '42501', qr/permission denied for table one/, 'it may no more when it goes on');
 gate_holds($admin, 0, 0, 'nothing is left at the gate');
 
+# Which policies of row security apply is part of the plan.
+my %taken_away = (
+	'membership in a role' => [ 'GRANT insiders TO stranger', 'REVOKE insiders FROM stranger' ],
+	'BYPASSRLS'            => [ 'ALTER ROLE stranger BYPASSRLS', 'ALTER ROLE stranger NOBYPASSRLS' ]);
+$on_primary->value($_) for 'CREATE ROLE insiders', 'CREATE TABLE secret (i int)', 'INSERT INTO secret VALUES (1)',
+  'GRANT SELECT ON secret TO stranger', 'ALTER TABLE secret ENABLE ROW LEVEL SECURITY',
+  'CREATE POLICY p ON secret TO insiders USING (true)';
+for my $right (sort keys %taken_away)
+{
+	my ($give, $take) = @{ $taken_away{$right} };
+	$on_primary->value($give);
+	catch_up($on_primary, $admin);
+	for my $way (qw(send send_unnamed))
+	{
+		is($app->value('SELECT count(*) FROM secret'), 1, "with $right it sees a row");
+		$holder = occupy();
+		$app->$way('SELECT i FROM secret');
+		waits_at_gate($admin, $app, 'it waits');
+		$on_primary->value($take);
+		catch_up($on_primary, $admin);
+		release($holder);
+		succeeds($app->result, [], 'and sees it no more after that was taken away');
+		$on_primary->value($give);
+		catch_up($on_primary, $admin);
+	}
+	$on_primary->value($take);
+}
+
+# ---- What a plan needs by number, and does not name ----
+
+my %needed = (
+	type         => [ q{CREATE TYPE gone AS ENUM ('a')}, q{SELECT count(*) FROM one WHERE i::text::gone = 'a'}, 'DROP TYPE gone' ],
+	collation    => [ 'CREATE COLLATION gone FROM "C"', 'SELECT i FROM one ORDER BY i::text COLLATE gone', 'DROP COLLATION gone' ],
+	'text search configuration' => [ 'CREATE TEXT SEARCH CONFIGURATION gone (COPY = simple)',
+		q{SELECT to_tsvector('gone', i::text) FROM one}, 'DROP TEXT SEARCH CONFIGURATION gone' ]);
+$app = app();
+for my $what (sort keys %needed)
+{
+	my ($create, $query, $drop) = @{ $needed{$what} };
+	$on_primary->value($create);
+	catch_up($on_primary, $admin);
+	$holder = occupy();
+	$app->send($query);
+	waits_at_gate($admin, $app, "a query with a $what waits");
+	$on_primary->value($drop);
+	catch_up($on_primary, $admin);
+	release($holder);
+	refused($app->result, '42704', qr/"gone".* does not exist/, "the $what is missed as if the query came now");
+}
+gate_holds($admin, 0, 0, 'nothing is left at the gate');
+
 done_testing();
