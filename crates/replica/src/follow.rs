@@ -16,10 +16,6 @@ use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats
 use crate::error::{ReplicaError, Result};
 use crate::state::{Applied, Phase, Replica, State, TableState};
 
-/// The end of an origin's name, after `replica.origin`: the first writer's, and so far the only
-/// one's.
-const ORIGIN: &str = "_0";
-
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
@@ -33,6 +29,8 @@ pub struct Following {
     pub source: Option<Conninfo>,
     /// Memory for changes that are received and not applied, in bytes.
     pub memory: usize,
+    /// Sessions that change the target at the same time.
+    pub writers: usize,
 }
 
 /// Follows the source until `control` is told to stop, or something fails that no retry can mend.
@@ -47,6 +45,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     };
     let settings = Settings {
         memory: what.memory,
+        writers: what.writers,
         ..settings(&replica, &source, target)?
     };
     if replica.paused {
@@ -58,7 +57,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     })
 }
 
-/// Settings of a replica. An error if its copy is not ready.
+/// Settings of a replica with one writer. An error if its copy is not ready.
 pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
     if replica.phase != Phase::Ready {
         return Err(ReplicaError::State(format!(
@@ -71,7 +70,8 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         target: target.clone(),
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
-        origin: format!("{}{ORIGIN}", replica.origin),
+        origin: replica.origin.clone(),
+        writers: 1,
         replica: Some(replica.name.clone()),
         application_name: replica.name.clone(),
         memory: MEMORY,

@@ -3,9 +3,10 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use lockstep_client::quote::{identifier, sql_literal};
+use lockstep_client::quote::identifier;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
+use crate::apply::origins;
 use crate::error::{ReplicaError, Result};
 use crate::state::{APPLICATION, Replica, State};
 
@@ -62,13 +63,11 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
 }
 
 fn remove_origins(state: &mut State, replica: &Replica) -> Result<(), ClientError> {
-    let prefix = sql_literal("origin", &format!("{}_", replica.origin))?;
-    // A number follows the prefix; a replica whose name is longer has other origins.
-    let sql = format!(
-        "SELECT pg_replication_origin_drop(roname) FROM pg_replication_origin \
-         WHERE starts_with(roname, {prefix}) AND substr(roname, length({prefix}) + 1) ~ '^[0-9]+$'"
-    );
-    when_free(|| state.connection().execute(&sql))
+    let session = state.connection();
+    when_free(|| {
+        let listed = origins::listed(session, &replica.origin)?;
+        (listed.iter()).try_for_each(|origin| origins::drop(session, origin))
+    })
 }
 
 /// Tries again while a session uses the object: the server may need a moment to notice that a

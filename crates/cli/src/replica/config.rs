@@ -13,7 +13,7 @@ use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::secret::read_secret;
 use serde::Deserialize;
 
-use super::run::memory;
+use super::run::{check_writers, memory};
 use crate::exit::Usage;
 use crate::toml_file;
 
@@ -48,6 +48,7 @@ struct Listed {
     target: String,
     source: Option<String>,
     memory: Option<String>,
+    writers: Option<usize>,
 }
 
 impl Config {
@@ -104,11 +105,14 @@ fn following(listed: &Listed) -> Result<Following, String> {
     let source = listed.source.as_deref();
     let given = listed.memory.as_deref().map(memory).transpose();
     let given = given.map_err(|words| format!("memory: {words}"))?;
+    let writers = listed.writers.map(check_writers).transpose();
+    let writers = writers.map_err(|words| format!("writers: {words}"))?;
     Ok(Following {
         name: listed.name.clone(),
         target: conninfo("target", &listed.target)?,
         source: source.map(|text| conninfo("source", text)).transpose()?,
         memory: given.unwrap_or(MEMORY),
+        writers: writers.unwrap_or(1),
     })
 }
 
@@ -130,8 +134,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let more =
-            "source = 'host=s'\nmemory = '64MB'\n[[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
+        let more = "source = 'host=s'\nmemory = '64MB'\nwriters = 4\n[[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
         let config = read(
             &format!("log_format = 'json'\nmetrics = '[::1]:9188'\n{ONE}{more}"),
             0o644,
@@ -146,6 +149,7 @@ mod tests {
         assert_eq!((first.name.as_str(), first.memory), ("a", 64 << 20));
         assert_eq!(first.source.as_ref().unwrap().get("host"), Some("s"));
         assert_eq!((second.memory, &second.source), (MEMORY, &None));
+        assert_eq!((first.writers, second.writers), (4, 1));
     }
 
     #[test]
@@ -160,6 +164,7 @@ mod tests {
                 "log_level: \"x\" is not allowed",
             ),
             (format!("metrics = '9188'\n{ONE}"), "metrics: "),
+            (format!("{ONE}writers = 17"), "writers: give 1 to 16"),
             (format!("{ONE}memory = '1kB'"), "memory: give at least 1MB"),
             (format!("{ONE}memory = 'much'"), "replica 1, a: memory: "),
             (ONE.replace("'a'", "'A-b'"), "no name for a replica"),

@@ -244,6 +244,7 @@ mod tests {
             target: Conninfo::parse("host=db2 dbname=app password=secret").unwrap(),
             source: None,
             memory: 1,
+            writers: 1,
         };
         let applying = Stats {
             phase: Phase::Applying,

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_relay::config::amount;
-use lockstep_replica::apply::{Control, LEAST_MEMORY, MEMORY};
+use lockstep_replica::apply::{Control, LEAST_MEMORY, MEMORY, MOST_WRITERS};
 use lockstep_replica::daemon::Daemon;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::{Following, follow};
@@ -42,7 +42,12 @@ pub struct RunArgs {
     /// Most memory for changes that are received and not applied [default: 256MB]
     #[arg(long, value_name = "SIZE", value_parser = memory, conflicts_with = "config")]
     memory: Option<usize>,
-    /// A TOML file with a [[replica]] for each: name and target, and if wanted source and memory
+    /// Sessions that change the target at the same time, at most 16; each needs a replication origin
+    /// there [default: 1]
+    #[arg(long, value_name = "N", value_parser = writers, conflicts_with = "config")]
+    writers: Option<usize>,
+    /// A TOML file with a [[replica]] for each: name and target, and if wanted source, memory and
+    /// writers
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -66,6 +71,19 @@ pub fn memory(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A number of writers, as text.
+fn writers(text: &str) -> Result<usize, String> {
+    let given = text.parse().map_err(|_| "give a number".to_owned());
+    given.and_then(check_writers)
+}
+
+pub fn check_writers(given: usize) -> Result<usize, String> {
+    match (1..=MOST_WRITERS).contains(&given) {
+        true => Ok(given),
+        false => Err(format!("give 1 to {MOST_WRITERS}")),
+    }
+}
+
 pub fn run(args: &RunArgs) -> Result<()> {
     match (&args.config, &args.name, &args.target) {
         (Some(file), ..) => run_file(file),
@@ -84,6 +102,7 @@ fn run_one(args: &RunArgs, name: &str, target: &str) -> Result<()> {
         target: conninfo("--target", target)?,
         source: source.map(|text| conninfo("--source", text)).transpose()?,
         memory: args.memory.unwrap_or(MEMORY),
+        writers: args.writers.unwrap_or(1),
     };
     logging::start(LogFormat::Text, LogLevel::Info).context("cannot start the log")?;
     let control = Control::default();

@@ -299,11 +299,14 @@ fn apply_lets_a_subscription_and_a_replica_catch_up() {
         .collect();
     assert_eq!(cases(&json), expected);
     for row in rows(&json) {
-        positive(row, &["seconds", "rows_per_s", "cpu_s"]);
+        positive(row, &["seconds", "rows_per_s"]);
         assert_eq!(row["rows"], 2000, "{row}");
         let is_ours = row["variant"] == "lockstep";
         assert_eq!(row["applier_cpu_s"].is_f64(), is_ours, "{row}");
     }
+    // A row may take less than the kernel's tick.
+    let cpu = rows(&json).iter().map(|row| row["cpu_s"].as_f64().unwrap());
+    assert!(cpu.sum::<f64>() > 0.0);
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }
 

@@ -170,6 +170,14 @@ fn usage_errors_of_replica_and_relay_exit_with_2() {
             "lower-case",
         ),
         (
+            &["replica", "run", "r", "--target=x", "--writers=0"],
+            "--writers",
+        ),
+        (
+            &["replica", "run", "r", "--target=x", "--writers=17"],
+            "--writers",
+        ),
+        (
             &[
                 "replica",
                 "create",

@@ -304,6 +304,7 @@ fn a_replica_follows_pauses_and_ends() {
 /// A replica of two tables that follows its source. Its log is in a file.
 pub struct Followed {
     pub running: Running,
+    writers: &'static str,
     pub source: Server,
     pub target: Server,
     /// Conninfo of the target.
@@ -332,11 +333,20 @@ impl Followed {
 
     /// With more tables.
     pub fn with(tables: &str) -> Self {
-        Self::created(tables, &[], &[])
+        Self::with_writers(tables, "1")
+    }
+
+    pub fn with_writers(tables: &str, writers: &'static str) -> Self {
+        Self::created(tables, &[], &[], writers)
     }
 
     /// With more tables on the source, once statements are executed on the target's server.
-    pub fn created(tables: &str, on_target: &[&str], options: &[&str]) -> Self {
+    pub fn created(
+        tables: &str,
+        on_target: &[&str],
+        options: &[&str],
+        writers: &'static str,
+    ) -> Self {
         let lab = Lab::for_tests().unwrap();
         let (source, target) = (server(&lab, "source"), server(&lab, "target"));
         sql(&source)
@@ -356,7 +366,8 @@ impl Followed {
         assert!(created.status.success(), "{created:?}");
         let log = lab.folder().join("run.log");
         Self {
-            running: Self::run(&to, &log),
+            running: Self::run(&to, &log, writers),
+            writers,
             source,
             target,
             to,
@@ -365,13 +376,13 @@ impl Followed {
         }
     }
 
-    pub fn run(to: &str, log: &std::path::Path) -> Running {
+    pub fn run(to: &str, log: &std::path::Path, writers: &str) -> Running {
         let log = std::fs::File::options()
             .create(true)
             .append(true)
             .open(log)
             .unwrap();
-        let mut command = lockstep(&["run", "r", "--target", to]);
+        let mut command = lockstep(&["run", "r", "--target", to, "--writers", writers]);
         Running(command.stderr(log).spawn().unwrap())
     }
 
@@ -464,9 +475,18 @@ fn change(number: u32) -> String {
 
 #[test]
 fn a_process_that_is_killed_again_and_again_leaves_no_row_that_differs() {
+    killed_again_and_again("1");
+}
+
+#[test]
+fn nor_does_one_with_four_writers() {
+    killed_again_and_again("4");
+}
+
+fn killed_again_and_again(writers: &'static str) {
     let tables = "CREATE TABLE log (id bigserial PRIMARY KEY, n int); \
                   CREATE TABLE keyless (n int); ALTER TABLE keyless REPLICA IDENTITY FULL";
-    let mut followed = Followed::with(tables);
+    let mut followed = Followed::with_writers(tables, writers);
     sql(&followed.source)
         .execute("INSERT INTO b VALUES (0)")
         .unwrap();
@@ -497,7 +517,7 @@ fn a_process_that_is_killed_again_and_again_leaves_no_row_that_differs() {
                 assert_eq!(early, None);
             }
             followed.kill();
-            followed.running = Followed::run(&followed.to, &followed.log);
+            followed.running = Followed::run(&followed.to, &followed.log, followed.writers);
         }
     });
     let shown = followed.status_until(&[], |status| status["lag_bytes"] == 0);
@@ -507,6 +527,38 @@ fn a_process_that_is_killed_again_and_again_leaves_no_row_that_differs() {
         let rows = |server: &Server| sql(server).query(&rows).unwrap();
         assert!(rows(&followed.source) == rows(&followed.target), "{table}");
     }
+}
+
+#[test]
+fn a_process_that_is_killed_while_batches_ran_ahead_applies_each_once() {
+    let mut followed = Followed::with_writers("CREATE TABLE log (n int)", "4");
+    let mut gate = sql(&followed.target);
+    gate.execute("BEGIN; SELECT FROM a WHERE id = 1 FOR UPDATE")
+        .unwrap();
+    let of_writers = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'r' AND";
+    let waiting = format!("{of_writers} wait_event_type = 'Lock'");
+    let ahead = format!("{of_writers} state = 'idle in transaction' AND backend_xid IS NOT NULL");
+    let mut source = sql(&followed.source);
+    source
+        .execute("UPDATE a SET v = 'first' WHERE id = 1")
+        .unwrap();
+    until(&followed.target, &waiting, "1", &mut followed.running.0);
+    for batch in ["1", "2"] {
+        let many = "INSERT INTO log SELECT generate_series(1, 600)";
+        source.execute(many).unwrap();
+        until(&followed.target, &ahead, batch, &mut followed.running.0);
+    }
+    assert_eq!(value(&followed.target, "SELECT count(*) FROM log"), "0");
+    followed.kill();
+    gate.execute("COMMIT").unwrap();
+    followed.running = Followed::run(&followed.to, &followed.log, "2");
+    let all = "SELECT coalesce(v, '') || (SELECT count(*) FROM log) FROM a WHERE id = 1";
+    until(&followed.target, all, "first1200", &mut followed.running.0);
+    followed.kill();
+    let dropped = output(&["drop", "r", "--target", &followed.to]);
+    assert!(dropped.status.success(), "{dropped:?}");
+    let origins = "SELECT count(*) FROM pg_replication_origin";
+    assert_eq!(value(&followed.target, origins), "0");
 }
 
 /// Lets a server's process go on when the test ends.

@@ -57,7 +57,7 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
                   PRIMARY KEY (\"x y\", n)); INSERT INTO \"A b\" VALUES ('q', 1); \
                   INSERT INTO f VALUES (1, 'a'), (1, 'a')";
     let options = ["--exclude-table", "public.left_out"];
-    let followed = Followed::created(tables, &[], &options);
+    let followed = Followed::created(tables, &[], &options, "4");
     let mut writer = sql(&followed.source);
     let ended = std::sync::atomic::AtomicBool::new(false);
     let order = std::sync::atomic::Ordering::SeqCst;
@@ -130,7 +130,7 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
 fn what_apply_skips_is_not_compared() {
     let tables = "CREATE SCHEMA hidden; CREATE TABLE p (id int PRIMARY KEY) PARTITION BY RANGE (id); \
                   CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10)";
-    let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"]);
+    let followed = Followed::created(tables, &[], &["--exclude-schema", "hidden"], "1");
     sql(&followed.source)
         .execute(
             "CREATE TABLE hidden.p2 PARTITION OF p FOR VALUES FROM (10) TO (20); \
@@ -183,7 +183,7 @@ fn a_process_that_is_started_again_ends_the_hold_of_a_verify() {
         "{second:?}"
     );
     followed.kill();
-    followed.running = Followed::run(&followed.to, &followed.log);
+    followed.running = Followed::run(&followed.to, &followed.log, "1");
     until(&followed.target, HELD, "0", &mut followed.running.0);
     waiting.open.execute("COMMIT").unwrap();
     let errors = waiting.verify.0.stderr.take().unwrap();
@@ -273,7 +273,7 @@ fn databases_of_different_encodings_are_compared() {
         "DROP DATABASE app",
         "CREATE DATABASE app ENCODING 'LATIN1' LC_COLLATE 'C' LC_CTYPE 'C' TEMPLATE template0",
     ];
-    let followed = Followed::created(tables, &latin, &[]);
+    let followed = Followed::created(tables, &latin, &[], "1");
     let found = verify(&followed, &[]);
     assert_eq!(found.status.code(), Some(0), "{found:?}");
 }

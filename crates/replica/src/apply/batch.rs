@@ -50,6 +50,21 @@ pub enum Set {
     UpdateWhole(Vec<(OwnedRow, OwnedRow)>),
 }
 
+impl Set {
+    /// Number of changes.
+    pub fn len(&self) -> usize {
+        match self {
+            Self::Delete(rows) | Self::Insert(rows) | Self::DeleteWhole(rows) => rows.len(),
+            Self::Update(updates) => updates.len(),
+            Self::UpdateWhole(rows) => rows.len(),
+        }
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
 /// Numbers of changes, as the source sent them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Counts {
@@ -321,6 +336,7 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::reach::Reach;
     use crate::apply::row::Cell;
     use crate::apply::table::KeyColumn;
     use crate::names::TableName;
@@ -336,6 +352,7 @@ mod tests {
             partitioned: false,
             crowded: false,
             kept: Vec::new(),
+            reach: Reach::default(),
         })
     }
 

@@ -9,6 +9,7 @@ use tracing::warn;
 
 use super::error::{ApplyError, Result};
 use super::merge::{Start, Tables};
+use super::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
 use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
 use crate::names::TableName;
 use crate::preflight::facts::Excluded;
@@ -153,8 +154,46 @@ impl Catalog {
             columns,
             keys: keys.into_iter().map(|(_, key)| key).collect(),
             constraints: constraints as usize,
+            reach: reach(connection, oid)?,
         }))
     }
+}
+
+/// What decides how far changes of the table reach.
+fn reach(connection: &mut Connection, oid: u32) -> lockstep_client::Result<TargetReach> {
+    let facts = connection.query_with(FACTS, &[&format!("{{{oid}}}")])?;
+    let facts: String = facts
+        .first()
+        .map_or(Ok(String::new()), |row| field(row, 0))?;
+    let root = facts.split('/').next().and_then(|root| root.parse().ok());
+    let mut uniques: Vec<(u32, TargetUnique)> = Vec::new();
+    for row in connection.query_with(UNIQUES, &[&oid])? {
+        let index: u32 = field(&row, 0)?;
+        let column = UniqueColumn {
+            name: field(&row, 3)?,
+            kind: field(&row, 4)?,
+            modifier: field(&row, 5)?,
+            exact: field(&row, 6)?,
+        };
+        match uniques.last_mut().filter(|(last, _)| *last == index) {
+            Some((_, unique)) => unique.columns.push(column),
+            None => {
+                let unique = TargetUnique {
+                    excludes: field(&row, 1)?,
+                    nulls_equal: field(&row, 2)?,
+                    columns: vec![column],
+                };
+                uniques.push((index, unique));
+            }
+        }
+    }
+    Ok(TargetReach {
+        oid,
+        root: root.unwrap_or(oid),
+        triggers: !facts.ends_with("/triggers"),
+        facts,
+        uniques: uniques.into_iter().map(|(_, unique)| unique).collect(),
+    })
 }
 
 impl Catalog {

@@ -53,6 +53,8 @@ pub struct Stats {
     pub missing: u64,
     /// Commits on the target.
     pub batches: u64,
+    /// Batches that a writer had begun ahead of their turn, and that were done again in it.
+    pub again: u64,
     /// Bytes of the source's messages.
     pub bytes: u64,
     /// End of the source's WAL as it last said: it may be further than it has said.

@@ -48,6 +48,7 @@ pub struct Conflict {
 mod sqlstate {
     pub const UNIQUE_VIOLATION: &str = "23505";
     pub const EXCLUSION_VIOLATION: &str = "23P01";
+    pub const DEADLOCK: &str = "40P01";
     pub const OBJECT_IN_USE: &str = "55006";
     pub const CANCELED: &str = "57014";
     /// Classes of errors that say something about data or tables, not about the server.
@@ -122,6 +123,25 @@ impl ApplyError {
                 Self::Conflict(conflict)
             }
             other => other,
+        }
+    }
+
+    /// The target refused a change, and the connection can go on.
+    pub fn is_refusal(&self) -> bool {
+        match self {
+            Self::Conflict(_) => true,
+            Self::Target(error) => error.refusal().is_some(),
+            _ => false,
+        }
+    }
+
+    /// The target has ended a deadlock at our cost.
+    pub fn is_deadlock(&self) -> bool {
+        match self {
+            Self::Target(error) => error
+                .refusal()
+                .is_some_and(|report| report.sqlstate == sqlstate::DEADLOCK),
+            _ => false,
         }
     }
 

@@ -52,13 +52,15 @@ pub struct Limits {
 
 impl Limits {
     /// Limits of batches if all of them together, with those that are being applied, may take
-    /// so much memory. One is gathered, two are with the writer, and a statement is a copy of a
-    /// part of one.
-    pub fn of_memory(memory: usize) -> Self {
+    /// so much memory. One is gathered, each writer has one, another waits, and a statement is a copy
+    /// of a part of one. Several writers share what one would get at once: smaller batches meet less
+    /// often, and all writers have something to do.
+    pub fn of_memory(memory: usize, writers: usize) -> Self {
+        let part = memory / (writers + 3);
         Self {
-            part: memory / 4,
-            changes: 20_000,
-            bytes: memory / 16,
+            part,
+            changes: 20_000 / writers.max(1) as u64,
+            bytes: part / 4,
             transactions: u64::MAX,
         }
     }
@@ -70,6 +72,8 @@ struct Known {
     start: Start,
     /// The table on the target, from its first change that is applied.
     table: Option<Arc<Table>>,
+    /// The target's table may have changed since.
+    stale: bool,
 }
 
 /// A transaction whose end has not arrived.
@@ -129,6 +133,18 @@ impl Merger {
     /// Memory in use, roughly.
     pub fn size(&self) -> usize {
         self.batch.size()
+    }
+
+    /// Changes that are gathered.
+    pub fn rows(&self) -> u64 {
+        self.batch.counts().rows()
+    }
+
+    /// The target's tables are looked at again before their next changes.
+    pub fn look_again(&mut self) {
+        for known in self.known.values_mut() {
+            known.stale = true;
+        }
     }
 
     /// A transaction has begun and not ended.
@@ -193,6 +209,7 @@ impl Merger {
             start: tables.start(&source)?,
             source,
             table: None,
+            stale: false,
         };
         self.known.insert(relation.id, known);
         Ok(())
@@ -213,11 +230,16 @@ impl Merger {
             Start::At(_) | Start::Never => return Ok(None),
         }
         let table = match &known.table {
-            Some(table) => Arc::clone(table),
-            None => {
+            Some(table) if !known.stale => Arc::clone(table),
+            before => {
                 let found = tables.table(&known.source);
-                let found = found.map_err(|error| error.at(open.commit))?;
+                let mut found = found.map_err(|error| error.at(open.commit))?;
+                // Its prepared statements are known by its address.
+                if let Some(before) = before.as_ref().filter(|before| **before == found) {
+                    found = Arc::clone(before);
+                }
                 known.table = Some(Arc::clone(&found));
+                known.stale = false;
                 found
             }
         };

@@ -1,7 +1,7 @@
 //! Applies a source's changes to the target, several transactions at a time.
 //!
 //! ```text
-//! stream ─> merge: tables, batch of net changes ─> writer: sets of rows ─> target
+//! stream ─> merge: tables, batch of net changes ─> writers: sets of rows ─> target
 //!    ^                                                 │
 //!    └───────────── positions: applied, flushed ◄──────┘
 //! ```
@@ -11,7 +11,9 @@
 //!   commits. A batch holds whole transactions in the source's order, and changes of one key
 //!   are only merged with each other.
 //! - **Exactly once.** The position is in the target's commit record (a replication origin), so
-//!   a session begins where the data stands. Only one session at a time can own the origin.
+//!   a session begins where the data stands. Only one session at a time can own an origin.
+//! - **One order.** Several writers work on several batches, and commit them in the source's order:
+//!   COMMIT is sent once the commit before is confirmed.
 //! - **Feedback.** The source is told that something is flushed once it is committed and on
 //!   disk on the target, and applied once it is committed there.
 //! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
@@ -33,10 +35,15 @@
 //! | [`merge`] | from messages to batches; no I/O |
 //! | [`continuity`] | whether the source can go on where the target stands; no I/O |
 //! | [`positions`] | what the source is told; no I/O |
+//! | [`reach`] | which changes meet on the target; no I/O |
+//! | [`order`] | what a batch waits for; no I/O |
+//! | [`turn`] | whose turn it is to commit |
 //! | [`arrays`], [`statements`] | statements and their parameters as text; no I/O |
 //! | [`catalog`] | what the target's catalogs say |
+//! | [`origins`] | where the target stands |
 //! | [`writer`] | changes the target |
-//! | [`control`], [`session`] | what others want and see; one stream and its writer |
+//! | [`pool`] | the writers of a session, and when each works |
+//! | [`control`], [`session`] | what others want and see; one stream and its writers |
 //! | [`run`](mod@run) | session after session |
 
 pub mod arrays;
@@ -47,17 +54,22 @@ pub mod control;
 pub mod error;
 pub mod merge;
 pub mod net;
+pub mod order;
+pub mod origins;
+mod pool;
 pub mod positions;
+pub mod reach;
 pub mod row;
 pub mod run;
 pub mod runs;
 pub mod session;
 pub mod statements;
 pub mod table;
+pub mod turn;
 pub mod writer;
 
 pub use catalog::{Catalog, Others, Starts};
 pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
-pub use run::{LEAST_MEMORY, MEMORY, Settings, run};
+pub use run::{LEAST_MEMORY, MEMORY, MOST_WRITERS, Settings, run};

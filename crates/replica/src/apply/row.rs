@@ -1,7 +1,7 @@
 //! Rows as a batch keeps them: one block of memory each.
 
 /// The value of one column.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Cell<'a> {
     Null,
     /// A large value that an update left as it was, and that the source has not sent.

@@ -14,6 +14,9 @@ use super::session::{Ended, Session};
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
 
+/// Most writers of one replica.
+pub const MOST_WRITERS: usize = 16;
+
 /// Least memory for changes.
 pub const LEAST_MEMORY: usize = 1024 * 1024;
 
@@ -32,8 +35,10 @@ pub struct Settings {
     /// The slot on the source, with plugin pgoutput.
     pub slot: String,
     pub publications: Vec<String>,
-    /// The replication origin on the target, which the replica owns.
+    /// The name of each replication origin on the target begins so; the replica owns them.
     pub origin: String,
+    /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`].
+    pub writers: usize,
     /// The replica in the target's state, which counts the rows that are missing; None for a test of
     /// apply alone.
     pub replica: Option<String>,
@@ -54,6 +59,7 @@ pub fn run(
 ) -> Result<()> {
     let settings = &Settings {
         memory: settings.memory.max(LEAST_MEMORY),
+        writers: settings.writers.clamp(1, MOST_WRITERS),
         ..settings.clone()
     };
     let ended = sessions(settings, control, starts);

@@ -1,46 +1,46 @@
-//! One session: a stream from the source, and a writer on a thread of its own.
+//! One session: a stream from the source, and writers on threads of their own.
 //!
 //! ```text
-//! source ──stream──> this thread: merges, tells the source ──parts──> writer's thread ──> target
+//! source ──stream──> this thread: merges, tells the source ──parts──> writers' threads ──> target
 //!                          ^──────────────── events ───────────────────────┘
 //! ```
 //!
-//! While the writer works this thread reads on, so keepalives are answered at once and the next
-//! batch grows as long as the writer needs: under load batches are large, without load each
-//! transaction goes to the target by itself. A batch is handed over when the socket is empty and
-//! the writer has nothing to do, or when it is full. At most two parts are with the writer;
-//! then this thread reads no more, and tells the source from time to time that it is there.
+//! While the writers work this thread reads on, so keepalives are answered at once and the next
+//! batch grows as long as the writers need: under load batches are large, without load each
+//! transaction goes to the target by itself. A batch is handed over when the socket is empty and no
+//! writer has anything to do, or one has none and the batch is worth a second one, or when it is full.
+//! Each writer can have one part, and one more can wait; then this thread reads no more, and tells the
+//! source from time to time that it is there.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, SyncSender, TryRecvError};
-use std::thread::{self, JoinHandle};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_client::quote::publication_names;
-use lockstep_client::{Canceller, Connection, CopyData, Next, Purpose, Stream, field};
-use lockstep_service::waker::{self, Sleeper, Waker};
+use lockstep_client::{Connection, CopyData, Next, Purpose, Stream, field};
+use lockstep_service::waker::{self, Sleeper};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
 use tracing::warn;
 
-use super::batch::{CommitPoint, Counts, Part};
 use super::catalog::{Catalog, Starts};
 use super::continuity::{Found, Known, gap};
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::merge::{Handed, Limits, Merger, Taken};
+use super::pool::{Done, News, Pool};
 use super::positions::Positions;
 use super::run::Settings;
-use super::writer::{Missing, Writer};
+use super::writer::{self, Missing};
 
-/// Parts that the writer may have: one that it works on, and the next.
-const MOST_HANDED: usize = 2;
+/// Parts that may wait for a writer.
+const MOST_WAITING: usize = 1;
+
+/// So many changes are worth a writer of their own while another works.
+const WORTH: u64 = 500;
 
 /// The source hears of us at least so often; it ends a connection that is silent for
 /// `wal_sender_timeout`.
 const STATUS_EVERY: Duration = Duration::from_secs(5);
-
-/// While batches follow each other, commits are flushed this often.
-const FLUSH_EVERY: Duration = Duration::from_millis(200);
 
 /// Time between moves of the origin to positions that are reached without changes: each is a
 /// transaction on the target.
@@ -57,29 +57,13 @@ const FAREWELL: Duration = Duration::from_millis(500);
 pub(crate) enum Event {
     /// Something else is wanted.
     Wanted,
-    /// The writer has done a part.
-    Done(Done),
-    /// The writer has moved the origin.
-    Moved(Lsn),
-    Failed(ApplyError),
+    News(News),
 }
 
-/// What the writer is to do.
-#[derive(Debug)]
-enum Job {
-    Part(Part),
-    /// Moves the origin to a position that is reached without changes.
-    Move(Lsn),
-}
-
-#[derive(Debug)]
-pub(crate) struct Done {
-    /// None if the target's transaction is still open.
-    commit: Option<CommitPoint>,
-    /// All commits so far are flushed.
-    flushed: bool,
-    missing: Missing,
-    counts: Counts,
+impl From<News> for Event {
+    fn from(news: News) -> Self {
+        Self::News(news)
+    }
 }
 
 /// Why a session has ended.
@@ -97,10 +81,10 @@ pub(crate) struct Session<'a> {
     positions: Positions,
     sleeper: Sleeper,
     events: Receiver<Event>,
-    jobs: Option<SyncSender<Job>>,
-    writer: Option<JoinHandle<()>>,
-    canceller: Canceller,
-    /// Jobs that the writer has not done yet.
+    pool: Pool,
+    /// Transactions up to here are applied one by one.
+    careful: Lsn,
+    /// Jobs that the writers have not done yet.
     handed: usize,
     moved_at: Instant,
     /// Ends of the transactions in these parts; the last is that of the newest part.
@@ -131,9 +115,8 @@ impl<'a> Session<'a> {
         careful: Lsn,
     ) -> Result<Self> {
         let name = &settings.application_name;
-        let (mut writer, stands) = Writer::open(settings)?;
+        let (mut writers, stands) = writer::open(settings)?;
         let catalog = Catalog::connect(&settings.target, name, starts)?;
-        let canceller = writer.canceller()?;
         let options = [
             ("proto_version", "1".to_owned()),
             (
@@ -143,25 +126,29 @@ impl<'a> Session<'a> {
         ];
         let source = Connection::connect(&settings.source, Purpose::Replication, name);
         let mut source = source.map_err(ApplyError::Source)?;
-        let known = writer.known(stands)?;
+        let first = writers.first_mut();
+        let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
+        let known = first.known(stands)?;
         let found = find(&mut source, &settings.slot, &known).map_err(ApplyError::Source)?;
         if let Some(gap) = gap(&known, &found, &settings.slot) {
             return Err(ApplyError::Gap(gap));
         }
         if known.timeline != Some(found.timeline) {
-            writer.keep_timeline(found.timeline)?;
+            first.keep_timeline(found.timeline)?;
         }
         let stream = source.start(&settings.slot, stands, &options);
         let stream = stream.map_err(ApplyError::Source)?;
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (job_sender, jobs) = mpsc::sync_channel(MOST_HANDED);
         control.set_session(Some((event_sender.clone(), waker.clone())));
-        let thread = thread::Builder::new().name("apply writer".to_owned());
-        let writer = thread
-            .spawn(move || write(writer, &jobs, &event_sender, &waker))
-            .map_err(|error| ApplyError::System(format!("no thread can be started: {error}")))?;
+        let limits = Limits::of_memory(settings.memory, writers.len());
+        let pool = Pool::start(
+            writers,
+            settings.writers + MOST_WAITING,
+            &event_sender,
+            &waker,
+        )?;
         control.count(|stats| {
             stats.phase = Phase::Applying;
             stats.error = None;
@@ -174,13 +161,12 @@ impl<'a> Session<'a> {
             control,
             stream,
             catalog,
-            merger: Merger::new(Limits::of_memory(settings.memory), careful),
+            merger: Merger::new(limits, careful),
             positions: Positions::new(stands),
             sleeper,
             events,
-            jobs: Some(job_sender),
-            writer: Some(writer),
-            canceller,
+            pool,
+            careful,
             handed: 0,
             moved_at: Instant::now(),
             newest_handed: stands,
@@ -247,35 +233,44 @@ impl<'a> Session<'a> {
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Wanted => self.see_wanted(),
-            Event::Failed(error) => Err(error),
-            Event::Moved(end) => {
+            Event::News(News::Failed(error)) => Err(error),
+            Event::News(News::Moved(end)) => {
                 self.handed = self.handed.saturating_sub(1);
                 self.positions.moved(end);
                 self.moved_at = Instant::now();
                 self.news = true;
                 Ok(())
             }
-            Event::Done(done) => {
-                self.handed = self.handed.saturating_sub(1);
-                if let Some(commit) = done.commit {
-                    self.positions.applied(commit.end);
-                    if done.flushed {
-                        self.positions.flushed();
-                    }
-                    self.news = true;
-                    warn_of_missing(&done.missing, commit.end);
-                }
-                self.control.count(|stats| {
-                    stats.counts.add(&done.counts);
-                    stats.missing += done.missing.values().sum::<u64>();
-                    if let Some(commit) = done.commit {
-                        stats.batches += 1;
-                        stats.commit_time = Some(commit.time);
-                    }
-                });
+            Event::News(News::Done(done)) => {
+                self.done(&done);
                 Ok(())
             }
         }
+    }
+
+    /// A writer has done a part. That is told in the order of the parts.
+    fn done(&mut self, done: &Done) {
+        self.handed = self.handed.saturating_sub(1);
+        if done.stale {
+            self.merger.look_again();
+        }
+        if let Some(commit) = done.commit {
+            self.positions.applied(commit.end);
+            if done.flushed {
+                self.positions.flushed();
+            }
+            self.news = true;
+            warn_of_missing(&done.missing, commit.end);
+        }
+        self.control.count(|stats| {
+            stats.counts.add(&done.counts);
+            stats.missing += done.missing.values().sum::<u64>();
+            stats.again += u64::from(done.again);
+            if let Some(commit) = done.commit {
+                stats.batches += 1;
+                stats.commit_time = Some(commit.time);
+            }
+        });
     }
 
     fn see_wanted(&mut self) -> Result<()> {
@@ -327,7 +322,7 @@ impl<'a> Session<'a> {
 
     /// Nothing more has arrived.
     fn idle(&mut self) -> Result<()> {
-        if self.merger.can_commit() && self.handed == 0 {
+        if self.is_worth_it() {
             return self.hand_over();
         }
         if self.news {
@@ -342,9 +337,15 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
+    /// What is gathered may go to a writer before the batch is full.
+    fn is_worth_it(&self) -> bool {
+        let has_more = self.handed < self.pool.writers() && self.merger.rows() >= WORTH;
+        self.merger.can_commit() && (self.handed == 0 || has_more)
+    }
+
     /// Waits without reading, as the next message is not to be taken.
     fn wait_held(&mut self) -> Result<()> {
-        if self.merger.can_commit() && self.handed == 0 {
+        if self.is_worth_it() {
             return self.hand_over();
         }
         if self.news {
@@ -364,16 +365,18 @@ impl<'a> Session<'a> {
         if !rest.is_zero() {
             return Ok(rest);
         }
-        self.send(Job::Move(end))?;
+        let sent = self.pool.move_to(end);
+        self.sent(sent)?;
         Ok(STATUS_EVERY)
     }
 
-    fn send(&mut self, job: Job) -> Result<()> {
+    /// A job was handed over, or the writers have ended.
+    fn sent(&mut self, sent: bool) -> Result<()> {
         self.handed += 1;
-        match self.jobs.as_ref().map(|jobs| jobs.send(job)) {
-            Some(Ok(())) => Ok(()),
+        match sent {
+            true => Ok(()),
             // Its last event says why.
-            _ => self.wait_event(STATUS_EVERY),
+            false => self.wait_event(STATUS_EVERY),
         }
     }
 
@@ -387,9 +390,9 @@ impl<'a> Session<'a> {
         }
     }
 
-    /// Hands over what is gathered, once the writer has room for it.
+    /// Hands over what is gathered, once the writers have room for it.
     fn hand_over(&mut self) -> Result<()> {
-        if self.handed >= MOST_HANDED {
+        if self.handed >= self.pool.writers() + MOST_WAITING {
             return self.wait_event(STATUS_EVERY);
         }
         match self.merger.hand_over() {
@@ -402,7 +405,10 @@ impl<'a> Session<'a> {
                     self.positions.handed(commit.end);
                     self.newest_handed = commit.end;
                 }
-                self.send(Job::Part(part))?;
+                // One of these is known not to fit.
+                let alone = part.lsn <= self.careful;
+                let sent = self.pool.part(part, alone);
+                self.sent(sent)?;
             }
         }
         Ok(())
@@ -443,26 +449,25 @@ impl<'a> Session<'a> {
     /// Ends both connections. What the writer has is finished if that is quick, and otherwise
     /// rolled back: it will be sent again.
     fn close(mut self) {
-        self.jobs = None;
+        self.pool.close();
         let deadline = Instant::now() + LAST_BATCH;
-        let Some(writer) = self.writer.take() else {
-            return;
-        };
-        while !writer.is_finished() {
-            let left = deadline.saturating_duration_since(Instant::now());
+        while !self.pool.is_finished() {
+            let left = match self.pool.has_failed() {
+                true => Duration::ZERO,
+                false => deadline.saturating_duration_since(Instant::now()),
+            };
             match self.events.recv_timeout(left) {
                 Ok(event) => {
                     let _ = self.event(event);
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
-                    // Nothing to cancel is fine: then it is about to end.
-                    let _ = self.canceller.cancel();
+                    self.pool.cancel();
                     break;
                 }
             }
         }
-        let _ = writer.join();
+        self.pool.join();
         let _ = self.hear();
         let _ = self.tell(false);
         // A source that is gone or busy need not be waited for: the connection is closed.
@@ -500,48 +505,4 @@ fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::
         end: Some(identity.end).filter(|_| !is_standby),
         confirmed: source.slot(slot)?.map(|slot| slot.confirmed),
     })
-}
-
-/// The writer's thread: does jobs until there are no more, or one fails.
-fn write(mut writer: Writer, jobs: &Receiver<Job>, events: &Sender<Event>, waker: &Waker) {
-    let mut flushed_at = Instant::now();
-    let mut next = jobs.recv().ok();
-    while let Some(job) = next.take() {
-        let event = match job {
-            Job::Move(end) => writer.move_to(end).map(|()| Event::Moved(end)),
-            Job::Part(part) => do_part(&mut writer, &part, || {
-                next = jobs.try_recv().ok();
-                let flush = next.is_none() || flushed_at.elapsed() >= FLUSH_EVERY;
-                if flush {
-                    flushed_at = Instant::now();
-                }
-                flush
-            })
-            .map(Event::Done),
-        };
-        let failed = event.is_err();
-        let _ = events.send(event.unwrap_or_else(Event::Failed));
-        waker.wake();
-        if failed {
-            return;
-        }
-        if next.is_none() {
-            next = jobs.recv().ok();
-        }
-    }
-}
-
-fn do_part(writer: &mut Writer, part: &Part, flush: impl FnOnce() -> bool) -> Result<Done> {
-    (writer.apply(part)).map_err(|error| error.at(part.lsn))?;
-    let mut done = Done {
-        commit: part.commit,
-        flushed: false,
-        missing: Missing::new(),
-        counts: part.counts,
-    };
-    if let Some(commit) = part.commit {
-        done.flushed = flush();
-        done.missing = writer.commit(commit, done.flushed)?;
-    }
-    Ok(done)
 }

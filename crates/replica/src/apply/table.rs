@@ -3,6 +3,7 @@
 use lockstep_wire::logical::{Relation, ReplicaIdentity};
 
 use super::error::{ApplyError, Result};
+use super::reach::{Reach, TargetReach};
 use crate::names::{TableName, quoted};
 
 /// A table as the source's Relation message describes it.
@@ -62,6 +63,7 @@ pub struct TargetTable {
     pub keys: Vec<TargetKey>,
     /// Number of unique indexes and exclusion constraints.
     pub constraints: usize,
+    pub reach: TargetReach,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -116,6 +118,7 @@ pub struct Table {
     pub crowded: bool,
     /// Columns that only the target has, and that are not generated: they keep their values.
     pub kept: Vec<String>,
+    pub reach: Reach,
 }
 
 impl Table {
@@ -157,6 +160,7 @@ impl Table {
             kept: kept.map(|column| column.name.clone()).collect(),
             columns,
             crowded: target.partitioned || target.constraints > used,
+            reach: Reach::new(source, &identity, &target.reach),
             identity,
             partitioned: target.partitioned,
         })

@@ -1,16 +1,16 @@
 //! Changes the target: the only place where a batch meets SQL.
 //!
-//! The connection owns the replica's replication origin, so no two writers of one replica can
-//! be at work. Each transaction carries the source's position in its commit record
+//! The connection owns a replication origin of the replica ([`super::origins`]), so no two processes
+//! can be at work on one replica. Each transaction carries the source's position in its commit record
 //! (`pg_replication_origin_xact_setup`), so data and position are durable together or not at
 //! all. Commits are asynchronous; `pg_replication_origin_session_progress(true)` flushes them.
-//! After an error the writer cannot be used again: the next one begins where the origin stands.
+//! A writer that ran ahead of its turn can roll back and begin again. After any other error it cannot
+//! be used again: the next one begins where the origins stand.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use lockstep_client::quote::sql_literal;
 use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
@@ -19,6 +19,9 @@ use super::batch::{CommitPoint, Part, Set, Step};
 use super::continuity::Known;
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
+use super::order::{Changes, Plan};
+use super::origins;
+use super::reach::FACTS;
 use super::row::{Cell, OwnedRow};
 use super::run::Settings;
 use super::statements::{Parameter, Statement, Verb};
@@ -92,39 +95,129 @@ pub struct Writer {
     missing: Missing,
 }
 
+/// Which changes of a part to make.
+#[derive(Clone, Copy)]
+pub enum Pick<'a> {
+    All,
+    /// Those of a plan that are bound, or those that are not.
+    Some {
+        plan: &'a Plan,
+        bound: bool,
+    },
+}
+
+impl Pick<'_> {
+    /// Which of these changes to make. `before` changes of the part come before them.
+    fn of<'r, T>(&self, before: usize, rows: &'r [T]) -> Vec<&'r T> {
+        match self {
+            Self::All => rows.iter().collect(),
+            Self::Some { plan, bound } => match &plan.changes {
+                Changes::Alone => rows.iter().filter(|_| *bound).collect(),
+                Changes::Bound(flags) => (flags.iter().skip(before).zip(rows))
+                    .filter(|(flag, _)| *flag == bound)
+                    .map(|(_, row)| row)
+                    .collect(),
+            },
+        }
+    }
+}
+
+/// Asks whether our session is one of those that another waits for, directly or not. That includes
+/// sessions of others between the two: one that waits for a lock of ours, and that lets nobody pass.
+const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
+      SELECT pg_catalog.unnest(pg_catalog.pg_blocking_pids($1::pg_catalog.int4)) \
+      UNION SELECT of.pid FROM before, \
+        LATERAL pg_catalog.unnest(pg_catalog.pg_blocking_pids(before.pid)) AS of(pid)) \
+    SELECT EXISTS (SELECT FROM before WHERE pid = pg_catalog.pg_backend_pid())";
+
+/// Connects a replica's writers. Each takes an origin, which is made if it does not exist. Returns
+/// where the target stands, durably: where the highest of the origins stands, those of writers that
+/// are no longer wanted included; `0/0` if nothing was ever applied.
+pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
+    let numbers = 0..settings.writers;
+    let writers = numbers.clone().map(|number| Writer::open(settings, number));
+    let mut writers = writers.collect::<Result<Vec<_>>>()?;
+    let mut stands = Lsn::INVALID;
+    for (writer, number) in writers.iter_mut().zip(numbers.clone()) {
+        let origin = origins::name(&settings.origin, number);
+        let at = origins::stands(&mut writer.connection, &origin);
+        stands = stands.max(at.map_err(ApplyError::Target)?);
+    }
+    let Some(first) = writers.first_mut() else {
+        return Err(ApplyError::System("no writer is wanted".to_owned()));
+    };
+    let ours: Vec<_> = (numbers.map(|number| origins::name(&settings.origin, number))).collect();
+    let mut others =
+        origins::listed(&mut first.connection, &settings.origin).map_err(ApplyError::Target)?;
+    others.retain(|origin| !ours.contains(origin));
+    if !others.is_empty() {
+        stands = take_over(settings, first, stands, &others)?;
+    }
+    Ok((writers, stands))
+}
+
+/// Drops origins of writers that are no longer wanted, once one of ours stands where the highest of
+/// them does. Returns where that is.
+fn take_over(
+    settings: &Settings,
+    first: &mut Writer,
+    mut stands: Lsn,
+    others: &[String],
+) -> Result<Lsn> {
+    let name = &settings.application_name;
+    let connected = Connection::connect(&settings.target, Purpose::Sql, name);
+    let mut connection = connected.map_err(ApplyError::Target)?;
+    let mut owned = |origin: &String| {
+        match origins::own(&mut connection, origin) {
+            // One that a session owns has its room.
+            Err(error) if origins::is_full(&error) => return Ok(Lsn::INVALID),
+            owned => owned?,
+        }
+        let stands = origins::stands(&mut connection, origin)?;
+        origins::disown(&mut connection)?;
+        Ok(stands)
+    };
+    for origin in others {
+        stands = stands.max(owned(origin).map_err(ApplyError::Target)?);
+    }
+    if stands.is_valid() {
+        first.move_to(stands)?;
+    }
+    for origin in others {
+        origins::drop(&mut connection, origin).map_err(ApplyError::Target)?;
+    }
+    Ok(stands)
+}
+
 impl Writer {
-    /// Connects, and takes the origin, which is made if it does not exist. Returns where it
-    /// stands, durably; `0/0` if nothing was ever applied.
-    pub fn open(settings: &Settings) -> Result<(Self, Lsn)> {
-        let target = || -> lockstep_client::Result<(Connection, Lsn)> {
+    fn open(settings: &Settings, number: usize) -> Result<Self> {
+        let target = || -> lockstep_client::Result<Connection> {
             let name = &settings.application_name;
             let mut connection = Connection::connect(&settings.target, Purpose::Sql, name)?;
             connection.set_patience(PATIENCE);
             connection.execute(SESSION)?;
             connection.execute("SET session_replication_role = replica")?;
-            let origin = sql_literal("origin", &settings.origin)?;
-            connection.execute(&format!(
-                "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
-                 (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = {origin})"
-            ))?;
-            connection.execute(&format!(
-                "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
-            ))?;
-            let stands = connection.query_one(&format!(
-                "SELECT coalesce(pg_catalog.pg_replication_origin_progress({origin}, true), '0/0')"
-            ))?;
-            Ok((connection, field(&stands, 0)?))
+            origins::own(&mut connection, &origins::name(&settings.origin, number))?;
+            Ok(connection)
         };
-        let (connection, stands) = target().map_err(ApplyError::Target)?;
-        let writer = Self {
+        let connection = target().map_err(|error| match origins::is_full(&error) {
+            true => ApplyError::System(format!(
+                "target: {}; each of the {} writers needs a replication origin of its own: raise \
+                 max_replication_slots there (max_active_replication_origins on 18 and later) or \
+                 use fewer writers",
+                error.words(),
+                settings.writers
+            )),
+            false => ApplyError::Target(error),
+        })?;
+        Ok(Self {
             connection,
             prepared: HashMap::new(),
             named: 0,
             in_transaction: false,
             replica: settings.replica.clone(),
             missing: Missing::new(),
-        };
-        Ok((writer, stands))
+        })
     }
 
     /// Cancels what the writer does, from another thread.
@@ -132,15 +225,74 @@ impl Writer {
         self.connection.canceller().map_err(ApplyError::Target)
     }
 
-    /// Does the steps of a part, in the open transaction or a new one.
-    pub fn apply(&mut self, part: &Part) -> Result<()> {
+    /// The process ID of the server's backend.
+    pub fn backend(&self) -> u32 {
+        self.connection.backend_pid()
+    }
+
+    /// Makes changes of a part, in the open transaction or a new one.
+    pub fn apply(&mut self, part: &Part, pick: Pick<'_>) -> Result<()> {
         if !self.in_transaction {
             self.connection
                 .execute("BEGIN")
                 .map_err(ApplyError::Target)?;
             self.in_transaction = true;
         }
-        part.steps.iter().try_for_each(|step| self.step(step))
+        let mut before = 0;
+        part.steps.iter().try_for_each(|step| {
+            self.step(step, pick, before)?;
+            before += match step {
+                Step::Change { set, .. } => set.len(),
+                Step::Truncate { .. } => 0,
+            };
+            Ok(())
+        })
+    }
+
+    pub fn is_in_transaction(&self) -> bool {
+        self.in_transaction
+    }
+
+    /// Forgets all that was applied since the last commit.
+    pub fn roll_back(&mut self) -> Result<()> {
+        self.missing.clear();
+        if !std::mem::take(&mut self.in_transaction) {
+            return Ok(());
+        }
+        (self.connection.execute("ROLLBACK")).map_err(ApplyError::Target)
+    }
+
+    /// Rows that were to be changed in this transaction were not there.
+    pub fn has_missing(&self) -> bool {
+        !self.missing.is_empty()
+    }
+
+    /// The other backend waits for a lock, and would have it but for our transaction.
+    pub fn holds_up(&mut self, other: u32) -> Result<bool> {
+        let rows = self.connection.query_with(HOLDS_UP, &[&other]);
+        let rows = rows.map_err(ApplyError::Target)?;
+        let holds = rows.first().map_or(Ok(false), |row| field(row, 0));
+        holds.map_err(ApplyError::Target)
+    }
+
+    /// The part's tables reach as far as they did when it was planned. Our locks on them keep that
+    /// so until the commit, as far as triggers go.
+    pub fn reach_is_known(&mut self, part: &Part) -> Result<bool> {
+        let mut tables: Vec<&Arc<Table>> = Vec::new();
+        for step in &part.steps {
+            if let Step::Change { table, .. } = step
+                && !tables.iter().any(|known| Arc::ptr_eq(known, table))
+            {
+                tables.push(table);
+            }
+        }
+        let oids: Vec<_> = (tables.iter())
+            .map(|table| table.reach.oid.to_string())
+            .collect();
+        let oids = format!("{{{}}}", oids.join(","));
+        let rows = (self.connection.query_with(FACTS, &[&oids])).map_err(ApplyError::Target)?;
+        let facts = rows.iter().map(|row| row.first().cloned().flatten());
+        Ok(facts.eq(tables.iter().map(|table| Some(table.reach.facts.clone()))))
     }
 
     /// Commits, with the source's position. `flush`: all commits so far are on disk when this
@@ -209,10 +361,10 @@ impl Writer {
         kept.map_err(ApplyError::Target)
     }
 
-    fn step(&mut self, step: &Step) -> Result<()> {
+    fn step(&mut self, step: &Step, pick: Pick<'_>, before: usize) -> Result<()> {
         match step {
             Step::Change { table, set } => self
-                .change(table, set)
+                .change(table, set, pick, before)
                 .map_err(|error| ApplyError::on_table(&table.name, error)),
             Step::Truncate {
                 tables,
@@ -241,29 +393,24 @@ impl Writer {
             .map_err(|error| ApplyError::on_table(&first.name, error))
     }
 
-    fn change(&mut self, table: &Arc<Table>, set: &Set) -> lockstep_client::Result<()> {
+    fn change(
+        &mut self,
+        table: &Arc<Table>,
+        set: &Set,
+        pick: Pick<'_>,
+        at: usize,
+    ) -> lockstep_client::Result<()> {
         match set {
-            Set::Insert(rows) if table.written().next().is_none() => {
-                let table = table.name.sql();
-                let rows = rows.len();
-                self.connection.execute(&format!(
-                    "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
-                ))
-            }
-            Set::Insert(rows) if rows.len() >= COPY_FROM => self.copy(table, rows),
-            Set::Insert(rows) => {
-                let rows: Vec<_> = rows.iter().map(after).collect();
-                self.run(table, Verb::Insert, &rows).map(drop)
-            }
+            Set::Insert(rows) => self.insert(table, &pick.of(at, rows)),
             Set::Delete(keys) => {
-                let rows: Vec<_> = keys.iter().map(before).collect();
+                let rows: Vec<_> = pick.of(at, keys).into_iter().map(before).collect();
                 let changed = self.run(table, Verb::Delete, &rows)?;
                 self.count_missing(table, rows.len(), changed);
                 Ok(())
             }
-            Set::Update(updates) => self.updates(table, updates),
+            Set::Update(updates) => self.updates(table, &pick.of(at, updates)),
             Set::DeleteWhole(rows) => {
-                let rows: Vec<_> = rows.iter().map(before).collect();
+                let rows: Vec<_> = pick.of(at, rows).into_iter().map(before).collect();
                 self.run_whole(table, &table.delete_whole(), &rows)
             }
             Set::UpdateWhole(rows) => {
@@ -271,13 +418,28 @@ impl Writer {
                     before: Some(before),
                     after: Some(after),
                 };
-                let rows: Vec<_> = rows.iter().map(|(old, new)| pair((old, new))).collect();
+                let rows = pick.of(at, rows).into_iter();
+                let rows: Vec<_> = rows.map(|(old, new)| pair((old, new))).collect();
                 self.run_whole(table, &table.update_whole(), &rows)
             }
         }
     }
 
-    fn copy(&mut self, table: &Table, rows: &[OwnedRow]) -> lockstep_client::Result<()> {
+    fn insert(&mut self, table: &Arc<Table>, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
+        if table.written().next().is_none() {
+            let (table, rows) = (table.name.sql(), rows.len());
+            return self.connection.execute(&format!(
+                "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
+            ));
+        }
+        if rows.len() >= COPY_FROM {
+            return self.copy(table, rows);
+        }
+        let rows: Vec<_> = rows.iter().copied().map(after).collect();
+        self.run(table, Verb::Insert, &rows).map(drop)
+    }
+
+    fn copy(&mut self, table: &Table, rows: &[&OwnedRow]) -> lockstep_client::Result<()> {
         let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
         let mut copy = self.connection.copy_in(&table.copy())?;
         let mut lines = Vec::with_capacity(2 * COPY_BYTES);
@@ -302,12 +464,16 @@ impl Writer {
     /// Updates that are in each other's way only because of their order, such as two rows that
     /// swap a unique value, are done again as one statement that deletes all of the rows before
     /// it inserts them.
-    fn updates(&mut self, table: &Arc<Table>, updates: &[Update]) -> lockstep_client::Result<()> {
+    fn updates(&mut self, table: &Arc<Table>, updates: &[&Update]) -> lockstep_client::Result<()> {
+        if updates.is_empty() {
+            return Ok(());
+        }
         let can_update = table.can_update();
-        let replaced: Vec<_> = (updates.iter())
+        let updates = || updates.iter().copied();
+        let replaced: Vec<_> = updates()
             .filter(|update| update.moved || !can_update)
             .collect();
-        let stay = updates.iter().filter(|update| !update.moved && can_update);
+        let stay = updates().filter(|update| !update.moved && can_update);
         let stay: Vec<_> = stay.map(updated).collect();
         let guarded = table.crowded || replaced.len() > MOST_ROWS;
         if guarded {
@@ -320,7 +486,7 @@ impl Writer {
             Err(error) if guarded && is_in_the_way(&error) => {
                 self.connection.execute("ROLLBACK TO updates")?;
                 self.missing = missing;
-                let all: Vec<_> = updates.iter().map(updated).collect();
+                let all: Vec<_> = updates().map(updated).collect();
                 let changed = self.run_at_once(table, Verb::Replace, &all)?;
                 self.count_missing(table, all.len(), changed);
             }

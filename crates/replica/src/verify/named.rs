@@ -61,6 +61,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         target: what.target.clone(),
         source: Some(source.clone()),
         memory: MEMORY,
+        writers: 1,
     };
     let (moment, options) = thread::scope(|scope| {
         let _ends = Ends(&control);

@@ -39,6 +39,7 @@ pub struct Pair {
     pub target: Server,
     running: Option<(Control, JoinHandle<apply::error::Result<()>>)>,
     pub memory: usize,
+    pub writers: usize,
     // Last: it ends what still runs.
     _lab: Lab,
 }
@@ -67,6 +68,7 @@ impl Pair {
             target,
             running: None,
             memory: apply::MEMORY,
+            writers: 1,
             _lab: lab,
         }
     }
@@ -81,6 +83,7 @@ impl Pair {
             replica: None,
             application_name: NAME.to_owned(),
             memory: self.memory,
+            writers: self.writers,
         }
     }
 

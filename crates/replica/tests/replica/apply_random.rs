@@ -98,10 +98,11 @@ fn disturb(rng: &mut Rng, pair: &mut Pair) {
     let _ = end.execute(who);
 }
 
-fn round(seed: u64, rounds: u32) {
+fn round(seed: u64, rounds: u32, writers: usize) {
     let mut rng = Rng::with_seed(seed);
     let mut pair = Pair::new(SCHEMA);
     pair.memory = 1024 * 1024;
+    pair.writers = writers;
     let control = pair.start();
     for _ in 0..rounds {
         let done = AtomicBool::new(false);
@@ -135,10 +136,24 @@ fn round(seed: u64, rounds: u32) {
     pair.stop();
 }
 
+fn from_environment(name: &str) -> Option<u32> {
+    std::env::var(name)
+        .ok()
+        .and_then(|number| number.parse().ok())
+}
+
+fn random(writers: usize) {
+    let seed = from_environment("SEED").unwrap_or(1);
+    let rounds = from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(3);
+    round(seed.into(), rounds, writers);
+}
+
 #[test]
 fn a_random_workload_arrives_whatever_is_killed() {
-    let seed = std::env::var("SEED")
-        .ok()
-        .and_then(|seed| seed.parse().ok());
-    round(seed.unwrap_or(1), 3);
+    random(1);
+}
+
+#[test]
+fn a_random_workload_arrives_with_four_writers() {
+    random(4);
 }

@@ -11,6 +11,7 @@ mod apply_cases;
 mod apply_lab;
 mod apply_random;
 mod apply_standby;
+mod apply_writers;
 mod create;
 mod gaps;
 mod partitions;
@@ -64,6 +65,7 @@ fn following(target: &Conninfo) -> Following {
         target: target.clone(),
         source: None,
         memory: MEMORY,
+        writers: 1,
     }
 }
 

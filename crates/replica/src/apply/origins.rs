@@ -1,0 +1,69 @@
+//! The replication origins of a replica: one for each writer, since a session can own but one and no
+//! other session can own it meanwhile.
+//!
+//! Writers commit one after the other, each with its own origin, so the target stands at the highest
+//! of them. An origin that a session owns may still be moved by a commit that is under way: whoever
+//! asks where the target stands owns each of them first, if only for a moment. So a commit whose
+//! answer was lost has ended, one way or the other, before anything is sent again.
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, Result, field};
+use lockstep_wire::Lsn;
+
+/// SQLSTATE of a server that has no room for another origin.
+const NO_ROOM: &str = "53400";
+
+/// Names of the origins that exist. A number follows the replica's name for them; a replica whose
+/// name is longer has other origins.
+pub fn listed(connection: &mut Connection, prefix: &str) -> Result<Vec<String>> {
+    let prefix = sql_literal("origin", &format!("{prefix}_"))?;
+    let rows = connection.query(&format!(
+        "SELECT roname FROM pg_catalog.pg_replication_origin \
+         WHERE pg_catalog.starts_with(roname, {prefix}) \
+           AND pg_catalog.substr(roname, pg_catalog.length({prefix}) + 1) ~ '^[0-9]+$'"
+    ))?;
+    rows.iter().map(|row| field(row, 0)).collect()
+}
+
+/// The origin of a writer; the first is 0.
+pub fn name(prefix: &str, writer: usize) -> String {
+    format!("{prefix}_{writer}")
+}
+
+/// Owns an origin, which is made if it does not exist.
+pub fn own(connection: &mut Connection, origin: &str) -> Result<()> {
+    let origin = sql_literal("origin", origin)?;
+    connection.execute(&format!(
+        "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
+         (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = {origin})"
+    ))?;
+    connection.execute(&format!(
+        "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"
+    ))
+}
+
+pub fn disown(connection: &mut Connection) -> Result<()> {
+    connection.execute("SELECT pg_catalog.pg_replication_origin_session_reset()")
+}
+
+/// Where an origin stands, durably; `0/0` if nothing was ever committed with it.
+pub fn stands(connection: &mut Connection, origin: &str) -> Result<Lsn> {
+    let origin = sql_literal("origin", origin)?;
+    let row = connection.query_one(&format!(
+        "SELECT coalesce(pg_catalog.pg_replication_origin_progress({origin}, true), '0/0')"
+    ))?;
+    field(&row, 0)
+}
+
+pub fn drop(connection: &mut Connection, origin: &str) -> Result<()> {
+    let origin = sql_literal("origin", origin)?;
+    connection.execute(&format!(
+        "SELECT pg_catalog.pg_replication_origin_drop({origin})"
+    ))
+}
+
+/// The server has no room for another origin.
+pub fn is_full(error: &ClientError) -> bool {
+    let refusal = error.refusal();
+    refusal.is_some_and(|refusal| refusal.sqlstate == NO_ROOM)
+}
