@@ -374,9 +374,8 @@ impl<E: From<News>> Worker<E> {
                 Waited::NotYet if !self.writer.is_in_transaction() => {}
                 Waited::NotYet => {
                     let first = self.turn.first_backend();
-                    if let Some(first) = first.filter(|first| *first != self.writer.backend())
-                        && self.writer.holds_up(first)?
-                    {
+                    let other = first.filter(|first| *first != self.writer.backend());
+                    if other.map_or(Ok(false), |first| self.writer.holds_up(first))? {
                         return Ok(false);
                     }
                 }

@@ -280,10 +280,13 @@ impl Writer {
     pub fn reach_is_known(&mut self, part: &Part) -> Result<bool> {
         let mut tables: Vec<&Arc<Table>> = Vec::new();
         for step in &part.steps {
-            if let Step::Change { table, .. } = step
-                && !tables.iter().any(|known| Arc::ptr_eq(known, table))
-            {
-                tables.push(table);
+            match step {
+                Step::Change { table, .. }
+                    if !tables.iter().any(|known| Arc::ptr_eq(known, table)) =>
+                {
+                    tables.push(table);
+                }
+                _ => {}
             }
         }
         let oids: Vec<_> = (tables.iter())
