@@ -155,6 +155,19 @@ fn a_spool_that_cannot_be_written_ends_the_relay() {
 }
 
 /// What a disk refused to make durable is never confirmed to the primary.
+/// strace comes to one thread after the other.
+fn are_traced(relay: &Relay) -> bool {
+    let threads = std::fs::read_dir(format!("/proc/{}/task", relay.pid())).unwrap();
+    threads.into_iter().all(|thread| {
+        // A thread that has ended syncs nothing.
+        let status = std::fs::read_to_string(thread.unwrap().path().join("status"));
+        status.map_or(true, |status| {
+            let tracer = status.lines().find(|line| line.starts_with("TracerPid:"));
+            tracer.is_some_and(|line| !line.ends_with("\t0"))
+        })
+    })
+}
+
 #[test]
 fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
     let lab = TestLab::with_extension().start().unwrap();
@@ -173,11 +186,8 @@ fn a_refused_sync_ends_the_relay_and_confirms_nothing() {
         println!("SKIP a refused sync: strace is not installed");
         return;
     };
-    let status = format!("/proc/{}/status", relay.pid());
-    let traced = until("strace has attached", || {
-        let status = std::fs::read_to_string(&status).unwrap();
-        let tracer = status.lines().find(|line| line.starts_with("TracerPid:"));
-        match tracer.is_some_and(|line| !line.ends_with("\t0")) {
+    let traced = until("strace has attached to every thread", || {
+        match are_traced(&relay) {
             true => Some(true),
             false => strace.try_wait().unwrap().map(|_| false),
         }

@@ -204,12 +204,13 @@ fn values_are_at_the_pointer(browser: &Browser) {
          const box = card.querySelector('svg.chart').getBoundingClientRect();
          return [box.right - 3, box.top + box.height / 2]"
     );
-    let at = browser.run(&middle);
-    browser.chromium(
-        "Input.dispatchMouseEvent",
-        serde_json::json!({"type": "mouseMoved", "x": at[0], "y": at[1]}),
-    );
+    // The pointer goes there again if the page was still moving.
     let said = until("the figures are shown", || {
+        let at = browser.run(&middle);
+        browser.chromium(
+            "Input.dispatchMouseEvent",
+            serde_json::json!({"type": "mouseMoved", "x": at[0], "y": at[1]}),
+        );
         let said = browser.text(&format!(
             "{card} return card.querySelector('.readout').textContent"
         ));
