@@ -3,6 +3,7 @@
 
 use lockstep_wire::Lsn;
 
+use super::cause::Cause;
 use super::scene::{EXACT, START, STEP, Scene, lsn, process, received};
 use crate::diagnosis::{Diagnosis, diagnose};
 use crate::points::Bound;
@@ -153,4 +154,31 @@ fn a_pause_before_what_a_named_worker_is_busy_with_is_doubted() {
         .unwrap();
     assert!((2e3..=3e3).contains(&link.lag_ms), "{link:?}");
     assert_eq!(link.bound, Bound::MOST);
+}
+
+/// A worker that fails at a transaction receives it again each time, now more of it, now less. It
+/// tells nothing new, so nothing else ends its walsenders.
+#[test]
+fn what_a_failing_worker_receives_again_is_no_progress() {
+    let mut scene = Scene::healthy();
+    for (at, sample) in (0..).zip(&mut scene.primary.samples) {
+        let pid = 100 + at / 10;
+        sample.slots[1].active_pid = Some(pid);
+        sample.slots[1].confirmed_flush_lsn = lsn(START);
+        sample.processes[1].pid = pid;
+        let sender = &mut sample.senders[1];
+        sender.pid = pid;
+        (sender.flush_lsn, sender.replay_lsn) = (lsn(START), lsn(START));
+    }
+    received(&mut scene.one, |end| lsn(START.max(end - 2 * STEP)));
+    for (at, sample) in (0..).zip(&mut scene.one.samples) {
+        sample.subscriptions[0].apply_errors = at / 10;
+    }
+    let diagnosis = scene.diagnose();
+    assert_eq!(
+        diagnosis.first(),
+        Some(Cause::ApplyStopped),
+        "{:?}",
+        diagnosis.findings
+    );
 }

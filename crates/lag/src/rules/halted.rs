@@ -214,7 +214,7 @@ fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<
 pub(super) fn moves(link: &Link<'_>) -> bool {
     let middle = link.points.get(link.points.len() / 2);
     let ends = middle.zip(link.points.last());
-    ends.is_some_and(|(middle, last)| middle.replay < last.replay)
+    ends.is_some_and(|(middle, last)| middle.told < last.told)
 }
 
 /// Something ends the server's walsenders again and again.
