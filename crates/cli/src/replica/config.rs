@@ -134,7 +134,8 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let more = "source = 'host=s'\nmemory = '64MB'\nwriters = 4\n[[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
+        let more = "source = 'host=s'\nmemory = '64MB'\nwriters = 4\n\
+             [[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
         let config = read(
             &format!("log_format = 'json'\nmetrics = '[::1]:9188'\n{ONE}{more}"),
             0o644,
