@@ -4,7 +4,7 @@
  * Decided without I/O; extension/test/unit/line_rule_test.c has the table.
  *
  * In one line a look-up of 0.1 ms would wait behind each of 20 sessions that use
- * their places as long as they may. So those have a line of their own, and light
+ * their turns to the end. So those have a line of their own, and light
  * sessions go first. A heavy session still comes after LS_LIGHTS_FIRST light ones, or,
  * where more of these wait for each heavy one, after as many: no later than in one line
  * for all. Light sessions can keep the heavy ones waiting for no more than that, and
@@ -15,15 +15,15 @@
 #include "gate/line_rule.h"
 
 /*
- * The line for a session that has executed for used_us in its last turn. Half a turn
- * is the bound, since a session that has a turn for itself seldom fills it to the end:
- * it waits for its client in between. With a turn of 0 every query is heavy that is not
+ * The line for a session that has executed for used_us in its last turn. A quarter of
+ * a turn is the bound: a session that comes back as fast as it can still waits for its
+ * client and for the CPU in between. With a turn of 0 every query is heavy that is not
  * its session's first.
  */
 LsLine
 ls_line_of(int64 used_us, int64 turn_us)
 {
-	return used_us > turn_us / 2 ? LS_LINE_HEAVY : LS_LINE_LIGHT;
+	return used_us > turn_us / 4 ? LS_LINE_HEAVY : LS_LINE_LIGHT;
 }
 
 /*

@@ -19,8 +19,8 @@ typedef struct LineRow
 static const LineRow line_rows[] = {
 	{"no turn so far", 0, TURN_US, LS_LINE_LIGHT},
 	{"a look-up", 100, TURN_US, LS_LINE_LIGHT},
-	{"half a turn", TURN_US / 2, TURN_US, LS_LINE_LIGHT},
-	{"more than that", TURN_US / 2 + 1, TURN_US, LS_LINE_HEAVY},
+	{"a quarter of a turn", TURN_US / 4, TURN_US, LS_LINE_LIGHT},
+	{"more than that", TURN_US / 4 + 1, TURN_US, LS_LINE_HEAVY},
 	{"a report", 60000000, TURN_US, LS_LINE_HEAVY},
 	{"without turns a new session", 0, 0, LS_LINE_LIGHT},
 	{"without turns any other", 1, 0, LS_LINE_HEAVY},
