@@ -137,7 +137,8 @@ fn reconnect(
     pause: Duration,
 ) -> Result<Duration> {
     let of_target = matches!(error, ApplyError::Target(_));
-    if !error.may_pass() && !(opened && of_target) {
+    let may_pass = error.may_pass() || (opened && of_target);
+    if !may_pass {
         return Err(error);
     }
     warn!("{error}; tried again");
