@@ -14,7 +14,7 @@ use crate::points::{Bound, Point, points};
 use crate::position::bytes_between;
 use crate::relay::{self, Group, RelaySlot};
 use crate::replica::{self, Doing, Replica, ReplicaReport};
-use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
+use crate::sample::{Process, Receiver, Sample, Sender, Slot, Subscription};
 use crate::states::{SenderState, SlotType, SyncState};
 use crate::window::{NodeWindow, Window, median, median_over_time, ratio};
 
@@ -322,6 +322,17 @@ fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {
     relay.slot(slot).map(|slot| slot.group.clone())
 }
 
+/// The name of the replica of Lockstep that a slot was made for.
+fn replica_of<'s>(slot: &'s Slot, sender: Option<&Sender>) -> Option<&'s str> {
+    let of_relay = sender.is_some_and(|it| it.application_name == relay::APPLICATION);
+    replica::of_slot(slot).filter(|_| !of_relay)
+}
+
+/// A walsender that makes slots for replicas of Lockstep, and keeps their snapshots.
+fn is_of_copy(sender: &Sender) -> bool {
+    [replica::APPLICATION, replica::VERIFY].contains(&sender.application_name.as_str())
+}
+
 /// Adds links to replicas that were not named but that an upstream knows.
 fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
     let Some(last) = upstream.last() else {
@@ -340,8 +351,7 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
             continue;
         }
         let sender = slot.active_pid.and_then(|pid| last.sender(pid));
-        let of_relay = sender.is_some_and(|it| it.application_name == relay::APPLICATION);
-        let replica = replica::of_slot(slot).filter(|_| !of_relay);
+        let replica = replica_of(slot, sender);
         let is_free = |name: &&str| {
             let taken = links.iter().any(|link| link.name == *name);
             !taken && window.nodes.iter().all(|node| node.name != *name)
@@ -378,9 +388,7 @@ fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'
                     || link.replica_name.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        // They make slots for a replica, and keep a snapshot.
-        let of_copy = [replica::APPLICATION, replica::VERIFY].contains(&&*sender.application_name);
-        if of_slot || known || of_copy || sender.state == Some(SenderState::Backup) {
+        if of_slot || known || is_of_copy(sender) || sender.state == Some(SenderState::Backup) {
             continue;
         }
         links.push(Link {
@@ -679,7 +687,6 @@ impl<'a> Link<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Slot;
 
     fn node(port: &str, host: &str, name: &str, slot: Option<bool>) -> NodeWindow {
         let mut node = NodeWindow::empty(name, Role::Standby);

@@ -133,15 +133,7 @@ impl NodeSampler {
         if facts.replicas == Kept::Older && node.role == Role::Subscriber {
             gaps.push(older());
         }
-        let readable = facts.replicas == Kept::Readable && node.role == Role::Subscriber;
-        let parts = Part::ALL
-            .iter()
-            .filter(|part| **part != Part::Replicas || readable)
-            .filter_map(|&part| {
-                let sql = questions::expression(part, major, facts.extension.as_deref())?;
-                Some((part, sql))
-            })
-            .collect();
+        let parts = parts(node.role, &facts);
         if let Ok(server) = server.server() {
             facts.hosts = [Some(server.host), server.hostaddr]
                 .into_iter()
@@ -421,6 +413,18 @@ impl NodeSampler {
         }
         Ok(sample)
     }
+}
+
+/// What a server of this role and with these facts is asked.
+fn parts(role: Role, facts: &Facts) -> Vec<(Part, String)> {
+    let has_replicas = facts.replicas == Kept::Readable && role == Role::Subscriber;
+    let parts = Part::ALL.into_iter();
+    let parts = parts.filter(|part| *part != Part::Replicas || has_replicas);
+    let question = |part| {
+        let sql = questions::expression(part, facts.major(), facts.extension.as_deref())?;
+        Some((part, sql))
+    };
+    parts.filter_map(question).collect()
 }
 
 fn select(parts: &[(Part, String)]) -> String {

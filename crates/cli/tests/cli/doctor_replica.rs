@@ -214,20 +214,27 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
         .unwrap();
     status_is(&followed, "lag_bytes", 0);
 
-    let verify = held(&followed);
+    held_by_verify(&followed);
+    silent_and_then_gone(&mut followed);
+}
+
+fn held_by_verify(followed: &Followed) {
+    let verify = held(followed);
     let holder = value(&followed.target, "SELECT pid::text FROM lockstep.hold");
-    insert(&followed, 3);
-    let found = expect(&followed, 6, "replica_held", "held");
+    insert(followed, 3);
+    let found = expect(followed, 6, "replica_held", "held");
     assert_eq!(found["names"]["pid"], holder, "{found}");
     drop(verify);
-    status_is(&followed, "lag_bytes", 0);
+    status_is(followed, "lag_bytes", 0);
+}
 
+fn silent_and_then_gone(followed: &mut Followed) {
     let process = Pid::from_raw(followed.running.0.id() as i32);
     kill(process, Signal::SIGSTOP).unwrap();
-    insert(&followed, 4);
+    insert(followed, 4);
     let long_ago = "UPDATE lockstep.replica SET applied_at = applied_at - interval '1 minute'";
     sql(&followed.target).execute(long_ago).unwrap();
-    let found = expect(&followed, 6, "replica_silent", "silent");
+    let found = expect(followed, 6, "replica_silent", "silent");
     assert!(
         found["remedies"][0]
             .as_str()
@@ -237,8 +244,8 @@ fn each_reason_why_a_replica_does_not_apply_is_named() {
     );
 
     followed.kill();
-    status_is(&followed, "apply", "not running");
-    let found = expect(&followed, 6, "replica_not_running", "not_running");
+    status_is(followed, "apply", "not running");
+    let found = expect(followed, 6, "replica_not_running", "not_running");
     assert!(words(&found).contains("its slot keeps "), "{found}");
     let remedy = found["remedies"][0].as_str().unwrap();
     assert!(remedy.contains("lockstep replica run r"), "{remedy}");
