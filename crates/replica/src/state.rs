@@ -4,8 +4,10 @@
 //! |---|---|---|
 //! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
-//! | `lockstep.hold` | replica that `verify` holds still | none; `state/hold.rs` says what is in it |
+//! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.state_version` | the schema's version, one row | `version` |
+//!
+//! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
 //!
 //! What apply must know:
 //! - It may begin in phase [`Phase::Ready`], and streams from `replica.start_lsn` at first: the
