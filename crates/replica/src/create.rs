@@ -13,7 +13,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
-use crate::copy::tables;
+use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, SESSION, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
 use crate::finish;
@@ -416,10 +416,24 @@ impl Run<'_> {
         }
         let mut source = source_session(&self.options.source, &snapshot)?;
         let wanted = self.wanted()?;
-        let tables = tables::tables(&mut source, &wanted, &self.replica.publication)
-            .map_err(ReplicaError::Source)?;
+        let tables = self.tables(&mut source, &wanted)?;
         let names: Vec<_> = tables.into_iter().map(|table| table.name).collect();
         self.state.add_tables(&self.replica.name, &names)
+    }
+
+    /// Tables to copy. Of one that the publication does not have it is not known what is wanted of it.
+    fn tables(&self, source: &mut Connection, wanted: &HashSet<TableName>) -> Result<Vec<Table>> {
+        let tables = tables::tables(source, wanted, &self.replica.publication);
+        let tables = tables.map_err(ReplicaError::Source)?;
+        let has_subsets = !self.replica.subsets.is_empty();
+        match tables.iter().find(|table| has_subsets && !table.published) {
+            None => Ok(tables),
+            Some(table) => Err(ReplicaError::State(format!(
+                "table {} is not in publication {}: it was made since the creation began, or taken out \
+                 of it; drop the replica and create it again",
+                table.name, self.replica.publication
+            ))),
+        }
     }
 
     fn has_tablespaces(&self, target: &mut Connection) -> Result<bool> {
@@ -449,8 +463,7 @@ impl Run<'_> {
             .map(|table| table.name)
             .collect();
         let mut source = source_session(&self.options.source, &snapshot)?;
-        let tables = tables::tables(&mut source, &wanted, &self.replica.publication)
-            .map_err(ReplicaError::Source)?;
+        let tables = self.tables(&mut source, &wanted)?;
         drop(source);
         if let Some(gone) = wanted
             .iter()

@@ -38,7 +38,8 @@ FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
             AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum AND d.deptype = 'i'
         OR d.classid = 'pg_attrdef'::regclass AND d.objid = e.oid
             AND d.refclassid = 'pg_class'::regclass
-    JOIN pg_class s ON s.relkind = 'S' AND s.oid IN (d.objid, d.refobjid)
+    JOIN pg_class s ON s.relkind = 'S'
+        AND s.oid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid END
     JOIN pg_namespace n ON n.oid = s.relnamespace
 WHERE p.pubname = $1 AND r.prattrs IS NOT NULL";
 

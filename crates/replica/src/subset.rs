@@ -80,9 +80,9 @@ fn split<'a>(option: &str, what: &str, text: &'a str) -> Result<(TableName, &'a 
     };
     let (names, rest) = identifiers::parse(text, '.', Some('=')).ok_or_else(wrong)?;
     let [schema, table] = <[String; 2]>::try_from(names).map_err(|_| wrong())?;
-    match rest.trim().is_empty() {
-        true => Err(wrong()),
-        false => Ok((TableName { schema, table }, rest)),
+    match rest.trim() {
+        "" => Err(wrong()),
+        rest => Ok((TableName { schema, table }, rest)),
     }
 }
 
@@ -114,7 +114,7 @@ mod tests {
                 ("\"S.1\".\"T=\"\"\"".to_owned(), some("\"B\" > 0"), None),
                 (
                     "\"public\".\"t\"".to_owned(),
-                    some(" a = 'x=y' -- é"),
+                    some("a = 'x=y' -- é"),
                     Some(texts(&["id", "a,B"]))
                 ),
                 ("\"s\".\"u\"".to_owned(), None, Some(texts(&["x"]))),

@@ -197,6 +197,7 @@ impl Known {
                 let slot = &self.replica.slot;
                 notes.push(format!("the source lists no slot {slot}: is it gone?"));
             }
+            notes.extend(source.not_replicated(&self.replica));
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -300,7 +301,7 @@ fn subset_words(subset: &Subset) -> String {
     let columns = subset.columns.as_ref();
     let columns = columns.map(|columns| format!("columns {}", columns.join(", ")));
     let filter = subset.filter.as_ref();
-    let filter = filter.map(|filter| format!("rows WHERE {}", filter.trim()));
+    let filter = filter.map(|filter| format!("rows WHERE {filter}"));
     let words: Vec<_> = filter.into_iter().chain(columns).collect();
     words.join("; ")
 }

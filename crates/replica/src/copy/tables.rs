@@ -17,6 +17,8 @@ pub struct Table {
     pub columns: Vec<String>,
     /// The publication's row filter, as a condition.
     pub filter: Option<String>,
+    /// The publication has the table.
+    pub published: bool,
     /// All its values mean the same in the binary format on both servers.
     pub binary: bool,
     /// Size on disk, TOAST included.
@@ -38,13 +40,13 @@ SELECT n.nspname, c.relname, pg_table_size(c.oid),
     coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             AND a.attgenerated = '' AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))), '[]'),
-    pg_get_expr(r.prqual, r.prrelid)
+    pg_get_expr(r.prqual, r.prrelid), r.oid IS NOT NULL
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN (pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1)
         ON r.prrelid = c.oid
 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'";
 
-/// Those of the named tables that the session's snapshot has, as far as the publication has them.
+/// Those of the named tables that the session's snapshot has, with what the publication has of them.
 pub fn tables(
     source: &mut Connection,
     wanted: &HashSet<TableName>,
@@ -78,6 +80,7 @@ pub fn tables(
             binary: columns.iter().all(|(_, oid)| goes_binary(&types, *oid)),
             columns: columns.iter().map(|(name, _)| quoted(name)).collect(),
             filter: field(&row, 5)?,
+            published: field(&row, 6)?,
             bytes: field(&row, 2)?,
             blocks: field(&row, 3)?,
         });

@@ -126,12 +126,12 @@ fn published(looked: &SubsetFacts, subset: &Subset, found: &mut Said) {
     if let Some(words) = &looked.refused {
         let says = format!("the source refuses to publish it so: {words}");
         let todo = match &subset.filter {
-            Some(filter) => format!("correct {} ({})", options(subset), filter.trim()),
+            Some(filter) => format!("correct {} ({filter})", options(subset)),
             None => format!("correct {}", options(subset)),
         };
         found.error(says, todo);
-    }
-    if !looked.generated_listed.is_empty() {
+    } else if !looked.generated_listed.is_empty() {
+        // The source allows it from 18 on.
         let says = format!(
             "its list names generated columns, which the target computes: {}",
             listed(&looked.generated_listed)
@@ -202,7 +202,12 @@ fn left_out(looked: &SubsetFacts, found: &mut Said) {
     let names = |columns: &mut dyn Iterator<Item = &LeftOut>| -> Vec<String> {
         columns.map(|column| column.name.clone()).collect()
     };
-    let is_needed = |column: &&LeftOut| column.not_null && column.filled == Filled::WithNull;
+    // Those of the replica identity are told of above.
+    let is_needed = |column: &&LeftOut| {
+        column.not_null
+            && column.filled == Filled::WithNull
+            && !looked.identity_columns.contains(&column.name)
+    };
     let needed = names(&mut looked.left_out.iter().filter(is_needed));
     if !needed.is_empty() {
         let says = format!(

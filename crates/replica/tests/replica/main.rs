@@ -19,6 +19,7 @@ mod preflight;
 mod resume;
 mod state;
 mod subsets;
+mod subsets_preflight;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
