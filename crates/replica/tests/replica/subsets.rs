@@ -306,13 +306,17 @@ fn a_later_partition_of_a_filtered_table_arrives_once_it_is_published() {
             "CREATE TABLE p (k int PRIMARY KEY, v text) PARTITION BY RANGE (k);
              CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (100);
              CREATE TABLE gone PARTITION OF p FOR VALUES FROM (900) TO (999);
+             CREATE TABLE listed (k int PRIMARY KEY, v int);
              CREATE TABLE whole (k int PRIMARY KEY) PARTITION BY RANGE (k);
              CREATE TABLE whole1 PARTITION OF whole FOR VALUES FROM (0) TO (100)",
         )
         .unwrap();
     let mut options = options(&source, &target);
     options.excluded.tables = vec!["public.gone".to_owned()];
-    options.subsets = subsets(&["public.p=k % 2 = 0", "public.whole1=k > 5"], &[]);
+    options.subsets = subsets(
+        &["public.p=k % 2 = 0", "public.whole1=k > 5"],
+        &["public.listed=k,v"],
+    );
     create(&options, &mut Told::default()).unwrap();
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
@@ -356,6 +360,10 @@ fn a_later_partition_of_a_filtered_table_arrives_once_it_is_published() {
         let report = compare_and_tell(&target, &mut |words| told.push(words.to_owned()));
         assert!(report.is_equal(), "{report:?}");
         assert!(told[0].contains("\"public.p3\""), "{told:?}");
+        // What the publication depends on is dropped with the table's place in it.
+        let drop = "ALTER TABLE listed DROP COLUMN v CASCADE";
+        sql(&source).execute(drop).unwrap();
+        assert_eq!(unpublished(), ["listed", "p3"]);
     });
 }
 
