@@ -63,7 +63,7 @@ impl Source {
         let names: Vec<_> = self.unpublished.iter().map(TableName::to_string).collect();
         (!names.is_empty()).then(|| {
             format!(
-                "nothing of {} is replicated, since publication {} has it not: a partition that is made \
+                "nothing of {} is replicated, since it is not in publication {}: a partition that is made \
                  after the copy must be added to it if the table above has a row filter or a column list",
                 names.join(", "),
                 replica.publication

@@ -150,7 +150,8 @@ const CHANGES: [&str; 9] = [
     "UPDATE \"T=\"\"é.\" SET \"Ten=ant\" = 0, secret = 'x' WHERE \"Ten=ant\" = 1 AND id <= 200",
     "UPDATE \"T=\"\"é.\" SET id = id + 10000, v = 'key' WHERE id BETWEEN 901 AND 1200",
     "BEGIN; UPDATE \"T=\"\"é.\" SET \"Ten=ant\" = 2 WHERE \"Ten=ant\" = 1 AND id BETWEEN 1300 AND 1500; \
-     UPDATE \"T=\"\"é.\" SET \"Ten=ant\" = 1, big = 'back' WHERE \"Ten=ant\" = 2 AND id BETWEEN 1300 AND 1600; \
+     UPDATE \"T=\"\"é.\" SET \"Ten=ant\" = 1, big = 'back' \
+         WHERE \"Ten=ant\" = 2 AND id BETWEEN 1300 AND 1600; \
      DELETE FROM \"T=\"\"é.\" WHERE id BETWEEN 1550 AND 1700; \
      INSERT INTO \"T=\"\"é.\" SELECT n % 3, n, 'again', 'b', 's' FROM generate_series(1550, 1700) n; COMMIT",
     "UPDATE \"T=\"\"é.\" SET secret = secret || 'y'",

@@ -383,7 +383,8 @@ CREATE TABLE orders0 PARTITION OF orders FOR VALUES IN (0);
 CREATE TABLE orders1 PARTITION OF orders FOR VALUES IN (1);
 INSERT INTO orders SELECT n % 2, n, n FROM generate_series(1, 10) n;
 CREATE TABLE kind (id int PRIMARY KEY, code text UNIQUE); INSERT INTO kind VALUES (1, 'x');
-CREATE TABLE item (id int PRIMARY KEY, code text DEFAULT 'x' REFERENCES kind (code), kind int REFERENCES kind);
+CREATE TABLE item (id int PRIMARY KEY, code text DEFAULT 'x' REFERENCES kind (code),
+    kind int REFERENCES kind);
 INSERT INTO item VALUES (1, 'x', 1)";
 
 #[test]
