@@ -20,6 +20,7 @@ mod resume;
 mod state;
 mod subsets;
 mod subsets_preflight;
+mod subsets_random;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};

@@ -27,7 +27,7 @@ pub fn subsets(filters: &[&str], lists: &[&str]) -> Vec<Subset> {
     gather(&texts(filters), &texts(lists)).unwrap()
 }
 
-fn compare(target: &Server) -> Report {
+pub fn compare(target: &Server) -> Report {
     compare_and_tell(target, &mut |_| {})
 }
 
@@ -43,7 +43,7 @@ fn compare_and_tell(target: &Server, told: &mut dyn FnMut(&str)) -> Report {
 }
 
 /// Follows while `work` runs, which can wait until all that is committed on the source is applied.
-fn followed(source: &Server, target: &Server, writers: usize, work: impl FnOnce(&dyn Fn())) {
+pub fn followed(source: &Server, target: &Server, writers: usize, work: impl FnOnce(&dyn Fn())) {
     let control = Control::default();
     std::thread::scope(|scope| {
         let _ends = Ends(&control);
@@ -127,12 +127,14 @@ const SAME: [(&str, &str); 6] = [
     ("SELECT * FROM plain", "SELECT * FROM plain"),
 ];
 
+/// The rows of a query, as text.
+pub fn lines(server: &Server, query: &str) -> Vec<String> {
+    let query = format!("SELECT x::text FROM ({query}) x ORDER BY x::text COLLATE \"C\"");
+    values(server, &query)
+}
+
 fn assert_same(source: &Server, target: &Server) {
     for (ours, theirs) in SAME {
-        let lines = |server, query: &str| {
-            let query = format!("SELECT x::text FROM ({query}) x ORDER BY x::text COLLATE \"C\"");
-            values(server, &query)
-        };
         let (ours, theirs) = (lines(source, ours), lines(target, theirs));
         assert!(!ours.is_empty());
         assert_eq!(ours.len(), theirs.len(), "{ours:?} {theirs:?}");
