@@ -11,6 +11,7 @@ use lockstep_replica::standing::{Lag, Standing, lag, standing};
 use lockstep_replica::state::{
     Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
 };
+use lockstep_replica::subset::Subset;
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
@@ -93,6 +94,11 @@ fn print(known: &[Known], with_tables: bool) {
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(known.iter().flat_map(|one| &one.tables).map(table_line));
         text::table(&rows).iter().for_each(|line| say(line));
+        for subset in known.iter().flat_map(|one| &one.replica.subsets) {
+            // As it was written: a line break within quotes would change what it says.
+            let (schema, table) = (&subset.table.schema, &subset.table.table);
+            say(&format!("{schema}.{table}: {}", subset_words(subset)));
+        }
     }
 }
 
@@ -211,6 +217,7 @@ impl Known {
                 let slot = &self.replica.slot;
                 notes.push(format!("the source lists no slot {slot}: is it gone?"));
             }
+            notes.extend(source.not_replicated(&self.replica));
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -306,6 +313,8 @@ impl Known {
         if let (true, Some(map)) = (with_tables, value.as_object_mut()) {
             let tables: Vec<_> = self.tables.iter().map(table_json).collect();
             map.insert("tables".to_owned(), tables.into());
+            let subsets: Vec<_> = replica.subsets.iter().map(subset_json).collect();
+            map.insert("subsets".to_owned(), subsets.into());
         }
         value
     }
@@ -335,6 +344,25 @@ fn hold_json(hold: &Hold) -> Value {
         "age_s": hold.age.map(|age| age.as_secs_f64()),
         "held": hold.at.is_some(),
         "lsn": hold.at.filter(|at| *at != before_all()).map(|at| at.to_string()),
+    })
+}
+
+/// What of a table is replicated, in words.
+fn subset_words(subset: &Subset) -> String {
+    let columns = subset.columns.as_ref();
+    let columns = columns.map(|columns| format!("columns {}", columns.join(", ")));
+    let filter = subset.filter.as_ref();
+    let filter = filter.map(|filter| format!("rows WHERE {filter}"));
+    let words: Vec<_> = filter.into_iter().chain(columns).collect();
+    words.join("; ")
+}
+
+fn subset_json(subset: &Subset) -> Value {
+    json!({
+        "schema": subset.table.schema,
+        "table": subset.table.table,
+        "row_filter": subset.filter,
+        "columns": subset.columns,
     })
 }
 

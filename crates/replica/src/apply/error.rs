@@ -42,6 +42,8 @@ pub struct Conflict {
     pub message: String,
     /// Names the key of a unique violation.
     pub detail: Option<String>,
+    /// What to do, if it is not what follows from the code.
+    pub todo: Option<&'static str>,
 }
 
 /// SQLSTATEs that say what kind of error it is.
@@ -65,6 +67,9 @@ fn is_passing(error: &ClientError) -> bool {
 
 impl Conflict {
     fn hint(&self) -> &'static str {
+        if let Some(todo) = self.todo {
+            return todo;
+        }
         match self.sqlstate.as_deref() {
             Some(sqlstate::UNIQUE_VIOLATION | sqlstate::EXCLUSION_VIOLATION) => {
                 "change or delete the target's row with that key; applying then goes on by itself"
@@ -102,6 +107,7 @@ impl ApplyError {
                 sqlstate: Some(report.sqlstate.clone()),
                 message: report.message.clone(),
                 detail: report.detail.clone(),
+                todo: None,
             })),
         }
     }
@@ -114,6 +120,26 @@ impl ApplyError {
             sqlstate: None,
             message,
             detail: None,
+            todo: None,
+        }))
+    }
+
+    /// An update has brought a row into the table's row filter, and the source has not sent these
+    /// columns of it.
+    pub fn came_in(table: &TableName, columns: &str) -> Self {
+        Self::Conflict(Box::new(Conflict {
+            table: table.clone(),
+            lsn: Lsn::INVALID,
+            sqlstate: None,
+            message: format!(
+                "an update brought a row into the row filter and left large values as they were, which \
+                 the source does not send then: {columns}"
+            ),
+            detail: None,
+            todo: Some(
+                "ALTER TABLE ... REPLICA IDENTITY FULL on the source, which makes it send them from then \
+                 on, drop the replica, and create it again",
+            ),
         }))
     }
 

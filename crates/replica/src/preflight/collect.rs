@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::excluded;
 use super::facts::{Excluded, Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
+use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
+use crate::subset::Subset;
 
 /// Largest table in which equal rows are looked for, in bytes.
 const MOST_LOOKED_AT: u64 = 1024 * 1024 * 1024;
@@ -124,10 +125,12 @@ pub fn facts(
     source: &mut Connection,
     target: &mut Connection,
     excluded: Excluded,
+    subsets: Vec<Subset>,
     skip_large_objects: bool,
 ) -> Result<Facts> {
     let mut facts = Facts {
         excluded,
+        subsets,
         skip_large_objects,
         ..Facts::default()
     };
@@ -143,6 +146,10 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     facts.tables = tables(source)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
+    if !facts.subsets.is_empty() {
+        facts.looked_at = subsets::look(source, facts)?;
+        facts.foreign_keys = references::look(source, facts)?;
+    }
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
     Ok(())

@@ -8,6 +8,7 @@ use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
     Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
 };
+use lockstep_replica::subset::Subset;
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, server, sql};
@@ -23,6 +24,24 @@ fn replica(name: &str) -> Replica {
         origin: "o".to_owned(),
         exclude_schemas: vec!["a\"b".to_owned()],
         exclude_tables: Vec::new(),
+        subsets: vec![
+            Subset {
+                table: TableName {
+                    schema: "S.\"1".to_owned(),
+                    table: "é".to_owned(),
+                },
+                filter: Some("a = E'\\\\' OR \"b\" = 'it''s' -- é".to_owned()),
+                columns: None,
+            },
+            Subset {
+                table: TableName {
+                    schema: "a".to_owned(),
+                    table: "t".to_owned(),
+                },
+                filter: None,
+                columns: Some(vec!["x,\"y".to_owned(), "Z".to_owned()]),
+            },
+        ],
         phase: Phase::Preparing,
         start: None,
         paused: false,
@@ -90,6 +109,8 @@ fn what_is_written_is_read() {
     state.remove("r").unwrap();
     assert!(state.replicas().unwrap().is_empty());
     assert!(state.tables("r").unwrap().is_empty());
+    state.add(&replica("r")).unwrap();
+    assert_eq!(state.replicas().unwrap(), [replica("r")], "nothing is left");
 }
 
 #[test]
@@ -226,7 +247,7 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline;
              ALTER TABLE lockstep.table_copy DROP missing_rows;
-             DROP TABLE lockstep.hold;
+             DROP TABLE lockstep.hold, lockstep.subset;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",
         )
@@ -237,7 +258,16 @@ fn an_older_states_version_is_upgraded() {
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     assert_eq!(state.applied("r").unwrap(), Applied::default());
     assert_eq!(state.wanted_hold("r").unwrap(), None);
-    assert!(State::find(&reader).unwrap().is_some());
+    let read = state.replica("r").unwrap().unwrap();
+    assert_eq!(
+        read,
+        Replica {
+            subsets: Vec::new(),
+            ..replica("r")
+        }
+    );
+    let mut monitor = State::find(&reader).unwrap().unwrap();
+    assert_eq!(monitor.replicas().unwrap(), [read], "it may read all of it");
 }
 
 #[test]
