@@ -18,6 +18,7 @@ mod partitions;
 mod preflight;
 mod resume;
 mod state;
+mod values;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
