@@ -89,10 +89,11 @@ fn write(source: &mut Connection, transaction: u32) {
 fn a_process_that_is_killed_keeps_what_it_has_spooled() {
     let mut spooling = Spooling::new();
     let mut process = spooling.run();
-    let end = spooling.source.flush_lsn().unwrap();
-    spooling.until("that it spools", &mut process.0, || {
-        spooling.slot().confirmed >= end
-    });
+    sql(&spooling.source)
+        .execute("INSERT INTO t VALUES (-1)")
+        .unwrap();
+    // Now the spool knows whose it is.
+    spooling.until("the first row", &mut process.0, || spooling.rows() == 1);
     spooling.target.stop(Stop::Immediate).unwrap();
     // Killed while transactions come, at whatever it does then.
     let mut source = sql(&spooling.source);
@@ -118,8 +119,8 @@ fn a_process_that_is_killed_keeps_what_it_has_spooled() {
     // What is applied now comes from the spool alone.
     spooling.source.stop(Stop::Fast).unwrap();
     spooling.target.start().unwrap();
-    let all = TRANSACTIONS * ROWS + TRANSACTIONS / 80 * 20;
-    let (mut kills, mut seen) = (0, 0);
+    let all = 1 + TRANSACTIONS * ROWS + TRANSACTIONS / 80 * 20;
+    let (mut kills, mut seen) = (0, 1);
     while seen < all {
         let mut process = spooling.run();
         let from = seen;
