@@ -30,7 +30,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
-pub use hold::Held;
+pub use hold::{Held, Hold};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
 
 use crate::apply::SpoolStats;
@@ -525,19 +525,14 @@ impl State {
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         let row = rows.first().map_or(&[][..], Vec::as_slice);
-        let since = |place| -> Result<Option<Duration>, ClientError> {
-            let seconds: Option<f64> = field(row, place)?;
-            // The target's clock may have been set back.
-            Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
-        };
         let read = || -> Result<Applied, ClientError> {
             Ok(Applied {
                 state: field(row, 0)?,
                 lsn: field(row, 1)?,
                 lag_bytes: field(row, 2)?,
                 error: field(row, 3)?,
-                heard: since(4)?,
-                age: since(5)?,
+                heard: since(field(row, 4)?),
+                age: since(field(row, 5)?),
                 spool: match field::<Option<u64>>(row, 6)? {
                     None => None,
                     Some(bytes) => Some(SpoolStats {
@@ -586,6 +581,11 @@ impl State {
         let removed = self.connection.query_with(sql, &[&name]);
         removed.map(drop).map_err(ReplicaError::Target)
     }
+}
+
+/// An age that the target tells in seconds. Its clock may have been set back.
+fn since(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// Advisory locks of a replica.

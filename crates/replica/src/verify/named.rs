@@ -83,6 +83,8 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             range_rows: RANGE_ROWS,
             patience: what.patience,
         };
+        // A session of its own, whose age is that of the hold.
+        let state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
         let mut hold = ThroughState {
             state,
             name: name.clone(),

@@ -19,6 +19,7 @@ mod preflight;
 mod resume;
 mod spool;
 mod state;
+mod values;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
