@@ -339,6 +339,36 @@ fn an_older_segment_that_is_damaged_or_missing_is_never_skipped() {
 }
 
 #[test]
+fn what_comes_before_a_damaged_transaction_is_applied() {
+    let mut spooled = Spooled::new();
+    spooled.limit = 4 << 20;
+    let ended = spooled.while_following(|this, control| {
+        this.reach_end(control);
+        this.away();
+        this.write(1, 100);
+        // It has several records, and a whole segment follows.
+        this.write(101, 6_000);
+        for from in (6_001..20_000).step_by(500) {
+            this.write(from, from + 499);
+        }
+    });
+    ended.unwrap();
+    let oldest = spooled.segments().remove(0);
+    assert!(spooled.segments().len() > 1);
+    let file = OpenOptions::new().read(true).write(true).open(&oldest);
+    let file = file.unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, 500_000).unwrap();
+    byte[0] ^= 1;
+    file.write_all_at(&byte, 500_000).unwrap();
+    spooled.back();
+    let words = spooled.refused();
+    assert!(words.contains("is damaged or missing"), "{words}");
+    assert!(words.contains(&*oldest.to_string_lossy()), "{words}");
+    assert_eq!(values(&spooled.target, "SELECT count(*) FROM t"), ["100"]);
+}
+
+#[test]
 fn a_full_spool_leaves_the_rest_to_the_source() {
     let mut spooled = Spooled::new();
     spooled.limit = 1 << 20;
