@@ -1,18 +1,23 @@
 //! `replica run`: applies what the slot of a finished copy has kept, and what comes after it.
 //!
-//! Two threads: one applies, the other looks every second at what the target's state wants (a
+//! Two threads: one applies (a third fills the spool, if there is one), the other looks every second at what the target's state wants (a
 //! pause, a hold), and writes there how far the replica is. Its session holds the replica's lock, so that
-//! nothing else works on the replica meanwhile. While the target is away neither does anything.
+//! nothing else works on the replica meanwhile. While the target is away neither does anything, and only
+//! the spool is filled.
 
 use std::thread;
 use std::time::Duration;
 
-use lockstep_client::{Connection, Conninfo};
+use lockstep_client::{ClientError, Connection, Conninfo};
 use lockstep_wire::Lsn;
 use tracing::warn;
 
 use crate::apply::error::{ApplyError, Result as ApplyResult};
-use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats};
+use crate::apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE};
+use crate::apply::spool::{self, Identity};
+use crate::apply::{
+    self, Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
+};
 use crate::error::{ReplicaError, Result};
 use crate::state::{Applied, Phase, Replica, State, TableState};
 
@@ -31,30 +36,119 @@ pub struct Following {
     pub memory: usize,
     /// Sessions that change the target at the same time.
     pub writers: usize,
+    /// Where changes are kept that the target does not have yet; None leaves them to the source.
+    pub spool: Option<SpoolConfig>,
 }
 
 /// Follows the source until `control` is told to stop, or something fails that no retry can mend.
 pub fn follow(what: &Following, control: &Control) -> Result<()> {
     control.begin();
-    let (name, target) = (&what.name, &what.target);
-    let (mut state, replica) = take(name, target)?;
-    state.end_answered_hold(name)?;
-    let source = match &what.source {
-        Some(source) => source.clone(),
-        None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
-    };
-    let settings = Settings {
-        memory: what.memory,
-        writers: what.writers,
-        ..settings(&replica, &source, target)?
-    };
-    if replica.paused {
-        control.pause();
-    }
+    let spool = what.spool.as_ref().map(Spool::open).transpose();
+    let spool = spool.map_err(ReplicaError::Apply)?;
     thread::scope(|scope| {
-        scope.spawn(|| watch(state, &replica, target, control));
-        run(&settings, name, control).map_err(ReplicaError::Apply)
+        let _ends = EndsIntake(spool.as_ref());
+        let (away, taken) = match (take(&what.name, &what.target), &spool) {
+            (Err(ReplicaError::Target(error)), Some(spool)) if error.may_pass() => {
+                let Some(settings) = while_away(what, spool)? else {
+                    return Err(ReplicaError::Target(error));
+                };
+                scope.spawn(move || spool::take_in(spool, &settings, control));
+                let Some(taken) = wait_for_target(what, spool, control, error)? else {
+                    return Ok(());
+                };
+                (true, taken)
+            }
+            (taken, _) => (false, taken?),
+        };
+        let (mut state, replica) = taken;
+        state.end_answered_hold(&what.name)?;
+        let source = source_of(what, &replica.source)?;
+        let settings = Settings {
+            memory: what.memory,
+            writers: what.writers,
+            spool: spool.clone(),
+            ..settings(&replica, &source, &what.target)?
+        };
+        if replica.paused {
+            control.pause();
+        }
+        if let (Some(spool), false) = (&spool, away) {
+            let settings = settings.clone();
+            scope.spawn(move || spool::take_in(spool, &settings, control));
+        }
+        scope.spawn(move || watch(state, &replica, &what.target, control));
+        run(&settings, &what.name, control).map_err(ReplicaError::Apply)
     })
+}
+
+/// Ends the intake, for which the scope waits.
+struct EndsIntake<'a>(Option<&'a Spool>);
+
+impl Drop for EndsIntake<'_> {
+    fn drop(&mut self) {
+        if let Some(spool) = self.0 {
+            spool.stop();
+        }
+    }
+}
+
+fn source_of(what: &Following, known: &str) -> Result<Conninfo> {
+    match &what.source {
+        Some(source) => Ok(source.clone()),
+        None => Conninfo::parse(known).map_err(ReplicaError::Source),
+    }
+}
+
+/// What fills the spool while the target, which has the state, is away. None if the spool does not
+/// know yet whose it is.
+fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
+    let Some(Identity { owner, source, .. }) = spool.identity() else {
+        return Ok(None);
+    };
+    if owner.replica != what.name {
+        return Ok(None);
+    }
+    Ok(Some(Settings {
+        source: source_of(what, &source)?,
+        target: what.target.clone(),
+        slot: owner.slot,
+        publications: owner.publications,
+        origin: owner.origin,
+        writers: what.writers,
+        replica: Some(what.name.clone()),
+        application_name: what.name.clone(),
+        memory: what.memory,
+        spool: None,
+    }))
+}
+
+/// Waits until the target is there. None if the end is asked for before.
+fn wait_for_target(
+    what: &Following,
+    spool: &Spool,
+    control: &Control,
+    mut error: ClientError,
+) -> Result<Option<(State, Replica)>> {
+    warn!(
+        "target: {}; the spool takes in what the source sends",
+        error.words()
+    );
+    let mut pause = SHORTEST_PAUSE;
+    loop {
+        control.count(|stats| stats.error = Some(format!("target: {}", error.words())));
+        control.wait_stopped(pause);
+        pause = (pause * 2).min(LONGEST_PAUSE);
+        if control.is_stopped() {
+            return Ok(None);
+        }
+        if let Some(error) = spool.failure() {
+            return Err(ReplicaError::Apply(error));
+        }
+        match take(&what.name, &what.target) {
+            Err(ReplicaError::Target(found)) if found.may_pass() => error = found,
+            taken => return taken.map(Some),
+        }
+    }
 }
 
 /// Settings of a replica with one writer. An error if its copy is not ready.
@@ -75,6 +169,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         replica: Some(replica.name.clone()),
         application_name: replica.name.clone(),
         memory: MEMORY,
+        spool: None,
     })
 }
 
@@ -210,6 +305,7 @@ fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
             heard: stats.heard.map(|at| at.elapsed()),
             error: stats.error.clone(),
             age: None,
+            spool: stats.spool.clone(),
         },
     )?;
     let replica = state.replica(name)?;

@@ -81,6 +81,7 @@ mod tests {
             heard: NOW,
             error: None,
             age,
+            spool: None,
         }
     }
 

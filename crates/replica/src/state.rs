@@ -2,7 +2,7 @@
 //!
 //! | table | a row for each | columns that others read |
 //! |---|---|---|
-//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
+//! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…`, `applied_…` and `spool_…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
@@ -37,6 +37,7 @@ use lockstep_wire::{Lsn, Timeline};
 pub use hold::{Held, Hold};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
 
+use crate::apply::SpoolStats;
 use crate::error::{ReplicaError, Result};
 use crate::preflight::facts::Excluded;
 use crate::subset::Subset;
@@ -54,7 +55,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCKED: &str = "55P03";
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 4] = [
+const VERSIONS: [&str; 5] = [
     "
 CREATE SCHEMA IF NOT EXISTS lockstep;
 CREATE TABLE lockstep.state_version (version int NOT NULL);
@@ -123,6 +124,10 @@ CREATE TABLE lockstep.subset (
     PRIMARY KEY (replica, schema_name, table_name)
 );
 GRANT SELECT ON lockstep.subset TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.replica ADD spool_bytes bigint, ADD spool_limit bigint, ADD spool_from pg_lsn,
+    ADD spool_to pg_lsn, ADD spool_full text;
 ",
 ];
 
@@ -232,6 +237,8 @@ pub struct Applied {
     pub error: Option<String>,
     /// Time since all this was written; apply writes it every second.
     pub age: Option<Duration>,
+    /// What the spool holds, if there is one.
+    pub spool: Option<SpoolStats>,
 }
 
 /// Who holds a replica's lock.
@@ -510,8 +517,10 @@ impl State {
         let sql = "UPDATE lockstep.replica SET apply_state = $2, applied_lsn = $3::pg_lsn, \
                        lag_bytes = $4, apply_error = $5, applied_at = clock_timestamp(), \
                        heard_at = clock_timestamp() - $6::float8 * interval '1 second', \
-                       apply_pid = pg_backend_pid() \
+                       apply_pid = pg_backend_pid(), spool_bytes = $7, spool_limit = $8, \
+                       spool_from = $9::pg_lsn, spool_to = $10::pg_lsn, spool_full = $11 \
                    WHERE name = $1";
+        let spool = applied.spool.as_ref();
         let heard = applied.heard.map(|heard| heard.as_secs_f64());
         let changed = self.connection.query_with(
             sql,
@@ -522,6 +531,11 @@ impl State {
                 &applied.lag_bytes,
                 &applied.error,
                 &heard,
+                &spool.map(|spool| spool.bytes),
+                &spool.map(|spool| spool.limit),
+                &spool.map(|spool| spool.from),
+                &spool.map(|spool| spool.to),
+                &spool.and_then(|spool| spool.full.clone()),
             ],
         );
         changed.map(drop).map_err(ReplicaError::Target)
@@ -530,7 +544,8 @@ impl State {
     pub fn applied(&mut self, name: &str) -> Result<Applied> {
         let sql = "SELECT coalesce(apply_state, ''), applied_lsn, lag_bytes, apply_error, \
                        extract(epoch FROM clock_timestamp() - heard_at), \
-                       extract(epoch FROM clock_timestamp() - applied_at) \
+                       extract(epoch FROM clock_timestamp() - applied_at), \
+                       spool_bytes, spool_limit, spool_from, spool_to, spool_full \
                    FROM lockstep.replica WHERE name = $1";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -543,6 +558,16 @@ impl State {
                 error: field(row, 3)?,
                 heard: since(field(row, 4)?),
                 age: since(field(row, 5)?),
+                spool: match field::<Option<u64>>(row, 6)? {
+                    None => None,
+                    Some(bytes) => Some(SpoolStats {
+                        bytes,
+                        limit: field(row, 7)?,
+                        from: field(row, 8)?,
+                        to: field(row, 9)?,
+                        full: field(row, 10)?,
+                    }),
+                },
             })
         };
         read().map_err(ReplicaError::Target)

@@ -213,6 +213,12 @@ impl<S: Storage> Log<S> {
         lock(&self.shared).end
     }
 
+    /// Bytes of the unit that is still arriving, as far as they have come.
+    pub fn open_bytes(&self) -> u64 {
+        let shared = lock(&self.shared);
+        shared.end.since(shared.boundary.position)
+    }
+
     /// Whether a unit is still arriving.
     pub fn open_unit(&self) -> bool {
         lock(&self.shared).open.is_some()

@@ -53,9 +53,6 @@ pub trait SpoolFile: Send + Sync + 'static {
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
-/// The file whose lock says that a process uses the folder. It has no content.
-const LOCK: &str = "lock";
-
 /// A folder of a real file system.
 #[derive(Debug)]
 pub struct Folder(PathBuf);
@@ -117,6 +114,9 @@ pub struct FileStorage {
 }
 
 impl FileStorage {
+    /// The file whose lock says that a process uses the folder. It has no content.
+    pub const LOCK: &str = "lock";
+
     /// The folder is created if there is none, and closed to others if it is open to them.
     /// `WouldBlock` if another process uses it.
     pub fn new(folder: &Path) -> io::Result<Self> {
@@ -136,7 +136,7 @@ impl FileStorage {
             .create(true)
             .truncate(false)
             .mode(FILE_MODE)
-            .open(folder.join(LOCK))?;
+            .open(folder.join(Self::LOCK))?;
         let lock = Flock::lock(file, FlockArg::LockExclusiveNonblock)
             .map_err(|(_, errno)| io::Error::from(errno))?;
         Ok(Self {
@@ -239,7 +239,7 @@ mod tests {
         Storage::sync(&storage).unwrap();
         let mut names = storage.list().unwrap();
         names.sort();
-        assert_eq!(names, ["b", LOCK]);
+        assert_eq!(names, ["b", FileStorage::LOCK]);
         let opened = storage.open("b").unwrap();
         storage.remove("b").unwrap();
         let mut bytes = [0; 4];

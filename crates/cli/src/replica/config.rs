@@ -1,6 +1,6 @@
 //! The file of `lockstep replica run --config`.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use lockstep_client::Conninfo;
@@ -13,7 +13,7 @@ use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::secret::read_secret;
 use serde::Deserialize;
 
-use super::run::{check_writers, memory};
+use super::run::{check_writers, memory, spool, spool_limit};
 use crate::exit::Usage;
 use crate::toml_file;
 
@@ -49,6 +49,8 @@ struct Listed {
     source: Option<String>,
     memory: Option<String>,
     writers: Option<usize>,
+    spool_dir: Option<PathBuf>,
+    spool_limit: Option<String>,
 }
 
 impl Config {
@@ -83,6 +85,13 @@ impl Config {
             if replicas.iter().any(same) {
                 return Err(format!("{place}: it is there twice"));
             }
+            let folder = |one: &Following| one.spool.as_ref().map(|spool| spool.folder.clone());
+            let mine = folder(&one);
+            if mine.is_some() && replicas.iter().any(|other| folder(other) == mine) {
+                return Err(format!(
+                    "{place}: spool_dir: another replica has it; give each a folder of its own"
+                ));
+            }
             replicas.push(one);
         }
         Ok(Self {
@@ -107,18 +116,26 @@ fn following(listed: &Listed) -> Result<Following, String> {
     let given = given.map_err(|words| format!("memory: {words}"))?;
     let writers = listed.writers.map(check_writers).transpose();
     let writers = writers.map_err(|words| format!("writers: {words}"))?;
+    let limit = listed.spool_limit.as_deref().map(spool_limit).transpose();
+    let limit = limit.map_err(|words| format!("spool_limit: {words}"))?;
+    if listed.spool_dir.is_some() != limit.is_some() {
+        return Err("spool_dir and spool_limit: give both or neither".to_owned());
+    }
     Ok(Following {
         name: listed.name.clone(),
         target: conninfo("target", &listed.target)?,
         source: source.map(|text| conninfo("source", text)).transpose()?,
         memory: given.unwrap_or(MEMORY),
         writers: writers.unwrap_or(1),
+        spool: spool(listed.spool_dir.as_deref(), limit),
     })
 }
 
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+
+    use lockstep_replica::apply::SpoolConfig;
 
     use super::*;
 
@@ -134,8 +151,9 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        let more = "source = 'host=s'\nmemory = '64MB'\nwriters = 4\n\
-             [[replica]]\nname = 'a'\ntarget = 'host=/o'\n";
+        let more = "source = 'host=s'\nmemory = '64MB'\nwriters = 4\nspool_dir = '/s/a'\n\
+             spool_limit = '2GB'\n[[replica]]\nname = 'a'\ntarget = 'host=/o'\n\
+             spool_dir = '/s/a'\nspool_limit = '0'\n";
         let config = read(
             &format!("log_format = 'json'\nmetrics = '[::1]:9188'\n{ONE}{more}"),
             0o644,
@@ -151,10 +169,16 @@ mod tests {
         assert_eq!(first.source.as_ref().unwrap().get("host"), Some("s"));
         assert_eq!((second.memory, &second.source), (MEMORY, &None));
         assert_eq!((first.writers, second.writers), (4, 1));
+        let expected = SpoolConfig {
+            folder: PathBuf::from("/s/a"),
+            limit: 2 << 30,
+        };
+        assert_eq!((&first.spool, &second.spool), (&Some(expected), &None));
     }
 
     #[test]
     fn what_is_wrong_is_said_without_secrets() {
+        let spooled = format!("{ONE}spool_dir = '/s'\nspool_limit = '1GB'\n");
         for (text, words) in [
             (String::new(), "1 to 100 times [[replica]]"),
             (ONE.repeat(101), "1 to 100 times"),
@@ -166,6 +190,16 @@ mod tests {
             ),
             (format!("metrics = '9188'\n{ONE}"), "metrics: "),
             (format!("{ONE}writers = 17"), "writers: give 1 to 16"),
+            (format!("{ONE}spool_dir = '/s'"), "give both or neither"),
+            (format!("{ONE}spool_limit = '2GB'"), "give both or neither"),
+            (
+                format!("{ONE}spool_dir = '/s'\nspool_limit = '1kB'"),
+                "spool_limit: give at least 1MB",
+            ),
+            (
+                format!("{spooled}{}", spooled.replace("'a'", "'b'")),
+                "replica 2, b: spool_dir: another replica has it",
+            ),
             (format!("{ONE}memory = '1kB'"), "memory: give at least 1MB"),
             (format!("{ONE}memory = 'much'"), "replica 1, a: memory: "),
             (ONE.replace("'a'", "'A-b'"), "no name for a replica"),

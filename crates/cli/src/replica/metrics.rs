@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lockstep_replica::apply::{Phase, Stats};
+use lockstep_replica::apply::{Phase, SpoolStats, Stats};
 use lockstep_replica::daemon::Seen;
 use lockstep_replica::follow::Following;
 use lockstep_service::address::HostPort;
@@ -84,7 +84,7 @@ fn position(lsn: lockstep_wire::Lsn) -> Option<String> {
     lsn.is_valid().then(|| u64::from(lsn).to_string())
 }
 
-const FAMILIES: [Family; 12] = [
+const FAMILIES: [Family; 17] = [
     (
         "applied_position_bytes",
         "gauge",
@@ -94,7 +94,7 @@ const FAMILIES: [Family; 12] = [
     (
         "flushed_position_bytes",
         "gauge",
-        "The same as far as it is on the target's disk, which the source is told.",
+        "The same as far as it is on the target's disk; without a spool the source is told this.",
         |stats| position(stats.flushed),
     ),
     (
@@ -161,7 +161,41 @@ const FAMILIES: [Family; 12] = [
         "Rows to update or delete that the target did not have.",
         |stats| Some(stats.missing.to_string()),
     ),
+    (
+        "spool_bytes",
+        "gauge",
+        "Disk space that the replica's spool takes.",
+        |stats| spool(stats, |spool| spool.bytes),
+    ),
+    (
+        "spool_limit_bytes",
+        "gauge",
+        "Most disk space that it may take.",
+        |stats| spool(stats, |spool| spool.limit),
+    ),
+    (
+        "spool_from_position_bytes",
+        "gauge",
+        "WAL position of the source in bytes after which the spool holds what the target does not.",
+        |stats| spool(stats, |spool| spool.from.into()),
+    ),
+    (
+        "spool_to_position_bytes",
+        "gauge",
+        "The same up to which it does, durably; the source is told this.",
+        |stats| spool(stats, |spool| spool.to.into()),
+    ),
+    (
+        "spool_full",
+        "gauge",
+        "1 while the spool has no room, so that the source keeps WAL.",
+        |stats| spool(stats, |spool| spool.full.is_some().into()),
+    ),
 ];
+
+fn spool(stats: &Stats, value: fn(&SpoolStats) -> u64) -> Option<String> {
+    stats.spool.as_ref().map(|spool| value(spool).to_string())
+}
 
 const PHASES: [Phase; 5] = [
     Phase::Connecting,
@@ -246,6 +280,7 @@ mod tests {
             source: None,
             memory: 1,
             writers: 1,
+            spool: None,
         };
         let applying = Stats {
             phase: Phase::Applying,
@@ -264,6 +299,13 @@ mod tests {
                 deletes: 10,
                 truncates: 1,
             },
+            spool: Some(SpoolStats {
+                bytes: 300,
+                limit: 1000,
+                from: Lsn::from(80),
+                to: Lsn::from(95),
+                full: None,
+            }),
             ..Stats::default()
         };
         let stopped = Stats {
@@ -284,6 +326,8 @@ mod tests {
             format!("lockstep_replica_state{{replica=\"other\",{target},state=\"applying\"}} 0"),
             format!("lockstep_replica_applied_position_bytes{{replica=\"app\",{target}}} 90"),
             format!("lockstep_replica_missing_rows_total{{replica=\"app\",{target}}} 3"),
+            format!("lockstep_replica_spool_to_position_bytes{{replica=\"app\",{target}}} 95"),
+            format!("lockstep_replica_spool_full{{replica=\"app\",{target}}} 0"),
             format!("lockstep_replica_transactions_total{{replica=\"other\",{target}}} 0"),
         ] {
             assert!(text.lines().any(|found| found == line), "{line}: {text}");

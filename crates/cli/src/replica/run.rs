@@ -7,7 +7,9 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_relay::config::amount;
-use lockstep_replica::apply::{Control, LEAST_MEMORY, MEMORY, MOST_WRITERS};
+use lockstep_replica::apply::{
+    Control, LEAST_LIMIT, LEAST_MEMORY, MEMORY, MOST_WRITERS, SpoolConfig,
+};
 use lockstep_replica::daemon::Daemon;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::follow::{Following, follow};
@@ -46,8 +48,21 @@ pub struct RunArgs {
     /// there [default: 1]
     #[arg(long, value_name = "N", value_parser = writers, conflicts_with = "config")]
     writers: Option<usize>,
-    /// A TOML file with a [[replica]] for each: name and target, and if wanted source, memory and
-    /// writers
+    /// Folder of its own in which changes are kept on disk until the target has them, so that the
+    /// source need not keep WAL for them
+    #[arg(
+        long,
+        value_name = "FOLDER",
+        requires = "spool_limit",
+        conflicts_with = "config"
+    )]
+    spool_dir: Option<PathBuf>,
+    /// Most disk space for them, such as 20GB; then the source keeps WAL. 0 is no spool
+    #[arg(long, value_name = "SIZE", value_parser = spool_limit, conflicts_with = "config")]
+    #[arg(requires = "spool_dir")]
+    spool_limit: Option<u64>,
+    /// A TOML file with a [[replica]] for each: name and target, and if wanted source, memory, writers,
+    /// spool_dir and spool_limit
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
 }
@@ -69,6 +84,21 @@ pub fn memory(text: &str) -> Result<usize, String> {
         true => Ok(bytes),
         false => Err("give at least 1MB".to_owned()),
     }
+}
+
+/// A spool's limit, as text.
+pub fn spool_limit(text: &str) -> Result<u64, String> {
+    match amount(text)? {
+        bytes if bytes == 0 || bytes >= LEAST_LIMIT => Ok(bytes),
+        _ => Err("give at least 1MB, or 0 for no spool".to_owned()),
+    }
+}
+
+/// The spool of a folder and its limit, which come together.
+pub fn spool(folder: Option<&Path>, limit: Option<u64>) -> Option<SpoolConfig> {
+    let limit = limit.filter(|limit| *limit > 0)?;
+    let folder = folder?.to_owned();
+    Some(SpoolConfig { folder, limit })
 }
 
 /// A number of writers, as text.
@@ -103,6 +133,7 @@ fn run_one(args: &RunArgs, name: &str, target: &str) -> Result<()> {
         source: source.map(|text| conninfo("--source", text)).transpose()?,
         memory: args.memory.unwrap_or(MEMORY),
         writers: args.writers.unwrap_or(1),
+        spool: spool(args.spool_dir.as_deref(), args.spool_limit),
     };
     logging::start(LogFormat::Text, LogLevel::Info).context("cannot start the log")?;
     let control = Control::default();
@@ -173,7 +204,10 @@ pub fn pause(args: &PauseArgs, paused: bool) -> Result<()> {
         return Err(Usage(format!("the target has no replica \"{}\"", args.name)).into());
     }
     live::print(&match paused {
-        true => format!("replica {} pauses; its source keeps WAL for it", args.name),
+        true => format!(
+            "replica {} pauses; its source keeps WAL for it, unless it has a spool",
+            args.name
+        ),
         false => format!("replica {} goes on", args.name),
     });
     Ok(())

@@ -4,6 +4,7 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_lag::rules::seconds;
+use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::source::Source;
@@ -184,9 +185,34 @@ impl Known {
         lag(standing, &self.applied, end)
     }
 
+    /// What the spool holds, as far as a process has just said.
+    fn spool(&self) -> Option<&SpoolStats> {
+        match standing(self.holder, &self.applied) {
+            Standing::Apply(_) => self.applied.spool.as_ref(),
+            _ => None,
+        }
+    }
+
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
+        if let Some(spool) = self.spool() {
+            let size = |bytes: u64| figures::bytes(bytes as f64);
+            let (bytes, limit) = (size(spool.bytes), size(spool.limit));
+            notes.push(match spool.from < spool.to {
+                true => format!(
+                    "its spool takes {bytes} of at most {limit} and holds changes from {} to {} that \
+                     the target does not have yet",
+                    spool.from, spool.to
+                ),
+                false => format!(
+                    "its spool takes {bytes} of at most {limit}; the target has all of it"
+                ),
+            });
+            if let Some(full) = &spool.full {
+                notes.push(format!("its spool is full: {full}"));
+            }
+        }
         if let Some(error) = &self.applied.error {
             notes.push(format!("it does not apply: {error}"));
         }
@@ -303,6 +329,7 @@ impl Known {
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "source_error": source_error.map(ToString::to_string),
             "error": self.applied.error,
+            "spool": self.spool().map(spool_json),
             "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
@@ -318,6 +345,16 @@ impl Known {
         }
         value
     }
+}
+
+fn spool_json(spool: &SpoolStats) -> Value {
+    json!({
+        "bytes": spool.bytes,
+        "limit_bytes": spool.limit,
+        "from_lsn": spool.from.to_string(),
+        "to_lsn": spool.to.to_string(),
+        "full": spool.full,
+    })
 }
 
 /// Whose hold it is and since when, in words.

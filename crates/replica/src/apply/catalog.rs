@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use lockstep_client::{Connection, Conninfo, Purpose, field};
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use super::error::{ApplyError, Result};
@@ -13,6 +13,7 @@ use super::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
 use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
 use crate::names::TableName;
 use crate::preflight::facts::Excluded;
+use crate::state;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]
@@ -114,6 +115,12 @@ impl Catalog {
             starts: starts(&mut connection)?,
             connection,
         })
+    }
+
+    /// Keeps the source's timeline, durably.
+    pub fn keep_timeline(&mut self, replica: &str, timeline: Timeline) -> Result<()> {
+        let kept = state::set_timeline(&mut self.connection, replica, timeline);
+        kept.map_err(ApplyError::Target)
     }
 
     fn read(&mut self, name: &TableName) -> lockstep_client::Result<Option<TargetTable>> {

@@ -9,16 +9,22 @@ use lockstep_client::Switch;
 use lockstep_client::history::{Left, left};
 use lockstep_wire::{Lsn, Timeline};
 
-/// What the target knows.
+/// What is known from before.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Known {
-    /// It has all that the source had here, on disk. `0/0` if nothing is known.
+    /// All that the source had here is there, on disk. `0/0` if nothing is known.
     pub lsn: Lsn,
-    /// The source's timeline when the target last looked.
+    /// The source's timeline when somebody last looked.
     pub timeline: Option<Timeline>,
     /// The source's system identifier.
     pub system: Option<String>,
+    /// Who has it: the target, or the replica's spool.
+    pub holder: &'static str,
 }
+
+/// [`Known::holder`].
+pub const TARGET: &str = "the target";
+pub const SPOOL: &str = "the spool";
 
 /// What the source says.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -35,7 +41,7 @@ pub struct Found {
 
 /// Why the source cannot go on where the target stands; None if it can.
 pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
-    let (lsn, end) = (known.lsn, found.end);
+    let (lsn, end, holder) = (known.lsn, found.end, known.holder);
     if let Some(system) = known
         .system
         .as_ref()
@@ -53,8 +59,8 @@ pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
     let again = "drop the replica (lockstep replica drop) and create it again";
     if let Some(end) = end.filter(|end| *end < lsn) {
         return Some(format!(
-            "the source's WAL ends at {end}, before {lsn}, which the target has applied: the source \
-             was set back to an earlier state, and the target has what it has not; {again}"
+            "the source's WAL ends at {end}, before {lsn}, which {holder} has: the source was set \
+             back to an earlier state, and {holder} has what it has not; {again}"
         ));
     }
     if let Some(before) = known.timeline {
@@ -66,17 +72,20 @@ pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
         };
         if let Some(went) = went {
             return Some(format!(
-                "the source is on timeline {now}, which {went}, and the target has applied \
-                 timeline {before} up to {lsn}: the source has lost changes that the target has; \
-                 {again}"
+                "the source is on timeline {now}, which {went}, and {holder} has timeline \
+                 {before} up to {lsn}: the source has lost changes that {holder} has; {again}"
             ));
         }
     }
     let confirmed = found.confirmed.filter(|confirmed| *confirmed > lsn)?;
+    let unless = match holder == SPOOL {
+        true => ";",
+        false => ". If it is in a spool, run the replica with its spool_dir; else",
+    };
     Some(format!(
-        "slot \"{slot}\" on the source begins at {confirmed}, and the target has only what the source \
-         had at {lsn}: the slot was made again or moved, or the target was set back, and what lies in \
-         between will never be sent; {again}"
+        "slot \"{slot}\" on the source begins at {confirmed}, and {holder} has only what the source \
+         had at {lsn}: the slot was made again or moved, or {holder} was set back, and what lies in \
+         between will never be sent{unless} {again}"
     ))
 }
 
@@ -93,6 +102,7 @@ mod tests {
             lsn: Lsn::from(100),
             timeline: Some(timeline(2)),
             system: Some("7".to_owned()),
+            holder: TARGET,
         }
     }
 
@@ -166,6 +176,7 @@ mod tests {
             lsn: Lsn::INVALID,
             timeline: None,
             system: None,
+            holder: TARGET,
         };
         let later = Found {
             confirmed: Some(Lsn::from(500)),

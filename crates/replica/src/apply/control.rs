@@ -10,6 +10,7 @@ use lockstep_wire::stream::Timestamp;
 
 use super::batch::Counts;
 use super::session::Event;
+use super::spool::SpoolStats;
 
 /// Where a replica is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -69,6 +70,8 @@ pub struct Stats {
     pub caught_up: bool,
     /// Times that a connection was made.
     pub sessions: u64,
+    /// What the replica's spool holds, if it has one.
+    pub spool: Option<SpoolStats>,
 }
 
 impl Stats {

@@ -21,6 +21,12 @@ pub enum ApplyError {
     /// The source has ended the stream, because it shuts down.
     #[error("the source has ended the stream")]
     Ended,
+    /// The spool cannot be read on, and something before that is still to be applied.
+    #[error("{0}; what comes before is applied first")]
+    Damaged(String),
+    /// What the replica's spool holds, or should hold.
+    #[error("{0}")]
+    Spool(String),
     /// The source cannot go on where the target stands.
     #[error("{0}")]
     Gap(String),
@@ -183,7 +189,7 @@ impl ApplyError {
     /// A retry may succeed although no user has changed anything.
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::Ended => true,
+            Self::Ended | Self::Damaged(_) => true,
             Self::Source(error) | Self::Target(error) => is_passing(error),
             _ => false,
         }

@@ -15,7 +15,8 @@
 //! - **One order.** Several writers work on several batches, and commit them in the source's order:
 //!   COMMIT is sent once the commit before is confirmed.
 //! - **Feedback.** The source is told that something is flushed once it is committed and on
-//!   disk on the target, and applied once it is committed there.
+//!   disk on the target, or durable in the replica's spool if it has one, and applied once it is
+//!   committed on the target.
 //! - **Bounded memory.** What is received and not applied stays within a limit: a transaction
 //!   that is larger is applied in parts of one target transaction.
 //!
@@ -44,6 +45,7 @@
 //! | [`writer`] | changes the target |
 //! | [`pool`] | the writers of a session, and when each works |
 //! | [`control`], [`session`] | what others want and see; one stream and its writers |
+//! | [`source`], [`spool`] | the stream of the source; the same, kept on disk until the target has it |
 //! | [`run`](mod@run) | session after session |
 
 pub mod arrays;
@@ -63,6 +65,8 @@ pub mod row;
 pub mod run;
 pub mod runs;
 pub mod session;
+mod source;
+pub mod spool;
 pub mod statements;
 pub mod table;
 pub mod turn;
@@ -73,3 +77,4 @@ pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use run::{LEAST_MEMORY, MEMORY, MOST_WRITERS, Settings, run};
+pub use spool::{LEAST_LIMIT, Spool, SpoolConfig, SpoolStats};

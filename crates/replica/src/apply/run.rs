@@ -10,6 +10,7 @@ use super::catalog::Starts;
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::session::{Ended, Session};
+use super::spool::{Owner, Spool};
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
@@ -21,8 +22,8 @@ pub const MOST_WRITERS: usize = 16;
 pub const LEAST_MEMORY: usize = 1024 * 1024;
 
 /// Pauses between attempts to connect.
-const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A change that did not fit is tried again after this long.
 const RETRY: Duration = Duration::from_secs(10);
@@ -47,6 +48,26 @@ pub struct Settings {
     /// Memory for changes that are received and not applied, in bytes. A single row can need
     /// more.
     pub memory: usize,
+    /// Where changes are kept that the target does not have yet; None leaves them to the source.
+    pub spool: Option<Spool>,
+}
+
+impl Settings {
+    /// Whose spool it is.
+    pub fn owner(&self, system: Option<String>) -> Owner {
+        Owner {
+            replica: self.replica.clone().unwrap_or_default(),
+            system,
+            slot: self.slot.clone(),
+            publications: self.publications.clone(),
+            origin: self.origin.clone(),
+        }
+    }
+
+    /// Where the source is, without secrets.
+    pub fn source_shown(&self) -> String {
+        self.source.clone().without_secrets().to_string()
+    }
 }
 
 /// Applies until [`Control::stop`]. `starts` says which tables to apply from where; it is asked
@@ -88,6 +109,9 @@ fn sessions(
             control.count(|stats| stats.phase = Phase::Paused);
             control.rest(wanted, Duration::MAX / 4);
             continue;
+        }
+        if let Some(error) = settings.spool.as_ref().and_then(Spool::failure) {
+            return Err(error);
         }
         let applied = control.stats().counts.transactions;
         let ended = match Session::open(settings, control, starts, careful) {

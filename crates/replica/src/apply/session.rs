@@ -5,6 +5,8 @@
 //!                          ^──────────────── events ───────────────────────┘
 //! ```
 //!
+//! With a spool the stream comes from there, and it is told what the source is told else.
+//!
 //! While the writers work this thread reads on, so keepalives are answered at once and the next
 //! batch grows as long as the writers need: under load batches are large, without load each
 //! transaction goes to the target by itself. A batch is handed over when the socket is empty and no
@@ -15,21 +17,21 @@
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
-use lockstep_client::quote::publication_names;
-use lockstep_client::{Connection, CopyData, Next, Purpose, Stream, field};
+use lockstep_client::Connection;
 use lockstep_service::waker::{self, Sleeper};
-use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
+use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
 use super::catalog::{Catalog, Starts};
-use super::continuity::{Found, Known, gap};
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::merge::{Handed, Limits, Merger, Taken};
 use super::pool::{Done, News, Pool};
 use super::positions::Positions;
 use super::run::Settings;
+use super::source::Source;
+use super::spool::{Arrived, Content, Feed};
 use super::writer::{self, Missing};
 
 /// Parts that may wait for a writer.
@@ -40,7 +42,7 @@ const WORTH: u64 = 500;
 
 /// The source hears of us at least so often; it ends a connection that is silent for
 /// `wal_sender_timeout`.
-const STATUS_EVERY: Duration = Duration::from_secs(5);
+pub(super) const STATUS_EVERY: Duration = Duration::from_secs(5);
 
 /// Time between moves of the origin to positions that are reached without changes: each is a
 /// transaction on the target.
@@ -50,7 +52,7 @@ const MOVE_EVERY: Duration = Duration::from_millis(20);
 const LAST_BATCH: Duration = Duration::from_secs(2);
 
 /// How long the source may take to end its stream.
-const FAREWELL: Duration = Duration::from_millis(500);
+pub(super) const FAREWELL: Duration = Duration::from_millis(500);
 
 /// What the session's thread hears of.
 #[derive(Debug)]
@@ -58,6 +60,8 @@ pub(crate) enum Event {
     /// Something else is wanted.
     Wanted,
     News(News),
+    /// Something new is in the spool.
+    Arrived,
 }
 
 impl From<News> for Event {
@@ -75,7 +79,8 @@ pub(crate) struct Ended {
 
 pub(crate) struct Session<'a> {
     control: &'a Control,
-    stream: Stream,
+    settings: &'a Settings,
+    feed: Feed,
     catalog: Catalog,
     merger: Merger,
     positions: Positions,
@@ -90,7 +95,7 @@ pub(crate) struct Session<'a> {
     /// Ends of the transactions in these parts; the last is that of the newest part.
     newest_handed: Lsn,
     /// The first message of a transaction that is held back.
-    held: Option<CopyData>,
+    held: Option<Content>,
     wanted: Wanted,
     last_status: Instant,
     /// Positions have moved since the source was told.
@@ -98,9 +103,11 @@ pub(crate) struct Session<'a> {
     source_end: Lsn,
     heard: Option<Instant>,
     bytes: u64,
+    /// The source's timeline as the target knows it.
+    timeline: Option<Timeline>,
 }
 
-fn now() -> Timestamp {
+pub(super) fn now() -> Timestamp {
     let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
     let micros = since.map_or(0, |since| since.as_micros());
     Timestamp::from_unix_micros(i64::try_from(micros).unwrap_or(i64::MAX))
@@ -109,7 +116,7 @@ fn now() -> Timestamp {
 impl<'a> Session<'a> {
     /// Connects to both ends. Transactions up to `careful` are applied one by one.
     pub fn open(
-        settings: &Settings,
+        settings: &'a Settings,
         control: &'a Control,
         starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
         careful: Lsn,
@@ -117,30 +124,29 @@ impl<'a> Session<'a> {
         let name = &settings.application_name;
         let (mut writers, stands) = writer::open(settings)?;
         let catalog = Catalog::connect(&settings.target, name, starts)?;
-        let options = [
-            ("proto_version", "1".to_owned()),
-            (
-                "publication_names",
-                publication_names(&settings.publications).map_err(ApplyError::Source)?,
-            ),
-        ];
-        let source = Connection::connect(&settings.source, Purpose::Replication, name);
-        let mut source = source.map_err(ApplyError::Source)?;
         let first = writers.first_mut();
         let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
         let known = first.known(stands)?;
-        let found = find(&mut source, &settings.slot, &known).map_err(ApplyError::Source)?;
-        if let Some(gap) = gap(&known, &found, &settings.slot) {
-            return Err(ApplyError::Gap(gap));
-        }
-        if known.timeline != Some(found.timeline) {
-            first.keep_timeline(found.timeline)?;
-        }
-        let stream = source.start(&settings.slot, stands, &options);
-        let stream = stream.map_err(ApplyError::Source)?;
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
+        let (feed, timeline) = match &settings.spool {
+            None => {
+                let source = Source::ask(settings, &known)?;
+                let timeline = source.timeline;
+                if known.timeline != Some(timeline) {
+                    first.keep_timeline(timeline)?;
+                }
+                (
+                    Feed::Source(source.stream(settings, stands)?),
+                    Some(timeline),
+                )
+            }
+            Some(spool) => {
+                let read = spool.read(&known, settings, event_sender.clone())?;
+                (Feed::Spool(Box::new(read)), known.timeline)
+            }
+        };
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let limits = Limits::of_memory(settings.memory, writers.len());
         let pool = Pool::start(
@@ -159,7 +165,8 @@ impl<'a> Session<'a> {
         });
         Ok(Self {
             control,
-            stream,
+            settings,
+            feed,
             catalog,
             merger: Merger::new(limits, careful),
             positions: Positions::new(stands),
@@ -177,6 +184,7 @@ impl<'a> Session<'a> {
             source_end: Lsn::INVALID,
             heard: None,
             bytes: 0,
+            timeline,
         })
     }
 
@@ -212,10 +220,14 @@ impl<'a> Session<'a> {
                 self.wait_held()?;
                 continue;
             }
-            match self.stream.next().map_err(ApplyError::Source)? {
-                Next::Data(data) => self.take(data)?,
-                Next::NotYet => self.idle()?,
-                Next::Ended => return Err(ApplyError::Ended),
+            match self.feed.next()? {
+                Arrived::Message(data) => {
+                    self.keep_timeline()?;
+                    self.take(data)?;
+                }
+                Arrived::Covered(end) => self.covered(end),
+                Arrived::NotYet => self.idle()?,
+                Arrived::Ended => return Err(ApplyError::Ended),
             }
         }
     }
@@ -233,6 +245,12 @@ impl<'a> Session<'a> {
     fn event(&mut self, event: Event) -> Result<()> {
         match event {
             Event::Wanted => self.see_wanted(),
+            Event::Arrived => {
+                if let Feed::Spool(spool) = &self.feed {
+                    spool.heard();
+                }
+                Ok(())
+            }
             Event::News(News::Failed(error)) => Err(error),
             Event::News(News::Moved(end)) => {
                 self.handed = self.handed.saturating_sub(1);
@@ -288,9 +306,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    fn take(&mut self, data: CopyData) -> Result<()> {
+    fn take(&mut self, data: Content) -> Result<()> {
         self.heard = Some(Instant::now());
-        match FromServer::parse(&data)? {
+        match FromServer::parse(data.as_ref())? {
             FromServer::XLogData { wal, end, .. } => {
                 self.source_end = self.source_end.max(end);
                 match self.merger.take(wal, &mut self.catalog)? {
@@ -303,19 +321,38 @@ impl<'a> Session<'a> {
                         return Ok(());
                     }
                 }
-                self.bytes += data.len() as u64;
+                self.bytes += data.as_ref().len() as u64;
             }
             FromServer::Keepalive { end, reply, .. } => {
                 self.source_end = self.source_end.max(end);
-                // Within a transaction the source may be further than what it has sent.
-                if !self.merger.is_inside() {
-                    self.positions.received(end);
-                    self.news = true;
-                }
+                self.covered(end);
                 if reply {
                     self.tell(false)?;
                 }
             }
+        }
+        Ok(())
+    }
+
+    /// Nothing comes any more that ends before `end`.
+    fn covered(&mut self, end: Lsn) {
+        // Within a transaction the source may be further than what it has sent.
+        if !self.merger.is_inside() {
+            self.positions.received(end);
+            self.news = true;
+        }
+    }
+
+    /// The target has nothing of a timeline that it does not know of.
+    fn keep_timeline(&mut self) -> Result<()> {
+        let Feed::Spool(spool) = &self.feed else {
+            return Ok(());
+        };
+        if let Some(timeline) = spool.timeline.filter(|now| self.timeline != Some(*now)) {
+            if let Some(replica) = &self.settings.replica {
+                self.catalog.keep_timeline(replica, timeline)?;
+            }
+            self.timeline = Some(timeline);
         }
         Ok(())
     }
@@ -325,12 +362,20 @@ impl<'a> Session<'a> {
         if self.is_worth_it() {
             return self.hand_over();
         }
+        if let (0, Feed::Spool(spool)) = (self.handed, &mut self.feed) {
+            if let Some(error) = spool.failure() {
+                return Err(error);
+            }
+        }
         if self.news {
             self.tell(false)?;
         }
         let rest = self.move_origin()?;
+        let Feed::Source(stream) = &mut self.feed else {
+            return self.wait_event(rest);
+        };
         let wake = Some(self.sleeper.fd());
-        let ready = (self.stream.wait(wake, rest)).map_err(ApplyError::Source)?;
+        let ready = stream.wait(wake, rest).map_err(ApplyError::Source)?;
         if ready.woken {
             self.sleeper.drain();
         }
@@ -434,16 +479,29 @@ impl<'a> Session<'a> {
         self.last_status = Instant::now();
         let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
         let heard = self.heard;
+        // What the intake hears counts there.
+        let is_spooled = matches!(self.feed, Feed::Spool(_));
         let caught_up = is_idle && self.positions.is_settled();
         self.control.count(|stats| {
             stats.applied = status.applied;
             stats.flushed = status.flushed;
             stats.caught_up = caught_up;
-            stats.source_end = stats.source_end.max(source_end);
-            stats.heard = heard;
-            stats.bytes += bytes;
+            if !is_spooled {
+                stats.source_end = stats.source_end.max(source_end);
+                stats.heard = heard;
+                stats.bytes += bytes;
+            }
         });
-        (self.stream.send(&FromStandby::Status(status))).map_err(ApplyError::Source)
+        match &mut self.feed {
+            Feed::Source(stream) => {
+                let status = FromStandby::Status(status);
+                stream.send(&status).map_err(ApplyError::Source)
+            }
+            Feed::Spool(from) => {
+                from.spool.tell(status.applied, status.flushed, reply);
+                Ok(())
+            }
+        }
     }
 
     /// Ends both connections. What the writer has is finished if that is quick, and otherwise
@@ -471,7 +529,9 @@ impl<'a> Session<'a> {
         let _ = self.hear();
         let _ = self.tell(false);
         // A source that is gone or busy need not be waited for: the connection is closed.
-        let _ = self.stream.finish(FAREWELL);
+        if let Feed::Source(stream) = self.feed {
+            let _ = stream.finish(FAREWELL);
+        }
     }
 }
 
@@ -486,23 +546,4 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
         .collect();
     let rows = rows.join(", ");
     warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
-}
-
-/// What the source says of itself and the slot, before it streams.
-fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::Result<Found> {
-    let identity = source.identify()?;
-    let is_standby: bool = field(&source.query_one("SELECT pg_is_in_recovery()")?, 0)?;
-    let switches = match known.timeline {
-        Some(before) if before != identity.timeline => {
-            source.timeline_history(identity.timeline)?
-        }
-        _ => Vec::new(),
-    };
-    Ok(Found {
-        system: identity.system.to_string(),
-        timeline: identity.timeline,
-        switches,
-        end: Some(identity.end).filter(|_| !is_standby),
-        confirmed: source.slot(slot)?.map(|slot| slot.confirmed),
-    })
 }

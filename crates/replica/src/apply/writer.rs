@@ -16,7 +16,7 @@ use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
 use super::batch::{CommitPoint, Part, Set, Step};
-use super::continuity::Known;
+use super::continuity::{self, Known};
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
 use super::order::{Changes, Plan};
@@ -347,11 +347,13 @@ impl Writer {
                 lsn: stands.max(stand.start).max(stand.applied),
                 timeline: stand.timeline,
                 system: Some(stand.system_id),
+                holder: continuity::TARGET,
             },
             None => Known {
                 lsn: stands,
                 timeline: None,
                 system: None,
+                holder: continuity::TARGET,
             },
         })
     }

@@ -66,6 +66,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         source: Some(source.clone()),
         memory: MEMORY,
         writers: 1,
+        spool: None,
     };
     let (moment, options) = thread::scope(|scope| {
         let _ends = Ends(&control);

@@ -84,6 +84,7 @@ impl Pair {
             application_name: NAME.to_owned(),
             memory: self.memory,
             writers: self.writers,
+            spool: None,
         }
     }
 

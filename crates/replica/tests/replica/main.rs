@@ -17,6 +17,7 @@ mod gaps;
 mod partitions;
 mod preflight;
 mod resume;
+mod spool;
 mod state;
 mod subsets;
 mod subsets_preflight;
@@ -70,6 +71,7 @@ fn following(target: &Conninfo) -> Following {
         source: None,
         memory: MEMORY,
         writers: 1,
+        spool: None,
     }
 }
 

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
+use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
     Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
@@ -156,6 +157,13 @@ fn apply_is_asked_and_says_how_far_it_is() {
         heard: None,
         error: Some("it's full".to_owned()),
         age: None,
+        spool: Some(SpoolStats {
+            bytes: 5,
+            limit: 9,
+            from: Lsn::from(16),
+            to: Lsn::from(20),
+            full: Some("so".to_owned()),
+        }),
     };
     other.set_applied("r", &applied).unwrap();
     let read = other.applied("r").unwrap();
@@ -166,6 +174,9 @@ fn apply_is_asked_and_says_how_far_it_is() {
         .set_applied("r", &Applied { heard, ..applied })
         .unwrap();
     assert!(other.applied("r").unwrap().heard >= heard);
+    // Without a spool nothing of an earlier one is left.
+    other.set_applied("r", &Applied::default()).unwrap();
+    assert_eq!(other.applied("r").unwrap().spool, None);
 
     let table = TableName {
         schema: "s".to_owned(),
@@ -245,7 +256,8 @@ fn an_older_states_version_is_upgraded() {
         .unwrap();
     sql(&target)
         .execute(
-            "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline;
+            "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
+                 DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full;
              ALTER TABLE lockstep.table_copy DROP missing_rows;
              DROP TABLE lockstep.hold, lockstep.subset;
              UPDATE lockstep.state_version SET version = 1;

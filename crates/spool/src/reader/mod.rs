@@ -271,7 +271,8 @@ impl<S: Storage> Reader<S> {
         self.log.end().since(self.at) + waiting as u64
     }
 
-    /// Units with this key or later are not handed out. To be set before the first read.
+    /// Units with this key or later are not handed out. To be set before the first read; a later limit
+    /// may follow.
     pub fn stop_before(&mut self, key: Lsn) {
         self.limit = Some(key);
     }

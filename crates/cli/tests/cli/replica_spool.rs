@@ -1,0 +1,195 @@
+//! `lockstep replica run --spool-dir` as a process that is killed at any moment.
+
+use std::process::Child;
+
+use lockstep_client::{Connection, SlotState};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::{Server, Stop};
+
+use crate::replica::{Running, conninfo, create_args, lockstep, output, server, sql, text, value};
+
+/// Longer than anything here takes.
+const LONG: std::time::Duration = std::time::Duration::from_secs(120);
+
+/// Transactions that are spooled, and rows of each.
+const TRANSACTIONS: u32 = 400;
+const ROWS: u32 = 100;
+
+struct Spooling {
+    source: Server,
+    target: Server,
+    folder: String,
+    to: String,
+    // Last: it ends what still runs.
+    lab: Lab,
+}
+
+impl Spooling {
+    /// Table t has no key, so that a row that comes twice is there twice.
+    fn new() -> Self {
+        let lab = Lab::for_tests().unwrap();
+        let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+        let table = "CREATE TABLE t (id int, v text); ALTER TABLE t REPLICA IDENTITY FULL";
+        sql(&source).execute(table).unwrap();
+        let from = format!("{} dbname=app", conninfo(&source));
+        let to = format!("{} dbname=app", conninfo(&target));
+        let created = output(&create_args(&from, &to));
+        assert!(created.status.success(), "{created:?}");
+        let folder = lab.folder().join("spool").to_str().unwrap().to_owned();
+        Self {
+            source,
+            target,
+            folder,
+            to,
+            lab,
+        }
+    }
+
+    /// With little memory, so that a drain has many commits.
+    fn run(&self) -> Running {
+        let mut command = lockstep(&["run", "r", "--target", &self.to, "--memory", "1MB"]);
+        command.args(["--spool-dir", &self.folder, "--spool-limit", "1GB"]);
+        let log = self.lab.folder().join("log");
+        let log = std::fs::File::options().create(true).append(true).open(log);
+        Running(command.stderr(log.unwrap()).spawn().unwrap())
+    }
+
+    fn until(&self, what: &str, child: &mut Child, mut reached: impl FnMut() -> bool) {
+        let started = std::time::Instant::now();
+        while !reached() {
+            let log = std::fs::read_to_string(self.lab.folder().join("log")).unwrap_or_default();
+            assert!(started.elapsed() < LONG, "{what}: {log}");
+            assert_eq!(child.try_wait().unwrap(), None, "{what}: {log}");
+            std::thread::yield_now();
+        }
+    }
+
+    fn slot(&self) -> SlotState {
+        let name = value(&self.source, "SELECT slot_name FROM pg_replication_slots");
+        sql(&self.source).slot(&name).unwrap().unwrap()
+    }
+
+    fn rows(&self) -> u32 {
+        value(&self.target, "SELECT count(*) FROM t")
+            .parse()
+            .unwrap()
+    }
+}
+
+fn write(source: &mut Connection, transaction: u32) {
+    let first = transaction * ROWS;
+    let insert = format!(
+        "INSERT INTO t SELECT n, md5(n::text) FROM generate_series({first}, {}) n",
+        first + ROWS - 1
+    );
+    source.execute(&insert).unwrap();
+}
+
+#[test]
+fn a_process_that_is_killed_keeps_what_it_has_spooled() {
+    let mut spooling = Spooling::new();
+    let mut process = spooling.run();
+    sql(&spooling.source)
+        .execute("INSERT INTO t VALUES (-1)")
+        .unwrap();
+    // Now the spool knows whose it is.
+    spooling.until("the first row", &mut process.0, || spooling.rows() == 1);
+    spooling.target.stop(Stop::Immediate).unwrap();
+    // Killed while transactions come, at whatever it does then.
+    let mut source = sql(&spooling.source);
+    for transaction in 0..TRANSACTIONS {
+        write(&mut source, transaction);
+        if transaction % 80 == 79 {
+            let before = spooling.slot().confirmed;
+            spooling.until("that it spools", &mut process.0, || {
+                spooling.slot().confirmed > before
+            });
+            (0..20).for_each(|_| source.execute("INSERT INTO t VALUES (-1)").unwrap());
+            process = {
+                drop(process);
+                spooling.run()
+            };
+        }
+    }
+    let end = spooling.source.flush_lsn().unwrap();
+    spooling.until("that all is spooled", &mut process.0, || {
+        spooling.slot().confirmed >= end
+    });
+    drop(process);
+    // What is applied now comes from the spool alone.
+    spooling.source.stop(Stop::Fast).unwrap();
+    spooling.target.start().unwrap();
+    let all = 1 + TRANSACTIONS * ROWS + TRANSACTIONS / 80 * 20;
+    let (mut kills, mut seen) = (0, 1);
+    while seen < all {
+        let mut process = spooling.run();
+        let from = seen;
+        // In the middle of it, as long as there is more.
+        spooling.until("that it drains", &mut process.0, || {
+            seen = spooling.rows();
+            seen > from
+        });
+        kills += 1;
+    }
+    assert!(kills > 1, "it was never killed in the middle");
+    // Killed within a transaction of the target, too.
+    spooling.source.start().unwrap();
+    let mut locker = sql(&spooling.target);
+    locker.execute("BEGIN; LOCK TABLE t").unwrap();
+    let mut process = spooling.run();
+    write(&mut sql(&spooling.source), TRANSACTIONS);
+    let waits = "SELECT count(*) > 0 FROM pg_locks WHERE NOT granted";
+    spooling.until("that it waits for the lock", &mut process.0, || {
+        value(&spooling.target, waits) == "t"
+    });
+    drop(process);
+    locker.execute("ROLLBACK").unwrap();
+    let mut process = spooling.run();
+    spooling.until("the last rows", &mut process.0, || {
+        spooling.rows() >= all + ROWS
+    });
+    let same = "SELECT count(*) || ' ' || sum(hashtext(t::text)) FROM t";
+    assert_eq!(value(&spooling.source, same), value(&spooling.target, same));
+}
+
+#[test]
+fn status_says_what_the_spool_holds() {
+    let spooling = Spooling::new();
+    let mut process = spooling.run();
+    let mut locker = sql(&spooling.target);
+    locker.execute("BEGIN; LOCK TABLE t").unwrap();
+    write(&mut sql(&spooling.source), 0);
+    let status = |json: bool| {
+        let mut args = vec!["status", "r", "--target", &spooling.to];
+        if json {
+            args.extend(["--output", "json"]);
+        }
+        let shown = output(&args);
+        assert!(shown.status.success(), "{shown:?}");
+        text(&shown.stdout)
+    };
+    let held = || {
+        let json: serde_json::Value = serde_json::from_str(&status(true)).unwrap();
+        json["replicas"][0]["spool"].clone()
+    };
+    let lsn =
+        |value: &serde_json::Value| -> Option<lockstep_wire::Lsn> { value.as_str()?.parse().ok() };
+    spooling.until("that status knows", &mut process.0, || {
+        let spool = held();
+        lsn(&spool["from_lsn"]) < lsn(&spool["to_lsn"]) && lsn(&spool["to_lsn"]).is_some()
+    });
+    let spool = held();
+    assert_eq!(spool["limit_bytes"], 1 << 30);
+    assert!(spool["bytes"].as_u64().unwrap() > 4_000, "{spool}");
+    let shown = status(false);
+    assert!(
+        shown.contains("its spool takes") && shown.contains("holds changes from"),
+        "{shown}"
+    );
+    locker.execute("ROLLBACK").unwrap();
+    spooling.until("that the target has all", &mut process.0, || {
+        status(false).contains("the target has all of it")
+    });
+    drop(process);
+    assert_eq!(held(), serde_json::Value::Null, "nobody says so now");
+}

@@ -1,0 +1,62 @@
+//! The source of a stream: whether it can go on where the replica stands, and the stream from there.
+
+use lockstep_client::quote::publication_names;
+use lockstep_client::{Connection, Purpose, Stream, field};
+use lockstep_wire::{Lsn, Timeline};
+
+use super::continuity::{Found, Known, gap};
+use super::error::{ApplyError, Result};
+use super::run::Settings;
+
+/// A source that can go on.
+pub(crate) struct Source {
+    connection: Connection,
+    pub timeline: Timeline,
+}
+
+impl Source {
+    /// Connects. An error if the source cannot go on where `known` stands.
+    pub fn ask(settings: &Settings, known: &Known) -> Result<Self> {
+        let name = &settings.application_name;
+        let connection = Connection::connect(&settings.source, Purpose::Replication, name);
+        let mut connection = connection.map_err(ApplyError::Source)?;
+        let found = find(&mut connection, &settings.slot, known).map_err(ApplyError::Source)?;
+        match gap(known, &found, &settings.slot) {
+            Some(gap) => Err(ApplyError::Gap(gap)),
+            None => Ok(Self {
+                connection,
+                timeline: found.timeline,
+            }),
+        }
+    }
+
+    /// Everything that commits after `from`, or after what the slot confirms if that is later.
+    pub fn stream(self, settings: &Settings, from: Lsn) -> Result<Stream> {
+        let publications = publication_names(&settings.publications).map_err(ApplyError::Source)?;
+        let options = [
+            ("proto_version", "1".to_owned()),
+            ("publication_names", publications),
+        ];
+        let stream = self.connection.start(&settings.slot, from, &options);
+        stream.map_err(ApplyError::Source)
+    }
+}
+
+/// What the source says of itself and the slot, before it streams.
+fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::Result<Found> {
+    let identity = source.identify()?;
+    let is_standby: bool = field(&source.query_one("SELECT pg_is_in_recovery()")?, 0)?;
+    let switches = match known.timeline {
+        Some(before) if before != identity.timeline => {
+            source.timeline_history(identity.timeline)?
+        }
+        _ => Vec::new(),
+    };
+    Ok(Found {
+        system: identity.system.to_string(),
+        timeline: identity.timeline,
+        switches,
+        end: Some(identity.end).filter(|_| !is_standby),
+        confirmed: source.slot(slot)?.map(|slot| slot.confirmed),
+    })
+}

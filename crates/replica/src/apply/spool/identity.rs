@@ -1,0 +1,140 @@
+//! Whose spool a folder holds: file `replica.json` beside the segments.
+//!
+//! It is written before the first segment, and says whether there are any yet: so a folder without
+//! segments is either one that was never begun, or one that has lost them.
+
+use std::io;
+
+use lockstep_spool::Storage;
+use lockstep_spool::kept::{checked, read_text, replace, unchecked};
+use lockstep_wire::Timeline;
+use serde_json::{Value, json};
+
+/// The file.
+pub const FILE: &str = "replica.json";
+
+/// Whose stream it is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Owner {
+    /// The replica. Empty in tests of apply alone.
+    pub replica: String,
+    /// The source's system identifier. None if it is not known.
+    pub system: Option<String>,
+    /// These belong to one making of the replica: their names hold a number of their own.
+    pub slot: String,
+    pub publications: Vec<String>,
+    pub origin: String,
+}
+
+/// What the file says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub owner: Owner,
+    /// Where the source was when the target was last asked, without secrets: the stream goes on
+    /// while the target is away.
+    pub source: String,
+    /// The source's timeline at the end of what is in the segments.
+    pub timeline: Option<Timeline>,
+    /// There are segments.
+    pub begun: bool,
+}
+
+impl Identity {
+    fn encode(&self) -> String {
+        let Owner {
+            replica,
+            system,
+            slot,
+            publications,
+            origin,
+        } = &self.owner;
+        let value = json!({
+            "replica": replica,
+            "system": system,
+            "slot": slot,
+            "publications": publications,
+            "origin": origin,
+            "source": self.source,
+            "timeline": self.timeline.map(Timeline::get),
+            "begun": self.begun,
+        });
+        checked(&value.to_string())
+    }
+
+    fn decode(text: &str) -> Result<Self, String> {
+        let value: Value =
+            serde_json::from_str(unchecked(text)?).map_err(|error| error.to_string())?;
+        let field = |name: &str| value.get(name).unwrap_or(&Value::Null);
+        let wrong = |name: &str| format!("its \"{name}\" cannot be read");
+        let text = |name: &str| {
+            let found = field(name).as_str().map(str::to_owned);
+            found.ok_or_else(|| wrong(name))
+        };
+        let names = field("publications").as_array().map(|names| {
+            let names = names.iter().filter_map(Value::as_str);
+            names.map(str::to_owned).collect()
+        });
+        let timeline = field("timeline").as_u64();
+        let timeline = timeline.and_then(|number| Timeline::new(u32::try_from(number).ok()?));
+        Ok(Self {
+            owner: Owner {
+                replica: text("replica")?,
+                system: field("system").as_str().map(str::to_owned),
+                slot: text("slot")?,
+                publications: names.ok_or_else(|| wrong("publications"))?,
+                origin: text("origin")?,
+            },
+            source: text("source")?,
+            timeline,
+            begun: field("begun").as_bool().ok_or_else(|| wrong("begun"))?,
+        })
+    }
+
+    /// Replaces the file, durably.
+    pub fn write<S: Storage>(&self, storage: &S) -> io::Result<()> {
+        replace(storage, FILE, &self.encode())
+    }
+}
+
+/// Reads the file. None if there is none.
+pub fn read<S: Storage>(storage: &S) -> Result<Option<Identity>, String> {
+    match read_text(storage, FILE) {
+        Ok(text) => Identity::decode(&text).map(Some),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_spool::Folder;
+
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read_and_damage_is_found() {
+        let folder = tempfile::tempdir().unwrap();
+        let storage = Folder::new(folder.path());
+        assert_eq!(read(&storage), Ok(None));
+        for (system, timeline) in [(Some("7".to_owned()), Timeline::new(3)), (None, None)] {
+            let identity = Identity {
+                owner: Owner {
+                    replica: "r".to_owned(),
+                    system,
+                    slot: "s".to_owned(),
+                    publications: vec!["p".to_owned(), "q".to_owned()],
+                    origin: "o".to_owned(),
+                },
+                source: "host=/a".to_owned(),
+                timeline,
+                begun: true,
+            };
+            identity.write(&storage).unwrap();
+            assert_eq!(read(&storage), Ok(Some(identity)));
+        }
+        let path = folder.path().join(FILE);
+        let text = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, text.replace("\"s\"", "\"t\"")).unwrap();
+        assert!(read(&storage).unwrap_err().contains("checksum"));
+    }
+}
