@@ -118,12 +118,8 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
     };
     let mut state = State::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
-    match state.lock(name)? {
-        true => Ok((state, replica)),
-        false => Err(ReplicaError::State(format!(
-            "another lockstep works on replica \"{name}\"; end it first"
-        ))),
-    }
+    state.lock_or_say(name)?;
+    Ok((state, replica))
 }
 
 /// Takes the state's wishes to the applying thread, and its progress to the state, until that

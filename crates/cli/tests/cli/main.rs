@@ -39,6 +39,7 @@ mod replica;
 mod replica_daemon;
 mod replica_subsets;
 mod replica_verify;
+mod replica_waits;
 mod serve;
 mod serve_history;
 mod serve_page;

@@ -13,13 +13,17 @@ mod apply_random;
 mod apply_standby;
 mod apply_writers;
 mod create;
+mod exporter;
 mod gaps;
+mod home;
 mod partitions;
 mod preflight;
 mod resume;
 mod state;
 mod subsets;
 mod subsets_preflight;
+mod trust;
+mod verify_besides;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -102,6 +106,7 @@ struct Told {
     findings: Vec<Finding>,
     phases: Vec<(Phase, bool)>,
     moments: Vec<Moment>,
+    waits: Vec<String>,
     /// Called at the beginning of each phase.
     at_phase: Option<Box<dyn FnMut(Phase)>>,
 }
@@ -116,6 +121,10 @@ impl Watcher for Told {
         if let Some(at_phase) = &mut self.at_phase {
             at_phase(phase);
         }
+    }
+
+    fn waits(&mut self, words: &str) {
+        self.waits.push(words.to_owned());
     }
 
     fn progress(&mut self, moment: &Moment) {
