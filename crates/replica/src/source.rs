@@ -19,22 +19,23 @@ const CONNECT_S: &str = "3";
 const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_flush_lsn() END";
 
-/// Partitions of which a publication has no table above them either, with those: of partitioned tables
-/// that `$2` names, or that are above these.
+/// Tables of which publication `$1` has neither them nor a table above them, each with its ancestors:
+/// those that `$2` names, and all partitions of their roots.
 const UNPUBLISHED: &str = "
 SELECT DISTINCT n.nspname, c.relname,
-    (SELECT json_agg(json_build_array(an.nspname, a.relname))
+    (SELECT coalesce(json_agg(json_build_array(an.nspname, a.relname)), '[]')
         FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid
         JOIN pg_namespace an ON an.oid = a.relnamespace)::text
 FROM json_array_elements($2::json) s
     JOIN pg_namespace sn ON sn.nspname = s ->> 0
-    JOIN pg_class sc ON sc.relnamespace = sn.oid AND sc.relname = s ->> 1 AND sc.relkind = 'p'
-    CROSS JOIN LATERAL pg_partition_tree(pg_partition_root(sc.oid)) t
+    JOIN pg_class sc ON sc.relnamespace = sn.oid AND sc.relname = s ->> 1
+    CROSS JOIN LATERAL (SELECT sc.oid AS relid UNION
+        SELECT p.relid FROM pg_partition_tree(pg_partition_root(sc.oid)) p) t
     JOIN pg_class c ON c.oid = t.relid AND c.relkind = 'r' AND c.relpersistence = 'p'
     JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE NOT EXISTS (SELECT FROM pg_partition_ancestors(c.oid) o
-    JOIN pg_publication_rel r ON r.prrelid = o.relid
-    JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1)
+WHERE NOT EXISTS (SELECT FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1
+    WHERE r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
 ORDER BY 1, 2";
 
 /// The source as it is now.
@@ -44,8 +45,8 @@ pub struct Source {
     pub end: Lsn,
     /// The replica's slot. None if it is gone, or if a relay has it.
     pub slot: Option<SlotState>,
-    /// Partitions of tables with a row filter or a column list that were made after the copy and are not
-    /// in the replica's publication: nothing of them is replicated.
+    /// Tables with a row filter or a column list, and partitions beside them, that the replica's
+    /// publication does not have: nothing of them is replicated. Without those that are lost.
     pub unpublished: Vec<TableName>,
     /// Tables that were copied and are not replicated any more.
     pub lost: Vec<Lost>,
@@ -60,15 +61,15 @@ pub fn system_id(session: &mut Connection) -> Result<String, ClientError> {
 }
 
 impl Source {
-    /// What a user must know of partitions that are not replicated.
+    /// What a user must know of tables that are not replicated.
     pub fn not_replicated(&self, replica: &Replica) -> Option<String> {
         let names: Vec<_> = self.unpublished.iter().map(TableName::to_string).collect();
         (!names.is_empty()).then(|| {
             format!(
-                "partitions that were made after the copy are not in publication {}, so nothing of them \
-                 is replicated, since the table above them has a row filter or a column list: {}",
-                replica.publication,
-                names.join(", ")
+                "nothing of {} is replicated, since it is not in publication {}: a partition that is made \
+                 after the copy must be added to it if the table above has a row filter or a column list",
+                names.join(", "),
+                replica.publication
             )
         })
     }
@@ -106,9 +107,10 @@ impl Source {
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
-            let unpublished = unpublished(&mut session, replica)?;
+            let mut unpublished = unpublished(&mut session, replica)?;
             let publications = std::slice::from_ref(&replica.publication);
             let lost = lost(&mut session, publications, tables)?;
+            unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
             let source = Self {
                 end,
                 slot,

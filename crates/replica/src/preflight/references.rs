@@ -133,37 +133,43 @@ fn reference(
             (None, None) => referencing.push(table),
         }
     }
-    let filter = |table: &Table| facts.subset_of(table).and_then(|it| it.filter.as_ref());
-    let is_whole = leaves(facts, &key.referenced).all(|table| filter(table).is_none());
-    if is_whole || referencing.is_empty() {
+    let referenced: Vec<_> = leaves(facts, &key.referenced).collect();
+    let filter = |table: &&Table| facts.subset_of(table).and_then(|it| it.filter.as_ref());
+    let is_filtered = referenced.iter().any(|table| filter(table).is_some());
+    let mut both = referenced.iter().chain(&referencing);
+    // Rights that are missing are found elsewhere, and are mended first.
+    if !is_filtered || referencing.is_empty() || !both.all(|table| table.readable) {
         return Ok(None);
     }
-    let readable = |table: &&Table| table.readable;
-    if !leaves(facts, &key.referenced)
-        .chain(referencing.iter().copied())
-        .all(|it| readable(&it))
-    {
-        return Ok(None);
+    Ok(Some(
+        match dangles(source, facts, key, (&referencing, &referenced))? {
+            true => Reference::Dangles,
+            false => Reference::Holds,
+        },
+    ))
+}
+
+/// Whether a row that is replicated refers to one that is not.
+fn dangles(
+    source: &mut Connection,
+    facts: &Facts,
+    key: &Key,
+    (referencing, referenced): (&[&Table], &[&Table]),
+) -> Result<bool, ClientError> {
+    let from = rows(facts, referencing, key.columns.iter().map(|it| &it.0));
+    let to = rows(facts, referenced, key.columns.iter().map(|it| &it.1));
+    let (mut some, mut equal) = (Vec::new(), Vec::new());
+    for ((_, _, operator), number) in key.columns.iter().zip(1..) {
+        some.push(format!("c.k{number} IS NOT NULL"));
+        equal.push(format!("p.k{number} {operator} c.k{number}"));
     }
-    let there: Vec<_> = leaves(facts, &key.referenced).collect();
-    let from = rows(facts, &referencing, key.columns.iter().map(|it| &it.0));
-    let to = rows(facts, &there, key.columns.iter().map(|it| &it.1));
-    let numbered = || key.columns.iter().zip(1..);
-    let some = numbered().map(|(_, number)| format!("c.k{number} IS NOT NULL"));
-    let some: Vec<_> = some.collect();
-    let equal =
-        numbered().map(|((_, _, operator), number)| format!("p.k{number} {operator} c.k{number}"));
-    let equal: Vec<_> = equal.collect();
     let sql = format!(
         "SELECT EXISTS (SELECT FROM ({from}) AS c WHERE {} \
          AND NOT EXISTS (SELECT FROM ({to}) AS p WHERE {}))",
         some.join(" AND "),
         equal.join(" AND ")
     );
-    Ok(Some(match field(&source.query_one(&sql)?, 0)? {
-        true => Reference::Dangles,
-        false => Reference::Holds,
-    }))
+    field(&source.query_one(&sql)?, 0)
 }
 
 /// The rows of tables that the target will have, in SQL: columns `k1`, `k2`, ...

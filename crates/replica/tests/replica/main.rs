@@ -24,6 +24,7 @@ mod subsets;
 mod subsets_preflight;
 mod trust;
 mod verify_besides;
+mod subsets_random;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
