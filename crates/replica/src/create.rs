@@ -16,7 +16,7 @@ use crate::copy::progress::Moment;
 use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
-use crate::exporter::{Exporter, bound_wait, export, replication, unless_locked};
+use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
 use crate::finish;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
@@ -116,7 +116,26 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         exporter: None,
         dump: None,
     };
-    run.all_phases(watcher)
+    run.all_phases(watcher).map_err(explained)
+}
+
+/// Says what a lock that was not free in time means.
+fn explained(error: ReplicaError) -> ReplicaError {
+    let is_locked = |error: &ReplicaError| {
+        let inner = match error {
+            ReplicaError::Table { error, .. } => error.as_ref(),
+            error => error,
+        };
+        matches!(inner, ReplicaError::Source(error) if has_code(error, LOCKED))
+    };
+    match is_locked(&error) {
+        false => error,
+        true => ReplicaError::State(format!(
+            "{error}: others change a table of the source, or wait to, for which they wait for the end of \
+             this creation. It ends, so they go on; run the same command again once they are done, or drop \
+             the replica and create it again if the table is another then"
+        )),
+    }
 }
 
 /// Preflight, and the replica's first row.

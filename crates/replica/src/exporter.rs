@@ -55,7 +55,7 @@ const PAUSE: Duration = Duration::from_secs(5);
 const NOTICE_END: &str = "SET client_connection_check_interval = '1s'; SELECT 1";
 
 /// SQLSTATEs of a lock that was not free in time, and of a cancelled statement.
-const LOCKED: &str = "55P03";
+pub const LOCKED: &str = "55P03";
 const CANCELLED: &str = "57014";
 
 /// Whoever waits for a session's locks.
@@ -149,7 +149,7 @@ pub fn export(
     }))
 }
 
-fn has_code(error: &ClientError, code: &str) -> bool {
+pub fn has_code(error: &ClientError, code: &str) -> bool {
     (error.refusal()).is_some_and(|refusal| refusal.sqlstate == code)
 }
 

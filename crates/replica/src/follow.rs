@@ -14,7 +14,8 @@ use tracing::warn;
 use crate::apply::error::{ApplyError, Result as ApplyResult};
 use crate::apply::{self, Control, MEMORY, Others, Settings, Start, Starts, Stats};
 use crate::error::{ReplicaError, Result};
-use crate::state::{Applied, Phase, Replica, State, TableState};
+use crate::source::Source;
+use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
 
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -51,10 +52,22 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     if replica.paused {
         control.pause();
     }
+    say_lost(replica.clone(), source.clone(), state.tables(name)?);
     thread::scope(|scope| {
         scope.spawn(|| watch(state, &replica, target, control));
         run(&settings, name, control).map_err(ReplicaError::Apply)
     })
+}
+
+/// Says in the log which tables are not replicated any more. Nothing waits for that: a source that does not
+/// answer is told of by apply.
+fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
+    thread::spawn(move || {
+        let asked = Source::ask(&replica, Some(&source), &tables).ok();
+        if let Some(words) = asked.and_then(|asked| asked.not_replicated_any_more(&replica)) {
+            warn!(replica = replica.name, "{words}");
+        }
+    });
 }
 
 /// Settings of a replica with one writer. An error if its copy is not ready.

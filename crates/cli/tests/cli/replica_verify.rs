@@ -127,7 +127,7 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
 
 #[test]
 fn what_is_not_sent_any_more_is_no_equality() {
-    let followed = Followed::created("CREATE TABLE n (id int PRIMARY KEY)", &[], &[], "1");
+    let mut followed = Followed::created("CREATE TABLE n (id int PRIMARY KEY)", &[], &[], "1");
     sql(&followed.source)
         .execute("DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)")
         .unwrap();
@@ -158,6 +158,19 @@ fn what_is_not_sent_any_more_is_no_equality() {
         shown.contains("not replicated as they were any more"),
         "{shown}"
     );
+    // The next one that applies says it in its log.
+    followed.kill();
+    followed.running = Followed::run(&followed.to, &followed.log, "1");
+    let logged = || std::fs::read_to_string(&followed.log).unwrap();
+    let started = std::time::Instant::now();
+    while !logged().contains("not replicated as they were any more") {
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(90),
+            "{}",
+            logged()
+        );
+        std::thread::yield_now();
+    }
 }
 
 /// The publication has a partition that is made later, also in a schema that is left out.

@@ -14,7 +14,7 @@ use lockstep_replica::remove::remove;
 use lockstep_replica::state::{Phase, Replica, State};
 
 use crate::apply_lab::{LONG, until};
-use crate::{conninfo, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, values};
 
 /// Tells the test what is waited for, while it is.
 struct Teller(Sender<String>);
@@ -91,6 +91,39 @@ fn a_table_that_others_have_locked_is_not_waited_for_in_silence() {
     application.execute("COMMIT").unwrap();
     creation.join().unwrap().unwrap();
     assert_eq!(values(&target, "SELECT count(*) FROM k"), ["10"]);
+}
+
+#[test]
+fn who_waits_to_change_a_table_does_not_wait_for_a_copy_that_waits_for_them() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source).execute(TABLES).unwrap();
+    let (changes, change) = mpsc::channel();
+    let from = conninfo(&source);
+    let mut told = Told {
+        at_phase: Some(Box::new(move |phase| {
+            if phase != Phase::Copying {
+                return;
+            }
+            let connect = || Connection::connect(&from, Purpose::Sql, "test").unwrap();
+            let (mut changing, mut looking) = (connect(), connect());
+            changing.set_patience(LONG);
+            changes
+                .send(thread::spawn(move || {
+                    changing.execute("ALTER TABLE k ADD v text")
+                }))
+                .unwrap();
+            let waiting = "SELECT 1 FROM pg_locks WHERE NOT granted";
+            until("that it waits", || {
+                !looking.query(waiting).unwrap().is_empty()
+            });
+        })),
+        ..Told::default()
+    };
+    let error = create(&options(&source, &target), &mut told).unwrap_err();
+    change.recv().unwrap().join().unwrap().unwrap();
+    let words = error.to_string();
+    assert!(words.contains("run the same command again"), "{words}");
 }
 
 #[test]

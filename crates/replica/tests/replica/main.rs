@@ -22,9 +22,9 @@ mod resume;
 mod state;
 mod subsets;
 mod subsets_preflight;
+mod subsets_random;
 mod trust;
 mod verify_besides;
-mod subsets_random;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
