@@ -32,8 +32,8 @@ pub const SESSION: &str = "SET search_path = ''; SET client_min_messages = error
         'idle_session_timeout');";
 
 /// Text that means the same on both servers; an error rather than rows that row security hides. Whoever
-/// waits to change a table waits for the locks of the creation, and a copy that begins then for them, where the
-/// server sees no deadlock: so a copy waits only for a time.
+/// waits to change a table waits for the locks of the creation, and a copy that begins then waits for them,
+/// where the server sees no deadlock: so a copy waits only for a time.
 const SOURCE_SESSION: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
     SET extra_float_digits = 3; SET row_security = off; SET lock_timeout = '10s';";
 

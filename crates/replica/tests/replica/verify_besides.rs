@@ -66,7 +66,8 @@ fn a_table_that_was_copied_and_is_not_sent_any_more_is_a_difference() {
     let migration = format!(
         "BEGIN; CREATE TABLE k_new (LIKE k INCLUDING ALL); INSERT INTO k_new SELECT * FROM k; \
          DROP TABLE k; ALTER TABLE k_new RENAME TO k; COMMIT; INSERT INTO k VALUES (2, 'y'); \
-         DROP TABLE gone, neither; ALTER TABLE moved SET SCHEMA \"S\"; ALTER TABLE \"S\".moved RENAME TO \"M\"; \
+         DROP TABLE gone, neither; ALTER TABLE moved SET SCHEMA \"S\"; \
+         ALTER TABLE \"S\".moved RENAME TO \"M\"; \
          ALTER PUBLICATION {publication} DROP TABLE out"
     );
     session.execute(&migration).unwrap();
