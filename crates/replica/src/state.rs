@@ -5,8 +5,10 @@
 //! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
-//! | `lockstep.hold` | replica that `verify` holds still | none; `state/hold.rs` says what is in it |
+//! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
+//!
+//! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
 //!
 //! What apply must know:
 //! - It may begin in phase [`Phase::Ready`], and streams from `replica.start_lsn` at first: the
@@ -35,7 +37,7 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
-pub use hold::Held;
+pub use hold::{Held, Hold};
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
@@ -353,19 +355,14 @@ impl State {
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         let row = rows.first().map_or(&[][..], Vec::as_slice);
-        let since = |place| -> Result<Option<Duration>, ClientError> {
-            let seconds: Option<f64> = field(row, place)?;
-            // The target's clock may have been set back.
-            Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
-        };
         let read = || -> Result<Applied, ClientError> {
             Ok(Applied {
                 state: field(row, 0)?,
                 lsn: field(row, 1)?,
                 lag_bytes: field(row, 2)?,
                 error: field(row, 3)?,
-                heard: since(4)?,
-                age: since(5)?,
+                heard: since(field(row, 4)?),
+                age: since(field(row, 5)?),
             })
         };
         read().map_err(ReplicaError::Target)
@@ -386,6 +383,11 @@ impl State {
         let removed = self.connection.query_with(sql, &[&name]);
         removed.map(drop).map_err(ReplicaError::Target)
     }
+}
+
+/// An age that the target tells in seconds. Its clock may have been set back.
+fn since(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// What a replica's state says of its source.

@@ -3,11 +3,13 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
+use lockstep_lag::rules::seconds;
+use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::source::Source;
 use lockstep_replica::standing::{Lag, Standing, lag, standing};
 use lockstep_replica::state::{
-    Applied, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
+    Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
 };
 use lockstep_replica::subset::Subset;
 use serde_json::{Value, json};
@@ -45,6 +47,7 @@ struct Known {
     taken: Option<String>,
     progress: Progress,
     applied: Applied,
+    hold: Option<Hold>,
     tables: Vec<TableCopy>,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
@@ -124,6 +127,7 @@ fn ask(
                 .transpose()?,
             progress: state.progress(&replica.name)?,
             applied: state.applied(&replica.name)?,
+            hold: state.hold(&replica.name)?,
             // After the state: what it has applied was written before.
             source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source, &tables)),
             tables,
@@ -173,6 +177,11 @@ impl Known {
         }
     }
 
+    /// Verify lets it stand still.
+    fn is_held(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.at.is_some())
+    }
+
     fn source(&self) -> Option<&Source> {
         self.source.as_ref()?.as_ref().ok()
     }
@@ -188,6 +197,17 @@ impl Known {
         let mut notes = Vec::new();
         if let Some(error) = &self.applied.error {
             notes.push(format!("it does not apply: {error}"));
+        }
+        if let Some(hold) = &self.hold {
+            let does = match self.is_held() {
+                true => "holds it still",
+                false => "asks it to stand still",
+            };
+            notes.push(format!(
+                "lockstep replica verify {does}: {}; changes flow again once it has its snapshots, or \
+                 ends",
+                holder_words(hold)
+            ));
         }
         if self.apply() == Some("silent") {
             notes.push(
@@ -248,7 +268,10 @@ impl Known {
             share,
             rate,
             start(self.replica.start),
-            self.apply().unwrap_or("-").to_owned(),
+            match self.is_held() {
+                true => "held".to_owned(),
+                false => self.apply().unwrap_or("-").to_owned(),
+            },
             start(self.applied.lsn),
             match self.lag() {
                 Lag::Unknown => "-".to_owned(),
@@ -291,6 +314,7 @@ impl Known {
             "lost_tables": self.source().map(lost_json),
             "source_error": source_error.map(ToString::to_string),
             "error": self.applied.error,
+            "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
             "bytes_total": self.progress.bytes_total,
@@ -305,6 +329,33 @@ impl Known {
         }
         value
     }
+}
+
+/// Whose hold it is and since when, in words.
+fn holder_words(hold: &Hold) -> String {
+    let of = |lead: &str, what: &Option<String>| match what {
+        Some(what) => format!(" {lead} {what}"),
+        None => String::new(),
+    };
+    let age = hold.age.map(|age| seconds(age.as_secs_f64() * 1000.0));
+    let (user, client) = (of("of user", &hold.user), of("at", &hold.client));
+    format!(
+        "session {} on the target{user}{client}{}",
+        hold.pid,
+        of("for", &age)
+    )
+}
+
+fn hold_json(hold: &Hold) -> Value {
+    json!({
+        "by": "lockstep replica verify",
+        "pid": hold.pid,
+        "user": hold.user,
+        "client": hold.client,
+        "age_s": hold.age.map(|age| age.as_secs_f64()),
+        "held": hold.at.is_some(),
+        "lsn": hold.at.filter(|at| *at != before_all()).map(|at| at.to_string()),
+    })
 }
 
 /// What of a table is replicated, in words.

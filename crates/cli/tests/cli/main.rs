@@ -12,6 +12,7 @@ mod command_line;
 mod doctor;
 mod doctor_matrix;
 mod doctor_relay;
+mod doctor_replica;
 mod doctor_standbys;
 mod doctor_support;
 mod doctor_unnamed;

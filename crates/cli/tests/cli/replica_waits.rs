@@ -83,7 +83,7 @@ fn a_lock_that_others_hold_is_named() {
         bob.backend_pid()
     );
     let end = format!("SELECT pg_terminate_backend({})", bob.backend_pid());
-    for command in ["run", "drop"] {
+    for command in ["run", "drop", "verify"] {
         let refused = output(&[command, "r", "--target", &to]);
         assert_eq!(refused.status.code(), Some(1), "{refused:?}");
         let words = text(&refused.stderr);

@@ -51,12 +51,18 @@ mod sqlstate {
     pub const UNIQUE_VIOLATION: &str = "23505";
     pub const EXCLUSION_VIOLATION: &str = "23P01";
     pub const DEADLOCK: &str = "40P01";
-    pub const OBJECT_IN_USE: &str = "55006";
-    pub const CANCELED: &str = "57014";
-    /// Classes of errors that say something about data or tables, not about the server.
-    pub const DATA: [&str; 7] = ["0A", "22", "23", "25", "42", "44", "P0"];
-    pub const DISK_FULL: &str = "53100";
-    pub const LIMITS: &str = "54";
+    /// What may be gone at the next attempt: a serialization failure or a deadlock, a lock or an
+    /// object in use, a statement that was canceled, a disk that is full.
+    pub const PASSING: [&str; 5] = ["40", "55006", "55P03", "57014", "53100"];
+}
+
+/// The same may succeed although no user has changed anything.
+fn is_passing(error: &ClientError) -> bool {
+    let by_code = |sqlstate: &str| sqlstate::PASSING.iter().any(|it| sqlstate.starts_with(it));
+    error.may_pass()
+        || error
+            .report()
+            .is_some_and(|report| by_code(&report.sqlstate))
 }
 
 impl Conflict {
@@ -93,12 +99,9 @@ impl ApplyError {
         let Some(report) = error.refusal() else {
             return Self::Target(error);
         };
-        let about_data = sqlstate::DATA
-            .iter()
-            .any(|class| report.sqlstate.starts_with(class))
-            || report.sqlstate.starts_with(sqlstate::LIMITS);
-        match about_data {
-            true => Self::Conflict(Box::new(Conflict {
+        match is_passing(&error) {
+            true => Self::Target(error),
+            false => Self::Conflict(Box::new(Conflict {
                 table: table.clone(),
                 lsn: Lsn::INVALID,
                 sqlstate: Some(report.sqlstate.clone()),
@@ -106,7 +109,6 @@ impl ApplyError {
                 detail: report.detail.clone(),
                 todo: None,
             })),
-            false => Self::Target(error),
         }
     }
 
@@ -182,17 +184,7 @@ impl ApplyError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Ended => true,
-            Self::Source(error) | Self::Target(error) => {
-                error.may_pass()
-                    || error.report().is_some_and(|report| {
-                        [
-                            sqlstate::OBJECT_IN_USE,
-                            sqlstate::CANCELED,
-                            sqlstate::DISK_FULL,
-                        ]
-                        .contains(&report.sqlstate.as_str())
-                    })
-            }
+            Self::Source(error) | Self::Target(error) => is_passing(error),
             _ => false,
         }
     }

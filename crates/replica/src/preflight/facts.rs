@@ -88,6 +88,9 @@ pub struct Table {
     pub owned: bool,
     pub owner: String,
     pub owner_is_superuser: bool,
+    /// A constraint, default, generated column, index or a domain of its columns calls a function whose
+    /// owner is no superuser.
+    pub calls_functions: bool,
     pub readable: bool,
     pub row_security: bool,
     /// Row security also for the owner.

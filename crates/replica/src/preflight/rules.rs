@@ -573,6 +573,17 @@ fn acting(facts: &Facts, found: &mut Found) {
          what is applied",
         "ALTER TABLE ... ENABLE RULE, which lets them act on the source only, or exclude it",
     );
+    if facts.target.superuser {
+        let calling = facts.copied().filter(|table| table.calls_functions);
+        let says = format!(
+            "a constraint, default, generated column, index or domain of it calls a function whose owner \
+             is no superuser: on the target it runs with the rights of superuser \"{}\"",
+            facts.target.role
+        );
+        let todo = "connect to the target as a role that is no superuser and owns its tables, unless all \
+                    who may change the function are trusted";
+        found.tables(Severity::Warning, calling, &says, todo);
+    }
 }
 
 fn row_security(facts: &Facts, found: &mut Found) {

@@ -93,20 +93,35 @@ impl State {
         self.held_words(Lock::Replica, name)
     }
 
+    /// Who has the replica's lock, if that does not look like a lockstep.
+    pub fn stranger_words(&mut self, name: &str) -> Result<Option<String>> {
+        let holders = self.holders(Lock::Replica, name);
+        match holders.map_err(ReplicaError::Target)? {
+            (_, true) => Ok(None),
+            (_, false) => self.lock_words(name).map(Some),
+        }
+    }
+
+    /// The processes that hold a lock, and whether all look like a lockstep.
+    fn holders(&mut self, what: Lock, name: &str) -> Result<(Vec<u32>, bool), ClientError> {
+        let holders = lock_holders(what, name)?;
+        let rows = self.connection.query(&format!(
+            "SELECT l.pid, a.pid IS NULL OR a.application_name = {} FROM {holders} \
+             LEFT JOIN pg_stat_activity a ON a.pid = l.pid ORDER BY l.pid",
+            sql_literal("application", APPLICATION)?
+        ))?;
+        let mut pids = Vec::new();
+        let mut is_ours = true;
+        for row in &rows {
+            pids.push(field(row, 0)?);
+            is_ours &= field::<bool>(row, 1)?;
+        }
+        Ok((pids, is_ours))
+    }
+
     pub(super) fn held_words(&mut self, what: Lock, name: &str) -> Result<String> {
         let mut words = || -> Result<String, ClientError> {
-            let holders = lock_holders(what, name)?;
-            let rows = self.connection.query(&format!(
-                "SELECT l.pid, a.application_name IS NOT DISTINCT FROM {} FROM {holders} \
-                 LEFT JOIN pg_stat_activity a ON a.pid = l.pid ORDER BY l.pid",
-                sql_literal("application", APPLICATION)?
-            ))?;
-            let mut pids = Vec::new();
-            let mut is_ours = true;
-            for row in &rows {
-                pids.push(field(row, 0)?);
-                is_ours &= field::<bool>(row, 1)?;
-            }
+            let (pids, is_ours) = self.holders(what, name)?;
             let who = sessions::words(&mut self.connection, &pids)?;
             let (lock, other, todo) = match what {
                 Lock::Replica => ("lock", "another lockstep works on", "end it first"),

@@ -59,6 +59,9 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     if let Some(words) = asked.not_replicated(&replica) {
         told(&words);
     }
+    if let Some(words) = state.stranger_words(name)? {
+        return Err(ReplicaError::State(words));
+    }
     let is_alone = state.holder(name)? == Holder::Nobody;
     let control = Control::default();
     let following = Following {
@@ -88,6 +91,8 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             range_rows: RANGE_ROWS,
             patience: what.patience,
         };
+        // A session of its own, whose age is that of the hold.
+        let state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
         let mut hold = ThroughState {
             state,
             name: name.clone(),

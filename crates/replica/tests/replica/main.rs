@@ -24,6 +24,7 @@ mod subsets;
 mod subsets_preflight;
 mod subsets_random;
 mod trust;
+mod values;
 mod verify_besides;
 mod verify_cases;
 

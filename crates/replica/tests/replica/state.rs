@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
     Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
@@ -194,6 +195,11 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     assert_eq!(apply.wanted_hold("r").unwrap(), Some(first));
     assert_eq!(apply.wanted_hold("q").unwrap(), None);
     assert_eq!(verify.held("r").unwrap(), Held::NotYet);
+    let seen = apply.hold("r").unwrap().unwrap();
+    assert_eq!(seen.pid, verify.connection().backend_pid());
+    assert_eq!(seen.user.as_deref(), Some(SUPERUSER));
+    assert!(seen.age.is_some() && seen.client.is_none(), "{seen:?}");
+    assert_eq!((seen.at, apply.hold("q").unwrap()), (None, None));
     // An answer to what was asked before counts for nothing.
     verify.raise_hold("r", lsn).unwrap();
     apply.set_held("r", first).unwrap();
@@ -201,12 +207,14 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     apply.set_held("r", lsn).unwrap();
     apply.end_unwanted_hold("r").unwrap();
     assert_eq!(verify.held("r").unwrap(), Held::At(lsn));
+    assert_eq!(apply.hold("r").unwrap().unwrap().at, Some(lsn));
     // Another process begins to apply.
     apply.end_answered_hold("r").unwrap();
     assert_eq!(verify.held("r").unwrap(), Held::Ended);
 
     assert!(verify.begin_hold("r", first, Duration::ZERO).unwrap());
     assert_eq!(apply.wanted_hold("r").unwrap(), None, "its time is over");
+    assert_eq!(apply.hold("r").unwrap(), None, "its time is over");
     apply.end_answered_hold("r").unwrap();
     assert_eq!(
         verify.held("r").unwrap(),
