@@ -106,7 +106,7 @@ impl State {
     fn holders(&mut self, what: Lock, name: &str) -> Result<(Vec<u32>, bool), ClientError> {
         let holders = lock_holders(what, name)?;
         let rows = self.connection.query(&format!(
-            "SELECT l.pid, a.pid IS NULL OR a.application_name = {} FROM {holders} \
+            "SELECT l.pid, a.pid IS NULL OR coalesce(a.application_name = {}, false) FROM {holders} \
              LEFT JOIN pg_stat_activity a ON a.pid = l.pid ORDER BY l.pid",
             sql_literal("application", APPLICATION)?
         ))?;
