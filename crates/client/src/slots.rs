@@ -177,9 +177,11 @@ impl Connection {
         let sql = format!(
             "SELECT plugin, database, temporary, active_pid, \
                     coalesce(confirmed_flush_lsn, '0/0'), coalesce(restart_lsn, '0/0'), \
-                    wal_status, coalesce({reason}, CASE wal_status WHEN 'lost' THEN 'wal_removed' END), \
+                    wal_status, coalesce({reason}, CASE WHEN wal_status OPERATOR(pg_catalog.=) 'lost' \
+                       THEN 'wal_removed' END), \
                     two_phase, {failover}, {synced} \
-             FROM pg_catalog.pg_replication_slots WHERE slot_name = {name}"
+             FROM pg_catalog.pg_replication_slots \
+             WHERE slot_name OPERATOR(pg_catalog.=) {name}"
         );
         let rows = self.command(Step::Query, "list its slots", &sql)?;
         rows.into_iter().next().map(slot_state).transpose()

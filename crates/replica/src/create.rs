@@ -14,8 +14,9 @@ use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
 use crate::copy::tables::{self, Table};
-use crate::copy::workers::{CopyWork, SESSION, copy, source_session, target_session};
+use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
+use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
 use crate::finish;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
@@ -26,12 +27,6 @@ use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
-
-/// The plugin that every server has.
-const PLUGIN: &str = "pgoutput";
-
-/// How long creating a slot may take: it waits for the end of all open transactions.
-const SLOT_PATIENCE: Duration = Duration::from_secs(3600);
 
 /// How long statements on tables of any size may take.
 const LONG: Duration = Duration::from_secs(24 * 3600);
@@ -56,6 +51,8 @@ pub trait Watcher {
     /// A phase begins. `again` if an earlier call has begun it.
     fn phase(&mut self, phase: Phase, again: bool);
     fn progress(&mut self, moment: &Moment);
+    /// Something is waited for, or has to wait: who, in words.
+    fn waits(&mut self, words: &str);
 }
 
 /// What came of it.
@@ -84,7 +81,7 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
     Ok((facts, findings))
 }
 
-fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
+pub(crate) fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
     let mut session = Connection::connect(conninfo, Purpose::Sql, APPLICATION)?;
     session.set_patience(LONG);
     session.execute("SET search_path = ''; SET statement_timeout = 0")?;
@@ -106,12 +103,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         None => begin(options, watcher)?,
     };
     let mut state = State::open(&options.target)?;
-    if !state.lock(&options.name)? {
-        return Err(ReplicaError::State(format!(
-            "another lockstep is creating replica \"{}\"; wait for it, or end it",
-            options.name
-        )));
-    }
+    state.lock_or_say(&options.name)?;
     // Another call may have gone on before the lock was ours.
     let replica = state.replica(&replica.name)?.unwrap_or(replica);
     check_resumed(options, &replica)?;
@@ -124,7 +116,26 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         exporter: None,
         dump: None,
     };
-    run.all_phases(watcher)
+    run.all_phases(watcher).map_err(explained)
+}
+
+/// Says what a lock that was not free in time means.
+fn explained(error: ReplicaError) -> ReplicaError {
+    let is_locked = |error: &ReplicaError| {
+        let inner = match error {
+            ReplicaError::Table { error, .. } => error.as_ref(),
+            error => error,
+        };
+        matches!(inner, ReplicaError::Source(error) if has_code(error, LOCKED))
+    };
+    match is_locked(&error) {
+        false => error,
+        true => ReplicaError::State(format!(
+            "{error}: others change a table of the source, or wait to, for which they wait for the end of \
+             this creation. It ends, so they go on; run the same command again once they are done, or drop \
+             the replica and create it again if the table is another then"
+        )),
+    }
 }
 
 /// Preflight, and the replica's first row.
@@ -195,31 +206,11 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     }
 }
 
-fn replication(source: &Conninfo) -> Result<Connection> {
-    let connected = Connection::connect(source, Purpose::Replication, APPLICATION);
-    let mut connection = connected.map_err(ReplicaError::Source)?;
-    // A session that keeps a snapshot is idle in a transaction for as long as rows are copied.
-    connection.execute(SESSION).map_err(ReplicaError::Source)?;
-    connection.set_patience(SLOT_PATIENCE);
-    Ok(connection)
-}
-
 /// The newer of both servers' versions: its programs know both.
 fn newest(options: &CreateOptions) -> Result<u32> {
     let source = session(&options.source).map_err(ReplicaError::Source)?;
     let target = session(&options.target).map_err(ReplicaError::Target)?;
     Ok(source.server_version().max(target.server_version()))
-}
-
-/// A snapshot, and the sessions that keep it and what it sees.
-struct Exporter {
-    /// The snapshot ends with the session.
-    _session: Connection,
-    /// Keeps the tables from being rewritten: an older snapshot sees a rewritten table as empty.
-    _locks: Connection,
-    snapshot: String,
-    /// What the snapshot sees has committed before.
-    start: Lsn,
 }
 
 struct Run<'a> {
@@ -242,11 +233,11 @@ impl Run<'_> {
             watcher.phase(phase, phase == begun && begun != Phase::Preparing);
             let next = match phase {
                 Phase::Preparing => {
-                    self.prepare()?;
+                    self.prepare(watcher)?;
                     Phase::Schema
                 }
                 Phase::Schema => {
-                    self.create_tables()?;
+                    self.create_tables(watcher)?;
                     Phase::Copying
                 }
                 Phase::Copying => {
@@ -278,8 +269,27 @@ impl Run<'_> {
     /// Makes publication and slot. The publication comes first: the slot's stream knows what there
     /// was at its start. It names partitioned tables, for partitions that are made later, and each
     /// partition, for one that is detached.
-    fn prepare(&mut self) -> Result<()> {
-        remove_from_source(&self.options.source, &self.replica)?;
+    fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
+        let exporter = loop {
+            remove_from_source(&self.options.source, &self.replica)?;
+            if !self.publish(watcher)? {
+                continue;
+            }
+            let (source, slot) = (&self.options.source, &self.replica.slot);
+            let made = export(source, slot, false, &self.wanted()?, watcher)?;
+            if let Some(exporter) = made {
+                break exporter;
+            }
+        };
+        let start = exporter.start;
+        (self.state).set_start(&self.replica.name, start, exporter.timeline)?;
+        self.replica.start = Some(start);
+        self.exporter = Some(exporter);
+        Ok(())
+    }
+
+    /// False if a table was locked by others.
+    fn publish(&self, watcher: &mut dyn Watcher) -> Result<bool> {
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let facts = self.facts()?;
         let listed = facts.published().map(|table| {
@@ -291,41 +301,13 @@ impl Run<'_> {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
         };
+        bound_wait(&mut source)?;
         let name = identifier("publication", &self.replica.publication);
         let published = name.and_then(|name| {
             // A statement with parameters is one statement, whatever the filters are.
             source.query_with(&format!("CREATE PUBLICATION {name}{what}"), &[])
         });
-        published.map_err(ReplicaError::Source)?;
-        let locks = self.lock(&self.wanted()?)?;
-        let mut exporter = replication(&self.options.source)?;
-        let failover = exporter.server_version() >= 170_000;
-        let timeline = exporter.identify().map_err(ReplicaError::Source)?.timeline;
-        let made = exporter.create_slot_with_snapshot(&self.replica.slot, PLUGIN, false, failover);
-        let (start, snapshot) = made.map_err(ReplicaError::Source)?;
-        (self.state).set_start(&self.replica.name, start, timeline)?;
-        self.replica.start = Some(start);
-        self.exporter = Some(Exporter {
-            _session: exporter,
-            _locks: locks,
-            snapshot,
-            start,
-        });
-        Ok(())
-    }
-
-    /// Locks tables as readers do, before there is a snapshot. The session has no snapshot and no
-    /// transaction ID, so neither vacuum nor the slot's start waits for it.
-    fn lock(&self, tables: &HashSet<TableName>) -> Result<Connection> {
-        let mut locks = session(&self.options.source).map_err(ReplicaError::Source)?;
-        let mut sql = format!("{SESSION}; BEGIN");
-        if !tables.is_empty() {
-            let listed: Vec<_> = tables.iter().map(TableName::sql).collect();
-            let listed = listed.join(", ONLY ");
-            sql.push_str(&format!("; LOCK TABLE ONLY {listed} IN ACCESS SHARE MODE"));
-        }
-        locks.execute(&sql).map_err(ReplicaError::Source)?;
-        Ok(locks)
+        Ok(unless_locked(published, watcher)?.is_some())
     }
 
     /// Names of the tables to copy.
@@ -347,23 +329,14 @@ impl Run<'_> {
 
     /// A snapshot. After a crash the first one is gone, and a slot that the server drops by itself
     /// gives another, with an LSN of its own.
-    fn snapshot(&mut self) -> Result<(String, Lsn)> {
-        if self.exporter.is_none() {
-            let locks = self.lock(&self.wanted()?)?;
-            let mut session = replication(&self.options.source)?;
-            let name = format!("{}_again", self.replica.slot);
-            let made = session.create_slot_with_snapshot(&name, PLUGIN, true, false);
-            let (start, snapshot) = made.map_err(ReplicaError::Source)?;
-            self.exporter = Some(Exporter {
-                _session: session,
-                _locks: locks,
-                snapshot,
-                start,
-            });
-        }
-        match &self.exporter {
-            Some(exporter) => Ok((exporter.snapshot.clone(), exporter.start)),
-            None => Err(ReplicaError::State("there is no snapshot".to_owned())),
+    fn snapshot(&mut self, watcher: &mut dyn Watcher) -> Result<(String, Lsn)> {
+        let slot = format!("{}_again", self.replica.slot);
+        loop {
+            if let Some(exporter) = &self.exporter {
+                return Ok((exporter.snapshot.clone(), exporter.start));
+            }
+            let (source, wanted) = (&self.options.source, self.wanted()?);
+            self.exporter = export(source, &slot, true, &wanted, watcher)?;
         }
     }
 
@@ -403,8 +376,8 @@ impl Run<'_> {
         Ok(file)
     }
 
-    fn create_tables(&mut self) -> Result<()> {
-        let (snapshot, _) = self.snapshot()?;
+    fn create_tables(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
+        let (snapshot, _) = self.snapshot(watcher)?;
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
         // All of the section is there, or nothing.
         let there = collect::target_relations(&mut target).map_err(ReplicaError::Target)?;
@@ -417,7 +390,10 @@ impl Run<'_> {
         let mut source = source_session(&self.options.source, &snapshot)?;
         let wanted = self.wanted()?;
         let tables = self.tables(&mut source, &wanted)?;
-        let names: Vec<_> = tables.into_iter().map(|table| table.name).collect();
+        let names: Vec<_> = tables
+            .into_iter()
+            .map(|table| (table.name, table.oid))
+            .collect();
         self.state.add_tables(&self.replica.name, &names)
     }
 
@@ -445,7 +421,7 @@ impl Run<'_> {
 
     /// Copies what is not copied yet. A table of which some rows may be there is emptied first.
     fn copy_rows(&mut self, watcher: &mut dyn Watcher) -> Result<Moment> {
-        let (snapshot, start) = self.snapshot()?;
+        let (snapshot, start) = self.snapshot(watcher)?;
         let listed = self.state.tables(&self.replica.name)?;
         let begun: Vec<_> = listed
             .iter()

@@ -1,9 +1,9 @@
 //! `replica run`: applies what the slot of a finished copy has kept, and what comes after it.
 //!
-//! Two threads: one applies (a third fills the spool, if there is one), the other looks every second at what the target's state wants (a
-//! pause, a hold), and writes there how far the replica is. Its session holds the replica's lock, so that
-//! nothing else works on the replica meanwhile. While the target is away neither does anything, and only
-//! the spool is filled.
+//! Two threads: one applies, the other looks every second at what the target's state wants (a pause, a
+//! hold), and writes there how far the replica is. Its session holds the replica's lock, so that nothing
+//! else works on the replica meanwhile. A third thread fills the spool, if there is one. While the target
+//! is away only that one does anything.
 
 use std::thread;
 use std::time::Duration;
@@ -19,7 +19,8 @@ use crate::apply::{
     self, Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
 };
 use crate::error::{ReplicaError, Result};
-use crate::state::{Applied, Phase, Replica, State, TableState};
+use crate::source::Source;
+use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
 
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -72,6 +73,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
         if replica.paused {
             control.pause();
         }
+        say_lost(replica.clone(), source.clone(), state.tables(&what.name)?);
         if let (Some(spool), false) = (&spool, away) {
             let settings = settings.clone();
             scope.spawn(move || spool::take_in(spool, &settings, control));
@@ -151,6 +153,17 @@ fn wait_for_target(
     }
 }
 
+/// Says in the log which tables are not replicated any more. Nothing waits for that: a source that does not
+/// answer is told of by apply.
+fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
+    thread::spawn(move || {
+        let asked = Source::ask(&replica, Some(&source), &tables).ok();
+        if let Some(words) = asked.and_then(|asked| asked.not_replicated_any_more(&replica)) {
+            warn!(replica = replica.name, "{words}");
+        }
+    });
+}
+
 /// Settings of a replica with one writer. An error if its copy is not ready.
 pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Result<Settings> {
     if replica.phase != Phase::Ready {
@@ -213,12 +226,8 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
     };
     let mut state = State::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
-    match state.lock(name)? {
-        true => Ok((state, replica)),
-        false => Err(ReplicaError::State(format!(
-            "another lockstep works on replica \"{name}\"; end it first"
-        ))),
-    }
+    state.lock_or_say(name)?;
+    Ok((state, replica))
 }
 
 /// Takes the state's wishes to the applying thread, and its progress to the state, until that

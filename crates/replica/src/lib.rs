@@ -8,6 +8,9 @@
 //! | [`copy`] | rows from source to target |
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
+//! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
+//! | `sessions` | sessions of a server in words |
+//! | [`lost`] | tables that were copied and are not replicated any more |
 //! | [`names`] | names of tables and replicas |
 //! | [`subset`] | what of a table is replicated: row filter and column list |
 //! | [`error`] | what can go wrong |
@@ -30,12 +33,15 @@ pub mod copy;
 pub mod create;
 pub mod daemon;
 pub mod error;
+mod exporter;
 pub mod finish;
 pub mod follow;
+pub mod lost;
 pub mod names;
 pub mod preflight;
 pub mod remove;
 pub mod schema;
+mod sessions;
 pub mod source;
 pub mod standing;
 pub mod state;

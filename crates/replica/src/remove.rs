@@ -8,7 +8,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use crate::apply::origins;
 use crate::error::{ReplicaError, Result};
-use crate::state::{APPLICATION, Replica, State};
+use crate::state::{APPLICATION, Phase, Replica, State};
 
 /// SQLSTATE of an object that a session uses.
 const IN_USE: &str = "55006";
@@ -21,13 +21,21 @@ const PAUSE: Duration = Duration::from_millis(100);
 pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
     let removed = || -> Result<(), ClientError> {
         let mut session = Connection::connect(source, Purpose::Sql, APPLICATION)?;
-        if session.slot(&replica.slot)?.is_some() {
-            when_free(|| session.drop_slot(&replica.slot))?;
+        session.execute("SET search_path = ''; SET client_min_messages = error")?;
+        if let Some(slot) = session.slot(&replica.slot)? {
+            if let (Phase::Preparing, Some(maker)) = (replica.phase, slot.active_pid) {
+                // A creation that was killed: the slot's session waits for open transactions, perhaps
+                // for long. The replica's lock is ours, so it is no other.
+                session.execute(&format!("SELECT pg_terminate_backend({maker})"))?;
+            }
+            when_free(|| match session.drop_slot(&replica.slot) {
+                // A slot that was not made yet goes with its session.
+                Err(error) if error.is_missing_slot() => Ok(()),
+                dropped => dropped,
+            })?;
         }
         let publication = identifier("publication", &replica.publication)?;
-        session.execute(&format!(
-            "SET client_min_messages = error; DROP PUBLICATION IF EXISTS {publication}"
-        ))
+        session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))
     };
     removed().map_err(ReplicaError::Source)
 }
@@ -43,11 +51,7 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
     };
     let mut state = State::find(target)?.ok_or_else(unknown)?;
     let replica = state.replica(name)?.ok_or_else(unknown)?;
-    if !state.lock(name)? {
-        return Err(ReplicaError::State(format!(
-            "another lockstep works on replica \"{name}\"; end it first"
-        )));
-    }
+    state.lock_or_say(name)?;
     let kept;
     let source = match source {
         Some(source) => source,

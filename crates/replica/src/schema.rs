@@ -131,6 +131,8 @@ impl Programs {
             "--schema-only",
             "--no-publications",
             "--no-subscriptions",
+            // As long as a copy waits.
+            "--lock-wait-timeout=10000",
         ]);
         if let Some(snapshot) = snapshot {
             command.arg(format!("--snapshot={snapshot}"));

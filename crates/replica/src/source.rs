@@ -6,8 +6,9 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, fie
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
+use crate::lost::{Lost, lost};
 use crate::names::TableName;
-use crate::state::{APPLICATION, Replica};
+use crate::state::{APPLICATION, Replica, TableCopy};
 
 /// How long to wait for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -45,8 +46,10 @@ pub struct Source {
     /// The replica's slot. None if it is gone, or if a relay has it.
     pub slot: Option<SlotState>,
     /// Tables with a row filter or a column list, and partitions beside them, that the replica's
-    /// publication does not have: nothing of them is replicated.
+    /// publication does not have: nothing of them is replicated. Without those that are lost.
     pub unpublished: Vec<TableName>,
+    /// Tables that were copied and are not replicated any more.
+    pub lost: Vec<Lost>,
 }
 
 /// The cluster's identifier. A server that does not tell it to this role has one of its own.
@@ -71,8 +74,24 @@ impl Source {
         })
     }
 
-    /// Asks the source that a replica's state names, or `source` in its place.
-    pub fn ask(replica: &Replica, source: Option<&Conninfo>) -> Result<Self> {
+    /// The same of tables that were copied.
+    pub fn not_replicated_any_more(&self, replica: &Replica) -> Option<String> {
+        let named: Vec<_> = (self.lost.iter())
+            .map(|lost| format!("{} ({})", lost.table, lost.words()))
+            .collect();
+        (!named.is_empty()).then(|| {
+            format!(
+                "tables that were copied are not replicated as they were any more, by publication {}: \
+                 {}; drop the replica and create it again",
+                replica.publication,
+                named.join(", ")
+            )
+        })
+    }
+
+    /// Asks the source that a replica's state names, or `source` in its place. `tables` are those of the
+    /// replica.
+    pub fn ask(replica: &Replica, source: Option<&Conninfo>, tables: &[TableCopy]) -> Result<Self> {
         let mut conninfo = match source {
             Some(source) => source.clone(),
             None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
@@ -88,11 +107,15 @@ impl Source {
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
-            let unpublished = unpublished(&mut session, replica)?;
+            let mut unpublished = unpublished(&mut session, replica)?;
+            let publications = std::slice::from_ref(&replica.publication);
+            let lost = lost(&mut session, publications, tables)?;
+            unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
             let source = Self {
                 end,
                 slot,
                 unpublished,
+                lost,
             };
             Ok((system, source))
         };

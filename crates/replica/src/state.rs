@@ -6,7 +6,7 @@
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
-//! | `lockstep.state_version` | the schema's version, one row | `version` |
+//! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
 //!
@@ -25,16 +25,21 @@
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
 mod hold;
+mod home;
+mod locks;
+mod open;
 mod subsets;
 mod tables;
+mod trust;
 
 use std::time::Duration;
 
-use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
 pub use hold::{Held, Hold};
+pub use locks::Holder;
+use locks::{Lock, lock_holders};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
 
 use crate::apply::SpoolStats;
@@ -48,88 +53,11 @@ pub const APPLICATION: &str = "lockstep replica";
 /// The schema of the state. It is never copied.
 pub const SCHEMA: &str = "lockstep";
 
-/// How long another lockstep's lock is waited for.
-const LOCK_PATIENCE: Duration = Duration::from_secs(5);
-
-/// SQLSTATE of a lock that was not free in time.
-const LOCKED: &str = "55P03";
-
-/// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 5] = [
-    "
-CREATE SCHEMA IF NOT EXISTS lockstep;
-CREATE TABLE lockstep.state_version (version int NOT NULL);
-INSERT INTO lockstep.state_version VALUES (0);
-CREATE TABLE lockstep.replica (
-    name text PRIMARY KEY,
-    source text NOT NULL,
-    system_id text NOT NULL,
-    source_database text NOT NULL,
-    slot text NOT NULL,
-    publication text NOT NULL,
-    origin text NOT NULL,
-    exclude_schemas text[] NOT NULL,
-    exclude_tables text[] NOT NULL,
-    phase text NOT NULL,
-    start_lsn pg_lsn,
-    paused boolean NOT NULL DEFAULT false,
-    resumes bigint NOT NULL DEFAULT 0,
-    created_at timestamptz NOT NULL DEFAULT now(),
-    ready_at timestamptz,
-    bytes_total bigint NOT NULL DEFAULT 0,
-    bytes_done bigint NOT NULL DEFAULT 0,
-    bytes_per_s bigint NOT NULL DEFAULT 0,
-    progress_at timestamptz,
-    apply_state text,
-    applied_lsn pg_lsn,
-    lag_bytes bigint NOT NULL DEFAULT 0,
-    apply_error text,
-    applied_at timestamptz
-);
-CREATE TABLE lockstep.table_copy (
-    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
-    schema_name text NOT NULL,
-    table_name text NOT NULL,
-    state text NOT NULL,
-    start_lsn pg_lsn,
-    row_count bigint NOT NULL DEFAULT 0,
-    byte_count bigint NOT NULL DEFAULT 0,
-    copied_at timestamptz,
-    PRIMARY KEY (replica, schema_name, table_name)
-);
-GRANT USAGE ON SCHEMA lockstep TO pg_monitor;
-GRANT SELECT ON ALL TABLES IN SCHEMA lockstep TO pg_monitor;
-",
-    "
-ALTER TABLE lockstep.replica ADD apply_pid int, ADD heard_at timestamptz, ADD timeline bigint;
-ALTER TABLE lockstep.table_copy ADD missing_rows bigint NOT NULL DEFAULT 0;
-",
-    "
-CREATE TABLE lockstep.hold (
-    replica text PRIMARY KEY REFERENCES lockstep.replica ON DELETE CASCADE,
-    wanted pg_lsn NOT NULL,
-    held pg_lsn,
-    pid int NOT NULL,
-    until timestamptz NOT NULL
-);
-GRANT SELECT ON lockstep.hold TO pg_monitor;
-",
-    "
-CREATE TABLE lockstep.subset (
-    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
-    schema_name text NOT NULL,
-    table_name text NOT NULL,
-    row_filter text,
-    columns text[],
-    PRIMARY KEY (replica, schema_name, table_name)
-);
-GRANT SELECT ON lockstep.subset TO pg_monitor;
-",
-    "
-ALTER TABLE lockstep.replica ADD spool_bytes bigint, ADD spool_limit bigint, ADD spool_from pg_lsn,
-    ADD spool_to pg_lsn, ADD spool_full text;
-",
-];
+/// What others have put into the database does not decide what our statements mean: a table of the state
+/// that has become a view is refused, where the server can do that.
+const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
+    SET row_security = off; SELECT set_config(name, 'view, foreign-table', false) \
+    FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
 /// How far a replica is, in the order of execution. Each is committed before its work begins, and
 /// all persist; `replica create` goes on from any of them but the last.
@@ -241,16 +169,6 @@ pub struct Applied {
     pub spool: Option<SpoolStats>,
 }
 
-/// Who holds a replica's lock.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Holder {
-    Nobody,
-    /// The session that has written [`Applied`].
-    Apply,
-    /// Another: `replica create` or `drop`.
-    Other,
-}
-
 /// The state in a target.
 #[derive(Debug)]
 pub struct State {
@@ -258,118 +176,16 @@ pub struct State {
 }
 
 impl State {
-    /// Connects to the target, and makes or upgrades schema `lockstep`.
-    pub fn open(target: &Conninfo) -> Result<Self> {
-        let mut state = Self::connect(target)?;
-        state.upgrade().map_err(ReplicaError::Target)?;
-        state.check_version()?;
-        Ok(state)
-    }
-
-    /// Connects to the target, and upgrades schema `lockstep`. None if no replica was ever made
-    /// there.
-    pub fn find(target: &Conninfo) -> Result<Option<Self>> {
-        let mut state = Self::connect(target)?;
-        match state.version().map_err(ReplicaError::Target)? {
-            0 => return Ok(None),
-            version if version < VERSIONS.len() => {
-                state.upgrade().map_err(|error| {
-                    ReplicaError::State(format!(
-                        "the target's schema lockstep is of an older version and cannot be upgraded \
-                         ({}): run lockstep replica status once as its owner",
-                        error.words()
-                    ))
-                })?;
-            }
-            _ => state.check_version()?,
-        }
-        Ok(Some(state))
-    }
-
     fn connect(target: &Conninfo) -> Result<Self> {
         let connection = Connection::connect(target, Purpose::Sql, APPLICATION);
         let mut connection = connection.map_err(ReplicaError::Target)?;
-        connection
-            .execute("SET search_path = ''; SET client_min_messages = error")
-            .map_err(ReplicaError::Target)?;
+        connection.execute(SESSION).map_err(ReplicaError::Target)?;
         Ok(Self { connection })
-    }
-
-    fn version(&mut self) -> Result<usize, ClientError> {
-        // Unlike to_regclass() this sees what was committed while a lock was waited for.
-        let found = "SELECT EXISTS (SELECT FROM pg_class c \
-                         JOIN pg_namespace n ON n.oid = c.relnamespace \
-                     WHERE n.nspname = 'lockstep' AND c.relname = 'state_version')";
-        let row = self.connection.query_one(found)?;
-        match field(&row, 0)? {
-            false => Ok(0),
-            true => {
-                let row = self
-                    .connection
-                    .query_one("SELECT version FROM lockstep.state_version")?;
-                field(&row, 0)
-            }
-        }
-    }
-
-    fn upgrade(&mut self) -> Result<(), ClientError> {
-        if self.version()? >= VERSIONS.len() {
-            return Ok(());
-        }
-        // Two that come at once go one after the other.
-        let locked = "BEGIN; SELECT pg_advisory_xact_lock(hashtextextended('lockstep state', 0))";
-        self.connection.execute(locked)?;
-        let version = self.version()?;
-        for sql in VERSIONS.iter().skip(version) {
-            self.connection.execute(sql)?;
-        }
-        let set = format!(
-            "UPDATE lockstep.state_version SET version = {}",
-            VERSIONS.len()
-        );
-        self.connection.execute(&set)?;
-        self.connection.execute("COMMIT")
-    }
-
-    fn check_version(&mut self) -> Result<()> {
-        let version = self.version().map_err(ReplicaError::Target)?;
-        match version <= VERSIONS.len() {
-            true => Ok(()),
-            false => Err(ReplicaError::State(format!(
-                "the target's schema lockstep has version {version}, this lockstep knows up to {}; \
-                 use the newer one",
-                VERSIONS.len()
-            ))),
-        }
     }
 
     /// The session, for SQL of the same transaction.
     pub fn connection(&mut self) -> &mut Connection {
         &mut self.connection
-    }
-
-    /// Takes the replica's lock, which the session holds until it ends. False if another session
-    /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
-    /// killed one is gone.
-    pub fn lock(&mut self, name: &str) -> Result<bool> {
-        self.lock_for(Lock::Replica, name)
-    }
-
-    fn lock_for(&mut self, what: Lock, name: &str) -> Result<bool> {
-        let mut lock = || -> Result<bool, ClientError> {
-            let key = lock_key(what, name)?;
-            let patience = LOCK_PATIENCE.as_millis();
-            self.connection
-                .execute(&format!("SET lock_timeout = {patience}"))?;
-            let locked = (self.connection).execute(&format!("SELECT pg_advisory_lock({key})"));
-            self.connection.execute("SET lock_timeout = 0")?;
-            match locked {
-                Ok(()) => Ok(true),
-                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == LOCKED) => Ok(false),
-                Err(error) => Err(error),
-            }
-        };
-        lock().map_err(ReplicaError::Target)
     }
 
     /// Adds a replica, unless another one has begun in this database: an error then. False if this one
@@ -573,24 +389,6 @@ impl State {
         read().map_err(ReplicaError::Target)
     }
 
-    /// Who holds the replica's lock now.
-    pub fn holder(&mut self, name: &str) -> Result<Holder> {
-        let mut held = || -> Result<Holder, ClientError> {
-            let row = self.connection.query_one(&format!(
-                "SELECT count(l.pid), coalesce(bool_or(l.pid = r.apply_pid), false) \
-                 FROM {} LEFT JOIN lockstep.replica r ON r.name = {}",
-                lock_holders(Lock::Replica, name)?,
-                sql_literal("replica", name)?
-            ))?;
-            Ok(match (field::<u64>(&row, 0)?, field(&row, 1)?) {
-                (0, _) => Holder::Nobody,
-                (_, true) => Holder::Apply,
-                (_, false) => Holder::Other,
-            })
-        };
-        held().map_err(ReplicaError::Target)
-    }
-
     /// Asks apply to pause or to go on. False if there is no such replica.
     pub fn set_paused(&mut self, name: &str, paused: bool) -> Result<bool> {
         let sql = "UPDATE lockstep.replica SET paused = $2, \
@@ -611,35 +409,6 @@ impl State {
 /// An age that the target tells in seconds. Its clock may have been set back.
 fn since(seconds: Option<f64>) -> Option<Duration> {
     seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
-}
-
-/// Advisory locks of a replica.
-#[derive(Debug, Clone, Copy)]
-enum Lock {
-    /// Whoever changes it: `create`, `run`, `drop`.
-    Replica,
-    /// Whoever holds it still: `verify`.
-    Hold,
-}
-
-/// The key of a lock, in SQL.
-fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
-    let name = sql_literal("replica", name)?;
-    let prefix = match what {
-        Lock::Replica => "lockstep replica ",
-        Lock::Hold => "lockstep hold ",
-    };
-    Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
-}
-
-/// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
-fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError> {
-    Ok(format!(
-        "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 \
-              AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
-              AND (classid::bigint << 32 | objid::bigint) = {}) AS l",
-        lock_key(what, name)?
-    ))
 }
 
 /// What a replica's state says of its source.

@@ -18,6 +18,7 @@ use serde_json::json;
 
 use super::{conninfo, failed};
 use crate::args::Output;
+use crate::exit::complain;
 use crate::top::figures;
 use crate::{live, text};
 
@@ -163,6 +164,14 @@ impl Told {
 }
 
 impl Watcher for Told {
+    fn waits(&mut self, words: &str) {
+        let words = sanitize(words);
+        match &self.bar {
+            Some(bar) => bar.suspend(|| complain(&words)),
+            None => complain(&words),
+        }
+    }
+
     fn found(&mut self, findings: &[Finding]) {
         self.findings = findings.to_vec();
         if findings.is_empty() {

@@ -70,7 +70,7 @@ fn start(
         )));
     }
     let before = state.applied(name)?.lsn;
-    let end = Source::ask(&replica, source)?.end;
+    let end = Source::ask(&replica, source, &[])?.end;
     state.set_paused(name, false)?;
     let deadline = Instant::now() + wait;
     loop {
@@ -82,9 +82,11 @@ fn start(
             return Ok(Some(lsn));
         }
         if Instant::now() >= deadline {
-            return Err(ReplicaError::State(why_not(
-                &replica, standing, &applied, wait,
-            )));
+            let words = match standing {
+                Standing::Other => state.lock_words(name)?,
+                standing => why_not(&replica, standing, &applied, wait),
+            };
+            return Err(ReplicaError::State(words));
         }
         thread::sleep(ASK_EVERY);
     }
@@ -100,7 +102,7 @@ fn why_not(replica: &Replica, standing: Standing<'_>, applied: &Applied, wait: D
             "replica \"{name}\" is to apply, but no process has taken it up within {seconds} s: start \
              lockstep replica run with its name, or with a --config that lists it{because}"
         ),
-        Standing::Other => format!("another lockstep works on replica \"{name}\"; end it first"),
+        Standing::Other => format!("another works on replica \"{name}\""),
         Standing::Silent => format!(
             "the process of replica \"{name}\" is connected and writes nothing: is its machine alive?"
         ),

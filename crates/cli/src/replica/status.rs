@@ -44,6 +44,8 @@ pub struct StatusArgs {
 struct Known {
     replica: Replica,
     holder: Holder,
+    /// Who has the lock of a replica that is copied, if apply has not.
+    taken: Option<String>,
     progress: Progress,
     applied: Applied,
     hold: Option<Hold>,
@@ -108,7 +110,7 @@ fn ask(
     name: Option<&str>,
     source: Option<&Conninfo>,
 ) -> Result<Vec<Known>, ReplicaError> {
-    let Some(mut state) = State::find(target)? else {
+    let Some(mut state) = State::see(target)? else {
         return Ok(Vec::new());
     };
     let mut known = Vec::new();
@@ -116,14 +118,20 @@ fn ask(
         if name.is_some_and(|name| name != replica.name) {
             continue;
         }
+        let tables = state.tables(&replica.name)?;
+        let holder = state.holder(&replica.name)?;
+        let is_taken = replica.phase == Phase::Ready && holder == Holder::Other;
         known.push(Known {
-            holder: state.holder(&replica.name)?,
+            holder,
+            taken: is_taken
+                .then(|| state.lock_words(&replica.name))
+                .transpose()?,
             progress: state.progress(&replica.name)?,
             applied: state.applied(&replica.name)?,
             hold: state.hold(&replica.name)?,
-            tables: state.tables(&replica.name)?,
             // After the state: what it has applied was written before.
-            source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source)),
+            source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source, &tables)),
+            tables,
             replica,
         });
     }
@@ -232,6 +240,7 @@ impl Known {
                 "its process is connected and writes nothing: is its machine alive?".to_owned(),
             );
         }
+        notes.extend(self.taken.clone());
         if let Some(Err(error)) = &self.source {
             notes.push(format!(
                 "the source cannot be asked how far it is ({error}); what is behind is at least what \
@@ -244,6 +253,7 @@ impl Known {
                 notes.push(format!("the source lists no slot {slot}: is it gone?"));
             }
             notes.extend(source.not_replicated(&self.replica));
+            notes.extend(source.not_replicated_any_more(&self.replica));
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -327,6 +337,7 @@ impl Known {
             "missing_rows": self.missing(),
             "source_flush_lsn": self.source().map(|source| text(source.end)),
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
+            "lost_tables": self.source().map(lost_json),
             "source_error": source_error.map(ToString::to_string),
             "error": self.applied.error,
             "spool": self.spool().map(spool_json),
@@ -401,6 +412,18 @@ fn subset_json(subset: &Subset) -> Value {
         "row_filter": subset.filter,
         "columns": subset.columns,
     })
+}
+
+fn lost_json(source: &Source) -> Vec<Value> {
+    let lost = source.lost.iter();
+    lost.map(|lost| {
+        json!({
+            "schema": lost.table.schema,
+            "table": lost.table.table,
+            "why": lost.words(),
+        })
+    })
+    .collect()
 }
 
 fn table_json(table: &TableCopy) -> Value {

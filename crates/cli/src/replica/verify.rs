@@ -79,6 +79,12 @@ fn lines(report: &Report) -> Vec<String> {
             text::count(table.rows as f64),
             match table.differences.first().map(|one| one.kind) {
                 Some(DifferenceKind::NoTable) => "not there".to_owned(),
+                Some(
+                    DifferenceKind::Gone
+                    | DifferenceKind::Renamed
+                    | DifferenceKind::Replaced
+                    | DifferenceKind::Unpublished,
+                ) => "not sent".to_owned(),
                 _ => count(table.differences.len(), table.more),
             },
         ]
@@ -105,6 +111,22 @@ fn named(table: &TableReport, one: &Difference) -> String {
     let what = match one.kind {
         DifferenceKind::NoTable => {
             return format!("{name}: the target has no such table, or not its columns");
+        }
+        DifferenceKind::Gone => {
+            return format!("{name}: it was copied, and the source has no such table any more");
+        }
+        DifferenceKind::Renamed => {
+            let now = &one.key;
+            return format!("{name}: it was copied, and is called {now} on the source now");
+        }
+        DifferenceKind::Replaced => {
+            return format!(
+                "{name}: it was copied, and another table has its name on the source now, which the \
+                 publication does not have"
+            );
+        }
+        DifferenceKind::Unpublished => {
+            return format!("{name}: it was copied, and the publication does not have it any more");
         }
         DifferenceKind::Missing => "the target lacks it",
         DifferenceKind::Extra => "only the target has it",
@@ -144,6 +166,10 @@ fn to_json(name: &str, report: &Report) -> Value {
         DifferenceKind::Extra => "extra",
         DifferenceKind::Changed => "changed",
         DifferenceKind::NoTable => "no_table",
+        DifferenceKind::Gone => "gone",
+        DifferenceKind::Renamed => "renamed",
+        DifferenceKind::Replaced => "replaced",
+        DifferenceKind::Unpublished => "unpublished",
     };
     let difference = |one: &Difference| json!({"key": one.key, "kind": kind(one.kind)});
     let tables = report.tables.iter().map(|table| {

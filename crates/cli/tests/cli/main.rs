@@ -41,6 +41,7 @@ mod replica_daemon;
 mod replica_spool;
 mod replica_subsets;
 mod replica_verify;
+mod replica_waits;
 mod serve;
 mod serve_history;
 mod serve_page;

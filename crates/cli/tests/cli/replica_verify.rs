@@ -125,6 +125,54 @@ fn equal_while_changes_flow_and_rows_that_differ_are_named() {
     );
 }
 
+#[test]
+fn what_is_not_sent_any_more_is_no_equality() {
+    let mut followed = Followed::created("CREATE TABLE n (id int PRIMARY KEY)", &[], &[], "1");
+    sql(&followed.source)
+        .execute("DROP TABLE n; CREATE TABLE n (id int PRIMARY KEY); INSERT INTO n VALUES (1)")
+        .unwrap();
+    let found = verify(&followed, &[]);
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let printed = text(&found.stdout);
+    let line = "public.n: it was copied, and another table has its name on the source now";
+    assert!(
+        printed.contains(line) && printed.contains("not sent"),
+        "{printed}"
+    );
+    assert!(!printed.contains("are equal"), "{printed}");
+    let found = verify(&followed, &["--output", "json"]);
+    let json: Value = serde_json::from_slice(&found.stdout).unwrap();
+    let kinds: Vec<_> = json["tables"].as_array().unwrap().iter().collect();
+    let kind = kinds.iter().find(|table| table["table"] == "n").unwrap();
+    assert_eq!(kind["differences"][0]["kind"], "replaced", "{json}");
+    let status = output(&["status", "r", "--target", &followed.to, "--output", "json"]);
+    let json: Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        json["replicas"][0]["lost_tables"][0]["table"], "n",
+        "{json}"
+    );
+    let status = output(&["status", "r", "--target", &followed.to]);
+    let shown = text(&status.stdout);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        shown.contains("not replicated as they were any more"),
+        "{shown}"
+    );
+    // The next one that applies says it in its log.
+    followed.kill();
+    followed.running = Followed::run(&followed.to, &followed.log, "1");
+    let logged = || std::fs::read_to_string(&followed.log).unwrap();
+    let started = std::time::Instant::now();
+    while !logged().contains("not replicated as they were any more") {
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(90),
+            "{}",
+            logged()
+        );
+        std::thread::yield_now();
+    }
+}
+
 /// The publication has a partition that is made later, also in a schema that is left out.
 #[test]
 fn what_apply_skips_is_not_compared() {

@@ -20,7 +20,8 @@ pub fn listed(connection: &mut Connection, prefix: &str) -> Result<Vec<String>> 
     let rows = connection.query(&format!(
         "SELECT roname FROM pg_catalog.pg_replication_origin \
          WHERE pg_catalog.starts_with(roname, {prefix}) \
-           AND pg_catalog.substr(roname, pg_catalog.length({prefix}) + 1) ~ '^[0-9]+$'"
+           AND pg_catalog.substr(roname, pg_catalog.length({prefix}) OPERATOR(pg_catalog.+) 1) \
+             OPERATOR(pg_catalog.~) '^[0-9]+$'"
     ))?;
     rows.iter().map(|row| field(row, 0)).collect()
 }
@@ -35,7 +36,7 @@ pub fn own(connection: &mut Connection, origin: &str) -> Result<()> {
     let origin = sql_literal("origin", origin)?;
     connection.execute(&format!(
         "SELECT pg_catalog.pg_replication_origin_create({origin}) WHERE NOT EXISTS \
-         (SELECT FROM pg_catalog.pg_replication_origin WHERE roname = {origin})"
+         (SELECT FROM pg_catalog.pg_replication_origin WHERE roname OPERATOR(pg_catalog.=) {origin})"
     ))?;
     connection.execute(&format!(
         "SELECT pg_catalog.pg_replication_origin_session_setup({origin})"

@@ -13,6 +13,7 @@ use crate::subset::parenthesised;
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     pub name: TableName,
+    pub oid: u32,
     /// The published columns without the generated ones, quoted.
     pub columns: Vec<String>,
     /// The publication's row filter, as a condition.
@@ -40,7 +41,7 @@ SELECT n.nspname, c.relname, pg_table_size(c.oid),
     coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             AND a.attgenerated = '' AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))), '[]'),
-    pg_get_expr(r.prqual, r.prrelid), r.oid IS NOT NULL
+    pg_get_expr(r.prqual, r.prrelid), r.oid IS NOT NULL, c.oid
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN (pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1)
         ON r.prrelid = c.oid
@@ -81,6 +82,7 @@ pub fn tables(
             columns: columns.iter().map(|(name, _)| quoted(name)).collect(),
             filter: field(&row, 5)?,
             published: field(&row, 6)?,
+            oid: field(&row, 7)?,
             bytes: field(&row, 2)?,
             blocks: field(&row, 3)?,
         });

@@ -31,9 +31,11 @@ pub const SESSION: &str = "SET search_path = ''; SET client_min_messages = error
         'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
         'idle_session_timeout');";
 
-/// Text that means the same on both servers; an error rather than rows that row security hides.
+/// Text that means the same on both servers; an error rather than rows that row security hides. Whoever
+/// waits to change a table waits for the locks of the creation, and a copy that begins then waits for them,
+/// where the server sees no deadlock: so a copy waits only for a time.
 const SOURCE_SESSION: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
-    SET extra_float_digits = 3; SET row_security = off;";
+    SET extra_float_digits = 3; SET row_security = off; SET lock_timeout = '10s';";
 
 /// The commit that ends the copy waits for the disk; those before need not.
 const TARGET_SESSION: &str = "SET synchronous_commit = off; SET xmloption = content;";

@@ -93,6 +93,11 @@ impl State {
         Ok(true)
     }
 
+    /// Who holds the replica already, and what to do about it.
+    pub fn hold_words(&mut self, name: &str) -> Result<String> {
+        self.held_words(Lock::Hold, name)
+    }
+
     /// Asks for exactly the transactions whose commit record starts before `lsn`.
     pub fn raise_hold(&mut self, name: &str, lsn: Lsn) -> Result<()> {
         let sql = "UPDATE lockstep.hold SET wanted = $2::pg_lsn WHERE replica = $1";

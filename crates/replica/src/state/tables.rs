@@ -39,17 +39,23 @@ pub struct TableCopy {
     pub bytes: u64,
     /// Rows to update or delete that apply did not find.
     pub missing: u64,
+    /// Its OID on the source. None of a partition that was made later, and of a state that an older
+    /// version made.
+    pub source_oid: Option<u32>,
+    /// The target has a table of its name now.
+    pub is_there: bool,
 }
 
 impl State {
-    /// Lists tables that are to be copied; those that are listed already stay as they are.
-    pub fn add_tables(&mut self, name: &str, tables: &[TableName]) -> Result<()> {
+    /// Lists tables that are to be copied, with their OIDs on the source; those that are listed already
+    /// stay as they are.
+    pub fn add_tables(&mut self, name: &str, tables: &[(TableName, u32)]) -> Result<()> {
         for part in tables.chunks(1_000) {
             let rows: Result<Vec<_>, ClientError> = part
                 .iter()
-                .map(|table| {
+                .map(|(table, oid)| {
                     Ok(format!(
-                        "({}, {}, {}, 'waiting')",
+                        "({}, {}, {}, 'waiting', {oid})",
                         sql_literal("replica", name)?,
                         sql_literal("schema", &table.schema)?,
                         sql_literal("table", &table.table)?
@@ -58,7 +64,8 @@ impl State {
                 .collect();
             let rows = rows.map_err(ReplicaError::Target)?.join(", ");
             let sql = format!(
-                "INSERT INTO lockstep.table_copy (replica, schema_name, table_name, state) \
+                "INSERT INTO lockstep.table_copy (replica, schema_name, table_name, state, \
+                     source_oid) \
                  VALUES {rows} ON CONFLICT DO NOTHING"
             );
             self.connection
@@ -71,7 +78,10 @@ impl State {
     /// The replica's tables.
     pub fn tables(&mut self, name: &str) -> Result<Vec<TableCopy>> {
         let sql = "SELECT schema_name, table_name, state, start_lsn, row_count, byte_count, \
-                       missing_rows \
+                       missing_rows, source_oid, \
+                       EXISTS (SELECT FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+                           WHERE n.nspname = schema_name AND c.relname = table_name \
+                               AND c.relkind IN ('r', 'p', 'f')) \
                    FROM lockstep.table_copy WHERE replica = $1 ORDER BY 1, 2";
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
@@ -141,9 +151,18 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
             table: field(row, 1)?,
         };
         let counts = (field(row, 4)?, field(row, 5)?, field(row, 6)?);
-        Ok((name, field::<String>(row, 2)?, field(row, 3)?, counts))
+        let sides = (field(row, 7)?, field(row, 8)?);
+        Ok((
+            name,
+            field::<String>(row, 2)?,
+            field(row, 3)?,
+            counts,
+            sides,
+        ))
     };
-    let (name, state, start, (rows, bytes, missing)) = read().map_err(ReplicaError::Target)?;
+    let (name, state, start, counts, (source_oid, is_there)) =
+        read().map_err(ReplicaError::Target)?;
+    let (rows, bytes, missing) = counts;
     Ok(TableCopy {
         name,
         state: TableState::parse(&state)?,
@@ -151,5 +170,7 @@ fn table_copy(row: &[Option<String>]) -> Result<TableCopy> {
         rows,
         bytes,
         missing,
+        source_oid,
+        is_there,
     })
 }

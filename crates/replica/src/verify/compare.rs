@@ -6,6 +6,7 @@ use std::thread;
 
 use lockstep_client::{ClientError, Connection, field};
 
+use super::besides;
 use super::moment::{APPLICATION, Snapshots};
 use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, ranges};
 use super::{
@@ -25,7 +26,10 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(VerifyError::Source)?;
     let tables = replicated(options, tables)?;
-    let hash = common_hash(&mut source, &mut moment.target(options)?)?;
+    let mut target = moment.target(options)?;
+    let besides = besides::find(options, (&mut source, &mut target), &tables)?;
+    let hash = common_hash(&mut source, &mut target)?;
+    drop(target);
     let mut pieces = Vec::new();
     for (place, table) in tables.iter().enumerate() {
         let cuts = cuts(&mut source, table, options.range_rows).map_err(VerifyError::Source)?;
@@ -35,19 +39,14 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     pieces.reverse();
     let found = compare_pieces(options, moment, (&tables, hash), pieces)?;
     let report = |(table, found): (Published, Found)| {
-        let mut differences = found.differences;
-        differences.sort();
-        TableReport {
-            table: table.table,
-            key: table.key,
-            rows: found.rows,
-            more: differences.len() > MOST_NAMED,
-            differences: differences.into_iter().take(MOST_NAMED).collect(),
-        }
+        TableReport::new(table.table, table.key, found.rows, found.differences)
     };
+    let compared = tables.into_iter().zip(found).map(report);
+    let mut tables: Vec<_> = compared.chain(besides).collect();
+    tables.sort_by(|one, other| one.table.cmp(&other.table));
     Ok(Report {
         lsn: moment.lsn,
-        tables: tables.into_iter().zip(found).map(report).collect(),
+        tables,
     })
 }
 
@@ -111,7 +110,10 @@ fn common_hash(source: &mut Connection, target: &mut Connection) -> Result<Hash>
 }
 
 /// A list of names, as JSON.
-fn names_of(row: &[Option<String>], place: usize) -> lockstep_client::Result<Vec<String>> {
+pub(super) fn names_of(
+    row: &[Option<String>],
+    place: usize,
+) -> lockstep_client::Result<Vec<String>> {
     let json: Option<String> = field(row, place)?;
     let Some(json) = json else {
         return Ok(Vec::new());

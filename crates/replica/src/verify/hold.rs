@@ -101,10 +101,7 @@ impl Hold for ThroughState {
     fn hold(&mut self, patience: Duration) -> Result<()> {
         match self.state.begin_hold(&self.name, before_all(), patience)? {
             true => self.until_held(before_all(), patience),
-            false => Err(VerifyError::NoMoment(format!(
-                "another lockstep replica verify holds replica \"{}\"; repeat once it is done",
-                self.name
-            ))),
+            false => Err(VerifyError::NoMoment(self.state.hold_words(&self.name)?)),
         }
     }
 

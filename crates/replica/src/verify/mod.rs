@@ -18,8 +18,10 @@
 //! | [`moment`] | the two snapshots |
 //! | [`statements`] | what each side is asked; no I/O |
 //! | [`compare`] | tables by ranges of their keys, and the rows that differ |
+//! | [`besides`] | what is not compared and yet differs |
 //! | [`named`] | a replica by its name, whoever applies to it |
 
+pub mod besides;
 pub mod compare;
 pub mod hold;
 pub mod moment;
@@ -34,6 +36,7 @@ use lockstep_wire::Lsn;
 use crate::apply::{ApplyError, Starts};
 use crate::error::ReplicaError;
 use crate::names::TableName;
+use crate::state::TableCopy;
 
 pub use hold::{Hold, InProcess};
 pub use named::{Replicated, replica};
@@ -85,6 +88,8 @@ pub struct Options {
     /// Tables in the replica's publications are compared, as far as they are replicated.
     pub publications: Vec<String>,
     pub starts: Starts,
+    /// The tables that were copied: each that is not compared is a difference.
+    pub listed: Vec<TableCopy>,
     /// Sessions on each side.
     pub jobs: usize,
     /// Rows of one range, about.
@@ -128,6 +133,27 @@ pub struct TableReport {
     pub more: bool,
 }
 
+impl TableReport {
+    /// Names as many differences as there is room for.
+    fn new(
+        table: TableName,
+        key: Vec<String>,
+        rows: u64,
+        mut differences: Vec<Difference>,
+    ) -> Self {
+        differences.sort();
+        let more = differences.len() > MOST_NAMED;
+        differences.truncate(MOST_NAMED);
+        Self {
+            table,
+            key,
+            rows,
+            differences,
+            more,
+        }
+    }
+}
+
 /// A row that is not the same on both sides.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Difference {
@@ -146,6 +172,14 @@ pub enum DifferenceKind {
     Changed,
     /// The target has no such table, or not its columns.
     NoTable,
+    /// The table was copied, and the source has none of its name any more.
+    Gone,
+    /// The table was copied, and has the name that is given as key on the source now.
+    Renamed,
+    /// The table was copied, and another has its name on the source now, which is not published.
+    Replaced,
+    /// The table was copied, and the publication does not have it any more.
+    Unpublished,
 }
 
 /// Compares all tables that are replicated. `hold` is that of the replica, which must be applying.

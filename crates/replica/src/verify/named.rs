@@ -53,10 +53,14 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
     let settings = settings(&replica, &source, &what.target)?;
-    let asked = Source::ask(&replica, Some(&source))?;
+    let tables = state.tables(name)?;
+    let asked = Source::ask(&replica, Some(&source), &[])?;
     let end = asked.end;
     if let Some(words) = asked.not_replicated(&replica) {
         told(&words);
+    }
+    if let Some(words) = state.stranger_words(name)? {
+        return Err(ReplicaError::State(words));
     }
     let is_alone = state.holder(name)? == Holder::Nobody;
     let control = Control::default();
@@ -83,6 +87,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             target: what.target.clone(),
             publications: settings.publications.clone(),
             starts: starts(&what.target, name).map_err(ReplicaError::Apply)?,
+            listed: tables,
             jobs: what.jobs,
             range_rows: RANGE_ROWS,
             patience: what.patience,

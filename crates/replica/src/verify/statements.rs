@@ -137,6 +137,15 @@ impl Published {
         }
     }
 
+    /// The names of some rows.
+    pub fn names(&self, most: usize) -> String {
+        format!(
+            "SELECT {} {} LIMIT {most}",
+            self.name(),
+            self.from(Side::Target, &Range::default())
+        )
+    }
+
     /// Values at which ranges of about so many rows begin.
     pub fn cuts(&self, rows: u64) -> Option<String> {
         let first = self.key.first().filter(|_| self.is_ordered)?;

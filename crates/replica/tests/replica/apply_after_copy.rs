@@ -55,6 +55,7 @@ fn a_copy_of_a_busy_database_is_followed() {
                     target: target.clone(),
                     publications: publications.clone(),
                     starts: follow::starts(&target, "r").unwrap(),
+                    listed: Vec::new(),
                     jobs: 2,
                     range_rows: 5_000,
                     patience: LONG,

@@ -13,7 +13,9 @@ mod apply_random;
 mod apply_standby;
 mod apply_writers;
 mod create;
+mod exporter;
 mod gaps;
+mod home;
 mod partitions;
 mod preflight;
 mod resume;
@@ -22,7 +24,9 @@ mod state;
 mod subsets;
 mod subsets_preflight;
 mod subsets_random;
+mod trust;
 mod values;
+mod verify_besides;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -106,6 +110,7 @@ struct Told {
     findings: Vec<Finding>,
     phases: Vec<(Phase, bool)>,
     moments: Vec<Moment>,
+    waits: Vec<String>,
     /// Called at the beginning of each phase.
     at_phase: Option<Box<dyn FnMut(Phase)>>,
 }
@@ -120,6 +125,10 @@ impl Watcher for Told {
         if let Some(at_phase) = &mut self.at_phase {
             at_phase(phase);
         }
+    }
+
+    fn waits(&mut self, words: &str) {
+        self.waits.push(words.to_owned());
     }
 
     fn progress(&mut self, moment: &Moment) {

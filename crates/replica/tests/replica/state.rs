@@ -82,7 +82,8 @@ fn what_is_written_is_read() {
         table: table.to_owned(),
     };
     let tables = ["a", "b"].map(name);
-    state.add_tables("r", &tables).unwrap();
+    let listed = tables.clone().map(|table| (table, 7));
+    state.add_tables("r", &listed).unwrap();
     let mut session = sql(&target);
     session
         .execute(&copying_sql("r", &tables[0]).unwrap())
@@ -99,7 +100,7 @@ fn what_is_written_is_read() {
     assert_eq!(states, [TableState::Copying, TableState::Waiting]);
     session.execute(&sql).unwrap();
     // What is listed stays as it is.
-    state.add_tables("r", &tables).unwrap();
+    state.add_tables("r", &listed).unwrap();
     let read = state.tables("r").unwrap();
     assert_eq!(read[1].state, TableState::Copied);
     assert_eq!(
@@ -182,7 +183,7 @@ fn apply_is_asked_and_says_how_far_it_is() {
         schema: "s".to_owned(),
         table: "t".to_owned(),
     };
-    other.add_tables("r", std::slice::from_ref(&table)).unwrap();
+    other.add_tables("r", &[(table.clone(), 7)]).unwrap();
     for rows in [3, 4] {
         add_missing(&mut sql(&target), "r", &table, rows).unwrap();
     }
@@ -258,8 +259,9 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full;
-             ALTER TABLE lockstep.table_copy DROP missing_rows;
+             ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid;
              DROP TABLE lockstep.hold, lockstep.subset;
+             ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",
         )

@@ -13,6 +13,7 @@ fn options(pair: &Pair) -> Options {
         target: conninfo(&pair.target),
         publications: vec!["everything".to_owned()],
         starts: Starts::default(),
+        listed: Vec::new(),
         jobs: 2,
         range_rows: 100,
         patience: LONG,

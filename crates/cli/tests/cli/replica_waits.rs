@@ -1,0 +1,103 @@
+//! What a creation leaves that is killed while it waits, and what is said of locks that others hold.
+
+use std::process::Stdio;
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::replica::{
+    Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+};
+
+const SLOTS: &str = "SELECT count(*)::text FROM pg_replication_slots";
+
+/// Waits until the query's value is this one.
+fn wait_for(server: &lockstep_lab::server::Server, query: &str, wanted: &str) {
+    let started = std::time::Instant::now();
+    while value(server, query) != wanted {
+        assert!(
+            started.elapsed() < std::time::Duration::from_secs(90),
+            "{query}"
+        );
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn a_creation_that_is_killed_while_it_waits_leaves_no_slot() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    let tables = "CREATE TABLE t (id int PRIMARY KEY); CREATE TABLE log (x int PRIMARY KEY)";
+    sql(&source).execute(tables).unwrap();
+    let from = format!("{} dbname=app", conninfo(&source));
+    let to = format!("{} dbname=app", conninfo(&target));
+    let mut open = sql(&source);
+    open.execute("BEGIN; INSERT INTO log VALUES (1)").unwrap();
+    let mut creation = Running(
+        lockstep(&create_args(&from, &to))
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap(),
+    );
+    let waiting =
+        "SELECT count(*)::text FROM pg_locks WHERE NOT granted AND locktype = 'transactionid'";
+    until(&source, waiting, "1", &mut creation.0);
+    assert_eq!(value(&source, SLOTS), "1");
+    let pid = Pid::from_raw(i32::try_from(creation.0.id()).unwrap());
+    kill(pid, Signal::SIGKILL).unwrap();
+    creation.0.wait().unwrap();
+    // The transaction is still open, and nothing else ends the slot's session.
+    wait_for(&source, SLOTS, "0");
+    open.execute("TRUNCATE t; COMMIT").unwrap();
+    // The same command goes on.
+    let created = output(&create_args(&from, &to));
+    assert!(created.status.success(), "{created:?}");
+    assert_eq!(value(&source, SLOTS), "1");
+}
+
+#[test]
+fn a_lock_that_others_hold_is_named() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source)
+        .execute("CREATE TABLE t (id int PRIMARY KEY)")
+        .unwrap();
+    target.execute("CREATE ROLE bob LOGIN").unwrap();
+    let from = format!("{} dbname=app", conninfo(&source));
+    let to = format!("{} dbname=app", conninfo(&target));
+    let bob = Conninfo::parse(&to).unwrap().with("user", "bob").unwrap();
+    let mut bob = Connection::connect(&bob, Purpose::Sql, "a tool").unwrap();
+    let locked =
+        |name: &str| format!("SELECT pg_advisory_lock(hashtextextended('lockstep {name}', 0))");
+    // Nobody but those with rights on the state can let a creation wait for it.
+    bob.execute(&locked("state")).unwrap();
+    let created = output(&create_args(&from, &to));
+    assert!(created.status.success(), "{created:?}");
+
+    bob.execute(&locked("replica r")).unwrap();
+    let who = format!(
+        "process {} (role \"bob\", application \"a tool\"",
+        bob.backend_pid()
+    );
+    let end = format!("SELECT pg_terminate_backend({})", bob.backend_pid());
+    for command in ["run", "drop", "verify"] {
+        let refused = output(&[command, "r", "--target", &to]);
+        assert_eq!(refused.status.code(), Some(1), "{refused:?}");
+        let words = text(&refused.stderr);
+        assert!(
+            words.contains(&who) && words.contains(&end) && !words.contains("another lockstep"),
+            "{words}"
+        );
+    }
+    let start = output(&["start", "r", "--target", &to, "--wait", "1"]);
+    assert!(text(&start.stderr).contains(&who), "{start:?}");
+    let shown = text(&output(&["status", "r", "--target", &to]).stdout);
+    let shown = shown.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(shown.contains("does not look like a lockstep"), "{shown}");
+    drop(bob);
+    let dropped = output(&["drop", "r", "--target", &to]);
+    assert!(dropped.status.success(), "{dropped:?}");
+}

@@ -1,0 +1,43 @@
+//! Sessions of a server, in words for those who wait for them.
+
+use lockstep_client::{ClientError, Connection, field};
+
+const SESSIONS: &str = "
+SELECT p.pid, a.usename, a.application_name, date_trunc('second', a.backend_start),
+    date_trunc('second', a.xact_start)
+FROM (SELECT json_array_elements_text($1::json)::int AS pid) p
+    LEFT JOIN pg_stat_activity a ON a.pid = p.pid
+ORDER BY 1";
+
+/// Most sessions that are named.
+const MOST: usize = 5;
+
+/// Who these sessions are. Process 0 is a prepared transaction, as `pg_blocking_pids` has it. A role that
+/// may not see when others began is not told.
+pub fn words(connection: &mut Connection, pids: &[u32]) -> Result<String, ClientError> {
+    let asked = serde_json::json!(pids).to_string();
+    let mut named = Vec::new();
+    for row in connection.query_with(SESSIONS, &[&asked])? {
+        let pid: u32 = field(&row, 0)?;
+        let text = |place| field::<Option<String>>(&row, place);
+        let facts = [
+            text(1)?.map(|role| format!("role \"{role}\"")),
+            text(2)?.map(|name| format!("application \"{name}\"")),
+            text(3)?.map(|since| format!("connected since {since}")),
+            text(4)?.map(|since| format!("in a transaction since {since}")),
+        ];
+        let facts: Vec<_> = facts.into_iter().flatten().collect();
+        named.push(match (pid, facts.is_empty()) {
+            (0, _) => "a prepared transaction (see pg_prepared_xacts)".to_owned(),
+            (_, true) => format!("process {pid}"),
+            (_, false) => format!("process {pid} ({})", facts.join(", ")),
+        });
+    }
+    let more = named.len().saturating_sub(MOST);
+    named.truncate(MOST);
+    let named = named.join(", ");
+    Ok(match more {
+        0 => named,
+        more => format!("{named} and {more} more"),
+    })
+}

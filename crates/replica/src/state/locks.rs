@@ -1,0 +1,166 @@
+//! Locks on a replica. They are advisory locks, which live as long as the session and which any role that
+//! may connect to the database can take: so whoever refuses because of one says who holds it.
+
+use std::time::Duration;
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, field};
+
+use super::{APPLICATION, State};
+use crate::error::{ReplicaError, Result};
+use crate::sessions;
+
+/// How long another lockstep's lock is waited for.
+pub(super) const LOCK_PATIENCE: Duration = Duration::from_secs(5);
+
+/// SQLSTATE of a lock that was not free in time.
+const LOCKED: &str = "55P03";
+
+/// Who holds a replica's lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Holder {
+    Nobody,
+    /// The session that has written [`Applied`].
+    Apply,
+    /// Another: `replica create` or `drop`.
+    Other,
+}
+
+/// Advisory locks of a replica.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Lock {
+    /// Whoever changes it: `create`, `run`, `drop`.
+    Replica,
+    /// Whoever holds it still: `verify`.
+    Hold,
+}
+
+/// The key of a lock, in SQL.
+fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
+    let name = sql_literal("replica", name)?;
+    let prefix = match what {
+        Lock::Replica => "lockstep replica ",
+        Lock::Hold => "lockstep hold ",
+    };
+    Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
+}
+
+/// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
+pub(super) fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError> {
+    Ok(format!(
+        "(SELECT pid FROM pg_locks WHERE locktype = 'advisory' AND granted AND objsubid = 1 \
+              AND database = (SELECT oid FROM pg_database WHERE datname = current_database()) \
+              AND (classid::bigint << 32 | objid::bigint) = {}) AS l",
+        lock_key(what, name)?
+    ))
+}
+
+impl State {
+    /// Takes the replica's lock, which the session holds until it ends. False if another session
+    /// keeps it: another lockstep works on this replica. The server needs a moment to notice that a
+    /// killed one is gone.
+    pub fn lock(&mut self, name: &str) -> Result<bool> {
+        self.lock_for(Lock::Replica, name)
+    }
+
+    pub(super) fn lock_for(&mut self, what: Lock, name: &str) -> Result<bool> {
+        let mut lock = || -> Result<bool, ClientError> {
+            let key = lock_key(what, name)?;
+            let patience = LOCK_PATIENCE.as_millis();
+            self.connection
+                .execute(&format!("SET lock_timeout = {patience}"))?;
+            let locked = (self.connection).execute(&format!("SELECT pg_advisory_lock({key})"));
+            self.connection.execute("SET lock_timeout = 0")?;
+            match locked {
+                Ok(()) => Ok(true),
+                Err(error) if error.refusal().is_some_and(|it| it.sqlstate == LOCKED) => Ok(false),
+                Err(error) => Err(error),
+            }
+        };
+        lock().map_err(ReplicaError::Target)
+    }
+
+    /// Takes the replica's lock, or says who has it.
+    pub fn lock_or_say(&mut self, name: &str) -> Result<()> {
+        match self.lock(name)? {
+            true => Ok(()),
+            false => Err(ReplicaError::State(self.lock_words(name)?)),
+        }
+    }
+
+    /// Who holds the replica's lock, and what to do about it.
+    pub fn lock_words(&mut self, name: &str) -> Result<String> {
+        self.held_words(Lock::Replica, name)
+    }
+
+    /// Who has the replica's lock, if that does not look like a lockstep.
+    pub fn stranger_words(&mut self, name: &str) -> Result<Option<String>> {
+        let holders = self.holders(Lock::Replica, name);
+        match holders.map_err(ReplicaError::Target)? {
+            (_, true) => Ok(None),
+            (_, false) => self.lock_words(name).map(Some),
+        }
+    }
+
+    /// The processes that hold a lock, and whether all look like a lockstep.
+    fn holders(&mut self, what: Lock, name: &str) -> Result<(Vec<u32>, bool), ClientError> {
+        let holders = lock_holders(what, name)?;
+        let rows = self.connection.query(&format!(
+            "SELECT l.pid, a.pid IS NULL OR coalesce(a.application_name = {}, false) FROM {holders} \
+             LEFT JOIN pg_stat_activity a ON a.pid = l.pid ORDER BY l.pid",
+            sql_literal("application", APPLICATION)?
+        ))?;
+        let mut pids = Vec::new();
+        let mut is_ours = true;
+        for row in &rows {
+            pids.push(field(row, 0)?);
+            is_ours &= field::<bool>(row, 1)?;
+        }
+        Ok((pids, is_ours))
+    }
+
+    pub(super) fn held_words(&mut self, what: Lock, name: &str) -> Result<String> {
+        let mut words = || -> Result<String, ClientError> {
+            let (pids, is_ours) = self.holders(what, name)?;
+            let who = sessions::words(&mut self.connection, &pids)?;
+            let (lock, other, todo) = match what {
+                Lock::Replica => ("lock", "another lockstep works on", "end it first"),
+                Lock::Hold => (
+                    "hold",
+                    "another lockstep replica verify holds",
+                    "repeat once it is done",
+                ),
+            };
+            Ok(match (pids.first(), is_ours) {
+                (None, _) => format!("{other} replica \"{name}\"; {todo}"),
+                (Some(_), true) => {
+                    format!("{other} replica \"{name}\": {who}; {todo}")
+                }
+                (Some(pid), false) => format!(
+                    "the {lock} of replica \"{name}\", an advisory lock of the target's database, is held \
+                     by {who}, which does not look like a lockstep: end it with SELECT \
+                     pg_terminate_backend({pid})"
+                ),
+            })
+        };
+        words().map_err(ReplicaError::Target)
+    }
+
+    /// Who holds the replica's lock now.
+    pub fn holder(&mut self, name: &str) -> Result<Holder> {
+        let mut held = || -> Result<Holder, ClientError> {
+            let row = self.connection.query_one(&format!(
+                "SELECT count(l.pid), coalesce(bool_or(l.pid = r.apply_pid), false) \
+                 FROM {} LEFT JOIN lockstep.replica r ON r.name = {}",
+                lock_holders(Lock::Replica, name)?,
+                sql_literal("replica", name)?
+            ))?;
+            Ok(match (field::<u64>(&row, 0)?, field(&row, 1)?) {
+                (0, _) => Holder::Nobody,
+                (_, true) => Holder::Apply,
+                (_, false) => Holder::Other,
+            })
+        };
+        held().map_err(ReplicaError::Target)
+    }
+}

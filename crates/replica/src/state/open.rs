@@ -1,0 +1,218 @@
+//! How the state is found, made and upgraded.
+//!
+//! Two that come at once go one after the other: the first to make the schema is waited for by the
+//! second, and an upgrade locks a table that only roles with rights on the state can lock.
+
+use lockstep_client::{ClientError, Conninfo, field};
+
+use super::State;
+use super::locks::LOCK_PATIENCE;
+use super::trust::Use;
+use crate::error::{ReplicaError, Result};
+
+/// SQLSTATEs of something that another session has made meanwhile.
+const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
+
+/// How often the schema is begun again because another session was quicker.
+const MOST_ATTEMPTS: usize = 3;
+
+/// What makes each version of the schema out of the one before.
+const VERSIONS: [&str; 6] = [
+    "
+CREATE TABLE lockstep.state_version (version int NOT NULL);
+INSERT INTO lockstep.state_version VALUES (0);
+CREATE TABLE lockstep.replica (
+    name text PRIMARY KEY,
+    source text NOT NULL,
+    system_id text NOT NULL,
+    source_database text NOT NULL,
+    slot text NOT NULL,
+    publication text NOT NULL,
+    origin text NOT NULL,
+    exclude_schemas text[] NOT NULL,
+    exclude_tables text[] NOT NULL,
+    phase text NOT NULL,
+    start_lsn pg_lsn,
+    paused boolean NOT NULL DEFAULT false,
+    resumes bigint NOT NULL DEFAULT 0,
+    created_at timestamptz NOT NULL DEFAULT now(),
+    ready_at timestamptz,
+    bytes_total bigint NOT NULL DEFAULT 0,
+    bytes_done bigint NOT NULL DEFAULT 0,
+    bytes_per_s bigint NOT NULL DEFAULT 0,
+    progress_at timestamptz,
+    apply_state text,
+    applied_lsn pg_lsn,
+    lag_bytes bigint NOT NULL DEFAULT 0,
+    apply_error text,
+    applied_at timestamptz
+);
+CREATE TABLE lockstep.table_copy (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    state text NOT NULL,
+    start_lsn pg_lsn,
+    row_count bigint NOT NULL DEFAULT 0,
+    byte_count bigint NOT NULL DEFAULT 0,
+    copied_at timestamptz,
+    PRIMARY KEY (replica, schema_name, table_name)
+);
+GRANT USAGE ON SCHEMA lockstep TO pg_monitor;
+GRANT SELECT ON ALL TABLES IN SCHEMA lockstep TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.replica ADD apply_pid int, ADD heard_at timestamptz, ADD timeline bigint;
+ALTER TABLE lockstep.table_copy ADD missing_rows bigint NOT NULL DEFAULT 0;
+",
+    "
+CREATE TABLE lockstep.hold (
+    replica text PRIMARY KEY REFERENCES lockstep.replica ON DELETE CASCADE,
+    wanted pg_lsn NOT NULL,
+    held pg_lsn,
+    pid int NOT NULL,
+    until timestamptz NOT NULL
+);
+GRANT SELECT ON lockstep.hold TO pg_monitor;
+",
+    "
+CREATE TABLE lockstep.subset (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    row_filter text,
+    columns text[],
+    PRIMARY KEY (replica, schema_name, table_name)
+);
+GRANT SELECT ON lockstep.subset TO pg_monitor;
+",
+    "
+ALTER TABLE lockstep.replica ADD spool_bytes bigint, ADD spool_limit bigint, ADD spool_from pg_lsn,
+    ADD spool_to pg_lsn, ADD spool_full text;
+",
+    "
+ALTER TABLE lockstep.table_copy ADD source_oid oid;
+ALTER TABLE lockstep.state_version ADD system_id text, ADD database_oid oid;
+",
+];
+
+impl State {
+    /// Connects to the target, and makes or upgrades schema `lockstep`.
+    pub fn open(target: &Conninfo) -> Result<Self> {
+        let mut state = Self::connect(target)?;
+        state.check_trust(Use::Write)?;
+        state.upgrade()?;
+        state.check_version()?;
+        state.check_home()?;
+        Ok(state)
+    }
+
+    /// Connects to the target, and upgrades schema `lockstep`. None if no replica was ever made
+    /// there.
+    pub fn find(target: &Conninfo) -> Result<Option<Self>> {
+        Self::found(target, Use::Write)
+    }
+
+    /// The same for a role that only reads, whoever owns the state.
+    pub fn see(target: &Conninfo) -> Result<Option<Self>> {
+        Self::found(target, Use::Read)
+    }
+
+    fn found(target: &Conninfo, what: Use) -> Result<Option<Self>> {
+        let mut state = Self::connect(target)?;
+        state.check_trust(what)?;
+        match state.version().map_err(ReplicaError::Target)? {
+            0 => return Ok(None),
+            version if version < VERSIONS.len() => {
+                let upgraded = state.check_trust(Use::Write).and_then(|()| state.upgrade());
+                upgraded.map_err(|error| {
+                    ReplicaError::State(format!(
+                        "the target's schema lockstep is of an older version and cannot be upgraded \
+                         ({error}): run lockstep replica status once as its owner"
+                    ))
+                })?;
+            }
+            _ => state.check_version()?,
+        }
+        state.check_home()?;
+        Ok(Some(state))
+    }
+
+    fn version(&mut self) -> Result<usize, ClientError> {
+        // Unlike to_regclass() this sees what was committed while a lock was waited for.
+        let found = "SELECT EXISTS (SELECT FROM pg_class c \
+                         JOIN pg_namespace n ON n.oid = c.relnamespace \
+                     WHERE n.nspname = 'lockstep' AND c.relname = 'state_version')";
+        let row = self.connection.query_one(found)?;
+        match field(&row, 0)? {
+            false => Ok(0),
+            true => {
+                let row = self
+                    .connection
+                    .query_one("SELECT version FROM lockstep.state_version")?;
+                field(&row, 0)
+            }
+        }
+    }
+
+    fn upgrade(&mut self) -> Result<()> {
+        let mut attempts = 0;
+        loop {
+            attempts += 1;
+            let Err(error) = self.upgrade_once() else {
+                return Ok(());
+            };
+            // The error that counts is the first.
+            let _ = self.connection.execute("ROLLBACK");
+            let is_made = match &error {
+                ReplicaError::Target(error) => (error.refusal())
+                    .is_some_and(|refusal| MADE_MEANWHILE.contains(&refusal.sqlstate.as_str())),
+                _ => false,
+            };
+            if !is_made || attempts == MOST_ATTEMPTS {
+                return Err(error);
+            }
+        }
+    }
+
+    fn upgrade_once(&mut self) -> Result<()> {
+        let target = ReplicaError::Target;
+        let before = self.version().map_err(target)?;
+        if before >= VERSIONS.len() {
+            return Ok(());
+        }
+        let lock = match before {
+            // Whoever comes second waits for the first one's end, and finds that it is there.
+            0 => "CREATE SCHEMA IF NOT EXISTS lockstep",
+            _ => "LOCK TABLE lockstep.state_version IN SHARE ROW EXCLUSIVE MODE",
+        };
+        let begin = format!(
+            "BEGIN; SET LOCAL lock_timeout = {}",
+            LOCK_PATIENCE.as_millis()
+        );
+        self.connection.execute(&begin).map_err(target)?;
+        self.connection.execute(lock).map_err(target)?;
+        // It may be another schema than the one that was looked at before.
+        self.check_trust(Use::Write)?;
+        let version = self.version().map_err(target)?;
+        for sql in VERSIONS.iter().skip(version) {
+            self.connection.execute(sql).map_err(target)?;
+        }
+        if version < VERSIONS.len() {
+            self.settle(VERSIONS.len()).map_err(target)?;
+        }
+        self.connection.execute("COMMIT").map_err(target)
+    }
+
+    fn check_version(&mut self) -> Result<()> {
+        let version = self.version().map_err(ReplicaError::Target)?;
+        match version <= VERSIONS.len() {
+            true => Ok(()),
+            false => Err(ReplicaError::State(format!(
+                "the target's schema lockstep has version {version}, this lockstep knows up to {}; \
+                 use the newer one",
+                VERSIONS.len()
+            ))),
+        }
+    }
+}

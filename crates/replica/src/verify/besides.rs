@@ -1,0 +1,147 @@
+//! What is not compared and yet differs: tables that were copied and that the source does not send any
+//! more, and rows that a query of a replicated table finds on the target in a partition or an
+//! inheriting table that the source does not have.
+
+use std::collections::BTreeSet;
+
+use lockstep_client::{ClientError, Connection, field};
+
+use super::compare::names_of;
+use super::statements::Published;
+use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
+use crate::apply::Others;
+use crate::lost::{Lost, Why, lost};
+use crate::names::TableName;
+use crate::preflight::facts::Excluded;
+
+/// Tables below others, with all of those, the columns of the primary key, and the columns.
+const BELOW: &str = "
+WITH RECURSIVE up AS (
+    SELECT i.inhrelid AS child, i.inhparent AS above FROM pg_inherits i
+    UNION SELECT up.child, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.above
+)
+SELECT n.nspname, c.relname, json_agg(json_build_array(an.nspname, a.relname))::text,
+    (SELECT json_agg(k.attname ORDER BY p.place) FROM pg_index i
+        CROSS JOIN LATERAL generate_series(0, i.indnkeyatts - 1) p(place)
+        JOIN pg_attribute k ON k.attrelid = c.oid AND k.attnum = i.indkey[p.place]
+        WHERE i.indrelid = c.oid AND i.indisprimary),
+    (SELECT json_agg(k.attname ORDER BY k.attnum) FROM pg_attribute k
+        WHERE k.attrelid = c.oid AND k.attnum > 0 AND NOT k.attisdropped)
+FROM up JOIN pg_class c ON c.oid = up.child AND c.relkind = 'r' AND c.relpersistence <> 't'
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+    JOIN pg_class a ON a.oid = up.above AND a.relkind IN ('r', 'p')
+    JOIN pg_namespace an ON an.oid = a.relnamespace
+GROUP BY n.nspname, c.relname, c.oid ORDER BY 1, 2";
+
+/// Those of the tables in `$1` that exist.
+const EXISTING: &str = "
+SELECT n.nspname, c.relname
+FROM json_array_elements($1::json) s JOIN pg_namespace n ON n.nspname = s ->> 0
+    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s ->> 1
+WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')";
+
+/// Finds it, at the moment of both sessions.
+pub fn find(
+    options: &Options,
+    (source, target): (&mut Connection, &mut Connection),
+    compared: &[Published],
+) -> Result<Vec<TableReport>> {
+    let is_compared = |name: &TableName| compared.iter().any(|one| one.table == *name);
+    let lost = lost(source, &options.publications, &options.listed).map_err(VerifyError::Source)?;
+    let lost = (lost.into_iter()).filter(|lost| !is_compared(&lost.table));
+    let mut reports: Vec<_> = lost.map(report).collect();
+    let nothing = Excluded::default();
+    let excluded = match &options.starts.others {
+        Others::All => &nothing,
+        Others::LaterPartitions(excluded) => excluded,
+    };
+    let is_wanted = |below: &Below| {
+        !is_compared(&below.table.table)
+            && !reports
+                .iter()
+                .any(|report| report.table == below.table.table)
+            && !excluded.names(&below.table.table)
+            && !below.above.iter().any(|name| excluded.names(name))
+    };
+    let below = below(target).map_err(VerifyError::Target)?;
+    let below: Vec<_> = below.into_iter().filter(is_wanted).collect();
+    let there = existing(source, &below).map_err(VerifyError::Source)?;
+    for Below { table, above } in below {
+        if there.contains(&table.table) || !above.iter().any(|name| there.contains(name)) {
+            continue;
+        }
+        let rows = target.query(&table.names(MOST_NAMED + 1));
+        let rows = rows.map_err(VerifyError::Target)?;
+        let extra = |row: &Vec<Option<String>>| {
+            Ok(Difference {
+                key: field(row, 0)?,
+                kind: DifferenceKind::Extra,
+            })
+        };
+        let differences: Result<Vec<_>, ClientError> = rows.iter().map(extra).collect();
+        let differences = differences.map_err(VerifyError::Target)?;
+        if !differences.is_empty() {
+            reports.push(TableReport::new(table.table, table.key, 0, differences));
+        }
+    }
+    Ok(reports)
+}
+
+fn report(lost: Lost) -> TableReport {
+    let (kind, key) = match lost.why {
+        Why::Gone => (DifferenceKind::Gone, String::new()),
+        Why::Renamed(name) => {
+            let name = format!("{}.{}", name.schema, name.table);
+            (DifferenceKind::Renamed, name)
+        }
+        Why::Replaced => (DifferenceKind::Replaced, String::new()),
+        Why::Unpublished => (DifferenceKind::Unpublished, String::new()),
+    };
+    TableReport::new(lost.table, Vec::new(), 0, vec![Difference { key, kind }])
+}
+
+/// A table of the target, and those that it is a partition of or inherits from.
+struct Below {
+    table: Published,
+    above: Vec<TableName>,
+}
+
+fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
+    let read = |row: &Vec<Option<String>>| {
+        let above: String = field(row, 2)?;
+        let above: Vec<(String, String)> = serde_json::from_str(&above)
+            .map_err(|error| ClientError::Protocol(format!("\"{above}\": {error}")))?;
+        let above = (above.into_iter()).map(|(schema, table)| TableName { schema, table });
+        Ok(Below {
+            table: Published {
+                table: TableName {
+                    schema: field(row, 0)?,
+                    table: field(row, 1)?,
+                },
+                key: names_of(row, 3)?,
+                columns: names_of(row, 4)?,
+                is_ordered: false,
+                filter: None,
+                partitioned: false,
+                estimate: 0,
+            },
+            above: above.collect(),
+        })
+    };
+    target.query(BELOW)?.iter().map(read).collect()
+}
+
+/// Which of all these tables the source has.
+fn existing(source: &mut Connection, below: &[Below]) -> Result<BTreeSet<TableName>, ClientError> {
+    let names = (below.iter()).flat_map(|one| one.above.iter().chain([&one.table.table]));
+    let names: BTreeSet<_> = names.map(|name| (&name.schema, &name.table)).collect();
+    let names = serde_json::json!(names).to_string();
+    let rows = source.query_with(EXISTING, &[&names])?;
+    let name = |row: &Vec<Option<String>>| {
+        Ok(TableName {
+            schema: field(row, 0)?,
+            table: field(row, 1)?,
+        })
+    };
+    rows.iter().map(name).collect()
+}

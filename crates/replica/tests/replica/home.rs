@@ -1,0 +1,97 @@
+//! A copy of a target's database has a copy of the state, and nothing is done with that.
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use lockstep_replica::apply::Control;
+use lockstep_replica::create::create;
+use lockstep_replica::error::ReplicaError;
+use lockstep_replica::follow::{Following, follow};
+use lockstep_replica::remove::remove;
+use lockstep_replica::state::State;
+use lockstep_replica::verify::{self, Replicated};
+
+use crate::apply_lab::LONG;
+use crate::{Told, conninfo, options, server, sql, values};
+
+fn refused<T>(result: Result<T, ReplicaError>) -> String {
+    match result {
+        Ok(_) => panic!("it is not refused"),
+        Err(ReplicaError::State(words)) => words,
+        Err(other) => panic!("{other}"),
+    }
+}
+
+#[test]
+fn nothing_is_done_in_a_copy_of_the_database() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    sql(&source)
+        .execute("CREATE TABLE t (a int PRIMARY KEY); INSERT INTO t VALUES (1)")
+        .unwrap();
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    target
+        .execute("CREATE DATABASE clone TEMPLATE copy")
+        .unwrap();
+    let clone = conninfo(&target).with_database("clone").unwrap();
+    let what = Following {
+        target: clone.clone(),
+        ..crate::following(&clone)
+    };
+    let replicated = Replicated {
+        name: "r".to_owned(),
+        target: clone.clone(),
+        source: None,
+        jobs: 1,
+        patience: LONG,
+    };
+    let mut again = options(&source, &target);
+    again.target = clone.clone();
+    for words in [
+        refused(State::find(&clone)),
+        refused(State::see(&clone)),
+        refused(State::open(&clone)),
+        refused(follow(&what, &Control::default())),
+        refused(remove("r", &clone, None)),
+        refused(verify::replica(&replicated, &mut |_| {})),
+        refused(create(&again, &mut Told::default())),
+    ] {
+        for part in [
+            "\"clone\" has lockstep's state of database \"copy\"",
+            "DROP SCHEMA lockstep CASCADE in \"clone\"",
+        ] {
+            assert!(words.contains(part), "{words}");
+        }
+    }
+    let slots = "SELECT count(*) FROM pg_replication_slots";
+    assert_eq!(values(&source, slots), ["1"]);
+
+    // What it says helps, and the original does not notice. A database that is renamed is the same.
+    let forget = |clone: &Conninfo| {
+        let mut session = Connection::connect(clone, Purpose::Sql, "lockstep test").unwrap();
+        session.execute("DROP SCHEMA lockstep CASCADE").unwrap();
+    };
+    forget(&clone);
+    assert!(State::find(&clone).unwrap().is_none());
+    target
+        .execute("ALTER DATABASE copy RENAME TO original")
+        .unwrap();
+    let original = conninfo(&target).with_database("original").unwrap();
+    let mut state = State::find(&original).unwrap().unwrap();
+    assert!(state.replica("r").unwrap().is_some());
+
+    // A dump that is restored elsewhere, and a copy whose original is gone.
+    let mut session = Connection::connect(&original, Purpose::Sql, "lockstep test").unwrap();
+    session
+        .execute("UPDATE lockstep.state_version SET system_id = '7', database_oid = 8")
+        .unwrap();
+    let words = refused(State::find(&original));
+    assert!(
+        words.contains("another server (system identifier 7)"),
+        "{words}"
+    );
+    session
+        .execute("UPDATE lockstep.state_version SET system_id = NULL")
+        .unwrap();
+    let words = refused(State::find(&original));
+    assert!(words.contains("that is gone (OID 8)"), "{words}");
+}

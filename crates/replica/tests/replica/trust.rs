@@ -1,0 +1,188 @@
+//! A schema `lockstep` that somebody else has made beforehand: no code of theirs runs.
+
+use lockstep_client::{Connection, Conninfo, Purpose};
+use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::Server;
+use lockstep_replica::create::create;
+use lockstep_replica::state::{Replica, State};
+
+use crate::{Told, conninfo, options, server, sql, values};
+
+/// Database `copy` belongs to bob, who is no superuser.
+fn of_bob(lab: &Lab) -> (Server, Conninfo) {
+    let target = server(lab, "target");
+    target
+        .execute("CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob")
+        .unwrap();
+    let bob = conninfo(&target).with("user", "bob").unwrap();
+    (target, bob)
+}
+
+fn as_bob(bob: &Conninfo, sql: &str) {
+    let mut session = Connection::connect(bob, Purpose::Sql, "lockstep test").unwrap();
+    session.execute(sql).unwrap();
+}
+
+fn forget(target: &Server) {
+    sql(target).execute("DROP SCHEMA lockstep CASCADE").unwrap();
+}
+
+/// Bob's code makes him a superuser if another runs it.
+fn has_not_run(target: &Server) {
+    let superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'bob'";
+    assert_eq!(values(target, superuser), ["f"]);
+}
+
+const CODE: &str = "CREATE FUNCTION lockstep.run() RETURNS text LANGUAGE plpgsql AS \
+    $$ BEGIN IF current_user <> 'bob' THEN EXECUTE 'ALTER ROLE bob SUPERUSER'; END IF; \
+    RETURN 'x'; END $$;";
+
+#[test]
+fn what_another_role_has_planted_does_not_run() {
+    let lab = Lab::for_tests().unwrap();
+    let source = server(&lab, "source");
+    let (target, bob) = of_bob(&lab);
+    let all = options(&source, &target);
+    // What lockstep makes, with a trigger.
+    drop(State::open(&bob).unwrap());
+    as_bob(
+        &bob,
+        "CREATE FUNCTION lockstep.act() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN EXECUTE 'ALTER ROLE bob SUPERUSER'; RETURN new; END $$; \
+         CREATE TRIGGER act BEFORE INSERT ON lockstep.replica FOR EACH ROW EXECUTE FUNCTION lockstep.act()",
+    );
+    for error in [
+        create(&all, &mut Told::default()).unwrap_err(),
+        State::open(&conninfo(&target)).unwrap_err(),
+        State::find(&conninfo(&target)).unwrap_err(),
+    ] {
+        let words = error.to_string();
+        let (owner, todo) = ("belongs to role \"bob\"", "connect as \"bob\"");
+        assert!(words.contains(owner) && words.contains(todo), "{words}");
+    }
+    has_not_run(&target);
+    // Reading runs no trigger.
+    assert!(State::see(&conninfo(&target)).unwrap().is_some());
+    let words = State::find(&bob).unwrap_err().to_string();
+    assert!(words.contains("\"bob\", has a trigger"), "{words}");
+    forget(&target);
+
+    // An empty schema would do: what is made there could be changed by its owner.
+    as_bob(&bob, "CREATE SCHEMA lockstep");
+    let words = State::open(&conninfo(&target)).unwrap_err().to_string();
+    assert!(
+        words.contains("schema lockstep belongs to role \"bob\""),
+        "{words}"
+    );
+    drop(State::open(&bob).unwrap());
+    forget(&target);
+    // A table in a schema of ours.
+    sql(&target)
+        .execute("CREATE SCHEMA lockstep; GRANT ALL ON SCHEMA lockstep TO bob")
+        .unwrap();
+    as_bob(&bob, "CREATE TABLE lockstep.replica (name text)");
+    let words = State::open(&conninfo(&target)).unwrap_err().to_string();
+    assert!(
+        words.contains("table lockstep.replica belongs to role \"bob\""),
+        "{words}"
+    );
+}
+
+#[test]
+fn a_reader_runs_nothing_either() {
+    let lab = Lab::for_tests().unwrap();
+    let (target, bob) = of_bob(&lab);
+    let replica = "lockstep.replica RENAME TO moved";
+    for (plant, fault) in [
+        (
+            format!(
+                "ALTER TABLE {replica}; CREATE VIEW lockstep.replica AS \
+                 SELECT lockstep.run() AS name, m.source FROM lockstep.moved m"
+            ),
+            "no plain table",
+        ),
+        (
+            "ALTER TABLE lockstep.replica ENABLE ROW LEVEL SECURITY; \
+             CREATE POLICY p ON lockstep.replica USING (lockstep.run() = 'x')"
+                .to_owned(),
+            "row security",
+        ),
+        (
+            "CREATE TABLE lockstep.child () INHERITS (lockstep.replica)".to_owned(),
+            "inherit",
+        ),
+        (
+            "CREATE TYPE lockstep.own AS (a text); \
+             ALTER TABLE lockstep.replica ADD own lockstep.own"
+                .to_owned(),
+            "a type that PostgreSQL does not bring",
+        ),
+        (
+            "ALTER FUNCTION lockstep.run() IMMUTABLE; \
+             CREATE INDEX ON lockstep.replica (name) WHERE name <> lockstep.run()"
+                .to_owned(),
+            "an index of an expression",
+        ),
+        (
+            "ALTER FUNCTION lockstep.run() IMMUTABLE; \
+             ALTER TABLE lockstep.replica ADD CHECK (name <> lockstep.run()) NOT VALID"
+                .to_owned(),
+            "a check",
+        ),
+    ] {
+        drop(State::open(&bob).unwrap());
+        as_bob(&bob, CODE);
+        as_bob(&bob, &plant);
+        let words = State::see(&conninfo(&target)).unwrap_err().to_string();
+        assert!(words.contains(fault), "{plant}: {words}");
+        assert!(words.contains("DROP SCHEMA lockstep CASCADE"), "{words}");
+        has_not_run(&target);
+        forget(&target);
+    }
+}
+
+#[test]
+fn the_state_of_a_role_without_superuser_is_its_own() {
+    let lab = Lab::for_tests().unwrap();
+    let (target, bob) = of_bob(&lab);
+    let mut state = State::open(&bob).unwrap();
+    let replica = Replica {
+        name: "r".to_owned(),
+        source: "host=a".to_owned(),
+        system_id: "7".to_owned(),
+        source_database: "d".to_owned(),
+        slot: "s".to_owned(),
+        publication: "p".to_owned(),
+        origin: "o".to_owned(),
+        exclude_schemas: Vec::new(),
+        exclude_tables: Vec::new(),
+        subsets: Vec::new(),
+        phase: lockstep_replica::state::Phase::Preparing,
+        start: None,
+        paused: false,
+        resumes: 0,
+    };
+    state.add(&replica).unwrap();
+    drop(State::find(&bob).unwrap().unwrap());
+    let mut seen = State::see(&conninfo(&target)).unwrap().unwrap();
+    assert_eq!(seen.replicas().unwrap(), [replica]);
+    drop((state, seen));
+    for (plant, fault) in [
+        (
+            "ALTER TABLE lockstep.replica ALTER apply_error SET DEFAULT 'x'",
+            "a default",
+        ),
+        (
+            "CREATE RULE act AS ON INSERT TO lockstep.replica DO ALSO SELECT 1",
+            "a rule",
+        ),
+    ] {
+        as_bob(&bob, plant);
+        let words = State::find(&bob).unwrap_err().to_string();
+        assert!(words.contains(fault), "{words}");
+        let undo = "ALTER TABLE lockstep.replica ALTER apply_error DROP DEFAULT; \
+                    DROP RULE IF EXISTS act ON lockstep.replica";
+        as_bob(&bob, undo);
+    }
+    assert!(State::find(&bob).unwrap().is_some());
+}
