@@ -14,7 +14,7 @@ use lockstep_lab::progress::{Micros, Sample};
 use lockstep_wire::Lsn;
 
 use super::pace::Schedule;
-use super::segment::{PAGE, SegmentReader};
+use lockstep_wal::segment::{PAGE, SegmentReader};
 use super::{Pace, Recording};
 
 /// How often the position moves.

@@ -28,9 +28,10 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 use super::client_programs::{ClientPrograms, reason};
 use super::dump::{self, Range};
 use super::recording::{BASE, DESCRIPTION, Facts, Recording, WAL, system_of};
-use super::segment::SegmentSize;
+use lockstep_wal::segment::SegmentSize;
 use super::source::{SlotHolder, Source, SourceFacts};
-use super::{PlayerError, segment};
+use super::PlayerError;
+use lockstep_wal::segment;
 use crate::Result;
 
 /// How often to check whether a program has ended.

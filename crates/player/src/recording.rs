@@ -22,7 +22,7 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 use serde::{Deserialize, Serialize};
 
 use super::PlayerError;
-use super::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
+use lockstep_wal::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
 use crate::Result;
 
 /// Version of the format of `recording.json`. Only this one is written and read.

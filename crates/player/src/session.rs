@@ -18,7 +18,7 @@ use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
 use super::player::{MOST_SESSIONS, Shared};
 use super::publisher::locked;
-use super::segment::history_name;
+use lockstep_wal::segment::history_name;
 use super::status::{SessionStatus, State};
 use super::streaming;
 

@@ -11,7 +11,7 @@ use lockstep_wire::{Lsn, Timeline};
 use super::PlayerError;
 use super::client_programs::ClientPrograms;
 use super::recording::SETTINGS;
-use super::segment::SegmentSize;
+use lockstep_wal::segment::SegmentSize;
 use crate::Result;
 
 /// How long the slot may take to appear.

@@ -19,7 +19,7 @@ use lockstep_wire::stream::{
 
 use super::connection::{Incoming, Outgoing, invalid};
 use super::player::Shared;
-use super::segment::{PAGE, SegmentReader};
+use lockstep_wal::segment::{PAGE, SegmentReader};
 use super::session::{Session, TIMEOUT};
 
 /// Bytes of a message before the WAL in it.

@@ -1,0 +1,1 @@
+//! Damaged WAL: where it ends, and that this is said.
