@@ -18,6 +18,7 @@
     )
 )]
 
+pub mod class;
 pub mod error;
 pub mod folder;
 pub mod names;

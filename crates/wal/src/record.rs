@@ -121,7 +121,7 @@ pub struct Header {
     pub previous: Lsn,
     pub info: u8,
     pub manager: u8,
-    crc: u32,
+    pub crc: u32,
 }
 
 /// What is known of the record before.

@@ -8,6 +8,7 @@
 
 mod as_waldump;
 mod bed;
+mod classes;
 mod damage;
 mod dump;
 
