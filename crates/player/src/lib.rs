@@ -43,10 +43,10 @@ mod streaming;
 
 pub use error::{PlayerError, Result};
 pub use listener::Address;
+pub use lockstep_wal::SegmentSize;
 pub use pace::Pace;
 pub use player::{Player, PlayerOptions};
 pub use record::{Recorder, record, stop_on_signals};
 pub use recording::Recording;
-pub use lockstep_wal::SegmentSize;
 pub use standby_of::{prepare_standby_of, standby_of};
 pub use status::{PlayerStatus, SessionStatus, State};

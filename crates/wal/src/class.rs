@@ -68,6 +68,11 @@ impl Cause {
         Self::Unknown,
     ];
 
+    /// Nothing behind such a record begins before it has retired.
+    pub fn is_barrier(self) -> bool {
+        matches!(self, Self::Ddl | Self::Checkpoint | Self::Unknown)
+    }
+
     /// The word for it in the view `lockstep_stat_replay_pipeline`.
     pub fn name(self) -> &'static str {
         match self {
@@ -244,4 +249,10 @@ pub fn free_space_map_block(heap_block: u32) -> u32 {
         before /= SLOTS_PER_MAP_PAGE;
     }
     block - 1
+}
+
+/// Memory of a decoded record.
+pub fn kept_bytes(record: &Record) -> u64 {
+    let blocks = record.max_block_id().map_or(0, |last| u64::from(last) + 1);
+    DECODED + blocks * DECODED_BLOCK + u64::from(record.header.length).next_multiple_of(8)
 }

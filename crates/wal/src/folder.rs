@@ -109,7 +109,9 @@ impl Run {
             Some(lsn) => {
                 let first = u64::from(identity.size.start_of(lsn));
                 let path = files.get(&first).ok_or_else(|| missing(lsn))?;
-                fits(first, path).then_some(first).ok_or_else(|| missing(lsn))?
+                fits(first, path)
+                    .then_some(first)
+                    .ok_or_else(|| missing(lsn))?
             }
             None => files
                 .iter()
@@ -144,6 +146,16 @@ impl Run {
             open: None,
         };
         Reader::new(pages, self.identity, self.start)
+    }
+
+    /// The error for a range that goes on behind the run, up to `end`.
+    pub fn missing_before(&self, end: Lsn) -> WalError {
+        WalError::Gap {
+            folder: self.folder.clone(),
+            name: self.missing(),
+            at: self.end,
+            end,
+        }
     }
 
     /// The name of the segment that is missing where the run ends.
@@ -320,7 +332,9 @@ fn belongs(path: &Path, at: u64, identity: &Identity) -> bool {
     header_of(path).is_some_and(|(header, length)| {
         header.magic == identity.magic
             && header.address == at
-            && header.long.is_some_and(|long| long.system == u64::from(identity.system))
+            && header
+                .long
+                .is_some_and(|long| long.system == u64::from(identity.system))
             && length == identity.size.bytes()
     })
 }

@@ -335,7 +335,10 @@ impl<P: Pages> Reader<P> {
             return Err(Failed::Stop(Reason::NotContinued));
         }
         let rest = self.page.get(offset..).unwrap_or_default();
-        let Some(length) = rest.first_chunk::<4>().map(|first| u32::from_ne_bytes(*first)) else {
+        let Some(length) = rest
+            .first_chunk::<4>()
+            .map(|first| u32::from_ne_bytes(*first))
+        else {
             return Err(Failed::Stop(Reason::Nothing));
         };
         if length == 0 {

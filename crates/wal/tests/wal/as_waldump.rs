@@ -60,5 +60,9 @@ fn images_that_only_verify_are_read() {
     let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
     assert_alike(lab.package(), wal.path(), None);
     let (lines, _) = ours(wal.path(), None);
-    assert!(lines.iter().any(|line| line.contains("for WAL verification")));
+    assert!(
+        lines
+            .iter()
+            .any(|line| line.contains("for WAL verification"))
+    );
 }

@@ -7,7 +7,9 @@ use std::process::{Command, Stdio};
 
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::Stop;
-use lockstep_wal::class::{Cause, Class, classify, free_space_map_block, may_change_free_space_map};
+use lockstep_wal::class::{
+    Cause, Class, classify, free_space_map_block, may_change_free_space_map,
+};
 use lockstep_wal::folder::{Range, Run};
 use lockstep_wal::record::{Block, Header, Record, Relation};
 use lockstep_wire::Lsn;
@@ -24,7 +26,9 @@ fn theirs(lines: &[String]) -> Vec<String> {
     let made = Command::new("make")
         .args(["-s", "-f", &format!("{extension}/Makefile")])
         .arg(format!("VPATH={extension}"))
-        .arg(format!("PG_CONFIG=/usr/lib/postgresql/{major}/bin/pg_config"))
+        .arg(format!(
+            "PG_CONFIG=/usr/lib/postgresql/{major}/bin/pg_config"
+        ))
         .args(["with_llvm=no", "unit/print_classes"])
         .current_dir(folder.path())
         .env_remove("MAKEFLAGS")
@@ -124,7 +128,7 @@ fn every_kind() -> Vec<(String, String)> {
     let mut all = Vec::new();
     for manager in managers {
         for operation in 0..16_u8 {
-            let kind = (manager, operation << 4 | operation % 4);
+            let kind = (manager, (operation << 4) | (operation % 4));
             for main in &mains {
                 add_kind(kind, main, &sets, &mut all);
             }

@@ -3,11 +3,11 @@
 use std::path::Path;
 use std::process::Command;
 
+use lockstep_lab::package::Package;
 use lockstep_wal::folder::{Range, Run};
 use lockstep_wal::names;
 use lockstep_wal::reader::Stop;
 use lockstep_wal::record::{Block, Compression, Record};
-use lockstep_lab::package::Package;
 use lockstep_wire::Lsn;
 
 const FORKS: [&str; 4] = ["main", "fsm", "vm", "init"];
@@ -24,7 +24,11 @@ fn block(block: &Block) -> String {
         block.number
     );
     if let Some(image) = block.image {
-        let verification = if image.apply { "" } else { " for WAL verification" };
+        let verification = if image.apply {
+            ""
+        } else {
+            " for WAL verification"
+        };
         line.push_str(&format!(
             " FPW{verification} hole {} {}",
             image.hole_offset, image.hole_length

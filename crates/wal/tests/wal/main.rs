@@ -8,8 +8,10 @@
 
 mod as_waldump;
 mod bed;
+mod calibration;
 mod classes;
 mod damage;
 mod dump;
+mod simulation;
 
 lockstep_lab::reaper_entry!();
