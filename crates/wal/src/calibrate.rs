@@ -23,9 +23,9 @@ const PRIOR: f64 = 0.01;
 /// Rounds of the descent, each over all parts.
 const ROUNDS: usize = 20_000;
 
-/// Factors of the pipeline's costs that are tried: a sixteenth to sixteen times, in steps of an eighth
-/// of an octave.
-const FACTORS: std::ops::RangeInclusive<i32> = -32..=32;
+/// Factors of the pipeline's costs that are tried, as halves of powers of two: a sixteenth to sixteen
+/// times. Each takes some 30 MB, since all see the WAL at the same time.
+const FACTORS: std::ops::RangeInclusive<i32> = -8..=8;
 
 /// Largest list of measurements, in bytes.
 const MOST_FILE: u64 = 1 << 20;
@@ -111,7 +111,10 @@ pub fn read(path: &Path) -> Result<Vec<Measured>> {
             is_time(parallel.seconds) && (1..=64).contains(&parallel.helpers)
         });
         if !is_time(one.seconds) || !parallel || one.start >= one.end {
-            return Err(bad(format!("{} has times or positions that cannot be", one.name)));
+            return Err(bad(format!(
+                "{} has times or positions that cannot be",
+                one.name
+            )));
         }
     }
     match all.iter().all(|one| one.held_out) {
@@ -128,11 +131,13 @@ pub fn calibrate(before: &Costs, all: &[Measured]) -> Result<(Costs, Vec<Compari
         parts.extend(reports.into_iter().map(|report| report.parts));
     }
     let known = all.iter().zip(&parts).filter(|(one, _)| !one.held_out);
-    let known: Vec<_> = known.map(|(one, parts)| (*parts, one.seconds * 1e9)).collect();
+    let known: Vec<_> = known
+        .map(|(one, parts)| (*parts, one.seconds * 1e9))
+        .collect();
     let fitted = before.clone().with_parts(fit(&before.parts(), &known));
     let candidates: Vec<Costs> = FACTORS
         .map(|step| Costs {
-            pipeline: fitted.pipeline.scaled(2_f64.powf(f64::from(step) / 8.0)),
+            pipeline: fitted.pipeline.scaled(2_f64.powf(f64::from(step) / 2.0)),
             ..fitted.clone()
         })
         .collect();
@@ -149,7 +154,9 @@ pub fn calibrate(before: &Costs, all: &[Measured]) -> Result<(Costs, Vec<Compari
             held_out: one.held_out,
             seconds: one.seconds,
             simulated_seconds: report.alone_seconds,
-            speedup: one.parallel.and_then(|parallel| speedup(one, parallel, report)),
+            speedup: one
+                .parallel
+                .and_then(|parallel| speedup(one, parallel, report)),
         })
     });
     Ok((costs, comparisons.collect()))
@@ -201,7 +208,9 @@ fn reports(one: &Measured, tables: &[Costs]) -> Result<Vec<Report>> {
         bytes: None,
     };
     walk::read_into(&mut run.reader(), until, &mut |record| {
-        analyses.iter_mut().for_each(|analysis| analysis.add(record));
+        analyses
+            .iter_mut()
+            .for_each(|analysis| analysis.add(record));
     })?;
     let found: Vec<_> = analyses.into_iter().filter_map(Analysis::finish).collect();
     match found.len() == tables.len() {

@@ -55,7 +55,9 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
             let rows: Vec<_> = comparisons.iter().map(as_json).collect();
             live::print(&json!({ "costs": costs, "recoveries": rows }).to_string());
         }
-        Output::Text => as_text(&comparisons).iter().for_each(|line| live::print(line)),
+        Output::Text => as_text(&comparisons)
+            .iter()
+            .for_each(|line| live::print(line)),
     }
     Ok(())
 }
@@ -73,7 +75,16 @@ fn as_json(one: &Comparison) -> Value {
 }
 
 fn as_text(comparisons: &[Comparison]) -> Vec<String> {
-    let header = ["recovery", "seconds", "simulated", "off", "helpers", "speedup", "simulated", "off"];
+    let header = [
+        "recovery",
+        "seconds",
+        "simulated",
+        "off",
+        "helpers",
+        "speedup",
+        "simulated",
+        "off",
+    ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
     let percent = |share: f64| format!("{:+.1} %", share * 100.0);
     for one in comparisons {

@@ -93,14 +93,24 @@ fn wal_of_every_kind_is_analyzed() {
     assert_eq!(count(&all["parallel"]) + held, records);
     for cause in causes {
         let kinds = cause["kinds"].as_array().unwrap();
-        assert_eq!(kinds.iter().map(count).sum::<u64>(), count(cause), "{cause}");
+        assert_eq!(
+            kinds.iter().map(count).sum::<u64>(),
+            count(cause),
+            "{cause}"
+        );
     }
-    let names: Vec<_> = causes.iter().map(|cause| cause["cause"].as_str().unwrap()).collect();
+    let names: Vec<_> = causes
+        .iter()
+        .map(|cause| cause["cause"].as_str().unwrap())
+        .collect();
     for name in ["kind", "missing", "map", "ddl", "checkpoint", "unknown"] {
         assert!(names.contains(&name), "{names:?}");
     }
     let helpers = all["simulated"]["by_helpers"].as_array().unwrap();
-    let numbers: Vec<_> = helpers.iter().map(|one| one["helpers"].as_u64().unwrap()).collect();
+    let numbers: Vec<_> = helpers
+        .iter()
+        .map(|one| one["helpers"].as_u64().unwrap())
+        .collect();
     assert_eq!(numbers, [1, 2, 4, 8, 16, 64]);
 
     // A part of it: what begins before --end, and no more.
@@ -111,7 +121,12 @@ fn wal_of_every_kind_is_analyzed() {
     assert_eq!(count(&before) + count(&behind), records);
     assert_eq!(behind["start_lsn"], streamed["start_lsn"]);
     let (_, text, _) = analyze(&[folder, "--megabytes", "1"]);
-    for words in ["Reading ended where the options say", "simulated*", "64 helpers", "It "] {
+    for words in [
+        "Reading ended where the options say",
+        "simulated*",
+        "64 helpers",
+        "It ",
+    ] {
         assert!(text.contains(words), "{words}: {text}");
     }
     refusals(folder);
@@ -161,6 +176,9 @@ fn refusals(folder: &str) {
     assert_eq!(code, 0, "{err}");
     let missing = segments[1].file_name().unwrap().to_str().unwrap();
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
-    assert!(words.contains(&format!("Segment {missing} is missing")), "{text}");
+    assert!(
+        words.contains(&format!("Segment {missing} is missing")),
+        "{text}"
+    );
     failed(&[path, "--end", "F/0"], 2, missing);
 }

@@ -148,7 +148,7 @@ fn what_startup_replays_bounds_the_speedup() {
     check_bounds(&report);
     let best = report.outcomes.last().unwrap();
     assert!((1.7..2.01).contains(&best.speedup), "{best:?}");
-    assert_eq!(report.bound().1, Limit::Order);
+    assert_eq!(report.bound().1, Limit::Startup);
     assert_eq!(
         report.held[&Cause::Kind].commonest(15, 9),
         [("Transaction COMMIT".to_owned(), 20_000)]

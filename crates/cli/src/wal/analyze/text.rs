@@ -181,9 +181,8 @@ fn simulated(outcomes: &Outcomes) -> Vec<String> {
         false => format!(", {}", costs.measured),
     };
     let note = format!(
-        "* From costs of records on another occasion, not from a measurement of this WAL ({}{measured}). \
-         Ratios carry over to other machines better than seconds. Simulated are data in memory and a core \
-         for each process.",
+        "* Simulated with costs of records that were not measured on this WAL ({}{measured}): all data in \
+         memory, and a core for each process.",
         costs.machine
     );
     lines.extend(wrapped("", &note, COLUMNS));
