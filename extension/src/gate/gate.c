@@ -2,9 +2,9 @@
  * gate.c - the admission gate in front of the executor.
  *
  * Purpose: of the read queries of a standby only as many execute at once as the
- * capacity allows (gate_limit.c); the others queue in order of arrival. That
- * bounds how many demoted readers can hold buffer locks that replay needs, and
- * how much CPU and I/O readers take when lag grows.
+ * capacity allows (gate_limit.c); the others queue (gate_lines.c). That bounds
+ * how many demoted readers can hold buffer locks that replay needs, and how much
+ * CPU and I/O readers take when lag grows.
  *
  * Runs in backends. The controller sets the capacity, and gives the places
  * that become free by that to sessions in the queue. A place is counted in
@@ -55,6 +55,7 @@
 #include "controller.h"
 #include "executor_hooks.h"
 #include "gate/gate.h"
+#include "gate/gate_lines.h"
 #include "gate/held_locks.h"
 #include "gate/limit_rule.h"
 #include "gate/plan_again.h"
@@ -77,8 +78,12 @@ LsGateShared *ls_gate = NULL;
 static bool inside = false;
 static const QueryDesc *inside_query = NULL;
 
+/* how long this process has executed in its last turn, and since when it does now */
+static int64 used_us = 0;
+static int64 began_us = 0;
+
 void
-ls_gate_init_shared(LsQueue *queue)
+ls_gate_init_shared(char *queues)
 {
 	pg_atomic_init_u32(&ls_gate->limit, 0);
 	pg_atomic_init_u32(&ls_gate->phase, LS_LIMIT_CALM);
@@ -94,8 +99,7 @@ ls_gate_init_shared(LsQueue *queue)
 	pg_atomic_init_u64(&ls_gate->timeouts, 0);
 	pg_atomic_init_u64(&ls_gate->logged_at, 0);
 	pg_atomic_init_u64(&ls_gate->reset_at, (uint64) GetCurrentTimestamp());
-	ls_gate->queue = queue;
-	ls_queue_init(queue, ls_nsessions);
+	ls_init_lines(queues);
 }
 
 static bool
@@ -128,7 +132,9 @@ go_inside(const QueryDesc *queryDesc, LsGateState state)
 {
 	inside = true;
 	inside_query = queryDesc;
-	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) ls_now_us());
+	used_us = 0;
+	began_us = ls_now_us();
+	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) began_us);
 	pg_write_barrier();
 	pg_atomic_write_u32(&ls_my_session->gate, state);
 }
@@ -145,32 +151,6 @@ go_in_unasked(const QueryDesc *queryDesc)
 {
 	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
 	go_inside(queryDesc, LS_GATE_UNASKED);
-}
-
-/*
- * Takes the next waiting session out of the queue and grants it the place that
- * the caller holds. Entries of sessions that gave up are dropped.
- */
-static int
-next_in_line(void)
-{
-	int			procno;
-
-	while ((procno = ls_queue_pop(ls_gate->queue)) != LS_NO_PROCNO)
-	{
-		LsSession  *s = &ls_sessions[procno];
-		uint32		queued = LS_GATE_QUEUED;
-
-		/*
-		 * Before the grant, or a session that queues again here is lost. Its
-		 * clock is not touched: the entry may be an old one of a session that
-		 * is inside by now. One that is granted sets it as it goes in.
-		 */
-		pg_atomic_exchange_u32(&s->in_ring, 0);
-		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
-			break;
-	}
-	return procno;
 }
 
 /*
@@ -199,16 +179,15 @@ ls_gate_drain(void)
 	pg_memory_barrier();
 	while (pg_atomic_read_u32(&ls_gate->waiting) > 0 && try_take_place())
 	{
-		int			procno = next_in_line();
+		int			procno = ls_grant_next();
 
 		if (procno == LS_NO_PROCNO)
 		{
 			pg_atomic_fetch_sub_u32(&ls_gate->running, 1);
-			if (ls_queue_is_empty(ls_gate->queue))
+			if (ls_lines_are_empty())
 				return;
 			continue;
 		}
-		pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 	}
 }
@@ -256,34 +235,12 @@ let_go_of_snapshot(QueryDesc *queryDesc)
 
 /* ---- waiting ---- */
 
-/* Stops waiting; true if the session had been granted a place by then. */
-static bool
-withdraw(LsSession *s)
-{
-	uint32		queued = LS_GATE_QUEUED;
-
-	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
-		return true;
-	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
-	return false;
-}
-
-/*
- * Puts the session into the queue. An entry left from an earlier wait serves
- * again, so the ring has room for every session. Should it have none all the
- * same, false: the session does not wait.
- */
+/* Puts the session into its line; as ls_join_line(). */
 static bool
 line_up(LsSession *s)
 {
-	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
-	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
-	if (pg_atomic_exchange_u32(&s->in_ring, 1) == 0 &&
-		!ls_queue_push(ls_gate->queue, LS_MY_PROCNO))
-	{
-		pg_atomic_write_u32(&s->in_ring, 0);
-		return withdraw(s);
-	}
+	if (!ls_join_line(s, ls_line_of(used_us, (int64) ls_read_throttle_turn * 1000)))
+		return false;
 	/* a place may have become free since this session looked */
 	ls_gate_drain();
 	return true;
@@ -317,7 +274,7 @@ wait_in_queue(LsSession *s, bool has_shared_locks)
 		if (!ls_controller_alive() || !RecoveryInProgress() ||
 			pg_atomic_read_u32(&s->in_the_way) != 0 ||
 			(has_shared_locks && ls_others_wait_for_us()))
-			return withdraw(s);
+			return ls_leave_line(s);
 		if (ls_read_throttle_timeout > 0)
 		{
 			long		waited = (long) ((ls_now_us() - began) / 1000);
@@ -537,10 +494,12 @@ static bool
 resume_turn(LsSession *s, const QueryDesc *queryDesc)
 {
 	uint32		kept = LS_GATE_KEPT;
+	int64		now;
 
 	if (pg_atomic_read_u32(&s->gate) != LS_GATE_KEPT)
 		return false;
-	if (turn_is_over(s, ls_now_us()))
+	now = ls_now_us();
+	if (turn_is_over(s, now))
 	{
 		(void) give_back(s, LS_GATE_KEPT);
 		return false;
@@ -550,6 +509,7 @@ resume_turn(LsSession *s, const QueryDesc *queryDesc)
 	end_exception(s);
 	inside = true;
 	inside_query = queryDesc;
+	began_us = now;
 	return true;
 }
 
@@ -558,15 +518,18 @@ void
 ls_gate_leave(void)
 {
 	LsSession  *s = ls_my_session;
+	int64		now;
 
 	if (!inside)
 		return;
 	inside = false;
 	inside_query = NULL;
+	now = ls_now_us();
+	used_us += now - began_us;
 	/* a turn is for those who have waited for it, or would have */
 	if (give_back(s, LS_GATE_UNASKED))
 		return;
-	if (turn_is_over(s, ls_now_us()))
+	if (turn_is_over(s, now))
 	{
 		(void) give_back(s, LS_GATE_INSIDE);
 		return;
@@ -647,7 +610,7 @@ ls_gate_forget(void)
 	if (give_back(s, LS_GATE_KEPT) || give_back(s, LS_GATE_INSIDE) ||
 		give_back(s, LS_GATE_UNASKED))
 		return;
-	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && withdraw(s))
+	if (pg_atomic_read_u32(&s->gate) != LS_GATE_OUTSIDE && ls_leave_line(s))
 		(void) give_back(s, LS_GATE_GRANTED);
 }
 

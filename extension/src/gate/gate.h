@@ -6,6 +6,7 @@
 
 #include "executor/execdesc.h"
 #include "gate/gate_queue.h"
+#include "gate/line_rule.h"
 #include "port/atomics.h"
 #include "storage/lock.h"
 
@@ -43,7 +44,9 @@ typedef struct LsGateShared
 	pg_atomic_uint32 waiting;	/* sessions in QUEUED; counted up by the
 								 * session, down by itself or by the process
 								 * that grants */
-	LsQueue    *queue;			/* constant */
+	pg_atomic_uint32 lights_since;	/* light sessions let in since the last
+									 * heavy one; the processes that grant */
+	LsQueue    *queues[LS_LINES];	/* constant */
 
 	/* statistics; sessions that wait, and the session that resets them */
 	pg_atomic_uint64 waits;
@@ -60,7 +63,8 @@ typedef struct LsGateShared
 
 extern LsGateShared *ls_gate;
 
-extern void ls_gate_init_shared(LsQueue *queue);
+extern Size ls_gate_queues_size(void);
+extern void ls_gate_init_shared(char *queues);
 extern bool ls_gate_enter(QueryDesc *queryDesc);
 extern void ls_gate_leave(void);
 extern bool ls_gate_is_mine(const QueryDesc *queryDesc);

@@ -1,5 +1,5 @@
 /*
- * gate_queue.c - the gate's queue: first come, first served, without a lock.
+ * gate_queue.c - a queue of sessions: first come, first served, without a lock.
  *
  * A lock would be wrong here. The sessions at the gate are the ones that the
  * kernel runs last, so the holder of a lock can be off the CPU for long. All
@@ -100,6 +100,15 @@ ls_queue_pop(LsQueue *q)
 	pg_memory_barrier();
 	pg_atomic_write_u32(&cell->turn, at + q->mask + 1);
 	return procno;
+}
+
+/* About how many entries there are, those of sessions that gave up included. */
+uint32
+ls_queue_length(LsQueue *q)
+{
+	int32		length = (int32) (pg_atomic_read_u32(&q->tail) - pg_atomic_read_u32(&q->head));
+
+	return (uint32) Max(length, 0);
 }
 
 /* True if there is no entry to pop at this moment. */

@@ -1,5 +1,5 @@
 /*
- * gate_queue.h - the gate's queue; gate_queue.c says how it works.
+ * gate_queue.h - a queue of sessions; gate_queue.c says how it works.
  */
 #ifndef LOCKSTEP_GATE_QUEUE_H
 #define LOCKSTEP_GATE_QUEUE_H
@@ -26,6 +26,7 @@ extern Size ls_queue_size(int nsessions);
 extern void ls_queue_init(LsQueue *q, int nsessions);
 extern bool ls_queue_push(LsQueue *q, int procno);
 extern int	ls_queue_pop(LsQueue *q);
+extern uint32 ls_queue_length(LsQueue *q);
 extern bool ls_queue_is_empty(LsQueue *q);
 
 #endif							/* LOCKSTEP_GATE_QUEUE_H */

@@ -29,7 +29,7 @@ typedef struct LsSession
 
 	/* gate (gate/) */
 	pg_atomic_uint32 gate;		/* LsGateState, which names the writers */
-	pg_atomic_uint32 in_ring;	/* 1: the queue has an entry of this session;
+	pg_atomic_uint32 in_ring;	/* 1: a queue has an entry of this session;
 								 * set by the owner, cleared by the process
 								 * that takes the entry */
 	pg_atomic_uint32 excepted;	/* 1: the capacity has one place more because

@@ -24,7 +24,7 @@
 #include "state/shared_state.h"
 #include "wait/wait_lsn.h"
 
-/* The gate's queue follows the sessions. */
+/* The gate's queues follow the sessions. */
 struct LsShared
 {
 	LWLock	   *text_lock;		/* constant */
@@ -61,7 +61,7 @@ sessions_size(void)
 static Size
 small_size(void)
 {
-	return CACHELINEALIGN(add_size(sessions_size(), ls_queue_size(MaxBackends)));
+	return CACHELINEALIGN(add_size(sessions_size(), ls_gate_queues_size()));
 }
 
 /* The decode buffer comes last. */
@@ -113,7 +113,7 @@ init_parts(LsShared *s)
 	ls_look_ahead_init_shared();
 	ls_queue_init_shared();
 	ls_priority_init_shared();
-	ls_gate_init_shared((LsQueue *) ((char *) s + sessions_size()));
+	ls_gate_init_shared((char *) s + sessions_size());
 	ls_wait_lsn_init_shared();
 	ls_sessions_init_shared();
 }

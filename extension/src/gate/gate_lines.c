@@ -1,0 +1,140 @@
+/*
+ * gate_lines.c - the two lines of sessions that wait at the gate.
+ *
+ * Each line is a queue (gate_queue.c). line_rule.c says in which line a session waits
+ * and from which line the next one comes.
+ *
+ * A session has at most one entry in both queues together. An entry that it left
+ * there as it gave up serves when it waits again, also where it is in the other
+ * line: then the session waits once as what it was before.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "storage/proc.h"
+
+#include "compat.h"
+#include "gate/gate.h"
+#include "gate/gate_lines.h"
+#include "gate/gate_queue.h"
+
+static Size
+queue_size(void)
+{
+	return MAXALIGN(ls_queue_size(MaxBackends));
+}
+
+/* Shared memory for both. */
+Size
+ls_gate_queues_size(void)
+{
+	return LS_LINES * queue_size();
+}
+
+void
+ls_init_lines(char *queues)
+{
+	pg_atomic_init_u32(&ls_gate->lights_since, 0);
+	for (int i = 0; i < LS_LINES; i++)
+	{
+		ls_gate->queues[i] = (LsQueue *) (queues + i * queue_size());
+		ls_queue_init(ls_gate->queues[i], ls_nsessions);
+	}
+}
+
+/* Stops waiting; true if the session had been granted a place by then. */
+bool
+ls_leave_line(LsSession *s)
+{
+	uint32		queued = LS_GATE_QUEUED;
+
+	if (!pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_OUTSIDE))
+		return true;
+	pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+	return false;
+}
+
+/*
+ * Puts the session into a line. An entry left from an earlier wait serves again,
+ * so each queue has room for every session. Should it have none all the same,
+ * false: the session does not wait. The caller drains the lines next.
+ */
+bool
+ls_join_line(LsSession *s, LsLine line)
+{
+	pg_atomic_exchange_u32(&s->gate, LS_GATE_QUEUED);
+	pg_atomic_fetch_add_u32(&ls_gate->waiting, 1);
+	if (pg_atomic_exchange_u32(&s->in_ring, 1) != 0 ||
+		ls_queue_push(ls_gate->queues[line], LS_MY_PROCNO))
+		return true;
+	pg_atomic_write_u32(&s->in_ring, 0);
+	return ls_leave_line(s);
+}
+
+/* True if neither line has an entry at this moment. */
+bool
+ls_lines_are_empty(void)
+{
+	return ls_queue_is_empty(ls_gate->queues[LS_LINE_LIGHT]) &&
+		ls_queue_is_empty(ls_gate->queues[LS_LINE_HEAVY]);
+}
+
+/*
+ * Takes an entry out of the line whose turn it is, or out of the other if that one
+ * turns out to be empty. LS_NO_PROCNO: both are.
+ */
+static int
+take_entry(LsLine *line)
+{
+	int			procno;
+
+	*line = ls_line_to_serve(ls_queue_length(ls_gate->queues[LS_LINE_LIGHT]),
+							 ls_queue_length(ls_gate->queues[LS_LINE_HEAVY]),
+							 pg_atomic_read_u32(&ls_gate->lights_since));
+	procno = ls_queue_pop(ls_gate->queues[*line]);
+	if (procno != LS_NO_PROCNO)
+		return procno;
+	*line = *line == LS_LINE_LIGHT ? LS_LINE_HEAVY : LS_LINE_LIGHT;
+	return ls_queue_pop(ls_gate->queues[*line]);
+}
+
+/* Two processes may count at once; then one light session more or less goes first. */
+static void
+count_grant(LsLine line)
+{
+	if (line == LS_LINE_HEAVY)
+		pg_atomic_write_u32(&ls_gate->lights_since, 0);
+	else if (!ls_queue_is_empty(ls_gate->queues[LS_LINE_HEAVY]))
+		pg_atomic_fetch_add_u32(&ls_gate->lights_since, 1);
+}
+
+/*
+ * Grants the place that the caller holds to the next waiting session. LS_NO_PROCNO
+ * if there is none. Entries of sessions that gave up are dropped.
+ */
+int
+ls_grant_next(void)
+{
+	LsLine		line;
+	int			procno;
+
+	while ((procno = take_entry(&line)) != LS_NO_PROCNO)
+	{
+		LsSession  *s = &ls_sessions[procno];
+		uint32		queued = LS_GATE_QUEUED;
+
+		/*
+		 * Before the grant, or a session that queues again here is lost. Its
+		 * clock is not touched: the entry may be an old one of a session that
+		 * is inside by now. One that is granted sets it as it goes in.
+		 */
+		pg_atomic_exchange_u32(&s->in_ring, 0);
+		if (pg_atomic_compare_exchange_u32(&s->gate, &queued, LS_GATE_GRANTED))
+		{
+			pg_atomic_fetch_sub_u32(&ls_gate->waiting, 1);
+			count_grant(line);
+			return procno;
+		}
+	}
+	return LS_NO_PROCNO;
+}

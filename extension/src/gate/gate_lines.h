@@ -1,0 +1,16 @@
+/*
+ * gate_lines.h - the two lines of sessions that wait at the gate.
+ */
+#ifndef LOCKSTEP_GATE_LINES_H
+#define LOCKSTEP_GATE_LINES_H
+
+#include "gate/line_rule.h"
+#include "state/session.h"
+
+extern void ls_init_lines(char *queues);
+extern bool ls_join_line(LsSession *s, LsLine line);
+extern bool ls_leave_line(LsSession *s);
+extern int	ls_grant_next(void);
+extern bool ls_lines_are_empty(void);
+
+#endif							/* LOCKSTEP_GATE_LINES_H */

@@ -1,0 +1,83 @@
+/*
+ * line_rule_test.c - who is let in next of those that wait at the gate.
+ */
+#include "postgres.h"
+
+#include "gate/line_rule.h"
+#include "tap.h"
+
+#define TURN_US 20000
+
+typedef struct LineRow
+{
+	const char *name;
+	int64		used_us;
+	int64		turn_us;
+	LsLine		line;
+} LineRow;
+
+static const LineRow line_rows[] = {
+	{"no turn so far", 0, TURN_US, LS_LINE_LIGHT},
+	{"a look-up", 100, TURN_US, LS_LINE_LIGHT},
+	{"a quarter of a turn", TURN_US / 4, TURN_US, LS_LINE_LIGHT},
+	{"more than that", TURN_US / 4 + 1, TURN_US, LS_LINE_HEAVY},
+	{"a report", 60000000, TURN_US, LS_LINE_HEAVY},
+	{"without turns a new session", 0, 0, LS_LINE_LIGHT},
+	{"without turns any other", 1, 0, LS_LINE_HEAVY},
+};
+
+typedef struct ServeRow
+{
+	const char *name;
+	uint32		lights;
+	uint32		heavies;
+	uint32		lights_since;
+	LsLine		line;
+} ServeRow;
+
+static const ServeRow serve_rows[] = {
+	{"nobody waits", 0, 0, 0, LS_LINE_LIGHT},
+	{"only light ones", 3, 0, 1000, LS_LINE_LIGHT},
+	{"only heavy ones", 0, 3, 0, LS_LINE_HEAVY},
+	{"one light among many heavy", 1, 1000, 0, LS_LINE_LIGHT},
+	{"light ones go first", 1, 1000, LS_LIGHTS_FIRST - 1, LS_LINE_LIGHT},
+	{"but not for ever", 1, 1000, LS_LIGHTS_FIRST, LS_LINE_HEAVY},
+	{"one heavy among many light waits for all of them", 127, 1, 126, LS_LINE_LIGHT},
+	{"as it would in one line", 127, 1, 127, LS_LINE_HEAVY},
+	{"ten for each", 100, 10, 9, LS_LINE_LIGHT},
+	{"and then one", 100, 10, 10, LS_LINE_HEAVY},
+};
+
+/* Turns of each kind in 1000, when everybody lines up again at once. */
+static int
+heavy_turns(uint32 lights, uint32 heavies)
+{
+	uint32		lights_since = 0;
+	int			turns = 0;
+
+	for (int i = 0; i < 1000; i++)
+	{
+		if (ls_line_to_serve(lights, heavies, lights_since) == LS_LINE_LIGHT)
+			lights_since++;
+		else
+		{
+			lights_since = 0;
+			turns++;
+		}
+	}
+	return turns;
+}
+
+int
+main(void)
+{
+	for (int i = 0; i < lengthof(line_rows); i++)
+		ok(ls_line_of(line_rows[i].used_us, line_rows[i].turn_us) == line_rows[i].line, "%s", line_rows[i].name);
+	for (int i = 0; i < lengthof(serve_rows); i++)
+		ok(ls_line_to_serve(serve_rows[i].lights, serve_rows[i].heavies,
+							serve_rows[i].lights_since) == serve_rows[i].line,
+		   "%s", serve_rows[i].name);
+	ok(heavy_turns(1, 20) == 200, "heavy ones have a fifth of the turns at least");
+	ok(heavy_turns(99, 1) == 10, "and no more than their number gives them");
+	return done_testing();
+}
