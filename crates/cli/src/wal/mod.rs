@@ -15,12 +15,11 @@ pub enum WalCommand {
     /// Say how much of some WAL helpers can replay in parallel, and what that gives
     ///
     /// Reads segments of a folder, or the newest WAL of a server (which keeps no slot for it), and
-    /// changes nothing. Each record has the class that
-    /// lockstep.replay_workers gives it: for helpers, at its turn, or a barrier. Speedups are
-    /// simulated, with costs of records that were measured on one machine; they are about crash
-    /// recovery, a base backup that is restored, and the start of a standby. Exit code 2: the folder
-    /// has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the WAL is
-    /// damaged.
+    /// changes nothing. Each record has the class that lockstep.replay_workers gives it: for helpers,
+    /// at its turn, or a barrier. Speedups are simulated from a table of what records cost; they are
+    /// about crash recovery, a base backup that is restored, and the start of a standby. Exit code 2:
+    /// the folder has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the
+    /// WAL is damaged.
     Analyze(analyze::AnalyzeArgs),
     /// Make a table of costs for analyze from recoveries that were measured
     ///

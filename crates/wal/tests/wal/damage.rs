@@ -37,7 +37,7 @@ impl Scene {
     fn new(lab: &Lab) -> Self {
         let settings = [("wal_recycle", "off"), ("min_wal_size", "2MB")];
         let mut primary = bed::server(lab, "primary", &settings);
-        bed::write(&primary, &mut fastrand::Rng::with_seed(7), 10);
+        bed::write(&primary, &mut fastrand::Rng::with_seed(7), 40);
         let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
         let (_, stop) = ours(wal.path(), None);
         let mut segments: Vec<_> = fs::read_dir(wal.path())
@@ -244,21 +244,11 @@ fn a_huge_length_is_no_reason_to_allocate() {
     let lab = TestLab::stock().space_mb(2000).start().unwrap();
     let scene = Scene::new(&lab);
     let (lines, _) = ours(scene.path(), None);
-    let starts: Vec<u64> = lines
-        .iter()
-        .map(|line| {
-            line.split(' ')
-                .nth(3)
-                .unwrap()
-                .parse::<Lsn>()
-                .unwrap()
-                .into()
-        })
-        .collect();
     let run = scene.run();
-    for at in starts.iter().skip(1_000).step_by(997).take(8) {
+    let first = u64::from(run.start);
+    let places = lines.iter().map(|line| place_of(line, first));
+    for place in places.skip(1_000).step_by(997).take(8) {
         let mut bytes = scene.all();
-        let place = usize::try_from(at - u64::from(run.start)).unwrap();
         bytes[place..place + 4].copy_from_slice(&u32::MAX.to_ne_bytes());
         let wal = WalInMemory {
             start: run.start,
