@@ -43,7 +43,8 @@ pub enum WalError {
     },
     /// WAL that is not right, with more WAL behind it.
     #[error(
-        "the WAL at {at} in {file} is damaged: {reason}, and WAL goes on behind it; --end {at} reads what is before"
+        "the WAL at {at} in {file} is damaged: {reason}, and WAL goes on behind it; \
+         --end {at} reads what is before"
     )]
     Damaged {
         at: Lsn,

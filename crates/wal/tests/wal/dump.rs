@@ -126,7 +126,8 @@ fn their_record(line: &str) -> String {
     )
 }
 
-/// `#0: rel 1663/1/1259 fork main blk 0 (FPW); hole: offset: 48, length: 7000, compression saved: 9, method: pglz`
+/// `#0: rel 1663/1/1259 fork main blk 0 (FPW); hole: offset: 48, length: 7000`, perhaps with
+/// `, compression saved: 9, method: pglz`
 fn their_block(line: &str) -> String {
     let (reference, image) = match line.split_once(" (FPW") {
         Some((reference, image)) => (reference, Some(image)),

@@ -223,7 +223,8 @@ pub fn verdict(report: &Report) -> String {
     let (bound, limit) = report.bound();
     let because = match limit {
         Limit::Startup => {
-            "the startup process's own part: it reads every record, and replays those that are not for helpers"
+            "the startup process's own part: it reads every record, and replays those that are not \
+             for helpers"
         }
         Limit::Order => {
             "the order in which records of the same pages, and barriers, must be replayed"
@@ -232,9 +233,9 @@ pub fn verdict(report: &Report) -> String {
     let limit = format!("what limits it most is {because} (at most {bound:.1} times, simulated)");
     match best.speedup >= WORTH {
         true => format!(
-            "It helps: crash recovery and the start of a standby would replay such WAL {:.1} times as fast with \
-             lockstep.replay_workers = {} (simulated), while a standby that streams replays in one process; \
-             {limit}.",
+            "It helps: crash recovery and the start of a standby would replay such WAL {:.1} times as fast \
+             with lockstep.replay_workers = {} (simulated), while a standby that streams replays in one \
+             process; {limit}.",
             enough.speedup, enough.helpers
         ),
         false => format!(
