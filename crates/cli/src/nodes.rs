@@ -25,7 +25,8 @@ pub struct NodesArgs {
     /// A physical standby, cascading ones too; may be repeated
     #[arg(long, value_name = "CONNINFO")]
     pub standby: Vec<String>,
-    /// A database with subscriptions to the primary; may be repeated
+    /// A database with subscriptions to the primary, or the target of a lockstep replica; may be
+    /// repeated
     #[arg(long, value_name = "CONNINFO")]
     pub subscriber: Vec<String>,
     /// A relay between them, by its console; what is left out is host=127.0.0.1 port=6543, and the

@@ -7,7 +7,9 @@ use serde::Serialize;
 use crate::links::{LAG_MS, Link, LinkKind, Stage};
 use crate::node::{Role, Trouble};
 use crate::points::Bound;
+use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Fact, RULES, Severity, View};
+use crate::states::CopyPhase;
 use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]
@@ -46,6 +48,9 @@ pub struct LinkReport {
     pub replica: String,
     pub kind: LinkKind,
     pub slot: Option<String>,
+    /// It is a `lockstep replica`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lockstep_replica: Option<ReplicaReport>,
     pub behind: bool,
     /// Milliseconds behind: the median over time.
     pub lag_ms: f64,
@@ -93,6 +98,21 @@ pub struct Finding {
     pub names: BTreeMap<&'static str, String>,
     /// What to do, the best first.
     pub remedies: Vec<String>,
+}
+
+impl LinkReport {
+    /// What kind of replica it goes to, for people.
+    pub fn kind_words(&self) -> &'static str {
+        kind_words(self.kind, self.lockstep_replica.as_ref())
+    }
+}
+
+/// What kind of replica a link goes to, for people.
+pub(crate) fn kind_words(kind: LinkKind, replica: Option<&ReplicaReport>) -> &'static str {
+    match replica {
+        Some(_) => "replica",
+        None => kind.name(),
+    }
 }
 
 impl Diagnosis {
@@ -201,6 +221,7 @@ pub fn diagnose(window: &Window) -> Diagnosis {
 /// What nodes that answer do not show, and replicas that nothing is known about.
 fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
     let mut unknown = Vec::new();
+    let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
     for node in view.window.usable() {
         let hidden = node.troubles.iter().filter_map(Trouble::hides);
         unknown.extend(hidden.map(|what| format!("{} does not show {what}", node.name)));
@@ -212,7 +233,6 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
                 is_its && link.subscription.as_deref() == subscription
             })
         };
-        let missing = |name: &str| format!("nothing that answers here is the upstream of {name}");
         if node.role == Role::Standby && !linked(None) {
             unknown.push(missing(&node.name));
         }
@@ -227,6 +247,11 @@ fn unknown(view: &View<'_>, links: &[LinkReport]) -> Vec<String> {
             }
         }
     }
+    unknown.extend(view.replicas().filter_map(|found| {
+        // The source has nothing of one that has just begun.
+        let has_slot = found.replica.phase != CopyPhase::Preparing;
+        (found.link.is_none() && has_slot).then(|| missing(&found.name))
+    }));
     let blind = view.links.iter().filter(|link| link.points.is_empty());
     unknown.extend(blind.map(|link| {
         let upstream = &link.upstream.name;
@@ -298,7 +323,8 @@ fn report(link: &Link<'_>, primary: Option<&NodeWindow>, findings: &[Finding]) -
         replica: link.name.clone(),
         kind: link.kind,
         slot: link.slot.clone(),
-        behind: link.is_behind() && !false_lag,
+        lockstep_replica: link.replica_report(),
+        behind: link.is_behind() && !false_lag && !link.is_being_copied(),
         lag_ms,
         bound,
         lag_most_ms: link.most_possible_ms().filter(|_| bound.lag_is_least),

@@ -50,12 +50,13 @@ impl Drop for Told {
     }
 }
 
-const NAMES: [&str; 12] = [
+const NAMES: [&str; 13] = [
     "",
     "a",
     "orders",
     "s",
     "walreceiver",
+    "lockstep_app_01234abc",
     "\u{1b}]0;owned\u{7}",
     "x\ny\r\tz",
     "\u{0}\u{9b}31m",
@@ -65,7 +66,7 @@ const NAMES: [&str; 12] = [
     "näme",
 ];
 
-const WORDS: [&str; 24] = [
+const WORDS: [&str; 27] = [
     "startup",
     "walreceiver",
     "walsender",
@@ -90,6 +91,9 @@ const WORDS: [&str; 24] = [
     "logical",
     "physical",
     "off",
+    "ready",
+    "applying",
+    "blocked",
 ];
 
 fn name(rng: &mut Rng) -> Value {
@@ -201,6 +205,20 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
                 "message_age_ms": age(rng), "unsynced_tables": count(rng),
                 "apply_errors": count(rng),
                 "searched": {"table": name(rng), "searches": count(rng), "rows": count(rng)},
+            })
+        }),
+        Part::Replicas => list(rng, |rng| {
+            json!({
+                "name": name(rng), "slot": name(rng),
+                "phase": word(rng).as_str().unwrap_or("ready"), "paused": rng.bool(),
+                "bytes_total": count(rng), "bytes_done": count(rng),
+                "holder": rng.choice(["nobody", "apply", "other"]), "missing_rows": count(rng),
+                "apply_state": word(rng).as_str().unwrap_or("applying"),
+                "applied_lsn": position(rng), "error": word(rng), "written_age_ms": age(rng),
+                "hold": rng.bool().then(|| json!({
+                    "pid": process(rng), "user": word(rng), "client": word(rng),
+                    "age_ms": age(rng), "held": rng.bool(),
+                })),
             })
         }),
         Part::Processes => list(rng, |rng| {

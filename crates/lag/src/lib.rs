@@ -11,6 +11,7 @@
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`sample`] | one node at one moment |
 //! | [`relay`] | what a relay's console says |
+//! | [`replica`] | what a target says of a `lockstep replica` |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
@@ -50,6 +51,7 @@ pub mod position;
 pub mod process_cpu;
 pub mod questions;
 pub mod relay;
+pub mod replica;
 pub mod rules;
 pub mod sample;
 pub mod sanitize;

@@ -12,8 +12,9 @@ use serde::Serialize;
 use crate::node::Role;
 use crate::points::{Bound, Point, points};
 use crate::position::bytes_between;
-use crate::relay::{Group, RelaySlot};
-use crate::sample::{Process, Receiver, Sample, Sender, Subscription};
+use crate::relay::{self, Group, RelaySlot};
+use crate::replica::{self, Doing, Replica, ReplicaReport};
+use crate::sample::{Process, Receiver, Sample, Sender, Slot, Subscription};
 use crate::states::{SenderState, SlotType, SyncState};
 use crate::window::{NodeWindow, Window, median, median_over_time, ratio};
 
@@ -94,6 +95,8 @@ pub struct Link<'a> {
     pub application_name: Option<String>,
     pub slot: Option<String>,
     pub subscription: Option<String>,
+    /// The name of the `lockstep replica` that it goes to.
+    pub replica_name: Option<String>,
     /// The relay's group, on a link to a relay or from one.
     pub group: Option<String>,
     /// Oldest first.
@@ -111,7 +114,7 @@ pub fn links(window: &Window) -> Vec<Link<'_>> {
         }
     }
     for upstream in window.usable().filter(|node| node.role != Role::Subscriber) {
-        unnamed(upstream, &mut links);
+        unnamed(window, upstream, &mut links);
     }
     for link in &mut links {
         link.points = points(link, window.primary());
@@ -163,6 +166,7 @@ fn physical<'a>(window: &'a Window, node: &'a NodeWindow) -> Option<Link<'a>> {
         application_name: application_name.map(str::to_owned),
         slot,
         subscription: None,
+        replica_name: None,
         group: None,
         points: Vec::new(),
     })
@@ -225,6 +229,7 @@ fn relayed<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
                 .map(|sender| sender.application_name.clone()),
             slot: Some(slot.clone()),
             subscription: None,
+            replica_name: None,
             group: Some(group.name.clone()),
             points: Vec::new(),
         })
@@ -237,13 +242,52 @@ pub fn group_name(relay: &NodeWindow, group: &str) -> String {
     format!("{} ({group})", relay.name)
 }
 
+/// What a subscriber's database has of its publishers: subscriptions, and replicas.
+struct Consumer<'a> {
+    name: &'a str,
+    slot: Option<&'a str>,
+    is_replica: bool,
+}
+
+fn consumers(sample: &Sample) -> Vec<Consumer<'_>> {
+    let subscriptions = sample.subscriptions.iter().map(|one| Consumer {
+        name: &one.name,
+        slot: one.slot_name.as_deref(),
+        is_replica: false,
+    });
+    let replicas = sample.replicas.iter().map(|one| Consumer {
+        name: &one.name,
+        slot: Some(&one.slot),
+        is_replica: true,
+    });
+    subscriptions.chain(replicas).collect()
+}
+
+/// The name of one of a subscriber's subscriptions or replicas among all.
+fn consumer_name(node: &NodeWindow, sample: &Sample, name: &str) -> String {
+    match sample.subscriptions.len() + sample.replicas.len() {
+        1 => node.name.clone(),
+        _ => format!("{} ({name})", node.name),
+    }
+}
+
+/// The name of a replica whose target was asked.
+pub fn replica_name(node: &NodeWindow, replica: &Replica) -> String {
+    node.last()
+        .map(|last| consumer_name(node, last, &replica.name))
+        .unwrap_or_default()
+}
+
 fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
     let Some(last) = node.last() else {
         return Vec::new();
     };
-    let subscriptions = &last.subscriptions;
-    let link = |subscription: &'a Subscription| {
-        let slot = subscription.slot_name.as_deref();
+    let link = |consumer: Consumer<'a>| {
+        let Consumer {
+            name,
+            slot,
+            is_replica,
+        } = consumer;
         let others = || {
             let others = window.usable();
             others.filter(|other| other.role != Role::Subscriber)
@@ -256,23 +300,21 @@ fn logical<'a>(window: &'a Window, node: &'a NodeWindow) -> Vec<Link<'a>> {
         let upstream = others()
             .find(|other| has_slot(other) == Some(true))
             .or_else(|| others().find(|other| has_slot(other).is_some()))?;
-        let name = match subscriptions.len() {
-            1 => node.name.clone(),
-            _ => format!("{} ({})", node.name, subscription.name),
-        };
+        let of_kind = |is: bool| is.then(|| name.to_owned());
         Some(Link {
             kind: LinkKind::Logical,
             upstream,
             replica: Some(node),
-            name,
-            application_name: Some(subscription.name.clone()),
+            name: consumer_name(node, last, name),
+            application_name: Some(name.to_owned()),
             slot: slot.map(str::to_owned),
-            subscription: Some(subscription.name.clone()),
+            subscription: of_kind(!is_replica),
+            replica_name: of_kind(is_replica),
             group: slot.and_then(|slot| group_of(upstream, slot)),
             points: Vec::new(),
         })
     };
-    subscriptions.iter().filter_map(link).collect()
+    consumers(last).into_iter().filter_map(link).collect()
 }
 
 fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {
@@ -280,8 +322,19 @@ fn group_of(upstream: &NodeWindow, slot: &str) -> Option<String> {
     relay.slot(slot).map(|slot| slot.group.clone())
 }
 
+/// The name of the replica of Lockstep that a slot was made for.
+fn replica_of<'s>(slot: &'s Slot, sender: Option<&Sender>) -> Option<&'s str> {
+    let of_relay = sender.is_some_and(|it| it.application_name == relay::APPLICATION);
+    replica::of_slot(slot).filter(|_| !of_relay)
+}
+
+/// A walsender that makes slots for replicas of Lockstep, and keeps their snapshots.
+fn is_of_copy(sender: &Sender) -> bool {
+    [replica::APPLICATION, replica::VERIFY].contains(&sender.application_name.as_str())
+}
+
 /// Adds links to replicas that were not named but that an upstream knows.
-fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
+fn unnamed<'a>(window: &Window, upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
     let Some(last) = upstream.last() else {
         return;
     };
@@ -298,6 +351,12 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             continue;
         }
         let sender = slot.active_pid.and_then(|pid| last.sender(pid));
+        let replica = replica_of(slot, sender);
+        let is_free = |name: &&str| {
+            let taken = links.iter().any(|link| link.name == *name);
+            !taken && window.nodes.iter().all(|node| node.name != *name)
+        };
+        let name = replica.filter(is_free).unwrap_or(&slot.slot_name);
         links.push(Link {
             kind: match slot.slot_type {
                 SlotType::Logical => LinkKind::Logical,
@@ -305,12 +364,13 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             },
             upstream,
             replica: None,
-            name: slot.slot_name.clone(),
+            name: name.to_owned(),
             application_name: sender
                 .map(|sender| sender.application_name.clone())
                 .filter(|name| !name.is_empty()),
             slot: Some(slot.slot_name.clone()),
             subscription: None,
+            replica_name: replica.map(str::to_owned),
             group: group_of(upstream, &slot.slot_name),
             points: Vec::new(),
         });
@@ -323,10 +383,12 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
         // A subscription's walsender has its slot only a moment after it has connected.
         let known = links.iter().any(|link| {
             link.upstream.name == upstream.name
-                && (link.slot.is_none() || link.subscription.is_some())
+                && (link.slot.is_none()
+                    || link.subscription.is_some()
+                    || link.replica_name.is_some())
                 && link.application_name.as_deref() == Some(&sender.application_name)
         });
-        if of_slot || known || sender.state == Some(SenderState::Backup) {
+        if of_slot || known || is_of_copy(sender) || sender.state == Some(SenderState::Backup) {
             continue;
         }
         links.push(Link {
@@ -337,6 +399,7 @@ fn unnamed<'a>(upstream: &'a NodeWindow, links: &mut Vec<Link<'a>>) {
             application_name: Some(sender.application_name.clone()),
             slot: None,
             subscription: None,
+            replica_name: None,
             group: None,
             points: Vec::new(),
         });
@@ -352,6 +415,27 @@ impl<'a> Link<'a> {
     /// It goes to a relay.
     pub fn is_to_relay(&self) -> bool {
         self.replica.is_some_and(|node| node.role == Role::Relay)
+    }
+
+    /// The replica that it goes to, in the target's newest answer.
+    pub fn replica_state(&self) -> Option<&'a Replica> {
+        self.replica_name.as_ref()?;
+        self.replica?.last()?.replica_of(self.slot.as_deref()?)
+    }
+
+    /// The replica that it goes to, as far as it is known.
+    pub fn replica_report(&self) -> Option<ReplicaReport> {
+        let name = self.replica_name.as_deref()?;
+        Some(match self.replica_state() {
+            Some(replica) => ReplicaReport::asked(replica, self.is_behind()),
+            None => ReplicaReport::unasked(name),
+        })
+    }
+
+    /// It goes to a replica that is not a copy yet: that it is behind is no lag.
+    pub fn is_being_copied(&self) -> bool {
+        let doing = self.replica_state().map(|replica| replica.doing(true));
+        doing == Some(Doing::Copying)
     }
 
     /// The group that the link comes from, if it comes from a relay.
@@ -603,7 +687,6 @@ impl<'a> Link<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Slot;
 
     fn node(port: &str, host: &str, name: &str, slot: Option<bool>) -> NodeWindow {
         let mut node = NodeWindow::empty(name, Role::Standby);

@@ -14,7 +14,7 @@ pub enum Role {
     Standby,
     /// Decodes the primary's WAL once for many subscribers.
     Relay,
-    /// Has subscriptions to the primary, directly or through a relay.
+    /// Has subscriptions to the primary, directly or through a relay, or is a replica's target.
     Subscriber,
 }
 

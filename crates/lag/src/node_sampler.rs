@@ -11,6 +11,7 @@ use crate::node::{Node, Role, Trouble};
 use crate::process_cpu;
 use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
+use crate::replica::{self, Kept};
 use crate::sample::{Facts, Sample, WalFolder};
 use crate::sanitize::{sanitize, sanitize_json};
 use crate::tables::{self, Tables};
@@ -33,6 +34,9 @@ pub const MOST_ANSWER: usize = 8 * 1024 * 1024;
 
 /// Most rows of one part of a sample that are kept.
 pub const MOST_ROWS: usize = 10_000;
+
+/// How long it counts that a database has no state of replicas.
+const REPLICAS_EVERY: Duration = Duration::from_secs(15);
 
 /// How long an answer about the WAL folder counts: looking at many files takes time.
 const FOLDER_EVERY: Duration = Duration::from_secs(15);
@@ -60,6 +64,8 @@ pub struct NodeSampler {
     folder_at: Option<Instant>,
     /// When the tables were asked for; None before, and on nodes that are not asked.
     tables_at: Option<Instant>,
+    /// When it was seen whether there are replicas.
+    replicas_at: Instant,
     /// The server seems to run on this machine.
     local: bool,
 }
@@ -124,13 +130,10 @@ impl NodeSampler {
                 decides: true,
             });
         }
-        let parts = Part::ALL
-            .iter()
-            .filter_map(|&part| {
-                let sql = questions::expression(part, major, facts.extension.as_deref())?;
-                Some((part, sql))
-            })
-            .collect();
+        if facts.replicas == Kept::Older && node.role == Role::Subscriber {
+            gaps.push(older());
+        }
+        let parts = parts(node.role, &facts);
         if let Ok(server) = server.server() {
             facts.hosts = [Some(server.host), server.hostaddr]
                 .into_iter()
@@ -149,6 +152,7 @@ impl NodeSampler {
             wal_folder: None,
             folder_at: None,
             tables_at: None,
+            replicas_at: Instant::now(),
             local,
         };
         sampler.prepare()?;
@@ -188,6 +192,7 @@ impl NodeSampler {
             wal_folder: None,
             folder_at: None,
             tables_at: None,
+            replicas_at: Instant::now(),
             local: false,
         })
     }
@@ -203,7 +208,14 @@ impl NodeSampler {
 
     /// Whether the node says that it is something else than it was said to be.
     pub fn mismatch(&self, sample: &Sample) -> Option<Trouble> {
-        role_mismatch(self.node.role, sample)
+        let hides_replicas = match &self.asked {
+            Asked::Parts(parts) => {
+                let is_asked = parts.iter().any(|(part, _)| *part == Part::Replicas);
+                self.facts.replicas != Kept::Absent && !is_asked
+            }
+            _ => false,
+        };
+        role_mismatch(self.node.role, sample).filter(|_| !hides_replicas)
     }
 
     /// The connection, for other questions.
@@ -215,6 +227,7 @@ impl NodeSampler {
     pub fn sample(&mut self, began: Instant) -> Result<Sample> {
         self.ask_tables()?;
         self.ask_folder()?;
+        self.find_replicas()?;
         loop {
             let question = match &self.asked {
                 Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
@@ -272,6 +285,26 @@ impl NodeSampler {
                 Some(_) => {}
                 None => return Err(error.into()),
             },
+        }
+        Ok(())
+    }
+
+    /// Looks whether a subscriber has become the target of a replica since the last look. It may: a
+    /// replica is made, or its state is upgraded.
+    fn find_replicas(&mut self) -> Result<()> {
+        let is_known = self.facts.replicas == Kept::Readable;
+        let is_fresh = self.replicas_at.elapsed() < REPLICAS_EVERY;
+        if is_known || is_fresh || self.node.role != Role::Subscriber {
+            return Ok(());
+        }
+        self.replicas_at = Instant::now();
+        let question = format!("SELECT to_json({}::text)", replica::KEPT);
+        self.facts.replicas = json("replicas", single(self.server.query(&question)?))?;
+        if let (Kept::Readable, Asked::Parts(parts)) = (self.facts.replicas, &mut self.asked) {
+            parts.push((Part::Replicas, questions::replicas()));
+            self.gaps.retain(|gap| *gap != older());
+            self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
+            self.prepare()?;
         }
         Ok(())
     }
@@ -382,6 +415,18 @@ impl NodeSampler {
     }
 }
 
+/// What a server of this role and with these facts is asked.
+fn parts(role: Role, facts: &Facts) -> Vec<(Part, String)> {
+    let has_replicas = facts.replicas == Kept::Readable && role == Role::Subscriber;
+    let parts = Part::ALL.into_iter();
+    let parts = parts.filter(|part| *part != Part::Replicas || has_replicas);
+    let question = |part| {
+        let sql = questions::expression(part, facts.major(), facts.extension.as_deref())?;
+        Some((part, sql))
+    };
+    parts.filter_map(question).collect()
+}
+
 fn select(parts: &[(Part, String)]) -> String {
     let list: Vec<&str> = parts.iter().map(|(_, sql)| sql.as_str()).collect();
     format!("SELECT {}", list.join(", "))
@@ -413,6 +458,7 @@ pub fn read_parts(
             Part::Decoding => sample.decoding = list(what, text)?,
             Part::Receiver => sample.receiver = text.map(|t| json(what, Some(t))).transpose()?,
             Part::Subscriptions => sample.subscriptions = list(what, text)?,
+            Part::Replicas => sample.replicas = list(what, text)?,
             Part::Processes => sample.processes = list(what, text)?,
             Part::Clients => {
                 sample.clients = json(what, text)?;
@@ -467,6 +513,11 @@ fn gap(what: &str, reason: String, decides: bool) -> Trouble {
     }
 }
 
+/// A state of replicas that cannot be read.
+fn older() -> Trouble {
+    gap(Part::Replicas.words(), replica::OLDER.to_owned(), true)
+}
+
 /// Why a part is refused, and which GRANT is missing, if it is for that: as seldom as rights were
 /// taken away from all, one on the view itself.
 fn lacking(facts: &Facts, refusal: &Refusal) -> String {
@@ -518,8 +569,11 @@ pub fn role_mismatch(role: Role, sample: &Sample) -> Option<Trouble> {
         (Role::Standby, false) => {
             "it is no standby: it is a primary, perhaps since a promotion; name a standby"
         }
-        (Role::Subscriber, false) if sample.subscriptions.is_empty() => {
-            "there is no subscription in this database: name the database that has it (dbname=)"
+        (Role::Subscriber, false)
+            if sample.subscriptions.is_empty() && sample.replicas.is_empty() =>
+        {
+            "there is no subscription in this database, and no lockstep replica: name the database \
+             that has it (dbname=)"
         }
         (Role::Subscriber, true) => "it is a standby: name the server that applies the changes",
         _ => return None,

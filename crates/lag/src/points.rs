@@ -131,6 +131,10 @@ fn until_answered<'a>(link: &Link<'a>) -> &'a [Sample] {
 /// so only when it has nothing left to apply. So its lag is no longer than that behind what it told,
 /// and no shorter than that behind what it was sent.
 fn add_doubts(link: &Link<'_>, points: &mut [Point]) {
+    // A replica of Lockstep tells what it has applied after each commit.
+    if link.replica_name.is_some() {
+        return;
+    }
     let from = link.upstream_group();
     let mut most_sent = None;
     for point in points {
@@ -256,7 +260,16 @@ fn reached(
         }
     };
     let own_replay = own.and_then(|own| own.wal.replay);
-    let replay = own_replay.or(applied).or_else(confirmed)?;
+    // What a replica's target has counts more than what its slot confirms while nobody uses it. Beyond
+    // the end of the WAL it is of a source that was set back.
+    let by_state = link.replica.and_then(|node| {
+        let replica = node
+            .sample_at(sample.at)?
+            .replica_of(link.slot.as_deref()?)?;
+        let applied = replica.applied_lsn?;
+        (Some(applied) <= above.end()).then_some(applied)
+    });
+    let replay = own_replay.or(applied.max(by_state)).or_else(confirmed)?;
     let by_worker = applied_by_worker(link, sample.at);
     let own_flush = own
         .and_then(|own| own.wal.receive)

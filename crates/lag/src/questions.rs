@@ -4,6 +4,8 @@
 //! Each part is an expression that gives JSON, and one statement asks all parts. A part that is
 //! refused is left out from then on, so that the others are still answered.
 
+use crate::replica;
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
     /// Clock and role.
@@ -20,6 +22,8 @@ pub enum Part {
     Receiver,
     /// [`crate::sample::Subscription`].
     Subscriptions,
+    /// [`crate::replica::Replica`]; only where there is a state of some.
+    Replicas,
     /// [`crate::sample::Process`].
     Processes,
     /// [`crate::sample::Clients`].
@@ -38,7 +42,7 @@ pub enum Part {
 
 impl Part {
     /// In the order in which they are asked: positions are close to the clock.
-    pub const ALL: [Self; 14] = [
+    pub const ALL: [Self; 15] = [
         Self::Moment,
         Self::Wal,
         Self::Senders,
@@ -46,6 +50,7 @@ impl Part {
         Self::Slots,
         Self::Decoding,
         Self::Subscriptions,
+        Self::Replicas,
         Self::Processes,
         Self::Clients,
         Self::Prepared,
@@ -70,6 +75,7 @@ impl Part {
             Self::Decoding => "decoding (pg_stat_replication_slots)",
             Self::Receiver => "the walreceiver (pg_stat_wal_receiver)",
             Self::Subscriptions => "subscriptions (pg_subscription, pg_stat_subscription)",
+            Self::Replicas => "replicas (schema lockstep)",
             Self::Processes => "what processes wait for (pg_stat_activity)",
             Self::Clients => "sessions (pg_stat_activity)",
             Self::Prepared => "prepared transactions (pg_prepared_xacts)",
@@ -131,10 +137,12 @@ pub fn facts() -> String {
            'database', current_database(), \
            'role', quote_ident(current_user), \
            'monitor', pg_has_role('pg_read_all_stats', 'USAGE'), \
+           'replicas', {}, \
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
               ON n.oid = e.extnamespace WHERE e.extname = 'lockstep' \
               AND current_setting('lockstep.enabled', true) IS NOT NULL))",
+        replica::KEPT,
         names.join(", ")
     )
 }
@@ -186,6 +194,7 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
                FROM pg_stat_wal_receiver) r)"
             .to_owned(),
         Part::Subscriptions => list(&subscriptions(major)),
+        Part::Replicas => replicas(),
         Part::Processes => list(PROCESSES),
         Part::Clients => CLIENTS.to_owned(),
         Part::Prepared => list(
@@ -211,6 +220,11 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
 
 fn list(select: &str) -> String {
     format!("(SELECT coalesce(json_agg(r), '[]') FROM ({select}) r)")
+}
+
+/// The expression for [`Part::Replicas`].
+pub fn replicas() -> String {
+    list(&replica::question())
 }
 
 fn wal() -> String {

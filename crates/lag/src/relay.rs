@@ -22,6 +22,9 @@ pub const QUESTIONS: &str = "SHOW SLOTS; SHOW UPSTREAM; SHOW SPOOL";
 /// The question that [`ends`] reads the answer of.
 pub const UPSTREAM: &str = "SHOW UPSTREAM";
 
+/// A relay's `application_name` on its primary, unless one is configured.
+pub const APPLICATION: &str = "lockstep relay";
+
 pub const VERSION: &str = "SHOW VERSION";
 
 /// The answer to [`VERSION`] begins with this.

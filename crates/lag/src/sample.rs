@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use crate::position;
 use crate::process_cpu::Cpu;
 use crate::relay::Relay;
+use crate::replica::{Kept, Replica};
 use crate::states::{
     BackendType, ReceiverStatus, ReplayPause, SenderState, SlotType, SyncState, SynchronousCommit,
     WaitType, WalStatus,
@@ -40,6 +41,7 @@ pub struct Facts {
     pub hosts: Vec<String>,
     /// The schema of extension lockstep, quoted, if it is created.
     pub extension: Option<String>,
+    pub replicas: Kept,
 }
 
 impl Facts {
@@ -76,6 +78,8 @@ pub struct Sample {
     pub receiver: Option<Receiver>,
     /// Subscriptions of the connection's database.
     pub subscriptions: Vec<Subscription>,
+    /// Replicas whose target the connection's database is.
+    pub replicas: Vec<Replica>,
     /// The processes that replication depends on.
     pub processes: Vec<Process>,
     pub clients: Clients,
@@ -475,6 +479,11 @@ impl Sample {
 
     pub fn decoding(&self, slot: &str) -> Option<&Decoding> {
         self.decoding.iter().find(|row| row.slot_name == slot)
+    }
+
+    /// The replica that a slot of its source was made for.
+    pub fn replica_of(&self, slot: &str) -> Option<&Replica> {
+        self.replicas.iter().find(|replica| replica.slot == slot)
     }
 
     pub fn subscription(&self, name: &str) -> Option<&Subscription> {

@@ -1,4 +1,4 @@
-//! The states and kinds that servers and relays report, as enums.
+//! The states and kinds that servers, relays and replicas report, as enums.
 //!
 //! A newer server may report a word that this version does not know. Such a word is kept as
 //! text, so that it is shown as it came. Wait events are not an enum: there are hundreds, and
@@ -166,6 +166,41 @@ states! {
         RemoteWrite = "remote_write",
         On = "on",
         RemoteApply = "remote_apply",
+    }
+
+    /// How far a replica's copy is, as its target's state has it
+    CopyPhase {
+        /// Slot and publication are being made.
+        Preparing = "preparing",
+        /// Tables are being made.
+        Schema = "schema",
+        /// Rows are being copied.
+        Copying = "copying",
+        /// Indexes, constraints and triggers are being made.
+        Indexing = "indexing",
+        Finishing = "finishing",
+        /// It is a copy.
+        Ready = "ready",
+    }
+
+    /// What a replica's process wrote last that it does
+    ApplyState {
+        Connecting = "connecting",
+        Applying = "applying",
+        /// Somebody has paused it.
+        Paused = "paused",
+        /// A change does not fit the target.
+        Blocked = "blocked",
+        Stopped = "stopped",
+    }
+
+    /// Who holds a replica's lock on the target
+    ReplicaHolder {
+        Nobody = "nobody",
+        /// The session that writes what apply does.
+        Apply = "apply",
+        /// `replica create` or `drop`.
+        Command = "other",
     }
 
     /// `pg_stat_activity.backend_type` of processes that replication depends on

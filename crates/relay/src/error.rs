@@ -3,8 +3,7 @@
 use std::path::PathBuf;
 
 use lockstep_client::ClientError;
-
-use crate::log::LogError;
+use lockstep_spool::LogError;
 
 /// Why the relay, or one of its groups, cannot go on.
 #[derive(Debug, thiserror::Error)]

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 
 use lockstep_client::{ClientError, Connection, SlotState, Switch};
+use lockstep_spool::{FileStorage, Log};
 use lockstep_wire::backend::Report;
 use lockstep_wire::{Lsn, SystemId, Timeline, publication_names};
 use serde::{Deserialize, Serialize};
@@ -26,7 +27,6 @@ use crate::continuity::Known;
 use crate::error::{RelayError, Result};
 use crate::identity::{Identity, sha256};
 use crate::lock::lock;
-use crate::log::{FileStorage, Log};
 use crate::primary::Primary;
 use crate::retention;
 use crate::slots::SlotBook;

@@ -12,13 +12,13 @@
 use std::fs;
 use std::path::Path;
 
+use lockstep_spool::{Folder, kept};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
 
 use crate::config::{LONGEST_NAME, SLOT_PREFIX};
 use crate::error::{RelayError, Result};
-use crate::log::Folder;
 use crate::slots;
 
 /// The identity's file.
@@ -50,7 +50,7 @@ impl Identity {
         if path.exists() {
             let text = fs::read_to_string(&path)
                 .map_err(|source| slots::file("cannot read", path.clone(), source))?;
-            let kept: Kept = slots::unchecked(&text)
+            let kept: Kept = kept::unchecked(&text)
                 .and_then(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
                 .map_err(damaged)?;
             return match is_identity(&kept.identity) {
@@ -67,7 +67,7 @@ impl Identity {
             identity: identity.clone(),
         };
         let json = serde_json::to_string(&kept).map_err(|error| damaged(error.to_string()))?;
-        slots::replace(&Folder::new(spool), FILE, &slots::checked(&json))
+        kept::replace(&Folder::new(spool), FILE, &kept::checked(&json))
             .map_err(|source| slots::file("cannot write", path.clone(), source))?;
         Ok((Self(identity), true))
     }

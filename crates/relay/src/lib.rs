@@ -18,7 +18,6 @@
 //! | [`stats`] | what the relay counts |
 //! | [`fault`] | what only tests make: faults to be found |
 //! | [`config`] | the configuration file and what it may say |
-//! | [`log`] | the stream: cache in memory, spool on disk, readers |
 //! | [`error`] | what can go wrong in a relay as a whole |
 //! | [`slots`] | who reads, and how far each has confirmed |
 //! | [`identity`] | which spool a slot on the primary belongs to |
@@ -71,7 +70,6 @@ pub mod identity;
 #[cfg(test)]
 mod layers;
 mod lock;
-pub mod log;
 pub mod look;
 pub mod metrics;
 pub mod overlap;

@@ -19,12 +19,11 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use lockstep_spool::{Log, LogError, Read, Reader, Storage};
 use lockstep_wire::Lsn;
 use lockstep_wire::logical::frames::FRAME_HEADER;
 use lockstep_wire::logical::{Boundary, boundary};
 use tracing::warn;
-
-use crate::log::{Log, LogError, Read, Reader, Storage};
 
 /// Bytes that are read of the log at once.
 const READ_BYTES: usize = 256 * 1024;
@@ -208,7 +207,7 @@ mod tests {
     use lockstep_wire::stream::Timestamp;
 
     use super::*;
-    use crate::log::{FileStorage, Limits};
+    use lockstep_spool::{FileStorage, Limits};
 
     fn encoded(message: &Message<'_>) -> Vec<u8> {
         let mut out = Vec::new();

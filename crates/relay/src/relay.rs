@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection};
+use lockstep_spool::Limits;
 use lockstep_wire::backend::Report;
 use nix::fcntl::{Flock, FlockArg};
 use tokio::sync::watch;
@@ -23,7 +24,6 @@ use crate::group::{
 };
 use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
-use crate::log::Limits;
 use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
 use crate::primary::Primary;
 use crate::receive::thread::Receiving;

@@ -4,11 +4,11 @@
 //! far as the book's file says: after a crash a slot is where the file says. Without slots
 //! what is durable is not needed any more.
 
+use lockstep_spool::{Log, Storage};
 use tracing::error;
 
 use crate::config::OnSpoolLimit;
 use crate::error::{RelayError, Result};
-use crate::log::{Log, Storage};
 use crate::slots::{Slot, SlotBook};
 
 /// Removes segments of a group's log that no slot needs any more; bytes removed.

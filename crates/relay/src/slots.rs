@@ -22,13 +22,14 @@ use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockstep_client::SlotState;
+use lockstep_spool::kept::{checked, read_text, replace, unchecked};
+use lockstep_spool::{Folder, Storage};
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
 
 use crate::error::{RelayError, Result};
 use crate::lock::lock;
-use crate::log::{Folder, SpoolFile, Storage};
 use crate::stats::{BLOCK, SlotStat};
 
 /// Most slots that a relay keeps.
@@ -620,21 +621,6 @@ enum Change<'a> {
     Route(&'a str, &'a Route),
 }
 
-/// A text behind a line with its checksum.
-pub(crate) fn checked(json: &str) -> String {
-    format!("{:08x}\n{json}", crc32c::crc32c(json.as_bytes()))
-}
-
-/// The text behind its checksum, if that matches.
-pub(crate) fn unchecked(text: &str) -> Result<&str, String> {
-    let (sum, json) = text.split_once('\n').ok_or("it has no second line")?;
-    let sum = u32::from_str_radix(sum, 16).map_err(|_| "its first line is no checksum")?;
-    match sum == crc32c::crc32c(json.as_bytes()) {
-        true => Ok(json),
-        false => Err("its checksum does not match".to_owned()),
-    }
-}
-
 fn parse(text: &str) -> Result<Vec<(Kept, Route, Lsn)>, String> {
     let kept: Vec<Kept> =
         serde_json::from_str(unchecked(text)?).map_err(|error| error.to_string())?;
@@ -656,24 +642,6 @@ fn parse(text: &str) -> Result<Vec<(Kept, Route, Lsn)>, String> {
             Ok((kept, route, confirmed))
         })
         .collect()
-}
-
-/// Replaces a file as a whole: afterwards it is durable, before that the old one is.
-pub(crate) fn replace<S: Storage>(storage: &S, name: &str, content: &str) -> io::Result<()> {
-    let beside = format!("{name}.new");
-    let file = storage.create(&beside)?;
-    file.write_at(0, content.as_bytes())?;
-    file.sync()?;
-    storage.rename(&beside, name)?;
-    storage.sync()
-}
-
-fn read_text<S: Storage>(storage: &S, name: &str) -> io::Result<String> {
-    let file = storage.open(name)?;
-    let length = usize::try_from(file.length()?).map_err(io::Error::other)?;
-    let mut bytes = vec![0; length];
-    file.read_at(0, &mut bytes)?;
-    String::from_utf8(bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 pub(crate) fn file(what: &'static str, path: PathBuf, source: std::io::Error) -> RelayError {

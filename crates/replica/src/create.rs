@@ -13,7 +13,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_wire::Lsn;
 
 use crate::copy::progress::Moment;
-use crate::copy::tables;
+use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, SESSION, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
 use crate::finish;
@@ -25,6 +25,7 @@ use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
+use crate::subset::Subset;
 
 /// The plugin that every server has.
 const PLUGIN: &str = "pgoutput";
@@ -42,6 +43,7 @@ pub struct CreateOptions {
     pub source: Conninfo,
     pub target: Conninfo,
     pub excluded: Excluded,
+    pub subsets: Vec<Subset>,
     pub jobs: usize,
     /// Most bytes a second from source to target.
     pub bytes_per_s: Option<u64>,
@@ -73,6 +75,7 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
         &mut source,
         &mut target,
         options.excluded.clone(),
+        options.subsets.clone(),
         options.skip_large_objects,
     )?;
     facts.source.system_id = system_id(&mut source).map_err(ReplicaError::Source)?;
@@ -147,6 +150,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
         origin: name,
         exclude_schemas: options.excluded.schemas.clone(),
         exclude_tables: options.excluded.tables.clone(),
+        subsets: options.subsets.clone(),
         phase: Phase::Preparing,
         start: None,
         paused: false,
@@ -177,6 +181,9 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     }
     if replica.excluded() != options.excluded {
         return refused("was begun with other exclusions");
+    }
+    if replica.subsets != options.subsets {
+        return refused("was begun with other row filters or column lists");
     }
     let mut source = replication(&options.source)?;
     let system = source.identify().map_err(ReplicaError::Source)?;
@@ -275,15 +282,19 @@ impl Run<'_> {
         remove_from_source(&self.options.source, &self.replica)?;
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let facts = self.facts()?;
-        let listed: Vec<_> = facts.published().map(|table| table.name.sql()).collect();
+        let listed = facts.published().map(|table| {
+            let subset = facts.subset_of(table).map(Subset::published);
+            format!("{}{}", table.name.sql(), subset.unwrap_or_default())
+        });
+        let listed: Vec<_> = listed.collect();
         let what = match listed.is_empty() {
             true => String::new(),
             false => format!(" FOR TABLE ONLY {}", listed.join(", ONLY ")),
         };
         let name = identifier("publication", &self.replica.publication);
         let published = name.and_then(|name| {
-            let sql = format!("CREATE PUBLICATION {name}{what}");
-            source.execute(&sql)
+            // A statement with parameters is one statement, whatever the filters are.
+            source.query_with(&format!("CREATE PUBLICATION {name}{what}"), &[])
         });
         published.map_err(ReplicaError::Source)?;
         let locks = self.lock(&self.wanted()?)?;
@@ -329,6 +340,7 @@ impl Run<'_> {
         Ok(Facts {
             tables,
             excluded: self.excluded.clone(),
+            subsets: self.replica.subsets.clone(),
             ..Facts::default()
         })
     }
@@ -404,9 +416,24 @@ impl Run<'_> {
         }
         let mut source = source_session(&self.options.source, &snapshot)?;
         let wanted = self.wanted()?;
-        let tables = tables::tables(&mut source, &wanted).map_err(ReplicaError::Source)?;
+        let tables = self.tables(&mut source, &wanted)?;
         let names: Vec<_> = tables.into_iter().map(|table| table.name).collect();
         self.state.add_tables(&self.replica.name, &names)
+    }
+
+    /// Tables to copy. Of one that the publication does not have it is not known what is wanted of it.
+    fn tables(&self, source: &mut Connection, wanted: &HashSet<TableName>) -> Result<Vec<Table>> {
+        let tables = tables::tables(source, wanted, &self.replica.publication);
+        let tables = tables.map_err(ReplicaError::Source)?;
+        let has_subsets = !self.replica.subsets.is_empty();
+        match tables.iter().find(|table| has_subsets && !table.published) {
+            None => Ok(tables),
+            Some(table) => Err(ReplicaError::State(format!(
+                "table {} is not in publication {}: it was made since the creation began, or taken out \
+                 of it; drop the replica and create it again",
+                table.name, self.replica.publication
+            ))),
+        }
     }
 
     fn has_tablespaces(&self, target: &mut Connection) -> Result<bool> {
@@ -436,7 +463,7 @@ impl Run<'_> {
             .map(|table| table.name)
             .collect();
         let mut source = source_session(&self.options.source, &snapshot)?;
-        let tables = tables::tables(&mut source, &wanted).map_err(ReplicaError::Source)?;
+        let tables = self.tables(&mut source, &wanted)?;
         drop(source);
         if let Some(gone) = wanted
             .iter()
@@ -493,7 +520,8 @@ impl Run<'_> {
     fn finish(&mut self) -> Result<()> {
         let mut source = session(&self.options.source).map_err(ReplicaError::Source)?;
         let mut target = target_session(&self.options.target)?;
-        finish::sequences(&mut source, &mut target, &self.excluded)?;
+        let publication = &self.replica.publication;
+        finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
         finish::views(&mut source, &mut target)?;
         finish::analyze(&self.options.target, self.options.jobs)
     }

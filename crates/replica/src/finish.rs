@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 use std::thread;
 
 use lockstep_client::quote::sql_literal;
-use lockstep_client::{ClientError, Connection, Conninfo, field};
+use lockstep_client::{ClientError, Connection, Conninfo, ToText, field};
 
 use crate::copy::workers::target_session;
 use crate::error::{ReplicaError, Result};
@@ -24,6 +24,25 @@ WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT LIKE 'pg\\_%
     AND n.nspname <> 'lockstep'
 ORDER BY 1, 2";
 
+/// Sequences that fill columns which the publication's lists leave out. Partitions may use one of a
+/// table above them.
+const FILLING: &str = "
+SELECT DISTINCT n.nspname, s.relname
+FROM pg_publication p JOIN pg_publication_rel r ON r.prpubid = p.oid
+    CROSS JOIN LATERAL (SELECT r.prrelid AS oid UNION
+        SELECT relid FROM pg_partition_ancestors(r.prrelid)) t
+    JOIN pg_attribute a ON a.attrelid = t.oid AND a.attname NOT IN (SELECT l.attname
+        FROM pg_attribute l WHERE l.attrelid = r.prrelid AND l.attnum = ANY (r.prattrs))
+    LEFT JOIN pg_attrdef e ON e.adrelid = a.attrelid AND e.adnum = a.attnum
+    JOIN pg_depend d ON d.classid = 'pg_class'::regclass AND d.refclassid = d.classid
+            AND d.refobjid = a.attrelid AND d.refobjsubid = a.attnum AND d.deptype = 'i'
+        OR d.classid = 'pg_attrdef'::regclass AND d.objid = e.oid
+            AND d.refclassid = 'pg_class'::regclass
+    JOIN pg_class s ON s.relkind = 'S'
+        AND s.oid = CASE d.deptype WHEN 'i' THEN d.objid ELSE d.refobjid END
+    JOIN pg_namespace n ON n.oid = s.relnamespace
+WHERE p.pubname = $1 AND r.prattrs IS NOT NULL";
+
 const VIEWS: &str = "
 SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind = 'm' AND c.relispopulated
@@ -41,7 +60,15 @@ WHERE c.relkind IN ('r', 'p', 'm') AND c.relpersistence <> 't' AND n.nspname NOT
 ORDER BY c.relpages DESC";
 
 fn names(connection: &mut Connection, sql: &str) -> Result<Vec<TableName>, ClientError> {
-    let rows = connection.query(sql)?;
+    names_with(connection, sql, &[])
+}
+
+fn names_with(
+    connection: &mut Connection,
+    sql: &str,
+    parameters: &[&dyn ToText],
+) -> Result<Vec<TableName>, ClientError> {
+    let rows = connection.query_with(sql, parameters)?;
     rows.iter()
         .map(|row| {
             Ok(TableName {
@@ -53,18 +80,21 @@ fn names(connection: &mut Connection, sql: &str) -> Result<Vec<TableName>, Clien
 }
 
 /// Brings the target's sequences to where the source's are now: at or beyond every value that the
-/// copied rows have.
+/// copied rows have. Those that fill columns which are not replicated stay: the target has used them
+/// for values of its own.
 pub fn sequences(
     source: &mut Connection,
     target: &mut Connection,
     excluded: &Excluded,
+    publication: &str,
 ) -> Result<()> {
     let there = names(target, SEQUENCES).map_err(ReplicaError::Target)?;
     let here = names(source, SEQUENCES).map_err(ReplicaError::Source)?;
-    let wanted: Vec<_> = here
-        .iter()
-        .filter(|name| !excluded.names(name) && there.contains(name))
-        .collect();
+    let filling = names_with(source, FILLING, &[&publication]).map_err(ReplicaError::Source)?;
+    let is_wanted = |name: &&TableName| {
+        !excluded.names(name) && there.contains(name) && !filling.contains(name)
+    };
+    let wanted: Vec<_> = here.iter().filter(is_wanted).collect();
     for part in wanted.chunks(MOST_SEQUENCES) {
         let mut read = || -> Result<Vec<String>, ClientError> {
             let selects: Result<Vec<_>, ClientError> = part

@@ -9,6 +9,7 @@
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | [`names`] | names of tables and replicas |
+//! | [`subset`] | what of a table is replicated: row filter and column list |
 //! | [`error`] | what can go wrong |
 //! | [`apply`] | the source's changes, applied in sets |
 //! | [`follow`], [`daemon`] | a replica that applies, as its state wants it; several in one process |
@@ -38,4 +39,5 @@ pub mod schema;
 pub mod source;
 pub mod standing;
 pub mod state;
+pub mod subset;
 pub mod verify;

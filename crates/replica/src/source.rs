@@ -6,6 +6,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, fie
 use lockstep_wire::Lsn;
 
 use crate::error::{ReplicaError, Result};
+use crate::names::TableName;
 use crate::state::{APPLICATION, Replica};
 
 /// How long to wait for an answer.
@@ -17,6 +18,25 @@ const CONNECT_S: &str = "3";
 const END: &str = "SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() \
                    ELSE pg_current_wal_flush_lsn() END";
 
+/// Tables of which publication `$1` has neither them nor a table above them, each with its ancestors:
+/// those that `$2` names, and all partitions of their roots.
+const UNPUBLISHED: &str = "
+SELECT DISTINCT n.nspname, c.relname,
+    (SELECT coalesce(json_agg(json_build_array(an.nspname, a.relname)), '[]')
+        FROM pg_partition_ancestors(c.oid) o JOIN pg_class a ON a.oid = o.relid
+        JOIN pg_namespace an ON an.oid = a.relnamespace)::text
+FROM json_array_elements($2::json) s
+    JOIN pg_namespace sn ON sn.nspname = s ->> 0
+    JOIN pg_class sc ON sc.relnamespace = sn.oid AND sc.relname = s ->> 1
+    CROSS JOIN LATERAL (SELECT sc.oid AS relid UNION
+        SELECT p.relid FROM pg_partition_tree(pg_partition_root(sc.oid)) p) t
+    JOIN pg_class c ON c.oid = t.relid AND c.relkind = 'r' AND c.relpersistence = 'p'
+    JOIN pg_namespace n ON n.oid = c.relnamespace
+WHERE NOT EXISTS (SELECT FROM pg_publication_rel r
+    JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1
+    WHERE r.prrelid = c.oid OR r.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))
+ORDER BY 1, 2";
+
 /// The source as it is now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Source {
@@ -24,6 +44,9 @@ pub struct Source {
     pub end: Lsn,
     /// The replica's slot. None if it is gone, or if a relay has it.
     pub slot: Option<SlotState>,
+    /// Tables with a row filter or a column list, and partitions beside them, that the replica's
+    /// publication does not have: nothing of them is replicated.
+    pub unpublished: Vec<TableName>,
 }
 
 /// The cluster's identifier. A server that does not tell it to this role has one of its own.
@@ -35,6 +58,19 @@ pub fn system_id(session: &mut Connection) -> Result<String, ClientError> {
 }
 
 impl Source {
+    /// What a user must know of tables that are not replicated.
+    pub fn not_replicated(&self, replica: &Replica) -> Option<String> {
+        let names: Vec<_> = self.unpublished.iter().map(TableName::to_string).collect();
+        (!names.is_empty()).then(|| {
+            format!(
+                "nothing of {} is replicated, since it is not in publication {}: a partition that is made \
+                 after the copy must be added to it if the table above has a row filter or a column list",
+                names.join(", "),
+                replica.publication
+            )
+        })
+    }
+
     /// Asks the source that a replica's state names, or `source` in its place.
     pub fn ask(replica: &Replica, source: Option<&Conninfo>) -> Result<Self> {
         let mut conninfo = match source {
@@ -52,7 +88,13 @@ impl Source {
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
-            Ok((system, Self { end, slot }))
+            let unpublished = unpublished(&mut session, replica)?;
+            let source = Self {
+                end,
+                slot,
+                unpublished,
+            };
+            Ok((system, source))
         };
         let (system, source) = ask().map_err(ReplicaError::Source)?;
         if system != replica.system_id && !system.starts_with("unknown") {
@@ -63,4 +105,31 @@ impl Source {
         }
         Ok(source)
     }
+}
+
+fn unpublished(session: &mut Connection, replica: &Replica) -> Result<Vec<TableName>, ClientError> {
+    if replica.subsets.is_empty() {
+        return Ok(Vec::new());
+    }
+    let named: Vec<_> = (replica.subsets.iter())
+        .map(|subset| (&subset.table.schema, &subset.table.table))
+        .collect();
+    let named = serde_json::json!(named).to_string();
+    let excluded = replica.excluded();
+    let mut found = Vec::new();
+    for row in session.query_with(UNPUBLISHED, &[&replica.publication, &named])? {
+        let above: String = field(&row, 2)?;
+        let above: Vec<(String, String)> = serde_json::from_str(&above)
+            .map_err(|error| ClientError::Protocol(format!("\"{above}\": {error}")))?;
+        let mut above = above
+            .into_iter()
+            .map(|(schema, table)| TableName { schema, table });
+        if !above.any(|name| excluded.names(&name)) {
+            found.push(TableName {
+                schema: field(&row, 0)?,
+                table: field(&row, 1)?,
+            });
+        }
+    }
+    Ok(found)
 }

@@ -4,8 +4,11 @@
 //! |---|---|---|
 //! | `lockstep.replica` | replica of this database | those of [`Replica`]; `apply_…` and `applied_…` |
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
-//! | `lockstep.hold` | replica that `verify` holds still | none; `state/hold.rs` says what is in it |
+//! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
+//! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.state_version` | the schema's version, one row | `version` |
+//!
+//! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
 //!
 //! What apply must know:
 //! - It may begin in phase [`Phase::Ready`], and streams from `replica.start_lsn` at first: the
@@ -22,6 +25,7 @@
 //! meanwhile and [`TableState::Copied`] after the last of them has committed.
 
 mod hold;
+mod subsets;
 mod tables;
 
 use std::time::Duration;
@@ -30,11 +34,12 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
-pub use hold::Held;
+pub use hold::{Held, Hold};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
 
 use crate::error::{ReplicaError, Result};
 use crate::preflight::facts::Excluded;
+use crate::subset::Subset;
 
 /// The name of our sessions.
 pub const APPLICATION: &str = "lockstep replica";
@@ -49,7 +54,7 @@ const LOCK_PATIENCE: Duration = Duration::from_secs(5);
 const LOCKED: &str = "55P03";
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 3] = [
+const VERSIONS: [&str; 4] = [
     "
 CREATE SCHEMA IF NOT EXISTS lockstep;
 CREATE TABLE lockstep.state_version (version int NOT NULL);
@@ -107,6 +112,17 @@ CREATE TABLE lockstep.hold (
     until timestamptz NOT NULL
 );
 GRANT SELECT ON lockstep.hold TO pg_monitor;
+",
+    "
+CREATE TABLE lockstep.subset (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    schema_name text NOT NULL,
+    table_name text NOT NULL,
+    row_filter text,
+    columns text[],
+    PRIMARY KEY (replica, schema_name, table_name)
+);
+GRANT SELECT ON lockstep.subset TO pg_monitor;
 ",
 ];
 
@@ -175,6 +191,8 @@ pub struct Replica {
     pub origin: String,
     pub exclude_schemas: Vec<String>,
     pub exclude_tables: Vec<String>,
+    /// In the order of the tables' names.
+    pub subsets: Vec<Subset>,
     pub phase: Phase,
     /// Where apply begins; known from [`Phase::Schema`] on.
     pub start: Option<Lsn>,
@@ -384,18 +402,21 @@ impl State {
 
     /// Adds a replica.
     pub fn add(&mut self, replica: &Replica) -> Result<()> {
-        let sql = "INSERT INTO lockstep.replica (name, source, system_id, source_database, slot, \
-                       publication, origin, exclude_schemas, exclude_tables, phase) \
-                   SELECT $1, $2, $3, $4, $5, $6, $7, \
-                       ARRAY(SELECT json_array_elements_text($8)), \
-                       ARRAY(SELECT json_array_elements_text($9)), $10";
+        let sql = format!(
+            "WITH added AS (INSERT INTO lockstep.replica (name, source, system_id, \
+                 source_database, slot, publication, origin, exclude_schemas, exclude_tables, phase) \
+             SELECT $1, $2, $3, $4, $5, $6, $7, ARRAY(SELECT json_array_elements_text($8)), \
+                 ARRAY(SELECT json_array_elements_text($9)), $10 RETURNING name) {}",
+            subsets::add("added", "$11")
+        );
         let (schemas, tables) = (
             json_array(&replica.exclude_schemas),
             json_array(&replica.exclude_tables),
         );
+        let subsets = subsets::to_json(&replica.subsets);
         self.connection
             .query_with(
-                sql,
+                &sql,
                 &[
                     &replica.name,
                     &replica.source,
@@ -407,6 +428,7 @@ impl State {
                     &schemas,
                     &tables,
                     &replica.phase.text(),
+                    &subsets,
                 ],
             )
             .map_err(ReplicaError::Target)?;
@@ -415,11 +437,14 @@ impl State {
 
     /// All replicas of this target.
     pub fn replicas(&mut self) -> Result<Vec<Replica>> {
-        let sql = "SELECT name, source, system_id, source_database, slot, publication, origin, \
-                       array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
-                       start_lsn, paused, resumes \
-                   FROM lockstep.replica ORDER BY name";
-        let rows = self.connection.query(sql).map_err(ReplicaError::Target)?;
+        let sql = format!(
+            "SELECT name, source, system_id, source_database, slot, publication, origin, \
+                 array_to_json(exclude_schemas), array_to_json(exclude_tables), phase, \
+                 start_lsn, paused, resumes, {} \
+             FROM lockstep.replica AS r ORDER BY name",
+            subsets::OF_REPLICA
+        );
+        let rows = self.connection.query(&sql).map_err(ReplicaError::Target)?;
         rows.iter().map(|row| replica(row)).collect()
     }
 
@@ -510,19 +535,14 @@ impl State {
         let rows = self.connection.query_with(sql, &[&name]);
         let rows = rows.map_err(ReplicaError::Target)?;
         let row = rows.first().map_or(&[][..], Vec::as_slice);
-        let since = |place| -> Result<Option<Duration>, ClientError> {
-            let seconds: Option<f64> = field(row, place)?;
-            // The target's clock may have been set back.
-            Ok(seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default()))
-        };
         let read = || -> Result<Applied, ClientError> {
             Ok(Applied {
                 state: field(row, 0)?,
                 lsn: field(row, 1)?,
                 lag_bytes: field(row, 2)?,
                 error: field(row, 3)?,
-                heard: since(4)?,
-                age: since(5)?,
+                heard: since(field(row, 4)?),
+                age: since(field(row, 5)?),
             })
         };
         read().map_err(ReplicaError::Target)
@@ -561,6 +581,11 @@ impl State {
         let removed = self.connection.query_with(sql, &[&name]);
         removed.map(drop).map_err(ReplicaError::Target)
     }
+}
+
+/// An age that the target tells in seconds. Its clock may have been set back.
+fn since(seconds: Option<f64>) -> Option<Duration> {
+    seconds.map(|seconds| Duration::try_from_secs_f64(seconds).unwrap_or_default())
 }
 
 /// Advisory locks of a replica.
@@ -645,6 +670,7 @@ fn replica(row: &[Option<String>]) -> Result<Replica> {
         start: field(row, 10).map_err(ReplicaError::Target)?,
         paused: field(row, 11).map_err(ReplicaError::Target)?,
         resumes: field(row, 12).map_err(ReplicaError::Target)?,
+        subsets: subsets::from_json(&text(13)?)?,
     })
 }
 
@@ -654,9 +680,11 @@ pub fn json_array(texts: &[String]) -> String {
 }
 
 fn from_json_array(text: &str) -> Result<Vec<String>> {
-    serde_json::from_str(text).map_err(|error| {
-        ReplicaError::State(format!(
-            "the target's schema lockstep cannot be read: {error}"
-        ))
-    })
+    serde_json::from_str(text).map_err(unreadable)
+}
+
+fn unreadable(error: serde_json::Error) -> ReplicaError {
+    ReplicaError::State(format!(
+        "the target's schema lockstep cannot be read: {error}"
+    ))
 }

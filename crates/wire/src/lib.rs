@@ -12,6 +12,7 @@
 //! | [`startup`] | what a client sends first |
 //! | [`frontend`], [`backend`] | messages of either side afterwards |
 //! | [`command`] | replication commands, as text |
+//! | [`identifiers`] | names as the server reads them in settings and options |
 //! | [`publication_names`] | the list of names in a command's option of that name |
 //! | [`standby_names`] | whom a primary waits for |
 //! | [`stream`] | what goes through the copy of streaming |
@@ -34,6 +35,7 @@ mod cursor;
 pub mod error;
 pub mod frame;
 pub mod frontend;
+pub mod identifiers;
 pub mod logical;
 pub mod lsn;
 pub mod publication_names;

@@ -599,7 +599,8 @@ fn other_database(_: &Lab, stage: &mut Stage, strength: Strength) -> Result<Inje
 mod tests {
     use super::*;
 
-    /// Causes that no fault injects. A new cause needs a fault, or a place here.
+    /// Causes that no fault injects. A new cause needs a fault, or a place here. Those of replicas are
+    /// in `crates/cli/tests/cli/doctor_replica.rs`.
     const WITHOUT_FAULT: &[Cause] = &[
         Cause::ManySavepoints,
         Cause::NotStreaming,
@@ -607,6 +608,13 @@ mod tests {
         Cause::RelayNotStreaming,
         Cause::RelaySpoolNearLimit,
         Cause::RelayReadsFromDisk,
+        Cause::ReplicaStopped,
+        Cause::ReplicaPaused,
+        Cause::ReplicaNotRunning,
+        Cause::ReplicaSilent,
+        Cause::ReplicaHeld,
+        Cause::ReplicaRowsMissing,
+        Cause::ReplicaCopying,
         Cause::FeedbackBloat,
     ];
 

@@ -234,6 +234,7 @@ mod tests {
             replica: replica.to_owned(),
             kind: LinkKind::Physical,
             slot: None,
+            lockstep_replica: None,
             behind: lag_ms > 0.0,
             lag_ms,
             bound: Bound::default(),

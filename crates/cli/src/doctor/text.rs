@@ -6,6 +6,7 @@ use lockstep_lag::commit_probe::ROWS;
 use lockstep_lag::diagnosis::{Finding, LinkReport, NodeReport};
 use lockstep_lag::links::LAG_MS;
 use lockstep_lag::points::TOLD_LATE;
+use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Severity, bytes, percent, seconds};
 use lockstep_lag::{Diagnosis, Role};
 
@@ -133,7 +134,8 @@ fn lag(link: &LinkReport) -> String {
 
 /// What a row of the table has no room for.
 fn more_of(link: &LinkReport) -> Option<String> {
-    let mut words = Vec::new();
+    let replica = link.lockstep_replica.as_ref();
+    let mut words: Vec<String> = replica.map(ReplicaReport::words).into_iter().collect();
     if let Some(all) = link.behind_primary.filter(|all| all.lag_ms >= LAG_MS) {
         let (time, size) = (seconds(all.lag_ms), bytes(all.lag_bytes));
         words.push(format!(
@@ -171,7 +173,7 @@ fn links(diagnosis: &Diagnosis) -> Vec<String> {
         vec![
             short(&link.replica, 14),
             short(&link.upstream, 10),
-            link.kind.name().to_owned(),
+            link.kind_words().to_owned(),
             lag(link),
             seconds(link.lag_max_ms),
             bytes(link.lag_bytes),

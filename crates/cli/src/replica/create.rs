@@ -13,6 +13,7 @@ use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
 use lockstep_replica::preflight::facts::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
+use lockstep_replica::subset::gather;
 use serde_json::json;
 
 use super::{conninfo, failed};
@@ -46,6 +47,14 @@ pub struct CreateArgs {
     /// Leave out a table, as schema.table, with its partitions; may be given several times
     #[arg(long, value_name = "TABLE")]
     exclude_table: Vec<String>,
+    /// Replicate only the rows of a table for which an expression is true, as
+    /// schema.table=EXPRESSION; once for a table, may be given for several
+    #[arg(long = "where", value_name = "TABLE=EXPRESSION")]
+    filters: Vec<String>,
+    /// Replicate only these columns of a table, as schema.table=a,b,c; once for a table, may be
+    /// given for several
+    #[arg(long = "columns", value_name = "TABLE=COLUMNS")]
+    columns: Vec<String>,
     /// Sessions that copy rows and make indexes at the same time
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
@@ -80,6 +89,7 @@ pub fn run(args: &CreateArgs) -> Result<()> {
             schemas: args.exclude_schema.clone(),
             tables: args.exclude_table.clone(),
         },
+        subsets: gather(&args.filters, &args.columns).map_err(failed)?,
         jobs: usize::from(args.jobs),
         bytes_per_s: Some(args.bandwidth).filter(|bytes| *bytes > 0),
         skip_large_objects: args.skip_large_objects,

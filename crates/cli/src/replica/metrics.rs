@@ -230,6 +230,7 @@ fn health(replicas: &[(Following, Stats)]) -> (bool, String) {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
     use std::path::Path;
 
     use lockstep_client::Conninfo;
@@ -251,6 +252,7 @@ mod tests {
             applied: Lsn::from(90),
             flushed: Lsn::from(80),
             source_end: Lsn::from(100),
+            heard: Some(std::time::Instant::now()),
             missing: 3,
             batches: 7,
             bytes: 4000,
@@ -292,19 +294,51 @@ mod tests {
                 .count(),
             1
         );
+        assert_eq!(exported(&text), documented());
+    }
+
+    /// Names of metrics with their labels.
+    type Series = BTreeSet<(String, BTreeSet<String>)>;
+
+    fn exported(text: &str) -> Series {
+        let samples = text.lines().filter(|line| !line.starts_with('#'));
+        let series = samples.map(|line| {
+            let (name, rest) = line.split_once('{').unwrap();
+            let (labels, _) = rest.split_once("\"} ").unwrap();
+            let labels = labels.split("\",").map(|label| {
+                let (label, _) = label.split_once('=').unwrap();
+                label.to_owned()
+            });
+            let name = name.strip_prefix("lockstep_replica_").unwrap();
+            (name.to_owned(), labels.collect())
+        });
+        series.collect()
+    }
+
+    /// The table in docs/replica.md, which the test of the alert rules relies on.
+    fn documented() -> Series {
         let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/replica.md");
         let page = std::fs::read_to_string(page).unwrap();
-        let names = text
+        let (_, table) = page.split_once("| metric | labels |").unwrap();
+        let quoted = |cell: &str| -> BTreeSet<String> {
+            cell.split('`')
+                .skip(1)
+                .step_by(2)
+                .map(str::to_owned)
+                .collect()
+        };
+        let rows = table
             .lines()
-            .filter_map(|line| line.strip_prefix("# TYPE lockstep_replica_"));
-        let names: Vec<_> = names.filter_map(|line| line.split(' ').next()).collect();
-        assert_eq!(names.len(), FAMILIES.len() + 2);
-        for name in names {
-            assert!(
-                page.contains(&format!("`{name}`")),
-                "{name} is not in docs/replica.md"
-            );
-        }
+            .skip(2)
+            .take_while(|line| line.starts_with("| `"));
+        let series = rows.flat_map(|row| {
+            let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+            let labels = quoted(cells[1]);
+            quoted(cells[0])
+                .into_iter()
+                .map(move |name| (name, labels.clone()))
+        });
+        series.collect()
     }
 
     #[test]

@@ -3,12 +3,15 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
+use lockstep_lag::rules::seconds;
+use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;
 use lockstep_replica::source::Source;
 use lockstep_replica::standing::{Lag, Standing, lag, standing};
 use lockstep_replica::state::{
-    Applied, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
+    Applied, Hold, Holder, Phase, Progress, Replica, State, TableCopy, TableState,
 };
+use lockstep_replica::subset::Subset;
 use serde_json::{Value, json};
 
 use super::{conninfo, failed};
@@ -42,6 +45,7 @@ struct Known {
     holder: Holder,
     progress: Progress,
     applied: Applied,
+    hold: Option<Hold>,
     tables: Vec<TableCopy>,
     /// None while there is nothing to ask it about.
     source: Option<Result<Source, ReplicaError>>,
@@ -90,6 +94,11 @@ fn print(known: &[Known], with_tables: bool) {
         let mut rows = vec![heads.map(str::to_owned).to_vec()];
         rows.extend(known.iter().flat_map(|one| &one.tables).map(table_line));
         text::table(&rows).iter().for_each(|line| say(line));
+        for subset in known.iter().flat_map(|one| &one.replica.subsets) {
+            // As it was written: a line break within quotes would change what it says.
+            let (schema, table) = (&subset.table.schema, &subset.table.table);
+            say(&format!("{schema}.{table}: {}", subset_words(subset)));
+        }
     }
 }
 
@@ -110,6 +119,7 @@ fn ask(
             holder: state.holder(&replica.name)?,
             progress: state.progress(&replica.name)?,
             applied: state.applied(&replica.name)?,
+            hold: state.hold(&replica.name)?,
             tables: state.tables(&replica.name)?,
             // After the state: what it has applied was written before.
             source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source)),
@@ -159,6 +169,11 @@ impl Known {
         }
     }
 
+    /// Verify lets it stand still.
+    fn is_held(&self) -> bool {
+        self.hold.as_ref().is_some_and(|hold| hold.at.is_some())
+    }
+
     fn source(&self) -> Option<&Source> {
         self.source.as_ref()?.as_ref().ok()
     }
@@ -174,6 +189,17 @@ impl Known {
         let mut notes = Vec::new();
         if let Some(error) = &self.applied.error {
             notes.push(format!("it does not apply: {error}"));
+        }
+        if let Some(hold) = &self.hold {
+            let does = match self.is_held() {
+                true => "holds it still",
+                false => "asks it to stand still",
+            };
+            notes.push(format!(
+                "lockstep replica verify {does}: {}; changes flow again once it has its snapshots, or \
+                 ends",
+                holder_words(hold)
+            ));
         }
         if self.apply() == Some("silent") {
             notes.push(
@@ -191,6 +217,7 @@ impl Known {
                 let slot = &self.replica.slot;
                 notes.push(format!("the source lists no slot {slot}: is it gone?"));
             }
+            notes.extend(source.not_replicated(&self.replica));
             if let Some(applied) = self.applied.lsn.filter(|applied| *applied > source.end) {
                 let end = source.end;
                 notes.push(format!(
@@ -231,7 +258,10 @@ impl Known {
             share,
             rate,
             start(self.replica.start),
-            self.apply().unwrap_or("-").to_owned(),
+            match self.is_held() {
+                true => "held".to_owned(),
+                false => self.apply().unwrap_or("-").to_owned(),
+            },
             start(self.applied.lsn),
             match self.lag() {
                 Lag::Unknown => "-".to_owned(),
@@ -273,6 +303,7 @@ impl Known {
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "source_error": source_error.map(ToString::to_string),
             "error": self.applied.error,
+            "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),
             "tables_copied": self.copied(),
             "bytes_total": self.progress.bytes_total,
@@ -282,9 +313,57 @@ impl Known {
         if let (true, Some(map)) = (with_tables, value.as_object_mut()) {
             let tables: Vec<_> = self.tables.iter().map(table_json).collect();
             map.insert("tables".to_owned(), tables.into());
+            let subsets: Vec<_> = replica.subsets.iter().map(subset_json).collect();
+            map.insert("subsets".to_owned(), subsets.into());
         }
         value
     }
+}
+
+/// Whose hold it is and since when, in words.
+fn holder_words(hold: &Hold) -> String {
+    let of = |lead: &str, what: &Option<String>| match what {
+        Some(what) => format!(" {lead} {what}"),
+        None => String::new(),
+    };
+    let age = hold.age.map(|age| seconds(age.as_secs_f64() * 1000.0));
+    let (user, client) = (of("of user", &hold.user), of("at", &hold.client));
+    format!(
+        "session {} on the target{user}{client}{}",
+        hold.pid,
+        of("for", &age)
+    )
+}
+
+fn hold_json(hold: &Hold) -> Value {
+    json!({
+        "by": "lockstep replica verify",
+        "pid": hold.pid,
+        "user": hold.user,
+        "client": hold.client,
+        "age_s": hold.age.map(|age| age.as_secs_f64()),
+        "held": hold.at.is_some(),
+        "lsn": hold.at.filter(|at| *at != before_all()).map(|at| at.to_string()),
+    })
+}
+
+/// What of a table is replicated, in words.
+fn subset_words(subset: &Subset) -> String {
+    let columns = subset.columns.as_ref();
+    let columns = columns.map(|columns| format!("columns {}", columns.join(", ")));
+    let filter = subset.filter.as_ref();
+    let filter = filter.map(|filter| format!("rows WHERE {filter}"));
+    let words: Vec<_> = filter.into_iter().chain(columns).collect();
+    words.join("; ")
+}
+
+fn subset_json(subset: &Subset) -> Value {
+    json!({
+        "schema": subset.table.schema,
+        "table": subset.table.table,
+        "row_filter": subset.filter,
+        "columns": subset.columns,
+    })
 }
 
 fn table_json(table: &TableCopy) -> Value {

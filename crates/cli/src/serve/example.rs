@@ -141,6 +141,7 @@ fn link(replica: &str, kind: LinkKind) -> LinkState {
         kind,
         slot: None,
         application_name: None,
+        lockstep_replica: None,
         behind: false,
         lag_ms: 20.0,
         bound: Bound::default(),

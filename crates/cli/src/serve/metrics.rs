@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use lockstep_lag::Role;
 use lockstep_lag::monitor::{LinkState, NodeState, State};
 use lockstep_lag::position::bytes_between;
+use lockstep_lag::replica::Doing;
 use lockstep_service::exposition::Exposition;
 
 use super::history::Status;
@@ -341,6 +342,20 @@ fn links(text: &mut Exposition, state: &State) {
         for stage in &link.stages {
             let labels = [*upstream, *replica, *kind, ("stage", stage.name)];
             text.sample("stage_bytes", &labels, &stage.bytes.to_string());
+        }
+    }
+    let about = Family(
+        "replica_doing",
+        "gauge",
+        "1 for what a replica of Lockstep does, if its target is asked.",
+    );
+    family(text, &about);
+    for ([upstream, replica, _], link) in &links {
+        let now = link.lockstep_replica.as_ref().and_then(|it| it.doing);
+        let Some(now) = now else { continue };
+        for doing in Doing::ALL {
+            let labels = [*upstream, *replica, ("doing", doing.id())];
+            text.sample("replica_doing", &labels, &flag(*doing == now).to_string());
         }
     }
     let about = Family(

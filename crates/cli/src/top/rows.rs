@@ -63,7 +63,7 @@ pub struct TopRow {
     pub key: String,
     /// The name that is shown.
     pub name: String,
-    /// physical or logical; a node's role if it has no link.
+    /// physical, logical or replica; a node's role if it has no link.
     pub kind: String,
     pub status: Status,
     pub is_primary: bool,
@@ -172,7 +172,7 @@ fn link_row(state: &State, index: usize, node: Option<usize>) -> Option<TopRow> 
             None => link.id.clone(),
         },
         name: one_line(&link.replica),
-        kind: link.kind.name().to_owned(),
+        kind: link.kind_words().to_owned(),
         status: Status::Fine,
         is_primary: false,
         lag_ms: Some(link.lag_ms),

@@ -4,8 +4,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::State;
 use lockstep_lag::points::Bound;
+use lockstep_lag::replica::{Doing, ReplicaReport};
 use lockstep_lag::rules::{Cause, Severity};
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
@@ -163,6 +165,28 @@ fn open(model: &mut Model, key: &str) {
     }
     model.act(Action::Open);
     assert_eq!(model.page, Page::Detail);
+}
+
+#[test]
+fn a_replica_of_lockstep_is_called_so() {
+    let mut state = calm();
+    let mut links = state.links.iter_mut();
+    let link = links.find(|link| link.kind == LinkKind::Logical).unwrap();
+    link.lockstep_replica = Some(ReplicaReport {
+        doing: Some(Doing::CatchingUp),
+        ..ReplicaReport::unasked("app")
+    });
+    let name = link.replica.clone();
+    let lines = plain::lines(&state);
+    let row = lines.lines().find(|line| line.contains(&name)).unwrap();
+    assert!(row.contains(" replica "), "{lines}");
+    let mut model = model(state);
+    open(&mut model, &name);
+    let screen = screen(&mut model, 80, 24);
+    assert!(
+        screen.contains("lockstep replica app, catching up"),
+        "{screen}"
+    );
 }
 
 #[test]

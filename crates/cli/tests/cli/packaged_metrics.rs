@@ -1,5 +1,5 @@
-//! Alert rules and dashboard name only metrics and labels that `lockstep serve` and `lockstep
-//! relay` export, and every alert's runbook is there.
+//! Alert rules and dashboard name only metrics and labels that `lockstep serve`, `lockstep relay` and
+//! `lockstep replica run` export, and every alert's runbook is there.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -15,8 +15,30 @@ fn read(path: &str) -> String {
     std::fs::read_to_string(root.join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
+/// Names and labels of `replica run`, by the table in its documentation, which a test of its own holds
+/// against what it exports.
+fn of_replicas() -> Vec<(String, Vec<String>)> {
+    let page = read("docs/replica.md");
+    let (_, table) = page.split_once("| metric | labels |").unwrap();
+    let quoted = |cell: &str| -> Vec<String> {
+        let words = cell.split('`').skip(1).step_by(2);
+        words.map(str::to_owned).collect()
+    };
+    let rows = table
+        .lines()
+        .skip(2)
+        .take_while(|line| line.starts_with("| `"));
+    let series = rows.flat_map(|row| {
+        let cells: Vec<&str> = row.trim_matches('|').split(" | ").collect();
+        let labels = quoted(cells[1]);
+        let named = move |name| (format!("lockstep_replica_{name}"), labels.clone());
+        quoted(cells[0]).into_iter().map(named)
+    });
+    series.collect()
+}
+
 /// Names and labels of serve, by its reference, which a test of its own holds against what it
-/// exports; and those of the relay, by what it exports.
+/// exports; those of the relay, by what it exports; and [`of_replicas`].
 fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
     let (mut names, mut labels) = (BTreeSet::new(), BTreeSet::new());
     let mut add = |series: &str| {
@@ -43,6 +65,12 @@ fn exported() -> (BTreeSet<String>, BTreeSet<String>) {
     });
     let samples = relay.lines().filter(|line| !line.starts_with('#'));
     samples.for_each(&mut add);
+    let of_replicas = of_replicas();
+    assert!(of_replicas.len() > 10, "{of_replicas:?}");
+    for (name, of_name) in of_replicas {
+        names.insert(name);
+        labels.extend(of_name);
+    }
     (names, labels)
 }
 

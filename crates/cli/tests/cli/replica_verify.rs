@@ -3,7 +3,7 @@
 use std::process::{Output, Stdio};
 
 use lockstep_client::Connection;
-use lockstep_lab::server::Server;
+use lockstep_lab::server::{SUPERUSER, Server};
 use serde_json::Value;
 
 use crate::replica::{Followed, Running, lockstep, output, sql, text, until, value};
@@ -170,6 +170,38 @@ fn a_verify_that_is_killed_lets_changes_flow_again() {
     let slots =
         "SELECT count(*)::text FROM pg_replication_slots WHERE slot_name LIKE 'lockstep_verify%'";
     until(&followed.source, slots, "0", &mut followed.running.0);
+}
+
+#[test]
+fn status_says_who_holds_the_replica() {
+    let followed = Followed::with("");
+    let shown = followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    assert_eq!(shown["hold"], Value::Null, "{shown}");
+    let mut waiting = Waiting::of(&followed);
+    let pid = value(&followed.target, "SELECT pid::text FROM lockstep.hold");
+    let shown = followed.status_until(&[], |_| true);
+    let hold = &shown["hold"];
+    assert_eq!(hold["by"], "lockstep replica verify", "{shown}");
+    assert_eq!(hold["pid"].to_string(), pid, "{shown}");
+    assert_eq!(hold["user"], SUPERUSER, "{shown}");
+    assert_eq!(hold["held"], true, "{shown}");
+    assert!(
+        hold["age_s"].is_number() && hold["lsn"].is_null(),
+        "{shown}"
+    );
+    let printed = text(&output(&["status", "r", "--target", &followed.to]).stdout);
+    let line = printed
+        .lines()
+        .find(|line| line.starts_with("r  "))
+        .unwrap();
+    assert!(line.contains(" held "), "{printed}");
+    let who = format!("lockstep replica verify holds it still: session {pid} on the target");
+    assert!(printed.contains(&who), "{printed}");
+
+    waiting.open.execute("COMMIT").unwrap();
+    assert!(waiting.verify.0.wait().unwrap().success());
+    let shown = followed.status_until(&[], |status| status["hold"].is_null());
+    assert_eq!(shown["apply"], "applying", "{shown}");
 }
 
 #[test]

@@ -20,6 +20,7 @@ use serde::Serialize;
 use crate::heartbeat::{PREFIX, position};
 use crate::links::LinkKind;
 use crate::node::Node;
+use crate::replica::named;
 use crate::states::SyncState;
 use crate::window::median;
 use crate::{LagError, Result};
@@ -158,12 +159,12 @@ pub fn probe_commits(primary: &Node, subscribers: &[Node], plan: Plan<'_>) -> Re
     let mut server = Connection::connect(&primary.conninfo, Purpose::Sql, application_name)?;
     let mut missing = Vec::new();
     let table = Table::create(&mut server, subscribers, application_name, &mut missing)?;
-    let measured = measure(&mut server, &primary.conninfo, table.is_some(), plan);
+    let with_table = table.is_some();
+    let measured = measure(&mut server, &primary.conninfo, with_table, plan);
     // The table is dropped even if measuring failed.
     let removed = table.map_or(Ok(()), |table| table.drop(&mut server));
     let (replicas, commits_made, looks) = measured?;
     removed?;
-    let with_table = missing.is_empty() && !subscribers.is_empty();
     Ok(read(
         &replicas,
         &commits_made,
@@ -201,7 +202,7 @@ fn measure(
     })
 }
 
-const REPLICAS: &str = "SELECT r.pid, r.application_name, r.sync_state, s.slot_type \
+const REPLICAS: &str = "SELECT r.pid, r.application_name, r.sync_state, s.slot_type, s.slot_name \
      FROM pg_stat_replication r LEFT JOIN pg_replication_slots s ON s.active_pid = r.pid \
      WHERE r.state = 'streaming' ORDER BY s.slot_type DESC NULLS FIRST, r.application_name";
 
@@ -210,7 +211,7 @@ fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
     let replica = |row: Vec<Option<String>>| {
         let mut fields = row.into_iter();
         let mut next = || fields.next().flatten();
-        Some(Replica {
+        let replica = Replica {
             pid: next()?.parse().ok()?,
             name: next().unwrap_or_default(),
             sync_state: next().unwrap_or_default().into(),
@@ -218,7 +219,10 @@ fn replicas(server: &mut Connection) -> Result<Vec<Replica>> {
                 Some("logical") => LinkKind::Logical,
                 _ => LinkKind::Physical,
             },
-        })
+        };
+        // The commits do not get to a replica of Lockstep: its publication lists its tables.
+        let is_ours = next().is_some_and(|slot| named(&slot).is_some());
+        (!is_ours).then_some(replica)
     };
     Ok(rows.into_iter().filter_map(replica).collect())
 }

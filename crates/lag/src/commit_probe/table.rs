@@ -13,6 +13,7 @@ use lockstep_wire::Lsn;
 
 use crate::heartbeat::position;
 use crate::node::Node;
+use crate::replica;
 use crate::{LagError, Result};
 
 const CATCH_UP: Duration = Duration::from_secs(60);
@@ -58,6 +59,9 @@ impl Table {
         for node in nodes {
             let server = Connection::connect(&node.conninfo, Purpose::Sql, application_name)?;
             subscribers.extend(of_node(server, node, missing)?);
+        }
+        if subscribers.is_empty() && missing.is_empty() {
+            return Ok(None);
         }
         missing.extend(strangers(primary, &subscribers)?);
         for subscriber in &mut subscribers {
@@ -157,6 +161,16 @@ fn of_node(
          WHERE subenabled AND subslotname IS NOT NULL \
          AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())",
     )?;
+    // The target of a replica of Lockstep has none.
+    let kept = server.query(&format!("SELECT {}", replica::KEPT))?;
+    let is_target = kept
+        .into_iter()
+        .flatten()
+        .flatten()
+        .any(|kept| kept != "absent");
+    if rows.is_empty() && is_target {
+        return Ok(None);
+    }
     let several = rows.len() > 1;
     let mut fields = rows.into_iter().flatten().flatten();
     let (name, slot, publications) = (fields.next(), fields.next(), fields.next());
@@ -187,9 +201,11 @@ fn strangers(primary: &mut Connection, subscribers: &[Subscriber]) -> Result<Opt
     let unknown: Vec<&str> = slots
         .iter()
         .filter(|slot| {
-            !subscribers
+            let is_named = subscribers
                 .iter()
-                .any(|subscriber| subscriber.slot == **slot)
+                .any(|subscriber| subscriber.slot == **slot);
+            // The table does not get into the publication of a replica of Lockstep.
+            !is_named && replica::named(slot).is_none()
         })
         .map(String::as_str)
         .collect();

@@ -7,12 +7,13 @@ use lockstep_wire::Lsn;
 use serde::Serialize;
 
 use super::Settings;
-use crate::diagnosis::{Diagnosis, Finding, LinkReport};
+use crate::diagnosis::{Diagnosis, Finding, LinkReport, kind_words};
 use crate::links::{Link, LinkKind, Stage, links as find_links};
 use crate::node::{Node, Role};
 use crate::points::{Bound, Point};
 use crate::position;
 use crate::relay::Relay;
+use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Severity};
 use crate::sample::{Conflicts, Extension, Sample, Slot, WalFolder};
 use crate::window::{NodeWindow, Window};
@@ -113,6 +114,9 @@ pub struct LinkState {
     pub kind: LinkKind,
     pub slot: Option<String>,
     pub application_name: Option<String>,
+    /// It is a `lockstep replica`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lockstep_replica: Option<ReplicaReport>,
     /// It lags, according to the diagnosis.
     pub behind: bool,
     /// Milliseconds behind at the last sample.
@@ -142,6 +146,13 @@ pub struct LinkState {
     /// Milliseconds from commit to visible, if the heartbeat is on.
     pub visible_ms: Option<f64>,
     pub suspect: Option<Suspect>,
+}
+
+impl LinkState {
+    /// What kind of replica it goes to, for people.
+    pub fn kind_words(&self) -> &'static str {
+        kind_words(self.kind, self.lockstep_replica.as_ref())
+    }
 }
 
 impl State {
@@ -276,6 +287,7 @@ fn link_state(
         kind: link.kind,
         slot: link.slot.clone(),
         application_name: link.application_name.clone(),
+        lockstep_replica: report.lockstep_replica.clone(),
         behind: report.behind,
         lag_ms: lag.as_secs_f64() * 1000.0,
         bound,
@@ -305,6 +317,7 @@ impl LinkState {
             kind: LinkKind::Physical,
             slot: None,
             application_name: None,
+            lockstep_replica: None,
             behind: false,
             lag_ms: 1.0,
             bound: Bound::default(),

@@ -89,6 +89,20 @@ causes! {
     RelaySpoolNearLimit = "relay_spool_near_limit",
     /// A subscriber at a relay is so far behind that it is served from disk.
     RelayReadsFromDisk = "relay_reads_from_disk",
+    /// A replica of Lockstep does not apply, because of an error.
+    ReplicaStopped = "replica_stopped",
+    /// Somebody has paused a replica of Lockstep.
+    ReplicaPaused = "replica_paused",
+    /// No process works on a replica of Lockstep.
+    ReplicaNotRunning = "replica_not_running",
+    /// The process of a replica of Lockstep is connected and does nothing.
+    ReplicaSilent = "replica_silent",
+    /// A replica of Lockstep stands still while it is compared.
+    ReplicaHeld = "replica_held",
+    /// A replica of Lockstep had not all rows that its source had.
+    ReplicaRowsMissing = "replica_rows_missing",
+    /// A replica of Lockstep is not a copy yet.
+    ReplicaCopying = "replica_copying",
     /// WAL is not archived.
     ArchiverFailing = "archiver_failing",
     /// Replay cancels queries.

@@ -8,6 +8,7 @@ use super::replay::{late, startup_share, unreplayed};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Link, LinkKind};
 use crate::node::{Role, Trouble};
+use crate::relay::APPLICATION;
 use crate::sample::Process;
 use crate::states::BackendType;
 use crate::window::NodeWindow;
@@ -101,10 +102,7 @@ pub(super) fn receiver(view: &View<'_>) -> Vec<Evidence> {
     found
 }
 
-/// A relay's `application_name` on its primary, unless one is configured,
-const RELAY: &str = "lockstep relay";
-
-/// and how the names of its slots begin there, unless it has taken one over.
+/// How the names of a relay's slots begin on its primary, unless it has taken one over.
 const RELAY_SLOTS: &str = "lockstep_";
 
 /// A relay does not answer, and its walsender on the primary is connected all the same. Of a
@@ -123,8 +121,9 @@ pub(super) fn relay(view: &View<'_>) -> Vec<Evidence> {
         .collect();
     let is_its = |link: &&Link<'_>| {
         let slot = link.slot.as_deref().unwrap_or_default();
-        let named = link.application_name.as_deref() == Some(RELAY);
-        link.replica.is_none() && (named || slot.starts_with(RELAY_SLOTS))
+        let named = link.application_name.as_deref() == Some(APPLICATION);
+        let of_relay = named || slot.starts_with(RELAY_SLOTS);
+        link.replica.is_none() && link.replica_name.is_none() && of_relay
     };
     let mut found = Vec::new();
     for link in view.links.iter().filter(is_its) {
@@ -203,7 +202,9 @@ fn walsenders_of(link: &Link<'_>) -> usize {
 /// Links of a server whose walsenders have been replaced. An apply worker that fails at a
 /// transaction also comes back with a new walsender, but it makes no progress, and it is alone.
 fn replaced<'v, 'a>(view: &'v View<'a>, upstream: &NodeWindow) -> Vec<(&'v Link<'a>, usize)> {
-    let links = view.links.iter();
+    // A replica that has stopped comes back from time to time to try again.
+    let stopped = |link: &Link<'_>| link.replica_state().is_some_and(|it| it.error.is_some());
+    let links = view.links.iter().filter(|link| !stopped(link));
     let links = links.filter(|link| link.upstream.name == upstream.name && !link.is_relayed());
     let counted = links.map(|link| (link, walsenders_of(link)));
     counted.filter(|(_, number)| *number > 1).collect()

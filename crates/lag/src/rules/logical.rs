@@ -4,6 +4,7 @@ use super::halted::{ended, moves};
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::diagnosis::all_slots;
 use crate::links::{Link, LinkKind, Stage};
+use crate::replica::Doing;
 use crate::sample::{Decoding, Process, Searched, Sender};
 use crate::states::{BackendType, SynchronousCommit, WaitType};
 use crate::window::{median, ratio};
@@ -39,9 +40,9 @@ fn logical<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
         .filter(|link| link.kind == LinkKind::Logical)
 }
 
-/// Logical links that end at a consumer. A relay applies nothing.
-fn consumers<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
-    logical(view).filter(|link| !link.is_to_relay())
+/// Logical links that end at an apply worker: neither a relay nor a replica of Lockstep has one.
+fn workers<'v, 'a>(view: &'v View<'a>) -> impl Iterator<Item = &'v Link<'a>> {
+    logical(view).filter(|link| !link.is_to_relay() && link.replica_name.is_none())
 }
 
 /// Logical links that lag, without those that nothing is missing on.
@@ -119,7 +120,7 @@ fn flush_and_apply(link: &Link<'_>) -> (f64, f64) {
 
 pub(super) fn asynchronous_commit(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
-    for link in consumers(view) {
+    for link in workers(view) {
         let (flush_ms, replay_ms) = flush_and_apply(link);
         let commit = link
             .replica
@@ -513,11 +514,20 @@ pub(super) fn consumer(view: &View<'_>) -> Vec<Evidence> {
         // If the subscriber was not asked, the walsender that cannot send is the evidence, or that
         // the subscriber does not confirm what it was sent.
         let unasked = pushed.max(f64::from(u8::from(link.takes_nothing())));
+        // A replica of Lockstep reads on while it applies.
+        let unapplied = link
+            .replica_name
+            .as_ref()
+            .map(|_| link.stage_share(Stage::Flush));
+        let unasked = unasked.max(unapplied.unwrap_or(0.0));
         let share = busy.map_or(unasked, |busy| busy.min(link.stage_share(Stage::Flush)));
-        let stopped = link.replica.is_some_and(|replica| {
-            replica.share(|sample| link.subscribed(sample).is_none_or(|row| row.pid.is_none()))
-                > 0.5
-        });
+        let stopped = match link.replica_state() {
+            Some(replica) => replica.doing(true) != Doing::CatchingUp,
+            None => link.replica.is_some_and(|replica| {
+                let away = |sample: &_| link.subscribed(sample).is_none_or(|row| row.pid.is_none());
+                replica.share(away) > 0.5
+            }),
+        };
         if share < PUSHED_SHARE || stopped || link.connected_share() < 0.5 {
             continue;
         }
@@ -574,6 +584,15 @@ fn of_consumer(
                 worker_waits(link)
             ),
         );
+    } else if let Some(replica) = &link.replica_name {
+        let unapplied = link.stage_bytes(Stage::Flush);
+        evidence = evidence
+            .fact(
+                "unapplied_bytes",
+                unapplied,
+                format!("{} received and not applied, on average", bytes(unapplied)),
+            )
+            .name("slow_replica", replica);
     } else {
         evidence = evidence.fact(
             "asked",
@@ -581,8 +600,12 @@ fn of_consumer(
             "the subscriber was not asked (--subscriber), so this may be the network to it",
         );
     }
+    if link.replica_name.is_none() {
+        evidence = evidence.name("subscribed_slot", link.slot.as_deref().unwrap_or_default());
+    }
     let cpu = link
         .replica
+        .filter(|_| link.subscription.is_some())
         .and_then(|replica| replica.cpu(|process| process.backend_type.is_logical_worker()));
     if let Some(cpu) = cpu {
         evidence = evidence.fact(

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::links::{Link, links};
+use crate::links::{Link, links, replica_name};
+use crate::node::Role;
+use crate::replica::Replica;
 use crate::sample::Session;
 use crate::window::{NodeWindow, Window};
 
@@ -27,6 +29,9 @@ mod relay;
 #[cfg(test)]
 mod relay_tests;
 mod replay;
+mod replica;
+#[cfg(test)]
+mod replica_tests;
 #[cfg(test)]
 mod scene;
 mod server;
@@ -97,6 +102,16 @@ pub struct Rule {
     pub remedies: &'static [&'static str],
 }
 
+/// A replica whose target was asked, as it is now.
+pub(crate) struct Found<'v, 'a> {
+    /// As its link is called, if it had one.
+    pub name: String,
+    pub node: &'v NodeWindow,
+    pub replica: &'v Replica,
+    /// None if nothing that was asked has its slot.
+    pub link: Option<&'v Link<'a>>,
+}
+
 /// What signals look at.
 pub struct View<'a> {
     pub window: &'a Window,
@@ -109,6 +124,29 @@ impl<'a> View<'a> {
             window,
             links: links(window),
         }
+    }
+
+    /// Replicas whose targets were asked.
+    pub(crate) fn replicas<'v>(&'v self) -> impl Iterator<Item = Found<'v, 'a>> {
+        let subscribers = self
+            .window
+            .usable()
+            .filter(|it| it.role == Role::Subscriber);
+        subscribers.flat_map(move |node| {
+            let replicas = node.last().map_or(&[][..], |last| &last.replicas);
+            replicas.iter().map(move |replica| {
+                let mut links = self.links.iter();
+                Found {
+                    name: replica_name(node, replica),
+                    node,
+                    replica,
+                    link: links.find(|link| {
+                        let is_here = link.replica.is_some_and(|it| it.name == node.name);
+                        is_here && link.slot.as_ref() == Some(&replica.slot)
+                    }),
+                }
+            })
+        })
     }
 }
 

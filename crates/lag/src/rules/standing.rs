@@ -8,6 +8,7 @@ use crate::links::{LAG_MS, LinkKind};
 use crate::node::Role;
 use crate::points::Point;
 use crate::position::bytes_between;
+use crate::replica;
 use crate::sample::{Sample, Slot};
 use crate::states::WalStatus;
 use crate::window::NodeWindow;
@@ -76,6 +77,13 @@ fn has_owner(view: &View<'_>, node: &NodeWindow, slot: &Slot) -> bool {
     owned || nodes.any(|node| node.role != Role::Primary && !node.is_usable())
 }
 
+/// Adds whose slot it is: its replica is dropped, not the slot alone.
+fn of_replica(evidence: Evidence, name: &str) -> Evidence {
+    let words = format!("it is the slot of lockstep replica {name}");
+    let evidence = evidence.fact("lockstep_replica", 1.0, words);
+    evidence.name("lockstep_replica", name)
+}
+
 pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
     let mut found = Vec::new();
     for (node, sample) in upstreams(view) {
@@ -102,8 +110,12 @@ pub(super) fn retained(view: &View<'_>) -> Vec<Evidence> {
             let is_lost = slot.wal_status == Some(WalStatus::Lost);
             let what = if is_lost { "lost_slot" } else { "near_slot" };
             evidence = evidence.name(what, &slot.slot_name);
-            if !slot.active && !has_owner(view, node, slot) {
-                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            match replica::of_slot(slot) {
+                Some(name) => evidence = of_replica(evidence, name),
+                None if !slot.active && !has_owner(view, node, slot) => {
+                    evidence = evidence.name("unowned_slot", &slot.slot_name);
+                }
+                None => {}
             }
             // The less is left, the worse; a slot that nobody uses does not move by itself.
             let used = if slot.active { 0.9 } else { 1.0 };
@@ -137,7 +149,10 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
             let kept = kept(sample, slot);
             let used =
                 node.share(|sample| sample.slot(&slot.slot_name).is_some_and(|slot| slot.active));
-            if used > 0.0 || kept < MUCH_WAL || slot.synced || is_near(node, slot) {
+            // Rules about replicas know more of one whose target was asked.
+            let is_known = view.replicas().any(|it| it.replica.slot == slot.slot_name);
+            let is_seen = used > 0.0 || is_near(node, slot) || is_known;
+            if is_seen || kept < MUCH_WAL || slot.synced {
                 continue;
             }
             let mut evidence = Evidence::on(node, Severity::Risk)
@@ -155,8 +170,16 @@ pub(super) fn unused(view: &View<'_>) -> Vec<Evidence> {
                     &node.name,
                 )
                 .setting(node, "max_slot_wal_keep_size");
-            if !has_owner(view, node, slot) {
-                evidence = evidence.name("unowned_slot", &slot.slot_name);
+            match replica::of_slot(slot) {
+                Some(name) => {
+                    evidence = of_replica(evidence, name);
+                }
+                None => {
+                    evidence = evidence.name("idle_slot", &slot.slot_name);
+                    if !has_owner(view, node, slot) {
+                        evidence = evidence.name("unowned_slot", &slot.slot_name);
+                    }
+                }
             }
             evidence.at = format!("slot {} on {}", slot.slot_name, node.name);
             found.push(evidence);

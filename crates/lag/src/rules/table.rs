@@ -1,8 +1,8 @@
 //! Every cause, with its signal and its remedies.
 
 use super::{
-    Cause, Rule, halted, horizon, logical, published, receive, relay, replay, server, standing,
-    synchronous,
+    Cause, Rule, halted, horizon, logical, published, receive, relay, replay, replica, server,
+    standing, synchronous,
 };
 
 /// The order decides between causes that explain equally much.
@@ -290,7 +290,10 @@ pub const RULES: &[Rule] = &[
             "on the subscriber: a primary key or another index for every table (REPLICA IDENTITY FULL \
              searches whole tables)",
             "on the subscriber: fewer indexes and triggers on the tables that are applied to",
-            "split the publication into several, each with a subscription and a worker of its own",
+            "split the publication of slot {subscribed_slot} into several, each with a subscription and a \
+             worker of its own",
+            "let several sessions apply, which commit in the source's order: lockstep replica run \
+             {slow_replica} --writers 4, or writers = 4 in its file",
         ],
     },
     Rule {
@@ -342,6 +345,77 @@ pub const RULES: &[Rule] = &[
         ],
     },
     Rule {
+        cause: Cause::ReplicaStopped,
+        title: "the replica does not apply: {why}",
+        signal: replica::stopped,
+        remedies: &[
+            "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
+             lockstep replica resume {blocked}",
+            "let the process of replica {connecting} reach the server that the error names: network, \
+             password, pg_hba.conf, a free walsender; it goes on by itself",
+            "do what the error says for replica {ended}; of a slot with a gap: lockstep replica drop \
+             {ended}, and create it again",
+            "start its process again: lockstep replica run {away}, or the unit lockstep-replica",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaPaused,
+        title: "the replica is paused",
+        signal: replica::paused,
+        remedies: &[
+            "lockstep replica resume {replica}, on the database of {node}; until then its slot keeps WAL",
+            "start its process as well: lockstep replica run {away}, or the unit lockstep-replica",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaNotRunning,
+        title: "no process works on the replica",
+        signal: replica::not_running,
+        remedies: &[
+            "start it: lockstep replica run {away}, or the unit lockstep-replica; its log says why it has \
+             ended",
+            "run lockstep replica create {uncopied} again: it goes on where it was",
+            "lockstep replica drop {unneeded}, if nobody needs it: until then its slot keeps WAL",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaSilent,
+        title: "the replica's process is connected and does nothing",
+        signal: replica::silent,
+        remedies: &[
+            "look at the process of lockstep replica run {replica} (ps, a debugger): if its state is T, a \
+             signal has stopped it: kill -CONT",
+            "if its machine is gone: the server ends its session after tcp_keepalives_idle; then start the \
+             replica elsewhere",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaHeld,
+        title: "the replica stands still for lockstep replica verify",
+        signal: replica::held,
+        remedies: &[
+            "let transactions end that are open on {upstream}: verify waits for them before changes flow \
+             again",
+            "on {node}: SELECT pg_terminate_backend({pid}); that ends verify, and changes flow again",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaRowsMissing,
+        title: "the replica lacked rows that its source changed",
+        signal: replica::missing_rows,
+        remedies: &[
+            "lockstep replica verify {replica} names the rows that differ; lockstep replica status \
+             {replica} says in which tables rows were missing",
+            "lockstep replica drop {replica}, and create it again; let nobody else write to its tables",
+        ],
+    },
+    Rule {
+        cause: Cause::ReplicaCopying,
+        title: "the replica is being copied",
+        signal: replica::copying,
+        remedies: &[],
+    },
+    Rule {
         cause: Cause::RetainedWalNearLimit,
         title: "a slot keeps nearly as much WAL as it may",
         signal: standing::retained,
@@ -350,6 +424,7 @@ pub const RULES: &[Rule] = &[
             "build the consumer of slot {lost_slot} anew: WAL that it needs is gone",
             "on {upstream}: raise max_slot_wal_keep_size (now {max_slot_wal_keep_size} MB) if the disk has \
              room",
+            "lockstep replica drop {lockstep_replica}, on its target, if nobody needs it",
             "on {upstream}: SELECT pg_drop_replication_slot('{unowned_slot}'); only if nobody needs it: its \
              consumer loses what it has not got, and must start anew",
         ],
@@ -359,7 +434,10 @@ pub const RULES: &[Rule] = &[
         title: "a slot keeps WAL and nobody uses it",
         signal: standing::unused,
         remedies: &[
-            "start the consumer of slot {slot}",
+            "start the consumer of slot {idle_slot}",
+            "look on its target why replica {lockstep_replica} does not run: lockstep replica status, or \
+             name the target with --subscriber",
+            "on its target: lockstep replica drop {lockstep_replica}, if nobody needs it",
             "on {upstream}: set max_slot_wal_keep_size (now {max_slot_wal_keep_size}), so that a slot \
              cannot fill the disk",
             "in the configuration of {relay}: set spool_limit, so that a slot cannot fill the disk",

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::Path;
 
 use lockstep_client::Switch;
+use lockstep_spool::{Folder, kept};
 use lockstep_wire::Timeline;
 use serde::{Deserialize, Serialize};
 
 use super::GroupKey;
 use crate::error::{RelayError, Result};
-use crate::log::Folder;
 use crate::slots;
 
 /// What a group's file is called.
@@ -38,7 +38,7 @@ pub fn read(folder: &Path) -> Result<Kept> {
     let path = folder.join(FILE);
     let text = fs::read_to_string(&path)
         .map_err(|source| slots::file("cannot read", path.clone(), source))?;
-    slots::unchecked(&text)
+    kept::unchecked(&text)
         .and_then(|json| serde_json::from_str(json).map_err(|error| error.to_string()))
         .map_err(|why| RelayError::Damaged { path, why })
 }
@@ -49,7 +49,7 @@ pub fn write(folder: &Path, kept: &Kept) -> Result<()> {
         path: folder.join(FILE),
         why: error.to_string(),
     })?;
-    slots::replace(&Folder::new(folder), FILE, &slots::checked(&json))
+    kept::replace(&Folder::new(folder), FILE, &kept::checked(&json))
         .map_err(|source| slots::file("cannot write", folder.join(FILE), source))
 }
 

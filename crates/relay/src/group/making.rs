@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use lockstep_spool::{FileStorage, Folder, Log, Storage};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 use tracing::{error, warn};
@@ -15,7 +16,6 @@ use super::file::{self, FILE, Kept};
 use super::{Group, GroupKey, Origin, Phase, Surroundings};
 use crate::config::Plugin;
 use crate::error::{RelayError, Result};
-use crate::log::{FileStorage, Folder, Log, Storage};
 use crate::slots;
 use crate::stats::{GroupStat, GroupState};
 use crate::synchronous::Synchronous;

@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, PoisonError, RwLock};
 
+use lockstep_spool::Limits;
+
 use crate::config::OnSpoolLimit;
-use crate::log::Limits;
 
 /// Limits of every group, from the configuration.
 #[derive(Debug, Clone, Copy)]

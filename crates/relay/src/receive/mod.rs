@@ -2,11 +2,9 @@
 //!
 //! | module | what |
 //! |---|---|
-//! | [`assembler`] | messages in, frames out; no I/O |
 //! | [`receiver`] | what to do with them, with the log and with the primary; no I/O |
 //! | [`thread`] | the threads that connect, receive, append, make durable and confirm |
 
-pub mod assembler;
 pub mod receiver;
 #[cfg(test)]
 mod tests;

@@ -45,11 +45,11 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lockstep_spool::{Standing, parts};
 use lockstep_wire::Lsn;
 
-use super::assembler::{Assembler, GATHER, StreamError};
 use crate::fault::Fault;
-use crate::log::{Standing, parts};
+use lockstep_spool::{Assembler, GATHER, StreamError};
 
 /// The primary hears from the relay at least this often.
 pub const STATUS_EVERY: Duration = Duration::from_secs(1);

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use lockstep_client::{ClientError, Connection, Next, Stream};
 use lockstep_service::waker::{self, Sleeper, Waker};
+use lockstep_spool::{FileStorage, LogError};
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{info, warn};
@@ -18,7 +19,6 @@ use crate::clock;
 use crate::continuity::{Found, continues};
 use crate::error::{RelayError, Result};
 use crate::group::{Group, Phase};
-use crate::log::{FileStorage, LogError};
 use crate::overlap::Overlap;
 
 /// Appends are gathered this long before they are made durable together.

@@ -49,12 +49,12 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_spool::LogError;
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Report;
 use lockstep_wire::stream::FromStandby;
 
 use crate::fault::Fault;
-use crate::log::LogError;
 
 /// A session that has just sent waits this long for more, for each other session of its
 /// group. A wake-up and a write cost many times what a small transaction's bytes do: with

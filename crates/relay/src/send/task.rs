@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use bytes::Bytes;
+use lockstep_spool::{End, FileStorage, LogError, Read, Reader};
 use lockstep_wire::backend::{Backend, Report};
 use lockstep_wire::frame::{self, FRONTEND_LIMIT};
 use lockstep_wire::frontend::Frontend;
@@ -17,7 +18,6 @@ use tracing::{info, warn};
 use super::sender::{Action, Event, Onward, Sender};
 use crate::clock;
 use crate::group::{Group, Phase, Reading};
-use crate::log::{End, FileStorage, LogError, Read, Reader};
 use crate::session::{After, Canceled, Client, Stream, Terminated, canceled, told};
 use crate::slots::{InUse, Slot};
 

@@ -7,7 +7,7 @@ use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use lockstep_relay::fault::Fault;
-use lockstep_relay::log::{SpoolFile, Storage};
+use lockstep_spool::{SpoolFile, Storage};
 
 /// What a disk writes at once.
 const SECTOR: usize = 512;
@@ -296,8 +296,8 @@ impl Storage for Disk {
         Ok(())
     }
 
-    fn fault(&self) -> Option<Fault> {
-        self.state().fault
+    fn forgets_headers(&self) -> bool {
+        self.state().fault == Some(Fault::HeadersNotCounted)
     }
 }
 

@@ -50,12 +50,18 @@ const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
     WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
 /// Domains are given as text: their arrays could be arrays of arrays. So are arrays, since
-/// unnest() would take them apart, and composite types, which it would spread over columns.
+/// unnest() would take them apart, and composite types, which it would spread over columns. A cast
+/// from text to one of these can only be made by who owns the type: a superuser, if it is one of the
+/// server's own.
 const COLUMNS: &str = "SELECT a.attname, \
       pg_catalog.quote_ident(n.nspname) || '.' || pg_catalog.quote_ident(t.typname), \
       t.typdelim, \
       t.typtype NOT IN ('c', 'd') AND t.typarray <> 0 \
         AND NOT (t.typelem <> 0 AND t.typlen = -1), \
+      (WITH RECURSIVE base(oid, typtype, below) AS (SELECT t.oid, t.typtype, t.typbasetype \
+         UNION ALL SELECT d.oid, d.typtype, d.typbasetype \
+           FROM base AS b JOIN pg_catalog.pg_type AS d ON d.oid = b.below WHERE b.typtype = 'd') \
+       SELECT pg_catalog.bool_or(typtype <> 'd' AND oid >= 16384) FROM base), \
       a.attgenerated <> '', a.attidentity = 'a' \
     FROM pg_catalog.pg_attribute AS a JOIN pg_catalog.pg_type AS t ON t.oid = a.atttypid \
       JOIN pg_catalog.pg_namespace AS n ON n.oid = t.typnamespace \
@@ -126,8 +132,9 @@ impl Catalog {
                 kind: field(row, 1)?,
                 in_array: field(row, 3)?,
                 delimiter: delimiter.bytes().next().unwrap_or(b','),
-                generated: field(row, 4)?,
-                always_identity: field(row, 5)?,
+                of_user: field(row, 4)?,
+                generated: field(row, 5)?,
+                always_identity: field(row, 6)?,
             })
         });
         let columns = columns.collect::<lockstep_client::Result<_>>()?;

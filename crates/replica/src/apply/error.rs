@@ -42,6 +42,8 @@ pub struct Conflict {
     pub message: String,
     /// Names the key of a unique violation.
     pub detail: Option<String>,
+    /// What to do, if it is not what follows from the code.
+    pub todo: Option<&'static str>,
 }
 
 /// SQLSTATEs that say what kind of error it is.
@@ -49,16 +51,25 @@ mod sqlstate {
     pub const UNIQUE_VIOLATION: &str = "23505";
     pub const EXCLUSION_VIOLATION: &str = "23P01";
     pub const DEADLOCK: &str = "40P01";
-    pub const OBJECT_IN_USE: &str = "55006";
-    pub const CANCELED: &str = "57014";
-    /// Classes of errors that say something about data or tables, not about the server.
-    pub const DATA: [&str; 7] = ["0A", "22", "23", "25", "42", "44", "P0"];
-    pub const DISK_FULL: &str = "53100";
-    pub const LIMITS: &str = "54";
+    /// What may be gone at the next attempt: a serialization failure or a deadlock, a lock or an
+    /// object in use, a statement that was canceled, a disk that is full.
+    pub const PASSING: [&str; 5] = ["40", "55006", "55P03", "57014", "53100"];
+}
+
+/// The same may succeed although no user has changed anything.
+fn is_passing(error: &ClientError) -> bool {
+    let by_code = |sqlstate: &str| sqlstate::PASSING.iter().any(|it| sqlstate.starts_with(it));
+    error.may_pass()
+        || error
+            .report()
+            .is_some_and(|report| by_code(&report.sqlstate))
 }
 
 impl Conflict {
     fn hint(&self) -> &'static str {
+        if let Some(todo) = self.todo {
+            return todo;
+        }
         match self.sqlstate.as_deref() {
             Some(sqlstate::UNIQUE_VIOLATION | sqlstate::EXCLUSION_VIOLATION) => {
                 "change or delete the target's row with that key; applying then goes on by itself"
@@ -88,19 +99,16 @@ impl ApplyError {
         let Some(report) = error.refusal() else {
             return Self::Target(error);
         };
-        let about_data = sqlstate::DATA
-            .iter()
-            .any(|class| report.sqlstate.starts_with(class))
-            || report.sqlstate.starts_with(sqlstate::LIMITS);
-        match about_data {
-            true => Self::Conflict(Box::new(Conflict {
+        match is_passing(&error) {
+            true => Self::Target(error),
+            false => Self::Conflict(Box::new(Conflict {
                 table: table.clone(),
                 lsn: Lsn::INVALID,
                 sqlstate: Some(report.sqlstate.clone()),
                 message: report.message.clone(),
                 detail: report.detail.clone(),
+                todo: None,
             })),
-            false => Self::Target(error),
         }
     }
 
@@ -112,6 +120,26 @@ impl ApplyError {
             sqlstate: None,
             message,
             detail: None,
+            todo: None,
+        }))
+    }
+
+    /// An update has brought a row into the table's row filter, and the source has not sent these
+    /// columns of it.
+    pub fn came_in(table: &TableName, columns: &str) -> Self {
+        Self::Conflict(Box::new(Conflict {
+            table: table.clone(),
+            lsn: Lsn::INVALID,
+            sqlstate: None,
+            message: format!(
+                "an update brought a row into the row filter and left large values as they were, which \
+                 the source does not send then: {columns}"
+            ),
+            detail: None,
+            todo: Some(
+                "ALTER TABLE ... REPLICA IDENTITY FULL on the source, which makes it send them from then \
+                 on, drop the replica, and create it again",
+            ),
         }))
     }
 
@@ -156,17 +184,7 @@ impl ApplyError {
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Ended => true,
-            Self::Source(error) | Self::Target(error) => {
-                error.may_pass()
-                    || error.report().is_some_and(|report| {
-                        [
-                            sqlstate::OBJECT_IN_USE,
-                            sqlstate::CANCELED,
-                            sqlstate::DISK_FULL,
-                        ]
-                        .contains(&report.sqlstate.as_str())
-                    })
-            }
+            Self::Source(error) | Self::Target(error) => is_passing(error),
             _ => false,
         }
     }

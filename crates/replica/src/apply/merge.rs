@@ -15,9 +15,10 @@ use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
 
 use super::batch::{Batch, Change, CommitPoint, Part};
-use super::error::Result;
+use super::error::{ApplyError, Result};
 use super::row::{Cell, OwnedRow};
 use super::table::{Identity, SourceTable, Table};
+use crate::names::quoted;
 
 /// Where the changes of a table begin that are to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -172,6 +173,9 @@ impl Merger {
             Message::Insert { relation, new } => {
                 if let Some((_, table)) = self.changed(relation, tables)? {
                     let row = row(&table, new)?;
+                    if row.has_unchanged() {
+                        return Err(self.came_in(&table, &row));
+                    }
                     self.batch.change(relation, &table, Change::Insert(row));
                 }
             }
@@ -244,6 +248,18 @@ impl Merger {
             }
         };
         Ok(Some((&known.source, table)))
+    }
+
+    /// A row filter has made an INSERT of an update, which does not have all values. Null in their
+    /// place would be wrong without a word.
+    fn came_in(&self, table: &Table, row: &OwnedRow) -> ApplyError {
+        let columns = table.columns.iter().zip(row.cells());
+        let columns: Vec<_> = columns
+            .filter(|(_, cell)| *cell == Cell::Unchanged)
+            .map(|(column, _)| quoted(&column.name))
+            .collect();
+        let lsn = self.open.map_or(Lsn::INVALID, |open| open.commit);
+        ApplyError::came_in(&table.name, &columns.join(", ")).at(lsn)
     }
 
     fn update(

@@ -429,6 +429,7 @@ pub(super) mod tests {
             name: name.to_owned(),
             kind: "pg_catalog.text".to_owned(),
             in_array: true,
+            of_user: false,
             delimiter: b',',
             generated: false,
             always_identity: false,

@@ -78,6 +78,7 @@ fn sessions(
     // A batch up to here did not fit: its transactions are applied one by one.
     let mut careful = Lsn::INVALID;
     let mut pause = SHORTEST_PAUSE;
+    let mut opened = false;
     loop {
         let wanted = control.wanted();
         if wanted.stop {
@@ -90,7 +91,10 @@ fn sessions(
         }
         let applied = control.stats().counts.transactions;
         let ended = match Session::open(settings, control, starts, careful) {
-            Ok(session) => session.run(),
+            Ok(session) => {
+                opened = true;
+                session.run()
+            }
             Err(error) => Ended {
                 error: Some(error),
                 failed_batch: None,
@@ -108,7 +112,7 @@ fn sessions(
                 careful = end;
             }
             Some(_) => block(control, wanted, &error),
-            None => pause = reconnect(control, wanted, error, pause)?,
+            None => pause = reconnect(control, wanted, error, opened, pause)?,
         }
     }
 }
@@ -123,14 +127,18 @@ fn block(control: &Control, wanted: Wanted, error: &ApplyError) {
     control.rest(wanted, RETRY);
 }
 
-/// Waits until servers may answer again. Returns the next pause.
+/// Waits until servers may answer again. Returns the next pause. A target that has once let us in may
+/// do so again, whatever it says now.
 fn reconnect(
     control: &Control,
     wanted: Wanted,
     error: ApplyError,
+    opened: bool,
     pause: Duration,
 ) -> Result<Duration> {
-    if !error.may_pass() {
+    let of_target = matches!(error, ApplyError::Target(_));
+    let may_pass = error.may_pass() || (opened && of_target);
+    if !may_pass {
         return Err(error);
     }
     warn!("{error}; tried again");

@@ -126,7 +126,12 @@ impl Table {
                 }
                 None => {
                     given.text(parameter);
-                    format!("t.{name}::pg_catalog.text = u.{}", alias(parameter))
+                    let given = alias(parameter);
+                    // What the type's output function gives, as the source does; a cast may differ.
+                    format!(
+                        "pg_catalog.num_nulls(t.{name}) = 0 \
+                         AND pg_catalog.format('%s', t.{name}) = u.{given}"
+                    )
                 }
             });
         }
@@ -320,12 +325,17 @@ fn alias(parameter: Parameter) -> String {
     }
 }
 
-/// A value of the rows given, with the column's type.
+/// A value of the rows given, with the column's type. `::` would call a cast from text that the type's
+/// owner has made; JSON's strings go through the type's input function.
 fn value(parameter: Parameter, column: &TargetColumn, rows: &str) -> String {
-    let alias = alias(parameter);
-    match column.in_array {
-        true => format!("{rows}.{alias}"),
-        false => format!("{rows}.{alias}::{}", column.kind),
+    let (alias, kind) = (alias(parameter), &column.kind);
+    match (column.in_array, column.of_user) {
+        (true, _) => format!("{rows}.{alias}"),
+        (false, false) => format!("{rows}.{alias}::{kind}"),
+        (false, true) => format!(
+            "(SELECT j.v FROM pg_catalog.json_to_record(\
+               pg_catalog.json_build_object('v', {rows}.{alias})) AS j(v {kind}))"
+        ),
     }
 }
 

@@ -73,6 +73,9 @@ pub struct TargetColumn {
     pub kind: String,
     /// Values can be given as an array of this type; otherwise as an array of text.
     pub in_array: bool,
+    /// The type, or what it is a domain over, is not one of the server's own, so there may be a cast
+    /// to it.
+    pub of_user: bool,
     /// The type's delimiter in arrays.
     pub delimiter: u8,
     /// The server computes the value.

@@ -51,6 +51,7 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3
 const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
     SET synchronous_commit = off; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
     SET extra_float_digits = 3; SET bytea_output = 'hex'; SET xmloption = 'content'; \
+    SET array_nulls = on; SET transform_null_equals = off; SET standard_conforming_strings = on; \
     SET row_security = off; SET statement_timeout = 0; SET lock_timeout = 0; \
     SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off; \
     SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \

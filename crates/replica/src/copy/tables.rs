@@ -1,4 +1,5 @@
-//! Which tables are copied, with their columns, as the snapshot sees them.
+//! Which tables are copied, with their columns and row filters, as the snapshot and the publication
+//! have them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,13 +7,18 @@ use lockstep_client::{ClientError, Connection, field};
 
 use super::binary::{Type, goes_binary};
 use crate::names::{TableName, quoted};
+use crate::subset::parenthesised;
 
 /// A table to copy.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Table {
     pub name: TableName,
-    /// Columns without the generated ones, quoted.
+    /// The published columns without the generated ones, quoted.
     pub columns: Vec<String>,
+    /// The publication's row filter, as a condition.
+    pub filter: Option<String>,
+    /// The publication has the table.
+    pub published: bool,
     /// All its values mean the same in the binary format on both servers.
     pub binary: bool,
     /// Size on disk, TOAST included.
@@ -33,14 +39,18 @@ SELECT n.nspname, c.relname, pg_table_size(c.oid),
     pg_relation_size(c.oid) / current_setting('block_size')::bigint,
     coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
-            AND a.attgenerated = ''), '[]')
+            AND a.attgenerated = '' AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))), '[]'),
+    pg_get_expr(r.prqual, r.prrelid), r.oid IS NOT NULL
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
+    LEFT JOIN (pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1)
+        ON r.prrelid = c.oid
 WHERE c.relkind = 'r' AND c.relpersistence = 'p' AND n.nspname NOT LIKE 'pg\\_%'";
 
-/// Those of the named tables that the session's snapshot has.
+/// Those of the named tables that the session's snapshot has, with what the publication has of them.
 pub fn tables(
     source: &mut Connection,
     wanted: &HashSet<TableName>,
+    publication: &str,
 ) -> Result<Vec<Table>, ClientError> {
     let mut types = HashMap::new();
     for row in source.query(TYPES)? {
@@ -54,7 +64,7 @@ pub fn tables(
         types.insert(field(&row, 0)?, of);
     }
     let mut tables = Vec::new();
-    for row in source.query(TABLES)? {
+    for row in source.query_with(TABLES, &[&publication])? {
         let name = TableName {
             schema: field(&row, 0)?,
             table: field(&row, 1)?,
@@ -69,6 +79,8 @@ pub fn tables(
             name,
             binary: columns.iter().all(|(_, oid)| goes_binary(&types, *oid)),
             columns: columns.iter().map(|(name, _)| quoted(name)).collect(),
+            filter: field(&row, 5)?,
+            published: field(&row, 6)?,
             bytes: field(&row, 2)?,
             blocks: field(&row, 3)?,
         });
@@ -88,13 +100,19 @@ impl Table {
     pub fn copy_out(&self, range: Option<(u64, Option<u64>)>) -> String {
         let (name, format) = (self.name.sql(), self.format());
         let columns = self.columns.join(", ");
+        let mut conditions = Vec::new();
+        if let Some((from, to)) = range {
+            conditions.push(format!("ctid >= '({from},0)'"));
+            conditions.extend(to.map(|to| format!("ctid < '({to},0)'")));
+        }
+        conditions.extend(self.filter.as_ref().map(|filter| parenthesised(filter)));
         // ONLY in a query, which COPY of a table always is.
-        let rows = match range {
-            None if columns.is_empty() => name,
-            None => format!("{name} ({columns})"),
-            Some((from, to)) => {
-                let end = to.map_or_else(String::new, |to| format!(" AND ctid < '({to},0)'"));
-                format!("(SELECT {columns} FROM ONLY {name} WHERE ctid >= '({from},0)'{end})")
+        let rows = match conditions.is_empty() {
+            true if columns.is_empty() => name,
+            true => format!("{name} ({columns})"),
+            false => {
+                let conditions = conditions.join(" AND ");
+                format!("(SELECT {columns} FROM ONLY {name} WHERE {conditions})")
             }
         };
         format!("COPY {rows} TO STDOUT (FORMAT {format})")
@@ -140,6 +158,18 @@ mod tests {
              ctid < '(9,0)') TO STDOUT (FORMAT binary)"
         );
         assert!(table.copy_out(Some((5, None))).contains(">= '(5,0)')"));
+        table.filter = Some("a > 0 OR b".to_owned());
+        assert_eq!(
+            table.copy_out(None),
+            "COPY (SELECT \"a\", \"B\" FROM ONLY \"s\".\"T\" WHERE (a > 0 OR b\n)) TO STDOUT \
+             (FORMAT binary)"
+        );
+        let range = table.copy_out(Some((5, None)));
+        assert!(
+            range.contains("WHERE ctid >= '(5,0)' AND (a > 0 OR b\n))"),
+            "{range}"
+        );
+        table.filter = None;
         assert_eq!(
             table.copy_in(true),
             "COPY \"s\".\"T\" (\"a\", \"B\") FROM STDIN (FORMAT binary, FREEZE)"

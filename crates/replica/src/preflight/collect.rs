@@ -4,10 +4,11 @@ use std::collections::BTreeSet;
 
 use lockstep_client::{ClientError, Connection, field};
 
-use super::excluded;
 use super::facts::{Excluded, Extension, Facts, ReplicaIdentity, Server, Table, TableKind};
+use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
+use crate::subset::Subset;
 
 /// Largest table in which equal rows are looked for, in bytes.
 const MOST_LOOKED_AT: u64 = 1024 * 1024 * 1024;
@@ -60,7 +61,18 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence = 'u',
         AND t.tgenabled IN ('A', 'R')),
     (SELECT count(*) FROM pg_rewrite r WHERE r.ev_class = c.oid AND r.rulename <> '_RETURN'
         AND r.ev_enabled IN ('A', 'R')),
-    (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = c.relowner)
+    (SELECT r.rolsuper FROM pg_roles r WHERE r.oid = c.relowner),
+    EXISTS (SELECT FROM pg_depend d JOIN pg_proc f ON f.oid = d.refobjid
+            JOIN pg_roles r ON r.oid = f.proowner AND NOT r.rolsuper
+        WHERE d.refclassid = 'pg_proc'::regclass AND (
+            (d.classid = 'pg_class'::regclass AND d.objid IN
+                (SELECT i.indexrelid FROM pg_index i WHERE i.indrelid = c.oid))
+            OR (d.classid = 'pg_attrdef'::regclass AND d.objid IN
+                (SELECT e.oid FROM pg_attrdef e WHERE e.adrelid = c.oid))
+            OR (d.classid = 'pg_constraint'::regclass AND d.objid IN
+                (SELECT k.oid FROM pg_constraint k WHERE k.conrelid = c.oid
+                    OR k.contypid IN (SELECT a.atttypid FROM pg_attribute a
+                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't' AND {namespaces}
 ORDER BY 1, 2";
@@ -113,10 +125,12 @@ pub fn facts(
     source: &mut Connection,
     target: &mut Connection,
     excluded: Excluded,
+    subsets: Vec<Subset>,
     skip_large_objects: bool,
 ) -> Result<Facts> {
     let mut facts = Facts {
         excluded,
+        subsets,
         skip_large_objects,
         ..Facts::default()
     };
@@ -132,6 +146,10 @@ fn of_source(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientErr
     facts.tables = tables(source)?;
     facts.schemas = texts(source, "SELECT nspname FROM pg_namespace")?;
     facts.needs_excluded = excluded::needs(source, &facts.excluded)?;
+    if !facts.subsets.is_empty() {
+        facts.looked_at = subsets::look(source, facts)?;
+        facts.foreign_keys = references::look(source, facts)?;
+    }
     let row = source.query_one("SELECT count(*) FROM pg_largeobject_metadata")?;
     facts.large_objects = field(&row, 0)?;
     Ok(())
@@ -299,6 +317,7 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
         acting_triggers: field(row, 22)?,
         acting_rules: field(row, 23)?,
         owner_is_superuser: field(row, 24)?,
+        calls_functions: field(row, 25)?,
         equal_rows: None,
         ancestors: ancestors
             .into_iter()
@@ -307,7 +326,8 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
     })
 }
 
-/// Looks for equal rows where nothing else tells two rows apart.
+/// Looks for equal rows where nothing else tells two rows apart. `ROW(t.*)`, as the table's owner can
+/// make a cast from the table's own row type, which would be called here.
 fn equal_rows(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientError> {
     let excluded = facts.excluded.clone();
     for table in &mut facts.tables {
@@ -321,7 +341,7 @@ fn equal_rows(source: &mut Connection, facts: &mut Facts) -> Result<(), ClientEr
             continue;
         }
         let sql = format!(
-            "SELECT EXISTS (SELECT FROM ONLY {} t GROUP BY t::text HAVING count(*) > 1)",
+            "SELECT EXISTS (SELECT FROM ONLY {} t GROUP BY ROW(t.*)::text HAVING count(*) > 1)",
             table.name.sql()
         );
         table.equal_rows = Some(field(&source.query_one(&sql)?, 0)?);

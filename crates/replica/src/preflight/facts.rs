@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use crate::names::TableName;
+use crate::subset::Subset;
 
 /// All that the rules decide on.
 #[derive(Debug, Clone, Default)]
@@ -26,6 +27,12 @@ pub struct Facts {
     pub target_relations: u64,
     /// What the user excluded.
     pub excluded: Excluded,
+    /// Row filters and column lists that the user asked for.
+    pub subsets: Vec<Subset>,
+    /// The tables that are copied and have one.
+    pub looked_at: Vec<SubsetFacts>,
+    /// Foreign keys that one of them touches.
+    pub foreign_keys: Vec<ForeignKey>,
     /// Large objects may be left out.
     pub skip_large_objects: bool,
 }
@@ -81,6 +88,9 @@ pub struct Table {
     pub owned: bool,
     pub owner: String,
     pub owner_is_superuser: bool,
+    /// A constraint, default, generated column, index or a domain of its columns calls a function whose
+    /// owner is no superuser.
+    pub calls_functions: bool,
     pub readable: bool,
     pub row_security: bool,
     /// Row security also for the owner.
@@ -124,6 +134,80 @@ pub enum ReplicaIdentity {
     Full,
     /// Nothing: the source refuses updates and deletes of a published table.
     Nothing,
+}
+
+/// A table of which only a part is replicated.
+#[derive(Debug, Clone, Default)]
+pub struct SubsetFacts {
+    pub table: TableName,
+    /// Why the source refuses to publish it.
+    pub refused: Option<String>,
+    /// Columns that the filter names.
+    pub filter_columns: Vec<String>,
+    /// Columns of the replica identity, if that is an index.
+    pub identity_columns: Vec<String>,
+    /// Columns that the list leaves out, without generated ones.
+    pub left_out: Vec<LeftOut>,
+    /// Generated columns that the list names.
+    pub generated_listed: Vec<String>,
+    /// Generated columns that are NOT NULL and use a column that is left out.
+    pub generated_not_null: Vec<String>,
+    /// Columns that are replicated, not of the identity, and whose values can be stored out of line.
+    pub large_columns: Vec<String>,
+    pub uniques: Vec<UniqueFacts>,
+    /// CHECK constraints that use a column that is left out.
+    pub checks: Vec<String>,
+}
+
+/// A column that is not replicated.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeftOut {
+    pub name: String,
+    pub not_null: bool,
+    pub filled: Filled,
+}
+
+/// What the target puts into a column that is not replicated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Filled {
+    WithNull,
+    /// From an identity or serial column's sequence.
+    BySequence,
+    ByDefault,
+}
+
+/// A unique index or an exclusion constraint.
+#[derive(Debug, Clone, Default)]
+pub struct UniqueFacts {
+    pub name: String,
+    /// `NULLS NOT DISTINCT`
+    pub nulls_equal: bool,
+    /// Columns that are keys as such, not within an expression.
+    pub keys: Vec<String>,
+    /// Columns within expressions or a predicate, and perhaps keys.
+    pub used: Vec<String>,
+}
+
+/// A foreign key of which a side is replicated in part.
+#[derive(Debug, Clone)]
+pub struct ForeignKey {
+    pub name: String,
+    pub table: TableName,
+    pub referenced: TableName,
+    pub reference: Reference,
+}
+
+/// Whether the target can have a foreign key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reference {
+    /// Rows that are replicated refer to rows that are not.
+    Dangles,
+    /// As the rows are now, it can.
+    Holds,
+    /// A list leaves out this column of it, which is filled in another way than with null.
+    LeavesOut(String),
+    /// The referenced table's list leaves out this column.
+    LeavesOutReferenced(String),
 }
 
 #[derive(Debug, Clone, Default)]
@@ -177,12 +261,41 @@ impl Facts {
     /// Partitioned tables of which nothing is left out, without those that are partitions: they are
     /// published as such, so that partitions that are made later are replicated.
     pub fn whole_roots(&self) -> impl Iterator<Item = &Table> {
-        self.roots().filter(|root| self.is_whole(root))
+        let is_whole = |root: &&Table| self.is_whole(root) && !self.has_subset(root);
+        self.roots().filter(is_whole)
     }
 
     /// Partitioned tables of which something is left out.
     pub fn parted_roots(&self) -> impl Iterator<Item = &Table> {
         self.roots().filter(|root| !self.is_whole(root))
+    }
+
+    /// Partitioned tables that have a subset, or one below has. A publication cannot have it but for
+    /// their partitions, and would have all of a partition that is made later.
+    pub fn subset_roots(&self) -> impl Iterator<Item = &Table> {
+        self.roots().filter(|root| self.has_subset(root))
+    }
+
+    fn has_subset(&self, root: &Table) -> bool {
+        let within = |table: &&Table| {
+            table.kind == TableKind::Partitioned
+                && (table.name == root.name || table.ancestors.contains(&root.name))
+        };
+        let mut within = self.tables.iter().filter(within);
+        within.any(|table| self.subsets.iter().any(|subset| subset.table == table.name))
+    }
+
+    /// What of a table is replicated: its own subset, or that of a partitioned table above it. None if
+    /// all is.
+    pub fn subset_of(&self, table: &Table) -> Option<&Subset> {
+        let mut names = std::iter::once(&table.name).chain(&table.ancestors);
+        names.find_map(|name| self.subsets.iter().find(|subset| subset.table == *name))
+    }
+
+    /// What the source says of a table that has a subset.
+    pub fn looked_at(&self, table: &Table) -> Option<&SubsetFacts> {
+        let mut looked_at = self.looked_at.iter();
+        looked_at.find(|looked| looked.table == table.name)
     }
 
     fn roots(&self) -> impl Iterator<Item = &Table> {

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
+use super::subset_rules;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -60,6 +61,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     collations(facts, &mut found);
     extensions(facts, &mut found);
     excluded(facts, &mut found);
+    subset_rules::subsets(facts, &mut found);
     identities(facts, &mut found);
     kinds_of_tables(facts, &mut found);
     columns_and_constraints(facts, &mut found);
@@ -71,7 +73,7 @@ pub fn findings(facts: &Facts) -> Vec<Finding> {
     findings
 }
 
-struct Found(Vec<Finding>);
+pub(super) struct Found(Vec<Finding>);
 
 impl Found {
     fn add(
@@ -89,7 +91,7 @@ impl Found {
         });
     }
 
-    fn error(
+    pub(super) fn error(
         &mut self,
         subject: impl Into<String>,
         says: impl Into<String>,
@@ -98,7 +100,7 @@ impl Found {
         self.add(Severity::Error, subject, says, todo);
     }
 
-    fn warning(
+    pub(super) fn warning(
         &mut self,
         subject: impl Into<String>,
         says: impl Into<String>,
@@ -117,7 +119,7 @@ impl Found {
     }
 
     /// One finding about all tables for which `is` holds.
-    fn tables<'a>(
+    pub(super) fn tables<'a>(
         &mut self,
         severity: Severity,
         tables: impl Iterator<Item = &'a Table>,
@@ -133,7 +135,7 @@ impl Found {
 }
 
 /// Some names, and how many others there are.
-fn listed(names: &[String]) -> String {
+pub(super) fn listed(names: &[String]) -> String {
     let some: Vec<_> = names.iter().take(MOST_NAMES).map(String::as_str).collect();
     match names.len() - some.len() {
         0 => some.join(", "),
@@ -571,6 +573,17 @@ fn acting(facts: &Facts, found: &mut Found) {
          what is applied",
         "ALTER TABLE ... ENABLE RULE, which lets them act on the source only, or exclude it",
     );
+    if facts.target.superuser {
+        let calling = facts.copied().filter(|table| table.calls_functions);
+        let says = format!(
+            "a constraint, default, generated column, index or domain of it calls a function whose owner \
+             is no superuser: on the target it runs with the rights of superuser \"{}\"",
+            facts.target.role
+        );
+        let todo = "connect to the target as a role that is no superuser and owns its tables, unless all \
+                    who may change the function are trusted";
+        found.tables(Severity::Warning, calling, &says, todo);
+    }
 }
 
 fn row_security(facts: &Facts, found: &mut Found) {

@@ -3,6 +3,7 @@
 use super::facts::*;
 use super::rules::{Severity, findings};
 use crate::names::TableName;
+use crate::subset::Subset;
 
 fn table(name: &str) -> Table {
     Table {
@@ -553,6 +554,90 @@ fn what_acts_or_is_left_out_is_looked_at() {
         f.excluded.tables = vec!["s.root".to_owned()];
     });
     assert_eq!(out, []);
+}
+
+/// Table t has a list, and this is what the source says of it.
+fn listed(facts: &mut Facts, looked: SubsetFacts) {
+    facts.subsets = vec![Subset {
+        table: table("t").name,
+        filter: None,
+        columns: Some(vec!["id".to_owned()]),
+    }];
+    facts.looked_at = vec![SubsetFacts {
+        table: table("t").name,
+        identity_columns: vec!["id".to_owned()],
+        ..looked
+    }];
+}
+
+/// Servers show the rest. That a list may name generated columns is new in 18.
+#[test]
+fn generated_columns_of_a_list_are_named_unless_the_source_does() {
+    check(&[
+        (
+            Error,
+            "\"s.t\"",
+            "generated columns",
+            "leave them out",
+            |f| {
+                listed(
+                    f,
+                    SubsetFacts {
+                        generated_listed: vec!["g".to_owned()],
+                        ..SubsetFacts::default()
+                    },
+                );
+            },
+        ),
+        (Error, "\"s.t\"", "refuses to publish", "--columns", |f| {
+            listed(
+                f,
+                SubsetFacts {
+                    generated_listed: vec!["g".to_owned()],
+                    refused: Some("it is generated".to_owned()),
+                    ..SubsetFacts::default()
+                },
+            );
+        }),
+    ]);
+}
+
+#[test]
+fn an_index_over_what_is_left_out_needs_something_that_tells_rows_apart() {
+    let texts = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
+    for (keys, used, filled, nulls_equal, refused) in [
+        (&["id"][..], &[][..], Filled::ByDefault, false, false),
+        (&["id", "out"], &[], Filled::ByDefault, false, true),
+        (&["id", "out"], &[], Filled::WithNull, false, false),
+        (&["id", "out"], &[], Filled::WithNull, true, true),
+        (&["out"], &["out"], Filled::BySequence, true, false),
+        (&["id"], &["out"], Filled::WithNull, false, true),
+        (&["out"], &["id", "out"], Filled::WithNull, false, false),
+        (&[], &["out"], Filled::BySequence, false, true),
+    ] {
+        let found = found(|f| {
+            let looked = SubsetFacts {
+                left_out: vec![LeftOut {
+                    name: "out".to_owned(),
+                    not_null: false,
+                    filled,
+                }],
+                uniques: vec![UniqueFacts {
+                    name: "index".to_owned(),
+                    nulls_equal,
+                    keys: texts(keys),
+                    used: texts(used),
+                }],
+                ..SubsetFacts::default()
+            };
+            listed(f, looked);
+        });
+        let said = found.iter().filter(|one| one.2.ends_with("satisfy: index"));
+        assert_eq!(
+            (said.count(), found.len()),
+            (refused.into(), refused.into())
+        );
+    }
 }
 
 #[test]

@@ -15,6 +15,8 @@
 //! the session that made the row has the lock. A verify that is killed ends that as soon as its
 //! server notices; one whose machine is gone, at `until`. A process that begins to apply removes a
 //! row that an earlier one has answered, before it applies anything.
+//!
+//! Verify makes the session for its hold, so `pg_stat_activity` says of its `pid` since when it holds.
 
 use std::time::Duration;
 
@@ -22,7 +24,7 @@ use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, field};
 use lockstep_wire::Lsn;
 
-use super::{Lock, State, lock_holders};
+use super::{Lock, State, lock_holders, since};
 use crate::error::{ReplicaError, Result};
 
 /// What verify finds of its hold.
@@ -36,7 +38,44 @@ pub enum Held {
     Ended,
 }
 
+/// A hold that somebody still waits for, as others see it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hold {
+    /// The session of verify on the target.
+    pub pid: u32,
+    /// Its role.
+    pub user: Option<String>,
+    /// Its address. None if it is on the target's machine, or if this role may not see that.
+    pub client: Option<String>,
+    /// Time since it was made. None if this role may not see that.
+    pub age: Option<Duration>,
+    /// Exactly what is before this is applied. None while apply has not come there.
+    pub at: Option<Lsn>,
+}
+
 impl State {
+    /// Who holds the replica now.
+    pub fn hold(&mut self, name: &str) -> Result<Option<Hold>> {
+        let mut hold = || -> Result<Option<Hold>, ClientError> {
+            let row = self.connection.query_opt(&format!(
+                "SELECT h.pid, a.usename, host(a.client_addr), \
+                     extract(epoch FROM clock_timestamp() - a.backend_start), h.held \
+                 FROM (SELECT pid, held FROM lockstep.hold WHERE {}) h \
+                     LEFT JOIN pg_stat_activity a ON a.pid = h.pid",
+                is_wanted(name)?
+            ))?;
+            let Some(row) = row else { return Ok(None) };
+            Ok(Some(Hold {
+                pid: field(&row, 0)?,
+                user: field(&row, 1)?,
+                client: field(&row, 2)?,
+                age: since(field(&row, 3)?),
+                at: field(&row, 4)?,
+            }))
+        };
+        hold().map_err(ReplicaError::Target)
+    }
+
     /// Asks apply to hold at `wanted` for at most so long. False if another session holds the replica
     /// already. It ends with this session, or with [`State::end_hold`].
     pub fn begin_hold(&mut self, name: &str, wanted: Lsn, patience: Duration) -> Result<bool> {

@@ -7,7 +7,7 @@ use std::thread;
 use lockstep_client::{ClientError, Connection, field};
 
 use super::moment::{APPLICATION, Snapshots};
-use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, ranges};
+use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, ranges};
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
@@ -60,6 +60,13 @@ fn list(
     let rows = source.query_with(PUBLISHED, &[&names])?;
     let mut tables: Vec<Published> = Vec::new();
     for row in rows {
+        let columns = names_of(&row, 5)?;
+        // What a column that is not published holds on the target names no row.
+        let key = names_of(&row, 6)?;
+        let key = match key.iter().all(|name| columns.contains(name)) {
+            true => key,
+            false => Vec::new(),
+        };
         let table = Published {
             table: TableName {
                 schema: field(&row, 0)?,
@@ -68,8 +75,8 @@ fn list(
             filter: field(&row, 2)?,
             partitioned: field(&row, 3)?,
             estimate: field(&row, 4)?,
-            columns: names_of(&row, 5)?,
-            key: names_of(&row, 6)?,
+            columns,
+            key,
             is_ordered: field::<Option<bool>>(&row, 7)?.unwrap_or(false),
         };
         // A table in two publications is published as the wider of both; they rarely differ.
@@ -189,12 +196,12 @@ struct Sides {
 
 impl Sides {
     fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {
-        let sql = table.buckets(range, self.hash);
-        let ours = buckets(&mut self.source, &sql).map_err(VerifyError::Source)?;
+        let sql = |side| table.buckets(side, range, self.hash);
+        let ours = buckets(&mut self.source, &sql(Side::Source)).map_err(VerifyError::Source)?;
         let rows = ours.values().map(|(rows, _)| rows).sum();
         // An error must not end the transaction that holds the snapshot.
         let theirs = self.target.execute("SAVEPOINT verify");
-        let theirs = theirs.and_then(|()| buckets(&mut self.target, &sql));
+        let theirs = theirs.and_then(|()| buckets(&mut self.target, &sql(Side::Target)));
         let theirs = match theirs {
             Err(error) if is_not_there(&error) => {
                 let back = self.target.execute("ROLLBACK TO verify");
@@ -222,9 +229,10 @@ impl Sides {
             if differences.len() > MOST_NAMED {
                 break;
             }
-            let sql = table.rows(range, bucket, self.hash);
-            let ours = hashes(&mut self.source, &sql).map_err(VerifyError::Source)?;
-            let theirs = hashes(&mut self.target, &sql).map_err(VerifyError::Target)?;
+            let sql = |side| table.rows(side, range, bucket, self.hash);
+            let ours = hashes(&mut self.source, &sql(Side::Source)).map_err(VerifyError::Source)?;
+            let theirs =
+                hashes(&mut self.target, &sql(Side::Target)).map_err(VerifyError::Target)?;
             differences.extend(difference(&ours, &theirs));
         }
         differences.truncate(MOST_NAMED + 1);

@@ -53,7 +53,11 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
     };
     let settings = settings(&replica, &source, &what.target)?;
-    let end = Source::ask(&replica, Some(&source))?.end;
+    let asked = Source::ask(&replica, Some(&source))?;
+    let end = asked.end;
+    if let Some(words) = asked.not_replicated(&replica) {
+        told(&words);
+    }
     let is_alone = state.holder(name)? == Holder::Nobody;
     let control = Control::default();
     let following = Following {
@@ -82,6 +86,8 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
             range_rows: RANGE_ROWS,
             patience: what.patience,
         };
+        // A session of its own, whose age is that of the hold.
+        let state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
         let mut hold = ThroughState {
             state,
             name: name.clone(),

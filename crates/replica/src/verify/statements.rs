@@ -4,6 +4,8 @@
 //! text first. Ranges are cut by the key's first column, if its type has the same order on every
 //! server; text does not, since its order is the collation's. Within a range rows are put into
 //! buckets by the hash of their key, so that only the buckets that differ are read row by row.
+//!
+//! A row filter is asked of the source only: a row that the target has besides is one too many.
 
 use crate::names::{TableName, quoted};
 
@@ -20,12 +22,19 @@ pub struct Published {
     pub key: Vec<String>,
     /// The key's first column has the same order on every server.
     pub is_ordered: bool,
-    /// The publication's row filter, as a condition.
+    /// The publication's row filter, as a condition on the source.
     pub filter: Option<String>,
     /// What it says, the target's rows are those of its partitions.
     pub partitioned: bool,
     /// Rows, roughly.
     pub estimate: u64,
+}
+
+/// Which side is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Side {
+    Source,
+    Target,
 }
 
 /// Some rows of a table: from one value of the key's first column to before another.
@@ -97,7 +106,7 @@ impl Hash {
 }
 
 impl Published {
-    fn from(&self, range: &Range) -> String {
+    fn from(&self, side: Side, range: &Range) -> String {
         let only = if self.partitioned { "" } else { "ONLY " };
         let mut conditions = Vec::new();
         if let Some(first) = self.key.first().filter(|_| self.is_ordered) {
@@ -109,8 +118,10 @@ impl Published {
         }
         let table = match &self.filter {
             // The filter names columns without a table.
-            Some(filter) => format!("(SELECT * FROM {only}{} WHERE {filter})", self.table.sql()),
-            None => format!("{only}{}", self.table.sql()),
+            Some(filter) if side == Side::Source => {
+                format!("(SELECT * FROM {only}{} WHERE {filter})", self.table.sql())
+            }
+            _ => format!("{only}{}", self.table.sql()),
         };
         match conditions.is_empty() {
             true => format!("FROM {table} AS t"),
@@ -137,30 +148,30 @@ impl Published {
             "SELECT DISTINCT k::pg_catalog.text AS cut, k AS place FROM (SELECT t.{first} AS k, \
                pg_catalog.row_number() OVER (ORDER BY t.{first}) AS n {}) AS s \
              WHERE n % {rows} = 0 ORDER BY place",
-            self.from(&Range::default())
+            self.from(Side::Source, &Range::default())
         ))
     }
 
     /// Number and sum of hashes of the rows of each bucket of a range.
-    pub fn buckets(&self, range: &Range, hash: Hash) -> String {
+    pub fn buckets(&self, side: Side, range: &Range, hash: Hash) -> String {
         format!(
             "SELECT bucket, count(*), sum(h) FROM (SELECT {} AS bucket, \
                {}::pg_catalog.numeric AS h {}) AS s GROUP BY bucket ORDER BY bucket",
             hash.bucket(&self.name()),
             hash.of(&row(&self.columns)),
-            self.from(range)
+            self.from(side, range)
         )
     }
 
     /// Name and hash of each row in a bucket of a range.
-    pub fn rows(&self, range: &Range, bucket: i32, hash: Hash) -> String {
+    pub fn rows(&self, side: Side, range: &Range, bucket: i32, hash: Hash) -> String {
         format!(
             "SELECT name, h FROM (SELECT {} AS name, {} AS h, {} AS bucket {}) AS s \
              WHERE bucket = {bucket}",
             self.name(),
             hash.of(&row(&self.columns)),
             hash.bucket(&self.name()),
-            self.from(range),
+            self.from(side, range),
         )
     }
 }

@@ -1,10 +1,10 @@
 //! The hard cases, one test each.
 
-use lockstep_replica::apply::{Start, Starts};
+use lockstep_replica::apply::{Start, Starts, Stats};
 use lockstep_replica::names::TableName;
 use lockstep_wire::Lsn;
 
-use super::apply_lab::{Pair, rows, sql};
+use super::apply_lab::{LONG, Pair, rows, sql};
 
 fn run(pair: &Pair, statements: &[&str]) {
     let mut source = sql(&pair.source);
@@ -228,6 +228,39 @@ fn triggers_that_always_act_do_so_and_rules_stop_the_replica() {
     pair.target.execute(disable).unwrap();
     control.resume();
     pair.assert_same("SELECT id FROM t ORDER BY id");
+}
+
+#[test]
+fn no_error_of_the_target_ends_the_replica() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY); ";
+    let failing = "CREATE TABLE fails (code text); \
+         CREATE FUNCTION fail() RETURNS trigger LANGUAGE plpgsql AS $$ \
+           DECLARE code text := (SELECT min(f.code) FROM public.fails f); BEGIN \
+             IF code IS NOT NULL THEN RAISE 'not now' USING ERRCODE = code; END IF; RETURN NULL; END$$; \
+         CREATE TRIGGER fail AFTER INSERT ON t FOR EACH ROW EXECUTE FUNCTION fail(); \
+         ALTER TABLE t ENABLE ALWAYS TRIGGER fail";
+    let mut pair = Pair::apart(table, &format!("{table}{failing}"));
+    let control = pair.start();
+    let passing = ["40P01", "40001", "55P03"];
+    for (id, code) in (1..).zip(["40P01", "40001", "55P03", "XX000", "2D000", "23503"]) {
+        let fail = format!("INSERT INTO fails VALUES ('{code}')");
+        pair.target.execute(&fail).unwrap();
+        run(&pair, &[&format!("INSERT INTO t VALUES ({id})")]);
+        let failed = |stats: &Stats| {
+            stats
+                .error
+                .as_ref()
+                .is_some_and(|it| it.contains("not now"))
+        };
+        assert!(control.wait_for(LONG, failed), "{:?}", control.stats());
+        if !passing.contains(&code) {
+            let words = pair.blocked();
+            assert!(words.contains("table \"public.t\""), "{code}: {words}");
+        }
+        pair.target.execute("DELETE FROM fails").unwrap();
+        control.resume();
+        pair.assert_same("SELECT id FROM t ORDER BY id");
+    }
 }
 
 #[test]

@@ -64,7 +64,8 @@ fn statement(rng: &mut Rng) -> String {
     }
 }
 
-fn transaction(rng: &mut Rng, source: &mut Connection) {
+/// A transaction of some statements, of which some are rolled back.
+pub fn transaction(rng: &mut Rng, source: &mut Connection, statement: impl Fn(&mut Rng) -> String) {
     source.execute("BEGIN").unwrap();
     for _ in 0..rng.u32(1..8) {
         source.execute("SAVEPOINT a").unwrap();
@@ -111,7 +112,7 @@ fn round(seed: u64, rounds: u32, writers: usize) {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for _ in 0..120 {
-                    transaction(&mut own, &mut writer);
+                    transaction(&mut own, &mut writer, statement);
                 }
                 done.store(true, Ordering::SeqCst);
             });
@@ -136,7 +137,7 @@ fn round(seed: u64, rounds: u32, writers: usize) {
     pair.stop();
 }
 
-fn from_environment(name: &str) -> Option<u32> {
+pub fn from_environment(name: &str) -> Option<u32> {
     std::env::var(name)
         .ok()
         .and_then(|number| number.parse().ok())

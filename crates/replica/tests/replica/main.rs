@@ -18,6 +18,10 @@ mod partitions;
 mod preflight;
 mod resume;
 mod state;
+mod subsets;
+mod subsets_preflight;
+mod subsets_random;
+mod values;
 mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
@@ -79,6 +83,7 @@ fn options(source: &Server, target: &Server) -> CreateOptions {
         source: conninfo(source),
         target: conninfo(target),
         excluded: Excluded::default(),
+        subsets: Vec::new(),
         jobs: 2,
         bytes_per_s: None,
         skip_large_objects: false,

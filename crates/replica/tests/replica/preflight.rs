@@ -17,6 +17,8 @@ INSERT INTO s.changed VALUES (1);
 CREATE TABLE s.equal (a int, j json);
 ALTER TABLE s.equal REPLICA IDENTITY FULL;
 INSERT INTO s.equal VALUES (1, '{}'), (1, '{}');
+CREATE FUNCTION s.planted(s.equal) RETURNS text LANGUAGE plpgsql AS $$BEGIN RAISE 'called'; END$$;
+CREATE CAST (s.equal AS text) WITH FUNCTION s.planted(s.equal);
 CREATE UNLOGGED TABLE s.fast (a int PRIMARY KEY);
 CREATE TABLE s.parts (a int PRIMARY KEY) PARTITION BY RANGE (a);
 CREATE TABLE s.part PARTITION OF s.parts FOR VALUES FROM (0) TO (9);
@@ -24,6 +26,9 @@ CREATE TABLE s.columns (a int PRIMARY KEY GENERATED ALWAYS AS IDENTITY,
     b int GENERATED ALWAYS AS (a + 1) STORED, c int UNIQUE DEFERRABLE,
     d int4range, EXCLUDE USING gist (d WITH &&));
 ALTER TABLE s.columns OWNER TO bob;
+CREATE FUNCTION s.of_bob(int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT true';
+ALTER FUNCTION s.of_bob OWNER TO bob;
+ALTER TABLE s.columns ADD CHECK (s.of_bob(b));
 CREATE MATERIALIZED VIEW s.view AS SELECT 1;
 SELECT lo_create(0);";
 
@@ -52,12 +57,17 @@ fn a_real_database_is_seen_as_it_is() {
     found(Severity::Warning, "s.equal", "rows that are equal");
     found(Severity::Warning, "s.columns", "deferrable");
     found(Severity::Warning, "s.columns", "exclusion");
+    found(
+        Severity::Warning,
+        "s.columns",
+        "with the rights of superuser",
+    );
     found(Severity::Info, "s.fast", "unlogged");
     found(Severity::Info, "s.parts", "partitioned");
     found(Severity::Info, "s.columns", "generated");
     found(Severity::Info, "s.columns", "identity columns");
     found(Severity::Info, "s.view", "materialised view");
-    assert_eq!(findings.len(), 12, "{findings:#?}");
+    assert_eq!(findings.len(), 13, "{findings:#?}");
 
     // Nothing is changed while there are errors.
     let mut told = Told::default();

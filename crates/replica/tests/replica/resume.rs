@@ -11,7 +11,7 @@ use crate::{Told, conninfo, options, server, sql, values};
 
 /// Ends a creation at the beginning of a phase, as if the process had ended there: a panic runs no
 /// more of its work than a kill would, and its sessions end.
-fn end_at(phase: Phase) -> Told {
+pub fn end_at(phase: Phase) -> Told {
     Told {
         at_phase: Some(Box::new(move |now| {
             if now == phase {

@@ -3,10 +3,12 @@
 use std::time::Duration;
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
     Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
 };
+use lockstep_replica::subset::Subset;
 use lockstep_wire::{Lsn, Timeline};
 
 use crate::{conninfo, server, sql};
@@ -22,6 +24,24 @@ fn replica(name: &str) -> Replica {
         origin: "o".to_owned(),
         exclude_schemas: vec!["a\"b".to_owned()],
         exclude_tables: Vec::new(),
+        subsets: vec![
+            Subset {
+                table: TableName {
+                    schema: "S.\"1".to_owned(),
+                    table: "é".to_owned(),
+                },
+                filter: Some("a = E'\\\\' OR \"b\" = 'it''s' -- é".to_owned()),
+                columns: None,
+            },
+            Subset {
+                table: TableName {
+                    schema: "a".to_owned(),
+                    table: "t".to_owned(),
+                },
+                filter: None,
+                columns: Some(vec!["x,\"y".to_owned(), "Z".to_owned()]),
+            },
+        ],
         phase: Phase::Preparing,
         start: None,
         paused: false,
@@ -89,6 +109,8 @@ fn what_is_written_is_read() {
     state.remove("r").unwrap();
     assert!(state.replicas().unwrap().is_empty());
     assert!(state.tables("r").unwrap().is_empty());
+    state.add(&replica("r")).unwrap();
+    assert_eq!(state.replicas().unwrap(), [replica("r")], "nothing is left");
 }
 
 #[test]
@@ -172,6 +194,11 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     assert_eq!(apply.wanted_hold("r").unwrap(), Some(first));
     assert_eq!(apply.wanted_hold("q").unwrap(), None);
     assert_eq!(verify.held("r").unwrap(), Held::NotYet);
+    let seen = apply.hold("r").unwrap().unwrap();
+    assert_eq!(seen.pid, verify.connection().backend_pid());
+    assert_eq!(seen.user.as_deref(), Some(SUPERUSER));
+    assert!(seen.age.is_some() && seen.client.is_none(), "{seen:?}");
+    assert_eq!((seen.at, apply.hold("q").unwrap()), (None, None));
     // An answer to what was asked before counts for nothing.
     verify.raise_hold("r", lsn).unwrap();
     apply.set_held("r", first).unwrap();
@@ -179,12 +206,14 @@ fn a_hold_is_wanted_while_its_session_lives_and_its_time_is_not_over() {
     apply.set_held("r", lsn).unwrap();
     apply.end_unwanted_hold("r").unwrap();
     assert_eq!(verify.held("r").unwrap(), Held::At(lsn));
+    assert_eq!(apply.hold("r").unwrap().unwrap().at, Some(lsn));
     // Another process begins to apply.
     apply.end_answered_hold("r").unwrap();
     assert_eq!(verify.held("r").unwrap(), Held::Ended);
 
     assert!(verify.begin_hold("r", first, Duration::ZERO).unwrap());
     assert_eq!(apply.wanted_hold("r").unwrap(), None, "its time is over");
+    assert_eq!(apply.hold("r").unwrap(), None, "its time is over");
     apply.end_answered_hold("r").unwrap();
     assert_eq!(
         verify.held("r").unwrap(),
@@ -218,7 +247,7 @@ fn an_older_states_version_is_upgraded() {
         .execute(
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline;
              ALTER TABLE lockstep.table_copy DROP missing_rows;
-             DROP TABLE lockstep.hold;
+             DROP TABLE lockstep.hold, lockstep.subset;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",
         )
@@ -229,7 +258,16 @@ fn an_older_states_version_is_upgraded() {
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     assert_eq!(state.applied("r").unwrap(), Applied::default());
     assert_eq!(state.wanted_hold("r").unwrap(), None);
-    assert!(State::find(&reader).unwrap().is_some());
+    let read = state.replica("r").unwrap().unwrap();
+    assert_eq!(
+        read,
+        Replica {
+            subsets: Vec::new(),
+            ..replica("r")
+        }
+    );
+    let mut monitor = State::find(&reader).unwrap().unwrap();
+    assert_eq!(monitor.replicas().unwrap(), [read], "it may read all of it");
 }
 
 #[test]

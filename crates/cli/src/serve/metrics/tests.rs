@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use lockstep_lag::points::Bound;
+use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Cause, Severity};
 
 use super::super::example::{self, AT_MS};
@@ -14,6 +15,15 @@ fn full() -> State {
     example::lag(&mut state, 0, 1_400.0);
     state.links[0].bound = Bound::LEAST;
     state.links[1].bound = Bound::MOST;
+    let copy = LinkState {
+        replica: "copy".to_owned(),
+        lockstep_replica: Some(ReplicaReport {
+            doing: Some(Doing::Paused),
+            ..ReplicaReport::unasked("copy")
+        }),
+        ..state.links[1].clone()
+    };
+    state.links.push(copy);
     for cause in [Cause::ReplayPaused, Cause::ReplayPaused, Cause::IdlePrimary] {
         let severity = match cause {
             Cause::IdlePrimary => Severity::Note,

@@ -25,16 +25,20 @@ function make(link) {
 
 function update(card, link, state) {
   put(card.name, link.replica);
-  put(card.kind, `${link.kind}, from ${link.upstream}`);
+  const replica = link.lockstep_replica;
+  put(card.kind, `${replica ? "lockstep replica" : link.kind}, from ${link.upstream}`);
   mark(card.root, "data-level", link.behind ? "lag" : "ok");
   card.root.classList.toggle("calm", !link.behind);
   const why = link.suspect ? `: ${link.suspect.title}` : "";
-  put(card.status, link.behind ? `▲ lags${why}` : `✓ follows${why}`);
+  const follows = replica?.doing === "copying" ? "△ is not a copy yet" : "✓ follows";
+  put(card.status, link.behind ? `▲ lags${why}` : `${follows}${why}`);
   put(card.most, link.behind ? "" : `at most ${seconds(link.lag_max_ms)} in ${state.window_s} s`);
   pairs(card.figures, [
     ["lag now", lag(link)],
     [`most in ${state.window_s} s`, seconds(link.lag_max_ms)],
     ["behind", bytes(link.lag_bytes)],
+    ["does", replica?.doing?.replaceAll("_", " ") ?? null],
+    ["copied", replica?.copied_share == null ? null : `${Math.round(100 * replica.copied_share)} %`],
     ["commit to visible", link.visible_ms === null ? null : seconds(link.visible_ms)],
   ]);
   const ends = POSITIONS[link.kind].map(([words, field]) => {
@@ -44,6 +48,7 @@ function update(card, link, state) {
   pairs(card.positions, [
     [`end on ${link.upstream}`, link.end_lsn],
     ...ends,
+    ["applied on the target", replica?.applied_lsn],
     ["slot", link.slot],
     ["calls itself", link.application_name],
   ]);

@@ -128,7 +128,8 @@ function update(shown, place, narrow) {
   Object.assign(shown.root.style, { left: `${left}px`, top: `${top}px`, width: `${width}px`, height: `${height}px` });
   put(shown.name, `${SIGNS[is]} ${place.name}`);
   const from = place.link && place.up ? `, from ${place.up}` : "";
-  put(shown.role, `${place.role}${from}`);
+  const role = place.link?.lockstep_replica ? "lockstep replica" : place.role;
+  put(shown.role, `${role}${from}`);
   // On a wide picture the edge shows the lag to the eye, and this to screen readers.
   put(shown.most, place.link ? `lag ${lag(place.link)}` : "");
   shown.most.classList.toggle("unseen", !narrow);

@@ -86,6 +86,7 @@ pub fn link(replica: &str, kind: LinkKind, lag_ms: f64, held: [u64; 4]) -> LinkS
         kind,
         slot: Some(format!("{replica}_slot")),
         application_name: Some(replica.to_owned()),
+        lockstep_replica: None,
         behind: lag_ms >= 200.0,
         lag_ms,
         bound: Bound::default(),

@@ -50,6 +50,9 @@ fn lines(model: &Model, row: &TopRow, columns: usize, theme: Theme) -> Vec<Line<
     });
     if let Some(link) = link {
         page.flow(&lag(state, link));
+        if let Some(replica) = &link.lockstep_replica {
+            page.text("", &replica.words());
+        }
         if link.bound == Bound::MOST {
             page.text("≤ is ", TOLD_LATE);
         }

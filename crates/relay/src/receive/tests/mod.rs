@@ -1,2 +1,1 @@
-mod assembler;
 mod receiver;

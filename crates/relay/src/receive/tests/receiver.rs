@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lockstep_spool::Standing;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Timestamp};
 
-use crate::log::Standing;
 use crate::receive::receiver::{
     Action, Event, RETRY, RETRY_FULL, RETRY_REFUSED, Receiver, SPARED_FOR,
 };

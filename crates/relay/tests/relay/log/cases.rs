@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockstep_relay::log::{
+use lockstep_spool::{
     CHUNK_BYTES, CHUNK_OVERHEAD, Limits, Log, LogError, Read, Reader, SCHEMA_LIMIT,
 };
 use lockstep_wire::Lsn;

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockstep_relay::log::{Limits, Log, LogError, Read};
+use lockstep_spool::{Limits, Log, LogError, Read};
 use lockstep_wire::Lsn;
 
 use super::harness::{Harness, START};

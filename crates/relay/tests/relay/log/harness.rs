@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use lockstep_relay::log::{Limits, Log, LogError, Read, Reader, Recovered};
+use lockstep_spool::{Limits, Log, LogError, Read, Reader, Recovered};
 use lockstep_wire::Lsn;
 
 use super::stream::{Expected, Model, Sizes, Unit, unit};

@@ -9,7 +9,7 @@ mod threads;
 
 use self::harness::Harness;
 use self::stream::Sizes;
-use lockstep_relay::log::Limits;
+use lockstep_spool::Limits;
 
 /// Runs `test` for some seeds, or for the one that the environment names.
 fn seeds(usual: u64, test: impl Fn(fastrand::Rng)) {

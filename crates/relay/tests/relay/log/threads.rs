@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use bytes::Bytes;
-use lockstep_relay::log::{FileStorage, Limits, Log, LogError, Read};
+use lockstep_spool::{FileStorage, Limits, Log, LogError, Read};
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 

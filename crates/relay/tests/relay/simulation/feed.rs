@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use lockstep_client::Identity;
 use lockstep_relay::continuity::{Found, Known, continues};
-use lockstep_relay::log::{Log, LogError};
 use lockstep_relay::overlap::Overlap;
 use lockstep_relay::receive::receiver::{Action, Event, Receiver};
 use lockstep_relay::retention::{make_room, retain};
 use lockstep_relay::routes::Fitting;
+use lockstep_spool::{Log, LogError};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use super::house::House;

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use lockstep_relay::config::OnSpoolLimit;
 use lockstep_relay::error::RelayError;
 use lockstep_relay::fault::Fault;
-use lockstep_relay::log::Limits;
 use lockstep_relay::slots::SlotBook;
+use lockstep_spool::Limits;
 
 use super::counts::Counts;
 use super::feed::Feed;

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use lockstep_client::SlotState;
 use lockstep_relay::fault::Fault;
-use lockstep_relay::log::Limits;
+use lockstep_spool::Limits;
 use lockstep_wire::Lsn;
 
 use super::feed::Feed;

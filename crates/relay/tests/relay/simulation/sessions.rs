@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use lockstep_relay::adoption;
-use lockstep_relay::log::{End, Read, Reader};
 use lockstep_relay::routes::Choice;
 use lockstep_relay::send::sender::{Action, Event, Onward, Sender};
 use lockstep_relay::slots::{InUse, Route, Slot};
+use lockstep_spool::{End, Read, Reader};
 use lockstep_wire::Lsn;
 use lockstep_wire::backend::Backend;
 use lockstep_wire::stream::{FromServer, FromStandby, Status, Timestamp};

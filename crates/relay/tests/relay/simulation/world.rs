@@ -1,8 +1,8 @@
 //! All of it together, driven by chance, and what goes wrong.
 
 use lockstep_relay::fault::Fault;
-use lockstep_relay::log::Limits;
 use lockstep_relay::send::sender::Event;
+use lockstep_spool::Limits;
 use lockstep_wire::backend::Report;
 
 use super::counts::Counts;

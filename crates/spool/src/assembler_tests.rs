@@ -9,7 +9,7 @@ use lockstep_wire::logical::{
 };
 use lockstep_wire::stream::{FromServer, Timestamp};
 
-use crate::receive::assembler::{Assembler, StreamError};
+use crate::{Assembler, StreamError};
 
 const AT: Timestamp = Timestamp(77);
 

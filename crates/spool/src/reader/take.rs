@@ -6,11 +6,11 @@ use lockstep_wire::Lsn;
 use lockstep_wire::logical::{Boundary, boundary, frames};
 
 use super::{Origin, Piece, Reader};
-use crate::log::cache::Chunk;
-use crate::log::error::{LogError, Result};
-use crate::log::segment::RecordKind;
-use crate::log::storage::Storage;
-use crate::log::units::key_of;
+use crate::cache::Chunk;
+use crate::error::{LogError, Result};
+use crate::segment::RecordKind;
+use crate::storage::Storage;
+use crate::units::key_of;
 
 impl<S: Storage> Reader<S> {
     /// Passes by what comes before the first unit it wants.

@@ -21,8 +21,7 @@ use super::segment::{
 use super::state::{Boundary, TailSegment};
 use super::storage::{SpoolFile, Storage};
 use super::units::{Draft, Plan, State, plan};
-use crate::fault::Fault;
-use crate::lock::lock;
+use crate::lock;
 
 /// The newest segment, as who writes it sees it.
 #[derive(Debug)]
@@ -302,9 +301,9 @@ impl<S: Storage> Log<S> {
         let limits = self.limits();
         let head = self.next_head(0);
         // What begins the next segment always has room.
-        let kept_free = match self.storage.fault() {
-            Some(Fault::HeadersNotCounted) => 0,
-            _ => self.next_head(schema),
+        let kept_free = match self.storage.forgets_headers() {
+            true => 0,
+            false => self.next_head(schema),
         };
         let bytes = bytes + kept_free;
         let full = writer.offset >= limits.segment();
@@ -333,7 +332,7 @@ impl<S: Storage> Log<S> {
         // Of two records that follow each other more than one chunk is full.
         let records = match schema {
             0 => 0,
-            _ if self.storage.fault() == Some(Fault::HeadersNotCounted) => 0,
+            _ if self.storage.forgets_headers() => 0,
             _ => 1 + 2 * schema / CHUNK_BYTES,
         };
         (SEGMENT_HEADER + schema + records * RECORD_HEADER) as u64

@@ -15,16 +15,29 @@
 //! are the descriptions in force ([`SCHEMA_LIMIT`] at most), one buffer of [`CHUNK_BYTES`]
 //! for writing, 60 bytes for each segment, and for each reader what it was handed plus one
 //! chunk.
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lockstep_wire::Lsn;
 use tokio::sync::watch;
 
+mod assembler;
+#[cfg(test)]
+mod assembler_tests;
 mod cache;
 mod create;
 mod error;
 mod index;
+pub mod kept;
 mod position;
 mod reader;
 mod recover;
@@ -37,6 +50,7 @@ mod sync;
 mod units;
 mod write;
 
+pub use assembler::{Assembler, GATHER, StreamError};
 pub use cache::CHUNK_OVERHEAD;
 pub use error::{LogError, Result};
 pub use position::LogPosition;
@@ -47,10 +61,15 @@ pub use segment::CHUNK_BYTES;
 pub use storage::{FileStorage, Folder, SpoolFile, Storage};
 pub use write::parts;
 
-use crate::lock::lock;
 use segment::file_name;
 use state::LogState;
 use write::Writer;
+
+/// Locks. What a thread that panicked left behind is consistent enough to go on with: nothing here is
+/// changed in several steps that could be half done.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// Sizes of a log.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

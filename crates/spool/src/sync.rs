@@ -11,7 +11,7 @@ use super::Log;
 use super::error::{LogError, Result};
 use super::segment::{file_name, unfinished_name};
 use super::storage::{SpoolFile, Storage};
-use crate::lock::lock;
+use crate::lock;
 
 impl<S: Storage> Log<S> {
     /// Makes durable what was appended before the call, and returns what is durable then.

@@ -16,7 +16,7 @@ use super::schema::Schema;
 use super::segment::{CHUNK_BYTES, Record, RecordKind, SEGMENT_HEADER, file_name};
 use super::state::LogState;
 use super::storage::Storage;
-use crate::lock::lock;
+use crate::lock;
 
 mod take;
 

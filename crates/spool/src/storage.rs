@@ -11,8 +11,6 @@ use std::path::{Path, PathBuf};
 
 use nix::fcntl::{Flock, FlockArg};
 
-use crate::fault::Fault;
-
 /// A folder of files.
 pub trait Storage: Send + Sync + 'static {
     /// One of its files.
@@ -30,9 +28,10 @@ pub trait Storage: Send + Sync + 'static {
     fn remove(&self, name: &str) -> io::Result<()>;
     /// Makes durable which names there are.
     fn sync(&self) -> io::Result<()>;
-    /// What a test has planted in the log over it.
-    fn fault(&self) -> Option<Fault> {
-        None
+    /// True only where a test plants a fault in the log over it: the headers of records are not counted
+    /// into the room that the beginning of a segment needs.
+    fn forgets_headers(&self) -> bool {
+        false
     }
 }
 
@@ -50,7 +49,7 @@ pub trait SpoolFile: Send + Sync + 'static {
     fn sync(&self) -> io::Result<()>;
 }
 
-/// Permissions of the folder and of its files: others than the relay have no business there.
+/// Permissions of the folder and of its files: other accounts have no business there.
 const FOLDER_MODE: u32 = 0o700;
 const FILE_MODE: u32 = 0o600;
 
