@@ -63,6 +63,9 @@ pub fn read_into<P: Pages>(
             Ok(_) => return Ok(Ended::Limit),
             Err(stop) => stop,
         };
+        if until.lsn.is_some_and(|end| stop.at >= end) {
+            return Ok(Ended::Limit);
+        }
         // A server that writes may have been in the middle of it: look once more.
         if again == Some(stop.at) || !reader.goes_on(&stop)? {
             return end_or_damage(reader, stop).map(Ended::Stop);
