@@ -165,7 +165,9 @@ fn damage_is_named() {
     let mut analysis = analysis(&run);
     let ended = walk::read(&mut run.reader(), until, &mut analysis).unwrap();
     assert_eq!(ended, Ended::Limit);
-    assert_eq!(analysis.finish().unwrap().end, stop.at);
+    // The damaged record begins there, or behind the header of a page.
+    let end = u64::from(analysis.finish().unwrap().end);
+    assert!((end..=end + 40).contains(&u64::from(stop.at)), "{stop:?}");
 }
 
 #[test]
