@@ -5,9 +5,10 @@
  * has asked it to end its query. Replay goes on when it does, so whatever holds
  * the session back holds back replay. A demoted one gets no CPU while programs of
  * normal priority want it (seen: 30 clients, DDL on the primary, and the primary
- * on the same cores; replay fell behind by 161 MB in 75 s, stock's by 17). One that waits at the gate
- * waits for the sessions inside. Both go on as if there were no Lockstep:
- * priority/ restores their priority, gate/ lets them in without a place.
+ * on the same cores; replay fell behind by 161 MB in 75 s, stock's by 17). One
+ * that waits at the gate waits for the sessions inside. Both go on as if there
+ * were no Lockstep: priority/ restores their priority, gate/ lets them in without
+ * a place.
  *
  * Who has pinned a buffer that replay wants, or holds its content lock, is not known.
  *

@@ -137,7 +137,7 @@ wait_until($admin, sub { !low($holder) }, 'it is back at normal priority');
 ok(low($bystander), 'the other is not');
 $holder->value('COMMIT');
 catch_up($on_primary, $admin);
-wait_until($admin, sub { low($holder) }, 'it is demoted again once replay goes on');
+run_until_low($holder, 'it is demoted again once replay goes on');
 $_->close for $holder, $bystander;
 
 # ---- Parallel workers ----
