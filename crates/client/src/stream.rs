@@ -4,8 +4,8 @@ use std::fmt;
 use std::os::fd::BorrowedFd;
 use std::time::{Duration, Instant};
 
-use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromStandby, Status};
+use lockstep_wire::{Lsn, Timeline};
 
 use crate::connection::{Connection, Failure, Link, refusal, simple};
 use crate::error::Step;
@@ -52,10 +52,21 @@ impl Connection {
     /// Starts to stream from a slot: everything that commits after `start` or after the slot's
     /// confirmed position, whichever is later. `0/0` is always the earlier. `options` are the
     /// plugin's. Needs [`crate::Purpose::Replication`].
-    pub fn start(mut self, slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<Stream> {
+    pub fn start(self, slot: &str, start: Lsn, options: &[(&str, String)]) -> Result<Stream> {
         let command = start_command(slot, start, options)?;
-        let what = format!("start streaming from slot \"{slot}\"");
-        self.link.send(&simple(&command)?)?;
+        self.start_copy(&command, &format!("from slot \"{slot}\""))
+    }
+
+    /// Starts to stream WAL as it is, from `start` on, without a slot: the server keeps none of it
+    /// for this connection. Needs [`crate::Purpose::Replication`].
+    pub fn start_physical(self, start: Lsn, timeline: Timeline) -> Result<Stream> {
+        let command = format!("START_REPLICATION PHYSICAL {start} TIMELINE {timeline}");
+        self.start_copy(&command, &format!("WAL from {start}"))
+    }
+
+    fn start_copy(mut self, command: &str, from: &str) -> Result<Stream> {
+        let what = format!("start streaming {from}");
+        self.link.send(&simple(command)?)?;
         let deadline = Instant::now() + self.patience();
         let answer = self
             .link
@@ -65,7 +76,7 @@ impl Connection {
             Some((_, Kind::CopyBoth)) => Ok(Stream {
                 patience: self.patience(),
                 link: self.link,
-                what: format!("stream from slot \"{slot}\""),
+                what: format!("stream {from}"),
                 unsent: false,
                 waiting: None,
                 ended: false,

@@ -8,15 +8,23 @@ use crate::pinning::Pinning;
 
 /// CPU, cores, memory, kernel, distribution and the run folder's file system, in one line.
 pub fn describe(run_folder: &Path, pinning: &Pinning) -> String {
+    format!(
+        "{}, data on {}, {}",
+        describe_system(),
+        file_system(run_folder).unwrap_or_else(|| "an unknown file system".to_owned()),
+        pinning.describe(),
+    )
+}
+
+/// CPU, cores, memory, kernel and distribution, in one line.
+pub fn describe_system() -> String {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     format!(
-        "{}, {cores} cores, {} GB, Linux {}, {}, data on {}, {}",
+        "{}, {cores} cores, {} GB, Linux {}, {}",
         field("/proc/cpuinfo", "model name").unwrap_or_else(|| "unknown CPU".to_owned()),
         memory_gb(),
         read("/proc/sys/kernel/osrelease"),
         distribution(),
-        file_system(run_folder).unwrap_or_else(|| "an unknown file system".to_owned()),
-        pinning.describe(),
     )
 }
 

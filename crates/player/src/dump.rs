@@ -8,8 +8,8 @@ use lockstep_wire::{Lsn, Timeline};
 
 use super::client_programs::ClientPrograms;
 use super::recording::PacePoint;
-use super::segment::{SegmentSize, record_end};
 use crate::{PlayerError, Result};
+use lockstep_wal::segment::{SegmentSize, record_end};
 
 /// Most points of a pace. Each time there are this many, every other point is left out.
 /// Positions between two points are interpolated.

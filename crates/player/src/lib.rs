@@ -8,7 +8,6 @@
 //! |---|---|
 //! | [`recording`] | the folder, and its checks before it is used |
 //! | `record`, `source`, `dump`, `client_programs` | recording, with PostgreSQL's own programs |
-//! | `segment` | names, page headers and bytes of WAL segments |
 //! | [`pace`] | which WAL is published when |
 //! | [`player`], `publisher`, `listener`, `session`, `slots`, `streaming` | the primary's part |
 //! | [`status`] | what the player reports about its standbys |
@@ -35,7 +34,6 @@ pub mod player;
 mod publisher;
 mod record;
 pub mod recording;
-mod segment;
 mod session;
 mod slots;
 mod source;
@@ -45,10 +43,10 @@ mod streaming;
 
 pub use error::{PlayerError, Result};
 pub use listener::Address;
+pub use lockstep_wal::SegmentSize;
 pub use pace::Pace;
 pub use player::{Player, PlayerOptions};
 pub use record::{Recorder, record, stop_on_signals};
 pub use recording::Recording;
-pub use segment::SegmentSize;
 pub use standby_of::{prepare_standby_of, standby_of};
 pub use status::{PlayerStatus, SessionStatus, State};

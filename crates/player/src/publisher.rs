@@ -14,8 +14,8 @@ use lockstep_lab::progress::{Micros, Sample};
 use lockstep_wire::Lsn;
 
 use super::pace::Schedule;
-use super::segment::{PAGE, SegmentReader};
 use super::{Pace, Recording};
+use lockstep_wal::segment::{PAGE, SegmentReader};
 
 /// How often the position moves.
 const TICK: Duration = Duration::from_millis(1);

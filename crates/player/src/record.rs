@@ -25,13 +25,14 @@ use nix::unistd::Pid;
 use serde::Deserialize;
 use signal_hook::consts::{SIGINT, SIGTERM};
 
+use super::PlayerError;
 use super::client_programs::{ClientPrograms, reason};
 use super::dump::{self, Range};
 use super::recording::{BASE, DESCRIPTION, Facts, Recording, WAL, system_of};
-use super::segment::SegmentSize;
 use super::source::{SlotHolder, Source, SourceFacts};
-use super::{PlayerError, segment};
 use crate::Result;
+use lockstep_wal::segment;
+use lockstep_wal::segment::SegmentSize;
 
 /// How often to check whether a program has ended.
 const POLL: Duration = Duration::from_millis(20);

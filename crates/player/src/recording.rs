@@ -22,8 +22,8 @@ use lockstep_wire::{Lsn, SystemId, Timeline};
 use serde::{Deserialize, Serialize};
 
 use super::PlayerError;
-use super::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
 use crate::Result;
+use lockstep_wal::segment::{PAGE, PageHeader, SegmentReader, SegmentSize, history_name, magic};
 
 /// Version of the format of `recording.json`. Only this one is written and read.
 const FORMAT: u32 = 1;

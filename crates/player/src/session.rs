@@ -18,9 +18,9 @@ use super::connection::{Incoming, Outgoing, invalid};
 use super::listener::Stream;
 use super::player::{MOST_SESSIONS, Shared};
 use super::publisher::locked;
-use super::segment::history_name;
 use super::status::{SessionStatus, State};
 use super::streaming;
+use lockstep_wal::segment::history_name;
 
 /// How long a client may take to send its startup packet.
 const STARTUP_PATIENCE: Duration = Duration::from_secs(60);

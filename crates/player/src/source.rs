@@ -11,8 +11,8 @@ use lockstep_wire::{Lsn, Timeline};
 use super::PlayerError;
 use super::client_programs::ClientPrograms;
 use super::recording::SETTINGS;
-use super::segment::SegmentSize;
 use crate::Result;
+use lockstep_wal::segment::SegmentSize;
 
 /// How long the slot may take to appear.
 const PATIENCE: Duration = Duration::from_secs(60);

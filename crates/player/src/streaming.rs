@@ -19,8 +19,8 @@ use lockstep_wire::stream::{
 
 use super::connection::{Incoming, Outgoing, invalid};
 use super::player::Shared;
-use super::segment::{PAGE, SegmentReader};
 use super::session::{Session, TIMEOUT};
+use lockstep_wal::segment::{PAGE, SegmentReader};
 
 /// Bytes of a message before the WAL in it.
 const HEAD: usize = frame::HEADER + XLOG_DATA_HEADER;

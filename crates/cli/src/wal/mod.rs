@@ -1,5 +1,7 @@
 //! `lockstep wal`: one module for each subcommand.
 
+pub mod analyze;
+pub mod calibrate;
 pub mod compare;
 pub mod play;
 pub mod random;
@@ -10,6 +12,21 @@ use clap::Subcommand;
 /// What to do.
 #[derive(Debug, Subcommand)]
 pub enum WalCommand {
+    /// Say how much of some WAL helpers can replay in parallel, and what that gives
+    ///
+    /// Reads segments of a folder, or the newest WAL of a server (which keeps no slot for it), and
+    /// changes nothing. Each record has the class that lockstep.replay_workers gives it: for helpers,
+    /// at its turn, or a barrier. Speedups are simulated from a table of what records cost; they are
+    /// about crash recovery, a base backup that is restored, and the start of a standby. Exit code 2:
+    /// the folder has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the
+    /// WAL is damaged.
+    Analyze(analyze::AnalyzeArgs),
+    /// Make a table of costs for analyze from recoveries that were measured
+    ///
+    /// Fits the costs of records to the times that one process took, and those of the pipeline to the
+    /// speedups, of recoveries that are not held out; then predicts all of them, so that those held
+    /// out say what the table is worth. Their WAL is read again.
+    Calibrate(calibrate::CalibrateArgs),
     /// Compare two standbys, or a standby and its primary, page by page
     ///
     /// Both must stand at the same position: stopped with a fast shutdown, or standbys on this
@@ -46,6 +63,8 @@ pub enum WalCommand {
 
 pub fn run(command: &WalCommand) -> anyhow::Result<()> {
     match command {
+        WalCommand::Analyze(args) => analyze::run(args),
+        WalCommand::Calibrate(args) => calibrate::run(args),
         WalCommand::Compare(args) => compare::run(args),
         WalCommand::Random(args) => random::run(args),
         WalCommand::Record(args) => record::run(args),

@@ -70,6 +70,8 @@ fn help_is_as_recorded() {
         &["bench", "tpcc", "run", "--help"],
         &["bench", "tpcc", "check", "--help"],
         &["wal", "--help"],
+        &["wal", "analyze", "--help"],
+        &["wal", "calibrate", "--help"],
         &["wal", "compare", "--help"],
         &["wal", "random", "--help"],
         &["wal", "record", "--help"],

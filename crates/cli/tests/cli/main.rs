@@ -50,6 +50,7 @@ mod serve_support;
 mod terminal;
 mod top;
 mod tpcc;
+mod wal_analyze;
 mod wal_compare;
 mod wal_random;
 mod wal_runs;

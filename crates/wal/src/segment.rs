@@ -11,11 +11,15 @@ use lockstep_wire::{Lsn, Timeline};
 pub const PAGE: u64 = 8192;
 
 /// Bytes of a page's header, and of the long header of a segment's first page.
-const SHORT_HEADER: u64 = 24;
+pub const SHORT_HEADER: usize = 24;
 pub const LONG_HEADER: usize = 40;
 
-/// Flag in a header's `xlp_info`: the header is a long one.
+/// Flags in a header's `xlp_info`: the page begins with the rest of a record; the header is a long
+/// one; a record that was to go on here was given up; and all that there are.
+const IS_CONTINUED: u16 = 0x0001;
 const IS_LONG: u16 = 0x0002;
+const IS_OVERWRITTEN: u16 = 0x0008;
+const ALL_FLAGS: u16 = 0x000F;
 
 /// Size of a segment: a power of two from 1 MB to 1 GB.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,15 @@ impl SegmentSize {
         )
     }
 
+    /// Where the segment of a file of this name begins, and its timeline. None if no segment has
+    /// the name.
+    pub fn place_of(self, name: &str) -> Option<(Timeline, Lsn)> {
+        let (timeline, high, low) = name_parts(name)?;
+        let each = 0x1_0000_0000 / self.bytes();
+        let number = (u64::from(low) < each).then_some(u64::from(high) * each + u64::from(low))?;
+        Some((timeline, Lsn::from(number.checked_mul(self.bytes())?)))
+    }
+
     /// Starts of the segments that hold the bytes from `from` up to `to`, `to` excluded.
     pub fn starts(self, from: Lsn, to: Lsn) -> impl Iterator<Item = Lsn> {
         let step = usize::try_from(self.bytes()).unwrap_or(usize::MAX);
@@ -73,6 +86,16 @@ impl SegmentSize {
             .step_by(step)
             .map(Lsn::from)
     }
+}
+
+/// The three numbers in the name of a segment's file.
+pub fn name_parts(name: &str) -> Option<(Timeline, u32, u32)> {
+    let digits = |byte: u8| byte.is_ascii_digit() || (b'A'..=b'F').contains(&byte);
+    if name.len() != 24 || !name.bytes().all(digits) {
+        return None;
+    }
+    let part = |at: usize| u32::from_str_radix(name.get(at..at + 8)?, 16).ok();
+    Some((Timeline::new(part(0)?)?, part(8)?, part(16)?))
 }
 
 /// Name of a timeline's history file.
@@ -92,10 +115,16 @@ pub fn magic(major: u32) -> Option<u16> {
     }
 }
 
+/// The major whose WAL pages have a magic number.
+pub fn major_of(number: u16) -> Option<u32> {
+    (15..=19).find(|&major| magic(major) == Some(number))
+}
+
 /// A page's header. It is written and read in the machine's byte order.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PageHeader {
     pub magic: u16,
+    info: u16,
     pub timeline: u32,
     pub address: u64,
     /// Bytes that remain of a record that began on an earlier page (`xlp_rem_len`).
@@ -117,6 +146,7 @@ impl PageHeader {
         let info = u16::from_ne_bytes(part(bytes, 2));
         Self {
             magic: u16::from_ne_bytes(part(bytes, 0)),
+            info,
             timeline: u32::from_ne_bytes(part(bytes, 4)),
             address: u64::from_ne_bytes(part(bytes, 8)),
             continued: u32::from_ne_bytes(part(bytes, 16)),
@@ -128,17 +158,36 @@ impl PageHeader {
         }
     }
 
+    /// The page begins with the rest of a record.
+    pub fn is_continued(&self) -> bool {
+        self.info & IS_CONTINUED != 0
+    }
+
+    /// The record that was to go on here never came to an end.
+    pub fn is_overwritten(&self) -> bool {
+        self.info & IS_OVERWRITTEN != 0
+    }
+
+    /// All flags are known.
+    pub fn has_known_flags(&self) -> bool {
+        self.info & !ALL_FLAGS == 0
+    }
+
+    /// Bytes of the header.
+    pub fn length(&self) -> usize {
+        match self.long {
+            Some(_) => LONG_HEADER,
+            None => SHORT_HEADER,
+        }
+    }
+
     /// The end of the record that this page continues, or the page's start if it continues none:
     /// in both cases a record ends there. None if the record goes on after this page.
     fn record_end(&self) -> Option<u64> {
         if self.continued == 0 {
             return Some(self.address);
         }
-        let header = match self.long {
-            Some(_) => LONG_HEADER as u64,
-            None => SHORT_HEADER,
-        };
-        let length = header + u64::from(self.continued).next_multiple_of(8);
+        let length = self.length() as u64 + u64::from(self.continued).next_multiple_of(8);
         match length <= PAGE {
             true => self.address.checked_add(length),
             false => None,
@@ -169,7 +218,7 @@ pub fn record_end(start: Lsn, length: u64, size: SegmentSize) -> Lsn {
         left -= room;
         at += match at % size.bytes() {
             0 => LONG_HEADER as u64,
-            _ => SHORT_HEADER,
+            _ => SHORT_HEADER as u64,
         };
     }
 }
@@ -261,7 +310,19 @@ mod tests {
         ] {
             let size = SegmentSize::new(bytes).unwrap();
             let timeline = Timeline::new(timeline).unwrap();
-            assert_eq!(size.file_name(timeline, lsn.parse().unwrap()), name);
+            let lsn: Lsn = lsn.parse().unwrap();
+            assert_eq!(size.file_name(timeline, lsn), name);
+            assert_eq!(size.place_of(name), Some((timeline, size.start_of(lsn))));
+        }
+        for name in [
+            "000000010000000000000100",
+            "00000000000000000000000A",
+            "00000001000000000000000a",
+            "0000000100000000000000",
+            "00000002.history",
+            "+0000001+0000000+000000A",
+        ] {
+            assert_eq!(SIZE.place_of(name), None, "{name}");
         }
         let starts: Vec<u64> = SIZE
             .starts(Lsn::from(0x100_0028), Lsn::from(0x300_0000))

@@ -1,0 +1,280 @@
+//! `lockstep wal analyze`: how much of some WAL can be replayed in parallel, without a server that
+//! replays it.
+
+mod text;
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, value_parser};
+use lockstep_client::Conninfo;
+use lockstep_verify::oracle::Target;
+use lockstep_wal::WalError;
+use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
+use lockstep_wal::costs::Costs;
+use lockstep_wal::folder::{Range, Run};
+use lockstep_wal::reader::{Pages, Reader};
+use lockstep_wal::stream::{Amount, MOST_BYTES, Streamed};
+use lockstep_wal::walk::{self, Ended, Until};
+use lockstep_wire::{Lsn, Timeline};
+use serde_json::{Value, json};
+
+use crate::args::Output;
+use crate::exit::Usage;
+
+/// Numbers of helpers that are simulated. 1 is what a machine with two cores can have.
+const HELPERS: [usize; 6] = [1, 2, 4, 8, 16, 64];
+
+/// Kinds of records that are named for each cause.
+const KINDS: usize = 3;
+
+/// How much of a server's WAL is read by default, in 10^6 bytes.
+const MEGABYTES: u64 = 64;
+
+/// `lockstep wal analyze`
+#[derive(Debug, Args)]
+pub struct AnalyzeArgs {
+    /// A folder with WAL segments (pg_wal, an archive, a data folder, a recording), or the conninfo
+    /// of a server, whose role needs REPLICATION
+    #[arg(value_name = "FOLDER|CONNINFO")]
+    pub source: String,
+    /// In a folder: the timeline to read [default: the newest that has a segment]
+    #[arg(long, value_name = "N")]
+    pub timeline: Option<Timeline>,
+    /// In a folder: begin with the first record from this LSN on [default: where the oldest segments
+    /// without a gap begin]
+    #[arg(long, value_name = "LSN")]
+    pub start: Option<Lsn>,
+    /// In a folder: end before the first record from this LSN on [default: where the WAL ends]
+    #[arg(long, value_name = "LSN")]
+    pub end: Option<Lsn>,
+    /// Most WAL to read (10^6 bytes): of a folder the first, of a server the newest [default: all of a
+    /// folder, 64 of a server]
+    #[arg(long, value_name = "MB", value_parser = value_parser!(u64).range(1..=1_000_000_000))]
+    pub megabytes: Option<u64>,
+    /// From a server: go on for so long with what it writes meanwhile
+    #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// Costs of records, as JSON, in place of the built-in table
+    #[arg(long, value_name = "FILE")]
+    pub costs: Option<PathBuf>,
+    /// Format of the result on standard output
+    #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
+    pub output: Output,
+}
+
+/// What was read, and what came of it.
+pub struct Outcomes {
+    pub source: String,
+    pub timeline: Timeline,
+    pub major: u32,
+    pub report: Report,
+    pub ended: Ended,
+    /// WAL of a folder that was not read: the segment that is missing, and where WAL goes on.
+    pub behind: Option<(String, Lsn)>,
+    pub costs: Costs,
+}
+
+pub fn run(args: &AnalyzeArgs) -> Result<()> {
+    let costs = match &args.costs {
+        Some(file) => Costs::read(file).map_err(refused)?,
+        None => Costs::built_in()?,
+    };
+    let outcomes = match Target::parse(&args.source) {
+        Target::Folder(folder) => of_folder(args, &folder, costs)?,
+        Target::Conninfo(conninfo) => of_server(args, &conninfo, costs)?,
+    };
+    let mut out = std::io::stdout().lock();
+    let printed = match args.output {
+        Output::Text => out.write_all(text::text(&outcomes).as_bytes()),
+        Output::Json => writeln!(out, "{}", as_json(&outcomes)),
+    };
+    printed.context("cannot write to standard output")
+}
+
+fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes> {
+    if args.seconds.is_some() {
+        bail!(Usage(
+            "--seconds is for a server, not for a folder".to_owned()
+        ));
+    }
+    if args
+        .start
+        .zip(args.end)
+        .is_some_and(|(start, end)| start >= end)
+    {
+        bail!(Usage("--end is not behind --start".to_owned()));
+    }
+    let range = Range {
+        timeline: args.timeline,
+        start: args.start,
+    };
+    let run = Run::find(folder, range).map_err(refused)?;
+    if let Some(end) = args
+        .end
+        .filter(|&end| end > run.end && run.next_run.is_some())
+    {
+        return Err(refused(run.missing_before(end)));
+    }
+    let until = Until {
+        lsn: args.end,
+        bytes: args.megabytes.map(|megabytes| megabytes * 1_000_000),
+    };
+    let source = run.folder.display().to_string();
+    let (report, ended) = analyzed(run.reader(), until, &costs, &source)?;
+    let behind = run.next_run.filter(|_| ended != Ended::Limit);
+    Ok(Outcomes {
+        source,
+        timeline: run.timeline,
+        major: run.major,
+        behind: behind.map(|next| (run.missing(), next)),
+        report,
+        ended,
+        costs,
+    })
+}
+
+fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcomes> {
+    if args.timeline.is_some() || args.start.is_some() || args.end.is_some() {
+        let words = "--timeline, --start and --end are for a folder, not for a server";
+        bail!(Usage(words.to_owned()));
+    }
+    let megabytes = args.megabytes.unwrap_or(MEGABYTES);
+    let amount = Amount {
+        bytes: megabytes * 1_000_000,
+        longer: Duration::from_secs(args.seconds.unwrap_or(0)),
+    };
+    if amount.bytes > MOST_BYTES {
+        let words = format!(
+            "--megabytes {megabytes} of a server is more than fits; write {}",
+            MOST_BYTES / 1_000_000
+        );
+        bail!(Usage(words));
+    }
+    let conninfo = Conninfo::parse(conninfo)?;
+    let mut streamed = Streamed::read(&conninfo, amount).map_err(refused)?;
+    let source = format!("the server at {}", streamed.name());
+    let until = Until::default();
+    let (report, ended) = analyzed(streamed.reader(), until, &costs, &source)?;
+    Ok(Outcomes {
+        source,
+        timeline: streamed.timeline,
+        major: streamed.major,
+        behind: None,
+        report,
+        ended,
+        costs,
+    })
+}
+
+fn analyzed<P: Pages>(
+    mut reader: Reader<P>,
+    until: Until,
+    costs: &Costs,
+    source: &str,
+) -> Result<(Report, Ended)> {
+    let start = reader.position();
+    let mut analysis = Analysis::new(costs.clone(), reader.identity().size, &HELPERS);
+    let ended = walk::read(&mut reader, until, &mut analysis)?;
+    let reason = match &ended {
+        Ended::Limit => "--end is before the first".to_owned(),
+        Ended::Stop(stop) => stop.reason.to_string(),
+    };
+    let report = analysis.finish().ok_or_else(|| WalError::NoRecord {
+        file: source.to_owned(),
+        start,
+        reason,
+    })?;
+    Ok((report, ended))
+}
+
+/// Arguments that name what cannot be used are usage errors; what cannot be read is not.
+fn refused(error: WalError) -> anyhow::Error {
+    match error {
+        WalError::NoWal { .. }
+        | WalError::Missing { .. }
+        | WalError::Gap { .. }
+        | WalError::Costs { .. } => Usage(error.to_string()).into(),
+        // Its exit code is that of a server that cannot be reached.
+        WalError::Server(error) => error.into(),
+        other => other.into(),
+    }
+}
+
+fn share(share: &Share, all: &Share) -> Value {
+    json!({
+        "records": share.records,
+        "bytes": share.bytes,
+        "cost_s": share.cost_ns / 1e9,
+        "share_of_records": ratio(share.records as f64, all.records as f64),
+        "share_of_bytes": ratio(share.bytes as f64, all.bytes as f64),
+        "share_of_cost": ratio(share.cost_ns, all.cost_ns),
+    })
+}
+
+fn ratio(part: f64, whole: f64) -> f64 {
+    if whole > 0.0 { part / whole } else { 0.0 }
+}
+
+fn as_json(outcomes: &Outcomes) -> Value {
+    let report = &outcomes.report;
+    let causes: Vec<Value> = report
+        .held
+        .iter()
+        .map(|(cause, held)| {
+            let kinds = held.commonest(outcomes.major, usize::MAX);
+            let kinds: Vec<_> = kinds
+                .into_iter()
+                .map(|(name, records)| json!({ "name": name, "records": records }))
+                .collect();
+            json!({
+                "cause": cause.name(),
+                "barrier": cause.is_barrier(),
+                "records": held.share.records,
+                "bytes": held.share.bytes,
+                "cost_s": held.share.cost_ns / 1e9,
+                "kinds": kinds,
+            })
+        })
+        .collect();
+    let simulated = |outcome: &Outcome| {
+        json!({
+            "helpers": outcome.helpers,
+            "seconds": outcome.seconds,
+            "speedup": outcome.speedup,
+            "share_of_records_by_helpers": outcome.by_helpers,
+            "share_of_time_waiting": outcome.waited,
+        })
+    };
+    let (bound, limit) = report.bound();
+    json!({
+        "source": outcomes.source,
+        "timeline": outcomes.timeline.get(),
+        "postgresql": outcomes.major,
+        "start_lsn": report.first.to_string(),
+        "end_lsn": report.end.to_string(),
+        "ended": text::why_ended(outcomes),
+        "records": report.all.records,
+        "bytes": report.all.bytes,
+        "image_bytes": report.image_bytes,
+        "parallel": share(&report.ahead, &report.all),
+        "barriers": report.barriers,
+        "causes": causes,
+        "critical_path": {
+            "records": report.critical.records,
+            "seconds": report.critical.ns / 1e9,
+            "share_of_redo": ratio(report.critical.ns, report.redo_ns),
+        },
+        "simulated": {
+            "one_process_s": report.alone_seconds,
+            "startup_process_s": report.own_seconds,
+            "bound": bound,
+            "bound_by": match limit { Limit::Startup => "startup process", Limit::Order => "order" },
+            "by_helpers": report.outcomes.iter().map(simulated).collect::<Vec<_>>(),
+            "costs": outcomes.costs,
+        },
+        "verdict": text::verdict(report),
+    })
+}

@@ -1,0 +1,349 @@
+//! What WAL is made of, how much of it can run in parallel, and how fast that would be.
+
+use std::collections::{BTreeMap, HashMap};
+
+use lockstep_wire::Lsn;
+
+use crate::class::{Cause, Class, QueueSize};
+use crate::costs::{Costs, PARTS, Parts};
+use crate::job::{Job, Planner};
+use crate::names;
+use crate::record::{Block, Record};
+use crate::segment::SegmentSize;
+use crate::simulate::Simulation;
+
+/// Records that are replayed before helpers are started (`LS_WORTH_HELPERS`).
+const WORTH_HELPERS: u64 = 256;
+
+/// Most records of a batch, which bounds memory.
+const MOST_JOBS: usize = 1_000_000;
+
+/// Slots of the table of chains; two blocks of one slot count as the same.
+const CHAIN_SLOTS: usize = 1 << 20;
+
+/// Numbers of some records together.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Share {
+    pub records: u64,
+    pub bytes: u64,
+    /// Redo and reading, in ns.
+    pub cost_ns: f64,
+}
+
+impl Share {
+    fn add(&mut self, record: &Record, cost_ns: f64) {
+        self.records += 1;
+        self.bytes += u64::from(record.header.length);
+        self.cost_ns += cost_ns;
+    }
+}
+
+/// Records that are not for helpers for one cause.
+#[derive(Debug, Clone, Default)]
+pub struct Held {
+    pub share: Share,
+    /// How many of each resource manager and operation.
+    pub kinds: BTreeMap<(u8, u8), u64>,
+}
+
+/// The longest chain of records of which each waits for the one before.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Chain {
+    pub ns: f64,
+    pub records: u64,
+}
+
+impl Chain {
+    fn longer(self, other: Self) -> Self {
+        match other.ns > self.ns {
+            true => other,
+            false => self,
+        }
+    }
+}
+
+/// One number of helpers.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Outcome {
+    pub helpers: usize,
+    /// Simulated.
+    pub seconds: f64,
+    pub speedup: f64,
+    /// Share of the records that helpers executed.
+    pub by_helpers: f64,
+    /// Share of the time that the startup process waited for helpers.
+    pub waited: f64,
+}
+
+/// Everything.
+#[derive(Debug, Clone)]
+pub struct Report {
+    pub first: Lsn,
+    /// Where the last record ends.
+    pub end: Lsn,
+    pub all: Share,
+    pub image_bytes: u64,
+    pub ahead: Share,
+    pub held: BTreeMap<Cause, Held>,
+    /// Records that end a run-ahead: all behind them wait.
+    pub barriers: u64,
+    /// Of redo alone, whoever executes it.
+    pub critical: Chain,
+    pub redo_ns: f64,
+    /// What one process takes, simulated, in seconds.
+    pub alone_seconds: f64,
+    /// What the startup process takes with any number of helpers: reading, dispatch, its own redo.
+    pub own_seconds: f64,
+    pub outcomes: Vec<Outcome>,
+    /// How often each part of a cost occurs.
+    pub parts: Parts,
+}
+
+/// Takes records in their order.
+#[derive(Debug)]
+pub struct Analysis {
+    costs: Costs,
+    size: SegmentSize,
+    planner: Planner,
+    simulations: Vec<Simulation>,
+    batch: Vec<Job>,
+    /// Where the segment of the batch's records ends.
+    segment_end: Lsn,
+    first: Option<Lsn>,
+    end: Lsn,
+    all: Share,
+    image_bytes: u64,
+    ahead: Share,
+    held: HashMap<Cause, Held>,
+    barriers: u64,
+    parts: Parts,
+    redo_ns: f64,
+    own_ns: f64,
+    chains: Chains,
+}
+
+/// What must be done before what, with as many helpers as there can be.
+#[derive(Debug)]
+struct Chains {
+    /// The longest chain that ends with a block.
+    by_block: Vec<Chain>,
+    /// The longest of all, and the one that ends with the last barrier.
+    longest: Chain,
+    floor: Chain,
+}
+
+impl Chains {
+    fn add(&mut self, record: &Record, class: Class, ns: f64) {
+        // What the startup process executes comes after everything before it.
+        let mut begin = match class {
+            Class::Ahead => self.floor,
+            Class::Inline(_) | Class::Barrier(_) => self.longest,
+        };
+        for block in &record.blocks {
+            if let Some(chain) = self.by_block.get(slot(block)) {
+                begin = begin.longer(*chain);
+            }
+        }
+        let end = Chain {
+            ns: begin.ns + ns,
+            records: begin.records + 1,
+        };
+        for block in &record.blocks {
+            if let Some(chain) = self.by_block.get_mut(slot(block)) {
+                *chain = end;
+            }
+        }
+        self.longest = self.longest.longer(end);
+        if matches!(class, Class::Barrier(_)) {
+            self.floor = self.longest;
+        }
+    }
+}
+
+fn slot(block: &Block) -> usize {
+    let relation = block.relation;
+    let mut hash = 0_u64;
+    for word in [
+        relation.tablespace,
+        relation.database,
+        relation.number,
+        u32::from(block.fork),
+        block.number,
+    ] {
+        hash = (hash.rotate_left(5) ^ u64::from(word)).wrapping_mul(0x517C_C1B7_2722_0A95);
+    }
+    // The upper bits are the mixed ones; below CHAIN_SLOTS.
+    (hash >> 40) as usize % CHAIN_SLOTS
+}
+
+impl Analysis {
+    /// Simulates each number of helpers.
+    pub fn new(costs: Costs, size: SegmentSize, helpers: &[usize]) -> Self {
+        let queue = QueueSize::default();
+        let simulation = |helpers: &usize| Simulation::new(*helpers, &costs.pipeline, queue);
+        Self {
+            simulations: helpers.iter().map(simulation).collect(),
+            planner: Planner::new(costs.clone(), queue),
+            costs,
+            size,
+            batch: Vec::new(),
+            segment_end: Lsn::INVALID,
+            first: None,
+            end: Lsn::INVALID,
+            all: Share::default(),
+            image_bytes: 0,
+            ahead: Share::default(),
+            held: HashMap::new(),
+            barriers: 0,
+            parts: [0.0; PARTS],
+            redo_ns: 0.0,
+            own_ns: 0.0,
+            chains: Chains {
+                by_block: vec![Chain::default(); CHAIN_SLOTS],
+                longest: Chain::default(),
+                floor: Chain::default(),
+            },
+        }
+    }
+
+    pub fn records(&self) -> u64 {
+        self.all.records
+    }
+
+    pub fn add(&mut self, record: &Record) {
+        self.first.get_or_insert(record.start);
+        self.end = record.end;
+        // Nothing is read ahead beyond the segment that is open (look_ahead.c, rule 1).
+        if record.end > self.segment_end || self.batch.len() >= MOST_JOBS {
+            self.end_batch();
+            let last = Lsn::from(u64::from(record.end).saturating_sub(1));
+            self.segment_end = self.size.round_up(Lsn::from(u64::from(last) + 1));
+        }
+        let (job, parts) = self.planner.job(record);
+        for (sum, part) in self.parts.iter_mut().zip(parts) {
+            *sum += part;
+        }
+        let (read_ns, redo_ns) = self.costs.of(&parts);
+        self.count(record, job.class, read_ns, redo_ns);
+        self.chains.add(record, job.class, redo_ns);
+        if self.all.records <= WORTH_HELPERS {
+            self.simulations.iter_mut().for_each(|one| one.alone(&job));
+            self.planner.begin_batch();
+        } else {
+            self.batch.push(job);
+        }
+    }
+
+    fn count(&mut self, record: &Record, class: Class, read_ns: f64, redo_ns: f64) {
+        let cost_ns = read_ns + redo_ns;
+        let pipeline = &self.costs.pipeline;
+        let blocks = record.blocks.len() as f64;
+        self.redo_ns += redo_ns;
+        self.own_ns += read_ns
+            + pipeline.dispatch_ns
+            + pipeline.retire_ns
+            + pipeline.dispatch_block_ns * blocks;
+        self.all.add(record, cost_ns);
+        self.image_bytes += u64::from(record.image_bytes());
+        let cause = match class {
+            Class::Ahead => {
+                self.ahead.add(record, cost_ns);
+                return;
+            }
+            Class::Inline(cause) => cause,
+            Class::Barrier(cause) => {
+                self.barriers += 1;
+                cause
+            }
+        };
+        self.own_ns += redo_ns;
+        let held = self.held.entry(cause).or_default();
+        held.share.add(record, cost_ns);
+        let kind = (record.header.manager, kind_of(record));
+        *held.kinds.entry(kind).or_default() += 1;
+    }
+
+    fn end_batch(&mut self) {
+        for simulation in &mut self.simulations {
+            simulation.run(&self.batch);
+        }
+        self.batch.clear();
+        self.planner.begin_batch();
+    }
+
+    /// What was found. None if there was no record.
+    pub fn finish(mut self) -> Option<Report> {
+        self.end_batch();
+        let first = self.first?;
+        let alone_seconds = self.all.cost_ns / 1e9;
+        let records = self.all.records as f64;
+        let outcome = |simulation: &Simulation| Outcome {
+            helpers: simulation.helpers(),
+            seconds: simulation.seconds(),
+            speedup: alone_seconds / simulation.seconds().max(1e-12),
+            by_helpers: simulation.by_helpers() as f64 / records,
+            waited: simulation.waited_seconds() / simulation.seconds().max(1e-12),
+        };
+        Some(Report {
+            first,
+            end: self.end,
+            all: self.all,
+            image_bytes: self.image_bytes,
+            ahead: self.ahead,
+            held: self.held.into_iter().collect(),
+            barriers: self.barriers,
+            critical: self.chains.longest,
+            redo_ns: self.redo_ns,
+            alone_seconds,
+            own_seconds: self.own_ns / 1e9,
+            outcomes: self.simulations.iter().map(outcome).collect(),
+            parts: self.parts,
+        })
+    }
+}
+
+/// The operation without bits that do not make another kind: a new page, more information.
+fn kind_of(record: &Record) -> u8 {
+    use names::manager::{HEAP, HEAP2, XACT};
+    match record.header.manager {
+        HEAP | HEAP2 | XACT => record.operation() & 0x70,
+        _ => record.operation(),
+    }
+}
+
+impl Held {
+    /// The commonest kinds, each with its name and number.
+    pub fn commonest(&self, major: u32, most: usize) -> Vec<(String, u64)> {
+        let mut kinds: Vec<_> = self.kinds.iter().collect();
+        kinds.sort_by_key(|(kind, count)| (u64::MAX - **count, **kind));
+        let name = |((manager, operation), count): (&(u8, u8), &u64)| {
+            let manager_name = names::of_manager(*manager);
+            let operation = names::of_operation(major, *manager, *operation);
+            (format!("{manager_name} {operation}"), *count)
+        };
+        kinds.into_iter().take(most).map(name).collect()
+    }
+}
+
+/// What limits the speedup most.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// The startup process has to read and dispatch every record, and to replay its own.
+    Startup,
+    /// Records wait for each other.
+    Order,
+}
+
+impl Report {
+    /// The highest speedup that any number of helpers could give, and why it is not higher.
+    pub fn bound(&self) -> (f64, Limit) {
+        let critical = self.critical.ns / 1e9;
+        match self.own_seconds >= critical {
+            true => (
+                self.alone_seconds / self.own_seconds.max(1e-12),
+                Limit::Startup,
+            ),
+            false => (self.alone_seconds / critical, Limit::Order),
+        }
+    }
+}

@@ -1,0 +1,258 @@
+//! Which records may run ahead of their turn: the rules of `extension/src/replay/record_class.c`,
+//! which says why each is as it is. A test compares both on records of every kind
+//! (`tests/wal/classes.rs`); who changes one changes the other.
+
+use crate::names::manager;
+use crate::record::{ForkNumber, Record};
+
+/// Blocks of a record that the queue can hold (`LS_BLOCKS`).
+pub const QUEUE_BLOCKS: usize = 4;
+
+/// Bytes of a decoded record's memory that the record's own bytes do not need, for the record and
+/// for each block number that it could have: what the server sets aside before it decodes one.
+const DECODED: u64 = 88;
+const DECODED_BLOCK: u64 = 64;
+
+/// Forks by their number.
+const MAIN_FORK: ForkNumber = 0;
+const FREE_SPACE_FORK: ForkNumber = 1;
+
+/// Entries of a page of the free space map.
+const SLOTS_PER_MAP_PAGE: u32 = 4069;
+
+/// What a commit may say besides its transaction's end to be no barrier: the database,
+/// subtransactions, the origin, and that the committer waits for `remote_apply`.
+const HARMLESS_XINFO: u32 = 1 | 1 << 1 | 1 << 5 | 1 << 29;
+
+/// Bytes of a commit or abort before what its flags announce.
+const XINFO_AT: usize = 8;
+
+/// How a record is replayed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Class {
+    /// A helper may execute it.
+    Ahead,
+    /// The startup process executes it at its turn.
+    Inline(Cause),
+    /// As inline, and nothing behind it begins before.
+    Barrier(Cause),
+}
+
+/// Why a record is not for helpers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Cause {
+    /// Its kind is replayed at its turn.
+    Kind,
+    /// A block of it does not exist, or may be new.
+    Missing,
+    /// It changes the visibility map.
+    Map,
+    /// It has too many blocks, or there is no room for it in the queue.
+    Large,
+    /// Barrier: files, relations, locks.
+    Ddl,
+    /// Barrier: checkpoints and other changes of state.
+    Checkpoint,
+    /// Barrier: all other kinds.
+    Unknown,
+}
+
+impl Cause {
+    pub const ALL: [Self; 7] = [
+        Self::Kind,
+        Self::Missing,
+        Self::Map,
+        Self::Large,
+        Self::Ddl,
+        Self::Checkpoint,
+        Self::Unknown,
+    ];
+
+    /// Nothing behind such a record begins before it has retired.
+    pub fn is_barrier(self) -> bool {
+        matches!(self, Self::Ddl | Self::Checkpoint | Self::Unknown)
+    }
+
+    /// The word for it in the view `lockstep_stat_replay_pipeline`.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Kind => "kind",
+            Self::Missing => "missing",
+            Self::Map => "map",
+            Self::Large => "large",
+            Self::Ddl => "ddl",
+            Self::Checkpoint => "checkpoint",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Room of the queue in which a record must fit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct QueueSize(pub u64);
+
+impl Default for QueueSize {
+    /// The default of `lockstep.replay_queue_size`.
+    fn default() -> Self {
+        Self(4 << 20)
+    }
+}
+
+/// What the server sets aside to decode a record of `length` bytes.
+pub fn decoded_bytes(length: u32) -> u64 {
+    let blocks = u64::from(crate::record::MAX_BLOCK_ID) + 1;
+    DECODED + blocks * DECODED_BLOCK + u64::from(length).next_multiple_of(8)
+}
+
+/// A record's class. `oversized`: it does not fit into the queue's memory.
+pub fn classify(record: &Record, oversized: bool) -> Class {
+    let class = match record.header.manager {
+        manager::HEAP => heap(record),
+        manager::HEAP2 => heap2(record),
+        manager::BTREE => btree(record),
+        manager::XLOG => xlog(record),
+        manager::XACT => transaction(record),
+        _ => other(record),
+    };
+    if class != Class::Ahead {
+        return class;
+    }
+    let forks = record.blocks.iter().map(|block| block.fork);
+    match forks.max().unwrap_or(MAIN_FORK) {
+        MAIN_FORK => {}
+        FREE_SPACE_FORK => return Class::Barrier(Cause::Unknown),
+        _ => return Class::Inline(Cause::Map),
+    }
+    let many = record
+        .max_block_id()
+        .is_some_and(|last| usize::from(last) >= QUEUE_BLOCKS);
+    match oversized || many {
+        true => Class::Inline(Cause::Large),
+        false => Class::Ahead,
+    }
+}
+
+/// The flags at `at` in the main data have one of `any`. False if the data ends before: the server
+/// writes no such record.
+fn flagged(record: &Record, at: usize, any: u8) -> bool {
+    record.main.get(at).is_some_and(|flags| flags & any != 0)
+}
+
+fn map_or_ahead(changes_map: bool) -> Class {
+    match changes_map {
+        true => Class::Inline(Cause::Map),
+        false => Class::Ahead,
+    }
+}
+
+fn heap(record: &Record) -> Class {
+    // The place of the flags differs, and the first one says that a visibility map changes; in
+    // updates so does the second, for the new tuple's page.
+    match record.operation() & 0x70 {
+        0x00 => map_or_ahead(flagged(record, 2, 1)),
+        0x10 | 0x60 => map_or_ahead(flagged(record, 7, 1)),
+        0x20 | 0x40 => map_or_ahead(flagged(record, 7, 1 | 2)),
+        0x30 | 0x50 => Class::Inline(Cause::Kind),
+        _ => Class::Barrier(Cause::Ddl),
+    }
+}
+
+fn heap2(record: &Record) -> Class {
+    match record.operation() & 0x70 {
+        // Prune, freeze, vacuum; their names differ from 17 on.
+        0x10 | 0x20 | 0x30 => Class::Ahead,
+        // Cleared for all visible, or set for all frozen.
+        0x50 => map_or_ahead(flagged(record, 0, 1 | 1 << 5)),
+        0x60 => map_or_ahead(flagged(record, 7, 1)),
+        0x00 => Class::Barrier(Cause::Ddl),
+        0x70 => Class::Inline(Cause::Kind),
+        _ => Class::Inline(Cause::Map),
+    }
+}
+
+fn btree(record: &Record) -> Class {
+    match record.operation() {
+        // Insertions, splits, deduplication, delete; vacuum.
+        0x00..=0x70 | 0xC0 => Class::Ahead,
+        _ => Class::Inline(Cause::Kind),
+    }
+}
+
+fn xlog(record: &Record) -> Class {
+    match record.operation() {
+        0xA0 | 0xB0 => Class::Ahead,
+        _ => Class::Barrier(Cause::Checkpoint),
+    }
+}
+
+fn transaction(record: &Record) -> Class {
+    let info = record.header.info;
+    let xinfo = match info & 0x70 {
+        // Commit and abort.
+        0x00 | 0x20 if info & 0x80 != 0 => {
+            let flags = record.main.get(XINFO_AT..XINFO_AT + 4);
+            let flags = flags.and_then(|bytes| bytes.first_chunk::<4>());
+            flags.map_or(0, |bytes| u32::from_ne_bytes(*bytes))
+        }
+        // Assignment of subtransactions, invalidations.
+        0x00 | 0x20 | 0x50 | 0x60 => 0,
+        // Two-phase.
+        _ => return Class::Barrier(Cause::Unknown),
+    };
+    match xinfo & !HARMLESS_XINFO {
+        0 => Class::Inline(Cause::Kind),
+        _ => Class::Barrier(Cause::Ddl),
+    }
+}
+
+fn other(record: &Record) -> Class {
+    let operation = record.operation();
+    let harmless = match record.header.manager {
+        manager::GIN
+        | manager::GIST
+        | manager::SPGIST
+        | manager::HASH
+        | manager::BRIN
+        | manager::GENERIC
+        | manager::SEQ
+        | manager::LOGICALMSG => true,
+        // A new page.
+        manager::CLOG => operation == 0x00,
+        // All but truncation.
+        manager::MULTIXACT => operation != 0x30,
+        // Running transactions, invalidations.
+        manager::STANDBY => matches!(operation, 0x10 | 0x20),
+        _ => false,
+    };
+    match harmless {
+        true => Class::Inline(Cause::Kind),
+        false => Class::Barrier(Cause::Unknown),
+    }
+}
+
+/// May redo record the free space of block 0? Asked of records that may run ahead.
+pub fn may_change_free_space_map(record: &Record) -> bool {
+    let operation = record.operation() & 0x70;
+    match record.header.manager {
+        manager::HEAP => matches!(operation, 0x00 | 0x20),
+        manager::HEAP2 => operation != 0x60,
+        _ => false,
+    }
+}
+
+/// The block of the free space map that has a heap block's entry.
+pub fn free_space_map_block(heap_block: u32) -> u32 {
+    let mut block = 0_u32;
+    let mut before = heap_block / SLOTS_PER_MAP_PAGE;
+    for _ in 0..3 {
+        block = block.saturating_add(before).saturating_add(1);
+        before /= SLOTS_PER_MAP_PAGE;
+    }
+    block - 1
+}
+
+/// Memory of a decoded record.
+pub fn kept_bytes(record: &Record) -> u64 {
+    let blocks = record.max_block_id().map_or(0, |last| u64::from(last) + 1);
+    DECODED + blocks * DECODED_BLOCK + u64::from(record.header.length).next_multiple_of(8)
+}

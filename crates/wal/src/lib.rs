@@ -1,0 +1,42 @@
+//! WAL read without a server: its segments and records, which of them Lockstep replays in
+//! parallel, and how long that takes in a simulation.
+//!
+//! | module | what |
+//! |---|---|
+//! | [`segment`] | names of segments' files, headers of pages |
+//! | [`record`] | a record's bytes to values |
+//! | [`reader`] | records from pages, one after the other |
+//! | [`folder`] | which segments of a folder belong together, and their pages |
+//! | [`costs`] | what a record costs, as it was measured on a machine |
+//! | [`calibrate`] | these costs from measured recoveries |
+//! | [`job`], [`simulate`] | records as the pipeline sees them; the pipeline with a clock of its own |
+//! | [`analysis`], [`walk`] | all of it together; reading into it, and where WAL ends |
+//! | [`error`] | what can go wrong |
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
+pub mod analysis;
+pub mod calibrate;
+pub mod class;
+pub mod costs;
+pub mod error;
+pub mod folder;
+pub mod job;
+pub mod memory;
+pub mod names;
+pub mod reader;
+pub mod record;
+pub mod segment;
+pub mod simulate;
+pub mod stream;
+pub mod walk;
+
+pub use error::{Result, WalError};
+pub use segment::SegmentSize;

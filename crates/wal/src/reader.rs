@@ -1,0 +1,423 @@
+//! Reads records in their order, page by page.
+//!
+//! It accepts what the server's own reader accepts, and stops where that stops: at the first page or
+//! record that is not right. Whether the WAL ends there or is damaged is for [`Reader::goes_on`]:
+//! WAL is written in order, so a page of the right position behind the stop says that more was
+//! written once.
+//!
+//! Memory: one page, and one record as far as its pages have been found to follow each other. A
+//! length in a header is never trusted for an allocation.
+
+use std::io;
+
+use lockstep_wire::{Lsn, SystemId};
+
+use crate::record::{Before, Fault, HEADER, Header, Record};
+use crate::segment::{LONG_HEADER, PAGE, PageHeader, SegmentSize};
+use crate::{Result, WalError};
+
+const PAGE_BYTES: usize = PAGE as usize;
+
+/// Resource manager XLOG, and its record after which the rest of the segment is empty.
+const XLOG: u8 = 0;
+const SWITCH: u8 = 0x40;
+
+/// Where pages come from.
+pub trait Pages {
+    /// Fills `page` with the bytes at `at`, and returns how many there are.
+    fn read(&mut self, at: Lsn, page: &mut [u8]) -> io::Result<usize>;
+
+    /// The name of what holds the byte at `at`, for people.
+    fn name(&self, at: Lsn) -> String;
+}
+
+/// Of which WAL pages must be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    pub magic: u16,
+    pub size: SegmentSize,
+    pub system: SystemId,
+}
+
+/// Why reading stopped.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Reason {
+    #[error("there is no more WAL")]
+    Missing,
+    #[error("the page there is cut off")]
+    Short,
+    #[error("the page there is empty or of other contents")]
+    NoPage,
+    #[error("the page there is of {0}")]
+    OtherPage(Lsn),
+    #[error("the page there is of timeline {0}, older than the page before it")]
+    OtherTimeline(u32),
+    #[error("the page there is of another cluster, segment size or version")]
+    OtherCluster,
+    #[error("nothing is written there")]
+    Nothing,
+    #[error("{0}")]
+    Record(Fault),
+    #[error("its next page does not go on with it")]
+    NotContinued,
+}
+
+/// Where and why reading stopped.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stop {
+    /// Where a record would begin.
+    pub at: Lsn,
+    /// The page that is not right, or the record's own.
+    pub page: Lsn,
+    pub reason: Reason,
+}
+
+/// Reads records.
+#[derive(Debug)]
+pub struct Reader<P> {
+    pages: P,
+    identity: Identity,
+    page: Box<[u8; PAGE_BYTES]>,
+    /// The page in `page`, and its header.
+    held: Option<(Lsn, PageHeader)>,
+    /// The timeline of the newest page, and where this page is.
+    newest: (Lsn, u32),
+    before: Before,
+    next: Lsn,
+    record: Vec<u8>,
+    /// Of the record that is read, and of the page that is.
+    at: Lsn,
+}
+
+/// Why a record cannot be had.
+enum Failed {
+    Stop(Reason),
+    Error(WalError),
+}
+
+impl From<Fault> for Failed {
+    fn from(fault: Fault) -> Self {
+        Self::Stop(Reason::Record(fault))
+    }
+}
+
+impl From<WalError> for Failed {
+    fn from(error: WalError) -> Self {
+        Self::Error(error)
+    }
+}
+
+/// A record's bytes are in `Reader::record`, unless they are in its page.
+struct Found {
+    start: Lsn,
+    end: Lsn,
+    header: Header,
+    /// The place in the page.
+    within: Option<std::ops::Range<usize>>,
+}
+
+impl<P: Pages> Reader<P> {
+    /// A reader whose first record is the first that begins at or after `start`.
+    pub fn new(pages: P, identity: Identity, start: Lsn) -> Self {
+        Self {
+            pages,
+            identity,
+            page: Box::new([0; PAGE_BYTES]),
+            held: None,
+            newest: (Lsn::INVALID, 0),
+            before: Before::Unknown,
+            next: start,
+            record: Vec::new(),
+            at: Lsn::INVALID,
+        }
+    }
+
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    pub fn pages(&self) -> &P {
+        &self.pages
+    }
+
+    /// Where the next record may begin.
+    pub fn position(&self) -> Lsn {
+        self.next
+    }
+
+    /// Finds the first record that begins at or after the reader's start. Call it once, before the
+    /// first record is read. None: reading can begin.
+    pub fn seek(&mut self) -> Result<Option<Stop>> {
+        let start = self.next;
+        let mut page = floor(start);
+        loop {
+            self.at = page;
+            let header = match self.load(page, LONG_HEADER) {
+                Ok(header) => header,
+                Err(failed) => return self.stopped(page, failed).map(Some),
+            };
+            let rest = match header.is_continued() {
+                true => u64::from(header.continued).next_multiple_of(8),
+                false => 0,
+            };
+            if rest < PAGE - header.length() as u64 {
+                self.next = plus(page, header.length() as u64 + rest);
+                break;
+            }
+            page = plus(page, PAGE);
+        }
+        while self.next < start {
+            let (next, before) = (self.next, self.before);
+            match self.read()? {
+                Err(stop) => return Ok(Some(stop)),
+                Ok(record) if record.start >= start => {
+                    (self.next, self.before) = (next, before);
+                    break;
+                }
+                Ok(_) => {}
+            }
+        }
+        Ok(None)
+    }
+
+    /// The next record, or where and why there is none. After a stop the same is tried again.
+    pub fn read(&mut self) -> Result<std::result::Result<Record<'_>, Stop>> {
+        let next = self.next;
+        let found = match self.find() {
+            Ok(found) => found,
+            Err(failed) => return self.stopped(next, failed).map(Err),
+        };
+        let bytes = match &found.within {
+            Some(range) => self.page.get(range.clone()).unwrap_or_default(),
+            None => &self.record,
+        };
+        match Record::parse(found.header, bytes, found.start, found.end) {
+            Ok(mut record) => {
+                record.end = after(&record, self.identity.size);
+                self.before = Before::At(found.start);
+                self.next = record.end;
+                Ok(Ok(record))
+            }
+            Err(fault) => {
+                self.held = None;
+                Ok(Err(Stop {
+                    at: found.start,
+                    page: floor(found.start),
+                    reason: Reason::Record(fault),
+                }))
+            }
+        }
+    }
+
+    /// Whether WAL was once written behind a stop: a page there has its right position.
+    pub fn goes_on(&mut self, stop: &Stop) -> Result<bool> {
+        let size = self.identity.size;
+        let segment = size.start_of(stop.page);
+        let next_segment = plus(segment, size.bytes());
+        let mut page = plus(floor(stop.page), PAGE);
+        let mut bytes = [0; LONG_HEADER];
+        while page <= next_segment {
+            let read = self.pages.read(page, &mut bytes);
+            let read = read.map_err(|source| self.io(page, source))?;
+            let header = PageHeader::parse(&bytes);
+            if read == LONG_HEADER && self.fault_of(page, &header).is_none() {
+                return Ok(true);
+            }
+            page = plus(page, PAGE);
+        }
+        Ok(false)
+    }
+
+    fn stopped(&mut self, at: Lsn, failed: Failed) -> Result<Stop> {
+        self.held = None;
+        match failed {
+            Failed::Error(error) => Err(error),
+            Failed::Stop(reason) => Ok(Stop {
+                at,
+                page: self.at,
+                reason,
+            }),
+        }
+    }
+
+    fn io(&self, at: Lsn, source: io::Error) -> WalError {
+        WalError::Read {
+            file: self.pages.name(at),
+            source,
+        }
+    }
+
+    /// The header of the page at `page`, which is in `self.page` then; at least its first `least`
+    /// bytes are.
+    fn load(&mut self, page: Lsn, least: usize) -> Result<PageHeader, Failed> {
+        self.at = page;
+        if let Some((held, header)) = self.held {
+            if held == page {
+                return Ok(header);
+            }
+        }
+        self.held = None;
+        let read = self.pages.read(page, self.page.as_mut_slice());
+        let read = read.map_err(|source| Failed::Error(self.io(page, source)))?;
+        match read {
+            0 => return Err(Failed::Stop(Reason::Missing)),
+            short if short < PAGE_BYTES.max(least) => return Err(Failed::Stop(Reason::Short)),
+            _ => {}
+        }
+        let header = self
+            .page
+            .first_chunk::<LONG_HEADER>()
+            .map(PageHeader::parse)
+            .ok_or(Failed::Stop(Reason::Short))?;
+        if let Some(reason) = self.fault_of(page, &header) {
+            return Err(Failed::Stop(reason));
+        }
+        // The timeline never falls from one page to the next.
+        if page > self.newest.0 {
+            if header.timeline < self.newest.1 {
+                return Err(Failed::Stop(Reason::OtherTimeline(header.timeline)));
+            }
+            self.newest = (page, header.timeline);
+        }
+        self.held = Some((page, header));
+        Ok(header)
+    }
+
+    /// What is wrong with a page's header.
+    fn fault_of(&self, page: Lsn, header: &PageHeader) -> Option<Reason> {
+        let identity = &self.identity;
+        let is_first = identity.size.start_of(page) == page;
+        if header.magic != identity.magic || !header.has_known_flags() {
+            return Some(Reason::NoPage);
+        }
+        match header.long {
+            Some(long)
+                if long.system != u64::from(identity.system)
+                    || u64::from(long.segment_bytes) != identity.size.bytes()
+                    || u64::from(long.page_bytes) != PAGE =>
+            {
+                return Some(Reason::OtherCluster);
+            }
+            None if is_first => return Some(Reason::NoPage),
+            _ => {}
+        }
+        match header.address == u64::from(page) {
+            true => None,
+            false => Some(Reason::OtherPage(Lsn::from(header.address))),
+        }
+    }
+
+    /// Finds the next record and checks that it is whole, but for its checksum.
+    fn find(&mut self) -> Result<Found, Failed> {
+        let mut start = self.next;
+        // A record that was given up is replaced by another, at the page that it was to go on.
+        loop {
+            match self.collect(start)? {
+                Ok(found) => return Ok(found),
+                Err(page) => start = page,
+            }
+        }
+    }
+
+    /// The record at `start`; the page on which it was given up if it was.
+    fn collect(&mut self, start: Lsn) -> Result<Result<Found, Lsn>, Failed> {
+        let page = floor(start);
+        let header = self.load(page, HEADER)?;
+        let mut offset = within_page(start);
+        let mut start = start;
+        if offset == 0 {
+            offset = header.length();
+            start = plus(page, offset as u64);
+        } else if offset < header.length() {
+            return Err(Failed::Stop(Reason::Nothing));
+        }
+        if header.is_continued() && offset == header.length() {
+            return Err(Failed::Stop(Reason::NotContinued));
+        }
+        let rest = self.page.get(offset..).unwrap_or_default();
+        let Some(length) = rest
+            .first_chunk::<4>()
+            .map(|first| u32::from_ne_bytes(*first))
+        else {
+            return Err(Failed::Stop(Reason::Nothing));
+        };
+        if length == 0 {
+            return Err(Failed::Stop(Reason::Nothing));
+        }
+        if (length as usize) < HEADER {
+            return Err(Fault::Length(length).into());
+        }
+        let length = length as usize;
+        if rest.len() >= HEADER {
+            let header = Header::parse(rest, start, self.before)?;
+            if length <= rest.len() {
+                return Ok(Ok(Found {
+                    start,
+                    end: plus(start, (length as u64).next_multiple_of(8)),
+                    header,
+                    within: Some(offset..offset + length),
+                }));
+            }
+        }
+        self.record.clear();
+        self.record.extend_from_slice(rest);
+        self.collect_rest(start, length)
+    }
+
+    /// The rest of a record that goes on after its first page.
+    fn collect_rest(&mut self, start: Lsn, length: usize) -> Result<Result<Found, Lsn>, Failed> {
+        let mut page = floor(start);
+        let mut header = None;
+        loop {
+            page = plus(page, PAGE);
+            let continued = self.load(page, HEADER)?;
+            if continued.is_overwritten() {
+                return Ok(Err(page));
+            }
+            let left = length.saturating_sub(self.record.len());
+            if !continued.is_continued() || continued.continued as usize != left || left == 0 {
+                return Err(Failed::Stop(Reason::NotContinued));
+            }
+            let from = continued.length();
+            let taken = left.min(PAGE_BYTES - from);
+            let bytes = self.page.get(from..from + taken).unwrap_or_default();
+            self.record.extend_from_slice(bytes);
+            let checked = match header {
+                Some(checked) => checked,
+                None => Header::parse(&self.record, start, self.before)?,
+            };
+            if taken == left {
+                return Ok(Ok(Found {
+                    start,
+                    end: plus(page, (from + taken).next_multiple_of(8) as u64),
+                    header: checked,
+                    within: None,
+                }));
+            }
+            header = Some(checked);
+        }
+    }
+}
+
+/// The start of the page that holds the byte at `lsn`.
+fn floor(lsn: Lsn) -> Lsn {
+    Lsn::from(u64::from(lsn) - u64::from(lsn) % PAGE)
+}
+
+/// The place of a byte in its page.
+fn within_page(lsn: Lsn) -> usize {
+    // Below PAGE.
+    usize::try_from(u64::from(lsn) % PAGE).unwrap_or_default()
+}
+
+fn plus(lsn: Lsn, bytes: u64) -> Lsn {
+    Lsn::from(u64::from(lsn).saturating_add(bytes))
+}
+
+/// Where the next record may begin: after a switch, in the next segment.
+fn after(record: &Record, size: SegmentSize) -> Lsn {
+    match (record.header.manager, record.operation()) {
+        (XLOG, SWITCH) => size.round_up(record.end),
+        _ => record.end,
+    }
+}

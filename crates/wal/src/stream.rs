@@ -1,0 +1,198 @@
+//! The newest WAL of a running server, by physical replication.
+//!
+//! No slot is used: the server keeps no WAL for us. It is told no position either, so that a
+//! primary that waits for standbys never counts us as one.
+
+use std::time::{Duration, Instant};
+
+use lockstep_client::{ClientError, Connection, Conninfo, Next, Purpose, Stream};
+use lockstep_wire::stream::{FromServer, FromStandby, Status};
+use lockstep_wire::{Lsn, Timeline};
+
+use crate::memory::WalInMemory;
+use crate::reader::{Identity, Reader};
+use crate::segment::{LONG_HEADER, PageHeader, SegmentSize, major_of};
+use crate::{Result, WalError};
+
+/// What a connection of ours is called.
+const APPLICATION: &str = "lockstep wal analyze";
+
+/// SQLSTATE of a segment that the server has removed.
+const REMOVED: &str = "58P01";
+
+/// Longest sleep before the clock is looked at.
+const NAP: Duration = Duration::from_millis(200);
+
+/// How long the server may send nothing while it has WAL for us.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Most bytes that are read, which are in memory: what a busy server writes meanwhile counts.
+pub const MOST_BYTES: u64 = 4 << 30;
+
+/// How much to read.
+#[derive(Debug, Clone, Copy)]
+pub struct Amount {
+    /// So many of the newest bytes, in whole segments at the beginning.
+    pub bytes: u64,
+    /// Then what is written meanwhile, for so long.
+    pub longer: Duration,
+}
+
+/// WAL that a server has sent.
+#[derive(Debug)]
+pub struct Streamed {
+    pub timeline: Timeline,
+    pub major: u32,
+    pub identity: Identity,
+    wal: WalInMemory,
+}
+
+impl Streamed {
+    /// Reads from the server at a conninfo.
+    pub fn read(conninfo: &Conninfo, amount: Amount) -> Result<Self> {
+        let mut bytes = amount.bytes;
+        loop {
+            match Self::try_read(conninfo, Amount { bytes, ..amount }) {
+                // The server has removed some of it: what is left may be enough.
+                Err(WalError::Server(ClientError::Refused(refusal)))
+                    if refusal.sqlstate == REMOVED && bytes > 0 =>
+                {
+                    bytes /= 2;
+                }
+                other => return other,
+            }
+        }
+    }
+
+    fn try_read(conninfo: &Conninfo, amount: Amount) -> Result<Self> {
+        let mut connection = Connection::connect(conninfo, Purpose::Replication, APPLICATION)?;
+        let server = connection.identify()?;
+        let size = segment_size(&mut connection)?;
+        let from = u64::from(server.end).saturating_sub(amount.bytes);
+        let start = size.start_of(Lsn::from(from.max(size.bytes())));
+        let stream = connection.start_physical(start, server.timeline)?;
+        let bytes = Receiving::new(stream, start, server.end).all(amount)?;
+        let name = conninfo.get("host").unwrap_or("the server").to_owned();
+        let first = bytes.first_chunk::<LONG_HEADER>().map(PageHeader::parse);
+        let header = first.ok_or_else(|| WalError::Sent("there is none".to_owned()))?;
+        let major = major_of(header.magic).ok_or_else(|| {
+            WalError::Sent(format!(
+                "its pages begin with {:04X}, and PostgreSQL 15 to 19 are supported",
+                header.magic
+            ))
+        })?;
+        Ok(Self {
+            timeline: server.timeline,
+            major,
+            identity: Identity {
+                magic: header.magic,
+                size,
+                system: server.system,
+            },
+            wal: WalInMemory { start, bytes, name },
+        })
+    }
+
+    /// The server's host.
+    pub fn name(&self) -> &str {
+        &self.wal.name
+    }
+
+    /// A reader of it. Call it once: it takes the bytes.
+    pub fn reader(&mut self) -> Reader<WalInMemory> {
+        let wal = WalInMemory {
+            start: self.wal.start,
+            bytes: std::mem::take(&mut self.wal.bytes),
+            name: self.wal.name.clone(),
+        };
+        Reader::new(wal, self.identity, self.wal.start)
+    }
+}
+
+/// As the server says it, in bytes.
+fn segment_size(connection: &mut Connection) -> Result<SegmentSize> {
+    let rows = connection.query(
+        "SELECT s.setting FROM pg_catalog.pg_settings AS s \
+         WHERE s.name OPERATOR(pg_catalog.=) 'wal_segment_size'",
+    )?;
+    let text = rows
+        .into_iter()
+        .next()
+        .and_then(|row| row.into_iter().next());
+    let bytes = text.flatten().and_then(|text| text.parse().ok());
+    bytes
+        .and_then(SegmentSize::new)
+        .ok_or_else(|| WalError::Sent("its segments have no size that there is".to_owned()))
+}
+
+/// A stream that is read.
+struct Receiving {
+    stream: Stream,
+    start: Lsn,
+    /// Where the server's WAL ended at first.
+    end: Lsn,
+    bytes: Vec<u8>,
+}
+
+impl Receiving {
+    fn new(stream: Stream, start: Lsn, end: Lsn) -> Self {
+        Self {
+            stream,
+            start,
+            end,
+            bytes: Vec::new(),
+        }
+    }
+
+    /// All up to the end, and what comes afterwards as long as it is wanted.
+    fn all(mut self, amount: Amount) -> Result<Vec<u8>> {
+        let began = Instant::now();
+        let mut heard = began;
+        loop {
+            let is_caught_up = self.position() >= self.end;
+            let is_full = self.bytes.len() as u64 >= MOST_BYTES;
+            if is_full || is_caught_up && began.elapsed() >= amount.longer {
+                return Ok(self.bytes);
+            }
+            match self.stream.next()? {
+                Next::Data(data) => {
+                    heard = Instant::now();
+                    self.take(&data)?;
+                }
+                Next::NotYet if !is_caught_up && heard.elapsed() > PATIENCE => {
+                    return Err(ClientError::TimedOut {
+                        what: "send WAL".to_owned(),
+                        seconds: PATIENCE.as_secs(),
+                    }
+                    .into());
+                }
+                Next::NotYet => {
+                    self.stream.wait(None, NAP)?;
+                }
+                Next::Ended => return Ok(self.bytes),
+            }
+        }
+    }
+
+    fn position(&self) -> Lsn {
+        Lsn::from(u64::from(self.start).saturating_add(self.bytes.len() as u64))
+    }
+
+    fn take(&mut self, data: &[u8]) -> Result<()> {
+        let message = FromServer::parse(data);
+        match message.map_err(|error| WalError::Sent(error.to_string()))? {
+            FromServer::XLogData { start, wal, .. } if start == self.position() => {
+                self.bytes.extend_from_slice(wal);
+            }
+            FromServer::XLogData { start, .. } => {
+                let reason = format!("after {} came {start}", self.position());
+                return Err(WalError::Sent(reason));
+            }
+            FromServer::Keepalive { reply: true, .. } => {
+                self.stream.send(&FromStandby::Status(Status::default()))?;
+            }
+            FromServer::Keepalive { reply: false, .. } => {}
+        }
+        Ok(())
+    }
+}

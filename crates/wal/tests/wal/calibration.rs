@@ -1,0 +1,111 @@
+//! Calibration: what a known table would have measured is predicted again.
+
+use std::path::Path;
+
+use lockstep_lab::for_tests::TestLab;
+use lockstep_lab::server::Stop;
+use lockstep_wal::analysis::{Analysis, Report};
+use lockstep_wal::calibrate::{self, Measured, Parallel, off};
+use lockstep_wal::costs::Costs;
+use lockstep_wal::folder::{Range, Run};
+use lockstep_wal::walk::{self, Until};
+use lockstep_wire::Lsn;
+
+use crate::bed;
+
+/// The report of a part of the WAL with a table. None if no record begins in it.
+fn report(wal: &Path, (start, end): (Lsn, Lsn), costs: &Costs) -> Option<Report> {
+    let range = Range {
+        start: Some(start),
+        ..Range::default()
+    };
+    let run = Run::find(wal, range).unwrap();
+    let mut analysis = Analysis::new(costs.clone(), run.identity.size, &[1]);
+    let until = Until {
+        lsn: Some(end),
+        bytes: None,
+    };
+    walk::read(&mut run.reader(), until, &mut analysis).unwrap();
+    analysis.finish()
+}
+
+#[test]
+fn recoveries_of_a_known_machine_are_predicted() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let mut primary = bed::server(&lab, "primary", &[]);
+    bed::write(&primary, &mut fastrand::Rng::with_seed(9), 30);
+    let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
+    let run = Run::find(wal.path(), Range::default()).unwrap();
+    let before = Costs::built_in().unwrap();
+
+    // A machine half as fast, on which images cost more and the pipeline twice as much.
+    let mut parts = before.parts().map(|ns| ns * 2.0);
+    parts[8] *= 1.3;
+    let truth = Costs {
+        pipeline: before.pipeline.scaled(2.0),
+        ..before.clone().with_parts(parts)
+    };
+    let (first, last) = (u64::from(run.start), u64::from(run.end));
+    let at = |part: u64| Lsn::from(first + (last - first) / 8 * part);
+    let measured: Vec<_> = (0..7)
+        .filter_map(|part| {
+            let range = (at(part), at(part + 1));
+            let report = report(wal.path(), range, &truth)?;
+            Some(Measured {
+                name: part.to_string(),
+                wal: wal.path().to_path_buf(),
+                start: range.0,
+                end: Lsn::from(u64::from(range.1) - 1),
+                seconds: report.alone_seconds,
+                parallel: Some(Parallel {
+                    helpers: 1,
+                    seconds: report.outcomes[0].seconds,
+                }),
+                held_out: part % 2 == 1,
+            })
+        })
+        .collect();
+    let (costs, comparisons) = calibrate::calibrate(&before, &measured).unwrap();
+    assert_ne!(costs, before);
+    for one in &comparisons {
+        let time = off(one.seconds, one.simulated_seconds);
+        assert!(time.abs() < 0.05, "{one:?}");
+        let speedup = one.speedup.unwrap();
+        assert!(
+            off(speedup.measured, speedup.simulated).abs() < 0.05,
+            "{one:?}"
+        );
+    }
+    assert!(comparisons.iter().any(|one| one.held_out));
+}
+
+#[test]
+fn a_list_of_measurements_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("measured.json");
+    let one = r#"{"name":"a","wal":"/x","start":"0/10","end":"0/20","seconds":1.5,
+        "parallel":{"helpers":1,"seconds":1.0}}"#;
+    let read = |text: &str| {
+        std::fs::write(&path, text).unwrap();
+        calibrate::read(&path)
+    };
+    let all = read(&format!("[{one}]")).unwrap();
+    assert_eq!((all[0].end, all[0].held_out), (Lsn::from(0x20), false));
+    for (from, to) in [
+        ("1.5", "0"),
+        ("1.5", "-1"),
+        ("0/20", "0/10"),
+        ("0/20", "20"),
+        ("\"helpers\":1", "\"helpers\":0"),
+        ("\"helpers\":1", "\"helpers\":65"),
+        ("\"name\"", "\"names\""),
+        ("1.5", "1.5,\"held_out\":true"),
+    ] {
+        let error = read(&format!("[{}]", one.replacen(from, to, 1))).unwrap_err();
+        assert!(
+            error.to_string().contains("no list of measured recoveries"),
+            "{error}"
+        );
+    }
+    assert!(read("").is_err());
+}

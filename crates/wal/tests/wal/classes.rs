@@ -1,0 +1,203 @@
+//! Our classes of records are those of `extension/src/replay/record_class.c`, which is compiled here
+//! into a program that prints them.
+
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use lockstep_lab::for_tests::{self, TestLab};
+use lockstep_lab::server::Stop;
+use lockstep_wal::class::{
+    Cause, Class, classify, free_space_map_block, may_change_free_space_map,
+};
+use lockstep_wal::folder::{Range, Run};
+use lockstep_wal::record::{Block, Header, Record, Relation};
+use lockstep_wire::Lsn;
+
+use crate::bed;
+
+/// The C program's answers to lines.
+fn theirs(lines: &[String]) -> Vec<String> {
+    let folder = tempfile::tempdir().unwrap();
+    let extension = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../extension");
+    let extension = extension.canonicalize().unwrap();
+    let extension = extension.to_str().unwrap();
+    let major = for_tests::major().unwrap();
+    let made = Command::new("make")
+        .args(["-s", "-f", &format!("{extension}/Makefile")])
+        .arg(format!("VPATH={extension}"))
+        .arg(format!(
+            "PG_CONFIG=/usr/lib/postgresql/{major}/bin/pg_config"
+        ))
+        .args(["with_llvm=no", "unit/print_classes"])
+        .current_dir(folder.path())
+        .env_remove("MAKEFLAGS")
+        .env_remove("MAKELEVEL")
+        .output()
+        .unwrap();
+    assert!(made.status.success(), "{made:?}");
+    let mut program = Command::new(folder.path().join("unit/print_classes"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = program.stdin.take().unwrap();
+    let text = lines.join("\n") + "\n";
+    let writer = std::thread::spawn(move || stdin.write_all(text.as_bytes()).unwrap());
+    let output = program.wait_with_output().unwrap();
+    writer.join().unwrap();
+    assert!(output.status.success());
+    let text = String::from_utf8(output.stdout).unwrap();
+    text.lines().map(str::to_owned).collect()
+}
+
+fn line(record: &Record, oversized: bool) -> String {
+    // record_class.c looks at no more of it.
+    let main: String = record
+        .main
+        .iter()
+        .take(64)
+        .map(|byte| format!("{byte:02x}"))
+        .collect();
+    let main = if main.is_empty() { "-" } else { &main };
+    let header = &record.header;
+    let mut line = format!(
+        "{} {} {} {main}",
+        header.manager,
+        header.info,
+        u8::from(oversized)
+    );
+    for block in &record.blocks {
+        line.push_str(&format!(" {}:{}", block.fork, block.id));
+    }
+    line
+}
+
+/// Numbers as in the C program: `LsClass`, `LsCause`.
+fn answer(record: &Record, oversized: bool) -> String {
+    let number = |cause: Cause| Cause::ALL.iter().position(|one| *one == cause).unwrap() + 1;
+    let (class, cause) = match classify(record, oversized) {
+        Class::Ahead => (0, 0),
+        Class::Inline(cause) => (1, number(cause)),
+        Class::Barrier(cause) => (2, number(cause)),
+    };
+    let map = u8::from(may_change_free_space_map(record));
+    format!("{class} {cause} {map}")
+}
+
+fn blocks(forks: &[(u8, u8)]) -> Vec<Block> {
+    let block = |&(id, fork): &(u8, u8)| Block {
+        id,
+        relation: Relation::default(),
+        fork,
+        number: 0,
+        image: None,
+        will_init: false,
+        data: 0,
+    };
+    forks.iter().map(block).collect()
+}
+
+/// Each resource manager and operation, with each bit of its main data's first bytes, with blocks
+/// of every fork.
+fn every_kind() -> Vec<(String, String)> {
+    let mut mains = vec![vec![0_u8; 16]];
+    for bit in 0..12 * 8 {
+        let mut main = vec![0; 16];
+        main[bit / 8] |= 1 << (bit % 8);
+        mains.push(main);
+    }
+    // Harmless and other flags of commits together.
+    for xinfo in [0x2000_0023_u32, 0x2000_0027, 0x8000_0001, u32::MAX] {
+        let mut main = vec![0; 16];
+        main[8..12].copy_from_slice(&xinfo.to_ne_bytes());
+        mains.push(main);
+    }
+    let sets: [&[(u8, u8)]; 9] = [
+        &[],
+        &[(0, 0)],
+        &[(0, 1)],
+        &[(0, 2)],
+        &[(0, 3)],
+        &[(0, 0), (1, 2)],
+        &[(0, 0), (3, 0)],
+        &[(1, 0), (4, 0)],
+        &[(0, 0), (1, 0), (2, 0), (3, 0), (4, 1)],
+    ];
+    let managers = (0..=22).chain([128, 255]);
+    let mut all = Vec::new();
+    for manager in managers {
+        for operation in 0..16_u8 {
+            let kind = (manager, (operation << 4) | (operation % 4));
+            for main in &mains {
+                add_kind(kind, main, &sets, &mut all);
+            }
+        }
+    }
+    all
+}
+
+fn add_kind(
+    (manager, info): (u8, u8),
+    main: &[u8],
+    sets: &[&[(u8, u8)]],
+    all: &mut Vec<(String, String)>,
+) {
+    for set in sets {
+        let record = Record {
+            start: Lsn::from(8),
+            end: Lsn::from(16),
+            header: Header {
+                length: 24,
+                xid: 0,
+                previous: Lsn::INVALID,
+                info,
+                manager,
+                crc: 0,
+            },
+            blocks: blocks(set),
+            main,
+        };
+        for oversized in [false, true] {
+            all.push((line(&record, oversized), answer(&record, oversized)));
+        }
+    }
+}
+
+fn assert_same(cases: &[(String, String)]) {
+    let lines: Vec<_> = cases.iter().map(|(line, _)| line.clone()).collect();
+    let theirs = theirs(&lines);
+    assert_eq!(theirs.len(), cases.len());
+    for ((line, ours), theirs) in cases.iter().zip(&theirs) {
+        assert_eq!(ours, theirs, "class, cause and map of {line}");
+    }
+}
+
+#[test]
+fn every_kind_of_record_has_the_extensions_class() {
+    let mut cases = every_kind();
+    assert!(cases.len() > 500_000, "{}", cases.len());
+    for block in (0..40_000_u32).step_by(7).chain([u32::MAX - 1, 16_556_760]) {
+        let answer = free_space_map_block(block).to_string();
+        cases.push((format!("map {block}"), answer));
+    }
+    assert_same(&cases);
+}
+
+#[test]
+fn records_of_a_server_have_the_extensions_class() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let mut primary = bed::server(&lab, "primary", &[]);
+    bed::write(&primary, &mut fastrand::Rng::with_seed(5), 40);
+    let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
+    let mut reader = Run::find(wal.path(), Range::default()).unwrap().reader();
+    assert_eq!(reader.seek().unwrap(), None);
+    let mut cases = Vec::new();
+    while let Ok(record) = reader.read().unwrap() {
+        cases.push((line(&record, false), answer(&record, false)));
+    }
+    for class in ["0 0 1", "1 1 0", "1 3 1", "2 5 0", "2 6 0", "2 7 0"] {
+        assert!(cases.iter().any(|(_, answer)| answer == class), "{class}");
+    }
+    assert_same(&cases);
+}

@@ -1,0 +1,208 @@
+//! The simulated pipeline: bounds that hold for any WAL, and WAL of which the answer is known.
+
+use lockstep_wal::analysis::{Analysis, Limit, Report};
+use lockstep_wal::class::Cause;
+use lockstep_wal::costs::{Costs, PipelineCosts};
+use lockstep_wal::record::{Block, Header, Record, Relation};
+use lockstep_wal::segment::SegmentSize;
+use lockstep_wire::Lsn;
+
+const HELPERS: [usize; 7] = [1, 2, 3, 4, 8, 16, 64];
+
+/// Resource managers and operations of one class each: for helpers, at its turn, barrier.
+const HEAP_INSERT: (u8, u8) = (10, 0x00);
+const BTREE_INSERT: (u8, u8) = (11, 0x00);
+const COMMIT: (u8, u8) = (1, 0x00);
+const CHECKPOINT: (u8, u8) = (0, 0x10);
+
+/// Costs in which reading and the pipeline are nearly free, so that redo decides.
+fn redo_only() -> Costs {
+    let costs = Costs::built_in().unwrap();
+    let mut parts = costs.parts();
+    parts[..2].fill(0.0);
+    Costs {
+        pipeline: PipelineCosts::default().scaled(0.01),
+        ..costs.with_parts(parts)
+    }
+}
+
+fn block(id: u8, number: u32) -> Block {
+    Block {
+        id,
+        relation: Relation {
+            tablespace: 1663,
+            database: 5,
+            number: 16_384,
+        },
+        fork: 0,
+        number,
+        image: None,
+        will_init: false,
+        data: 0,
+    }
+}
+
+/// Analyzes records of 64 bytes, each of a kind and with blocks of these numbers.
+fn analyzed(costs: Costs, records: &[((u8, u8), Vec<u32>)]) -> Report {
+    let size = SegmentSize::new(16 << 20).unwrap();
+    let mut analysis = Analysis::new(costs, size, &HELPERS);
+    let main = [0; 16];
+    for (number, (kind, blocks)) in records.iter().enumerate() {
+        let start = 0x100_0028 + 64 * number as u64;
+        let blocks = blocks
+            .iter()
+            .zip(0..)
+            .map(|(number, id)| block(id, *number));
+        analysis.add(&Record {
+            start: Lsn::from(start),
+            end: Lsn::from(start + 64),
+            header: Header {
+                length: 64,
+                xid: 0,
+                previous: Lsn::from(start - 64),
+                info: kind.1,
+                manager: kind.0,
+                crc: 0,
+            },
+            blocks: blocks.collect(),
+            main: &main,
+        });
+    }
+    analysis.finish().unwrap()
+}
+
+/// What no pipeline can break, and what ours must not.
+fn check_bounds(report: &Report) {
+    let redo = report.redo_ns / 1e9;
+    for outcome in &report.outcomes {
+        let processes = outcome.helpers as f64 + 1.0;
+        let seconds = outcome.seconds * 1.000_001;
+        assert!(seconds >= redo / processes, "{outcome:?} {redo}");
+        assert!(
+            seconds * 1e9 >= report.critical.ns,
+            "{outcome:?} {report:?}"
+        );
+        assert!((0.0..=1.0).contains(&outcome.by_helpers), "{outcome:?}");
+    }
+    assert!(report.critical.records <= report.all.records);
+    assert!(report.critical.ns <= report.redo_ns * 1.000_001);
+}
+
+#[test]
+fn independent_records_use_every_helper() {
+    // Two of these never meet in the pipeline's table, nor often in that of the chains.
+    let records: Vec<_> = (0..60_000).map(|n| (BTREE_INSERT, vec![n])).collect();
+    let report = analyzed(redo_only(), &records);
+    check_bounds(&report);
+    assert_eq!(report.ahead.records, 60_000);
+    assert!(report.held.is_empty() && report.barriers == 0);
+    for (outcome, least) in report.outcomes.iter().zip([1.5, 1.9, 2.5, 3.0, 4.0]) {
+        assert!(outcome.speedup > least, "{outcome:?}");
+    }
+}
+
+#[test]
+fn records_of_one_page_run_one_after_the_other() {
+    let records: Vec<_> = (0..5_000).map(|_| (HEAP_INSERT, vec![7])).collect();
+    let report = analyzed(redo_only(), &records);
+    check_bounds(&report);
+    assert_eq!(report.critical.records, 5_000);
+    assert_eq!(report.bound().1, Limit::Order);
+    for outcome in &report.outcomes {
+        assert!(outcome.speedup < 1.01, "{outcome:?}");
+    }
+}
+
+#[test]
+fn barriers_let_nothing_run_ahead() {
+    let records: Vec<_> = (0..6_000)
+        .map(|n| match n % 2 {
+            0 => (CHECKPOINT, Vec::new()),
+            _ => (BTREE_INSERT, vec![n]),
+        })
+        .collect();
+    let report = analyzed(redo_only(), &records);
+    check_bounds(&report);
+    assert_eq!(report.barriers, 3_000);
+    assert_eq!(report.held[&Cause::Checkpoint].share.records, 3_000);
+    for outcome in &report.outcomes {
+        assert!(
+            outcome.speedup < 1.01 && outcome.by_helpers == 0.0,
+            "{outcome:?}"
+        );
+    }
+}
+
+#[test]
+fn what_startup_replays_bounds_the_speedup() {
+    // Half of the cost is for helpers.
+    let records: Vec<_> = (0..40_000)
+        .map(|n| match n % 2 {
+            0 => (COMMIT, Vec::new()),
+            _ => (BTREE_INSERT, vec![n]),
+        })
+        .collect();
+    let mut parts = [0.0; 9];
+    (parts[4], parts[5]) = (1_000.0, 1_000.0);
+    let report = analyzed(redo_only().with_parts(parts), &records);
+    check_bounds(&report);
+    let best = report.outcomes.last().unwrap();
+    assert!((1.7..2.01).contains(&best.speedup), "{best:?}");
+    assert_eq!(report.bound().1, Limit::Startup);
+    assert_eq!(
+        report.held[&Cause::Kind].commonest(15, 9),
+        [("Transaction COMMIT".to_owned(), 20_000)]
+    );
+}
+
+#[test]
+fn bounds_hold_for_random_records() {
+    let mut random = fastrand::Rng::with_seed(3);
+    for round in 0..12 {
+        let pages = [1, 3, 40, 5_000][round % 4];
+        let records: Vec<_> = (0..4_000)
+            .map(|_| {
+                let kind = match random.u32(0..40) {
+                    0 => CHECKPOINT,
+                    1..4 => COMMIT,
+                    4..20 => HEAP_INSERT,
+                    _ => BTREE_INSERT,
+                };
+                let blocks = match kind {
+                    CHECKPOINT | COMMIT => Vec::new(),
+                    _ => (0..random.usize(1..4))
+                        .map(|_| random.u32(0..pages))
+                        .collect(),
+                };
+                (kind, blocks)
+            })
+            .collect();
+        let costs = match round % 3 {
+            0 => redo_only(),
+            _ => Costs::built_in().unwrap(),
+        };
+        check_bounds(&analyzed(costs, &records));
+    }
+}
+
+#[test]
+fn a_table_of_costs_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("costs.json");
+    let whole = serde_json::to_string(&Costs::built_in().unwrap()).unwrap();
+    std::fs::write(&path, &whole).unwrap();
+    assert_eq!(Costs::read(&path).unwrap(), Costs::built_in().unwrap());
+    let machine = "\"machine\":";
+    for text in [
+        "",
+        "{}",
+        &whole.replace("\"heap_ns\":", "\"heap\":"),
+        &whole.replace("\"byte_ns\":", "\"byte_ns\":-"),
+        &whole.replace("\"image_ns\":", "\"image_ns\":1e300,\"x\":"),
+        &whole.replace(machine, &format!("\"more\":1,{machine}")),
+    ] {
+        std::fs::write(&path, text).unwrap();
+        let error = Costs::read(&path).unwrap_err().to_string();
+        assert!(error.contains("is no table of costs"), "{error}");
+    }
+}

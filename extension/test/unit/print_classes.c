@@ -1,0 +1,101 @@
+/*
+ * print_classes.c - prints the class of each record that it reads.
+ *
+ * crates/wal has the rules of record_class.c once more, for those who have no server; its
+ * tests compare both. A record is a line of words:
+ *
+ *   RMGR INFO OVERSIZED MAIN FORK[:ID] ...
+ *
+ * the first two decimal, MAIN in hexadecimal or "-", and for each block its fork and, where
+ * numbers are left out, its number. The answer is a line: the class, its cause (0 if it
+ * has none), whether redo may change the free space map, and the map's block for
+ * heap block BLOCK if the line is "map BLOCK" instead.
+ */
+#include "postgres.h"
+
+#include "replay/record_class.h"
+
+#undef printf
+#undef fprintf
+
+#define MAX_LINE 4096
+
+/* as the server allocates one: with all its blocks */
+static union
+{
+	DecodedXLogRecord record;
+	char		memory[offsetof(DecodedXLogRecord, blocks) +
+					   (XLR_MAX_BLOCK_ID + 1) * sizeof(DecodedBkpBlock)];
+}			decoded;
+
+/* with zeros behind it: record_class.c relies on complete records */
+static char main_data[MAX_LINE];
+
+static void
+set_main_data(const char *hex)
+{
+	unsigned int byte;
+
+	memset(main_data, 0, sizeof(main_data));
+	decoded.record.main_data = main_data;
+	for (int i = 0; sscanf(hex + 2 * i, "%2x", &byte) == 1; i++)
+		main_data[i] = (char) byte;
+}
+
+static void
+add_block(const char *word)
+{
+	DecodedXLogRecord *record = &decoded.record;
+	int			fork = atoi(word);
+	const char *id = strchr(word, ':');
+	int			number = id == NULL ? record->max_block_id + 1 : atoi(id + 1);
+
+	if (number > XLR_MAX_BLOCK_ID)
+		exit(2);
+	record->max_block_id = number;
+	record->blocks[number].in_use = true;
+	record->blocks[number].forknum = fork;
+}
+
+static void
+print_class(char *line)
+{
+	DecodedXLogRecord *record = &decoded.record;
+	LsCause		cause = LS_CAUSE_NONE;
+	LsClass		class;
+	char	   *word = strtok(line, " \n");
+
+	memset(&decoded, 0, sizeof(decoded));
+	record->max_block_id = -1;
+	for (int place = 0; word != NULL; place++, word = strtok(NULL, " \n"))
+	{
+		if (place == 0)
+			record->header.xl_rmid = atoi(word);
+		else if (place == 1)
+			record->header.xl_info = atoi(word);
+		else if (place == 2)
+			record->oversized = atoi(word) != 0;
+		else if (place == 3)
+			set_main_data(word);
+		else
+			add_block(word);
+	}
+	class = ls_classify(record, &cause);
+	printf("%d %d %d\n", (int) class, (int) cause, ls_may_change_free_space_map(record));
+}
+
+int
+main(void)
+{
+	char		line[MAX_LINE];
+	unsigned int block;
+
+	while (fgets(line, sizeof(line), stdin) != NULL)
+	{
+		if (sscanf(line, "map %u", &block) == 1)
+			printf("%u\n", ls_free_space_map_block(block));
+		else
+			print_class(line);
+	}
+	return 0;
+}
