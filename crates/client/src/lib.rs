@@ -10,6 +10,7 @@
 //! | [`sql`] | statements with parameters, prepared statements |
 //! | [`copy`] | COPY in both directions |
 //! | [`pipeline`] | statements without a round trip for each |
+//! | [`plain`] | tables of others, and whether reading them runs their code |
 //! | [`value`] | values as the text that the server reads and writes |
 //! | [`slots`] | replication slots, and histories of timelines |
 //! | [`history`] | where the timelines of two servers part |
@@ -39,6 +40,7 @@ pub mod error;
 pub mod history;
 mod libpq;
 pub mod pipeline;
+pub mod plain;
 pub mod quote;
 pub mod slots;
 pub mod sql;

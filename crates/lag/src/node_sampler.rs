@@ -130,8 +130,8 @@ impl NodeSampler {
                 decides: true,
             });
         }
-        if facts.replicas == Kept::Older && node.role == Role::Subscriber {
-            gaps.push(older());
+        if node.role == Role::Subscriber {
+            gaps.extend(unread(facts.replicas));
         }
         let parts = parts(node.role, &facts);
         if let Ok(server) = server.server() {
@@ -298,11 +298,12 @@ impl NodeSampler {
             return Ok(());
         }
         self.replicas_at = Instant::now();
-        let question = format!("SELECT to_json({}::text)", replica::KEPT);
+        let question = format!("SELECT to_json({}::text)", replica::kept());
         self.facts.replicas = json("replicas", single(self.server.query(&question)?))?;
         if let (Kept::Readable, Asked::Parts(parts)) = (self.facts.replicas, &mut self.asked) {
             parts.push((Part::Replicas, questions::replicas()));
-            self.gaps.retain(|gap| *gap != older());
+            let unread = [Kept::Older, Kept::Untrusted].map(unread);
+            self.gaps.retain(|gap| !unread.contains(&Some(gap.clone())));
             self.server.query(&format!("DEALLOCATE {SAMPLE}"))?;
             self.prepare()?;
         }
@@ -513,9 +514,14 @@ fn gap(what: &str, reason: String, decides: bool) -> Trouble {
     }
 }
 
-/// A state of replicas that cannot be read.
-fn older() -> Trouble {
-    gap(Part::Replicas.words(), replica::OLDER.to_owned(), true)
+/// A state of replicas that is there and is not read.
+fn unread(kept: Kept) -> Option<Trouble> {
+    let why = match kept {
+        Kept::Older => replica::OLDER,
+        Kept::Untrusted => replica::UNTRUSTED,
+        Kept::Absent | Kept::Readable => return None,
+    };
+    Some(gap(Part::Replicas.words(), why.to_owned(), true))
 }
 
 /// Why a part is refused, and which GRANT is missing, if it is for that: as seldom as rights were

@@ -142,7 +142,7 @@ pub fn facts() -> String {
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
               ON n.oid = e.extnamespace WHERE e.extname = 'lockstep' \
               AND current_setting('lockstep.enabled', true) IS NOT NULL))",
-        replica::KEPT,
+        replica::kept(),
         names.join(", ")
     )
 }

@@ -6,6 +6,7 @@
 //! counts only while apply's session holds the replica's lock and has just written: a process that is
 //! killed writes nothing more.
 
+use lockstep_client::plain::NOT_PLAIN;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
@@ -259,15 +260,30 @@ pub enum Kept {
     Absent,
     /// Of a version from before [`question`]; who owns it can upgrade it.
     Older,
+    /// Reading it could run code of whoever owns it.
+    Untrusted,
     Readable,
 }
 
-/// The expression for [`Kept`], in SQL. Every role may see it. Only plain tables count: reading a view
-/// or a table with row security would run code of whoever has made it.
-pub const KEPT: &str = "(SELECT CASE count(*) WHEN 0 THEN 'absent' WHEN 3 THEN 'readable' \
-       ELSE 'older' END FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
-     WHERE n.nspname = 'lockstep' AND c.relkind = 'r' AND NOT c.relrowsecurity \
-       AND c.relname IN ('replica', 'hold', 'table_copy'))";
+/// The expression for [`Kept`], in SQL. Every role may see it. The tables' owner can change them after
+/// this: so a superuser reads only its own and another superuser's.
+pub fn kept() -> String {
+    format!(
+        "(SELECT CASE WHEN count(*) = 0 THEN 'absent' \
+           WHEN bool_or({NOT_PLAIN} IS NOT NULL) OR bool_or(me.rolsuper AND NOT o.rolsuper) \
+             THEN 'untrusted' \
+           WHEN count(DISTINCT c.oid) = 3 THEN 'readable' ELSE 'older' END \
+         FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace \
+           JOIN pg_roles o ON o.oid IN (c.relowner, n.nspowner) \
+           JOIN pg_roles me ON me.rolname = current_user \
+         WHERE n.nspname = 'lockstep' AND c.relname IN ('replica', 'hold', 'table_copy'))"
+    )
+}
+
+/// Why a state that could run code is not read.
+pub const UNTRUSTED: &str = "the target's schema lockstep is not read: its tables are such as lockstep does \
+     not make them, or this role is a superuser and their owner is none, whose code could run; connect as \
+     their owner, or as a role of pg_monitor";
 
 /// Why a state of an older version cannot be read.
 pub const OLDER: &str = "the target's schema lockstep is of an older version; run lockstep replica \

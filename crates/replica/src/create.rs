@@ -98,6 +98,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         Some(mut state) => state.replica(&options.name)?,
         None => None,
     };
+    let is_checked = begun.is_none();
     let replica = match begun {
         Some(replica) => replica,
         None => begin(options, watcher)?,
@@ -114,6 +115,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
         replica,
         state,
         exporter: None,
+        is_checked,
         dump: None,
     };
     run.all_phases(watcher).map_err(explained)
@@ -138,13 +140,19 @@ fn explained(error: ReplicaError) -> ReplicaError {
     }
 }
 
-/// Preflight, and the replica's first row.
-fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> {
+/// Preflight: an error if it finds one.
+fn check(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Facts> {
     let (facts, findings) = preflight(options)?;
     watcher.found(&findings);
-    if findings.iter().any(Finding::is_error) {
-        return Err(ReplicaError::Preflight(findings));
+    match findings.iter().any(Finding::is_error) {
+        false => Ok(facts),
+        true => Err(ReplicaError::Preflight(findings)),
     }
+}
+
+/// Preflight, and the replica's first row.
+fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> {
+    let facts = check(options, watcher)?;
     Programs::find(facts.source.version.max(facts.target.version))?;
     let mut exporter = replication(&options.source)?;
     let system = exporter.identify().map_err(ReplicaError::Source)?.system;
@@ -220,6 +228,8 @@ struct Run<'a> {
     replica: Replica,
     state: State,
     exporter: Option<Exporter>,
+    /// This call has made the preflight, and nothing since.
+    is_checked: bool,
     /// The schema's dump: its folder is removed with it.
     dump: Option<(tempfile::TempDir, PathBuf)>,
 }
@@ -272,13 +282,22 @@ impl Run<'_> {
     fn prepare(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         let exporter = loop {
             remove_from_source(&self.options.source, &self.replica)?;
+            if !std::mem::take(&mut self.is_checked) {
+                // Much may have changed since the preflight.
+                check(self.options, watcher)?;
+            }
             if !self.publish(watcher)? {
                 continue;
             }
             let (source, slot) = (&self.options.source, &self.replica.slot);
-            let made = export(source, slot, false, &self.wanted()?, watcher)?;
-            if let Some(exporter) = made {
-                break exporter;
+            let Some(made) = export(source, slot, false, &self.wanted()?, watcher)? else {
+                continue;
+            };
+            match self.unpublished(&made.snapshot)? {
+                None => break made,
+                Some(name) => watcher.waits(&format!(
+                    "table {name} was made on the source meanwhile: the creation begins again with it"
+                )),
             }
         };
         let start = exporter.start;
@@ -286,6 +305,15 @@ impl Run<'_> {
         self.replica.start = Some(start);
         self.exporter = Some(exporter);
         Ok(())
+    }
+
+    /// A table to copy that was made after the publication.
+    fn unpublished(&self, snapshot: &str) -> Result<Option<TableName>> {
+        let mut source = source_session(&self.options.source, snapshot)?;
+        let tables = tables::tables(&mut source, &self.wanted()?, &self.replica.publication);
+        let tables = tables.map_err(ReplicaError::Source)?;
+        let missing = tables.into_iter().find(|table| !table.published);
+        Ok(missing.map(|table| table.name))
     }
 
     /// False if a table was locked by others.

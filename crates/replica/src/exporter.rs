@@ -58,6 +58,10 @@ const NOTICE_END: &str = "SET client_connection_check_interval = '1s'; SELECT 1"
 pub const LOCKED: &str = "55P03";
 const CANCELLED: &str = "57014";
 
+/// How long a look may take, and how many may fail in a row.
+const LOOK_PATIENCE: Duration = Duration::from_secs(10);
+const MOST_FAILED: usize = 5;
+
 /// Whoever waits for a session's locks.
 const WAITING: &str = "SELECT DISTINCT l.pid FROM pg_locks l \
      WHERE NOT l.granted AND l.pid IS NOT NULL AND $1::int = ANY (pg_blocking_pids(l.pid)) ORDER BY 1";
@@ -96,6 +100,8 @@ pub fn export(
     tables: &HashSet<TableName>,
     watcher: &mut dyn Watcher,
 ) -> Result<Option<Exporter>> {
+    // Before there are locks, for which others could wait.
+    let asking = looking(source).map_err(ReplicaError::Source)?;
     let Some(locks) = lock(source, tables, watcher)? else {
         return Ok(None);
     };
@@ -105,7 +111,8 @@ pub fn export(
     let canceller = maker.canceller().map_err(ReplicaError::Source)?;
     let mut looker = Looker {
         source,
-        session: None,
+        session: Some(asking),
+        failed: 0,
         locks: locks.backend_pid(),
         maker: maker.backend_pid(),
         waited_for: Vec::new(),
@@ -201,8 +208,10 @@ pub fn unless_locked<T>(
 /// Looks who waits while the slot is made.
 struct Looker<'a> {
     source: &'a Conninfo,
-    /// None until the first look, and after one that failed.
+    /// None after a look that failed.
     session: Option<Connection>,
+    /// So many looks have failed in a row.
+    failed: usize,
     /// The processes of the sessions that have the locks and that make the slot.
     locks: u32,
     maker: u32,
@@ -211,19 +220,40 @@ struct Looker<'a> {
     looks: usize,
 }
 
+/// A session for looks.
+fn looking(source: &Conninfo) -> Result<Connection, ClientError> {
+    let mut asking = session(source)?;
+    asking.set_patience(LOOK_PATIENCE);
+    Ok(asking)
+}
+
 impl Looker<'_> {
-    /// True if the making has to give way. A look that fails is done again at the next one.
+    /// True if the making has to give way: also if looks fail again and again, since others may wait.
     fn look(&mut self, watcher: &mut dyn Watcher) -> bool {
-        self.asked(watcher).unwrap_or_else(|_| {
-            self.session = None;
-            false
-        })
+        let error = match self.asked(watcher) {
+            Ok(gives_way) => {
+                self.failed = 0;
+                return gives_way;
+            }
+            Err(error) => error,
+        };
+        self.session = None;
+        self.failed += 1;
+        if self.failed < MOST_FAILED {
+            return false;
+        }
+        watcher.waits(&format!(
+            "the source does not say whether others wait for the locks of this creation ({error}). Locks \
+             and slot are given up, and tried again in {} s",
+            PAUSE.as_secs()
+        ));
+        true
     }
 
     fn asked(&mut self, watcher: &mut dyn Watcher) -> Result<bool, ClientError> {
         let asking = match &mut self.session {
             Some(asking) => asking,
-            none => none.insert(session(self.source)?),
+            none => none.insert(looking(self.source)?),
         };
         let waited_for = pids(asking, WAITED_FOR, self.maker)?;
         let waiting = pids(asking, WAITING, self.locks)?;

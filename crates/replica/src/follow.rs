@@ -47,7 +47,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     let spool = what.spool.as_ref().map(Spool::open).transpose();
     let spool = spool.map_err(ReplicaError::Apply)?;
     thread::scope(|scope| {
-        let _ends = EndsIntake(spool.as_ref());
+        let _ends = Ends(spool.as_ref(), control);
         let (away, taken) = match (take(&what.name, &what.target), &spool) {
             (Err(ReplicaError::Target(error)), Some(spool)) if error.may_pass() => {
                 let Some(settings) = while_away(what, spool)? else {
@@ -83,13 +83,16 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
     })
 }
 
-/// Ends the intake, for which the scope waits.
-struct EndsIntake<'a>(Option<&'a Spool>);
+/// Ends the threads that the scope waits for.
+struct Ends<'a>(Option<&'a Spool>, &'a Control);
 
-impl Drop for EndsIntake<'_> {
+impl Drop for Ends<'_> {
     fn drop(&mut self) {
         if let Some(spool) = self.0 {
             spool.stop();
+        }
+        if thread::panicking() {
+            self.1.failed("the thread that applies has panicked");
         }
     }
 }
@@ -196,9 +199,10 @@ pub fn run(settings: &Settings, replica: &str, control: &Control) -> ApplyResult
 /// were made later are replicated.
 pub fn starts(target: &Conninfo, replica: &str) -> ApplyResult<Starts> {
     let read = || -> Result<_> {
-        let mut state = State::open(target)?;
-        let excluded = state.replica(replica)?.map(|replica| replica.excluded());
-        Ok((state.tables(replica)?, excluded.unwrap_or_default()))
+        let gone = || ReplicaError::State(format!("replica \"{replica}\" is gone from the target"));
+        let mut state = State::find(target)?.ok_or_else(gone)?;
+        let excluded = state.replica(replica)?.ok_or_else(gone)?.excluded();
+        Ok((state.tables(replica)?, excluded))
     };
     let (tables, excluded) = read().map_err(|error| match error {
         ReplicaError::Target(error) => ApplyError::Target(error),
@@ -235,10 +239,11 @@ fn take(name: &str, target: &Conninfo) -> Result<(State, Replica)> {
 fn watch(state: State, replica: &Replica, target: &Conninfo, control: &Control) {
     let mut state = Some(state);
     let mut wanted = (replica.paused, replica.resumes);
+    let mut before = Before::default();
     let mut ended = false;
     loop {
         let looked = match &mut state {
-            Some(state) => look(state, &replica.name, &control.stats()).and_then(|wants| {
+            Some(state) => look(state, &replica.name, control, &mut before).and_then(|wants| {
                 hold(state, &replica.name, control)?;
                 Ok(wants)
             }),
@@ -302,9 +307,42 @@ fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
     Ok(())
 }
 
+/// What was found at the look before.
+#[derive(Default)]
+struct Before {
+    batches: u64,
+    /// Its sessions waited for others.
+    waited: bool,
+}
+
+/// Looks whom apply waits for: it has committed nothing since the look before, and waited then too.
+fn look_at_waits(state: &mut State, control: &Control, stats: &Stats, before: &mut Before) {
+    let stands = !stats.caught_up && stats.batches == before.batches;
+    let waits = match stands && !stats.backends.is_empty() {
+        true => state.waits(&stats.backends).ok().flatten(),
+        false => None,
+    };
+    let again = waits.clone().filter(|_| before.waited);
+    (before.batches, before.waited) = (stats.batches, waits.is_some());
+    if again != stats.waits {
+        control.count(|now| {
+            // A session that has ended meanwhile waits for nobody.
+            if now.backends == stats.backends {
+                now.waits = again;
+            }
+        });
+    }
+}
+
 /// Writes how far the replica is. Returns whether it is to pause, and how often it was resumed: that
 /// lets one that a change has stopped try again.
-fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
+fn look(
+    state: &mut State,
+    name: &str,
+    control: &Control,
+    before: &mut Before,
+) -> Result<(bool, u64)> {
+    let stats = control.stats();
     state.set_applied(
         name,
         &Applied {
@@ -312,11 +350,12 @@ fn look(state: &mut State, name: &str, stats: &Stats) -> Result<(bool, u64)> {
             lsn: Some(stats.applied).filter(|lsn| *lsn != Lsn::INVALID),
             lag_bytes: stats.lag_bytes(),
             heard: stats.heard.map(|at| at.elapsed()),
-            error: stats.error.clone(),
+            error: stats.error.clone().or(stats.waits.clone()),
             age: None,
             spool: stats.spool.clone(),
         },
     )?;
+    look_at_waits(state, control, &stats, before);
     let replica = state.replica(name)?;
     let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));
     let wants = |replica: Replica| (replica.paused, replica.resumes);

@@ -416,23 +416,19 @@ fn since(seconds: Option<f64>) -> Option<Duration> {
 pub struct Stand {
     pub system_id: String,
     pub start: Lsn,
-    /// How far apply was; `0/0` if it has not run.
-    pub applied: Lsn,
     /// The source's timeline when apply last connected.
     pub timeline: Option<Timeline>,
 }
 
 pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
-    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(applied_lsn, '0/0'), \
-                   coalesce(timeline, 0) \
+    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(timeline, 0) \
                FROM lockstep.replica WHERE name = $1";
     let rows = connection.query_with(sql, &[&replica])?;
     let read = |row: &Vec<Option<String>>| {
         Ok(Stand {
             system_id: field(row, 0)?,
             start: field(row, 1)?,
-            applied: field(row, 2)?,
-            timeline: Timeline::new(field(row, 3)?),
+            timeline: Timeline::new(field(row, 2)?),
         })
     };
     rows.first().map(read).transpose()

@@ -216,8 +216,7 @@ impl Analysis {
         // Nothing is read ahead beyond the segment that is open (look_ahead.c, rule 1).
         if record.end > self.segment_end || self.batch.len() >= MOST_JOBS {
             self.end_batch();
-            let last = Lsn::from(u64::from(record.end).saturating_sub(1));
-            self.segment_end = self.size.round_up(Lsn::from(u64::from(last) + 1));
+            self.segment_end = self.size.round_up(record.end);
         }
         let (job, parts) = self.planner.job(record);
         for (sum, part) in self.parts.iter_mut().zip(parts) {
@@ -239,10 +238,16 @@ impl Analysis {
         let pipeline = &self.costs.pipeline;
         let blocks = record.blocks.len() as f64;
         self.redo_ns += redo_ns;
-        self.own_ns += read_ns
-            + pipeline.dispatch_ns
-            + pipeline.retire_ns
-            + pipeline.dispatch_block_ns * blocks;
+        self.own_ns += read_ns;
+        // Without helpers the startup process executes every record, and dispatches none.
+        let is_alone = self.all.records < WORTH_HELPERS;
+        match is_alone {
+            true => self.own_ns += redo_ns,
+            false => {
+                self.own_ns +=
+                    pipeline.dispatch_ns + pipeline.retire_ns + pipeline.dispatch_block_ns * blocks;
+            }
+        }
         self.all.add(record, cost_ns);
         self.image_bytes += u64::from(record.image_bytes());
         let cause = match class {
@@ -256,7 +261,9 @@ impl Analysis {
                 cause
             }
         };
-        self.own_ns += redo_ns;
+        if !is_alone {
+            self.own_ns += redo_ns;
+        }
         let held = self.held.entry(cause).or_default();
         held.share.add(record, cost_ns);
         let kind = (record.header.manager, kind_of(record));

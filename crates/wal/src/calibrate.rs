@@ -5,16 +5,15 @@
 //! that is there before. What the pipeline adds is one factor for all of it, with which the speedups
 //! come nearest to the measured ones.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use lockstep_wire::Lsn;
 use serde::Deserialize;
 
 use crate::analysis::{Analysis, Report};
-use crate::costs::{Costs, PARTS, Parts};
+use crate::costs::{self, Costs, MOST_FILE, PARTS, Parts};
 use crate::folder::{Range, Run};
-use crate::walk::{self, Until};
+use crate::walk::{self, Ended, Until};
 use crate::{Result, WalError};
 
 /// How much the table before weighs against one measurement.
@@ -26,9 +25,6 @@ const ROUNDS: usize = 20_000;
 /// Factors of the pipeline's costs that are tried, as halves of powers of two: a sixteenth to sixteen
 /// times. Each takes some 30 MB, since all see the WAL at the same time.
 const FACTORS: std::ops::RangeInclusive<i32> = -8..=8;
-
-/// Largest list of measurements, in bytes.
-const MOST_FILE: u64 = 1 << 20;
 
 /// A recovery that was measured.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -100,10 +96,9 @@ pub fn read(path: &Path) -> Result<Vec<Measured>> {
         file: file.clone(),
         source,
     };
-    if fs::metadata(path).map_err(failed)?.len() > MOST_FILE {
-        return Err(bad(format!("it has more than {MOST_FILE} bytes")));
-    }
-    let text = fs::read_to_string(path).map_err(failed)?;
+    let text = costs::text_of(path)
+        .map_err(failed)?
+        .ok_or_else(|| bad(format!("it has more than {MOST_FILE} bytes")))?;
     let all: Vec<Measured> = serde_json::from_str(&text).map_err(|error| bad(error.to_string()))?;
     let is_time = |seconds: f64| seconds.is_finite() && seconds > 0.0;
     for one in &all {
@@ -204,14 +199,21 @@ fn reports(one: &Measured, tables: &[Costs]) -> Result<Vec<Report>> {
     let mut analyses: Vec<_> = tables.iter().map(analysis).collect();
     // `redo done at` is the last record's start.
     let until = Until {
-        lsn: Some(Lsn::from(u64::from(one.end) + 1)),
+        lsn: Some(Lsn::from(u64::from(one.end).saturating_add(1))),
         bytes: None,
     };
-    walk::read_into(&mut run.reader(), until, &mut |record| {
+    let ended = walk::read_into(&mut run.reader(), until, &mut |record| {
         analyses
             .iter_mut()
             .for_each(|analysis| analysis.add(record));
     })?;
+    if let Ended::Stop(stop) = ended {
+        return Err(WalError::NoRecord {
+            file: one.wal.display().to_string(),
+            start: stop.at,
+            reason: format!("{}, and {} goes on to {}", stop.reason, one.name, one.end),
+        });
+    }
     let found: Vec<_> = analyses.into_iter().filter_map(Analysis::finish).collect();
     match found.len() == tables.len() {
         true => Ok(found),

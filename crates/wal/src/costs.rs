@@ -4,7 +4,8 @@
 //! them: the parts are fitted to the times that whole recoveries took (`calibrate.rs`). What the
 //! pipeline adds is apart.
 
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
@@ -16,8 +17,11 @@ use crate::{Result, WalError};
 /// Most of one cost, in ns: a second.
 const MOST_NS: f64 = 1e9;
 
+/// Most that a byte may cost, in ns: all WAL that there can be is read in less than 584 years then.
+const MOST_BYTE_NS: f64 = 1e4;
+
 /// Largest file that is read, in bytes.
-const MOST_FILE: u64 = 1 << 20;
+pub const MOST_FILE: u64 = 1 << 20;
 
 /// How many parts there are.
 pub const PARTS: usize = 9;
@@ -104,6 +108,7 @@ impl PipelineCosts {
             helper_ns: self.helper_ns * by,
             helper_block_ns: self.helper_block_ns * by,
             wait_ns: self.wait_ns * by,
+            signal_ns: self.signal_ns * by,
             ..self
         }
     }
@@ -156,13 +161,13 @@ impl Costs {
             file: file.clone(),
             source,
         };
-        if fs::metadata(path).map_err(read)?.len() > MOST_FILE {
-            return Err(WalError::Costs {
+        match text_of(path).map_err(read)? {
+            Some(text) => Self::from_json(&text, &file),
+            None => Err(WalError::Costs {
                 file,
                 reason: format!("it has more than {MOST_FILE} bytes"),
-            });
+            }),
         }
-        Self::from_json(&fs::read_to_string(path).map_err(read)?, &file)
     }
 
     fn from_json(text: &str, file: &str) -> Result<Self> {
@@ -176,6 +181,11 @@ impl Costs {
             if !(0.0..=MOST_NS).contains(&cost) {
                 return Err(bad(format!("{cost} ns is no cost from 0 ns to a second")));
             }
+        }
+        if costs.byte_ns > MOST_BYTE_NS {
+            return Err(bad(format!(
+                "byte_ns is above {MOST_BYTE_NS} ns, which no byte costs"
+            )));
         }
         Ok(costs)
     }
@@ -230,6 +240,15 @@ impl Costs {
         };
         (cost(0, READING), cost(READING, PARTS))
     }
+}
+
+/// A file's text. None if it is larger than [`MOST_FILE`], as a device is.
+pub(crate) fn text_of(path: &Path) -> io::Result<Option<String>> {
+    let mut text = String::new();
+    let read = File::open(path)?
+        .take(MOST_FILE + 1)
+        .read_to_string(&mut text)?;
+    Ok((read as u64 <= MOST_FILE).then_some(text))
 }
 
 /// The parts of a record's cost.

@@ -1,8 +1,8 @@
 //! WAL in a folder: `pg_wal`, an archive, or what a recording holds.
 //!
-//! A *run* is segments of one timeline without a gap. A segment counts as one of a run if its file
-//! has the size of a segment and its first page is of its place: a file that was made ahead, or
-//! recycled, ends the run before it. An archive's `NAME.partial` stands for a segment of which there
+//! A *run* is segments of one timeline without a gap. A segment counts as one of a run if one of its
+//! first two pages is of its place: a file that was made ahead, or recycled, ends the run before it, and
+//! whether one page is damaged is for the reader. An archive's `NAME.partial` stands for a segment of which there
 //! is no other file.
 
 use std::collections::BTreeMap;
@@ -250,6 +250,10 @@ fn segments_in(folder: &Path) -> Result<Names> {
         let Some((timeline, high, low)) = name_parts(stem) else {
             continue;
         };
+        // Opening a pipe would wait for who writes into it.
+        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+            continue;
+        }
         let key = (timeline.get(), high, low);
         match ending {
             None => {
@@ -275,11 +279,11 @@ fn segments_in(folder: &Path) -> Result<Names> {
     }
 }
 
-/// The first [`LONG_HEADER`] bytes of a file as a page's header, and the file's length.
-fn header_of(path: &Path) -> Option<(PageHeader, u64)> {
+/// The [`LONG_HEADER`] bytes of a file at `offset` as a page's header, and the file's length.
+fn header_at(path: &Path, offset: u64) -> Option<(PageHeader, u64)> {
     let file = File::open(path).ok()?;
     let mut bytes = [0; LONG_HEADER];
-    file.read_exact_at(&mut bytes, 0).ok()?;
+    file.read_exact_at(&mut bytes, offset).ok()?;
     Some((PageHeader::parse(&bytes), file.metadata().ok()?.len()))
 }
 
@@ -290,7 +294,7 @@ fn identity_of<'a>(
 ) -> Result<(Identity, u32)> {
     let mut other = None;
     for path in paths {
-        let Some((header, length)) = header_of(path) else {
+        let Some((header, length)) = header_at(path, 0) else {
             continue;
         };
         let Some(LongPart {
@@ -327,14 +331,17 @@ fn identity_of<'a>(
     Err(no_wal(folder, &reason))
 }
 
-/// The file has the size of a segment, and its first page is the one of its place.
+/// One of the file's first two pages is of its place. A segment of another cluster has no such page, as
+/// long as its first page is not damaged.
 fn belongs(path: &Path, at: u64, identity: &Identity) -> bool {
-    header_of(path).is_some_and(|(header, length)| {
-        header.magic == identity.magic
-            && header.address == at
-            && header
+    [0, PAGE].into_iter().any(|offset| {
+        header_at(path, offset).is_some_and(|(header, _)| {
+            let is_ours = header
                 .long
-                .is_some_and(|long| long.system == u64::from(identity.system))
-            && length == identity.size.bytes()
+                .is_none_or(|long| long.system == u64::from(identity.system));
+            header.magic == identity.magic
+                && Some(header.address) == at.checked_add(offset)
+                && is_ours
+        })
     })
 }

@@ -6,7 +6,8 @@ use lockstep_wire::Lsn;
 
 use crate::reader::Pages;
 
-/// Bytes of WAL from a position on.
+/// Bytes of WAL from a position on. The rest of the last page counts as not written: a server seldom stands
+/// at the end of one.
 #[derive(Debug, Clone)]
 pub struct WalInMemory {
     pub start: Lsn,
@@ -22,10 +23,14 @@ impl Pages for WalInMemory {
         let rest = offset.and_then(|offset| self.bytes.get(offset..));
         let rest = rest.unwrap_or_default();
         let length = rest.len().min(page.len());
+        page.fill(0);
         for (place, byte) in page.iter_mut().zip(rest) {
             *place = *byte;
         }
-        Ok(length)
+        Ok(match length {
+            0 => 0,
+            _ => page.len(),
+        })
     }
 
     fn name(&self, _at: Lsn) -> String {

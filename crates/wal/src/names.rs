@@ -92,6 +92,7 @@ fn xlog(operation: u8) -> Option<&'static str> {
         0xA0 => "FPI_FOR_HINT",
         0xB0 => "FPI",
         0xD0 => "OVERWRITE_CONTRECORD",
+        0xE0 => "CHECKPOINT_REDO",
         _ => return None,
     })
 }

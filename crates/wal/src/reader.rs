@@ -214,16 +214,18 @@ impl<P: Pages> Reader<P> {
         let size = self.identity.size;
         let segment = size.start_of(stop.page);
         let next_segment = plus(segment, size.bytes());
-        let mut page = plus(floor(stop.page), PAGE);
+        let after = |page: Lsn| u64::from(page).checked_add(PAGE).map(Lsn::from);
+        let mut next = after(floor(stop.page));
         let mut bytes = [0; LONG_HEADER];
-        while page <= next_segment {
+        // Nothing comes behind the last page that there can be.
+        while let Some(page) = next.filter(|page| *page <= next_segment) {
             let read = self.pages.read(page, &mut bytes);
             let read = read.map_err(|source| self.io(page, source))?;
             let header = PageHeader::parse(&bytes);
             if read == LONG_HEADER && self.fault_of(page, &header).is_none() {
                 return Ok(true);
             }
-            page = plus(page, PAGE);
+            next = after(page);
         }
         Ok(false)
     }

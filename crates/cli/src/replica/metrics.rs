@@ -84,7 +84,7 @@ fn position(lsn: lockstep_wire::Lsn) -> Option<String> {
     lsn.is_valid().then(|| u64::from(lsn).to_string())
 }
 
-const FAMILIES: [Family; 17] = [
+const FAMILIES: [Family; 18] = [
     (
         "applied_position_bytes",
         "gauge",
@@ -160,6 +160,12 @@ const FAMILIES: [Family; 17] = [
         "counter",
         "Rows to update or delete that the target did not have.",
         |stats| Some(stats.missing.to_string()),
+    ),
+    (
+        "waits_for_lock",
+        "gauge",
+        "1 while changes wait for a lock that another session of the target has.",
+        |stats| Some(u8::from(stats.waits.is_some()).to_string()),
     ),
     (
         "spool_bytes",

@@ -66,6 +66,27 @@ pub struct TargetArgs {
     target: String,
 }
 
+/// Which replica.
+#[derive(Debug, Args)]
+struct ReplicaArgs {
+    /// The replica's name
+    #[arg(value_name = "NAME")]
+    name: String,
+    #[command(flatten)]
+    target: TargetArgs,
+    /// How to connect to the source, if it is not where it was at the creation
+    #[arg(long, value_name = "CONNINFO")]
+    source: Option<String>,
+}
+
+impl ReplicaArgs {
+    /// Where the target is, and the source if that is given.
+    fn ends(&self) -> anyhow::Result<(Conninfo, Option<Conninfo>)> {
+        let target = conninfo("--target", &self.target.target)?;
+        Ok((target, source(self.source.as_deref())?))
+    }
+}
+
 pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
     match command {
         ReplicaCommand::Create(args) => create::run(args),
@@ -77,6 +98,11 @@ pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
         ReplicaCommand::Verify(args) => verify::run(args),
         ReplicaCommand::Drop(args) => drop::run(args),
     }
+}
+
+/// The source, if it is given.
+fn source(text: Option<&str>) -> anyhow::Result<Option<Conninfo>> {
+    text.map(|text| conninfo("--source", text)).transpose()
 }
 
 /// A conninfo of an option. Every user of the machine can read arguments, so they hold no password.

@@ -126,11 +126,10 @@ pub fn run(args: &RunArgs) -> Result<()> {
 
 /// Follows one source until SIGTERM or Ctrl-C.
 fn run_one(args: &RunArgs, name: &str, target: &str) -> Result<()> {
-    let source = args.source.as_deref();
     let what = Following {
         name: name.to_owned(),
         target: conninfo("--target", target)?,
-        source: source.map(|text| conninfo("--source", text)).transpose()?,
+        source: super::source(args.source.as_deref())?,
         memory: args.memory.unwrap_or(MEMORY),
         writers: args.writers.unwrap_or(1),
         spool: spool(args.spool_dir.as_deref(), args.spool_limit),

@@ -12,7 +12,7 @@ use lockstep_replica::standing::{Standing, standing};
 use lockstep_replica::state::{Applied, Phase, Replica, State};
 use lockstep_wire::Lsn;
 
-use super::{conninfo, failed};
+use super::{ReplicaArgs, failed};
 use crate::exit::Usage;
 use crate::live;
 
@@ -22,14 +22,8 @@ const ASK_EVERY: Duration = Duration::from_millis(100);
 /// `lockstep replica start`
 #[derive(Debug, Args)]
 pub struct StartArgs {
-    /// The replica's name
-    #[arg(value_name = "NAME")]
-    name: String,
     #[command(flatten)]
-    target: super::TargetArgs,
-    /// How to connect to the source, if it is not where it was at the creation
-    #[arg(long, value_name = "CONNINFO")]
-    source: Option<String>,
+    replica: ReplicaArgs,
     /// Most seconds to wait until it applies
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
@@ -37,17 +31,22 @@ pub struct StartArgs {
 }
 
 pub fn run(args: &StartArgs) -> Result<()> {
-    let target = conninfo("--target", &args.target.target)?;
-    let source = args.source.as_deref();
-    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let (target, source) = args.replica.ends()?;
     let wait = Duration::from_secs(args.wait.into());
-    let applied = start(&args.name, &target, source.as_ref(), wait).map_err(failed)?;
+    let applied = start(&args.replica.name, &target, source.as_ref(), wait).map_err(failed)?;
     match applied {
         Some(lsn) => {
-            live::print(&format!("replica {} applies, up to {lsn} now", args.name));
+            live::print(&format!(
+                "replica {} applies, up to {lsn} now",
+                args.replica.name
+            ));
             Ok(())
         }
-        None => Err(Usage(format!("the target has no replica \"{}\"", args.name)).into()),
+        None => Err(Usage(format!(
+            "the target has no replica \"{}\"",
+            args.replica.name
+        ))
+        .into()),
     }
 }
 

@@ -56,8 +56,7 @@ struct Known {
 
 pub fn run(args: &StatusArgs) -> Result<()> {
     let target = conninfo("--target", &args.target.target)?;
-    let source = args.source.as_deref();
-    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let source = super::source(args.source.as_deref())?;
     let known = ask(&target, args.name.as_deref(), source.as_ref()).map_err(failed)?;
     if let (Some(name), true) = (&args.name, known.is_empty()) {
         return Err(Usage(format!("the target has no replica \"{name}\"")).into());
@@ -113,6 +112,15 @@ fn ask(
     let Some(mut state) = State::see(target)? else {
         return Ok(Vec::new());
     };
+    let distrust = state.distrust()?;
+    // A password is only sent to where a role says that could have it anyway, or the user.
+    let ask = |replica: &Replica, tables: &[TableCopy]| match (source, &distrust) {
+        (None, Some(words)) => Err(ReplicaError::State(format!(
+            "it is not asked, as the target's {words}, who may have named another server: --source with \
+             the replica's name asks it"
+        ))),
+        _ => Source::ask(replica, source, tables),
+    };
     let mut known = Vec::new();
     for replica in state.replicas()? {
         if name.is_some_and(|name| name != replica.name) {
@@ -130,7 +138,7 @@ fn ask(
             applied: state.applied(&replica.name)?,
             hold: state.hold(&replica.name)?,
             // After the state: what it has applied was written before.
-            source: (replica.phase == Phase::Ready).then(|| Source::ask(&replica, source, &tables)),
+            source: (replica.phase == Phase::Ready).then(|| ask(&replica, &tables)),
             tables,
             replica,
         });

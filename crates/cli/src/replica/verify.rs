@@ -10,7 +10,7 @@ use lockstep_replica::verify::{
 };
 use serde_json::{Value, json};
 
-use super::{conninfo, failed};
+use super::{ReplicaArgs, failed};
 use crate::args::Output;
 use crate::exit::{DataMismatch, complain};
 use crate::{live, text};
@@ -18,14 +18,8 @@ use crate::{live, text};
 /// `lockstep replica verify`
 #[derive(Debug, Args)]
 pub struct VerifyArgs {
-    /// The replica's name
-    #[arg(value_name = "NAME")]
-    name: String,
     #[command(flatten)]
-    target: super::TargetArgs,
-    /// How to connect to the source, if it is not where it was at the creation
-    #[arg(long, value_name = "CONNINFO")]
-    source: Option<String>,
+    replica: ReplicaArgs,
     /// Sessions on each side
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
@@ -40,11 +34,9 @@ pub struct VerifyArgs {
 }
 
 pub fn run(args: &VerifyArgs) -> Result<()> {
-    let target = conninfo("--target", &args.target.target)?;
-    let source = args.source.as_deref();
-    let source = source.map(|text| conninfo("--source", text)).transpose()?;
+    let (target, source) = args.replica.ends()?;
     let what = Replicated {
-        name: args.name.clone(),
+        name: args.replica.name.clone(),
         target,
         source,
         jobs: usize::from(args.jobs),
@@ -52,14 +44,14 @@ pub fn run(args: &VerifyArgs) -> Result<()> {
     };
     let report = replica(&what, &mut complain).map_err(failed)?;
     match args.output {
-        Output::Json => live::print(&to_json(&args.name, &report).to_string()),
+        Output::Json => live::print(&to_json(&args.replica.name, &report).to_string()),
         Output::Text => lines(&report)
             .iter()
             .for_each(|line| live::print(&sanitize(line))),
     }
     match report.is_equal() {
         true => Ok(()),
-        false => Err(DataMismatch(mismatch(&args.name, &report)).into()),
+        false => Err(DataMismatch(mismatch(&args.replica.name, &report)).into()),
     }
 }
 

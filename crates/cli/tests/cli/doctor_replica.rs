@@ -112,6 +112,20 @@ fn a_replica_is_recognised_on_its_source_and_asked_on_its_target() {
     );
     assert!(troubles.contains("GRANT pg_monitor TO poor"), "{troubles}");
 
+    // A superuser does not read what others own, whose code could run.
+    let own = |role: &str| {
+        let owner = format!("ALTER SCHEMA lockstep OWNER TO {role}");
+        sql(&followed.target).execute(&owner).unwrap();
+    };
+    own("watcher");
+    let (code, json) = ask(&source, Some(&followed.to));
+    assert_eq!(code, 7, "{}", brief(&json));
+    let troubles = json["nodes"][1]["troubles"].to_string();
+    assert!(troubles.contains("whose code could run"), "{troubles}");
+    let (code, _) = ask(&source, Some(&as_role("watcher")));
+    assert_eq!(code, 0);
+    own("postgres");
+
     let nodes = ["--primary", &source, "--subscriber", &followed.to];
     let mut top = Command::new(env!("CARGO_BIN_EXE_lockstep"));
     top.args(["top", "--count", "2", "--output", "json"])

@@ -222,7 +222,10 @@ impl Drop for Running {
 pub fn until(server: &Server, query: &str, wanted: &str, child: &mut std::process::Child) {
     let started = std::time::Instant::now();
     while value(server, query) != wanted {
-        assert_eq!(child.try_wait().unwrap(), None, "{query}");
+        if let Some(ended) = child.try_wait().unwrap() {
+            let said = child.stderr.take().map(std::io::read_to_string);
+            panic!("{query}: the process has ended, {ended}: {said:?}");
+        }
         let waited = started.elapsed();
         assert!(waited < std::time::Duration::from_secs(90), "{query}");
         std::thread::yield_now();
@@ -325,6 +328,15 @@ impl Drop for End<'_> {
 
 /// How often a process is killed.
 const KILLS: u32 = 15;
+
+/// What a process wrote is gone with the folder.
+impl Drop for Followed {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}", std::fs::read_to_string(&self.log).unwrap_or_default());
+        }
+    }
+}
 
 impl Followed {
     fn new() -> Self {

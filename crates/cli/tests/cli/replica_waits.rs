@@ -7,8 +7,9 @@ use lockstep_lab::cluster::Lab;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::doctor_support::doctor;
 use crate::replica::{
-    Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
+    Followed, Running, conninfo, create_args, lockstep, output, server, sql, text, until, value,
 };
 
 const SLOTS: &str = "SELECT count(*)::text FROM pg_replication_slots";
@@ -100,4 +101,38 @@ fn a_lock_that_others_hold_is_named() {
     drop(bob);
     let dropped = output(&["drop", "r", "--target", &to]);
     assert!(dropped.status.success(), "{dropped:?}");
+}
+
+#[test]
+fn who_keeps_changes_waiting_is_named() {
+    let mut followed = Followed::with("");
+    followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    let to = Conninfo::parse(&followed.to).unwrap();
+    let mut tool = Connection::connect(&to, Purpose::Sql, "a tool").unwrap();
+    tool.execute("BEGIN; LOCK TABLE b").unwrap();
+    sql(&followed.source)
+        .execute("INSERT INTO b VALUES (1)")
+        .unwrap();
+    let who = format!(
+        "on the target it waits for a lock of process {} (role \"postgres\", application \"a tool\"",
+        tool.backend_pid()
+    );
+    let waiting = followed.status_until(&[], |status| !status["error"].is_null());
+    let words = waiting["error"].as_str().unwrap();
+    assert!(words.starts_with(&who), "{words}");
+    assert_eq!(waiting["apply"], "applying", "{waiting}");
+    let source = format!("{} dbname=app", conninfo(&followed.source));
+    let nodes = ["--primary", &source, "--subscriber", &followed.to];
+    let said = doctor(&[&nodes[..], &["--seconds", "2"]].concat());
+    assert!(
+        said.text
+            .contains("the replica does not apply: it waits for a lock")
+            && said.text.contains("SELECT pg_terminate_backend"),
+        "{}",
+        said.text
+    );
+    tool.execute("COMMIT").unwrap();
+    let arrived = "SELECT count(*)::text FROM b";
+    until(&followed.target, arrived, "1", &mut followed.running.0);
+    followed.status_until(&[], |status| status["error"].is_null());
 }

@@ -162,7 +162,7 @@ fn of_node(
          AND subdbid = (SELECT oid FROM pg_database WHERE datname = current_database())",
     )?;
     // The target of a replica of Lockstep has none.
-    let kept = server.query(&format!("SELECT {}", replica::KEPT))?;
+    let kept = server.query(&format!("SELECT {}", replica::kept()))?;
     let is_target = kept
         .into_iter()
         .flatten()

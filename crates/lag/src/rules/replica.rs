@@ -93,11 +93,12 @@ fn with_backlog(mut evidence: Evidence, found: &Found<'_, '_>) -> Evidence {
     evidence
 }
 
-/// One that a change has stopped tries again from time to time, and seems to apply for a moment.
+/// One that a change has stopped tries again from time to time, and seems to apply for a moment. One that
+/// waits for a lock applies, and says whose.
 pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
     let failed = |doing: Doing, replica: &Replica| {
-        let is_connecting = doing == Doing::Connecting && replica.error.is_some();
-        doing == Doing::Stopped || is_connecting
+        let is_trying = matches!(doing, Doing::Connecting | Doing::Running);
+        doing == Doing::Stopped || is_trying && replica.error.is_some()
     };
     let of_one = |(found, share): (Found<'_, '_>, f64)| {
         let replica = found.replica;
@@ -105,6 +106,7 @@ pub(super) fn stopped(view: &View<'_>) -> Vec<Evidence> {
         // Each of these gaps belongs to the remedy for one state.
         let (why, name) = match (replica.doing(false), replica.apply_state.name()) {
             (Doing::Connecting, _) => ("it cannot connect", "connecting"),
+            (Doing::Running, _) => ("it waits for a lock", "waiting"),
             (_, "blocked") => ("a change does not fit the target", "blocked"),
             _ => ("its process has ended, with an error", "ended"),
         };

@@ -180,7 +180,7 @@ fn a_replica_that_keeps_up_is_healthy_and_named() {
 /// What is found first, where, how bad it is, what the first remedy has, and a name.
 type Expected = (Cause, Severity, &'static str);
 
-const CASES: [(&str, bool, Change, Expected); 10] = [
+const CASES: [(&str, bool, Change, Expected); 11] = [
     (
         "a change does not fit",
         false,
@@ -204,6 +204,19 @@ const CASES: [(&str, bool, Change, Expected); 10] = [
             it.error = Some("source: connection refused".to_owned());
         },
         (Cause::ReplicaStopped, Severity::Lag, "pg_hba.conf"),
+    ),
+    (
+        "it waits for a lock",
+        false,
+        |it| {
+            stands(it);
+            it.error = Some("on the target it waits for a lock of process 7".to_owned());
+        },
+        (
+            Cause::ReplicaStopped,
+            Severity::Lag,
+            "SELECT pg_terminate_backend(PID)",
+        ),
     ),
     (
         "its process has ended with an error",

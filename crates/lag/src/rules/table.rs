@@ -351,6 +351,8 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "mend what the error names on {node}: replica {blocked} goes on within 10 s, and at once after \
              lockstep replica resume {blocked}",
+            "let the sessions that the error names end their transactions on {node}; SELECT \
+             pg_terminate_backend(PID) ends one, and replica {waiting} goes on by itself",
             "let the process of replica {connecting} reach the server that the error names: network, \
              password, pg_hba.conf, a free walsender; it goes on by itself",
             "do what the error says for replica {ended}; of a slot with a gap: lockstep replica drop \

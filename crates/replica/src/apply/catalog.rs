@@ -42,6 +42,11 @@ impl Default for Starts {
     }
 }
 
+/// Facts of partitioned tables lock their partitions: who has locked one for long must not keep the source
+/// from hearing of us, which ends the connection then (`wal_sender_timeout`).
+const SESSION: &str =
+    "SELECT pg_catalog.set_config('search_path', '', false); SET lock_timeout = 20000";
+
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
 const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
       c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
@@ -108,13 +113,16 @@ impl Catalog {
     ) -> Result<Self> {
         let mut connection = Connection::connect(target, Purpose::Sql, application_name)
             .map_err(ApplyError::Target)?;
-        connection
-            .execute("SELECT pg_catalog.set_config('search_path', '', false)")
-            .map_err(ApplyError::Target)?;
+        connection.execute(SESSION).map_err(ApplyError::Target)?;
         Ok(Self {
             starts: starts(&mut connection)?,
             connection,
         })
+    }
+
+    /// The process ID of the server's backend.
+    pub fn backend(&self) -> u32 {
+        self.connection.backend_pid()
     }
 
     /// Keeps the source's timeline, durably.

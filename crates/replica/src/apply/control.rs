@@ -70,6 +70,10 @@ pub struct Stats {
     pub caught_up: bool,
     /// Times that a connection was made.
     pub sessions: u64,
+    /// The target's processes that change it, while there is a session.
+    pub backends: Vec<u32>,
+    /// Which sessions of others these wait for, in words.
+    pub waits: Option<String>,
     /// What the replica's spool holds, if it has one.
     pub spool: Option<SpoolStats>,
 }

@@ -110,9 +110,6 @@ fn sessions(
             control.rest(wanted, Duration::MAX / 4);
             continue;
         }
-        if let Some(error) = settings.spool.as_ref().and_then(Spool::failure) {
-            return Err(error);
-        }
         let applied = control.stats().counts.transactions;
         let ended = match Session::open(settings, control, starts, careful) {
             Ok(session) => {

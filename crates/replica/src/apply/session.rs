@@ -32,7 +32,7 @@ use super::positions::Positions;
 use super::run::Settings;
 use super::source::Source;
 use super::spool::{Arrived, Content, Feed};
-use super::writer::{self, Missing};
+use super::writer::{self, Missing, Writer};
 
 /// Parts that may wait for a writer.
 const MOST_WAITING: usize = 1;
@@ -149,6 +149,8 @@ impl<'a> Session<'a> {
         };
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let limits = Limits::of_memory(settings.memory, writers.len());
+        let backends = writers.iter().map(Writer::backend);
+        let backends = backends.chain([catalog.backend()]).collect();
         let pool = Pool::start(
             writers,
             settings.writers + MOST_WAITING,
@@ -158,6 +160,7 @@ impl<'a> Session<'a> {
         control.count(|stats| {
             stats.phase = Phase::Applying;
             stats.error = None;
+            stats.backends = backends;
             stats.sessions += 1;
             stats.applied = stands;
             stats.flushed = stands;
@@ -196,8 +199,17 @@ impl<'a> Session<'a> {
             Err(ApplyError::Conflict(_)) => Some(self.newest_handed),
             _ => None,
         };
-        self.control.set_session(None);
+        let control = self.control;
+        control.set_session(None);
+        control.count(|stats| {
+            stats.backends = Vec::new();
+            stats.waits = None;
+        });
         self.close();
+        if result.is_err() {
+            // The target may have lost what it had not on disk.
+            control.count(|stats| stats.applied = stats.applied.min(stats.flushed));
+        }
         Ended {
             error: result.err(),
             failed_batch,
@@ -225,7 +237,10 @@ impl<'a> Session<'a> {
                     self.keep_timeline()?;
                     self.take(data)?;
                 }
-                Arrived::Covered(end) => self.covered(end),
+                Arrived::Covered(end) => {
+                    self.keep_timeline()?;
+                    self.covered(end);
+                }
                 Arrived::NotYet => self.idle()?,
                 Arrived::Ended => return Err(ApplyError::Ended),
             }
@@ -450,6 +465,7 @@ impl<'a> Session<'a> {
                     self.positions.handed(commit.end);
                     self.newest_handed = commit.end;
                 }
+                self.control.count(|stats| stats.caught_up = false);
                 // One of these is known not to fit.
                 let alone = part.lsn <= self.careful;
                 let sent = self.pool.part(part, alone);

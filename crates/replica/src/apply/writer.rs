@@ -338,13 +338,18 @@ impl Writer {
     /// What the target knows of the source. `stands` is where its origin stands.
     pub fn known(&mut self, stands: Lsn) -> Result<Known> {
         let stand = match &self.replica {
-            Some(replica) => state::stand(&mut self.connection, replica),
-            None => Ok(None),
+            Some(replica) => {
+                let stand = state::stand(&mut self.connection, replica);
+                Some(stand.map_err(ApplyError::Target)?.ok_or_else(|| {
+                    ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
+                })?)
+            }
+            None => None,
         };
-        Ok(match stand.map_err(ApplyError::Target)? {
-            // What apply has written there was on disk before.
+        Ok(match stand {
+            // Not what apply says that it had committed: that may have been lost in a crash.
             Some(stand) => Known {
-                lsn: stands.max(stand.start).max(stand.applied),
+                lsn: stands.max(stand.start),
                 timeline: stand.timeline,
                 system: Some(stand.system_id),
                 holder: continuity::TARGET,

@@ -41,7 +41,11 @@ SELECT n.nspname, c.relname, pg_table_size(c.oid),
     coalesce((SELECT json_agg(json_build_array(a.attname, a.atttypid::bigint) ORDER BY a.attnum)
         FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped
             AND a.attgenerated = '' AND (r.prattrs IS NULL OR a.attnum = ANY (r.prattrs))), '[]'),
-    pg_get_expr(r.prqual, r.prrelid), r.oid IS NOT NULL, c.oid
+    pg_get_expr(r.prqual, r.prrelid),
+    EXISTS (SELECT FROM pg_publication_rel x JOIN pg_publication q ON q.oid = x.prpubid
+        WHERE q.pubname = $1 AND (x.prrelid = c.oid
+            OR x.prrelid IN (SELECT relid FROM pg_partition_ancestors(c.oid)))),
+    c.oid
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     LEFT JOIN (pg_publication_rel r JOIN pg_publication p ON p.oid = r.prpubid AND p.pubname = $1)
         ON r.prrelid = c.oid

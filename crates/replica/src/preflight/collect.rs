@@ -72,7 +72,11 @@ SELECT n.nspname, c.relname, c.oid, c.relkind, c.relpersistence = 'u',
             OR (d.classid = 'pg_constraint'::regclass AND d.objid IN
                 (SELECT k.oid FROM pg_constraint k WHERE k.conrelid = c.oid
                     OR k.contypid IN (SELECT a.atttypid FROM pg_attribute a
-                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped)))))
+                        WHERE a.attrelid = c.oid AND a.attnum > 0 AND NOT a.attisdropped))))),
+    EXISTS (SELECT FROM pg_attribute a WHERE a.attrelid = c.oid AND NOT a.attisdropped
+        AND a.attgenerated <> '' AND (c.relreplident = 'f'
+            OR EXISTS (SELECT FROM pg_index i WHERE i.indrelid = c.oid AND a.attnum = ANY (i.indkey)
+                AND CASE c.relreplident WHEN 'd' THEN i.indisprimary WHEN 'i' THEN i.indisreplident END)))
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 WHERE c.relkind IN ('r', 'p', 'f', 'm') AND c.relpersistence <> 't' AND {namespaces}
 ORDER BY 1, 2";
@@ -318,6 +322,7 @@ fn table(row: &[Option<String>]) -> Result<Table, ClientError> {
         acting_rules: field(row, 23)?,
         owner_is_superuser: field(row, 24)?,
         calls_functions: field(row, 25)?,
+        generated_identity: field(row, 26)?,
         equal_rows: None,
         ancestors: ancestors
             .into_iter()

@@ -102,6 +102,8 @@ pub struct Table {
     pub changed_rows: u64,
     pub bytes: u64,
     pub generated_columns: u32,
+    /// Its replica identity has a generated column, which is not sent; all columns are in one that is FULL.
+    pub generated_identity: bool,
     pub identity_columns: u32,
     pub deferrable_constraints: u32,
     pub exclusion_constraints: u32,
@@ -157,6 +159,8 @@ pub struct SubsetFacts {
     pub uniques: Vec<UniqueFacts>,
     /// CHECK constraints that use a column that is left out.
     pub checks: Vec<String>,
+    /// Columns that are left out and by which a table above is partitioned.
+    pub partitioned_by: Vec<String>,
 }
 
 /// A column that is not replicated.

@@ -464,6 +464,21 @@ fn identities(facts: &Facts, found: &mut Found) {
                 while the replica exists";
     found.tables(Severity::Warning, still, says, todo);
 
+    // What is not sent tells no row from another.
+    let generated = |table: &&Table| match table.identity {
+        ReplicaIdentity::Key => table.generated_identity,
+        ReplicaIdentity::Full => table.generated_identity && facts.source.version >= 180_000,
+        ReplicaIdentity::Nothing => false,
+    };
+    let says = "its replica identity has generated columns, which are not published: the source refuses \
+                updates and deletes then from 18 on, and before would not say which row it means";
+    found.tables(
+        Severity::Error,
+        facts.copied().filter(generated),
+        says,
+        "ALTER TABLE ... REPLICA IDENTITY USING INDEX of a unique index without them, or exclude it",
+    );
+
     let full = |table: &&Table| table.identity == ReplicaIdentity::Full && !table.has_key;
     let equal = facts
         .copied()

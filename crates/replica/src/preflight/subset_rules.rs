@@ -188,7 +188,8 @@ fn identity(table: &Table, looked: &SubsetFacts, subset: &Subset, found: &mut Sa
         .filter(|name| !columns.contains(name))
         .cloned()
         .collect();
-    if !missing.is_empty() {
+    // Of generated ones it is said elsewhere that they cannot be in it.
+    if !missing.is_empty() && !table.generated_identity {
         let says = format!(
             "its list lacks columns of its replica identity: {}; {refuses}",
             listed(&missing)
@@ -217,6 +218,14 @@ fn left_out(looked: &SubsetFacts, found: &mut Said) {
         );
         let todo = "add them to --columns, or ALTER TABLE ... ALTER COLUMN ... SET DEFAULT";
         found.error(says, todo);
+    }
+    if !looked.partitioned_by.is_empty() {
+        let says = format!(
+            "its list leaves out columns by which a table above is partitioned, so that its rows need not \
+             fit into it on the target: {}",
+            listed(&looked.partitioned_by)
+        );
+        found.error(says, "add them to --columns");
     }
     let equal = |unique: &&UniqueFacts| makes_equal(looked, unique);
     let equal: Vec<_> = looked.uniques.iter().filter(equal).collect();

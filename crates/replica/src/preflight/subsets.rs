@@ -62,6 +62,18 @@ SELECT k.conname, (SELECT coalesce(json_agg(a.attname), '[]') FROM pg_attribute 
     WHERE a.attrelid = k.conrelid AND a.attnum = ANY (k.conkey))
 FROM pg_constraint k WHERE k.conrelid = $1::oid AND k.contype = 'c' ORDER BY 1";
 
+/// Columns, by the names that partitions have too, that the keys of partitioned tables above use: such a
+/// column depends on its table.
+const PARTITIONED_BY: &str = "
+SELECT DISTINCT a.attname FROM pg_partition_ancestors($1::oid) p
+    JOIN pg_partitioned_table t ON t.partrelid = p.relid
+    JOIN pg_attribute a ON a.attrelid = p.relid AND a.attnum > 0
+WHERE a.attnum = ANY (t.partattrs) OR EXISTS (SELECT FROM pg_depend d
+    WHERE d.classid = 'pg_class'::regclass AND d.objid = p.relid AND d.objsubid = a.attnum
+        AND d.refclassid = 'pg_class'::regclass AND d.refobjid = p.relid AND d.refobjsubid = 0
+        AND d.deptype = 'i')
+ORDER BY 1";
+
 /// Columns that the filter in a publication names. No row if the filter is not there as it was given:
 /// its text must not bring other tables or options along.
 const FILTER_COLUMNS: &str = "
@@ -146,6 +158,12 @@ fn of_table(
     for row in source.query_with(CHECKS, &[&table.oid])? {
         if names(&row, 1)?.iter().any(is_left_out) {
             found.checks.push(field(&row, 0)?);
+        }
+    }
+    for row in source.query_with(PARTITIONED_BY, &[&table.oid])? {
+        let name = field(&row, 0)?;
+        if is_left_out(&name) {
+            found.partitioned_by.push(name);
         }
     }
     Ok(found)

@@ -509,6 +509,27 @@ fn kinds_of_tables_are_looked_at() {
         (Info, "table \"s.t\"", "generated", "nothing", |f| {
             f.tables[0].generated_columns = 1
         }),
+        (
+            Error,
+            "table \"s.t\"",
+            "are not published",
+            "USING INDEX",
+            |f| {
+                f.tables[0].identity = ReplicaIdentity::Key;
+                f.tables[0].generated_identity = true;
+            },
+        ),
+        (
+            Error,
+            "table \"s.t\"",
+            "are not published",
+            "USING INDEX",
+            |f| {
+                f.source.version = 180_000;
+                f.tables[0].identity = ReplicaIdentity::Full;
+                f.tables[0].generated_identity = true;
+            },
+        ),
         (Info, "table \"s.t\"", "identity columns", "nothing", |f| {
             f.tables[0].identity_columns = 1
         }),

@@ -45,6 +45,13 @@ fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
     Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
 }
 
+/// The processes that these wait for, and that are none of them.
+const BLOCKERS: &str = "
+WITH asked AS (SELECT json_array_elements_text($1::json)::int AS pid)
+SELECT DISTINCT b.pid FROM asked, unnest(pg_blocking_pids(asked.pid)) AS b(pid)
+WHERE b.pid NOT IN (SELECT pid FROM asked)
+ORDER BY 1";
+
 /// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
 pub(super) fn lock_holders(what: Lock, name: &str) -> Result<String, ClientError> {
     Ok(format!(
@@ -100,6 +107,23 @@ impl State {
             (_, true) => Ok(None),
             (_, false) => self.lock_words(name).map(Some),
         }
+    }
+
+    /// Whom these processes of this server wait for, in words. None if that is nobody but each other.
+    pub fn waits(&mut self, pids: &[u32]) -> Result<Option<String>> {
+        let mut words = || -> Result<Option<String>, ClientError> {
+            let asked = serde_json::json!(pids).to_string();
+            let mut others = Vec::new();
+            for row in self.connection.query_with(BLOCKERS, &[&asked])? {
+                others.push(field(&row, 0)?);
+            }
+            if others.is_empty() {
+                return Ok(None);
+            }
+            let who = sessions::words(&mut self.connection, &others)?;
+            Ok(Some(format!("on the target it waits for a lock of {who}")))
+        };
+        words().map_err(ReplicaError::Target)
     }
 
     /// The processes that hold a lock, and whether all look like a lockstep.

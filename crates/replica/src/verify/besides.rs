@@ -33,12 +33,21 @@ FROM up JOIN pg_class c ON c.oid = up.child AND c.relkind = 'r' AND c.relpersist
     JOIN pg_namespace an ON an.oid = a.relnamespace
 GROUP BY n.nspname, c.relname, c.oid ORDER BY 1, 2";
 
-/// Those of the tables in `$1` that exist.
+/// Those of the tables in `$1` that exist, each with all that it is below.
 const EXISTING: &str = "
-SELECT n.nspname, c.relname
-FROM json_array_elements($1::json) s JOIN pg_namespace n ON n.nspname = s ->> 0
-    JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s ->> 1
-WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')";
+WITH RECURSIVE found AS (
+    SELECT c.oid, n.nspname, c.relname
+    FROM json_array_elements($1::json) s JOIN pg_namespace n ON n.nspname = s ->> 0
+        JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = s ->> 1
+    WHERE c.relkind IN ('r', 'p', 'f', 'v', 'm')
+), up AS (
+    SELECT f.oid AS child, i.inhparent AS above FROM found f JOIN pg_inherits i ON i.inhrelid = f.oid
+    UNION SELECT up.child, i.inhparent FROM up JOIN pg_inherits i ON i.inhrelid = up.above
+)
+SELECT f.nspname, f.relname, (SELECT coalesce(json_agg(json_build_array(n.nspname, c.relname)), '[]')
+    FROM up JOIN pg_class c ON c.oid = up.above JOIN pg_namespace n ON n.oid = c.relnamespace
+    WHERE up.child = f.oid)::text
+FROM found f";
 
 /// Finds it, at the moment of both sessions.
 pub fn find(
@@ -65,9 +74,10 @@ pub fn find(
     };
     let below = below(target).map_err(VerifyError::Target)?;
     let below: Vec<_> = below.into_iter().filter(is_wanted).collect();
-    let there = existing(source, &below).map_err(VerifyError::Source)?;
+    let (there, children) = existing(source, &below).map_err(VerifyError::Source)?;
     for Below { table, above } in below {
-        if there.contains(&table.table) || !above.iter().any(|name| there.contains(name)) {
+        let is_below = |name: &TableName| children.contains(&(table.table.clone(), name.clone()));
+        if above.iter().any(is_below) || !above.iter().any(|name| there.contains(name)) {
             continue;
         }
         let rows = target.query(&table.names(MOST_NAMED + 1));
@@ -108,10 +118,6 @@ struct Below {
 
 fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
     let read = |row: &Vec<Option<String>>| {
-        let above: String = field(row, 2)?;
-        let above: Vec<(String, String)> = serde_json::from_str(&above)
-            .map_err(|error| ClientError::Protocol(format!("\"{above}\": {error}")))?;
-        let above = (above.into_iter()).map(|(schema, table)| TableName { schema, table });
         Ok(Below {
             table: Published {
                 table: TableName {
@@ -125,23 +131,38 @@ fn below(target: &mut Connection) -> Result<Vec<Below>, ClientError> {
                 partitioned: false,
                 estimate: 0,
             },
-            above: above.collect(),
+            above: tables_of(row, 2)?,
         })
     };
     target.query(BELOW)?.iter().map(read).collect()
 }
 
-/// Which of all these tables the source has.
-fn existing(source: &mut Connection, below: &[Below]) -> Result<BTreeSet<TableName>, ClientError> {
+/// Tables as a JSON array of schemas and names.
+fn tables_of(row: &[Option<String>], place: usize) -> Result<Vec<TableName>, ClientError> {
+    let text: String = field(row, place)?;
+    let names: Vec<(String, String)> = serde_json::from_str(&text)
+        .map_err(|error| ClientError::Protocol(format!("\"{text}\": {error}")))?;
+    let names = (names.into_iter()).map(|(schema, table)| TableName { schema, table });
+    Ok(names.collect())
+}
+
+/// Which of all these tables the source has, and of which others each of them is below.
+type Existing = (BTreeSet<TableName>, BTreeSet<(TableName, TableName)>);
+
+fn existing(source: &mut Connection, below: &[Below]) -> Result<Existing, ClientError> {
     let names = (below.iter()).flat_map(|one| one.above.iter().chain([&one.table.table]));
     let names: BTreeSet<_> = names.map(|name| (&name.schema, &name.table)).collect();
     let names = serde_json::json!(names).to_string();
     let rows = source.query_with(EXISTING, &[&names])?;
-    let name = |row: &Vec<Option<String>>| {
-        Ok(TableName {
+    let (mut there, mut children) = Existing::default();
+    for row in &rows {
+        let name = TableName {
             schema: field(row, 0)?,
             table: field(row, 1)?,
-        })
-    };
-    rows.iter().map(name).collect()
+        };
+        let above = tables_of(row, 2)?.into_iter();
+        children.extend(above.map(|above| (name.clone(), above)));
+        there.insert(name);
+    }
+    Ok((there, children))
 }

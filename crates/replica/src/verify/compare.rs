@@ -206,7 +206,7 @@ impl Sides {
         let theirs = theirs.and_then(|()| buckets(&mut self.target, &sql(Side::Target)));
         let theirs = match theirs {
             Err(error) if is_not_there(&error) => {
-                let back = self.target.execute("ROLLBACK TO verify");
+                let back = (self.target).execute("ROLLBACK TO verify; RELEASE verify");
                 back.map_err(VerifyError::Target)?;
                 let difference = Difference {
                     key: String::new(),
@@ -219,6 +219,8 @@ impl Sides {
             }
             theirs => theirs.map_err(VerifyError::Target)?,
         };
+        let released = self.target.execute("RELEASE verify");
+        released.map_err(VerifyError::Target)?;
         let all = ours.keys().chain(theirs.keys());
         let mut differ: Vec<i32> = all
             .filter(|bucket| ours.get(bucket) != theirs.get(bucket))

@@ -30,6 +30,7 @@ CREATE FUNCTION s.of_bob(int) RETURNS bool LANGUAGE sql IMMUTABLE AS 'SELECT tru
 ALTER FUNCTION s.of_bob OWNER TO bob;
 ALTER TABLE s.columns ADD CHECK (s.of_bob(b));
 CREATE MATERIALIZED VIEW s.view AS SELECT 1;
+CREATE TABLE s.upper (a int, b text, g text GENERATED ALWAYS AS (upper(b)) STORED, PRIMARY KEY (a, g));
 SELECT lo_create(0);";
 
 #[test]
@@ -42,8 +43,8 @@ fn a_real_database_is_seen_as_it_is() {
     let counted = "SELECT n_tup_upd FROM pg_stat_user_tables WHERE relname = 'changed'";
     while values(&source, counted) != ["1"] {}
     let (facts, findings) = preflight(&options(&source, &target)).unwrap();
-    assert_eq!(facts.tables.len(), 8);
-    assert_eq!(facts.copied().count(), 5);
+    assert_eq!(facts.tables.len(), 9);
+    assert_eq!(facts.copied().count(), 6);
     let found = |severity, subject: &str, says: &str| {
         let one = findings.iter().find(|one| {
             one.severity == severity && one.subject.contains(subject) && one.says.contains(says)
@@ -66,8 +67,9 @@ fn a_real_database_is_seen_as_it_is() {
     found(Severity::Info, "s.parts", "partitioned");
     found(Severity::Info, "s.columns", "generated");
     found(Severity::Info, "s.columns", "identity columns");
+    found(Severity::Error, "s.upper", "are not published");
     found(Severity::Info, "s.view", "materialised view");
-    assert_eq!(findings.len(), 13, "{findings:#?}");
+    assert_eq!(findings.len(), 14, "{findings:#?}");
 
     // Nothing is changed while there are errors.
     let mut told = Told::default();

@@ -317,7 +317,9 @@ fn what_the_target_could_not_hold_is_found() {
              CREATE UNIQUE INDEX filled ON t (s); CREATE UNIQUE INDEX alone ON t (needed) WHERE n IS NULL;
              CREATE UNIQUE INDEX nulls ON t (n) NULLS NOT DISTINCT;
              CREATE UNIQUE INDEX expression ON t (coalesce(n, 0));
-             INSERT INTO t (a, needed, domained, d, n) SELECT n, n, n, n, n FROM generate_series(1, 9) n",
+             INSERT INTO t (a, needed, domained, d, n) SELECT n, n, n, n, n FROM generate_series(1, 9) n;
+             CREATE TABLE p (a int, region int, v int) PARTITION BY LIST (abs(region));
+             CREATE TABLE p1 PARTITION OF p (PRIMARY KEY (a)) FOR VALUES IN (1)",
         )
         .unwrap();
     let options = options(&source, &target);
@@ -358,6 +360,14 @@ fn what_the_target_could_not_hold_is_found() {
                 subject,
                 "t_n_check, g",
                 "the copy fails otherwise",
+            ),
+            (
+                &[],
+                &["public.p=a,v"],
+                Error,
+                "table \"public.p1\"",
+                "by which a table above is partitioned",
+                "--columns",
             ),
         ],
     );

@@ -12,10 +12,15 @@ use crate::{Told, conninfo, options, server, sql, values};
 fn of_bob(lab: &Lab) -> (Server, Conninfo) {
     let target = server(lab, "target");
     target
-        .execute("CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob")
+        .execute("CREATE ROLE watcher LOGIN IN ROLE pg_monitor; CREATE ROLE bob LOGIN; ALTER DATABASE copy OWNER TO bob")
         .unwrap();
     let bob = conninfo(&target).with("user", "bob").unwrap();
     (target, bob)
+}
+
+/// A role that only reads, and is no superuser.
+fn watcher(target: &Server) -> Conninfo {
+    conninfo(target).with("user", "watcher").unwrap()
 }
 
 fn as_bob(bob: &Conninfo, sql: &str) {
@@ -27,15 +32,25 @@ fn forget(target: &Server) {
     sql(target).execute("DROP SCHEMA lockstep CASCADE").unwrap();
 }
 
-/// Bob's code makes him a superuser if another runs it.
+/// Bob's code makes him a superuser if a superuser runs it.
 fn has_not_run(target: &Server) {
     let superuser = "SELECT rolsuper FROM pg_roles WHERE rolname = 'bob'";
     assert_eq!(values(target, superuser), ["f"]);
 }
 
-const CODE: &str = "CREATE FUNCTION lockstep.run() RETURNS text LANGUAGE plpgsql AS \
-    $$ BEGIN IF current_user <> 'bob' THEN EXECUTE 'ALTER ROLE bob SUPERUSER'; END IF; \
-    RETURN 'x'; END $$;";
+/// Bob's code notes who runs it. The planner calls what is immutable, and that calls anything.
+const CODE: &str = "CREATE TABLE lockstep.ran (who text); GRANT INSERT ON lockstep.ran TO public; \
+    CREATE FUNCTION lockstep.note() RETURNS text LANGUAGE plpgsql AS \
+    $$ BEGIN INSERT INTO lockstep.ran VALUES (current_user); RETURN 'x'; END $$; \
+    CREATE FUNCTION lockstep.run() RETURNS text LANGUAGE plpgsql IMMUTABLE AS \
+    $$ BEGIN RETURN lockstep.note(); END $$;";
+
+fn was_run_by_watcher(target: &Server) -> bool {
+    values(
+        target,
+        "SELECT count(*) > 0 FROM lockstep.ran WHERE who = 'watcher'",
+    ) == ["t"]
+}
 
 #[test]
 fn what_another_role_has_planted_does_not_run() {
@@ -61,8 +76,10 @@ fn what_another_role_has_planted_does_not_run() {
         assert!(words.contains(owner) && words.contains(todo), "{words}");
     }
     has_not_run(&target);
-    // Reading runs no trigger.
-    assert!(State::see(&conninfo(&target)).unwrap().is_some());
+    // Reading runs no trigger; but bob could plant more once a superuser has looked.
+    assert!(State::see(&watcher(&target)).unwrap().is_some());
+    let words = State::see(&conninfo(&target)).unwrap_err().to_string();
+    assert!(words.contains("belongs to role \"bob\""), "{words}");
     let words = State::find(&bob).unwrap_err().to_string();
     assert!(words.contains("\"bob\", has a trigger"), "{words}");
     forget(&target);
@@ -93,50 +110,57 @@ fn a_reader_runs_nothing_either() {
     let lab = Lab::for_tests().unwrap();
     let (target, bob) = of_bob(&lab);
     let replica = "lockstep.replica RENAME TO moved";
-    for (plant, fault) in [
+    for (plant, fault, runs) in [
         (
             format!(
                 "ALTER TABLE {replica}; CREATE VIEW lockstep.replica AS \
                  SELECT lockstep.run() AS name, m.source FROM lockstep.moved m"
             ),
             "no plain table",
+            true,
         ),
         (
             "ALTER TABLE lockstep.replica ENABLE ROW LEVEL SECURITY; \
              CREATE POLICY p ON lockstep.replica USING (lockstep.run() = 'x')"
                 .to_owned(),
             "row security",
+            true,
         ),
         (
             "CREATE TABLE lockstep.child () INHERITS (lockstep.replica)".to_owned(),
             "inherit",
+            false,
         ),
         (
             "CREATE TYPE lockstep.own AS (a text); \
              ALTER TABLE lockstep.replica ADD own lockstep.own"
                 .to_owned(),
             "a type that PostgreSQL does not bring",
+            false,
         ),
         (
-            "ALTER FUNCTION lockstep.run() IMMUTABLE; \
-             CREATE INDEX ON lockstep.replica (name) WHERE name <> lockstep.run()"
-                .to_owned(),
+            "CREATE INDEX ON lockstep.replica (name) WHERE name <> lockstep.run()".to_owned(),
             "an index of an expression",
+            true,
         ),
         (
-            "ALTER FUNCTION lockstep.run() IMMUTABLE; \
-             ALTER TABLE lockstep.replica ADD CHECK (name <> lockstep.run()) NOT VALID"
-                .to_owned(),
+            "ALTER TABLE lockstep.replica ADD CHECK (name <> lockstep.run()) NOT VALID".to_owned(),
             "a check",
+            false,
         ),
     ] {
         drop(State::open(&bob).unwrap());
         as_bob(&bob, CODE);
         as_bob(&bob, &plant);
-        let words = State::see(&conninfo(&target)).unwrap_err().to_string();
+        as_bob(&bob, "GRANT SELECT ON lockstep.replica TO watcher");
+        let words = State::see(&watcher(&target)).unwrap_err().to_string();
         assert!(words.contains(fault), "{plant}: {words}");
         assert!(words.contains("DROP SCHEMA lockstep CASCADE"), "{words}");
-        has_not_run(&target);
+        assert!(!was_run_by_watcher(&target), "{plant}");
+        // Reading it all the same would have.
+        let mut session = Connection::connect(&watcher(&target), Purpose::Sql, "a test").unwrap();
+        session.query("SELECT name FROM lockstep.replica").unwrap();
+        assert_eq!(was_run_by_watcher(&target), runs, "{plant}");
         forget(&target);
     }
 }
@@ -164,7 +188,9 @@ fn the_state_of_a_role_without_superuser_is_its_own() {
     };
     state.add(&replica).unwrap();
     drop(State::find(&bob).unwrap().unwrap());
-    let mut seen = State::see(&conninfo(&target)).unwrap().unwrap();
+    let mut seen = State::see(&watcher(&target)).unwrap().unwrap();
+    let distrust = seen.distrust().unwrap().unwrap();
+    assert!(distrust.ends_with("belongs to role \"bob\""), "{distrust}");
     assert_eq!(seen.replicas().unwrap(), [replica]);
     drop((state, seen));
     for (plant, fault) in [

@@ -125,7 +125,7 @@ fn rows_below_a_table_that_only_the_target_has_are_named() {
     let tables = "CREATE TABLE p (id int PRIMARY KEY, v text) PARTITION BY RANGE (id); \
          CREATE TABLE p1 PARTITION OF p FOR VALUES FROM (0) TO (10); INSERT INTO p VALUES (1, 'a'); \
          CREATE TABLE inh (id int PRIMARY KEY); INSERT INTO inh VALUES (1)";
-    let (_lab, _source, target, _session) = made(tables);
+    let (_lab, _source, target, mut session) = made(tables);
     // Empty ones differ in no row, and what the target has for itself is its own.
     sql(&target)
         .execute(
@@ -148,6 +148,10 @@ fn rows_below_a_table_that_only_the_target_has_are_named() {
     let report = compare(&target);
     let expected = [of("P 2", "(12)", extra), of("child", "(99,m)", extra)];
     assert_eq!(named(&report), expected);
+    // Something else of the source has their names.
+    let others = "CREATE VIEW \"P 2\" AS SELECT 1 AS id; CREATE VIEW child AS SELECT 1 AS id";
+    session.execute(others).unwrap();
+    assert_eq!(named(&compare(&target)), expected);
 
     sql(&target)
         .execute("INSERT INTO child SELECT n FROM generate_series(100, 250) n")

@@ -55,7 +55,7 @@ fn recoveries_of_a_known_machine_are_predicted() {
                 name: part.to_string(),
                 wal: wal.path().to_path_buf(),
                 start: range.0,
-                end: Lsn::from(u64::from(range.1) - 1),
+                end: Lsn::from(u64::from(report.end) - 1),
                 seconds: report.alone_seconds,
                 parallel: Some(Parallel {
                     helpers: 1,
@@ -77,6 +77,14 @@ fn recoveries_of_a_known_machine_are_predicted() {
         );
     }
     assert!(comparisons.iter().any(|one| one.held_out));
+
+    // A recovery of which the folder has only a part tells nothing.
+    let cut = Measured {
+        end: run.end,
+        ..measured[0].clone()
+    };
+    let error = calibrate::calibrate(&before, &[cut]).unwrap_err();
+    assert!(error.to_string().contains("goes on to"), "{error}");
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -171,6 +172,58 @@ fn damage_is_named() {
 }
 
 #[test]
+fn a_segment_is_damaged_by_a_bad_first_page_or_a_cut() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let scene = Scene::new(&lab);
+    let path = &scene.segments[2];
+    let whole = fs::read(path).unwrap();
+    let changes: [fn(&mut Vec<u8>); 4] = [
+        |bytes| bytes[0] ^= 1,
+        |bytes| bytes[12] ^= 1,
+        |bytes| bytes[24] ^= 1,
+        |bytes| bytes.truncate(SEGMENT / 2 + 100),
+    ];
+    for how in changes {
+        change(path, how);
+        let error = scene.walk().unwrap_err();
+        let WalError::Damaged { file, .. } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(Path::new(file), path.as_path());
+        fs::write(path, &whole).unwrap();
+    }
+    // A pipe of a segment's name is none.
+    fs::remove_file(path).unwrap();
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    assert_eq!(
+        scene.run().missing(),
+        path.file_name().unwrap().to_str().unwrap()
+    );
+}
+
+/// Behind the last position that there is comes nothing.
+#[test]
+fn the_last_segment_that_there_can_be_has_an_end() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let scene = Scene::new(&lab);
+    let run = scene.run();
+    let start = Lsn::from(0_u64.wrapping_sub(SEGMENT as u64));
+    let mut bytes = vec![0; SEGMENT];
+    bytes[..40].copy_from_slice(&scene.all()[..40]);
+    bytes[2..4].copy_from_slice(&2_u16.to_ne_bytes());
+    bytes[8..16].copy_from_slice(&u64::from(start).to_ne_bytes());
+    bytes[16..20].fill(0);
+    let wal = WalInMemory {
+        start,
+        bytes,
+        name: "memory".to_owned(),
+    };
+    let mut reader = Reader::new(wal, run.identity, start);
+    let ended = walk::read(&mut reader, Until::default(), &mut analysis(&run));
+    assert!(matches!(ended, Ok(Ended::Stop(_))), "{ended:?}");
+}
+
+#[test]
 fn a_missing_segment_ends_a_run() {
     let lab = TestLab::stock().space_mb(2000).start().unwrap();
     let scene = Scene::new(&lab);
@@ -291,9 +344,10 @@ fn changed_bytes_end_the_wal_where_pg_waldump_says() {
                     true => random.usize(0..40),
                     false => random.usize(0..8192),
                 };
-                // pg_waldump does not know which cluster's WAL it reads; and from a first page that
-                // is of another place we do not begin.
-                if page > 0 || within >= 40 {
+                // pg_waldump does not know which cluster's WAL it reads, and we begin with a first page
+                // that is whole.
+                let is_first = path == &scene.segments[0] && within < 40;
+                if page > 0 || !is_first && !(24..32).contains(&within) {
                     bytes[page + within] ^= 1 << random.usize(0..8);
                 }
             }

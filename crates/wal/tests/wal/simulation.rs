@@ -82,6 +82,9 @@ fn check_bounds(report: &Report) {
             seconds * 1e9 >= report.critical.ns,
             "{outcome:?} {report:?}"
         );
+        assert!(seconds >= report.own_seconds, "{outcome:?} {report:?}");
+        let bound = report.bound().0 * 1.000_001;
+        assert!(outcome.speedup <= bound, "{outcome:?} {bound}");
         assert!((0.0..=1.0).contains(&outcome.by_helpers), "{outcome:?}");
     }
     assert!(report.critical.records <= report.all.records);

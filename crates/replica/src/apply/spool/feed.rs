@@ -138,6 +138,7 @@ impl FromSpool {
                 }
                 (Ok(Read::Nothing { .. } | Read::Limit), _) if end > self.covered => {
                     self.covered = end;
+                    self.timeline = self.spool.timeline();
                     return Ok(Arrived::Covered(end));
                 }
                 (Ok(Read::Nothing { .. } | Read::Limit), _) => return Ok(Arrived::NotYet),

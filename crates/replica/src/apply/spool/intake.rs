@@ -41,7 +41,7 @@ pub fn take_in(spool: &Spool, settings: &Settings, control: &Control) {
     let _guard = Guard(spool);
     let pair = match waker::pair() {
         Ok(pair) => pair,
-        Err(error) => return spool.refuse(ApplyError::System(error.to_string())),
+        Err(error) => return spool.refuse(None, ApplyError::System(error.to_string())),
     };
     spool.state().intake = Some(pair.1);
     let mut intake = Intake {
@@ -77,7 +77,7 @@ pub fn take_in(spool: &Spool, settings: &Settings, control: &Control) {
                 spool.wait(pause, |state| state.stop);
                 pause = (pause * 2).min(LONGEST_PAUSE);
             }
-            Err(error) => spool.refuse(error),
+            Err(error) => spool.refuse(Some(&log), error),
         }
     }
     spool.state().intake = None;
@@ -92,7 +92,7 @@ impl Drop for Guard<'_> {
             return;
         }
         let words = "the thread that fills the spool has panicked".to_owned();
-        self.0.refuse(ApplyError::System(words));
+        self.0.refuse(None, ApplyError::System(words));
     }
 }
 
@@ -104,9 +104,13 @@ impl State {
 }
 
 impl Spool {
-    /// The stream cannot go on.
-    fn refuse(&self, why: ApplyError) {
+    /// The stream cannot go on into this log, or into any.
+    fn refuse(&self, log: Option<&Log<Folder>>, why: ApplyError) {
         let mut state = self.state();
+        // A session has begun another log meanwhile.
+        if log.is_some_and(|log| !state.has(log)) {
+            return;
+        }
         match state.anchored {
             true => error!("the spool takes nothing in any more: {why}"),
             false => warn!("the spool takes nothing in until the target is there: {why}"),
@@ -165,6 +169,7 @@ impl Intake<'_> {
         }
         let mut stream = self.connect(log)?;
         self.ours(log.begin_session())?;
+        let mut retained = Lsn::INVALID;
         let mut assembler = Assembler::new(log.received(), false);
         self.show();
         loop {
@@ -174,6 +179,12 @@ impl Intake<'_> {
             }
             if !more || self.unsynced >= UNSYNCED {
                 self.sync(log)?;
+                // What the target has need not be kept.
+                let flushed = self.spool.state().flushed;
+                if flushed > retained {
+                    self.ours(log.retain(flushed))?;
+                    retained = flushed;
+                }
             }
             let asked = assembler.take_reply();
             self.tell_if_due(&mut stream, log, asked)?;
@@ -187,9 +198,6 @@ impl Intake<'_> {
             let ready = stream.wait(Some(self.sleeper.fd()), rest);
             if ready.map_err(ApplyError::Source)?.woken {
                 self.sleeper.drain();
-                // What the target has need not be kept.
-                let flushed = self.spool.state().flushed;
-                self.ours(log.retain(flushed))?;
             }
         }
     }
@@ -265,7 +273,8 @@ impl Intake<'_> {
                     assembler.take_in(&data).map_err(|error| {
                         ApplyError::System(format!("the source's stream makes no sense: {error}"))
                     })?;
-                    if assembler.gathered() < GATHER {
+                    // A transaction that the log has already gathers nothing.
+                    if assembler.gathered() < GATHER && bytes < GATHER as u64 {
                         continue;
                     }
                     self.heard(bytes, assembler);

@@ -19,7 +19,8 @@
 //! - **The spool belongs to one replica** ([`identity`]). A segment that is missing or damaged is an
 //!   error once it is needed, never skipped.
 //!
-//! Locks: one mutex for all of [`State`], held over I/O only while the log is made.
+//! Locks: one mutex for all of [`State`], held over I/O while the log is made, cut or opened
+//! for reading, and while it is written whose it is.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -218,9 +219,12 @@ impl Spool {
             )));
         }
         if identity.source != source {
-            source.clone_into(&mut identity.source);
-            let identity = identity.clone();
-            self.keep(&identity)?;
+            let moved = Identity {
+                source: source.to_owned(),
+                ..identity.clone()
+            };
+            self.keep(&moved)?;
+            *identity = moved;
         }
         Ok(())
     }
