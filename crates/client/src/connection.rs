@@ -508,6 +508,7 @@ pub(crate) fn refusal(answer: &Answer, step: Step, what: &str) -> ClientError {
         sqlstate: report.sqlstate,
         message: report.message,
         detail: report.detail,
+        table: report.table,
         hint: report.hint,
     })
 }

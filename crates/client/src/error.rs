@@ -76,6 +76,8 @@ pub struct Refusal {
     pub message: String,
     pub detail: Option<String>,
     pub hint: Option<String>,
+    /// Schema and name of the table, if the error is of one.
+    pub table: Option<(String, String)>,
 }
 
 impl std::error::Error for Refusal {}
@@ -246,6 +248,7 @@ mod tests {
             sqlstate: sqlstate.to_owned(),
             message: "no".to_owned(),
             detail: detail.map(str::to_owned),
+            table: None,
             hint: Some("Do it.".to_owned()),
         })
     }

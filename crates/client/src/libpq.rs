@@ -601,6 +601,7 @@ pub(crate) struct Report {
     pub sqlstate: String,
     pub message: String,
     pub detail: Option<String>,
+    pub table: Option<(String, String)>,
     pub hint: Option<String>,
 }
 
@@ -703,6 +704,7 @@ impl Answer {
             sqlstate: field(pq::PG_DIAG_SQLSTATE).unwrap_or_default(),
             message,
             detail: field(pq::PG_DIAG_MESSAGE_DETAIL),
+            table: field(pq::PG_DIAG_SCHEMA_NAME).zip(field(pq::PG_DIAG_TABLE_NAME)),
             hint: field(pq::PG_DIAG_MESSAGE_HINT),
         }
     }

@@ -669,6 +669,7 @@ mod tests {
                 sqlstate: sqlstate.to_owned(),
                 message: "refused".to_owned(),
                 detail: None,
+                table: None,
                 hint: None,
             };
             let said = lacking(&facts, &refusal);

@@ -54,9 +54,11 @@ pub const APPLICATION: &str = "lockstep replica";
 pub const SCHEMA: &str = "lockstep";
 
 /// What others have put into the database does not decide what our statements mean: a table of the state
-/// that has become a view is refused, where the server can do that.
+/// that has become a view is refused, where the server can do that. What a command says is done stays so if
+/// the target crashes.
 const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
-    SET row_security = off; SELECT set_config(name, 'view, foreign-table', false) \
+    SET row_security = off; SELECT set_config('synchronous_commit', 'local', false) \
+    WHERE current_setting('synchronous_commit') = 'off'; SELECT set_config(name, 'view, foreign-table', false) \
     FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
 /// How far a replica is, in the order of execution. Each is committed before its work begins, and

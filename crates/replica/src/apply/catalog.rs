@@ -44,8 +44,9 @@ impl Default for Starts {
 
 /// Facts of partitioned tables lock their partitions: who has locked one for long must not keep the source
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
-const SESSION: &str =
-    "SELECT pg_catalog.set_config('search_path', '', false); SET lock_timeout = 20000";
+const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); SET lock_timeout = 20000; \
+    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
+      WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
 
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
 const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \

@@ -100,6 +100,15 @@ impl fmt::Display for Conflict {
 }
 
 impl ApplyError {
+    /// The error of a commit.
+    pub fn at_commit(error: ClientError) -> Self {
+        let table = error.refusal().and_then(|report| report.table.clone());
+        match table {
+            Some((schema, table)) => Self::on_table(&TableName { schema, table }, error),
+            None => Self::Target(error),
+        }
+    }
+
     /// The error of a statement on one table of the target.
     pub fn on_table(table: &TableName, error: ClientError) -> Self {
         let Some(report) = error.refusal() else {

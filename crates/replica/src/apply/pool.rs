@@ -320,7 +320,8 @@ impl<E: From<News>> Worker<E> {
         };
         if let Some(commit) = part.commit {
             done.flushed = self.turn.is_to_flush(plan.number, FLUSH_EVERY);
-            done.missing = self.writer.commit(commit, done.flushed)?;
+            let committed = self.writer.commit(commit, done.flushed);
+            done.missing = committed.map_err(|error| error.at(part.lsn))?;
         }
         Ok(done)
     }

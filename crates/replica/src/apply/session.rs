@@ -51,6 +51,9 @@ const MOVE_EVERY: Duration = Duration::from_millis(20);
 /// How long a batch that is being applied may take to end when the session ends.
 const LAST_BATCH: Duration = Duration::from_secs(2);
 
+/// How often it is cancelled that takes longer.
+const CANCEL_EVERY: Duration = Duration::from_millis(200);
+
 /// How long the source may take to end its stream.
 pub(super) const FAREWELL: Duration = Duration::from_millis(500);
 
@@ -235,7 +238,9 @@ impl<'a> Session<'a> {
             match self.feed.next()? {
                 Arrived::Message(data) => {
                     self.keep_timeline()?;
-                    self.take(data)?;
+                    if let Err(error) = self.take(data) {
+                        return self.after_handed(error);
+                    }
                 }
                 Arrived::Covered(end) => {
                     self.keep_timeline()?;
@@ -245,6 +250,16 @@ impl<'a> Session<'a> {
                 Arrived::Ended => return Err(ApplyError::Ended),
             }
         }
+    }
+
+    /// A change does not fit: what was handed over comes before it, and is done first.
+    fn after_handed(&mut self, error: ApplyError) -> Result<()> {
+        let fits = !matches!(error, ApplyError::Conflict(_));
+        while self.handed > 0 && !(fits || self.wanted.stop || self.wanted.pause) {
+            self.wait_event(STATUS_EVERY)?;
+            self.tell_if_due()?;
+        }
+        Err(error)
     }
 
     /// Hears all events that are there.
@@ -524,9 +539,10 @@ impl<'a> Session<'a> {
     /// rolled back: it will be sent again.
     fn close(mut self) {
         self.pool.close();
-        let deadline = Instant::now() + LAST_BATCH;
+        let mut deadline = Instant::now() + LAST_BATCH;
+        let mut is_cancelled = false;
         while !self.pool.is_finished() {
-            let left = match self.pool.has_failed() {
+            let left = match self.pool.has_failed() && !is_cancelled {
                 true => Duration::ZERO,
                 false => deadline.saturating_duration_since(Instant::now()),
             };
@@ -536,8 +552,10 @@ impl<'a> Session<'a> {
                 }
                 Err(RecvTimeoutError::Disconnected) => break,
                 Err(RecvTimeoutError::Timeout) => {
+                    // Between two statements there is nothing to cancel: so again.
                     self.pool.cancel();
-                    break;
+                    is_cancelled = true;
+                    deadline = Instant::now() + CANCEL_EVERY;
                 }
             }
         }

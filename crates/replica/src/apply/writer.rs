@@ -57,7 +57,9 @@ const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
     SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
     SET enable_material = off; SET enable_memoize = off; SET jit = off; \
-    SET max_parallel_workers_per_gather = 0";
+    SET max_parallel_workers_per_gather = 0; \
+    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
+      WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
 
 /// For statements that find rows without an index.
 const SCANS_ON: &str =
@@ -234,9 +236,7 @@ impl Writer {
     /// Makes changes of a part, in the open transaction or a new one.
     pub fn apply(&mut self, part: &Part, pick: Pick<'_>) -> Result<()> {
         if !self.in_transaction {
-            self.connection
-                .execute("BEGIN")
-                .map_err(ApplyError::Target)?;
+            (self.connection.execute("BEGIN")).map_err(ApplyError::Target)?;
             self.in_transaction = true;
         }
         let mut before = 0;
@@ -313,13 +313,16 @@ impl Writer {
             true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
             false => "",
         };
+        // Without an ID a transaction that changes nothing has no commit record: the origin would stay, and
+        // commits of other writers before it would count as flushed.
         let sql = format!(
-            "SELECT pg_catalog.pg_replication_origin_xact_setup('{}', \
+            "SELECT pg_catalog.pg_current_xact_id(), pg_catalog.pg_replication_origin_xact_setup('{}', \
              '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
              + {} * '1 microsecond'::pg_catalog.interval); COMMIT{then}",
             commit.end, commit.time.0
         );
-        self.connection.execute(&sql).map_err(ApplyError::Target)?;
+        // A deferred trigger may refuse it only now. What is refused is not committed.
+        (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
         Ok(std::mem::take(&mut self.missing))
     }
@@ -486,7 +489,7 @@ impl Writer {
             .collect();
         let stay = updates().filter(|update| !update.moved && can_update);
         let stay: Vec<_> = stay.map(updated).collect();
-        let guarded = table.crowded || replaced.len() > MOST_ROWS;
+        let guarded = table.crowded;
         if guarded {
             self.connection.execute("SAVEPOINT updates")?;
         }
@@ -515,7 +518,8 @@ impl Writer {
         replaced: &[Given<'_>],
         stay: &[Given<'_>],
     ) -> lockstep_client::Result<()> {
-        let changed = self.run(table, Verb::Replace, replaced)?;
+        // At once: in pieces a row could take a key that a later piece only then gives up.
+        let changed = self.run_at_once(table, Verb::Replace, replaced)?;
         self.count_missing(table, replaced.len(), changed);
         let key = table.key();
         let has_more = table.written().any(|(place, _)| !key.contains(&place));

@@ -550,3 +550,91 @@ fn each_table_begins_at_its_own_position() {
     assert_eq!(ids("late"), [[Some("2".to_owned())]]);
     assert!(ids("never").is_empty());
 }
+
+/// Such a transaction has no ID on the target unless it asks for one, and no commit record then.
+#[test]
+fn a_transaction_that_changes_nothing_moves_the_origin() {
+    for writers in [1, 4] {
+        let mut pair = Pair::new("CREATE TABLE k (a int, b int, PRIMARY KEY (a, b))");
+        pair.writers = writers;
+        let control = pair.start();
+        run(&pair, &["INSERT INTO k VALUES (1, 1)"]);
+        pair.catch_up();
+        let upsert = "INSERT INTO k VALUES (1, 1) ON CONFLICT (a, b) DO UPDATE SET a = excluded.a";
+        run(&pair, &[upsert]);
+        let end = pair.source.flush_lsn().unwrap();
+        assert!(control.wait_for(LONG, |stats| stats.flushed >= end));
+        pair.stop();
+        // The slot confirms no more than the target has.
+        pair.start();
+        run(&pair, &["INSERT INTO k VALUES (2, 2)"]);
+        pair.assert_same("SELECT * FROM k ORDER BY a");
+        pair.stop();
+    }
+}
+
+/// More than one statement's parameters would hold, each taking the key that the next one gives up.
+#[test]
+fn many_long_rows_move_by_one_key() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, pad text)");
+    run(
+        &pair,
+        &["INSERT INTO t SELECT i, repeat('x', 1000) || i FROM generate_series(1, 10000) i"],
+    );
+    pair.start();
+    pair.catch_up();
+    run(
+        &pair,
+        &["BEGIN; UPDATE t SET id = -id; UPDATE t SET id = 1 - id; COMMIT"],
+    );
+    pair.assert_same("SELECT id, right(pad, 6) FROM t ORDER BY id");
+    pair.stop();
+}
+
+#[test]
+fn what_a_statement_checks_at_its_end_may_come_in_parts() {
+    let mut pair =
+        Pair::new("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE DEFERRABLE, pad text)");
+    pair.memory = 1024 * 1024;
+    run(
+        &pair,
+        &["INSERT INTO t SELECT i, i, repeat('x', 200) FROM generate_series(1, 5000) i"],
+    );
+    pair.start();
+    pair.catch_up();
+    run(&pair, &["UPDATE t SET u = u + 1"]);
+    pair.assert_same("SELECT id, u FROM t ORDER BY id");
+    pair.stop();
+}
+
+#[test]
+fn what_the_target_refuses_at_a_commit_blocks_there() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY, u int)";
+    let refuses = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+        $$ BEGIN IF new.u = 7 AND EXISTS (SELECT FROM public.t WHERE id = 99) THEN \
+             RAISE EXCEPTION 'not seven' USING ERRCODE = '23514', SCHEMA = 'public', TABLE = 't'; \
+           END IF; RETURN NULL; END $$; \
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED \
+          FOR EACH ROW EXECUTE FUNCTION refuse(); \
+        ALTER TABLE t ENABLE ALWAYS TRIGGER late; INSERT INTO t VALUES (99, 1)";
+    let mut pair = Pair::apart(table, &format!("{table}; {refuses}"));
+    run(
+        &pair,
+        &["INSERT INTO t VALUES (1, 1)", "INSERT INTO t VALUES (2, 7)"],
+    );
+    pair.start();
+    let words = pair.blocked();
+    assert!(
+        words.contains("table public.t") || words.contains("table \"public.t\""),
+        "{words}"
+    );
+    assert!(words.contains("not seven"), "{words}");
+    // Everything before it is there.
+    let before = rows(&pair.target, "SELECT id FROM t WHERE id < 3");
+    assert_eq!(before, [[Some("1".to_owned())]]);
+    sql(&pair.target)
+        .execute("DELETE FROM t WHERE id = 99")
+        .unwrap();
+    pair.assert_same("SELECT * FROM t ORDER BY id");
+    pair.stop();
+}

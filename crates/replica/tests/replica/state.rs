@@ -304,3 +304,23 @@ fn a_newer_states_version_is_refused() {
         );
     }
 }
+
+#[test]
+fn what_is_done_is_on_disk_whatever_the_server_does() {
+    let lab = Lab::for_tests().unwrap();
+    let mut target = server(&lab, "target");
+    let mut state = State::open(&conninfo(&target)).unwrap();
+    state.add(&replica("r")).unwrap();
+    // Nothing is written to disk by itself.
+    target
+        .set([("synchronous_commit", "off"), ("wal_writer_delay", "10s")])
+        .unwrap();
+    target.reload().unwrap();
+    let ours = "SELECT pg_current_wal_insert_lsn() = pg_current_wal_flush_lsn()";
+    drop(state);
+    let mut state = State::open(&conninfo(&target)).unwrap();
+    for paused in [true, false] {
+        assert!(state.set_paused("r", paused).unwrap());
+        assert_eq!(crate::values(&target, ours), ["t"]);
+    }
+}
