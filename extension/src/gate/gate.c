@@ -23,8 +23,9 @@
  * those that keep a snapshot, and those that hold a lock another process waits
  * for.
  *
- * Who may not wait executes without a place. gate_limit.c leaves so many places
- * fewer for the others, but never less than lockstep.read_throttle_min.
+ * A READ COMMITTED query that may not wait executes without a place. gate_limit.c
+ * leaves so many places fewer for the others, but never less than
+ * lockstep.read_throttle_min. The rest of what passes is not counted.
  *
  * Limit: portals that are bound before the first of them executes share one
  * place.

@@ -6,9 +6,9 @@
  * In one line a look-up of 0.1 ms would wait behind each of 20 sessions that use
  * their turns to the end. So those have a line of their own, and light
  * sessions go first. A heavy session still comes after LS_LIGHTS_FIRST light ones, or,
- * where more of these wait for each heavy one, after as many: no later than in one line
- * for all. Light sessions can keep the heavy ones waiting for no more than that, and
- * a few heavy ones get no more turns each than light ones.
+ * where more of these wait for each heavy one now, after as many. As long as the lines
+ * do not grow that is no later than in one line for all. A few heavy sessions get no
+ * more turns each than light ones.
  */
 #include "postgres.h"
 

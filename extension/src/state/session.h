@@ -3,8 +3,7 @@
  *
  * A session says in its slot what it is and what it asks for; the controller
  * reads all slots in each round. There are MaxBackends slots, indexed like
- * ProcGlobal->allProcs. The fields of one session lie together, so that two
- * sessions seldom write to one cache line.
+ * ProcGlobal->allProcs. The fields of one session lie together.
  */
 #ifndef LOCKSTEP_SESSION_H
 #define LOCKSTEP_SESSION_H
