@@ -525,7 +525,7 @@ fn kinds_of_tables_are_looked_at() {
             "are not published",
             "USING INDEX",
             |f| {
-                f.source.version = 180_000;
+                (f.source.version, f.target.version) = (180_000, 180_000);
                 f.tables[0].identity = ReplicaIdentity::Full;
                 f.tables[0].generated_identity = true;
             },
