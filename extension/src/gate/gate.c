@@ -624,8 +624,21 @@ at_xact_end(XactEvent event, void *arg)
 		ls_gate_leave();
 }
 
+/*
+ * Nor does one run any more that was started before an error, if the transaction goes
+ * on at a savepoint. Within a query that goes on, such as a function that catches
+ * an error, the place is still that query's.
+ */
+static void
+at_subxact_end(SubXactEvent event, SubTransactionId subxact, SubTransactionId parent, void *arg)
+{
+	if (inside && event == SUBXACT_EVENT_ABORT_SUB && ls_nesting == 0)
+		ls_gate_leave();
+}
+
 void
 ls_gate_register_callbacks(void)
 {
 	RegisterXactCallback(at_xact_end, NULL);
+	RegisterSubXactCallback(at_subxact_end, NULL);
 }

@@ -279,13 +279,16 @@ ls_sched_cores(void)
 	return Max(cores, 1);
 }
 
-/* CPU time that a process has used, in ns; -1 if it is gone. */
+/* CPU time that a process has used, in ns; -1 if it is gone or not known. */
 int64
 ls_sched_cpu_ns(int pid)
 {
 	clockid_t	clock;
 	struct timespec t;
 
+	/* For the kernel 0 is the caller. */
+	if (pid <= 0)
+		return -1;
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
 		return -1;
 	return (int64) t.tv_sec * 1000000000 + t.tv_nsec;

@@ -256,6 +256,16 @@ gate_holds($admin, 1, 0, 'bound again');
 $app->value('ROLLBACK');
 gate_holds($admin, 0, 0, 'the end of the transaction gives the place back');
 
+# the transaction goes on after an error, and with it its place would
+$app->value('BEGIN');
+$app->value('SAVEPOINT s');
+$app->bind('lost', $count);
+gate_holds($admin, 1, 0, 'bound after a savepoint');
+is($app->query('nonsense')->{sqlstate}, '42601', 'an error');
+$app->value('ROLLBACK TO s');
+gate_holds($admin, 0, 0, 'the way back to the savepoint gives the place back');
+$app->value('COMMIT');
+
 # ---- Places that are not used ----
 
 my $sleeper = app();

@@ -12,7 +12,7 @@ use PostgreSQL::Test::Utils;
 use Test::More;
 
 # From Perl's own list of this system's calls.
-my %call = map { $_ => eval { require 'syscall.ph'; no strict 'refs'; &{"main::SYS_$_"}() } }
+my %call = map { my $name = $_; $name => scalar eval { require 'syscall.ph'; no strict 'refs'; &{"main::SYS_$name"}() } }
   qw(sched_getattr sched_setattr);
 
 use constant SHORT_NS => 100_000;
@@ -31,6 +31,7 @@ sub attributes
 # The slice of a process in ns; 'unknown' for one that is gone.
 sub slice_of
 {
+	return 'unknown' unless defined $_[0];
 	my @attributes = attributes($_[0]);
 	return @attributes ? $attributes[5] : 'unknown';
 }
