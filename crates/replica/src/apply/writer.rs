@@ -314,14 +314,15 @@ impl Writer {
             false => "",
         };
         // Without an ID a transaction that changes nothing has no commit record: the origin would stay, and
-        // commits of other writers before it would count as flushed.
+        // commits of other writers before it would count as flushed. From 16 on the end of a transaction that
+        // fails moves the origin too, to what was set up: so what can fail at the commit is done before.
         let sql = format!(
-            "SELECT pg_catalog.pg_current_xact_id(), pg_catalog.pg_replication_origin_xact_setup('{}', \
+            "SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id(), pg_catalog.pg_replication_origin_xact_setup('{}', \
              '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
              + {} * '1 microsecond'::pg_catalog.interval); COMMIT{then}",
             commit.end, commit.time.0
         );
-        // A deferred trigger may refuse it only now. What is refused is not committed.
+        // A deferred trigger may refuse it only now.
         (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
         Ok(std::mem::take(&mut self.missing))
