@@ -237,7 +237,6 @@ static bool
 heap_is_done(const LsEntry *entry)
 {
 	uint64	   *done = &heap_done[ls_xid_slot(entry->record->header.xl_xid)];
-
 	uint64		number = entry->heap_before;
 
 	while (number > last_retired && number > *done)

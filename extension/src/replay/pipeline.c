@@ -81,15 +81,10 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
-#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
-#include "storage/smgr.h"
-#include "utils/memutils.h"
 
 #include "compat.h"
 #include "priority/sched_linux.h"
@@ -689,6 +684,9 @@ static void
 run(XLogReaderState *reader)
 {
 	pg_atomic_write_u64(&ls_queue->retired, current++);
+	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
+	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
+		pg_atomic_write_u64(&ls_queue->retired, current++);
 	ls_look_ahead_count(current <= ls_dispatched.tail);
 	/* decoded by PostgreSQL, since nothing was ahead */
 	if (current > ls_dispatched.tail)

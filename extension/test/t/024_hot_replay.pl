@@ -226,8 +226,9 @@ for my $victim ('postmaster', 'lockstep replay helper')
 	$old->value($rows);
 	my $before = pipeline($ours, 'dispatched', 'template1');
 	paused($ours, sub { write_some(100) });
-	wait_until(undef, sub { pipeline($ours, "dispatched_until > pg_last_wal_replay_lsn() AND dispatched > $before",
-		'template1') eq 't' }, 'records run ahead of an old snapshot');
+	wait_until(undef, sub { $ours->safe_psql('template1', qq{SELECT wait_event = 'RecoveryConflictSnapshot'
+		FROM pg_stat_activity, lockstep_stat_replay_pipeline
+		WHERE backend_type = 'startup' AND dispatched > $before}) eq 't' }, 'replay waits for an old snapshot');
 	$ours->safe_psql('template1', 'CHECKPOINT');
 	if ($victim eq 'postmaster')
 	{
@@ -248,6 +249,44 @@ for my $victim ('postmaster', 'lockstep replay helper')
 		"after a kill of the $victim rows are the primary's");
 }
 
+# ---- WAL that is not streamed ----
+
+# In pg_wal, or restored from an archive. Segments that are complete are replayed ahead.
+$primary->backup('early');
+write_some(100);
+$primary->safe_psql('postgres', 'SELECT pg_switch_wal()');
+$primary->safe_psql('postgres', 'CREATE TABLE ends_it ()');
+my $expected = $primary->safe_psql('postgres', $sums);
+my $until = $primary->lsn('flush');
+my $archive = PostgreSQL::Test::Utils::tempdir();
+system "cp " . $primary->data_dir . "/pg_wal/0* $archive";
+for my $kind ('pg_wal', 'an archive')
+{
+	keep_wal($primary, 'early') if $kind eq 'pg_wal';
+	unlink glob $primary->backup_dir . '/early/pg_wal/0*' if $kind ne 'pg_wal';
+	my $node = copy_of($primary, 'early', "${WORKERS}lockstep.replay_hot_standby = on\n"
+		. ($kind eq 'pg_wal' ? '' : "restore_command = 'cp $archive/%f %p'\n"));
+	$node->set_standby_mode;
+	$node->start;
+	$node->poll_query_until('postgres', "SELECT pg_last_wal_replay_lsn() >= '$until'") or die 'it stops';
+	is($node->safe_psql('postgres', $sums), $expected, "from $kind rows are the primary's");
+	cmp_ok(pipeline($node, 'dispatched', 'template1'), '>', 5000, 'and records ran ahead');
+	$node->stop;
+	$node->clean_node;
+}
+
+# ---- A backup of the standby, a standby of it, and another timeline ----
+
+$ours->safe_psql('template1', 'SELECT pg_wal_replay_pause()');
+write_some(100);
+$primary->wait_for_catchup($ours, 'flush', $primary->lsn('flush'));
+$ours->safe_psql('template1', 'SELECT pg_wal_replay_resume()');
+my $follower = new_standby($ours, name => 'follower', conf => $hot);
+$primary->wait_for_catchup($ours, 'replay', $primary->lsn('flush'));
+$ours->wait_for_catchup($follower, 'replay', $ours->lsn('replay'));
+is($follower->safe_psql('postgres', $sums), $primary->safe_psql('postgres', $sums),
+	'a standby made of a backup of the standby has its rows');
+
 # ---- Fast shutdown and promotion, under load ----
 
 paused($ours, sub { write_some(100) });
@@ -255,18 +294,20 @@ $ours->stop('fast');
 unlike(slurp_file($ours->logfile), qr/PANIC/, 'a fast shutdown in the middle is clean');
 $ours->start;
 paused($ours, sub { write_some(150) });
-my $expected = $primary->safe_psql('postgres', $sums);
+$expected = $primary->safe_psql('postgres', $sums);
 $primary->stop('immediate');
 $ours->promote;
 is($ours->safe_psql('postgres', $sums), $expected, 'a promoted standby has all that it had received');
 is(pipeline($ours, 'parallel', 'template1'), 'no: recovery has ended', 'and says that replay is over');
 wait_until(undef, sub { !defined worker_pid($ours, 'lockstep replay helper') }, 'no helper is left');
-$ours->safe_psql('postgres', 'CREATE EXTENSION amcheck');
+$ours->safe_psql('postgres', 'CREATE EXTENSION amcheck; UPDATE a SET k = k + 1; DELETE FROM b WHERE id % 3 = 0');
+$ours->wait_for_catchup($follower, 'replay', $ours->lsn('flush'));
+is($follower->safe_psql('postgres', $sums), $ours->safe_psql('postgres', $sums), 'its standby follows to the new timeline');
 is($ours->safe_psql('postgres', q{SELECT bt_index_check(indexrelid, true) FROM pg_index
 	JOIN pg_class c ON c.oid = indexrelid WHERE relnamespace = 'public'::regnamespace}) =~ s/\s//gr,
 	'', 'indexes have all rows');
 is($ours->safe_psql('postgres', q{SELECT * FROM pg_class c, verify_heapam(c.oid)
 	WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'}), '', 'and tables no fault');
-$_->stop for $stock, $ours;
+$_->stop for $stock, $follower, $ours;
 
 done_testing();
