@@ -39,7 +39,7 @@ $primary->safe_psql('postgres', q{
 $primary->safe_psql('postgres', 'VACUUM a, b, account');
 
 my $hot = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n"
-  . "max_standby_streaming_delay = -1\nautovacuum = off\n";
+  . "max_standby_streaming_delay = -1\nautovacuum = off\nrestart_after_crash = on\n";
 my $stock = new_standby($primary, name => 'stock', conf => "lockstep.replay_workers = 0\nautovacuum = off\n");
 my $ours  = new_standby($primary, name => 'ours', conf => $hot);
 
@@ -293,6 +293,7 @@ paused($ours, sub { write_some(100) });
 $ours->stop('fast');
 unlike(slurp_file($ours->logfile), qr/PANIC/, 'a fast shutdown in the middle is clean');
 $ours->start;
+$primary->wait_for_catchup($ours, 'replay', $primary->lsn('flush'));
 paused($ours, sub { write_some(150) });
 $expected = $primary->safe_psql('postgres', $sums);
 $primary->stop('immediate');

@@ -183,7 +183,7 @@ bites('map_clear', sub {
 		$primary->poll_query_until('postgres',
 			q{SELECT all_visible FROM pg_visibility_map('mapped', (SELECT (ctid::text::point)[0]::int FROM mapped WHERE k = 510))})
 		  or die 'vacuum does nothing';
-		$primary->safe_psql('postgres', 'UPDATE mapped SET k = -k WHERE k = 10');
+		$primary->safe_psql('postgres', 'UPDATE mapped SET k = -k WHERE k = 1');
 		$vacuum->cancel;
 		$vacuum->result;
 		$vacuum->close;
