@@ -417,15 +417,36 @@ say_would_wait(void)
 
 /* ---- entry and exit ---- */
 
+/*
+ * A client's portal starts with no active snapshot but its own. A cursor that a
+ * function opens while a query is planned, or a parameter read, starts within that
+ * one's. Only the client's portal can be without a name.
+ */
 static bool
-gate_applies(void)
+client_sent(const QueryDesc *queryDesc)
+{
+	bool		is_only_one;
+
+	if (ActivePortal->name[0] == '\0')
+		return true;
+	if (!ActiveSnapshotSet() || GetActiveSnapshot() != queryDesc->snapshot)
+		return false;
+	PopActiveSnapshot();
+	is_only_one = !ActiveSnapshotSet();
+	PushActiveSnapshot(queryDesc->snapshot);
+	return is_only_one;
+}
+
+static bool
+gate_applies(const QueryDesc *queryDesc)
 {
 	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
 		return false;
 	/* a protocol-level query just being started; no cursor, no nested call */
 	if (ls_nesting > 0 || ActivePortal == NULL ||
 		ActivePortal->status != PORTAL_DEFINED ||
-		ActivePortal->strategy != PORTAL_ONE_SELECT)
+		ActivePortal->strategy != PORTAL_ONE_SELECT ||
+		!client_sent(queryDesc))
 		return false;
 	if (MyBackendType != B_BACKEND || IsParallelWorker() ||
 		IsolationUsesXactSnapshot())
@@ -548,7 +569,7 @@ ls_gate_leave(void)
 bool
 ls_gate_enter(QueryDesc *queryDesc)
 {
-	if (!gate_applies() || ls_session_attach() == NULL)
+	if (!gate_applies(queryDesc) || ls_session_attach() == NULL)
 		return false;
 
 	if (inside)

@@ -19,7 +19,9 @@ lockstep.read_throttle_long_query = 0
 });
 $on_primary->value($_) for 'CREATE TABLE counted AS SELECT i FROM generate_series(1, 10) i',
   q{CREATE FUNCTION nested() RETURNS bigint LANGUAGE plpgsql AS
-    'DECLARE n bigint := 0; BEGIN FOR k IN 1..3 LOOP n := n + (SELECT count(*) FROM counted); END LOOP; RETURN n; END'};
+    'DECLARE n bigint := 0; BEGIN FOR k IN 1..3 LOOP n := n + (SELECT count(*) FROM counted); END LOOP; RETURN n; END'},
+  q{CREATE FUNCTION opens() RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+    'DECLARE c CURSOR FOR SELECT i FROM counted; BEGIN OPEN c; CLOSE c; RETURN 1; END'};
 catch_up($on_primary, $admin);
 
 sub app { return LockstepSession->new($standby, user => 'app'); }
@@ -144,6 +146,13 @@ $app->value('COMMIT');
 
 # no wait was counted
 gate_holds($admin, 1, 0, 'those who pass hold nothing');
+
+# a cursor that a function opens while its query is planned takes no place for the query
+$app->send('SELECT opens()');
+waits_at_gate($admin, $app, 'a query whose planning opens and closes a cursor waits');
+gate_holds($admin, 1, 1, 'with no place');
+$app->cancel;
+refused($app->result, '57014', qr/user request/, 'it is cancelled');
 
 # a transaction that keeps nothing waits, if not in its first query then later
 $app->value('BEGIN');
