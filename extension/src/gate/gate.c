@@ -23,9 +23,11 @@
  * those that keep a snapshot, and those that hold a lock another process waits
  * for.
  *
- * A READ COMMITTED query that may not wait executes without a place. gate_limit.c
- * leaves so many places fewer for the others, but never less than
- * lockstep.read_throttle_min. The rest of what passes is not counted.
+ * A query that may not wait executes without a place, and so does each call of the
+ * executor that came here by another way: of EXECUTE, FETCH or a later fetch of a
+ * portal. Both count while they execute: gate_limit.c leaves so many places fewer
+ * for the others, but never less than lockstep.read_throttle_min. Exempt sessions,
+ * and commands that do their work without the executor, are not counted.
  *
  * Limit: portals that are bound before the first of them executes share one
  * place.
@@ -438,20 +440,23 @@ client_sent(const QueryDesc *queryDesc)
 }
 
 static bool
-gate_applies(const QueryDesc *queryDesc)
+gate_applies(void)
 {
 	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
 		return false;
+	return MyBackendType == B_BACKEND && !IsParallelWorker() &&
+		!ls_session_is_exempt();
+}
+
+/* May this query wait? */
+static bool
+may_wait(const QueryDesc *queryDesc)
+{
 	/* a protocol-level query just being started; no cursor, no nested call */
-	if (ls_nesting > 0 || ActivePortal == NULL ||
-		ActivePortal->status != PORTAL_DEFINED ||
-		ActivePortal->strategy != PORTAL_ONE_SELECT ||
-		!client_sent(queryDesc))
-		return false;
-	if (MyBackendType != B_BACKEND || IsParallelWorker() ||
-		IsolationUsesXactSnapshot())
-		return false;
-	return !ls_session_is_exempt();
+	return ls_nesting == 0 && ActivePortal != NULL &&
+		ActivePortal->status == PORTAL_DEFINED &&
+		ActivePortal->strategy == PORTAL_ONE_SELECT &&
+		!IsolationUsesXactSnapshot() && client_sent(queryDesc);
 }
 
 /*
@@ -569,7 +574,7 @@ ls_gate_leave(void)
 bool
 ls_gate_enter(QueryDesc *queryDesc)
 {
-	if (!gate_applies(queryDesc) || ls_session_attach() == NULL)
+	if (!may_wait(queryDesc) || !gate_applies() || ls_session_attach() == NULL)
 		return false;
 
 	if (inside)
@@ -590,6 +595,21 @@ ls_gate_enter(QueryDesc *queryDesc)
 	}
 	else
 		wait_for_place(queryDesc);
+	return true;
+}
+
+/*
+ * Called before the executor runs on a standby what has no place. True if this call
+ * counts from here on, until ls_gate_leave(). It never waits: it may be in the middle
+ * of its rows, with a snapshot.
+ */
+bool
+ls_gate_count(const QueryDesc *queryDesc)
+{
+	if (inside || !gate_applies() || ls_session_attach() == NULL)
+		return false;
+	if (!resume_turn(ls_my_session, queryDesc))
+		go_in_unasked(queryDesc);
 	return true;
 }
 

@@ -66,6 +66,7 @@ extern LsGateShared *ls_gate;
 extern Size ls_gate_queues_size(void);
 extern void ls_gate_init_shared(char *queues);
 extern bool ls_gate_enter(QueryDesc *queryDesc);
+extern bool ls_gate_count(const QueryDesc *queryDesc);
 extern void ls_gate_leave(void);
 extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
 extern void ls_gate_drain(void);
