@@ -462,10 +462,12 @@ may_wait(const QueryDesc *queryDesc)
 /*
  * The session counts again, or has left: the place that the controller added
  * for it goes as well. Left until the controller's next round, that place would
- * let in one query too many, which may be a long one.
+ * let in one query too many, which may be a long one. Who clears the mark takes
+ * the place away, the session or the controller (mark_exceptions() of
+ * gate_limit.c), so it goes once.
  */
-static void
-end_exception(LsSession *s)
+void
+ls_gate_end_exception(LsSession *s)
 {
 	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
 	uint32		capacity;
@@ -491,7 +493,7 @@ take_away(LsSession *s, LsGateState from)
 
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
-	end_exception(s);
+	ls_gate_end_exception(s);
 	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
 	return true;
 }
@@ -533,7 +535,7 @@ resume_turn(LsSession *s, const QueryDesc *queryDesc)
 	}
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
 		return false;
-	end_exception(s);
+	ls_gate_end_exception(s);
 	inside = true;
 	inside_query = queryDesc;
 	began_us = now;

@@ -33,8 +33,8 @@ typedef struct LsSession
 								 * that takes the entry */
 	pg_atomic_uint32 excepted;	/* 1: the capacity has one place more because
 								 * this session does not count; set by the
-								 * controller, cleared by the process that
-								 * takes that place back */
+								 * controller, cleared by it and by the process
+								 * that takes that place back */
 	pg_atomic_uint32 in_the_way;	/* 1: replay waits for this session; written
 									 * by the controller */
 	pg_atomic_uint64 inside_since;	/* ls_now_us() when it went inside; set
