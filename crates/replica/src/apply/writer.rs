@@ -96,6 +96,8 @@ pub struct Writer {
     /// Numbers of prepared statements are never used twice.
     named: u64,
     in_transaction: bool,
+    /// The last step has deleted rows and inserted them again.
+    made_anew: bool,
     /// The replica in whose state positions are kept and missing rows are counted.
     replica: String,
     /// Commits since positions that are passed were deleted.
@@ -225,6 +227,7 @@ impl Writer {
             prepared: HashMap::new(),
             named: 0,
             in_transaction: false,
+            made_anew: false,
             replica: settings.replica.clone(),
             kept: 0,
             missing: Missing::new(),
@@ -389,13 +392,37 @@ impl Writer {
 
     fn step(&mut self, step: &Step, pick: Pick<'_>, before: usize) -> Result<()> {
         match step {
-            Step::Change { table, set } => self
-                .change(table, set, pick, before)
-                .map_err(|error| ApplyError::on_table(&table.name, error)),
+            Step::Change { table, set } => {
+                self.made_anew = false;
+                let on_table = |error| ApplyError::on_table(&table.name, error);
+                self.change(table, set, pick, before).map_err(on_table)?;
+                match self.made_anew {
+                    true => self.check_columns(table),
+                    false => Ok(()),
+                }
+            }
             Step::Truncate {
                 tables,
                 restart_identity,
             } => self.truncate(tables, *restart_identity),
+        }
+    }
+
+    /// An error if the target's table has got a column: rows that were made anew would have lost its
+    /// values. Our lock on the table lets nobody add one now.
+    fn check_columns(&mut self, table: &Table) -> Result<()> {
+        let sql = "SELECT relnatts FROM pg_catalog.pg_class \
+                   WHERE oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid";
+        let rows = self.connection.query_with(sql, &[&table.reach.oid]);
+        let rows = rows.map_err(ApplyError::Target)?;
+        let now: Option<u32> =
+            (rows.first().map(|row| field(row, 0)).transpose()).map_err(ApplyError::Target)?;
+        match now == Some(table.attributes) {
+            true => Ok(()),
+            false => Err(ApplyError::shape(
+                &table.name,
+                "it was altered since its columns were read, which happens again now".to_owned(),
+            )),
         }
     }
 
@@ -446,6 +473,7 @@ impl Writer {
                 };
                 let rows = pick.of(at, rows).into_iter();
                 let rows: Vec<_> = rows.map(|(old, new)| pair((old, new))).collect();
+                self.made_anew = true;
                 self.run_whole(table, &table.update_whole(), &rows)
             }
         }
@@ -566,6 +594,7 @@ impl Writer {
         if rows.is_empty() {
             return Ok(0);
         }
+        self.made_anew |= verb == Verb::Replace;
         let keeps = match verb {
             Verb::Update | Verb::Replace => keeps(rows),
             Verb::Insert | Verb::Delete => Vec::new(),

@@ -656,6 +656,35 @@ fn positions_that_are_passed_are_deleted() {
 }
 
 #[test]
+fn a_column_that_the_target_gets_meanwhile_keeps_its_values() {
+    let mut pair = Pair::new(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE f (v int); \
+         ALTER TABLE f REPLICA IDENTITY FULL",
+    );
+    pair.start();
+    let rows_before = ["INSERT INTO t VALUES (1, 1)", "INSERT INTO f VALUES (1)"];
+    run(&pair, &rows_before);
+    // Keys have changed once, so the statements are prepared.
+    run(&pair, &["UPDATE t SET id = 2", "UPDATE f SET v = 2"]);
+    pair.catch_up();
+    sql(&pair.target)
+        .execute(
+            "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
+            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT",
+        )
+        .unwrap();
+    run(&pair, &["UPDATE t SET id = 3", "UPDATE f SET v = 3"]);
+    pair.catch_up();
+    let own = "SELECT t.id, t.own, f.v, f.own FROM t, f";
+    let of = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        rows(&pair.target, own),
+        [[of("3"), of("mine"), of("3"), of("mine")]]
+    );
+    pair.stop();
+}
+
+#[test]
 fn what_the_target_refuses_at_a_commit_blocks_there() {
     let table = "CREATE TABLE t (id int PRIMARY KEY, u int)";
     let refuses = "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
