@@ -236,11 +236,16 @@ impl Writer {
 
     /// Where the target stands if the highest of its origins stands here; all are owned by now, so no
     /// commit is under way. From 16 on a transaction that fails moves its origin too, as far as
-    /// `pg_replication_origin_xact_setup` had said: the state's position does not.
+    /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
+    /// the first transaction.
     fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
         let kept = state::kept_position(&mut self.connection, &self.replica);
-        let kept = kept.map_err(ApplyError::Target)?;
-        Ok(kept.map_or(highest, |kept| kept.min(highest)))
+        if let Some(kept) = kept.map_err(ApplyError::Target)? {
+            return Ok(kept.min(highest));
+        }
+        let keep = state::keep_position_sql(&self.replica, highest, false);
+        let kept = keep.and_then(|sql| self.connection.execute(&sql));
+        kept.map(|()| highest).map_err(ApplyError::Target)
     }
 
     /// Cancels what the writer does, from another thread.

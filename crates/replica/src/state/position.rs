@@ -28,7 +28,8 @@ pub fn keep_position_sql(replica: &str, end: Lsn, tidy: bool) -> Result<String, 
     })
 }
 
-/// The newest position that is kept. None before the first, and of a state that an older version made.
+/// The newest position that is kept. None before apply has ever run, and of a state that an older version
+/// made.
 pub fn kept_position(
     connection: &mut Connection,
     replica: &str,
