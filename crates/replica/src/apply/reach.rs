@@ -442,6 +442,7 @@ pub(super) mod tests {
             partitioned: false,
             crowded: false,
             kept: Vec::new(),
+            attributes: 0,
         })
     }
 

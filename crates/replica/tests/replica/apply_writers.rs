@@ -598,7 +598,8 @@ fn a_commit_whose_answer_was_lost_is_waited_for() {
     });
     assert_eq!(control.stats().sessions, 0, "it has not begun");
     lost.execute(&format!(
-        "SELECT pg_replication_origin_xact_setup('{end}', now()); COMMIT"
+        "INSERT INTO lockstep.apply_position VALUES ('{NAME}', '{end}'); \
+         SELECT pg_replication_origin_xact_setup('{end}', now()); COMMIT"
     ))
     .unwrap();
     drop(lost);
