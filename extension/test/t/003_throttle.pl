@@ -275,6 +275,25 @@ $app->value('ROLLBACK TO s');
 gate_holds($admin, 0, 0, 'the way back to the savepoint gives the place back');
 $app->value('COMMIT');
 
+# sessions that the server ends while they are idle in a transaction
+for my $idle ('with an open cursor', 'with a portal that was only bound')
+{
+	my $session = app();
+	$session->value('BEGIN');
+	if ($idle =~ /cursor/)
+	{
+		$session->value($_) for 'DECLARE c CURSOR FOR SELECT i FROM counted', 'FETCH c';
+	}
+	else
+	{
+		$session->bind('never', $count);
+		gate_holds($admin, 1, 0, 'a portal is bound');
+	}
+	$session->value(q{SET idle_in_transaction_session_timeout = '20ms'});
+	wait_until($admin, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . $session->pid, "a session $idle is ended");
+	gate_holds($admin, 0, 0, 'nothing is left at the gate');
+}
+
 # ---- Places that are not used ----
 
 my $sleeper = app();
