@@ -15,8 +15,8 @@
  * (lockstep.replay_hot_standby) sessions read pages that are ahead, and none may be able to
  * tell. Fewer kinds run ahead then (ls_classify_hot()).
  *
- * The rules. test/t/020, 022 and 024 compare files with stock's, 024 looks at live snapshots;
- * 021_replay_rules.pl and 025_hot_rules.pl break rules one by one (broken_rule.h) to see that
+ * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots;
+ * 021_replay_rules.pl and 026_hot_rules.pl break rules one by one (broken_rule.h) to see that
  * each is noticed:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by

@@ -1,5 +1,5 @@
 # Replay by several processes while sessions read: pages are those of a stock standby, and
-# snapshots see no more and no less than they should, meanwhile too. 025_hot_rules.pl breaks
+# snapshots see no more and no less than they should, meanwhile too. 026_hot_rules.pl breaks
 # the rules.
 
 use strict;
