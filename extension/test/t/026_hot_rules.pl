@@ -135,7 +135,8 @@ bites('heap_first', sub {
 	$from += 1_000_000;
 	$primary->safe_psql('postgres', 'VACUUM kept');
 	my ($node, $old, $admin) = standing_still($rule, sub {
-		$primary->safe_psql('postgres', "INSERT INTO kept SELECT g, 'new' FROM generate_series($from, $from + 20) g");
+		$primary->safe_psql('postgres',
+			"INSERT INTO kept SELECT g, 'new' FROM generate_series($from, $from + 20) g");
 	});
 	my $seen = is_seen($rule, sub { by_index($admin, "SELECT count(*) FROM kept WHERE k >= $from") > 0 });
 	go_on($node, $old);
@@ -180,8 +181,8 @@ bites('map_clear', sub {
 		my $vacuum = LockstepSession->new($primary);
 		$vacuum->query("SET $_") for 'vacuum_cost_delay = 100', 'vacuum_cost_limit = 1';
 		$vacuum->send('VACUUM mapped');
-		$primary->poll_query_until('postgres',
-			q{SELECT all_visible FROM pg_visibility_map('mapped', (SELECT (ctid::text::point)[0]::int FROM mapped WHERE k = 510))})
+		$primary->poll_query_until('postgres', q{SELECT all_visible FROM pg_visibility_map('mapped',
+			(SELECT (ctid::text::point)[0]::int FROM mapped WHERE k = 510))})
 		  or die 'vacuum does nothing';
 		$primary->safe_psql('postgres', 'UPDATE mapped SET k = -k WHERE k = 1');
 		$vacuum->cancel;
@@ -230,8 +231,8 @@ bites('hot_point', sub {
 	});
 	my $seen = is_seen($rule, sub { $admin->value(q{SELECT min_recovery_end_lsn < dispatched_until
 		FROM pg_control_recovery(), lockstep_stat_replay_pipeline}) eq 't' });
-	is($admin->value(q{SELECT min_recovery_end_lsn <= flushed_lsn FROM pg_control_recovery(), pg_stat_wal_receiver}),
-		't', 'it is never beyond what was received');
+	is($admin->value(q{SELECT min_recovery_end_lsn <= flushed_lsn
+		FROM pg_control_recovery(), pg_stat_wal_receiver}), 't', 'it is never beyond what was received');
 	go_on($node, $old);
 	remove($node, $admin);
 	return $seen;
