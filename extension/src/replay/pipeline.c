@@ -62,7 +62,7 @@
  *     retirement compares what is not ahead.
  *
  * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
- * pipeline, and helpers sleep. The queue runs dry at the end of each WAL segment, and of what the
+ * pipeline, and helpers sleep. So too for a while after they have found little to do. The queue runs dry at the end of each WAL segment, and of what the
  * walreceiver had flushed when PostgreSQL last asked: reading further might wait
  * (look_ahead.c).
  *
@@ -114,6 +114,11 @@
 /* The same while the pipeline runs and nothing is ahead; it divides the other. */
 #define LS_ASK_DRY 16
 
+/* Of so many records helpers must do one in LS_MIN_SHARE, or they rest for LS_REST records. */
+#define LS_SHARE_WINDOW 8192
+#define LS_MIN_SHARE 4
+#define LS_REST (256 * 1024)
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -139,6 +144,9 @@ static RecoveryState begun_as;
 /* In hot standby. */
 static bool hot = false;
 static uint32 passed = 0;		/* records since we last asked whether to dispatch */
+static uint32 rest = 0;			/* records until helpers are tried again */
+static uint32 window_records = 0;
+static uint32 window_done = 0;	/* of these, by helpers */
 
 static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
 static int	nhelpers = 0;
@@ -197,6 +205,8 @@ ls_pipeline_state_name(void)
 			return "no: a pause is requested";
 		case LS_NO_BACKLOG:
 			return "no: less than lockstep.replay_min_backlog of WAL is known to wait";
+		case LS_NO_USE:
+			return "no: helpers find too little to do in this WAL";
 		case LS_NO_ENDED:
 			return "no: recovery has ended";
 		case LS_NOT_YET:
@@ -302,7 +312,7 @@ static bool
 may_dispatch(void)
 {
 	if (hot)
-		return ls_why_not_hot() == LS_PARALLEL;
+		return rest == 0 && ls_why_not_hot() == LS_PARALLEL;
 	at_limit = at_limit || ls_backup_has_ended();
 	return !at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == begun_as;
 }
@@ -544,6 +554,7 @@ retire(LsEntry *entry, XLogReaderState *reader)
 			case LS_DONE:
 				pg_read_barrier();
 				by_helpers++;
+				window_done++;
 				return;
 			case LS_FAILED:
 				pg_read_barrier();
@@ -592,7 +603,25 @@ why_not_now(XLogReaderState *reader)
 
 	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
 		return LS_NO_BACKLOG;
+	if (why == LS_PARALLEL && rest > 0)
+		return LS_NO_USE;
 	return why;
+}
+
+/*
+ * Helpers that find little to do cost more than they give: each record that they look at, and
+ * the end of what may be read ahead. Updates for example mostly come after a pruning
+ * of their page, which is replayed at its turn.
+ */
+static void
+watch_share(void)
+{
+	if (!hot || ++window_records < LS_SHARE_WINDOW)
+		return;
+	/* no backlog is asked for in tests only */
+	if (window_done < window_records / LS_MIN_SHARE && ls_replay_min_backlog > 0)
+		rest = LS_REST;
+	window_records = window_done = 0;
 }
 
 /*
@@ -607,6 +636,7 @@ is_time_for_hot(XLogReaderState *reader)
 	if (++passed < LS_ASK_AFTER)
 		return false;
 	passed = 0;
+	rest -= Min(rest, LS_ASK_AFTER);
 	if (!ls_replay_hot_standby && nhelpers == 0 && !hot)
 		return false;
 	why = why_not_now(reader);
@@ -697,6 +727,7 @@ run(XLogReaderState *reader)
 		fill(reader);
 	take_own_steps();
 	retire(ls_entry(current), reader);
+	watch_share();
 	if (ls_dispatched.tail == current)
 		run_dry(reader);
 	else

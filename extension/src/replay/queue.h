@@ -113,6 +113,7 @@ typedef enum LsPipelineState
 	LS_NO_SNAPSHOT,
 	LS_NO_PAUSE,
 	LS_NO_BACKLOG,
+	LS_NO_USE,
 	LS_NO_ENDED,
 	LS_NOT_YET,
 	LS_PARALLEL
