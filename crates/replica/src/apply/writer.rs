@@ -15,7 +15,7 @@ use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
-use super::batch::{CommitPoint, Part, Set, Step};
+use super::batch::{CommitPoint, Emptied, Part, Set, Step};
 use super::continuity::{self, Known};
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
@@ -406,10 +406,7 @@ impl Writer {
                     false => Ok(()),
                 }
             }
-            Step::Truncate {
-                tables,
-                restart_identity,
-            } => self.truncate(tables, *restart_identity),
+            Step::Truncate { tables, how } => self.truncate(tables, *how),
         }
     }
 
@@ -431,24 +428,26 @@ impl Writer {
         }
     }
 
-    fn truncate(&mut self, tables: &[Arc<Table>], restart_identity: bool) -> Result<()> {
+    fn truncate(&mut self, tables: &[Arc<Table>], how: Emptied) -> Result<()> {
         let Some(first) = tables.first() else {
             return Ok(());
         };
-        let names: Vec<_> = tables
-            .iter()
-            .map(|table| match table.partitioned {
-                true => table.name.sql(),
-                false => format!("ONLY {}", table.name.sql()),
-            })
-            .collect();
-        let identity = match restart_identity {
-            true => " RESTART IDENTITY",
-            false => "",
+        let name = |table: &Arc<Table>| match table.partitioned {
+            true => table.name.sql(),
+            false => format!("ONLY {}", table.name.sql()),
         };
-        self.connection
-            .execute(&format!("TRUNCATE {}{identity}", names.join(", ")))
-            .map_err(|error| ApplyError::on_table(&first.name, error))
+        let names: Vec<_> = tables.iter().map(name).collect();
+        let sql = match how {
+            Emptied::Truncated => format!("TRUNCATE {}", names.join(", ")),
+            Emptied::Restarted => format!("TRUNCATE {} RESTART IDENTITY", names.join(", ")),
+            Emptied::Deleted => {
+                // The source has named partitions besides their root.
+                let rows = tables.iter().filter(|table| !table.partitioned);
+                let each = rows.map(|table| format!("DELETE FROM {}", name(table)));
+                each.collect::<Vec<_>>().join("; ")
+            }
+        };
+        (self.connection.execute(&sql)).map_err(|error| ApplyError::on_table(&first.name, error))
     }
 
     fn change(

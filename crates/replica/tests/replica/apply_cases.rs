@@ -551,6 +551,30 @@ fn each_table_begins_at_its_own_position() {
     assert!(ids("never").is_empty());
 }
 
+#[test]
+fn a_table_is_emptied_whose_references_were_copied_later() {
+    let mut pair = Pair::new(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY REFERENCES a)",
+    );
+    let truncate = "TRUNCATE a, b RESTART IDENTITY";
+    run(&pair, &["INSERT INTO a VALUES (1)", truncate]);
+    let begins: Lsn = pair.source.flush_lsn().unwrap();
+    run(
+        &pair,
+        &["INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (2)"],
+    );
+    let name = TableName {
+        schema: "public".to_owned(),
+        table: "b".to_owned(),
+    };
+    pair.start_from(Starts {
+        tables: [(name, Start::At(begins))].into(),
+        ..Starts::default()
+    });
+    pair.assert_same("SELECT a.id, b.id FROM a FULL JOIN b USING (id)");
+    pair.stop();
+}
+
 /// Such a transaction has no ID on the target unless it asks for one, and no commit record then.
 #[test]
 fn a_transaction_that_changes_nothing_moves_the_origin() {
