@@ -77,7 +77,11 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
     )?;
     facts.source.system_id = system_id(&mut source).map_err(ReplicaError::Source)?;
     facts.target.system_id = system_id(&mut target).map_err(ReplicaError::Target)?;
-    facts.lacks_programs = Programs::find(facts.source.version, facts.target.version).is_err();
+    let programs = Programs::find(facts.source.version, facts.target.version).ok();
+    facts.lacks_programs = programs.is_none();
+    if collect::has_column_versions(&mut source).map_err(ReplicaError::Source)? {
+        facts.outdated_dump = programs.and_then(|programs| programs.outdated_dump());
+    }
     let findings = findings(&facts);
     Ok((facts, findings))
 }

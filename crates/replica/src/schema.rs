@@ -25,6 +25,10 @@ const NEWEST: u32 = 30;
 /// refuse.
 const SETS_NEWER: u32 = 17;
 
+/// An option that servers give each column from the minor releases of November 2026 on. Earlier releases
+/// of pg_dump take it for the user's, and earlier servers refuse it.
+pub const COLUMN_VERSION: &str = "pg_attver";
+
 /// Most characters of a program's words in an error.
 const MOST_WORDS: usize = 2_000;
 
@@ -132,6 +136,13 @@ impl Programs {
             .find(|programs| programs.dump.is_file() && programs.restore.is_file())
     }
 
+    /// pg_dump's path, if it does not know [`COLUMN_VERSION`]: who leaves it out has its name.
+    pub fn outdated_dump(&self) -> Option<String> {
+        let program = std::fs::read(&self.dump).ok()?;
+        let is_outdated = is_binary_without(&program, COLUMN_VERSION);
+        is_outdated.then(|| self.dump.display().to_string())
+    }
+
     /// Dumps the schema, as a snapshot sees it, into a file.
     pub fn dump(
         &self,
@@ -203,6 +214,12 @@ fn version_of(program: &Path) -> Option<u32> {
     words
         .split(|c: char| !c.is_ascii_digit())
         .find_map(|digits| digits.parse().ok())
+}
+
+/// Scripts call another program, of which they say nothing.
+fn is_binary_without(program: &[u8], word: &str) -> bool {
+    let mut places = program.windows(word.len());
+    program.starts_with(b"\x7fELF") && !places.any(|place| place == word.as_bytes())
 }
 
 /// Majors whose pg_dump reads the source and whose pg_restore writes what the target understands: none
@@ -331,6 +348,16 @@ mod tests {
         assert_eq!(found(&[17, 18], Some(18), 15, 16), None);
         assert_eq!(found(&[16, 17], None, 15, 15).as_deref(), Some("16/bin"));
         assert_eq!(found(&[15, 16, 17, 18], Some(18), 17, 15), None);
+    }
+
+    #[test]
+    fn a_program_that_does_not_name_the_column_version_is_outdated() {
+        assert!(is_binary_without(
+            b"\x7fELF \0 pg_attributes",
+            COLUMN_VERSION
+        ));
+        assert!(!is_binary_without(b"\x7fELF \0pg_attver\0", COLUMN_VERSION));
+        assert!(!is_binary_without(b"#!/bin/sh", COLUMN_VERSION));
     }
 
     #[test]

@@ -37,6 +37,8 @@ pub struct Facts {
     pub skip_large_objects: bool,
     /// This machine has no pg_dump and pg_restore that know both servers.
     pub lacks_programs: bool,
+    /// The pg_dump that would write options of the source's columns that the target refuses.
+    pub outdated_dump: Option<String>,
 }
 
 /// A server, its database and our role there.

@@ -174,6 +174,18 @@ fn versions(facts: &Facts, found: &mut Found) {
         let says = format!("it lacks {}", schema::described(&programs));
         found.error("this machine", says, schema::how_to_get(&programs));
     }
+    if let Some(program) = &facts.outdated_dump {
+        let says = format!(
+            "its {program} is older than the source's minor release: it does not leave out {}, which \
+             columns of the source have and the target refuses",
+            schema::COLUMN_VERSION
+        );
+        found.error(
+            "this machine",
+            says,
+            "update it to the newest minor release",
+        );
+    }
     if source.system_id == target.system_id && source.database == target.database {
         let says = format!("it is the source's own database \"{}\"", source.database);
         found.error("target", says, "name another database or server");

@@ -133,6 +133,13 @@ fn servers_are_looked_at() {
                 f.lacks_programs = true
             },
         ),
+        (
+            Error,
+            "this machine",
+            "/a/pg_dump is older",
+            "update",
+            |f| f.outdated_dump = Some("/a/pg_dump".to_owned()),
+        ),
         // Nothing to install would help.
         (Error, "target", "older than the source", "upgrade", |f| {
             f.source.version = 170_000;
