@@ -142,11 +142,11 @@ impl Killing {
         let (from, mut own) = (conninfo(&self.source), Rng::with_seed(rng.u64(..)));
         std::thread::scope(|scope| {
             let writing = scope.spawn(|| {
-                write(&mut own, &from, 120);
+                write(&mut own, &from, 250);
                 done.store(true, Ordering::SeqCst);
             });
             while !done.load(Ordering::SeqCst) && !writing.is_finished() {
-                std::thread::sleep(Duration::from_millis(rng.u64(1..400)));
+                std::thread::sleep(Duration::from_millis(rng.u64(1..150)));
                 let whom = [0, 0, 1, 2][rng.usize(0..4)];
                 match whom {
                     0 => {
