@@ -367,6 +367,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_several_columns_is_told_from_others_by_each() {
+        let row = |a: u8, v: u8, b: u8| {
+            OwnedRow::new([Cell::Text(&[a]), Cell::Text(&[v]), Cell::Text(&[b])])
+        };
+        let key = |a: u8, b: u8| OwnedRow::new([Cell::Text(&[a]), Cell::Text(&[b])]);
+        let mut net = Net::new(vec![0, 2]);
+        for (a, b) in [(1, 1), (1, 2), (2, 1)] {
+            net.add(KeyedChange::Insert { row: row(a, 0, b) }).unwrap();
+        }
+        let moves = |from, row| KeyedChange::Update { from, row };
+        net.add(moves(key(1, 2), row(1, 7, 2))).unwrap();
+        net.add(moves(key(2, 1), row(2, 8, 2))).unwrap();
+        net.add(KeyedChange::Delete { key: key(1, 1) }).unwrap();
+        let taken = net.add(moves(key(2, 2), row(1, 9, 2)));
+        assert_eq!(taken, Err(moves(key(2, 2), row(1, 9, 2))));
+        assert_eq!(net.into_effect().inserts, [row(1, 7, 2), row(2, 8, 2)]);
+    }
+
+    #[test]
     fn what_contradicts_is_given_back() {
         let mut net = Net::new(vec![0]);
         net.add(insert(1, 1, 1)).unwrap();
