@@ -128,6 +128,17 @@ ls_next_proclock(int partition, PROCLOCK *prev)
 #endif
 }
 
+/* 16, the same commit: has this process no lock in a partition? */
+static inline bool
+ls_partition_is_empty(int partition)
+{
+#if PG_VERSION_NUM >= 160000
+	return dlist_is_empty(&MyProc->myProcLocks[partition]);
+#else
+	return SHMQueueEmpty(&MyProc->myProcLocks[partition]);
+#endif
+}
+
 /*
  * 18, commit c4d5cb71d2 "Increase the number of fast-path lock slots": the
  * bits became an array. True if this process holds a fast-path lock.

@@ -6,7 +6,8 @@
  * SET lockstep.wait_for_lsn always waits.
  *
  * A place at the gate is taken before the executor starts and given back when
- * ExecutorRun returns or fails, so that a suspended portal holds none.
+ * ExecutorRun returns or fails, so that a suspended portal holds none. An
+ * ExecutorRun without a place, such as a later fetch, counts while it lasts.
  *
  * ls_nesting tells the query that the client sent from those that run inside
  * it: of functions, of their cursors, and of what the start of the executor
@@ -87,7 +88,8 @@ call_executor_run(LS_EXECUTOR_RUN_PARAMS)
 static void
 executor_run(LS_EXECUTOR_RUN_PARAMS)
 {
-	bool		mine = ls_gate_is_mine(queryDesc);
+	bool		mine = ls_gate_is_mine(queryDesc) ||
+		(ls_enabled && RecoveryInProgress() && ls_gate_count(queryDesc));
 
 	/* a place taken before promotion is given back after it */
 	if (!mine && !RecoveryInProgress())

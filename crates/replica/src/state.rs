@@ -6,6 +6,7 @@
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
+//! | `lockstep.apply_position` | position that apply has committed, until a later one replaces it; see `state/position.rs` | none |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
@@ -28,6 +29,7 @@ mod hold;
 mod home;
 mod locks;
 mod open;
+mod position;
 mod subsets;
 mod tables;
 mod trust;
@@ -40,6 +42,7 @@ use lockstep_wire::{Lsn, Timeline};
 pub use hold::{Held, Hold};
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
+pub use position::{keep_position_sql, kept_position};
 pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
 
 use crate::apply::SpoolStats;

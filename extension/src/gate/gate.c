@@ -23,9 +23,11 @@
  * those that keep a snapshot, and those that hold a lock another process waits
  * for.
  *
- * A READ COMMITTED query that may not wait executes without a place. gate_limit.c
- * leaves so many places fewer for the others, but never less than
- * lockstep.read_throttle_min. The rest of what passes is not counted.
+ * A query that may not wait executes without a place, and so does each call of the
+ * executor that came here by another way: of EXECUTE, FETCH or a later fetch of a
+ * portal. Both count while they execute: gate_limit.c leaves so many places fewer
+ * for the others, but never less than lockstep.read_throttle_min. Exempt sessions,
+ * and commands that do their work without the executor, are not counted.
  *
  * Limit: portals that are bound before the first of them executes share one
  * place.
@@ -417,29 +419,55 @@ say_would_wait(void)
 
 /* ---- entry and exit ---- */
 
+/*
+ * A client's portal starts with no active snapshot but its own. A cursor that a
+ * function opens while a query is planned, or a parameter read, starts within that
+ * one's. Only the client's portal can be without a name.
+ */
+static bool
+client_sent(const QueryDesc *queryDesc)
+{
+	bool		is_only_one;
+
+	if (ActivePortal->name[0] == '\0')
+		return true;
+	if (!ActiveSnapshotSet() || GetActiveSnapshot() != queryDesc->snapshot)
+		return false;
+	PopActiveSnapshot();
+	is_only_one = !ActiveSnapshotSet();
+	PushActiveSnapshot(queryDesc->snapshot);
+	return is_only_one;
+}
+
 static bool
 gate_applies(void)
 {
 	if (ls_read_throttle == LS_THROTTLE_OFF || ls_gate == NULL)
 		return false;
+	return MyBackendType == B_BACKEND && !IsParallelWorker() &&
+		!ls_session_is_exempt();
+}
+
+/* May this query wait? */
+static bool
+may_wait(const QueryDesc *queryDesc)
+{
 	/* a protocol-level query just being started; no cursor, no nested call */
-	if (ls_nesting > 0 || ActivePortal == NULL ||
-		ActivePortal->status != PORTAL_DEFINED ||
-		ActivePortal->strategy != PORTAL_ONE_SELECT)
-		return false;
-	if (MyBackendType != B_BACKEND || IsParallelWorker() ||
-		IsolationUsesXactSnapshot())
-		return false;
-	return !ls_session_is_exempt();
+	return ls_nesting == 0 && ActivePortal != NULL &&
+		ActivePortal->status == PORTAL_DEFINED &&
+		ActivePortal->strategy == PORTAL_ONE_SELECT &&
+		!IsolationUsesXactSnapshot() && client_sent(queryDesc);
 }
 
 /*
  * The session counts again, or has left: the place that the controller added
  * for it goes as well. Left until the controller's next round, that place would
- * let in one query too many, which may be a long one.
+ * let in one query too many, which may be a long one. Who clears the mark takes
+ * the place away, the session or the controller (mark_exceptions() of
+ * gate_limit.c), so it goes once.
  */
-static void
-end_exception(LsSession *s)
+void
+ls_gate_end_exception(LsSession *s)
 {
 	uint32		steady = pg_atomic_read_u32(&ls_gate->steady);
 	uint32		capacity;
@@ -465,7 +493,7 @@ take_away(LsSession *s, LsGateState from)
 
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &expected, LS_GATE_OUTSIDE))
 		return false;
-	end_exception(s);
+	ls_gate_end_exception(s);
 	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
 	return true;
 }
@@ -507,7 +535,7 @@ resume_turn(LsSession *s, const QueryDesc *queryDesc)
 	}
 	if (!pg_atomic_compare_exchange_u32(&s->gate, &kept, LS_GATE_INSIDE))
 		return false;
-	end_exception(s);
+	ls_gate_end_exception(s);
 	inside = true;
 	inside_query = queryDesc;
 	began_us = now;
@@ -548,7 +576,7 @@ ls_gate_leave(void)
 bool
 ls_gate_enter(QueryDesc *queryDesc)
 {
-	if (!gate_applies() || ls_session_attach() == NULL)
+	if (!may_wait(queryDesc) || !gate_applies() || ls_session_attach() == NULL)
 		return false;
 
 	if (inside)
@@ -569,6 +597,21 @@ ls_gate_enter(QueryDesc *queryDesc)
 	}
 	else
 		wait_for_place(queryDesc);
+	return true;
+}
+
+/*
+ * Called before the executor runs on a standby what has no place. True if this call
+ * counts from here on, until ls_gate_leave(). It never waits: it may be in the middle
+ * of its rows, with a snapshot.
+ */
+bool
+ls_gate_count(const QueryDesc *queryDesc)
+{
+	if (inside || !gate_applies() || ls_session_attach() == NULL)
+		return false;
+	if (!resume_turn(ls_my_session, queryDesc))
+		go_in_unasked(queryDesc);
 	return true;
 }
 

@@ -8,6 +8,7 @@
 #include "gate/gate_queue.h"
 #include "gate/line_rule.h"
 #include "port/atomics.h"
+#include "state/session.h"
 #include "storage/lock.h"
 
 /* What a session holds at the gate (LsSession.gate). */
@@ -66,7 +67,9 @@ extern LsGateShared *ls_gate;
 extern Size ls_gate_queues_size(void);
 extern void ls_gate_init_shared(char *queues);
 extern bool ls_gate_enter(QueryDesc *queryDesc);
+extern bool ls_gate_count(const QueryDesc *queryDesc);
 extern void ls_gate_leave(void);
+extern void ls_gate_end_exception(LsSession *s);
 extern bool ls_gate_is_mine(const QueryDesc *queryDesc);
 extern void ls_gate_drain(void);
 extern uint32 ls_gate_executing(void);

@@ -174,8 +174,6 @@ take_census(uint8 *kinds, int64 now, bool lag_counts)
 		LsGateState held = pg_atomic_read_u32(&s->gate);
 
 		kinds[i] = COUNTS;
-		if (pg_atomic_read_u32(&s->excepted) != 0)
-			pg_atomic_exchange_u32(&s->excepted, 0);
 		if (held == LS_GATE_UNASKED)
 			census.unasked += kind_of(i, held, now, lag_counts) == EXCEPTION ? 0 : 1;
 		else if (held == LS_GATE_INSIDE || held == LS_GATE_KEPT)
@@ -189,9 +187,24 @@ take_census(uint8 *kinds, int64 now, bool lag_counts)
 	return census;
 }
 
+/* Has the session left, or gone on with its turn, since the census? */
+static bool
+is_over(LsSession *s, Kind kind)
+{
+	LsGateState held = pg_atomic_read_u32(&s->gate);
+
+	return held != LS_GATE_KEPT && (kind == RESTING || held != LS_GATE_INSIDE);
+}
+
 /*
- * Marks the sessions for which places were added, so that end_exception() in
- * gate.c takes the added place away when one of them counts again, or leaves.
+ * Marks the sessions for which places were added, so that ls_gate_end_exception()
+ * takes the added place away when one of them counts again, or leaves.
+ *
+ * Called with those places added. Until here the marks of the last round stand: the
+ * place of one that leaves in between goes from the capacity of that round at once.
+ * Such a one is still among those counted, so its new mark is looked at again. A mark
+ * that ends between the two steps takes a place from the new capacity which was not
+ * in it. That is one too few until the next round, but never less than steady.
  */
 static void
 mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
@@ -205,10 +218,18 @@ mark_exceptions(const uint8 *kinds, const LsGatePlaces *places)
 
 	for (int i = 0; i < ls_nsessions; i++)
 	{
+		LsSession  *s = &ls_sessions[i];
+
 		if (left[kinds[i]] == 0)
+		{
+			if (pg_atomic_read_u32(&s->excepted) != 0)
+				pg_atomic_exchange_u32(&s->excepted, 0);
 			continue;
+		}
 		left[kinds[i]]--;
-		pg_atomic_exchange_u32(&ls_sessions[i].excepted, 1);
+		pg_atomic_exchange_u32(&s->excepted, 1);
+		if (is_over(s, kinds[i]))
+			ls_gate_end_exception(s);
 	}
 }
 
@@ -257,11 +278,11 @@ set_capacity(int64 now)
 	census = take_census(kinds, now, lag_counts);
 	average_resting_step(kinds, lag_counts);
 	places = ls_limit_places(state.limit, ls_read_throttle_min, average_resting, &census);
-	mark_exceptions(kinds, &places);
 	pg_atomic_write_u32(&ls_gate->steady, (uint32) places.steady);
-	pg_atomic_write_u32(&ls_gate->capacity,
-						(uint32) (places.steady + places.for_exceptions +
-								  places.for_resting + places.for_longs));
+	pg_atomic_exchange_u32(&ls_gate->capacity,
+						   (uint32) (places.steady + places.for_exceptions +
+									 places.for_resting + places.for_longs));
+	mark_exceptions(kinds, &places);
 }
 
 /* There is no limit: it begins anew when there is one again. */

@@ -1,8 +1,11 @@
 /*
  * held_locks.c - what this transaction has locked, as far as waiting matters.
  *
- * Runs in backends that are about to wait for the gate or for an LSN. Reads
- * only this process's own entries, each partition under its lock.
+ * Runs in backends that wait, or are about to wait, for the gate or for an LSN. Reads
+ * only this process's own entries, each partition under its lock. A partition in
+ * which it has none is not locked: only the startup process can add an entry there
+ * meanwhile, as it takes a relation lock off the fast path to wait for it, and of
+ * that clear_way.c tells.
  */
 #include "postgres.h"
 
@@ -23,6 +26,8 @@ any_proclock(ProcLockTest test)
 		PROCLOCK   *proclock = NULL;
 		bool		found = false;
 
+		if (ls_partition_is_empty(partition))
+			continue;
 		LWLockAcquire(lock, LW_SHARED);
 		while (!found &&
 			   (proclock = ls_next_proclock(partition, proclock)) != NULL)

@@ -9,6 +9,12 @@
  * where more of these wait for each heavy one now, after as many. As long as the lines
  * do not grow that is no later than in one line for all. A few heavy sessions get no
  * more turns each than light ones.
+ *
+ * Neither line starves the other, though their lengths are those of the moment. A line
+ * has at most one entry for each session there can be. So the first heavy session comes
+ * after as many light turns at the latest, however fast light ones come. Entries of
+ * sessions that gave up count until they are taken out, within the same bound. A light
+ * session waits for one heavy turn in LS_LIGHTS_FIRST light ones at most.
  */
 #include "postgres.h"
 

@@ -10,7 +10,9 @@
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.
  * No query waits for that. In recovery restores and demotions take turns, or
- * sessions that keep changing would prevent the demotion of others.
+ * sessions that keep changing would prevent the demotion of others. Before both come
+ * the sessions that replay waits for; each of them was demoted once, so they cannot
+ * take all changes.
  */
 #include "postgres.h"
 
@@ -130,6 +132,24 @@ should_be_low(LsSession *s)
 		pg_atomic_read_u32(&s->in_the_way) == 0;
 }
 
+/* What change_sessions() is to do. */
+typedef enum Change
+{
+	CLEAR_WAY,					/* restore sessions that replay waits for */
+	RESTORE,
+	DEMOTE
+} Change;
+
+/* low: should it be? */
+static bool
+is_due(LsSession *s, Change change, uint32 sched, bool low)
+{
+	if (change == DEMOTE)
+		return low && sched == LS_SCHED_NORMAL;
+	return is_demoted(sched) && !low &&
+		(change == RESTORE || pg_atomic_read_u32(&s->in_the_way) != 0);
+}
+
 /* Sets the state unless the process left and its slot was taken again. */
 static void
 set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
@@ -201,12 +221,12 @@ restore(LsSession *s, int pid, LsSchedState was)
 }
 
 /*
- * Changes sessions, all of them restores or all demotions, starting after the
- * one that was changed last. Stops, and is true, once it has used up the
- * kernel's rate of autogroup changes.
+ * Changes sessions, all of them in one way, starting after the one that was
+ * changed last. Stops, and is true, once it has used up the kernel's rate of
+ * autogroup changes.
  */
 static bool
-change_sessions(bool low_allowed, bool restoring, int64 now)
+change_sessions(bool low_allowed, Change change, int64 now)
 {
 	LsPriorityMethod method = pg_atomic_read_u32(&ls_priority->method);
 
@@ -226,14 +246,13 @@ change_sessions(bool low_allowed, bool restoring, int64 now)
 			continue;
 		if (low && sched == LS_SCHED_STUCK)
 			set_sched(s, pid, LS_SCHED_STUCK, LS_SCHED_IDLE);
-		if (restoring ? !(is_demoted(sched) && !low)
-			: !(low && sched == LS_SCHED_NORMAL))
+		if (!is_due(s, change, sched, low))
 			continue;
 
-		autogroup = restoring ? sched == LS_SCHED_AUTOGROUP : method == LS_METHOD_AUTOGROUP;
+		autogroup = change == DEMOTE ? method == LS_METHOD_AUTOGROUP : sched == LS_SCHED_AUTOGROUP;
 		if (autogroup && now < next_autogroup)
 			continue;
-		answer = restoring ? restore(s, pid, sched) : demote(s, pid, method);
+		answer = change == DEMOTE ? demote(s, pid, method) : restore(s, pid, sched);
 		if (autogroup && (answer == LS_KERNEL_DONE || answer == LS_KERNEL_LATER))
 		{
 			cursor = i + 1;
@@ -251,11 +270,13 @@ ls_priority_step(int64 now, bool in_recovery)
 	bool		low_allowed = in_recovery && ls_enabled && ls_replay_priority;
 	bool		used;
 
+	if (change_sessions(low_allowed, CLEAR_WAY, now))
+		return;
 	if (!low_allowed)
 		demote_first = false;
-	used = change_sessions(low_allowed, !demote_first, now);
+	used = change_sessions(low_allowed, demote_first ? DEMOTE : RESTORE, now);
 	if (!used && low_allowed)
-		used = change_sessions(low_allowed, demote_first, now);
+		used = change_sessions(low_allowed, demote_first ? RESTORE : DEMOTE, now);
 	if (used)
 		demote_first = !demote_first;
 }

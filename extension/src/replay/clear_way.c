@@ -61,9 +61,15 @@ ls_clear_way(bool in_recovery)
 	LOCKTAG		wanted;
 
 	for (int i = 0; i < ls_nsessions; i++)
-		pg_atomic_write_u32(&ls_sessions[i].in_the_way,
-							in_recovery && pg_atomic_read_u32(&ls_sessions[i].pid) != 0 &&
-							ls_is_in_conflict(GetPGProcByNumber(i)));
+	{
+		LsSession  *s = &ls_sessions[i];
+		uint32		in_the_way = in_recovery && pg_atomic_read_u32(&s->pid) != 0 &&
+			ls_is_in_conflict(GetPGProcByNumber(i));
+
+		/* a store for nothing would take the cache line from the session */
+		if (pg_atomic_read_u32(&s->in_the_way) != in_the_way)
+			pg_atomic_write_u32(&s->in_the_way, in_the_way);
+	}
 
 	/*
 	 * Not by its wait event: once max_standby_streaming_delay is over, the

@@ -3,12 +3,16 @@
  *
  * A session says in its slot what it is and what it asks for; the controller
  * reads all slots in each round. There are MaxBackends slots, indexed like
- * ProcGlobal->allProcs. The fields of one session lie together.
+ * ProcGlobal->allProcs. The fields of one session lie together, in a cache line that
+ * it shares with no other session's.
  */
 #ifndef LOCKSTEP_SESSION_H
 #define LOCKSTEP_SESSION_H
 
 #include "port/atomics.h"
+
+/* A cache line, in bytes: 8 more for each session than the fields need. */
+#define LS_SESSION_SIZE 64
 
 /*
  * Every field is written by the session itself, the owner, unless its comment
@@ -33,8 +37,8 @@ typedef struct LsSession
 								 * that takes the entry */
 	pg_atomic_uint32 excepted;	/* 1: the capacity has one place more because
 								 * this session does not count; set by the
-								 * controller, cleared by the process that
-								 * takes that place back */
+								 * controller, cleared by it and by the process
+								 * that takes that place back */
 	pg_atomic_uint32 in_the_way;	/* 1: replay waits for this session; written
 									 * by the controller */
 	pg_atomic_uint64 inside_since;	/* ls_now_us() when it went inside; set
@@ -43,7 +47,9 @@ typedef struct LsSession
 	/* wait for an LSN (wait/) */
 	pg_atomic_uint64 wait_lsn;	/* LSN at which to wake it, 0: it does not wait,
 								 * highest: only on another timeline */
-} LsSession;
+} pg_attribute_aligned(LS_SESSION_SIZE) LsSession;
+
+StaticAssertDecl(sizeof(LsSession) == LS_SESSION_SIZE, "a session's slot is one cache line");
 
 extern LsSession *ls_sessions;
 extern int	ls_nsessions;

@@ -190,10 +190,18 @@ sub _bind_and_execute
 sub execute
 {
 	my ($self, $portal, $max_rows) = @_;
+	$self->send_execute($portal, $max_rows);
+	return $self->result;
+}
+
+# The same, and does not wait for the answer.
+sub send_execute
+{
+	my ($self, $portal, $max_rows) = @_;
 	$self->_expect;
 	$self->_message('E', "$portal\0" . pack('N', $max_rows));
 	$self->_message('S', '');
-	return $self->result;
+	return;
 }
 
 # Asks the server to cancel what the session does; returns once it has been

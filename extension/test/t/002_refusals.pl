@@ -12,10 +12,11 @@ use LockstepTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::Utils;
 use Test::More;
+use Time::HiRes;
 
 my $proc = PostgreSQL::Test::Utils::tempdir() . '/proc';
 my ($primary, $standby, $on_primary, $admin) = primary_and_standby(
-	conf => "lockstep.read_throttle = off\nlockstep.proc_root = '$proc'");
+	conf => "lockstep.read_throttle = off\nmax_standby_streaming_delay = -1\nlockstep.proc_root = '$proc'");
 
 sub write_file
 {
@@ -122,6 +123,37 @@ write_group($_) for $app, $second;
 $standby->reload;
 wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'after a reload it is tried again');
 is(read_file($_->pid . '/autogroup'), '19', 'what was written: nice 19') for $app, $second;
+
+# ---- Who is in replay's way is restored first ----
+
+my @more = map { LockstepSession->new($standby, user => 'app') } 1 .. 3;
+for my $n (0 .. 2)
+{
+	write_group($more[$n]);
+	wait_until($admin, sub { $more[$n]->value($HEAVY); view('demoted') == 3 + $n }, 'one more is demoted');
+}
+# the last that was changed, so it would be the last again
+my $holder = $more[2];
+$holder->value('BEGIN; SELECT count(*) FROM t');
+my $controller = controller_pid($standby);
+kill 'STOP', $controller;
+# a failed test must not leave it so: the server could not stop
+END { kill 'CONT', $controller if $controller; }
+wait_until(undef, sub { stat_field($controller, 3) eq 'T' }, 'the controller is stopped');
+$on_primary->value('ALTER TABLE t ADD COLUMN j int');
+wait_until($admin, q{SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE backend_type = 'startup'},
+	'replay waits for a lock of that session');
+set_and_reload($standby, 'lockstep.replay_priority' => 'off');
+kill 'CONT', $controller;
+wait_until($admin, 'SELECT demoted = 0 FROM lockstep_stat_priority', 'all five are restored');
+my ($first) = sort { $a->[0] <=> $b->[0] }
+  map { [ (Time::HiRes::stat("$proc/" . $_->pid . '/autogroup'))[9], $_ ] } $app, $second, @more;
+is($first->[1]->pid, $holder->pid, 'the one that replay waits for before all others');
+$holder->value('COMMIT');
+catch_up($on_primary, $admin);
+$_->close for @more;
+set_and_reload($standby, 'lockstep.replay_priority' => 'on');
+wait_until($admin, 'SELECT demoted = 2 FROM lockstep_stat_priority', 'two are demoted again');
 
 # The way back is refused to one of them.
 unlink "$proc/" . $second->pid . '/autogroup';

@@ -19,7 +19,9 @@ lockstep.read_throttle_long_query = 0
 });
 $on_primary->value($_) for 'CREATE TABLE counted AS SELECT i FROM generate_series(1, 10) i',
   q{CREATE FUNCTION nested() RETURNS bigint LANGUAGE plpgsql AS
-    'DECLARE n bigint := 0; BEGIN FOR k IN 1..3 LOOP n := n + (SELECT count(*) FROM counted); END LOOP; RETURN n; END'};
+    'DECLARE n bigint := 0; BEGIN FOR k IN 1..3 LOOP n := n + (SELECT count(*) FROM counted); END LOOP; RETURN n; END'},
+  q{CREATE FUNCTION opens() RETURNS int IMMUTABLE LANGUAGE plpgsql AS
+    'DECLARE c CURSOR FOR SELECT i FROM counted; BEGIN OPEN c; CLOSE c; RETURN 1; END'};
 catch_up($on_primary, $admin);
 
 sub app { return LockstepSession->new($standby, user => 'app'); }
@@ -145,6 +147,13 @@ $app->value('COMMIT');
 # no wait was counted
 gate_holds($admin, 1, 0, 'those who pass hold nothing');
 
+# a cursor that a function opens while its query is planned takes no place for the query
+$app->send('SELECT opens()');
+waits_at_gate($admin, $app, 'a query whose planning opens and closes a cursor waits');
+gate_holds($admin, 1, 1, 'with no place');
+$app->cancel;
+refused($app->result, '57014', qr/user request/, 'it is cancelled');
+
 # a transaction that keeps nothing waits, if not in its first query then later
 $app->value('BEGIN');
 $app->value('SHOW transaction_isolation');
@@ -265,6 +274,25 @@ is($app->query('nonsense')->{sqlstate}, '42601', 'an error');
 $app->value('ROLLBACK TO s');
 gate_holds($admin, 0, 0, 'the way back to the savepoint gives the place back');
 $app->value('COMMIT');
+
+# sessions that the server ends while they are idle in a transaction
+for my $idle ('with an open cursor', 'with a portal that was only bound')
+{
+	my $session = app();
+	$session->value('BEGIN');
+	if ($idle =~ /cursor/)
+	{
+		$session->value($_) for 'DECLARE c CURSOR FOR SELECT i FROM counted', 'FETCH c';
+	}
+	else
+	{
+		$session->bind('never', $count);
+		gate_holds($admin, 1, 0, 'a portal is bound');
+	}
+	$session->value(q{SET idle_in_transaction_session_timeout = '20ms'});
+	wait_until($admin, 'SELECT count(*) = 0 FROM pg_stat_activity WHERE pid = ' . $session->pid, "a session $idle is ended");
+	gate_holds($admin, 0, 0, 'nothing is left at the gate');
+}
 
 # ---- Places that are not used ----
 

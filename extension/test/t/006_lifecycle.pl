@@ -172,12 +172,16 @@ is($_->result->{rows}[0][0], 42, 'and works') for @waiters;
 
 # ---- Crash ----
 
-for my $victim ('a session that waits', 'the controller')
+for my $victim ('a session that waits', 'a session that has a place', 'the controller')
 {
 	($holder, @waiters) = fill_gate(3);
 	$lsn = wait_for_lsn($never);
 	my $old_controller = controller_pid($standby);
-	kill 'KILL', $victim eq 'the controller' ? $old_controller : $waiters[0]->pid;
+	my %pid_of = (
+		'a session that waits'       => $waiters[0]->pid,
+		'a session that has a place' => $holder->pid,
+		'the controller'             => $old_controller);
+	kill 'KILL', $pid_of{$victim};
 	ok($_->result->{lost}, "kill -9 of $victim ends all sessions") for $holder, @waiters, $lsn;
 	connect_again();
 	isnt(controller_pid($standby), $old_controller, 'a new one');
@@ -206,7 +210,8 @@ wait_until(undef, sub { defined controller_pid($standby) }, 'the postmaster star
 
 # ---- Promotion ----
 
-($holder, @waiters) = fill_gate(3);
+# with many that wait
+($holder, @waiters) = fill_gate(25);
 $lsn = wait_for_lsn($never);
 $standby->promote;
 is($_->result->{rows}[0][0], 42, 'promotion lets in who waits') for @waiters;

@@ -68,6 +68,49 @@ heavy_turns(uint32 lights, uint32 heavies)
 	return turns;
 }
 
+/*
+ * Light sessions until a heavy one comes, when new light ones come faster than they are
+ * served, until all of them wait.
+ */
+static int
+lights_before_heavy(uint32 sessions, uint32 arrive)
+{
+	uint32		lights = 1;
+	int			served = 0;
+
+	while (ls_line_to_serve(lights, 1, served) == LS_LINE_LIGHT)
+	{
+		served++;
+		lights = Min(lights - 1 + arrive, sessions);
+		if (served > sessions)
+			break;
+	}
+	return served;
+}
+
+/* Most heavy turns in a row, where light ones wait, come and give up in any number. */
+static int
+heavies_in_a_row(void)
+{
+	uint32		lights_since = 0;
+	int			row = 0;
+	int			most = 0;
+
+	for (int i = 0; i < 1000; i++)
+	{
+		if (ls_line_to_serve(1 + i * 7 % 100, 1 + i * 13 % 100, lights_since) == LS_LINE_LIGHT)
+		{
+			lights_since++;
+			row = 0;
+			continue;
+		}
+		lights_since = 0;
+		row++;
+		most = Max(most, row);
+	}
+	return most;
+}
+
 int
 main(void)
 {
@@ -79,5 +122,8 @@ main(void)
 		   "%s", serve_rows[i].name);
 	ok(heavy_turns(1, 20) == 200, "heavy ones have a fifth of the turns at least");
 	ok(heavy_turns(99, 1) == 10, "and no more than their number gives them");
+	ok(lights_before_heavy(1000, 2) == 1000, "a heavy one comes, however many light ones come");
+	ok(lights_before_heavy(1000, 1) == LS_LIGHTS_FIRST, "soon, if they do not grow in number");
+	ok(heavies_in_a_row() == 1, "light ones wait for one heavy turn at a time");
 	return done_testing();
 }

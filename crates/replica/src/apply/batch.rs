@@ -33,8 +33,19 @@ pub enum Step {
     },
     Truncate {
         tables: Vec<Arc<Table>>,
-        restart_identity: bool,
+        how: Emptied,
     },
+}
+
+/// How tables are emptied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Emptied {
+    Truncated,
+    /// Their sequences begin again.
+    Restarted,
+    /// Others that the source has truncated with them were copied later, and foreign keys of those would
+    /// not let these be truncated alone.
+    Deleted,
 }
 
 /// Changes of one kind to one table, which one statement or a few can make.
@@ -237,13 +248,10 @@ impl Batch {
     }
 
     /// Adds TRUNCATE of some tables.
-    pub fn truncate(&mut self, tables: Vec<Arc<Table>>, restart_identity: bool) {
+    pub fn truncate(&mut self, tables: Vec<Arc<Table>>, how: Emptied) {
         self.seal_all();
         self.counts.truncates += 1;
-        self.steps.push(Step::Truncate {
-            tables,
-            restart_identity,
-        });
+        self.steps.push(Step::Truncate { tables, how });
     }
 
     /// What was gathered of a table comes before all later changes of it.
@@ -346,6 +354,7 @@ mod tests {
             partitioned: false,
             crowded: false,
             kept: Vec::new(),
+            attributes: 0,
             reach: Reach::default(),
         })
     }
@@ -377,7 +386,7 @@ mod tests {
         let mut batch = Batch::default();
         batch.change(1, &one, Change::Insert(row(&["1", "a"])));
         batch.change(2, &two, Change::Delete(row(&["1", "a"])));
-        batch.truncate(vec![one.clone()], true);
+        batch.truncate(vec![one.clone()], Emptied::Restarted);
         batch.change(1, &one, Change::Insert(row(&["1", "b"])));
         batch.transaction_ended();
         let part = batch.take(None);
@@ -392,7 +401,7 @@ mod tests {
                 change(&two, Set::Delete(vec![row(&["1"])])),
                 Step::Truncate {
                     tables: vec![one.clone()],
-                    restart_identity: true
+                    how: Emptied::Restarted
                 },
                 change(&one, Set::Insert(vec![row(&["1", "b"])])),
             ]

@@ -55,7 +55,8 @@ const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); S
 const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
       c.relispartition AND c.relkind = 'r' AND c.relpersistence = 'p', \
       (SELECT min(r.rulename) FROM pg_catalog.pg_rewrite AS r \
-        WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN') \
+        WHERE r.ev_class = c.oid AND r.ev_enabled IN ('A', 'R') AND r.rulename <> '_RETURN'), \
+      c.relnatts \
     FROM pg_catalog.pg_class AS c JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace \
     WHERE n.nspname = $1 AND c.relname = $2 AND c.relkind IN ('r', 'p')";
 
@@ -143,6 +144,7 @@ impl Catalog {
         };
         let (oid, partitioned): (u32, bool) = (field(row, 0)?, field(row, 1)?);
         let (is_partition, acting_rule) = (field(row, 2)?, field(row, 3)?);
+        let attributes = field(row, 4)?;
         let columns = connection.query_with(COLUMNS, &[&oid])?;
         let columns = columns.iter().map(|row| {
             let delimiter: String = field(row, 2)?;
@@ -177,6 +179,7 @@ impl Catalog {
             partitioned,
             is_partition,
             acting_rule,
+            attributes,
             columns,
             keys: keys.into_iter().map(|(_, key)| key).collect(),
             constraints: constraints as usize,

@@ -14,7 +14,7 @@ use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, T
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
 
-use super::batch::{Batch, Change, CommitPoint, Part};
+use super::batch::{Batch, Change, CommitPoint, Emptied, Part};
 use super::error::{ApplyError, Result};
 use super::row::{Cell, OwnedRow};
 use super::table::{Identity, SourceTable, Table};
@@ -307,8 +307,18 @@ impl Merger {
         for relation in relations {
             truncated.extend(self.changed(*relation, tables)?.map(|(_, table)| table));
         }
+        let commit = self.open.map_or(Lsn::INVALID, |open| open.commit);
+        let is_copied_later = |relation| {
+            let known = self.known.get(relation);
+            known.is_some_and(|known| matches!(known.start, Start::At(lsn) if lsn > commit))
+        };
+        let how = match relations.iter().any(is_copied_later) {
+            true => Emptied::Deleted,
+            false if options.restart_identity() => Emptied::Restarted,
+            false => Emptied::Truncated,
+        };
         if !truncated.is_empty() {
-            self.batch.truncate(truncated, options.restart_identity());
+            self.batch.truncate(truncated, how);
         }
         Ok(())
     }

@@ -354,8 +354,7 @@ impl Touches {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::apply::batch::Batch;
-    use crate::apply::batch::Change;
+    use crate::apply::batch::{Batch, Change, Emptied};
     use crate::apply::table::{KeyColumn, SourceColumn, TargetColumn};
     use crate::names::TableName;
     use lockstep_wire::logical::ReplicaIdentity;
@@ -442,6 +441,7 @@ pub(super) mod tests {
             partitioned: false,
             crowded: false,
             kept: Vec::new(),
+            attributes: 0,
         })
     }
 
@@ -617,7 +617,7 @@ pub(super) mod tests {
     fn truncate_and_triggers_are_done_alone() {
         let t = table(1, key(0), &[]);
         let mut batch = Batch::default();
-        batch.truncate(vec![t.clone()], false);
+        batch.truncate(vec![t.clone()], Emptied::Truncated);
         assert!(Touches::of(&batch.take(None)).is_none());
         let mut acting = (*t).clone();
         acting.reach.meets = Meets::Everything;

@@ -40,9 +40,8 @@ pub struct Settings {
     pub origin: String,
     /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`].
     pub writers: usize,
-    /// The replica in the target's state, which counts the rows that are missing; None for a test of
-    /// apply alone.
-    pub replica: Option<String>,
+    /// The replica in the target's state, which keeps positions and counts the rows that are missing.
+    pub replica: String,
     /// By this name the source knows the replica, in `synchronous_standby_names` too.
     pub application_name: String,
     /// Memory for changes that are received and not applied, in bytes. A single row can need
@@ -56,7 +55,7 @@ impl Settings {
     /// Whose spool it is.
     pub fn owner(&self, system: Option<String>) -> Owner {
         Owner {
-            replica: self.replica.clone().unwrap_or_default(),
+            replica: self.replica.clone(),
             system,
             slot: self.slot.clone(),
             publications: self.publications.clone(),

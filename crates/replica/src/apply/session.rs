@@ -407,9 +407,8 @@ impl<'a> Session<'a> {
             return Ok(());
         };
         if let Some(timeline) = spool.timeline.filter(|now| self.timeline != Some(*now)) {
-            if let Some(replica) = &self.settings.replica {
-                self.catalog.keep_timeline(replica, timeline)?;
-            }
+            self.catalog
+                .keep_timeline(&self.settings.replica, timeline)?;
             self.timeline = Some(timeline);
         }
         Ok(())

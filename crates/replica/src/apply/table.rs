@@ -58,6 +58,8 @@ pub struct TargetTable {
     pub is_partition: bool,
     /// A rule that acts although `session_replication_role` is `replica`.
     pub acting_rule: Option<String>,
+    /// [`Table::attributes`].
+    pub attributes: u32,
     pub columns: Vec<TargetColumn>,
     /// Unique indexes that can identify a row, the primary key first.
     pub keys: Vec<TargetKey>,
@@ -121,6 +123,8 @@ pub struct Table {
     pub crowded: bool,
     /// Columns that only the target has, and that are not generated: they keep their values.
     pub kept: Vec<String>,
+    /// `pg_class.relnatts`, which grows with each column that is added.
+    pub attributes: u32,
     pub reach: Reach,
 }
 
@@ -161,6 +165,7 @@ impl Table {
         Ok(Self {
             name: source.name.clone(),
             kept: kept.map(|column| column.name.clone()).collect(),
+            attributes: target.attributes,
             columns,
             crowded: target.partitioned || target.constraints > used,
             reach: Reach::new(source, &identity, &target.reach),

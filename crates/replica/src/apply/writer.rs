@@ -15,7 +15,7 @@ use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
-use super::batch::{CommitPoint, Part, Set, Step};
+use super::batch::{CommitPoint, Emptied, Part, Set, Step};
 use super::continuity::{self, Known};
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
@@ -38,6 +38,9 @@ const COPY_FROM: usize = 50;
 
 /// A copy is sent in pieces of about so many bytes.
 const COPY_BYTES: usize = 256 * 1024;
+
+/// So many commits leave their positions in the state before those that are passed are deleted.
+const TIDY_AFTER: u32 = 1_000;
 
 /// Most prepared statements; then all are forgotten.
 const MOST_PREPARED: usize = 500;
@@ -93,8 +96,12 @@ pub struct Writer {
     /// Numbers of prepared statements are never used twice.
     named: u64,
     in_transaction: bool,
-    /// The replica in whose state missing rows are counted.
-    replica: Option<String>,
+    /// The last step has deleted rows and inserted them again.
+    made_anew: bool,
+    /// The replica in whose state positions are kept and missing rows are counted.
+    replica: String,
+    /// Commits since positions that are passed were deleted.
+    kept: u32,
     missing: Missing,
 }
 
@@ -135,7 +142,7 @@ const HOLDS_UP: &str = "WITH RECURSIVE before(pid) AS ( \
 
 /// Connects a replica's writers. Each takes an origin, which is made if it does not exist. Returns
 /// where the target stands, durably: where the highest of the origins stands, those of writers that
-/// are no longer wanted included; `0/0` if nothing was ever applied.
+/// are no longer wanted included, but not beyond what the state has; `0/0` if nothing was ever applied.
 pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
     let numbers = 0..settings.writers;
     let writers = numbers.clone().map(|number| Writer::open(settings, number));
@@ -153,9 +160,10 @@ pub fn open(settings: &Settings) -> Result<(Vec<Writer>, Lsn)> {
     let mut others =
         origins::listed(&mut first.connection, &settings.origin).map_err(ApplyError::Target)?;
     others.retain(|origin| !ours.contains(origin));
-    if !others.is_empty() {
-        stands = take_over(settings, first, stands, &others)?;
-    }
+    let stands = match others.is_empty() {
+        true => first.settled(stands)?,
+        false => take_over(settings, first, stands, &others)?,
+    };
     Ok((writers, stands))
 }
 
@@ -183,6 +191,7 @@ fn take_over(
     for origin in others {
         stands = stands.max(owned(origin).map_err(ApplyError::Target)?);
     }
+    stands = first.settled(stands)?;
     if stands.is_valid() {
         first.move_to(stands)?;
     }
@@ -218,9 +227,25 @@ impl Writer {
             prepared: HashMap::new(),
             named: 0,
             in_transaction: false,
+            made_anew: false,
             replica: settings.replica.clone(),
+            kept: 0,
             missing: Missing::new(),
         })
+    }
+
+    /// Where the target stands if the highest of its origins stands here; all are owned by now, so no
+    /// commit is under way. From 16 on a transaction that fails moves its origin too, as far as
+    /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
+    /// the first transaction.
+    fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
+        let kept = state::kept_position(&mut self.connection, &self.replica);
+        if let Some(kept) = kept.map_err(ApplyError::Target)? {
+            return Ok(kept.min(highest));
+        }
+        let keep = state::keep_position_sql(&self.replica, highest, false);
+        let kept = keep.and_then(|sql| self.connection.execute(&sql));
+        kept.map(|()| highest).map_err(ApplyError::Target)
     }
 
     /// Cancels what the writer does, from another thread.
@@ -303,25 +328,16 @@ impl Writer {
     /// returns. Returns the rows of the transaction that were to be changed and were not there,
     /// which the state counts as part of it.
     pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
-        if let Some(replica) = &self.replica {
-            for (table, rows) in &self.missing {
-                state::add_missing(&mut self.connection, replica, table, *rows)
-                    .map_err(ApplyError::Target)?;
-            }
+        for (table, rows) in &self.missing {
+            state::add_missing(&mut self.connection, &self.replica, table, *rows)
+                .map_err(ApplyError::Target)?;
         }
-        let then = match flush {
-            true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
-            false => "",
-        };
-        // Without an ID a transaction that changes nothing has no commit record: the origin would stay, and
-        // commits of other writers before it would count as flushed. From 16 on the end of a transaction that
-        // fails moves the origin too, to what was set up: so what can fail at the commit is done before.
-        let sql = format!(
-            "SET CONSTRAINTS ALL IMMEDIATE; SELECT pg_catalog.pg_current_xact_id(), pg_catalog.pg_replication_origin_xact_setup('{}', \
-             '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
-             + {} * '1 microsecond'::pg_catalog.interval); COMMIT{then}",
-            commit.end, commit.time.0
+        let time = format!(
+            "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+             + {} * '1 microsecond'::pg_catalog.interval",
+            commit.time.0
         );
+        let sql = self.commit_sql(commit.end, &time, flush)?;
         // A deferred trigger may refuse it only now.
         (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
@@ -329,83 +345,109 @@ impl Writer {
     }
 
     /// Moves the origin to a position that is reached without changes, and flushes that with all
-    /// commits so far. A commit moves it only if its transaction has an ID.
+    /// commits so far.
     pub fn move_to(&mut self, end: Lsn) -> Result<()> {
-        let sql = format!(
-            "BEGIN; SELECT pg_catalog.pg_current_xact_id(), \
-             pg_catalog.pg_replication_origin_xact_setup('{end}', pg_catalog.now()); COMMIT; \
-             SELECT pg_catalog.pg_replication_origin_session_progress(true)"
-        );
+        let commit = self.commit_sql(end, "pg_catalog.now()", true)?;
+        let sql = format!("BEGIN; {commit}");
         self.connection.execute(&sql).map_err(ApplyError::Target)
+    }
+
+    /// Ends the transaction with the source's position, in its commit record and in the state. Without
+    /// an ID a transaction that changes nothing would have no commit record: the origin would stay, and
+    /// commits of other writers before it would count as flushed.
+    fn commit_sql(&mut self, end: Lsn, time: &str, flush: bool) -> Result<String> {
+        self.kept += 1;
+        let tidy = self.kept == TIDY_AFTER;
+        if tidy {
+            self.kept = 0;
+        }
+        let keep = state::keep_position_sql(&self.replica, end, tidy);
+        let keep = keep.map_err(ApplyError::Target)?;
+        let then = match flush {
+            true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
+            false => "",
+        };
+        Ok(format!(
+            "{keep}; SELECT pg_catalog.pg_current_xact_id(), \
+             pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT{then}"
+        ))
     }
 
     /// What the target knows of the source. `stands` is where its origin stands.
     pub fn known(&mut self, stands: Lsn) -> Result<Known> {
-        let stand = match &self.replica {
-            Some(replica) => {
-                let stand = state::stand(&mut self.connection, replica);
-                Some(stand.map_err(ApplyError::Target)?.ok_or_else(|| {
-                    ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
-                })?)
-            }
-            None => None,
-        };
-        Ok(match stand {
+        let replica = &self.replica;
+        let stand = state::stand(&mut self.connection, replica).map_err(ApplyError::Target)?;
+        let stand = stand.ok_or_else(|| {
+            ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
+        })?;
+        Ok(Known {
             // Not what apply says that it had committed: that may have been lost in a crash.
-            Some(stand) => Known {
-                lsn: stands.max(stand.start),
-                timeline: stand.timeline,
-                system: Some(stand.system_id),
-                holder: continuity::TARGET,
-            },
-            None => Known {
-                lsn: stands,
-                timeline: None,
-                system: None,
-                holder: continuity::TARGET,
-            },
+            lsn: stands.max(stand.start),
+            timeline: stand.timeline,
+            system: Some(stand.system_id),
+            holder: continuity::TARGET,
         })
     }
 
     /// Keeps the source's timeline.
     pub fn keep_timeline(&mut self, timeline: Timeline) -> Result<()> {
-        let Some(replica) = &self.replica else {
-            return Ok(());
-        };
-        let kept = state::set_timeline(&mut self.connection, replica, timeline);
+        let kept = state::set_timeline(&mut self.connection, &self.replica, timeline);
         kept.map_err(ApplyError::Target)
     }
 
     fn step(&mut self, step: &Step, pick: Pick<'_>, before: usize) -> Result<()> {
         match step {
-            Step::Change { table, set } => self
-                .change(table, set, pick, before)
-                .map_err(|error| ApplyError::on_table(&table.name, error)),
-            Step::Truncate {
-                tables,
-                restart_identity,
-            } => self.truncate(tables, *restart_identity),
+            Step::Change { table, set } => {
+                self.made_anew = false;
+                let on_table = |error| ApplyError::on_table(&table.name, error);
+                self.change(table, set, pick, before).map_err(on_table)?;
+                match self.made_anew {
+                    true => self.check_columns(table),
+                    false => Ok(()),
+                }
+            }
+            Step::Truncate { tables, how } => self.truncate(tables, *how),
         }
     }
 
-    fn truncate(&mut self, tables: &[Arc<Table>], restart_identity: bool) -> Result<()> {
+    /// An error if the target's table has got a column: rows that were made anew would have lost its
+    /// values. Our lock on the table lets nobody add one now.
+    fn check_columns(&mut self, table: &Table) -> Result<()> {
+        let sql = "SELECT relnatts FROM pg_catalog.pg_class \
+                   WHERE oid OPERATOR(pg_catalog.=) $1::pg_catalog.oid";
+        let rows = self.connection.query_with(sql, &[&table.reach.oid]);
+        let rows = rows.map_err(ApplyError::Target)?;
+        let now: Option<u32> =
+            (rows.first().map(|row| field(row, 0)).transpose()).map_err(ApplyError::Target)?;
+        match now == Some(table.attributes) {
+            true => Ok(()),
+            false => Err(ApplyError::shape(
+                &table.name,
+                "it was altered since its columns were read, which happens again now".to_owned(),
+            )),
+        }
+    }
+
+    fn truncate(&mut self, tables: &[Arc<Table>], how: Emptied) -> Result<()> {
         let Some(first) = tables.first() else {
             return Ok(());
         };
-        let names: Vec<_> = tables
-            .iter()
-            .map(|table| match table.partitioned {
-                true => table.name.sql(),
-                false => format!("ONLY {}", table.name.sql()),
-            })
-            .collect();
-        let identity = match restart_identity {
-            true => " RESTART IDENTITY",
-            false => "",
+        let name = |table: &Arc<Table>| match table.partitioned {
+            true => table.name.sql(),
+            false => format!("ONLY {}", table.name.sql()),
         };
-        self.connection
-            .execute(&format!("TRUNCATE {}{identity}", names.join(", ")))
-            .map_err(|error| ApplyError::on_table(&first.name, error))
+        let names: Vec<_> = tables.iter().map(name).collect();
+        let sql = match how {
+            Emptied::Truncated => format!("TRUNCATE {}", names.join(", ")),
+            Emptied::Restarted => format!("TRUNCATE {} RESTART IDENTITY", names.join(", ")),
+            Emptied::Deleted => {
+                // The source has named partitions besides their root.
+                let rows = tables.iter().filter(|table| !table.partitioned);
+                let each = rows.map(|table| format!("DELETE FROM {}", name(table)));
+                each.collect::<Vec<_>>().join("; ")
+            }
+        };
+        (self.connection.execute(&sql)).map_err(|error| ApplyError::on_table(&first.name, error))
     }
 
     fn change(
@@ -435,6 +477,7 @@ impl Writer {
                 };
                 let rows = pick.of(at, rows).into_iter();
                 let rows: Vec<_> = rows.map(|(old, new)| pair((old, new))).collect();
+                self.made_anew = true;
                 self.run_whole(table, &table.update_whole(), &rows)
             }
         }
@@ -555,6 +598,7 @@ impl Writer {
         if rows.is_empty() {
             return Ok(0);
         }
+        self.made_anew |= verb == Verb::Replace;
         let keeps = match verb {
             Verb::Update | Verb::Replace => keeps(rows),
             Verb::Insert | Verb::Delete => Vec::new(),

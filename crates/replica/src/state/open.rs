@@ -17,7 +17,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 6] = [
+const VERSIONS: [&str; 7] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -93,6 +93,14 @@ ALTER TABLE lockstep.replica ADD spool_bytes bigint, ADD spool_limit bigint, ADD
     "
 ALTER TABLE lockstep.table_copy ADD source_oid oid;
 ALTER TABLE lockstep.state_version ADD system_id text, ADD database_oid oid;
+",
+    "
+CREATE TABLE lockstep.apply_position (
+    replica text NOT NULL REFERENCES lockstep.replica ON DELETE CASCADE,
+    lsn pg_lsn NOT NULL,
+    PRIMARY KEY (replica, lsn)
+);
+GRANT SELECT ON lockstep.apply_position TO pg_monitor;
 ",
 ];
 

@@ -4,9 +4,9 @@
 //! Before the state is written, and before a superuser reads it, the schema and its tables must belong to the
 //! session's role or to a superuser: others could put code into them at any time, also right after we have
 //! looked. So a role without superuser reads what others own with the rights that it dares to lend them.
-//! Whatever is done with the state, its tables must be such as lockstep makes them. What reading can run is looked for always (a view, expressions of
-//! indexes and constraints, which the planner computes, and types with casts of their own), what
-//! only writing can run only before that.
+//! Whatever is done with the state, its tables must be such as lockstep makes them. What reading can run is
+//! looked for always (a view, expressions of indexes and constraints, which the planner computes, and types
+//! with casts of their own), what only writing can run only before that.
 
 use lockstep_client::plain::NOT_PLAIN;
 use lockstep_client::{ClientError, field};
@@ -38,7 +38,7 @@ WITH found AS (
             THEN 'has a default' END
     FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
     WHERE n.nspname = 'lockstep'
-        AND c.relname IN ('state_version', 'replica', 'table_copy', 'hold', 'subset')
+        AND c.relname IN ('state_version', 'replica', 'table_copy', 'hold', 'subset', 'apply_position')
 )
 SELECT f.what, r.rolname, current_user, r.rolsuper OR r.rolname = current_user, f.reading, f.writing,
     (SELECT me.rolsuper FROM pg_roles me WHERE me.rolname = current_user)

@@ -551,6 +551,30 @@ fn each_table_begins_at_its_own_position() {
     assert!(ids("never").is_empty());
 }
 
+#[test]
+fn a_table_is_emptied_whose_references_were_copied_later() {
+    let mut pair = Pair::new(
+        "CREATE TABLE a (id int PRIMARY KEY); CREATE TABLE b (id int PRIMARY KEY REFERENCES a)",
+    );
+    let truncate = "TRUNCATE a, b RESTART IDENTITY";
+    run(&pair, &["INSERT INTO a VALUES (1)", truncate]);
+    let begins: Lsn = pair.source.flush_lsn().unwrap();
+    run(
+        &pair,
+        &["INSERT INTO a VALUES (2)", "INSERT INTO b VALUES (2)"],
+    );
+    let name = TableName {
+        schema: "public".to_owned(),
+        table: "b".to_owned(),
+    };
+    pair.start_from(Starts {
+        tables: [(name, Start::At(begins))].into(),
+        ..Starts::default()
+    });
+    pair.assert_same("SELECT a.id, b.id FROM a FULL JOIN b USING (id)");
+    pair.stop();
+}
+
 /// Such a transaction has no ID on the target unless it asks for one, and no commit record then.
 #[test]
 fn a_transaction_that_changes_nothing_moves_the_origin() {
@@ -659,6 +683,83 @@ fn a_large_transaction_is_seen_as_a_whole_or_not_at_all() {
     pair.assert_same("SELECT count(*), sum(id) FROM t");
     let counted = control.stats().counts;
     assert_eq!((counted.transactions, counted.inserts), (1, 50000));
+    pair.stop();
+}
+
+#[test]
+fn a_transaction_that_is_ended_in_its_commit_is_applied_again() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY)";
+    let waits = "CREATE FUNCTION waits() RETURNS trigger LANGUAGE plpgsql AS \
+        $$ BEGIN PERFORM pg_catalog.pg_advisory_xact_lock(7); RETURN NULL; END $$; \
+        CREATE CONSTRAINT TRIGGER late AFTER INSERT ON t DEFERRABLE INITIALLY DEFERRED \
+          FOR EACH ROW EXECUTE FUNCTION waits(); \
+        ALTER TABLE t ENABLE ALWAYS TRIGGER late";
+    let mut pair = Pair::apart(table, &format!("{table}; {waits}"));
+    pair.start();
+    run(&pair, &["INSERT INTO t VALUES (1)"]);
+    pair.catch_up();
+    let mut holder = sql(&pair.target);
+    holder.execute("SELECT pg_advisory_lock(7)").unwrap();
+    run(&pair, &["INSERT INTO t VALUES (2)"]);
+    let end = "SELECT pg_terminate_backend(pid) FROM pg_locks \
+               WHERE locktype = 'advisory' AND objid = 7 AND NOT granted";
+    until("that the commit waits, with its position set up", || {
+        !rows(&pair.target, end).is_empty()
+    });
+    holder.execute("SELECT pg_advisory_unlock(7)").unwrap();
+    run(&pair, &["INSERT INTO t VALUES (3)"]);
+    pair.assert_same("SELECT id FROM t ORDER BY id");
+    pair.stop();
+}
+
+#[test]
+fn positions_that_are_passed_are_deleted() {
+    let table = "CREATE TABLE t (id int PRIMARY KEY)";
+    let mut pair = Pair::new(table);
+    let inserts: Vec<_> = (0..1_100)
+        .map(|id| format!("INSERT INTO t VALUES ({id})"))
+        .collect();
+    pair.start();
+    let mut source = sql(&pair.source);
+    for insert in inserts {
+        source.execute(&insert).unwrap();
+        pair.catch_up();
+    }
+    let kept = rows(
+        &pair.target,
+        "SELECT count(*) < 1000 AND max(lsn) = \
+        pg_replication_origin_progress('replica_r1_0', true) FROM lockstep.apply_position",
+    );
+    assert_eq!(kept, [[Some("t".to_owned())]]);
+    pair.stop();
+}
+
+#[test]
+fn a_column_that_the_target_gets_meanwhile_keeps_its_values() {
+    let mut pair = Pair::new(
+        "CREATE TABLE t (id int PRIMARY KEY, v int); CREATE TABLE f (v int); \
+         ALTER TABLE f REPLICA IDENTITY FULL",
+    );
+    pair.start();
+    let rows_before = ["INSERT INTO t VALUES (1, 1)", "INSERT INTO f VALUES (1)"];
+    run(&pair, &rows_before);
+    // Keys have changed once, so the statements are prepared.
+    run(&pair, &["UPDATE t SET id = 2", "UPDATE f SET v = 2"]);
+    pair.catch_up();
+    sql(&pair.target)
+        .execute(
+            "ALTER TABLE t ADD own text DEFAULT 'mine'; ALTER TABLE f ADD own text DEFAULT 'mine'; \
+            ALTER TABLE t ALTER own DROP DEFAULT; ALTER TABLE f ALTER own DROP DEFAULT",
+        )
+        .unwrap();
+    run(&pair, &["UPDATE t SET id = 3", "UPDATE f SET v = 3"]);
+    pair.catch_up();
+    let own = "SELECT t.id, t.own, f.v, f.own FROM t, f";
+    let of = |text: &str| Some(text.to_owned());
+    assert_eq!(
+        rows(&pair.target, own),
+        [[of("3"), of("mine"), of("3"), of("mine")]]
+    );
     pair.stop();
 }
 

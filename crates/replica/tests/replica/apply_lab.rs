@@ -7,6 +7,9 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_replica::apply::{self, Control, Phase, Starts};
+use lockstep_replica::state::{Replica, State};
+
+use crate::begun;
 
 /// Longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(90);
@@ -63,6 +66,12 @@ impl Pair {
         let info = conninfo(&source);
         let mut maker = Connection::connect(&info, Purpose::Replication, "test").unwrap();
         maker.create_slot(SLOT, "pgoutput", false, false).unwrap();
+        let replica = Replica {
+            system_id: maker.identify().unwrap().system.to_string(),
+            ..begun(NAME, SLOT)
+        };
+        let mut state = State::open(&conninfo(&target)).unwrap();
+        state.add(&replica).unwrap();
         Self {
             source,
             target,
@@ -80,7 +89,7 @@ impl Pair {
             slot: SLOT.to_owned(),
             publications: vec!["everything".to_owned()],
             origin: "replica_r1".to_owned(),
-            replica: None,
+            replica: NAME.to_owned(),
             application_name: NAME.to_owned(),
             memory: self.memory,
             writers: self.writers,

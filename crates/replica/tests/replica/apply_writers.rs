@@ -4,6 +4,7 @@
 //! target has locked. What follows is larger, so that it goes to a writer of its own.
 
 use lockstep_client::Connection;
+use lockstep_lab::for_tests;
 use lockstep_lab::server::Stop;
 use lockstep_replica::apply::{self, Control, Starts};
 
@@ -598,7 +599,8 @@ fn a_commit_whose_answer_was_lost_is_waited_for() {
     });
     assert_eq!(control.stats().sessions, 0, "it has not begun");
     lost.execute(&format!(
-        "SELECT pg_replication_origin_xact_setup('{end}', now()); COMMIT"
+        "INSERT INTO lockstep.apply_position VALUES ('{NAME}', '{end}'); \
+         SELECT pg_replication_origin_xact_setup('{end}', now()); COMMIT"
     ))
     .unwrap();
     drop(lost);
@@ -610,7 +612,16 @@ fn a_commit_whose_answer_was_lost_is_waited_for() {
 #[test]
 fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
     let mut pair = pair("");
-    pair.target.set([("max_replication_slots", "3")]).unwrap();
+    let setting = match for_tests::major()
+        .unwrap()
+        .to_string()
+        .parse::<u32>()
+        .unwrap()
+    {
+        18.. => "max_active_replication_origins",
+        _ => "max_replication_slots",
+    };
+    pair.target.set([(setting, "3")]).unwrap();
     pair.target.stop(Stop::Fast).unwrap();
     pair.target.start().unwrap();
     let error = apply::run(&pair.settings(), &Control::default(), &mut |_| {
@@ -618,7 +629,7 @@ fn a_target_without_room_for_an_origin_of_each_writer_says_so() {
     });
     let error = error.unwrap_err().to_string();
     assert!(
-        error.contains("4 writers") && error.contains("max_replication_slots"),
+        error.contains("4 writers") && error.contains(setting),
         "{error}"
     );
     pair.writers = 3;

@@ -14,7 +14,7 @@ use lockstep_replica::remove::remove;
 use lockstep_replica::state::{Phase, Replica, State};
 
 use crate::apply_lab::{LONG, until};
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, begun, conninfo, options, server, sql, values};
 
 /// Tells the test what is waited for, while it is.
 struct Teller(Sender<String>);
@@ -132,20 +132,8 @@ fn a_drop_ends_the_session_that_still_makes_the_slot() {
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
     sql(&source).execute(TABLES).unwrap();
     let replica = Replica {
-        name: "r".to_owned(),
         source: conninfo(&source).to_string(),
-        system_id: "7".to_owned(),
-        source_database: "copy".to_owned(),
-        slot: "lockstep_r_1".to_owned(),
-        publication: "lockstep_r_1".to_owned(),
-        origin: "lockstep_r_1".to_owned(),
-        exclude_schemas: Vec::new(),
-        exclude_tables: Vec::new(),
-        subsets: Vec::new(),
-        phase: Phase::Preparing,
-        start: None,
-        paused: false,
-        resumes: 0,
+        ..begun("r", "lockstep_r_1")
     };
     let mut state = State::open(&conninfo(&target)).unwrap();
     state.add(&replica).unwrap();

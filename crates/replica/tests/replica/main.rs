@@ -38,7 +38,7 @@ use lockstep_replica::create::{CreateOptions, Watcher};
 use lockstep_replica::follow::Following;
 use lockstep_replica::preflight::facts::Excluded;
 use lockstep_replica::preflight::rules::Finding;
-use lockstep_replica::state::Phase;
+use lockstep_replica::state::{Phase, Replica};
 
 lockstep_lab::reaper_entry!();
 
@@ -93,6 +93,27 @@ fn options(source: &Server, target: &Server) -> CreateOptions {
         jobs: 2,
         bytes_per_s: None,
         skip_large_objects: false,
+    }
+}
+
+/// A replica that nothing is known of but that it has begun; `of_source` are its slot, publication and
+/// origin.
+fn begun(name: &str, of_source: &str) -> Replica {
+    Replica {
+        name: name.to_owned(),
+        source: "host=a".to_owned(),
+        system_id: "7".to_owned(),
+        source_database: "copy".to_owned(),
+        slot: of_source.to_owned(),
+        publication: of_source.to_owned(),
+        origin: of_source.to_owned(),
+        exclude_schemas: Vec::new(),
+        exclude_tables: Vec::new(),
+        subsets: Vec::new(),
+        phase: Phase::Preparing,
+        start: None,
+        paused: false,
+        resumes: 0,
     }
 }
 

@@ -260,7 +260,7 @@ fn an_older_states_version_is_upgraded() {
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid;
-             DROP TABLE lockstep.hold, lockstep.subset;
+             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",

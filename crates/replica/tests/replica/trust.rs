@@ -4,9 +4,9 @@ use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
 use lockstep_replica::create::create;
-use lockstep_replica::state::{Replica, State};
+use lockstep_replica::state::State;
 
-use crate::{Told, conninfo, options, server, sql, values};
+use crate::{Told, begun, conninfo, options, server, sql, values};
 
 /// Database `copy` belongs to bob, who is no superuser.
 fn of_bob(lab: &Lab) -> (Server, Conninfo) {
@@ -170,22 +170,7 @@ fn the_state_of_a_role_without_superuser_is_its_own() {
     let lab = Lab::for_tests().unwrap();
     let (target, bob) = of_bob(&lab);
     let mut state = State::open(&bob).unwrap();
-    let replica = Replica {
-        name: "r".to_owned(),
-        source: "host=a".to_owned(),
-        system_id: "7".to_owned(),
-        source_database: "d".to_owned(),
-        slot: "s".to_owned(),
-        publication: "p".to_owned(),
-        origin: "o".to_owned(),
-        exclude_schemas: Vec::new(),
-        exclude_tables: Vec::new(),
-        subsets: Vec::new(),
-        phase: lockstep_replica::state::Phase::Preparing,
-        start: None,
-        paused: false,
-        resumes: 0,
-    };
+    let replica = begun("r", "s");
     state.add(&replica).unwrap();
     drop(State::find(&bob).unwrap().unwrap());
     let mut seen = State::see(&watcher(&target)).unwrap().unwrap();

@@ -16,7 +16,7 @@ pub const FILE: &str = "replica.json";
 /// Whose stream it is.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Owner {
-    /// The replica. Empty in tests of apply alone.
+    /// The replica.
     pub replica: String,
     /// The source's system identifier. None if it is not known.
     pub system: Option<String>,

@@ -1,0 +1,41 @@
+//! The source's position in each transaction of apply: a row of `lockstep.apply_position`.
+//!
+//! The replication origin has it too, but from 16 on it is moved even by a transaction that fails
+//! after its position was set up. A row is there only if its transaction has committed.
+//!
+//! Each commit adds a row, and passed ones are deleted now and then. One row that is updated would
+//! be slow to find while an old snapshot keeps its dead versions.
+
+use lockstep_client::quote::sql_literal;
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_wire::Lsn;
+
+/// The statements that keep a position, for the transaction whose changes end there. `tidy`: they
+/// delete what was kept before.
+pub fn keep_position_sql(replica: &str, end: Lsn, tidy: bool) -> Result<String, ClientError> {
+    let replica = sql_literal("replica", replica)?;
+    // The same position may come again, without changes.
+    let keep = format!(
+        "INSERT INTO lockstep.apply_position (replica, lsn) VALUES ({replica}, '{end}') \
+         ON CONFLICT DO NOTHING"
+    );
+    Ok(match tidy {
+        true => format!(
+            "{keep}; DELETE FROM lockstep.apply_position \
+             WHERE replica OPERATOR(pg_catalog.=) {replica} AND lsn OPERATOR(pg_catalog.<) '{end}'"
+        ),
+        false => keep,
+    })
+}
+
+/// The newest position that is kept. None before apply has ever run, and of a state that an older version
+/// made.
+pub fn kept_position(
+    connection: &mut Connection,
+    replica: &str,
+) -> Result<Option<Lsn>, ClientError> {
+    let sql = "SELECT pg_catalog.max(lsn) FROM lockstep.apply_position \
+               WHERE replica OPERATOR(pg_catalog.=) $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    field(rows.first().map_or(&[][..], Vec::as_slice), 0)
+}
