@@ -443,6 +443,7 @@ mod tests {
             partitioned: false,
             crowded: false,
             kept: Vec::new(),
+            attributes: 0,
             reach: Reach::default(),
         }
     }
