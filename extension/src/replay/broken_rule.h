@@ -4,7 +4,7 @@
  * A test of a rule counts only if it fails without the rule. A library that is built with
  * BREAKABLE=1 (extension/Makefile) has the setting lockstep.broken_rule, which names the
  * rule that it does not keep. Such a library destroys data: scripts/test-extension builds
- * it for t/021_replay_rules.pl, and nothing installs it. In every other library the
+ * it for t/021_replay_rules.pl and t/026_hot_rules.pl, and nothing installs it. In every other library the
  * compiler sees the constant false where a rule could be broken, and there is no setting.
  */
 #ifndef LOCKSTEP_BROKEN_RULE_H
@@ -17,14 +17,22 @@ typedef enum LsBrokenRule
 {
 	LS_BREAK_NONE,
 	LS_BREAK_ORDER,				/* 1: earlier records of a block are not waited for */
+	LS_BREAK_HEAP_FIRST,		/* 2: insertions into B-trees do not wait for the heap */
+	LS_BREAK_REMOVAL,			/* 3: what removes runs ahead */
+	LS_BREAK_MAP_CLEAR,			/* 4: what clears the visibility map runs ahead */
+	LS_BREAK_CONFLICT,			/* 5: nobody resolves conflicts */
 	LS_BREAK_EXTENSION,			/* 6: startup appends nothing at dispatch */
 	LS_BREAK_SIZE,				/* 6: helpers trust the size that they remember */
+	LS_BREAK_MULTIXACT,			/* 7: the making of multixacts is no barrier */
 	LS_BREAK_BARRIER,			/* 8: what is behind a barrier is dispatched */
 	LS_BREAK_MAP_IMAGE,			/* 8: images of free space maps are no barriers */
 	LS_BREAK_RECOVERY_POINT,	/* 9: the minimum recovery point limits nothing */
 	LS_BREAK_BACKUP_POINT,		/* 9: in a backup it is not raised before dispatch */
+	LS_BREAK_HOT_POINT,			/* 9: in hot standby it is not raised before dispatch */
 	LS_BREAK_FILES,				/* 10: helpers keep files open */
 	LS_BREAK_NEW_PAGE,			/* in place of 11: helpers execute on pages of zeros */
+	LS_BREAK_TARGET,			/* 11: a recovery target stops nothing */
+	LS_BREAK_DELAY,				/* 11: nor does recovery_min_apply_delay */
 	LS_BREAK_FAILURE,			/* 12: a helper's error counts as done */
 	LS_BREAK_PAGE_CHECK			/* 13: helpers do not check pages */
 } LsBrokenRule;

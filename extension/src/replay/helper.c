@@ -25,7 +25,9 @@
  */
 #include "postgres.h"
 
+#include "access/rmgr.h"
 #include "access/xlog.h"
+#include "access/xlogrecovery.h"
 #include "access/xlogutils.h"
 #include "fmgr.h"
 #include "miscadmin.h"
@@ -65,6 +67,10 @@ extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
 static LsHelper *me = NULL;
 static LsEntry *executing = NULL;
 static uint64 last_retired = 0;
+static bool hot = false;		/* sessions may read */
+
+/* All heap records of a slot up to this number are done: ls_xid_slot(). */
+static uint64 heap_done[LS_XID_SLOTS];
 
 /* ---- Failures ---------------------------------------------------------- */
 
@@ -204,8 +210,11 @@ wait_for_record(uint64 number)
 			return false;
 		if (begin == 0)
 			begin = ls_now_us();
+		/* the startup process may wait in it for sessions; nothing forces us to */
+		if (++spins % LS_SPINS == 0 && hot)
+			return false;
 		/* then nobody is left who would end it, or tell us to end */
-		if (++spins % LS_SPINS == 0 && !PostmasterIsAlive())
+		if (spins % LS_SPINS == 0 && !PostmasterIsAlive())
 			proc_exit(1);
 		SPIN_DELAY();
 	}
@@ -219,9 +228,40 @@ wait_for_record(uint64 number)
 	return true;
 }
 
+/*
+ * Rule 2. Follows the chain of the transaction's heap records (dispatch.c) as far as they are
+ * not known to be done. An entry of the chain is read before it is asked whether its record
+ * has retired: only then may the entry be another record's.
+ */
+static bool
+heap_is_done(const LsEntry *entry)
+{
+	uint64	   *done = &heap_done[ls_xid_slot(entry->record->header.xl_xid)];
+	uint64		number = entry->heap_before;
+
+	while (number > last_retired && number > *done)
+	{
+		uint64		before;
+
+		if (!wait_for_record(number))
+			return false;
+		before = ls_entry(number)->heap_before;
+		pg_read_barrier();
+		last_retired = pg_atomic_read_u64(&ls_queue->retired);
+		if (number <= last_retired)
+			break;
+		number = before;
+	}
+	*done = Max(*done, entry->heap_before);
+	return true;
+}
+
 static bool
 is_ready(LsEntry *entry)
 {
+	if (hot && entry->record->header.xl_rmid == RM_BTREE_ID && !LS_BREAKS(HEAP_FIRST) &&
+		!heap_is_done(entry))
+		return false;
 	for (int i = 0; i < LS_BLOCKS; i++)
 		if (entry->after[i] > last_retired && !wait_for_record(entry->after[i]))
 			return false;
@@ -349,6 +389,8 @@ begin(int id)
 	 * a record behind that point, or the point does not matter yet (pipeline.c).
 	 */
 	InRecovery = true;
+	/* rule 11: a page that is not valid stops the server, as in the startup process */
+	hot = reachedConsistency = pg_atomic_read_u32(&ls_queue->hot) != 0;
 	pg_atomic_write_u32(&me->procno, (uint32) LS_MY_PROCNO);
 	pg_atomic_write_u32(&me->pid, (uint32) MyProcPid);
 }

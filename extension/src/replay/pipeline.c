@@ -10,40 +10,61 @@
  *
  *   decode -> dispatch -> (helper: claim, execute) -> retire
  *
- * Stage one: only before consistency, in crash recovery and on a standby or a backup that
- * starts. The rules follow. test/t/020_replay_workers.pl and 022_replay_hostile.pl compare
- * files with stock's; 021_replay_rules.pl breaks rules 1, 6 and 8 to 13 one by one
- * (broken_rule.h) to see that each is noticed:
+ * Two stages. Before consistency, in crash recovery and on a standby or a backup that starts,
+ * nobody reads, and a record may run ahead if pages are right in the end. In hot standby
+ * (lockstep.replay_hot_standby) sessions read pages that are ahead, and none may be able to
+ * tell. Fewer kinds run ahead then (ls_classify_hot()).
+ *
+ * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots;
+ * 021_replay_rules.pl and 026_hot_rules.pl break rules one by one (broken_rule.h) to see that
+ * each is noticed:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
- *     one process, after all earlier records of each of its blocks (note_blocks()).
+ *     one process, after all earlier records of each of its blocks (dispatch.c).
  *     Dependencies only point to earlier records, so the earliest never waits.
- *  2. to 5. are about readers, and nobody reads before consistency: no snapshot can tell
- *     that a page is ahead, and no query can conflict. Of 4 it stays that visibility
- *     maps are startup's alone, since an image of a map page would bring back what a
- *     later record has cleared (record_class.c).
+ *  2. Hot: what is ahead is invisible. A heap tuple is, since its transaction has not ended
+ *     for any snapshot before its end has retired. An item of a B-tree says nothing of
+ *     transactions, so its record comes after every earlier heap record of the same xid,
+ *     pruning and the like excepted, whoever executes them (heap_is_done() in helper.c). A
+ *     subtransaction has an xid of its own, and its index entries have the same as its
+ *     tuples. Without an xid: at retirement.
+ *  3. Hot: what removes or reveals is executed at retirement, by startup (record_class.c).
+ *  4. Visibility maps are startup's alone, in the order of the WAL: an image of a map page
+ *     would bring back what a later record has cleared (record_class.c). In hot standby an
+ *     item of a B-tree so comes after the map's bit of its tuple's page was cleared, by rule 2
+ *     or by rule 1.
+ *  5. Hot: startup resolves conflicts, in the redo of records of rule 3. Helpers have no
+ *     standbyState.
  *  6. Only startup extends relations, at dispatch, before any later record is
- *     published (make_exist()); helpers refresh their sizes (execute.c).
- *  7. No redo looks into a multixact that a tuple names; only readers do. Startup executes
- *     their records at retirement, and truncation is a barrier (record_class.c).
+ *     published (dispatch.c); helpers refresh their sizes (execute.c).
+ *  7. Startup executes records of multixacts at retirement; truncation is a barrier. Hot: all
+ *     of them are, since who reads a tuple looks into the multixact that it names.
  *  8. Nothing behind a barrier is dispatched before it has retired (fill()).
  *  9. No page may be written whose record lies behind the minimum recovery point: no
- *     record that ends behind it is dispatched (run_ahead_limit()). In crash recovery
- *     there is none, and all WAL is replayed again after a crash. A backup that is
- *     restored is consistent at its end only, a record that is a barrier, and again
- *     only there after a crash: up to it all may run ahead, and the point is raised in
- *     memory for the processes that look at it (raise_recovery_point()). A switch to
- *     archive recovery ends the pipeline for good, since helpers never move that point.
- * 10. Each barrier begins a new generation: helpers close their files before they
- *     execute a record of it (execute.c).
- * 11. Instead of it: a record with a missing or new block is the startup process's,
- *     untouched (dispatch(), execute.c), as only its list of invalid pages counts.
- *     Never with a recovery target.
+ *     record that ends behind it is published. Before consistency the point limits; in hot
+ *     standby it is raised first (recovery_point.c). In crash recovery there is none, and all
+ *     WAL is replayed again after a crash. A backup that is restored is consistent at its end
+ *     only, a record that is a barrier, and again only there after a crash: up to it all may
+ *     run ahead. A switch to archive recovery ends the first stage, since helpers never
+ *     move that point.
+ * 10. Each barrier begins a new generation, and so does each start of the pipeline: helpers
+ *     close their files before they execute a record of it (execute.c).
+ * 11. A record with a missing or new block is the startup process's, untouched (dispatch.c,
+ *     execute.c), as before consistency only its list of invalid pages counts; in hot standby
+ *     it stops the server, as in stock. Never with a recovery target; in hot standby never with
+ *     a delay or while a pause is requested, and only once snapshots can be taken
+ *     (hot_standby.c). What was dispatched before a pause is executed during it.
  * 12. A helper's error ends recovery with its message, at the record's turn
  *     (raise_failure()). A killed helper restarts the server. Waits check for
- *     interrupts and end with the process that they are for.
+ *     interrupts and end with the process that they are for. A helper waits for another
+ *     process only for as long as a record usually takes: startup may be in a conflict.
  * 13. Who executes a record checks its pages (execute.c); stock's check after
  *     retirement compares what is not ahead.
+ *
+ * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
+ * pipeline, and helpers sleep. The queue runs dry at the end of each WAL segment, and of what the
+ * walreceiver had flushed when PostgreSQL last asked: reading further might wait
+ * (look_ahead.c).
  *
  * Memory: decoded records lie in shared memory. The reader's decode buffer is changed
  * at the one moment when that is possible (open_queue()). A record leaves it after it
@@ -51,8 +72,8 @@
  * not fit (oversized) are private to startup.
  *
  * Runs in the startup process. Shared state: LsQueueShared (queue.h). No lock is
- * taken but PostgreSQL's own of the control file (raise_recovery_point()). Promotion and
- * end of recovery: helpers are told to end. Crash: shared memory is made anew, and the
+ * taken but PostgreSQL's own of the control file (recovery_point.c). Promotion and
+ * end of recovery: all is retired, and helpers are told to end. Crash: shared memory is made anew, and the
  * postmaster forgets the helpers.
  */
 #include "postgres.h"
@@ -60,23 +81,20 @@
 #include "access/xlog.h"
 #include "access/xlog_internal.h"
 #include "access/xlogrecovery.h"
-#include "catalog/pg_control.h"
 #include "miscadmin.h"
 #include "postmaster/bgworker.h"
-#include "storage/bufmgr.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
-#include "storage/shmem.h"
-#include "storage/smgr.h"
-#include "utils/memutils.h"
 
 #include "compat.h"
 #include "priority/sched_linux.h"
 #include "replay/broken_rule.h"
+#include "replay/dispatch.h"
+#include "replay/hot_standby.h"
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
 #include "replay/queue.h"
-#include "replay/record_class.h"
+#include "replay/recovery_point.h"
 #include "replay/rmgr_table.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
@@ -90,14 +108,11 @@
 /* Records ahead for which the startup process asks for memory. */
 #define LS_OWN_HINTS 6
 
-/* A relation is extended at dispatch by so many blocks at most. */
-#define LS_MAX_EXTENSION 64
+/* Records after which it is asked again whether to run in hot standby. */
+#define LS_ASK_AFTER 64
 
-/* Slots of the table of blocks; two blocks of one slot count as the same block. */
-#define LS_BLOCK_SLOTS (32 * 1024)
-
-/* Records dispatched after which the counters are added to those in shared memory. */
-#define LS_PUBLISH_EVERY 1024
+/* The same while the pipeline runs and nothing is ahead; it divides the other. */
+#define LS_ASK_DRY 16
 
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
@@ -107,36 +122,28 @@ typedef enum Phase
 	PHASE_OFF,					/* for the rest of this recovery */
 	PHASE_COUNTING,				/* helpers are not yet worth their start */
 	PHASE_OPENING,				/* waits for the moment to change the buffer */
-	PHASE_RUNNING
+	PHASE_RUNNING,
+	PHASE_WAITING				/* for a reason to run in hot standby */
 } Phase;
 
 static Phase phase = PHASE_OFF;
 static uint32 counted = 0;
 
 static uint64 current = 0;		/* number of the record whose redo comes now */
-static uint64 tail = 0;			/* of the last dispatched one */
-static uint64 barrier = 0;		/* of the last barrier */
-static bool at_limit = false;	/* nothing more is dispatched in this recovery */
 
+/* Before consistency. */
+static bool at_limit = false;	/* nothing more is dispatched */
 static XLogRecPtr limit = InvalidXLogRecPtr;	/* rule 9 */
-static bool in_backup = false;	/* then its end is the limit */
-static ControlFileData *control = NULL; /* in shared memory */
 static RecoveryState begun_as;
 
-/* Number of the last record that has a block, by a hash of its name. */
-static uint64 *last_of_block = NULL;
+/* In hot standby. */
+static bool hot = false;
+static uint32 passed = 0;		/* records since we last asked whether to dispatch */
 
 static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
 static int	nhelpers = 0;
 
-/* Not yet in shared memory. */
-static struct
-{
-	uint64		dispatched;
-	uint64		by_helpers;
-	uint64		causes[LS_CAUSES];
-	XLogRecPtr	dispatched_until;
-}			fresh;
+static uint64 by_helpers = 0;	/* done when their turn came, not yet in shared memory */
 
 LsQueueShared *ls_queue = NULL;
 char	   *ls_decode_buffer = NULL;
@@ -182,6 +189,14 @@ ls_pipeline_state_name(void)
 			return "no: it is consistent";
 		case LS_NO_LIMIT:
 			return "no: the minimum recovery point is reached";
+		case LS_NO_DELAY:
+			return "no: recovery_min_apply_delay is set";
+		case LS_NO_SNAPSHOT:
+			return "no: sessions cannot read yet";
+		case LS_NO_PAUSE:
+			return "no: a pause is requested";
+		case LS_NO_BACKLOG:
+			return "no: less than lockstep.replay_min_backlog of WAL is known to wait";
 		case LS_NO_ENDED:
 			return "no: recovery has ended";
 		case LS_NOT_YET:
@@ -203,70 +218,14 @@ add(pg_atomic_uint64 *counter, uint64 *count)
 static void
 publish_counters(void)
 {
-	add(&ls_queue->dispatched, &fresh.dispatched);
-	add(&ls_queue->by_helpers, &fresh.by_helpers);
+	add(&ls_queue->dispatched, &ls_dispatched.count);
+	add(&ls_queue->by_helpers, &by_helpers);
 	for (int i = 0; i < LS_CAUSES; i++)
-		add(&ls_queue->causes[i], &fresh.causes[i]);
-	pg_atomic_write_u64(&ls_queue->dispatched_until, fresh.dispatched_until);
+		add(&ls_queue->causes[i], &ls_dispatched.causes[i]);
+	pg_atomic_write_u64(&ls_queue->dispatched_until, ls_dispatched.until);
 }
 
 /* ---- Whether and how far ----------------------------------------------- */
-
-/* Is a backup restored whose end is a record of the WAL, and lies ahead? */
-static bool
-backup_goes_on(void)
-{
-	return control->backupEndRequired && XLogRecPtrIsInvalid(control->backupEndPoint);
-}
-
-/*
- * Rule 9: where records that run ahead must end, InvalidXLogRecPtr if none may. The
- * point in the control file only ever grows.
- */
-static XLogRecPtr
-run_ahead_limit(void)
-{
-	bool		found;
-
-	control = ShmemInitStruct("Control File", sizeof(ControlFileData), &found);
-	in_backup = false;
-	if (!found)
-		return InvalidXLogRecPtr;
-	begun_as = GetRecoveryState();
-	if (begun_as == RECOVERY_STATE_CRASH && !InArchiveRecovery)
-		return XLogRecPtrIsInvalid(control->minRecoveryPoint) ? PG_UINT64_MAX : InvalidXLogRecPtr;
-	in_backup = backup_goes_on();
-	if (in_backup || LS_BREAKS(RECOVERY_POINT))
-		return PG_UINT64_MAX;
-	return control->minRecoveryPoint;
-}
-
-static bool
-backup_has_ended(void)
-{
-	return in_backup && !backup_goes_on();
-}
-
-/*
- * Rule 9, in a backup: records up to end are about to be published. A process that writes
- * their pages compares these with the point and would warn of them. Nothing waits for the
- * point to be on disk, since the backup's end does not depend on it; where it gets there
- * all the same, this much WAL has been read already and is replayed again.
- */
-static void
-raise_recovery_point(XLogRecPtr end)
-{
-	if (!in_backup || LS_BREAKS(BACKUP_POINT))
-		return;
-	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
-	if (control->minRecoveryPoint < end)
-	{
-		control->minRecoveryPoint = end;
-		/* rule 8: nothing is dispatched beyond a change of timeline */
-		(void) GetCurrentReplayRecPtr(&control->minRecoveryPointTLI);
-	}
-	LWLockRelease(ControlFileLock);
-}
 
 /* LS_PARALLEL: helpers may run. */
 static LsPipelineState
@@ -278,7 +237,7 @@ why_not(void)
 		return LS_NO_MEMORY;
 	if (!ls_enabled)
 		return LS_NO_SWITCH;
-	if (recoveryTarget != RECOVERY_TARGET_UNSET)
+	if (recoveryTarget != RECOVERY_TARGET_UNSET && !LS_BREAKS(TARGET))
 		return LS_NO_TARGET;
 	if (ls_sched_cores() < 2)
 		return LS_NO_CORE;
@@ -288,10 +247,26 @@ why_not(void)
 }
 
 static void
+say_why(LsPipelineState why)
+{
+	if (pg_atomic_read_u32(&ls_queue->state) != why)
+		pg_atomic_write_u32(&ls_queue->state, why);
+}
+
+static void
 end_for_good(LsPipelineState why)
 {
 	phase = PHASE_OFF;
-	pg_atomic_write_u32(&ls_queue->state, why);
+	say_why(why);
+}
+
+/* The stage before consistency is over, or cannot be. */
+static void
+wait_for_hot_standby(LsPipelineState why)
+{
+	phase = PHASE_WAITING;
+	passed = 0;
+	say_why(why);
 }
 
 /* Startup process, before the first record of a recovery. */
@@ -302,25 +277,33 @@ ls_pipeline_begin(void)
 
 	if (ls_queue == NULL || MyProc == NULL)
 		return;
-	limit = run_ahead_limit();
+	begun_as = GetRecoveryState();
+	limit = ls_limit_before_consistency();
 	why = why_not();
-	if (why != LS_PARALLEL)
+	if (why == LS_NO_WORKERS || why == LS_NO_MEMORY || why == LS_NO_TARGET || why == LS_NO_CORE)
 	{
 		end_for_good(why);
 		return;
 	}
 	ls_resolve_wait_events();
 	pg_atomic_write_u32(&ls_queue->startup_procno, (uint32) LS_MY_PROCNO);
-	pg_atomic_write_u32(&ls_queue->state, LS_NOT_YET);
+	if (why != LS_PARALLEL)
+	{
+		wait_for_hot_standby(why);
+		return;
+	}
+	say_why(LS_NOT_YET);
 	counted = 0;
 	phase = PHASE_COUNTING;
 }
 
-/* Asked before records are dispatched; what was dispatched is retired in any case. */
+/* Rule 11. Asked before records are dispatched; what was dispatched is retired in any case. */
 static bool
 may_dispatch(void)
 {
-	at_limit = at_limit || backup_has_ended();
+	if (hot)
+		return ls_why_not_hot() == LS_PARALLEL;
+	at_limit = at_limit || ls_backup_has_ended();
 	return !at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == begun_as;
 }
 
@@ -342,12 +325,32 @@ start_helper(int id)
 	return RegisterDynamicBackgroundWorker(&worker, &handles[id]);
 }
 
+/* Those that were told to end must have, since the next ones use the same memory. */
+static bool
+helpers_are_gone(void)
+{
+	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
+	{
+		pid_t		pid;
+
+		if (handles[i] == NULL)
+			continue;
+		if (GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
+			return false;
+		pfree(handles[i]);
+		handles[i] = NULL;
+	}
+	return true;
+}
+
 /* One core is the startup process's. */
 static void
 start_helpers(void)
 {
 	int			wanted = Min(ls_replay_workers, ls_sched_cores() - 1);
 
+	pg_atomic_write_u32(&ls_queue->hot, hot);
+	pg_atomic_write_u32(&ls_queue->closed, 0);
 	for (nhelpers = 0; nhelpers < wanted; nhelpers++)
 		if (!start_helper(nhelpers))
 			break;
@@ -401,6 +404,8 @@ open_queue(XLogReaderState *reader)
 {
 	DecodedXLogRecord *record = reader->record;
 
+	if (reader->decode_buffer == ls_decode_buffer)
+		return true;
 	if (record == NULL || record != reader->decode_queue_head ||
 		record != reader->decode_queue_tail || record->oversized ||
 		(char *) record != reader->decode_buffer || !reader->free_decode_buffer)
@@ -413,161 +418,42 @@ open_queue(XLogReaderState *reader)
 	return true;
 }
 
+/* Rule 9: may this record, the next one, run ahead? */
 static bool
-have_table(void)
+may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
 {
-	if (last_of_block == NULL)
-		last_of_block = MemoryContextAllocExtended(TopMemoryContext,
-												   LS_BLOCK_SLOTS * sizeof(uint64),
-												   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
-	return last_of_block != NULL;
-}
-
-/* ---- Dispatch ---------------------------------------------------------- */
-
-static inline uint64 *
-last_slot(const DecodedBkpBlock *block)
-{
-	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
-
-	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
-	return &last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
-}
-
-/* Rule 1: what must be done before this record, and that later ones wait for it. */
-static void
-note_blocks(LsEntry *entry)
-{
-	const DecodedXLogRecord *record = entry->record;
-
-	memset(entry->after, 0, sizeof(entry->after));
-	for (int id = 0; id <= Min(record->max_block_id, LS_BLOCKS - 1); id++)
-		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
-			entry->after[id] = *last_slot(&record->blocks[id]);
-	for (int id = 0; id <= record->max_block_id; id++)
-		if (record->blocks[id].in_use)
-			*last_slot(&record->blocks[id]) = entry->number;
-}
-
-/* Size of a fork as startup knows it, 0 if its file does not exist. */
-static BlockNumber
-size_of(SMgrRelation smgr, ForkNumber fork)
-{
-	if (smgr->smgr_cached_nblocks[fork] == InvalidBlockNumber && !smgrexists(smgr, fork))
-		return 0;
-	return smgrnblocks(smgr, fork);
-}
-
-/*
- * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
- * before any later record is published. No earlier record in the queue can truncate
- * the relation: that would be a barrier.
- */
-static bool
-make_exist(DecodedBkpBlock *block)
-{
-	SMgrRelation smgr;
-	BlockNumber size;
-
-	if (ls_hints_know_block(block))
-		return true;
-	smgr = ls_smgr_of(block);
-	size = size_of(smgr, block->forknum);
-	if (block->blkno < size)
-		return true;
-	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
-		return false;
-	if (!LS_BREAKS(EXTENSION))
-		UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
-	return true;
-}
-
-static bool
-blocks_exist(DecodedXLogRecord *record)
-{
-	for (int id = 0; id <= record->max_block_id; id++)
-	{
-		DecodedBkpBlock *block = &record->blocks[id];
-
-		if (!block->in_use)
-			continue;
-		if (!make_exist(block))
-			return false;
-		if (id == 0 && ls_may_change_free_space_map(record) &&
-			size_of(ls_smgr_of(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
-			return false;
-	}
-	return true;
-}
-
-/* Enters the record behind the tail. */
-static void
-dispatch(DecodedXLogRecord *record, bool may_run_ahead)
-{
-	LsEntry    *entry = ls_entry(++tail);
-	LsCause		cause = LS_CAUSE_NONE;
-	LsClass		class = ls_classify(record, &cause);
-
-	entry->record = record;
-	entry->number = tail;
-	note_blocks(entry);
-	if (class == LS_CLASS_BARRIER)
-	{
-		barrier = tail;
-		/* rule 10: what follows is of the next generation */
-		pg_atomic_write_u32(&ls_queue->generation,
-							pg_atomic_read_u32(&ls_queue->generation) + 1);
-	}
-	else if (class == LS_CLASS_AHEAD && may_run_ahead && !blocks_exist(record))
-	{
-		class = LS_CLASS_INLINE;
-		cause = LS_CAUSE_MISSING;
-	}
-	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
-	if (class == LS_CLASS_AHEAD && may_run_ahead)
-	{
-		fresh.dispatched++;
-		fresh.dispatched_until = record->next_lsn;
-	}
-	else
-		fresh.causes[cause]++;
-	/* a helper that thinks of an earlier number may claim it from here on */
-	pg_write_barrier();
-	pg_atomic_write_u32(&entry->state,
-						class == LS_CLASS_AHEAD && may_run_ahead ? LS_QUEUED : LS_AT_RETIREMENT);
+	if (hot)
+		return ls_raise_point(reader, record->next_lsn);
+	at_limit = record->next_lsn > limit;
+	return !at_limit;
 }
 
 /* Dispatches what fits. */
 static void
 fill(XLogReaderState *reader)
 {
-	uint64		before = tail;
+	uint64		before = ls_dispatched.tail;
 
-	while (tail - current < LS_AHEAD_MAX)
+	while (ls_dispatched.tail - current < LS_AHEAD_MAX)
 	{
 		bool		ours;
 		DecodedXLogRecord *record;
 
-		if (barrier >= current && !LS_BREAKS(BARRIER))
+		if (ls_dispatched.barrier >= current && !LS_BREAKS(BARRIER))
 			break;				/* rule 8 */
-		record = ls_next_decoded(reader, ls_entry(tail)->record, &ours);
-		if (record == NULL)
+		record = ls_next_decoded(reader, ls_entry(ls_dispatched.tail)->record, &ours);
+		if (record == NULL || !may_run_ahead(reader, record))
 			break;
-		if (record->next_lsn > limit)
-		{
-			at_limit = true;
-			break;
-		}
-		dispatch(record, true);
+		ls_dispatch(record, true);
 	}
-	if (tail == before)
+	if (ls_dispatched.tail == before)
 		return;
-	raise_recovery_point(ls_entry(tail)->record->next_lsn);
+	ls_raise_point_in_backup(ls_entry(ls_dispatched.tail)->record->next_lsn);
 	pg_write_barrier();
-	pg_atomic_write_u64(&ls_queue->published, tail);
+	pg_atomic_write_u64(&ls_queue->published, ls_dispatched.tail);
 	wake_helpers();
-	if (fresh.dispatched >= LS_PUBLISH_EVERY)
-		publish_counters();
+	say_why(LS_PARALLEL);
+	publish_counters();
 }
 
 /* ---- Retirement -------------------------------------------------------- */
@@ -625,7 +511,13 @@ wait_for_helper(LsEntry *entry)
 static void
 execute_here(LsEntry *entry, XLogReaderState *reader)
 {
+	HotStandbyState state = standbyState;
+
+	if (LS_BREAKS(CONFLICT) && hot)
+		standbyState = STANDBY_DISABLED;
 	ls_stock_redo(reader);
+	if (LS_BREAKS(CONFLICT) && hot)
+		standbyState = state;
 	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
 		pg_atomic_exchange_u32(&entry->state, LS_DONE);
 }
@@ -651,7 +543,7 @@ retire(LsEntry *entry, XLogReaderState *reader)
 				break;
 			case LS_DONE:
 				pg_read_barrier();
-				fresh.by_helpers++;
+				by_helpers++;
 				return;
 			case LS_FAILED:
 				pg_read_barrier();
@@ -670,7 +562,7 @@ take_own_steps(void)
 	ls_hints.current = current;
 	if (ls_hints.tail < current)
 		ls_hints_restart();
-	while (ls_hints.tail < Min(current + LS_OWN_HINTS, tail))
+	while (ls_hints.tail < Min(current + LS_OWN_HINTS, ls_dispatched.tail))
 	{
 		LsEntry    *entry = ls_entry(ls_hints.tail + 1);
 		uint32		state = pg_atomic_read_u32(&entry->state);
@@ -680,24 +572,78 @@ take_own_steps(void)
 	ls_hints_take_steps();
 }
 
+/* ---- Hot standby ------------------------------------------------------- */
+
+/* Nothing is ahead. Helpers sleep, and end if they are not wanted any more. */
+static void
+leave_hot(LsPipelineState why)
+{
+	publish_counters();
+	if (nhelpers > 0 && (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT))
+		stop_helpers();
+	ls_look_ahead_resume();
+	wait_for_hot_standby(why);
+}
+
+static LsPipelineState
+why_not_now(XLogReaderState *reader)
+{
+	LsPipelineState why = ls_why_not_hot();
+
+	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
+		return LS_NO_BACKLOG;
+	return why;
+}
+
+/*
+ * Asked once in a while before a record is replayed as stock does: is it time to look for
+ * the moment at which the pipeline can begin?
+ */
+static bool
+is_time_for_hot(XLogReaderState *reader)
+{
+	LsPipelineState why;
+
+	if (++passed < LS_ASK_AFTER)
+		return false;
+	passed = 0;
+	if (!ls_replay_hot_standby && nhelpers == 0 && !hot)
+		return false;
+	why = why_not_now(reader);
+	if (why != LS_PARALLEL)
+	{
+		if (nhelpers > 0 && (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT))
+			stop_helpers();
+		if (ls_replay_hot_standby || hot)
+			say_why(why);
+		return false;
+	}
+	return (nhelpers > 0 || helpers_are_gone()) && ls_dispatch_has_memory();
+}
+
 /* ---- Each record ------------------------------------------------------- */
 
+/* The next record is the first of the queue. */
 static void
 start(XLogReaderState *reader)
 {
 	if (!open_queue(reader))
 		return;
-	current = tail = barrier = ls_hints.current = 0;
+	ls_hints.current = current;
 	ls_hints_restart();
 	at_limit = false;
-	start_helpers();
+	if (nhelpers == 0)
+		start_helpers();
 	if (nhelpers == 0)
 	{
 		end_for_good(LS_NO_SLOT);
 		ls_look_ahead_resume();
 		return;
 	}
-	pg_atomic_write_u32(&ls_queue->state, LS_PARALLEL);
+	/* rule 10: what was replayed without us may have dropped files */
+	ls_begin_generation();
+	passed = 0;
+	say_why(LS_PARALLEL);
 	phase = PHASE_RUNNING;
 }
 
@@ -706,29 +652,55 @@ close_queue(LsPipelineState why)
 {
 	stop_helpers();
 	publish_counters();
-	end_for_good(why);
 	ls_look_ahead_resume();
+	wait_for_hot_standby(why);
+}
+
+/* All that was dispatched has retired. */
+static void
+run_dry(XLogReaderState *reader)
+{
+	publish_counters();
+	if (!hot)
+	{
+		if (!may_dispatch())
+			close_queue(!ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT : LS_NO_CONSISTENT);
+		return;
+	}
+	/* the WAL that is open may be at its end: only if nothing comes for a while we leave */
+	if (passed++ % LS_ASK_DRY == 0)
+	{
+		LsPipelineState why = why_not_now(reader);
+
+		say_why(why);
+		if (why == LS_PARALLEL)
+			passed = 1;
+		else if (why != LS_NO_BACKLOG || passed > LS_ASK_AFTER)
+			leave_hot(why);
+	}
 }
 
 static void
 run(XLogReaderState *reader)
 {
 	pg_atomic_write_u64(&ls_queue->retired, current++);
-	ls_look_ahead_count(current <= tail);
+	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
+	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
+		pg_atomic_write_u64(&ls_queue->retired, current++);
+	ls_look_ahead_count(current <= ls_dispatched.tail);
 	/* decoded by PostgreSQL, since nothing was ahead */
-	if (current > tail)
-		dispatch(reader->record, false);
+	if (current > ls_dispatched.tail)
+		ls_dispatch(reader->record, false);
 	if (ls_entry(current)->record != reader->record)
 		elog(PANIC, "replay helpers and the startup process are at different records");
-	if (tail - current < LS_AHEAD_MAX - LS_REFILL && may_dispatch())
+	if (ls_dispatched.tail - current < LS_AHEAD_MAX - LS_REFILL && may_dispatch())
 		fill(reader);
 	take_own_steps();
 	retire(ls_entry(current), reader);
-	if (tail != current)
-		return;
-	publish_counters();
-	if (!may_dispatch())
-		close_queue(!ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT : LS_NO_CONSISTENT);
+	if (ls_dispatched.tail == current)
+		run_dry(reader);
+	else
+		passed = 0;
 }
 
 /* Startup process, for each record. False: the caller replays it. */
@@ -740,10 +712,17 @@ ls_pipeline_replay(XLogReaderState *reader)
 		case PHASE_OFF:
 			break;
 		case PHASE_COUNTING:
-			if (reader->EndRecPtr >= limit || backup_has_ended())
-				end_for_good(LS_NO_LIMIT);
-			if (++counted < LS_WORTH_HELPERS || phase == PHASE_OFF || !have_table())
+			if (reader->EndRecPtr >= limit || ls_backup_has_ended())
+				wait_for_hot_standby(LS_NO_LIMIT);
+			if (++counted < LS_WORTH_HELPERS || phase != PHASE_COUNTING || !ls_dispatch_has_memory())
 				break;
+			ls_look_ahead_pause();
+			phase = PHASE_OPENING;
+			break;
+		case PHASE_WAITING:
+			if (!is_time_for_hot(reader))
+				break;
+			hot = true;
 			ls_look_ahead_pause();
 			phase = PHASE_OPENING;
 			break;
@@ -762,8 +741,14 @@ ls_pipeline_replay(XLogReaderState *reader)
 void
 ls_pipeline_end(void)
 {
+	if (phase == PHASE_OFF)
+		return;
+	if (nhelpers > 0)
+		stop_helpers();
 	if (phase == PHASE_RUNNING)
-		close_queue(LS_NO_ENDED);
-	else if (phase != PHASE_OFF)
-		end_for_good(LS_NO_ENDED);
+	{
+		publish_counters();
+		ls_look_ahead_resume();
+	}
+	end_for_good(LS_NO_ENDED);
 }

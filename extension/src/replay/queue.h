@@ -54,7 +54,7 @@ typedef struct LsEntry
 	uint64		number;
 	DecodedXLogRecord *record;
 	uint64		after[LS_BLOCKS];	/* these records must be done before */
-	uint64		unused;
+	uint64		heap_before;	/* rule 2: see note_transaction() of dispatch.c */
 } LsEntry;
 
 /* What went wrong in a helper; written before the entry is FAILED. */
@@ -109,6 +109,10 @@ typedef enum LsPipelineState
 	LS_NO_SLOT,
 	LS_NO_CONSISTENT,
 	LS_NO_LIMIT,
+	LS_NO_DELAY,
+	LS_NO_SNAPSHOT,
+	LS_NO_PAUSE,
+	LS_NO_BACKLOG,
 	LS_NO_ENDED,
 	LS_NOT_YET,
 	LS_PARALLEL
@@ -122,6 +126,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 published; /* entries up to this number may be claimed */
 	pg_atomic_uint32 closed;	/* 1: helpers end */
 	pg_atomic_uint32 generation;	/* of the last entry: see LsEntry */
+	pg_atomic_uint32 hot;		/* 1: sessions may read; helpers begin after it is set */
 	char		pad2[LS_CACHE_LINE];
 	pg_atomic_uint32 startup_sleeps;	/* 1: wants its latch set when a record is
 										 * done */
@@ -151,6 +156,15 @@ extern char *ls_decode_buffer;	/* NULL: lockstep.replay_workers is 0 */
 extern Size ls_decode_buffer_size(void);
 extern void ls_queue_init_shared(void);
 extern const char *ls_pipeline_state_name(void);
+
+/* Slots of a table of transactions; two transactions of one slot count as the same. */
+#define LS_XID_SLOTS 1024
+
+static inline uint32
+ls_xid_slot(TransactionId xid)
+{
+	return xid % LS_XID_SLOTS;
+}
 
 static inline LsEntry *
 ls_entry(uint64 number)

@@ -23,6 +23,8 @@
  * change only blocks that they register. Barriers are all that drop, create or
  * truncate files, change the state of recovery, or are not known here (rule 8).
  *
+ * In hot standby fewer kinds run ahead (ls_classify_hot()).
+ *
  * No state, no I/O.
  */
 #include "postgres.h"
@@ -34,6 +36,7 @@
 #include "access/multixact.h"
 #include "access/nbtxlog.h"
 #include "access/rmgr.h"
+#include "access/transam.h"
 #include "access/xact.h"
 #include "access/xlog_internal.h"
 #include "catalog/pg_control.h"
@@ -75,6 +78,8 @@ heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
 {
 	const char *data = record->main_data;
 
+	if (LS_BREAKS(MAP_CLEAR))
+		return false;
 	switch (operation)
 	{
 		case XLOG_HEAP_INSERT:
@@ -296,6 +301,92 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 		return inline_because(cause, LS_CAUSE_LARGE);
 	return LS_CLASS_AHEAD;
 }
+
+/* ---- Hot standby ------------------------------------------------------- */
+
+static LsClass
+classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
+{
+	switch (operation_of(record))
+	{
+		case XLOG_BTREE_INSERT_LEAF:
+		case XLOG_BTREE_INSERT_POST:
+		case XLOG_BTREE_SPLIT_L:
+		case XLOG_BTREE_SPLIT_R:
+			/* rule 2: whose heap record it must come after is not known */
+			if (!TransactionIdIsValid(record->header.xl_xid))
+				return inline_because(cause, LS_CAUSE_KIND);
+			return LS_CLASS_AHEAD;
+		case XLOG_BTREE_INSERT_UPPER:
+			return LS_CLASS_AHEAD;
+		case XLOG_BTREE_REUSE_PAGE:
+			/* names its page only in its data */
+			return barrier_because(cause, LS_CAUSE_UNKNOWN);
+		default:
+			if (LS_BREAKS(REMOVAL))
+				return LS_CLASS_AHEAD;
+			return inline_because(cause, LS_CAUSE_KIND);
+	}
+}
+
+/*
+ * As ls_classify(), while sessions read: fewer kinds run ahead.
+ *
+ * Heap: insert, multi-insert, update, delete, lock. No snapshot sees what they write before
+ *   its transaction has ended at retirement; tests of visibility that need no snapshot take
+ *   transactions for running that are newer than all that ended.
+ * B-tree: what adds an item, once the tuple is there (rule 2), or a downlink, once its
+ *   page is there, since the record has the block of the page that was split.
+ * Images for hint bits. They hold what earlier records have left of the page, and bits that
+ *   snapshots are asked about all the same.
+ * At retirement is what removes or reveals (rule 3): pruning, freezing, visibility, deletion
+ *   and vacuum of B-trees; and what might: deduplication, other images (they may freeze),
+ *   locks of updated tuples.
+ * Barriers in addition: all of multixacts (rule 7): a session that meets one in a tuple reads
+ *   its members. Reuse of a B-tree's page: it resolves conflicts, and its page is in none of its
+ *   blocks.
+ */
+LsClass
+ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
+{
+	LsClass		class = ls_classify(record, cause);
+
+	switch (record->header.xl_rmid)
+	{
+		case RM_MULTIXACT_ID:
+			return LS_BREAKS(MULTIXACT) ? class : barrier_because(cause, LS_CAUSE_UNKNOWN);
+		case RM_BTREE_ID:
+			if (class == LS_CLASS_AHEAD || operation_of(record) == XLOG_BTREE_REUSE_PAGE)
+				return classify_btree_hot(record, cause);
+			return class;
+		case RM_HEAP2_ID:
+			if (class == LS_CLASS_AHEAD && !LS_BREAKS(REMOVAL) &&
+				(operation_of(record) & XLOG_HEAP_OPMASK) != XLOG_HEAP2_MULTI_INSERT)
+				return inline_because(cause, LS_CAUSE_KIND);
+			return class;
+		case RM_XLOG_ID:
+			if (class == LS_CLASS_AHEAD && operation_of(record) == XLOG_FPI)
+				return inline_because(cause, LS_CAUSE_KIND);
+			return class;
+		default:
+			return class;
+	}
+}
+
+/*
+ * Rule 2: may an item of a B-tree that the same transaction inserts later point to a tuple
+ * of this record? And what changes tuples counts as well; pruning and the like do not.
+ */
+bool
+ls_adds_heap_tuples(const DecodedXLogRecord *record)
+{
+	uint8		operation = operation_of(record) & XLOG_HEAP_OPMASK;
+
+	return record->header.xl_rmid == RM_HEAP_ID ||
+		(record->header.xl_rmid == RM_HEAP2_ID && operation == XLOG_HEAP2_MULTI_INSERT);
+}
+
+/* ---- The free space map ------------------------------------------------ */
 
 /* May redo record the free space of block 0? Asked of records that may run ahead. */
 bool

@@ -16,6 +16,8 @@ typedef enum LsClass
 } LsClass;
 
 extern LsClass ls_classify(const DecodedXLogRecord *record, LsCause *cause);
+extern LsClass ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause);
+extern bool ls_adds_heap_tuples(const DecodedXLogRecord *record);
 extern bool ls_may_change_free_space_map(const DecodedXLogRecord *record);
 extern BlockNumber ls_free_space_map_block(BlockNumber heap_block);
 

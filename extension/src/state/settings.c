@@ -32,6 +32,8 @@ int			ls_wait_timeout = 10000;
 int			ls_replay_look_ahead = 8;
 int			ls_replay_workers = 0;
 int			ls_replay_queue_size = 4096;
+bool		ls_replay_hot_standby = false;
+int			ls_replay_min_backlog = 1024;
 int			ls_wal_segments_ahead = 4;
 char	   *ls_wait_for_lsn = NULL;
 char	   *ls_replay_token = NULL;
@@ -148,10 +150,21 @@ define_replay_settings(void)
 							&ls_replay_look_ahead, 8, 0, LS_MAX_LOOK_AHEAD,
 							PGC_SIGHUP, 0, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_workers",
-							"Number of processes that help to replay WAL until it is consistent.",
-							"In crash recovery, and on a standby that starts. 0 replays as PostgreSQL does.",
+							"Number of processes that help to replay WAL.",
+							"Until it is consistent, and after that with lockstep.replay_hot_standby. "
+							"0 replays as PostgreSQL does.",
 							&ls_replay_workers, 0, 0, LS_MAX_REPLAY_WORKERS,
 							PGC_POSTMASTER, 0, NULL, NULL, NULL);
+	DefineCustomBoolVariable("lockstep.replay_hot_standby",
+							 "Lets lockstep.replay_workers help while sessions read, too.",
+							 NULL,
+							 &ls_replay_hot_standby, false,
+							 PGC_SIGHUP, 0, NULL, NULL, NULL);
+	DefineCustomIntVariable("lockstep.replay_min_backlog",
+							"WAL that waits for replay from which on lockstep.replay_hot_standby acts.",
+							NULL,
+							&ls_replay_min_backlog, 1024, 0, 1024 * 1024,
+							PGC_SIGHUP, GUC_UNIT_KB, NULL, NULL, NULL);
 	DefineCustomIntVariable("lockstep.replay_queue_size",
 							"Memory for records that lockstep.replay_workers work on.",
 							"Not used while there are none.",

@@ -36,6 +36,8 @@ extern int	ls_wait_timeout;
 extern int	ls_replay_look_ahead;
 extern int	ls_replay_workers;
 extern int	ls_replay_queue_size;
+extern bool ls_replay_hot_standby;
+extern int	ls_replay_min_backlog;
 extern int	ls_wal_segments_ahead;
 extern char *ls_wait_for_lsn;
 extern char *ls_replay_token;

@@ -1,0 +1,198 @@
+/*
+ * dispatch.c - enters a record into the queue: who may execute it, and after which others.
+ *
+ * Kept here are rules 1, 2 and 6 of pipeline.c, and the part of rule 10 that begins a new
+ * generation.
+ *
+ * Runs in the startup process, which alone writes entries. Shared state: the entry, until
+ * its state says that helpers may claim it. Memory: tables of the startup process, made
+ * when they are first needed.
+ */
+#include "postgres.h"
+
+#include "access/transam.h"
+#include "storage/bufmgr.h"
+#include "storage/smgr.h"
+#include "utils/memutils.h"
+
+#include "compat.h"
+#include "replay/broken_rule.h"
+#include "replay/dispatch.h"
+#include "replay/queue.h"
+#include "replay/record_class.h"
+
+/* A relation is extended at dispatch by so many blocks at most. */
+#define LS_MAX_EXTENSION 64
+
+/* Slots of the table of blocks; two blocks of one slot count as the same block. */
+#define LS_BLOCK_SLOTS (32 * 1024)
+
+LsDispatched ls_dispatched;
+
+/* Number of the last record that has a block, by a hash of its name. */
+static uint64 *last_of_block = NULL;
+
+/* Number of the last heap record of a transaction, by ls_xid_slot(). */
+static uint64 last_of_xid[LS_XID_SLOTS];
+
+bool
+ls_dispatch_has_memory(void)
+{
+	if (last_of_block == NULL)
+		last_of_block = MemoryContextAllocExtended(TopMemoryContext,
+												   LS_BLOCK_SLOTS * sizeof(uint64),
+												   MCXT_ALLOC_NO_OOM | MCXT_ALLOC_ZERO);
+	return last_of_block != NULL;
+}
+
+static inline uint64 *
+last_slot(const DecodedBkpBlock *block)
+{
+	uint32		hash = LS_BLOCK_RELATION(block) * 0x9E3779B1U;
+
+	hash = (hash ^ block->blkno ^ ((uint32) block->forknum << 28)) * 0x85EBCA6BU;
+	return &last_of_block[(hash ^ (hash >> 15)) % LS_BLOCK_SLOTS];
+}
+
+/* Rule 1: what must be done before this record, and that later ones wait for it. */
+static void
+note_blocks(LsEntry *entry)
+{
+	const DecodedXLogRecord *record = entry->record;
+
+	memset(entry->after, 0, sizeof(entry->after));
+	for (int id = 0; id <= Min(record->max_block_id, LS_BLOCKS - 1); id++)
+		if (record->blocks[id].in_use && !LS_BREAKS(ORDER))
+			entry->after[id] = *last_slot(&record->blocks[id]);
+	for (int id = 0; id <= record->max_block_id; id++)
+		if (record->blocks[id].in_use)
+			*last_slot(&record->blocks[id]) = entry->number;
+}
+
+/*
+ * Rule 2: the heap records of a transaction are a chain, from the last to the first. Its
+ * records of B-trees have the chain's end.
+ */
+static void
+note_transaction(LsEntry *entry)
+{
+	const DecodedXLogRecord *record = entry->record;
+	TransactionId xid = record->header.xl_xid;
+
+	entry->heap_before = 0;
+	if (!TransactionIdIsValid(xid))
+		return;
+	if (record->header.xl_rmid == RM_BTREE_ID)
+		entry->heap_before = last_of_xid[ls_xid_slot(xid)];
+	else if (ls_adds_heap_tuples(record))
+	{
+		entry->heap_before = last_of_xid[ls_xid_slot(xid)];
+		last_of_xid[ls_xid_slot(xid)] = entry->number;
+	}
+}
+
+/* Size of a fork as startup knows it, 0 if its file does not exist. */
+static BlockNumber
+size_of(SMgrRelation smgr, ForkNumber fork)
+{
+	if (smgr->smgr_cached_nblocks[fork] == InvalidBlockNumber && !smgrexists(smgr, fork))
+		return 0;
+	return smgrnblocks(smgr, fork);
+}
+
+/*
+ * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
+ * before any later record is published. No earlier record in the queue can truncate
+ * the relation: that would be a barrier.
+ */
+static bool
+make_exist(DecodedBkpBlock *block)
+{
+	SMgrRelation smgr;
+	BlockNumber size;
+
+	if (ls_hints_know_block(block))
+		return true;
+	smgr = ls_smgr_of(block);
+	size = size_of(smgr, block->forknum);
+	if (block->blkno < size)
+		return true;
+	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
+		return false;
+	if (!LS_BREAKS(EXTENSION))
+		UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
+	return true;
+}
+
+static bool
+blocks_exist(DecodedXLogRecord *record)
+{
+	for (int id = 0; id <= record->max_block_id; id++)
+	{
+		DecodedBkpBlock *block = &record->blocks[id];
+
+		if (!block->in_use)
+			continue;
+		if (!make_exist(block))
+			return false;
+		if (id == 0 && ls_may_change_free_space_map(record) &&
+			size_of(ls_smgr_of(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
+			return false;
+	}
+	return true;
+}
+
+/* May helpers execute it? Counts what it is. */
+static bool
+is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
+{
+	LsCause		cause = LS_CAUSE_NONE;
+	bool		hot = pg_atomic_read_u32(&ls_queue->hot) != 0;
+	LsClass		class = hot ? ls_classify_hot(record, &cause) : ls_classify(record, &cause);
+
+	if (class == LS_CLASS_BARRIER)
+	{
+		ls_dispatched.barrier = ls_dispatched.tail;
+		/* rule 10: what follows is of the next generation */
+		ls_begin_generation();
+	}
+	else if (class == LS_CLASS_AHEAD && may_run_ahead && !blocks_exist(record))
+	{
+		class = LS_CLASS_INLINE;
+		cause = LS_CAUSE_MISSING;
+	}
+	if (class == LS_CLASS_AHEAD && may_run_ahead)
+	{
+		ls_dispatched.count++;
+		ls_dispatched.until = record->next_lsn;
+		return true;
+	}
+	ls_dispatched.causes[cause]++;
+	return false;
+}
+
+/* Enters the record behind the tail. Helpers see it once the caller has published it. */
+void
+ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
+{
+	LsEntry    *entry = ls_entry(++ls_dispatched.tail);
+	bool		for_helpers;
+
+	entry->record = record;
+	entry->number = ls_dispatched.tail;
+	note_blocks(entry);
+	note_transaction(entry);
+	for_helpers = is_for_helpers(record, may_run_ahead);
+	entry->generation = pg_atomic_read_u32(&ls_queue->generation);
+	/* a helper that thinks of an earlier number may claim it from here on */
+	pg_write_barrier();
+	pg_atomic_write_u32(&entry->state, for_helpers ? LS_QUEUED : LS_AT_RETIREMENT);
+}
+
+/* Rule 10: helpers close their files before they execute what is dispatched from now on. */
+void
+ls_begin_generation(void)
+{
+	pg_atomic_write_u32(&ls_queue->generation,
+						pg_atomic_read_u32(&ls_queue->generation) + 1);
+}

@@ -1,0 +1,27 @@
+/*
+ * dispatch.h - enters a record into the queue: who may execute it, and after which others.
+ */
+#ifndef LOCKSTEP_DISPATCH_H
+#define LOCKSTEP_DISPATCH_H
+
+#include "access/xlogreader.h"
+
+#include "replay/queue.h"
+
+/* Of the startup process. The caller publishes the counters, and sets them to 0. */
+typedef struct LsDispatched
+{
+	uint64		tail;			/* number of the last record that was entered */
+	uint64		barrier;		/* of the last barrier */
+	uint64		count;			/* that helpers may execute */
+	uint64		causes[LS_CAUSES];	/* that they may not */
+	XLogRecPtr	until;			/* end of the last that they may */
+} LsDispatched;
+
+extern LsDispatched ls_dispatched;
+
+extern bool ls_dispatch_has_memory(void);
+extern void ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead);
+extern void ls_begin_generation(void);
+
+#endif							/* LOCKSTEP_DISPATCH_H */

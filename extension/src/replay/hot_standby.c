@@ -1,0 +1,37 @@
+/*
+ * hot_standby.c - whether records may run ahead while sessions read (rule 11 of pipeline.c).
+ *
+ * A record that has run ahead cannot be taken back. So nothing runs ahead of a place at which
+ * replay may be told to stop or to stand still: a recovery target, a delay, a pause. And
+ * only once each snapshot knows which transactions have not ended: what these write is then
+ * invisible, whether replay has come to it or not.
+ *
+ * No state. Runs in the startup process.
+ */
+#include "postgres.h"
+
+#include "access/xlogrecovery.h"
+#include "access/xlogutils.h"
+
+#include "replay/broken_rule.h"
+#include "replay/hot_standby.h"
+#include "state/settings.h"
+
+/* LS_PARALLEL: records may run ahead. */
+LsPipelineState
+ls_why_not_hot(void)
+{
+	if (!ls_enabled)
+		return LS_NO_SWITCH;
+	if (!ls_replay_hot_standby)
+		return LS_NO_CONSISTENT;
+	if (recoveryTarget != RECOVERY_TARGET_UNSET && !LS_BREAKS(TARGET))
+		return LS_NO_TARGET;
+	if (recovery_min_apply_delay > 0 && !LS_BREAKS(DELAY))
+		return LS_NO_DELAY;
+	if (!reachedConsistency || standbyState != STANDBY_SNAPSHOT_READY)
+		return LS_NO_SNAPSHOT;
+	if (GetRecoveryPauseState() != RECOVERY_NOT_PAUSED)
+		return LS_NO_PAUSE;
+	return LS_PARALLEL;
+}

@@ -1,0 +1,268 @@
+/*
+ * recovery_point.c - how far records may run ahead, for the minimum recovery point (rule 9
+ * of pipeline.c).
+ *
+ * A page on disk that is newer than the minimum recovery point would be seen too early
+ * after a crash. PostgreSQL moves that point when it writes a page, but never beyond the
+ * record that is being replayed. So no record is published to helpers before the point
+ * lies behind it.
+ *
+ * Before consistency the point stays where it is and limits them, except in a backup.
+ *
+ * In hot standby the point is raised in the control file. That costs a write with fsync, so
+ * it is raised by up to LS_STRIDE at a time, and only while at least
+ * lockstep.replay_min_backlog of WAL waits for replay. It is raised to the end of a record,
+ * since a server whose WAL ends before the point can neither be read nor promoted; and
+ * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
+ * known to be complete (segment_is_complete()). Where a record ends is read from the
+ * headers of WAL pages (end_of_record()), so nothing is decoded for it.
+ *
+ * What a larger point means for users is in docs/operations.md.
+ *
+ * Runs in the startup process. Lock: PostgreSQL's own of the control file.
+ */
+#include "postgres.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "access/xlog.h"
+#include "access/xlog_internal.h"
+#include "access/xlogrecovery.h"
+#include "catalog/pg_control.h"
+#include "common/controldata_utils.h"
+#include "miscadmin.h"
+#include "port/pg_iovec.h"
+#include "replication/walreceiver.h"
+#include "storage/fd.h"
+#include "storage/lwlock.h"
+#include "storage/shmem.h"
+
+#include "replay/broken_rule.h"
+#include "replay/recovery_point.h"
+#include "state/settings.h"
+
+/* The point is raised by so much at most. */
+#define LS_STRIDE (16 * 1024 * 1024)
+
+/* WAL pages looked at for a record's end; the longest common record spans five. */
+#define LS_PAGES_BACK 8
+
+/* Questions after which it is asked again whether a segment is complete. */
+#define LS_ASK_AGAIN 64
+
+static ControlFileData *control = NULL; /* in shared memory */
+static bool in_backup = false;	/* then its end is the limit */
+static XLogRecPtr point = InvalidXLogRecPtr;	/* as far as this process knows */
+
+/* ---- Before consistency ------------------------------------------------ */
+
+/* Is a backup restored whose end is a record of the WAL, and lies ahead? */
+static bool
+backup_goes_on(void)
+{
+	return control->backupEndRequired && XLogRecPtrIsInvalid(control->backupEndPoint);
+}
+
+/*
+ * Where records that run ahead must end, InvalidXLogRecPtr if none may. The point in the
+ * control file only ever grows. Called before the first record of a recovery.
+ */
+XLogRecPtr
+ls_limit_before_consistency(void)
+{
+	bool		found;
+
+	control = ShmemInitStruct("Control File", sizeof(ControlFileData), &found);
+	if (!found)
+		control = NULL;
+	point = InvalidXLogRecPtr;
+	in_backup = false;
+	if (control == NULL)
+		return InvalidXLogRecPtr;
+	if (GetRecoveryState() == RECOVERY_STATE_CRASH && !InArchiveRecovery)
+		return XLogRecPtrIsInvalid(control->minRecoveryPoint) ? PG_UINT64_MAX : InvalidXLogRecPtr;
+	in_backup = backup_goes_on();
+	if (in_backup || LS_BREAKS(RECOVERY_POINT))
+		return PG_UINT64_MAX;
+	return control->minRecoveryPoint;
+}
+
+bool
+ls_backup_has_ended(void)
+{
+	return in_backup && !backup_goes_on();
+}
+
+/*
+ * In a backup: records up to end are about to be published. A process that writes
+ * their pages compares these with the point and would warn of them. Nothing waits for the
+ * point to be on disk, since the backup's end does not depend on it; where it gets there
+ * all the same, this much WAL has been read already and is replayed again.
+ */
+void
+ls_raise_point_in_backup(XLogRecPtr end)
+{
+	if (!in_backup || LS_BREAKS(BACKUP_POINT))
+		return;
+	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
+	if (control->minRecoveryPoint < end)
+	{
+		control->minRecoveryPoint = end;
+		/* rule 8: nothing is dispatched beyond a change of timeline */
+		(void) GetCurrentReplayRecPtr(&control->minRecoveryPointTLI);
+	}
+	LWLockRelease(ControlFileLock);
+}
+
+/* ---- Hot standby: what WAL is there ------------------------------------ */
+
+/* The header of a page of WAL of this timeline; false if there is no such page. */
+static bool
+read_page_header(TimeLineID timeline, XLogRecPtr page, XLogLongPageHeaderData *header)
+{
+	char		path[MAXPGPATH];
+	XLogSegNo	segment;
+	ssize_t		size;
+	int			file;
+
+	XLByteToSeg(page, segment, wal_segment_size);
+	XLogFilePath(path, timeline, segment, wal_segment_size);
+	file = BasicOpenFile(path, O_RDONLY | PG_BINARY);
+	if (file < 0)
+		return false;
+	size = pg_pread(file, header, sizeof(*header), XLogSegmentOffset(page, wal_segment_size));
+	close(file);
+	return size == sizeof(*header) && header->std.xlp_magic == XLOG_PAGE_MAGIC &&
+		header->std.xlp_pageaddr == page && header->std.xlp_tli == timeline &&
+		(header->std.xlp_info & XLP_FIRST_IS_OVERWRITE_CONTRECORD) == 0;
+}
+
+/*
+ * The end of a record between from and until, which is on disk, or from if none is found. A
+ * page says in its header how much of a record it begins with; if none, one ended before it.
+ */
+static XLogRecPtr
+end_of_record(TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
+{
+	XLogRecPtr	page = until - until % XLOG_BLCKSZ;
+
+	if (until - page < sizeof(XLogLongPageHeaderData))
+		page -= XLOG_BLCKSZ;
+	for (int i = 0; i < LS_PAGES_BACK && page > from; i++, page -= XLOG_BLCKSZ)
+	{
+		XLogLongPageHeaderData header;
+		XLogRecPtr	end;
+
+		if (!read_page_header(timeline, page, &header))
+			break;
+		if ((header.std.xlp_info & XLP_FIRST_IS_CONTRECORD) == 0)
+			return page;
+		end = page + XLogPageHeaderSize(&header.std) + MAXALIGN(header.std.xlp_rem_len);
+		if (end <= Min(until, page + XLOG_BLCKSZ))
+			return end;
+	}
+	return from;
+}
+
+/*
+ * Was the segment written to its end, and flushed? PostgreSQL says so in archive_status, of
+ * those that it has restored too. And the walreceiver flushes a segment before it writes to
+ * the next one.
+ */
+static bool
+segment_is_complete(TimeLineID timeline, XLogSegNo segment)
+{
+	static XLogSegNo asked = 0;
+	static TimeLineID asked_timeline = 0;
+	static bool complete = false;
+	static int	questions = 0;
+	char		name[MAXFNAMELEN];
+	char		path[MAXPGPATH];
+	struct stat file;
+	XLogRecPtr	next;
+	XLogLongPageHeaderData header;
+
+	if (segment == asked && timeline == asked_timeline && (complete || ++questions < LS_ASK_AGAIN))
+		return complete;
+	asked = segment;
+	asked_timeline = timeline;
+	questions = 0;
+	XLogFileName(name, timeline, segment, wal_segment_size);
+	StatusFilePath(path, name, ".done");
+	complete = stat(path, &file) == 0;
+	StatusFilePath(path, name, ".ready");
+	complete = complete || stat(path, &file) == 0;
+	XLogSegNoOffsetToRecPtr(segment + 1, 0, wal_segment_size, next);
+	complete = complete || read_page_header(timeline, next, &header);
+	return complete;
+}
+
+/* How far WAL is on disk for good, of the timeline that is replayed; from: not known. */
+static XLogRecPtr
+wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline)
+{
+	TimeLineID	received;
+	XLogRecPtr	until;
+	XLogSegNo	segment;
+
+	(void) GetCurrentReplayRecPtr(timeline);
+	if (reader->seg.ws_tli != *timeline)
+		return from;
+	until = GetWalRcvFlushRecPtr(NULL, &received);
+	if (received == *timeline && until > from)
+		return until;
+	XLByteToSeg(from, segment, wal_segment_size);
+	if (!segment_is_complete(*timeline, segment))
+		return from;
+	XLogSegNoOffsetToRecPtr(segment + 1, 0, wal_segment_size, until);
+	return until;
+}
+
+/* Does so much WAL wait for replay that helpers are worth it? */
+bool
+ls_backlog_is_worth(XLogReaderState *reader)
+{
+	TimeLineID	timeline;
+
+	return wal_on_disk(reader, reader->EndRecPtr, &timeline) - reader->EndRecPtr >=
+		(uint64) ls_replay_min_backlog * 1024;
+}
+
+/* ---- Hot standby: the point -------------------------------------------- */
+
+/*
+ * A record that ends at end, which has been read, is to run ahead. True: it may, the point
+ * in the control file lies behind it.
+ */
+bool
+ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
+{
+	TimeLineID	timeline;
+	XLogRecPtr	until;
+
+	if (end <= point || LS_BREAKS(HOT_POINT))
+		return true;
+	if (control == NULL || !ls_backlog_is_worth(reader))
+		return false;
+	until = wal_on_disk(reader, end, &timeline);
+	if (reader->seg.ws_tli == timeline)
+		until = end_of_record(timeline, end, Min(until, end + LS_STRIDE));
+	until = Max(until, end);
+	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
+	if (XLogRecPtrIsInvalid(control->minRecoveryPoint) || control->state != DB_IN_ARCHIVE_RECOVERY)
+	{
+		LWLockRelease(ControlFileLock);
+		return false;
+	}
+	if (control->minRecoveryPoint < until)
+	{
+		control->minRecoveryPoint = until;
+		control->minRecoveryPointTLI = timeline;
+		update_controlfile(DataDir, control, true);
+	}
+	point = control->minRecoveryPoint;
+	LWLockRelease(ControlFileLock);
+	return true;
+}
