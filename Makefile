@@ -29,7 +29,7 @@ PGXS := +@$(MAKE) $(if $(V),,--silent) --no-print-directory -C $(EXT_BUILD) -f $
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo build test test-extension test-rust test-subscribers test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
+.PHONY: help demo build test test-extension test-rust test-subscribers test-majors test-fresh test-oracle test-doctor-matrix test-pg-suites test-assert test-deb soak measurements lint install uninstall deb clean \
 	setup build-extension build-release check-pg
 
 help: ## this list
@@ -70,6 +70,9 @@ test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, inje
 
 test-subscribers: check-pg ## subscriptions of SUBSCRIBER=17 (its Debian root) through a relay on a primary of PG
 	@SUBSCRIBER=$(or $(SUBSCRIBER),17) scripts/test-subscribers
+
+test-majors: ## the replica from 15 to 17 and to 18, and back, in Debian roots (MAJORS="15-17 17-15", T=part_of_a_name; root)
+	@scripts/test-majors $(if $(T),--test $(T)) $(MAJORS)
 
 test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIAN=13 for 13; root; half an hour)
 	@DEBIAN=$(or $(DEBIAN),12) scripts/test-fresh

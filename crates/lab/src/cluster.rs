@@ -117,6 +117,16 @@ impl Lab {
         Ok(server)
     }
 
+    /// Creates and starts a primary of this major, which may be another than the lab's: such a server
+    /// does not find the staged extension.
+    pub fn primary_of(&self, major: Major, name: &str, settings: &Settings) -> Result<Server> {
+        let mut server = self.server_of(Package::find(major)?, Role::Primary, name, None)?;
+        server.init()?;
+        server.set(settings.clone())?;
+        server.start()?;
+        Ok(server)
+    }
+
     /// Copies a running primary and starts the copy as its standby, with the primary's
     /// settings and `settings` on top.
     pub fn standby(&self, primary: &Server, name: &str, settings: &Settings) -> Result<Server> {
@@ -141,16 +151,27 @@ impl Lab {
     }
 
     pub fn server(&self, role: Role, name: &str, port: Option<u16>) -> Result<Server> {
+        self.server_of(self.package.clone(), role, name, port)
+    }
+
+    fn server_of(
+        &self,
+        package: Package,
+        role: Role,
+        name: &str,
+        port: Option<u16>,
+    ) -> Result<Server> {
+        let has_lab_major = package.major() == self.package.major();
         let mut server = Server::new(
             Arc::clone(&self.launcher),
-            self.package.clone(),
+            package,
             Arc::clone(&self.origin),
             role,
             name,
             port,
         )?;
         server.settings.extend(self.settings.clone());
-        if let Some(extension) = &self.extension {
+        if let Some(extension) = self.extension.as_ref().filter(|_| has_lab_major) {
             server.settings.extend(extension.paths());
         }
         Ok(server)

@@ -15,7 +15,7 @@ const CP: &str = "/usr/bin/cp";
 pub(crate) enum Origin {
     /// Each is made by initdb.
     Initdb,
-    /// The lab's nth is a copy of the process's nth template ([`for_tests`]). So clusters of
+    /// The lab's nth is a copy of the process's nth template of its major ([`for_tests`]). So clusters of
     /// one lab differ in their system identifiers, by which doctor, the relay and the player
     /// tell them apart; clusters of two labs may have the same.
     Templates(AtomicUsize),

@@ -2,12 +2,14 @@
 //!
 //! A test binary says `lockstep_lab::reaper_entry!();` once, at its root. The environment says
 //! which PostgreSQL (`PG`) and where the extension is staged (`LOCKSTEP_EXTENSION_STAGE`);
-//! `make test` sets both.
+//! `make test` sets both. Tests with a source and a target have a source of another major if
+//! `LOCKSTEP_SOURCE_PG` names one; `make test-majors` does.
 //!
 //! Their servers have fsync off unless a test turns it on, and their data folders are copies
 //! of templates: initdb runs once for each process and once more for each further cluster
 //! that some lab of it has.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
@@ -33,7 +35,8 @@ static TEMPLATES: Mutex<Option<Templates>> = Mutex::new(None);
 
 struct Templates {
     lab: Lab,
-    made: Vec<PathBuf>,
+    /// By major and number.
+    made: BTreeMap<(u32, usize), PathBuf>,
 }
 
 /// What a test's lab has.
@@ -113,6 +116,14 @@ pub fn major() -> Result<Major> {
         .parse()
 }
 
+/// Which PostgreSQL a source has whose target is of the tested major.
+pub fn source_major() -> Result<Major> {
+    match std::env::var("LOCKSTEP_SOURCE_PG") {
+        Ok(major) => major.parse(),
+        Err(_) => major(),
+    }
+}
+
 /// Where the build has staged the extension.
 pub fn stage() -> Result<PathBuf> {
     std::env::var_os("LOCKSTEP_EXTENSION_STAGE")
@@ -120,22 +131,24 @@ pub fn stage() -> Result<PathBuf> {
         .ok_or(LabError::NoStage)
 }
 
-/// The process's template of that number, made if it is not there yet.
+/// The process's template of that major and number, made if it is not there yet.
 pub(crate) fn template(package: &Package, number: usize) -> Result<PathBuf> {
     let mut templates = TEMPLATES.lock().unwrap_or_else(PoisonError::into_inner);
     let Templates { lab, made } = match &mut *templates {
         Some(templates) => templates,
         none => none.insert(Templates {
             lab: Lab::new(&TestLab::stock().options()?)?,
-            made: Vec::new(),
+            made: BTreeMap::new(),
         }),
     };
-    while made.len() <= number {
-        let data = lab.folder().join(made.len().to_string());
-        data_folder::initdb(lab.launcher(), package, &data)?;
-        made.push(data);
+    let major = package.major();
+    if let Some(data) = made.get(&(major.get(), number)) {
+        return Ok(data.clone());
     }
-    made.get(number).cloned().ok_or(LabError::Closing)
+    let data = lab.folder().join(format!("{major}-{number}"));
+    data_folder::initdb(lab.launcher(), package, &data)?;
+    made.insert((major.get(), number), data.clone());
+    Ok(data)
 }
 
 /// What the test of [`reaper_entry!`](crate::reaper_entry) does: it is the reaper if this

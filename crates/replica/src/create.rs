@@ -77,6 +77,11 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
     )?;
     facts.source.system_id = system_id(&mut source).map_err(ReplicaError::Source)?;
     facts.target.system_id = system_id(&mut target).map_err(ReplicaError::Target)?;
+    let programs = Programs::find(facts.source.version, facts.target.version).ok();
+    facts.lacks_programs = programs.is_none();
+    if collect::has_column_versions(&mut source).map_err(ReplicaError::Source)? {
+        facts.outdated_dump = programs.and_then(|programs| programs.outdated_dump());
+    }
     let findings = findings(&facts);
     Ok((facts, findings))
 }
@@ -110,7 +115,7 @@ pub fn create(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Crea
     check_resumed(options, &replica)?;
     let mut run = Run {
         options,
-        programs: Programs::find(newest(options)?)?,
+        programs: programs(options)?,
         excluded: replica.excluded(),
         replica,
         state,
@@ -153,7 +158,6 @@ fn check(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Facts> {
 /// Preflight, and the replica's first row.
 fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> {
     let facts = check(options, watcher)?;
-    Programs::find(facts.source.version.max(facts.target.version))?;
     let mut exporter = replication(&options.source)?;
     let system = exporter.identify().map_err(ReplicaError::Source)?.system;
     // The slot's name is ours alone: a slot of that name was made for this replica.
@@ -214,11 +218,11 @@ fn check_resumed(options: &CreateOptions, replica: &Replica) -> Result<()> {
     }
 }
 
-/// The newer of both servers' versions: its programs know both.
-fn newest(options: &CreateOptions) -> Result<u32> {
+/// The programs for both servers.
+fn programs(options: &CreateOptions) -> Result<Programs> {
     let source = session(&options.source).map_err(ReplicaError::Source)?;
     let target = session(&options.target).map_err(ReplicaError::Target)?;
-    Ok(source.server_version().max(target.server_version()))
+    Programs::find(source.server_version(), target.server_version())
 }
 
 struct Run<'a> {

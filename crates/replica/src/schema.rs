@@ -4,6 +4,8 @@
 //! nothing. The section after the data (indexes, constraints, triggers, ...) is restored by several
 //! jobs; before it is restored again, [`UNDO_POST_DATA`] drops what an earlier run has made.
 
+use std::ffi::OsStr;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -14,10 +16,18 @@ use crate::preflight::facts::Excluded;
 use crate::state::{APPLICATION, SCHEMA};
 
 /// Where distributions install the programs of each major, below which is `MAJOR/bin`.
-const PACKAGES: [&str; 1] = ["/usr/lib/postgresql"];
+const PACKAGES: &str = "/usr/lib/postgresql";
 
 /// The newest major that is looked for in a folder of its own.
 const NEWEST: u32 = 30;
+
+/// From this major on pg_restore begins with a setting (`transaction_timeout`) that servers before it
+/// refuse.
+const SETS_NEWER: u32 = 17;
+
+/// An option that servers give each column from the minor releases of November 2026 on. Earlier releases
+/// of pg_dump take it for the user's, and earlier servers refuse it.
+pub const COLUMN_VERSION: &str = "pg_attver";
 
 /// Most characters of a program's words in an error.
 const MOST_WORDS: usize = 2_000;
@@ -90,30 +100,47 @@ pub struct Programs {
 }
 
 impl Programs {
-    /// Finds programs that can dump a server of this version: of the same major, or the next newer
-    /// one, in the distribution's folders or in PATH.
-    pub fn find(version: u32) -> Result<Self> {
-        let wanted = version / 10_000;
-        let folders = (wanted..=NEWEST).flat_map(|major| {
-            PACKAGES.map(|packages| Path::new(packages).join(major.to_string()).join("bin"))
-        });
+    /// Finds programs for servers of these versions, of the lowest major that will do, in the
+    /// distribution's folders or else in PATH.
+    pub fn find(source: u32, target: u32) -> Result<Self> {
+        let majors = fitting_majors(source, target);
         let path = std::env::var_os("PATH").unwrap_or_default();
-        let in_path = std::env::split_paths(&path)
-            .find(|folder| is_new_enough(&folder.join("pg_dump"), wanted));
+        Self::find_in(Path::new(PACKAGES), &path, &majors, version_of).ok_or_else(|| {
+            ReplicaError::Program(format!(
+                "{} are missing: {}",
+                described(&majors),
+                how_to_get(&majors)
+            ))
+        })
+    }
+
+    fn find_in(
+        packages: &Path,
+        path: &OsStr,
+        majors: &RangeInclusive<u32>,
+        version_of: impl Fn(&Path) -> Option<u32>,
+    ) -> Option<Self> {
+        let folders = majors
+            .clone()
+            .map(|major| packages.join(major.to_string()).join("bin"));
+        let fits = |folder: &PathBuf| {
+            version_of(&folder.join("pg_dump")).is_some_and(|major| majors.contains(&major))
+        };
+        let in_path = std::env::split_paths(path).filter(fits);
         folders
-            .filter(|folder| folder.join("pg_dump").is_file())
             .chain(in_path)
             .map(|folder| Self {
                 dump: folder.join("pg_dump"),
                 restore: folder.join("pg_restore"),
             })
-            .find(|programs| programs.restore.is_file())
-            .ok_or_else(|| {
-                ReplicaError::Program(format!(
-                    "pg_dump of PostgreSQL {wanted} or later is missing: install \
-                     postgresql-client-{wanted}, or add its folder to PATH"
-                ))
-            })
+            .find(|programs| programs.dump.is_file() && programs.restore.is_file())
+    }
+
+    /// pg_dump's path, if it does not know [`COLUMN_VERSION`]: who leaves it out has its name.
+    pub fn outdated_dump(&self) -> Option<String> {
+        let program = std::fs::read(&self.dump).ok()?;
+        let is_outdated = is_binary_without(&program, COLUMN_VERSION);
+        is_outdated.then(|| self.dump.display().to_string())
     }
 
     /// Dumps the schema, as a snapshot sees it, into a file.
@@ -180,15 +207,50 @@ impl Programs {
     }
 }
 
-fn is_new_enough(program: &Path, wanted: u32) -> bool {
-    let Ok(output) = Command::new(program).arg("--version").output() else {
-        return false;
-    };
+/// The major of a program.
+fn version_of(program: &Path) -> Option<u32> {
+    let output = Command::new(program).arg("--version").output().ok()?;
     let words = String::from_utf8_lossy(&output.stdout);
-    let number = words
+    words
         .split(|c: char| !c.is_ascii_digit())
-        .find_map(|digits| digits.parse::<u32>().ok());
-    number.is_some_and(|major| major >= wanted)
+        .find_map(|digits| digits.parse().ok())
+}
+
+/// Scripts call another program, of which they say nothing.
+fn is_binary_without(program: &[u8], word: &str) -> bool {
+    let mut places = program.windows(word.len());
+    program.starts_with(b"\x7fELF") && !places.any(|place| place == word.as_bytes())
+}
+
+/// Majors whose pg_dump reads the source and whose pg_restore writes what the target understands: none
+/// older than one of the servers, and none that sets what the target does not know. Empty if there are
+/// none.
+pub fn fitting_majors(source: u32, target: u32) -> RangeInclusive<u32> {
+    let major = |version: u32| version / 10_000;
+    let newest = match major(target) < SETS_NEWER {
+        true => SETS_NEWER - 1,
+        false => NEWEST,
+    };
+    major(source.max(target))..=newest
+}
+
+/// The programs of these majors, in words.
+pub fn described(majors: &RangeInclusive<u32>) -> String {
+    let (first, last) = (majors.start(), majors.end());
+    let which = match *last {
+        NEWEST => format!("{first} or later"),
+        last if last == *first => first.to_string(),
+        last => format!("{first} to {last}"),
+    };
+    format!("pg_dump and pg_restore of PostgreSQL {which}")
+}
+
+/// What to do if they are missing.
+pub fn how_to_get(majors: &RangeInclusive<u32>) -> String {
+    format!(
+        "install postgresql-client-{}, or add their folder to PATH",
+        majors.start()
+    )
 }
 
 /// A name as a pattern of pg_dump that matches it alone.
@@ -232,5 +294,80 @@ fn run(what: &str, mut command: Command) -> Result<()> {
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(&String::from_utf8_lossy(&output.stderr))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Programs in folders of packages and of PATH; the last ones have that version.
+    fn found(packaged: &[u32], in_path: Option<u32>, source: u32, target: u32) -> Option<String> {
+        let root = tempfile::tempdir().unwrap();
+        let make = |folder: PathBuf| {
+            std::fs::create_dir_all(&folder).unwrap();
+            for program in ["pg_dump", "pg_restore"] {
+                std::fs::write(folder.join(program), "").unwrap();
+            }
+        };
+        for major in packaged {
+            make(root.path().join(major.to_string()).join("bin"));
+        }
+        let path = root.path().join("path");
+        if in_path.is_some() {
+            make(path.clone());
+        }
+        let majors = fitting_majors(source * 10_000, target * 10_000);
+        let version_of = |_: &Path| in_path;
+        let programs = Programs::find_in(root.path(), path.as_os_str(), &majors, version_of)?;
+        let folder = programs.dump.parent()?.strip_prefix(root.path()).ok()?;
+        Some(folder.to_string_lossy().into_owned())
+    }
+
+    #[test]
+    fn the_newer_servers_programs_are_taken() {
+        for (source, target) in [(15, 17), (17, 17), (16, 17)] {
+            assert_eq!(
+                found(&[15, 16, 17, 18], Some(18), source, target).as_deref(),
+                Some("17/bin"),
+                "{source} to {target}"
+            );
+        }
+        assert_eq!(found(&[15, 18], None, 15, 17).as_deref(), Some("18/bin"));
+    }
+
+    #[test]
+    fn older_programs_do_not_do() {
+        assert_eq!(found(&[15, 16], Some(16), 15, 17), None);
+        assert_eq!(found(&[15], Some(17), 15, 17).as_deref(), Some("path"));
+        assert_eq!(found(&[], None, 15, 15), None);
+    }
+
+    #[test]
+    fn programs_whose_settings_the_target_does_not_know_do_not_do() {
+        assert_eq!(found(&[17, 18], Some(18), 15, 16), None);
+        assert_eq!(found(&[16, 17], None, 15, 15).as_deref(), Some("16/bin"));
+        assert_eq!(found(&[15, 16, 17, 18], Some(18), 17, 15), None);
+    }
+
+    #[test]
+    fn a_program_that_does_not_name_the_column_version_is_outdated() {
+        assert!(is_binary_without(
+            b"\x7fELF \0 pg_attributes",
+            COLUMN_VERSION
+        ));
+        assert!(!is_binary_without(b"\x7fELF \0pg_attver\0", COLUMN_VERSION));
+        assert!(!is_binary_without(b"#!/bin/sh", COLUMN_VERSION));
+    }
+
+    #[test]
+    fn what_is_missing_is_said() {
+        let words =
+            |source: u32, target: u32| described(&fitting_majors(source * 10_000, target * 10_000));
+        let all = "pg_dump and pg_restore of PostgreSQL";
+        assert_eq!(words(15, 18), format!("{all} 18 or later"));
+        assert_eq!(words(15, 15), format!("{all} 15 to 16"));
+        assert_eq!(words(15, 16), format!("{all} 16"));
+        assert!(how_to_get(&fitting_majors(150_000, 180_000)).contains("postgresql-client-18"));
     }
 }

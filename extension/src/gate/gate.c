@@ -20,8 +20,8 @@
  *
  * What passes without waiting: exempt sessions, utility commands, parallel
  * workers, cursors, nested and later calls, transactions above READ COMMITTED,
- * those that keep a snapshot, and those that hold a lock another process waits
- * for.
+ * those that keep a snapshot, those that hold a lock another process waits for, and
+ * those whose transaction replay may wait for.
  *
  * A query that may not wait executes without a place, and so does each call of the
  * executor that came here by another way: of EXECUTE, FETCH or a later fetch of a
@@ -73,6 +73,11 @@
 #define RECHECK_MS 1000
 /* The same for a waiter with locks that others may come to wait for. */
 #define RECHECK_LOCKS_MS 100
+/*
+ * The first time: replay can have begun to wait for this transaction just before its
+ * snapshot was given up, and show it a moment later.
+ */
+#define RECHECK_FIRST_MS 10
 #define LOG_EVERY_US INT64CONST(1000000)
 
 LsGateShared *ls_gate = NULL;
@@ -268,14 +273,18 @@ static bool
 wait_in_queue(LsSession *s, bool has_shared_locks)
 {
 	int64		began = ls_now_us();
+	bool		first = true;
 
 	while (pg_atomic_read_u32(&s->gate) != LS_GATE_GRANTED)
 	{
 		long		timeout = has_shared_locks ? RECHECK_LOCKS_MS : RECHECK_MS;
 
+		if (first)
+			timeout = RECHECK_FIRST_MS;
+		first = false;
 		CHECK_FOR_INTERRUPTS();
 		if (!ls_controller_alive() || !RecoveryInProgress() ||
-			pg_atomic_read_u32(&s->in_the_way) != 0 ||
+			pg_atomic_read_u32(&s->in_the_way) != 0 || ls_replay_may_await_us() ||
 			(has_shared_locks && ls_others_wait_for_us()))
 			return ls_leave_line(s);
 		if (ls_read_throttle_timeout > 0)

@@ -63,6 +63,8 @@ ls_lag_init_shared(void)
 	pg_atomic_init_u64(&ls_lag->conflict_at, 0);
 	pg_atomic_init_u64(&ls_lag->conflict_us, 0);
 	pg_atomic_init_u64(&ls_lag->reset_at, (uint64) GetCurrentTimestamp());
+	pg_atomic_init_u64(&ls_lag->awaits_at, 0);
+	pg_atomic_init_u64(&ls_lag->awaits_after, InvalidXLogRecPtr);
 }
 
 static void
@@ -112,14 +114,21 @@ startup_wants_more(bool moved, int64 now)
 	return now - asleep_since >= ASLEEP_US;
 }
 
+/* Does replay wait for transactions to end? */
+static bool
+awaits_transactions(uint32 event)
+{
+	return event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
+		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
+}
+
 static bool
 is_conflict(uint32 event)
 {
 	uint32		class = event & 0xFF000000U;
 
 	return class == PG_WAIT_LOCK || ls_waits_for_buffer_pin(event) ||
-		event == WAIT_EVENT_RECOVERY_CONFLICT_SNAPSHOT ||
-		event == WAIT_EVENT_RECOVERY_CONFLICT_TABLESPACE;
+		awaits_transactions(event);
 }
 
 static void
@@ -134,6 +143,13 @@ watch_conflicts(int64 now)
 		return;
 	}
 	conflict_seen = now;
+	if (awaits_transactions(event) &&
+		pg_atomic_read_u64(&ls_lag->awaits_after) != GetXLogReplayRecPtr(NULL))
+	{
+		pg_atomic_write_u64(&ls_lag->awaits_at, (uint64) GetCurrentTimestamp());
+		pg_write_barrier();
+		pg_atomic_write_u64(&ls_lag->awaits_after, GetXLogReplayRecPtr(NULL));
+	}
 	if (event != conflict_now)
 	{
 		conflict_now = event;
@@ -150,6 +166,25 @@ bool
 ls_replay_in_conflict(void)
 {
 	return conflict_now != 0;
+}
+
+/*
+ * Session, with no snapshot any more: may replay wait for the end of this transaction? It
+ * has written down the transactions whose snapshot was too old when its wait began, and
+ * waits for their ends, whatever has become of the snapshot. One that began after that is
+ * not among them. What the controller has not seen yet has begun a round ago at most.
+ */
+bool
+ls_replay_may_await_us(void)
+{
+	uint64		after;
+
+	if (!awaits_transactions(ls_startup_wait_event()))
+		return false;
+	after = pg_atomic_read_u64(&ls_lag->awaits_after);
+	pg_read_barrier();
+	return after != GetXLogReplayRecPtr(NULL) ||
+		GetCurrentTransactionStartTimestamp() <= (TimestampTz) pg_atomic_read_u64(&ls_lag->awaits_at);
 }
 
 /* Controller, each round while in recovery. */

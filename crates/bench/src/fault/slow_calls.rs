@@ -1,5 +1,5 @@
-//! Slow system calls of one process: strace stops the process after each call. It makes storage
-//! slow without a slow disk.
+//! Slow system calls of one process, or of those that it starts: strace stops the process after each
+//! call. It makes storage slow without a slow disk.
 
 use std::path::Path;
 use std::process::{Child, Stdio};
@@ -33,12 +33,25 @@ impl SlowCalls {
     /// Makes each of `calls` (comma-separated) of a process take `delay` longer. The process
     /// must be one that the lab started.
     pub fn of(lab: &Lab, pid: u32, calls: &str, delay: Duration) -> Result<Self> {
+        Self::attach(lab, pid, calls, delay, false)
+    }
+
+    /// As [`SlowCalls::of`], and of all processes that it starts from now on. They wait beside each
+    /// other.
+    pub fn of_children(lab: &Lab, pid: u32, calls: &str, delay: Duration) -> Result<Self> {
+        Self::attach(lab, pid, calls, delay, true)
+    }
+
+    fn attach(lab: &Lab, pid: u32, calls: &str, delay: Duration, children: bool) -> Result<Self> {
         let mut strace = lab.launcher().command_as_ourselves(STRACE);
         strace.args(["--quiet=all", "--output=/dev/null"]);
         strace.arg(format!("--attach={pid}"));
         strace.arg(format!("--trace={calls}"));
         strace.arg("--seccomp-bpf").arg("--status=none");
         strace.arg(format!("--inject={calls}:delay_exit={}", delay.as_micros()));
+        if children {
+            strace.arg("--follow-forks");
+        }
         strace.stdout(Stdio::null()).stderr(Stdio::null());
         let child = lab.launcher().spawn(strace, Side::Both)?;
         let mut slow = Self { child };

@@ -2,7 +2,7 @@
 //! from a relay that holds all of it.
 
 use std::path::PathBuf;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
 use lockstep_lab::cluster::Lab;
@@ -29,15 +29,18 @@ pub enum Writes {
     Update,
     /// Transactions that delete 1,000 rows
     Delete,
+    /// Updates of rows all over a table, of a target that needs 1 ms longer for each read
+    SlowTarget,
 }
 
 impl Writes {
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Tpcb,
         Self::Insert,
         Self::Giant,
         Self::Update,
         Self::Delete,
+        Self::SlowTarget,
     ];
 
     /// Its name in cases.
@@ -48,12 +51,13 @@ impl Writes {
             Self::Giant => "giant",
             Self::Update => "update",
             Self::Delete => "delete",
+            Self::SlowTarget => "slow-target",
         }
     }
 
     /// True if rows must be there before the backlog.
     fn changes_old_rows(self) -> bool {
-        matches!(self, Self::Update | Self::Delete)
+        matches!(self, Self::Update | Self::Delete | Self::SlowTarget)
     }
 }
 
@@ -62,6 +66,17 @@ const ROWS_OF_TPC_B: u32 = 4;
 
 /// Rows of one transaction of updates or deletes.
 const TOGETHER: u32 = 1_000;
+
+/// Of so many changes of the other cases, case `slow-target` has one: each waits for a read or two.
+const FEWER: u32 = 20;
+
+/// Rows of one of its transactions, and how far its rows are apart: the next is on another page, and
+/// rows of one page come far apart in time.
+const APART_TOGETHER: u32 = 100;
+const APART: u32 = 7_919;
+
+/// How much longer each read of its target takes.
+const READ_DELAY: Duration = Duration::from_millis(1);
 
 /// What the rows of table `large` hold.
 const VALUES: &str = "1, 'a row of the usual length'";
@@ -74,8 +89,8 @@ const MOST_STARTS: u32 = 10;
 pub enum Applier {
     /// A subscription.
     Stock,
-    /// `lockstep replica run`.
-    Lockstep,
+    /// `lockstep replica run`, with so many writers, or with those that it has by default.
+    Lockstep { writers: Option<u32> },
 }
 
 /// One round.
@@ -134,8 +149,9 @@ impl Target {
                 target.subscribe_with(scene.endpoint(), options)?;
                 Ok(Self::Stock(target))
             }
-            Applier::Lockstep => {
-                let mut target = Follower::create(lab, &spec.program, scene.endpoint())?;
+            Applier::Lockstep { writers } => {
+                let source = scene.endpoint();
+                let mut target = Follower::create(lab, &spec.program, source, writers)?;
                 target.start(lab)?;
                 Ok(Self::Lockstep(target))
             }
@@ -146,6 +162,13 @@ impl Target {
         match self {
             Self::Stock(server) => server,
             Self::Lockstep(follower) => follower.server(),
+        }
+    }
+
+    fn server_mut(&mut self) -> &mut Subscriber {
+        match self {
+            Self::Stock(server) => server,
+            Self::Lockstep(follower) => follower.server_mut(),
         }
     }
 
@@ -204,13 +227,20 @@ pub fn run(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutcome
     let mut target = Target::create(lab, &scene, spec)?;
     let slot = match spec.applier {
         Applier::Stock => "s1".to_owned(),
-        Applier::Lockstep => format!("lockstep\\_{REPLICA}\\_%"),
+        Applier::Lockstep { .. } => format!("lockstep\\_{REPLICA}\\_%"),
     };
     hand_over(lab, primary, &mut target, &slot)?;
     let rows = write(lab, primary, spec)?;
     let goal = publisher::mark(primary)?;
     publisher::await_relay(primary, goal)?;
     scene.check()?;
+    let slow = match spec.writes {
+        Writes::SlowTarget => {
+            target.server_mut().restart_with_little_memory()?;
+            Some(target.server().slow_reads(lab, READ_DELAY)?)
+        }
+        _ => None,
+    };
     let idle = || lab.pinning().idle_s(Side::Both);
     let (cpu_before, meter, idle_before) = (target.cpu_s(), scene.meter(primary), idle());
     let started = Instant::now();
@@ -227,6 +257,7 @@ pub fn run(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<ApplyOutcome
             .zip(idle_before)
             .map(|(after, before)| after - before),
     };
+    drop(slow);
     scene.check()?;
     check(primary, &target)?;
     target.remove()?;
@@ -265,6 +296,7 @@ fn write(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<u64> {
         Writes::Giant => primary.execute(&filling(rows))?,
         Writes::Update => primary.execute(&in_transactions(rows, "UPDATE large SET a = a + 1"))?,
         Writes::Delete => primary.execute(&in_transactions(rows, "DELETE FROM large"))?,
+        Writes::SlowTarget => return apart(primary, rows),
     }
     Ok(u64::from(rows))
 }
@@ -277,6 +309,20 @@ fn in_transactions(rows: u32, statement: &str) -> String {
          {statement} WHERE id > n * {TOGETHER} AND id <= (n + 1) * {TOGETHER}; \
          COMMIT; END LOOP; END $$"
     )
+}
+
+/// Updates some rows of table `large`, which has `rows`, in transactions of few. Returns how many.
+fn apart(primary: &Server, rows: u32) -> Result<u64> {
+    let transactions = rows.div_ceil(FEWER).div_ceil(APART_TOGETHER);
+    let changed = transactions * APART_TOGETHER;
+    primary.execute(&format!(
+        "DO $$ BEGIN FOR n IN 0..{transactions} - 1 LOOP \
+         UPDATE large SET a = a + 1 WHERE id IN (\
+           SELECT 1 + (k::bigint * {APART}) % {rows} \
+           FROM generate_series(n * {APART_TOGETHER}, (n + 1) * {APART_TOGETHER} - 1) k); \
+         COMMIT; END LOOP; END $$"
+    ))?;
+    Ok(u64::from(changed))
 }
 
 fn inserts(lab: &Lab, primary: &Server, spec: &ApplySpec) -> Result<u64> {

@@ -35,6 +35,8 @@ pub struct Follower {
     server: Subscriber,
     program: PathBuf,
     log: PathBuf,
+    /// Unless it is the program's default.
+    writers: Option<u32>,
 }
 
 /// A process that dropping kills.
@@ -57,8 +59,13 @@ impl Running {
 }
 
 impl Follower {
-    /// Copies the database behind an endpoint.
-    pub fn create(lab: &Lab, program: &Path, source: &Endpoint) -> Result<Self> {
+    /// Copies the database behind an endpoint. `writers` change it afterwards.
+    pub fn create(
+        lab: &Lab,
+        program: &Path,
+        source: &Endpoint,
+        writers: Option<u32>,
+    ) -> Result<Self> {
         let server = Subscriber::empty(lab)?;
         let mut create = lab.launcher().command_as_ourselves(program);
         create.args(["replica", "create", REPLICA, "--jobs", "2"]);
@@ -70,6 +77,7 @@ impl Follower {
             program: program.to_path_buf(),
             log: lab.folder().join("replica.log"),
             running: None,
+            writers,
         })
     }
 
@@ -82,6 +90,9 @@ impl Follower {
         let mut run = lab.launcher().command_as_ourselves(&self.program);
         run.args(["replica", "run", REPLICA]);
         run.args(["--target", &self.server.conninfo()]);
+        if let Some(writers) = self.writers {
+            run.args(["--writers", &writers.to_string()]);
+        }
         run.stdout(again).stderr(log).stdin(Stdio::null());
         self.running = Some(Running(lab.launcher().spawn(run, Side::Both)?));
         Ok(())
@@ -125,6 +136,11 @@ impl Follower {
         let pid = self.running.as_ref().map(Running::pid);
         pid.and_then(|pid| usage::cpu_s(pid.as_raw()))
             .unwrap_or(0.0)
+    }
+
+    /// Its server, to be changed while nothing follows.
+    pub fn server_mut(&mut self) -> &mut Subscriber {
+        &mut self.server
     }
 
     /// Stops the server and removes its data.

@@ -1,6 +1,7 @@
 //! A server with real subscriptions, each in a database of its own.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::cluster::Lab;
@@ -13,12 +14,16 @@ use super::publisher::{PUBLICATION, TABLES, until};
 use super::{Endpoint, beat};
 use crate::Result;
 use crate::contents::{Contents, contents};
+use crate::fault::slow_calls::SlowCalls;
 
 /// The database that the others are copies of.
 const TEMPLATE: &str = "subscriber_template";
 
 /// Worker processes beside those of subscriptions.
 const SPARE_WORKERS: u32 = 10;
+
+/// Far less than what is read in a case with slow reads.
+const LITTLE_MEMORY: &str = "8MB";
 
 /// The SQLSTATE that says that a session is in a database that is to be copied.
 const IN_USE: &str = "55006";
@@ -263,6 +268,24 @@ impl Subscriber {
             all.merge(&beat::delays(&sent, &received, now));
         }
         Ok(all)
+    }
+
+    /// Starts the server again with little memory for pages, and with an empty one.
+    pub fn restart_with_little_memory(&mut self) -> Result<()> {
+        self.server.set([("shared_buffers", LITTLE_MEMORY)])?;
+        // From 18 on other processes would read, which run already.
+        let method = "SELECT name FROM pg_settings WHERE name = 'io_method'";
+        if self.server.query_text(method)?.is_some() {
+            self.server.set([("io_method", "sync")])?;
+        }
+        Ok(self.server.restart()?)
+    }
+
+    /// Reads of all sessions that begin from now on take this much longer each, until that is dropped.
+    pub fn slow_reads(&self, lab: &Lab, delay: Duration) -> Result<SlowCalls> {
+        let postmaster = self.server.pid().and_then(|pid| u32::try_from(pid).ok());
+        let postmaster = postmaster.unwrap_or_default();
+        SlowCalls::of_children(lab, postmaster, "pread64,preadv", delay)
     }
 
     /// An error if the server has ended.

@@ -288,13 +288,28 @@ fn tables_measures_what_each_table_costs() {
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }
 
+#[test]
+fn apply_runs_one_writer_and_four_where_reads_are_slow() {
+    let small = "--rounds 1 --rows 4000 --scale 1 --cases slow-target";
+    let (json, _) = bench("apply", &small.split(' ').collect::<Vec<_>>());
+    let writers = ["lockstep-1", "lockstep-4"].map(|variant| ("slow-target", variant));
+    assert_eq!(cases(&json), writers);
+    for row in rows(&json) {
+        positive(row, &["seconds", "rows_per_s", "applier_cpu_s"]);
+        assert_eq!(row["rows"], 200, "{row}");
+    }
+}
+
 /// As in `copy`, the benchmark itself compares the target with the source.
 #[test]
 fn apply_lets_a_subscription_and_a_replica_catch_up() {
-    let small = "--rounds 1 --rows 2000 --scale 1 --variants stock,stock-again,lockstep";
+    let all = ["tpcb", "insert", "giant", "update", "delete"];
+    let small = format!(
+        "--rounds 1 --rows 2000 --scale 1 --variants stock,stock-again,lockstep --cases {}",
+        all.join(",")
+    );
     let (json, _) = bench("apply", &small.split(' ').collect::<Vec<_>>());
-    let expected: Vec<_> = ["tpcb", "insert", "giant", "update", "delete"]
-        .into_iter()
+    let expected: Vec<_> = (all.into_iter())
         .flat_map(|case| ["stock", "stock-again", "lockstep"].map(|variant| (case, variant)))
         .collect();
     assert_eq!(cases(&json), expected);

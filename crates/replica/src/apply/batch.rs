@@ -5,9 +5,9 @@
 //! so that the order between tables does not matter within one transaction. TRUNCATE ends what
 //! was gathered of all tables, a new shape of a table what was gathered of that one.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
+use hashbrown::HashMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
@@ -122,7 +122,7 @@ enum Gathered {
 impl Gathered {
     fn new(table: &Table) -> Self {
         match table.identity {
-            Identity::Key(_) => Self::Keyed(Net::default()),
+            Identity::Key(_) => Self::Keyed(Net::new(table.key())),
             Identity::Whole | Identity::Nothing => Self::Whole(Runs::default()),
         }
     }
@@ -194,10 +194,10 @@ impl Batch {
         }
         match &table.identity {
             Identity::Key(_) => {
-                if let Some(refused) = self.add_keyed(oid, table, keyed(&table.key(), change)) {
+                if let Some(refused) = self.add_keyed(oid, table, |key| keyed(key, change)) {
                     self.seal(oid);
                     // Nothing of the table is gathered any more that could contradict.
-                    self.add_keyed(oid, table, refused);
+                    self.add_keyed(oid, table, |_| refused);
                 }
             }
             Identity::Whole | Identity::Nothing => self.add_whole(oid, table, change),
@@ -208,12 +208,13 @@ impl Batch {
         &mut self,
         oid: u32,
         table: &Arc<Table>,
-        change: KeyedChange,
+        change: impl FnOnce(&[usize]) -> KeyedChange,
     ) -> Option<KeyedChange> {
         let Gathered::Keyed(net) = self.gathered(oid, table) else {
             return None;
         };
         let before = net.size();
+        let change = change(net.key());
         let refused = net.add(change).err();
         let after = net.size();
         self.gathered_size = (self.gathered_size + after).saturating_sub(before);
@@ -292,20 +293,13 @@ impl Batch {
 /// The change with the keys of its rows.
 fn keyed(key: &[usize], change: Change) -> KeyedChange {
     match change {
-        Change::Insert(row) => KeyedChange::Insert {
-            key: row.columns(key),
-            row,
-        },
+        Change::Insert(row) => KeyedChange::Insert { row },
         Change::Update { before, after } => {
             let (from, row) = match before {
                 Some(before) => (before.columns(key), after.over(&before)),
                 None => (after.columns(key), after),
             };
-            KeyedChange::Update {
-                from,
-                key: row.columns(key),
-                row,
-            }
+            KeyedChange::Update { from, row }
         }
         Change::Delete(row) => KeyedChange::Delete {
             key: row.columns(key),

@@ -44,7 +44,10 @@ impl Default for Starts {
 
 /// Facts of partitioned tables lock their partitions: who has locked one for long must not keep the source
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
+/// A table is looked at once, and the server takes that for so much work that it would compile the query
+/// first, which takes longer than a batch.
 const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); SET lock_timeout = 20000; \
+    SET jit = off; \
     SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
       WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
 

@@ -1,16 +1,16 @@
 //! From messages of pgoutput to batches. No I/O; what the target's tables look like is asked
 //! through [`Tables`].
 //!
-//! A batch is a number of whole transactions of the source, or, where one does not fit into the
-//! memory, a part of one: the target then commits with the last part only. So each commit of the
-//! target makes it what the source was after one of its commits.
+//! A batch is a number of whole transactions of the source, or a part of a large one: the target then
+//! commits with the last part only. So each commit of the target makes it what the source was after
+//! one of its commits.
 //!
 //! A table may have a position where it starts: its copy already has what committed before.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
-use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, Tuple, Value};
+use hashbrown::HashMap;
+use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, Tuple};
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
 
@@ -49,20 +49,28 @@ pub struct Limits {
     pub bytes: usize,
     /// or so many transactions.
     pub transactions: u64,
+    /// A transaction that makes so many changes is handed over in parts: the target begins with it
+    /// while the rest arrives.
+    pub of_one: u64,
 }
+
+/// Changes of a batch of whole transactions, if one writer applies all of them.
+const CHANGES: u64 = 20_000;
 
 impl Limits {
     /// Limits of batches if all of them together, with those that are being applied, may take
     /// so much memory. One is gathered, each writer has one, another waits, and a statement is a copy
     /// of a part of one. Several writers share what one would get at once: smaller batches meet less
-    /// often, and all writers have something to do.
+    /// often, and all writers have something to do. A transaction that comes in parts has no other
+    /// beside it, so with several writers it must be larger than what all of them have at once.
     pub fn of_memory(memory: usize, writers: usize) -> Self {
         let part = memory / (writers + 3);
         Self {
             part,
-            changes: 20_000 / writers.max(1) as u64,
+            changes: CHANGES / writers.max(1) as u64,
             bytes: part / 4,
             transactions: u64::MAX,
+            of_one: CHANGES.saturating_mul(writers as u64),
         }
     }
 }
@@ -82,6 +90,8 @@ struct Known {
 struct Open {
     /// Where its commit record starts.
     commit: Lsn,
+    /// Changes in the batch that are of transactions before it.
+    before: u64,
 }
 
 /// What has happened with a message.
@@ -166,7 +176,10 @@ impl Merger {
                 if self.hold.is_some_and(|hold| final_lsn >= hold) {
                     return Ok(Taken::Held(final_lsn));
                 }
-                self.open = Some(Open { commit: final_lsn });
+                self.open = Some(Open {
+                    commit: final_lsn,
+                    before: self.rows(),
+                });
             }
             Message::Commit(commit) => return self.commit(commit.end_lsn, commit.commit_time),
             Message::Relation(relation) => self.relation(&relation, tables)?,
@@ -311,12 +324,21 @@ impl Merger {
     }
 
     /// A batch or a part of one that must be handed over before more is taken.
+    ///
+    /// Only a transaction that is large itself is handed over in parts, and its end ends the batch.
+    /// Otherwise each batch of a backlog could begin a transaction that it does not end, and the target
+    /// would not commit before the backlog's end. One that did not fit stays whole the next time, as far
+    /// as the memory goes: a row may take a value that another gives up in a later part only, which
+    /// the source allows where a constraint is deferrable.
     pub fn is_full(&self) -> bool {
-        if self.open.is_some() {
-            return self.batch.size() >= self.limits.part;
-        }
         let counts = self.batch.counts();
-        self.last.is_some_and(|last| last.end <= self.careful)
+        if let Some(open) = self.open {
+            let rows = counts.rows().saturating_sub(open.before);
+            return self.batch.size() >= self.limits.part
+                || (open.commit > self.careful && rows >= self.limits.of_one);
+        }
+        self.last
+            .is_some_and(|last| self.in_parts || last.end <= self.careful)
             || counts.rows() >= self.limits.changes
             || self.batch.size() >= self.limits.bytes
             || counts.transactions >= self.limits.transactions
@@ -338,6 +360,9 @@ impl Merger {
         };
         let nothing_to_do = part.steps.is_empty() && !self.in_parts;
         self.in_parts = commit.is_none();
+        if let Some(open) = &mut self.open {
+            open.before = 0;
+        }
         match commit {
             Some(commit) if nothing_to_do => Handed::Position(commit),
             _ => Handed::Part(part),
@@ -353,38 +378,239 @@ pub enum Handed {
     Position(CommitPoint),
 }
 
-fn cell(value: Value<'_>) -> Result<Cell<'_>> {
-    match value {
-        Value::Null => Ok(Cell::Null),
-        Value::Unchanged => Ok(Cell::Unchanged),
-        Value::Text(text) => Ok(Cell::Text(text)),
-        Value::Binary(_) => Err(WireError::Malformed("a binary value, unasked for").into()),
-    }
-}
-
-fn cells<'a>(table: &Table, tuple: Tuple<'a>) -> Result<Vec<Cell<'a>>> {
+fn row(table: &Table, tuple: Tuple<'_>) -> Result<OwnedRow> {
     if tuple.len() != table.columns.len() {
         let words = "a row with more or fewer columns than its table";
         return Err(WireError::Malformed(words).into());
     }
-    tuple.values().map(cell).collect()
-}
-
-fn row(table: &Table, tuple: Tuple<'_>) -> Result<OwnedRow> {
-    Ok(OwnedRow::new(cells(table, tuple)?))
+    Ok(OwnedRow::sent(tuple)?)
 }
 
 /// A row before a change. Of a row that was not sent as a whole only the key's columns are known.
 fn before(source: &SourceTable, table: &Table, old: &Old<'_>) -> Result<OwnedRow> {
-    let cells = cells(table, old.tuple())?;
+    let row = row(table, old.tuple())?;
     Ok(match old {
-        Old::Row(_) => OwnedRow::new(cells),
+        Old::Row(_) => row,
         Old::Key(_) => {
-            let columns = source.columns.iter().zip(cells);
+            let columns = source.columns.iter().zip(row.cells());
             OwnedRow::new(columns.map(|(column, cell)| match column.key {
                 true => cell,
                 false => Cell::Unchanged,
             }))
         }
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use lockstep_wire::logical::{Column, Commit, ReplicaIdentity, Value};
+
+    use super::*;
+    use crate::apply::batch::{Set, Step};
+    use crate::apply::table::{TargetColumn, TargetTable};
+
+    /// Whatever the source has, the target has.
+    struct Same;
+
+    impl Tables for Same {
+        fn start(&mut self, _source: &SourceTable) -> Result<Start> {
+            Ok(Start::At(Lsn::INVALID))
+        }
+
+        fn table(&mut self, source: &SourceTable) -> Result<Arc<Table>> {
+            let columns = source.columns.iter().map(|column| TargetColumn {
+                name: column.name.clone(),
+                kind: "pg_catalog.int8".to_owned(),
+                in_array: true,
+                of_user: false,
+                delimiter: b',',
+                generated: false,
+                always_identity: false,
+            });
+            let target = TargetTable {
+                columns: columns.collect(),
+                ..TargetTable::default()
+            };
+            Table::fit(source, &target).map(Arc::new)
+        }
+    }
+
+    struct Stream {
+        merger: Merger,
+        /// Transactions so far, and rows.
+        transactions: u64,
+        rows: u64,
+    }
+
+    impl Stream {
+        fn new(limits: Limits) -> Self {
+            let mut stream = Self {
+                merger: Merger::new(limits, Lsn::INVALID),
+                transactions: 0,
+                rows: 0,
+            };
+            let columns = [Column {
+                flags: 1,
+                name: b"id",
+                kind: 20,
+                modifier: -1,
+            }];
+            stream.take(&Message::Relation(Relation {
+                id: 1,
+                namespace: b"public",
+                name: b"t",
+                replica_identity: ReplicaIdentity::Default,
+                columns: columns.to_vec(),
+            }));
+            stream
+        }
+
+        fn take(&mut self, message: &Message<'_>) {
+            let mut bytes = Vec::new();
+            message.encode(None, &mut bytes).unwrap();
+            self.merger.take(&bytes, &mut Same).unwrap();
+        }
+
+        fn begin(&mut self) {
+            self.transactions += 1;
+            self.take(&Message::Begin {
+                final_lsn: Lsn::from(self.transactions * 100),
+                commit_time: Timestamp(0),
+                xid: lockstep_wire::logical::Xid(1),
+            });
+        }
+
+        fn insert(&mut self, rows: u64) {
+            for _ in 0..rows {
+                self.rows += 1;
+                let mut buffer = Vec::new();
+                let id = self.rows.to_string();
+                let new = Tuple::new(&[Value::Text(id.as_bytes())], &mut buffer).unwrap();
+                self.take(&Message::Insert { relation: 1, new });
+            }
+        }
+
+        fn commit(&mut self) {
+            self.take(&Message::Commit(Commit {
+                commit_lsn: Lsn::from(self.transactions * 100),
+                end_lsn: Lsn::from(self.transactions * 100 + 1),
+                commit_time: Timestamp(0),
+            }));
+        }
+
+        /// What is handed over: rows, and the transaction that the target commits.
+        fn part(&mut self) -> (usize, Option<u64>) {
+            match self.merger.hand_over() {
+                Handed::Part(part) => {
+                    let rows = part.steps.iter().map(|step| match step {
+                        Step::Change {
+                            set: Set::Insert(rows),
+                            ..
+                        } => rows.len(),
+                        other => panic!("not an insert: {other:?}"),
+                    });
+                    (
+                        rows.sum(),
+                        part.commit.map(|commit| u64::from(commit.end) / 100),
+                    )
+                }
+                Handed::Position(commit) => panic!("nothing to do up to {commit:?}"),
+            }
+        }
+    }
+
+    fn limits() -> Limits {
+        Limits {
+            part: usize::MAX,
+            changes: 10,
+            bytes: usize::MAX,
+            transactions: u64::MAX,
+            of_one: 20,
+        }
+    }
+
+    #[test]
+    fn a_large_transaction_is_handed_over_before_its_end() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        stream.insert(19);
+        assert!(!stream.merger.is_full(), "others' changes do not count");
+        stream.insert(1);
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (23, None));
+        stream.insert(19);
+        assert!(!stream.merger.is_full());
+        stream.insert(1);
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (20, None));
+        stream.commit();
+        assert!(stream.merger.is_full(), "the target is to commit");
+        assert_eq!(stream.part(), (0, Some(2)));
+        assert!(!stream.merger.is_full() && stream.merger.is_idle());
+    }
+
+    #[test]
+    fn the_target_commits_in_a_backlog_of_large_transactions() {
+        let mut stream = Stream::new(limits());
+        let mut commits = Vec::new();
+        let hand_over = |stream: &mut Stream, commits: &mut Vec<u64>| {
+            if stream.merger.is_full() {
+                commits.extend(stream.part().1);
+            }
+        };
+        for rows in [25, 25, 7, 15, 15, 45] {
+            stream.begin();
+            for _ in 0..rows {
+                stream.insert(1);
+                hand_over(&mut stream, &mut commits);
+            }
+            stream.commit();
+            hand_over(&mut stream, &mut commits);
+        }
+        // The third and the fourth are one batch; only what is large itself is cut.
+        assert_eq!(commits, [1, 2, 4, 5, 6]);
+    }
+
+    #[test]
+    fn a_transaction_that_did_not_fit_stays_whole() {
+        let mut stream = Stream::new(limits());
+        stream.merger.careful = Lsn::from(100);
+        stream.begin();
+        stream.insert(50);
+        assert!(!stream.merger.is_full());
+        stream.merger.limits.part = 50;
+        assert!(stream.merger.is_full(), "memory is bounded all the same");
+        stream.merger.limits.part = usize::MAX;
+        stream.commit();
+        assert_eq!(stream.part(), (50, Some(1)));
+        stream.begin();
+        stream.insert(20);
+        assert!(stream.merger.is_full(), "the one after it is cut");
+    }
+
+    #[test]
+    fn with_several_writers_only_what_is_larger_than_all_of_their_batches_is_cut() {
+        let of_one = |writers| Limits::of_memory(1 << 28, writers).of_one;
+        for writers in [1, 2, 4] {
+            let limits = Limits::of_memory(1 << 28, writers);
+            assert!(limits.of_one >= limits.changes * writers as u64);
+        }
+        assert_eq!((of_one(1), of_one(4)), (20_000, 80_000));
+    }
+
+    #[test]
+    fn binary_values_are_refused() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        let mut buffer = Vec::new();
+        let new = Tuple::new(&[Value::Binary(&[0; 8])], &mut buffer).unwrap();
+        let mut bytes = Vec::new();
+        let insert = Message::Insert { relation: 1, new };
+        insert.encode(None, &mut bytes).unwrap();
+        let refused = stream.merger.take(&bytes, &mut Same).unwrap_err();
+        assert!(refused.to_string().contains("binary"), "{refused}");
+    }
 }

@@ -15,28 +15,28 @@
 //! entries (the insert of a key that is there) is given back: then what is gathered must be
 //! applied first, and the target decides.
 
-use std::collections::HashMap;
+use std::hash::BuildHasher;
 
-use super::row::OwnedRow;
+use hashbrown::{DefaultHashBuilder, HashTable};
 
-/// Memory of an entry beside its rows, roughly.
-const OVERHEAD: usize = 96;
+use super::row::{Cell, OwnedRow};
 
-/// A change of a table with a key. `key` holds the key's columns alone.
+/// Memory of an entry beside its rows, roughly: with its place in the table of those that exist.
+const OVERHEAD: usize = 112;
+
+/// A change of a table with a key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum KeyedChange {
     Insert {
-        key: OwnedRow,
         row: OwnedRow,
     },
     Update {
-        /// The key before.
+        /// The key's columns before.
         from: OwnedRow,
-        /// The key after.
-        key: OwnedRow,
         row: OwnedRow,
     },
     Delete {
+        /// The key's columns alone.
         key: OwnedRow,
     },
 }
@@ -66,15 +66,49 @@ pub struct NetEffect {
     pub inserts: Vec<OwnedRow>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Net {
+    /// Places of the key's columns, in rising order.
+    key: Vec<usize>,
     entries: Vec<Entry>,
-    /// Entries of rows that exist, by their keys.
-    live: HashMap<OwnedRow, usize>,
+    /// Places of entries whose row exists. They are found by the key that their row has now, which is
+    /// not kept a second time: so an entry's key never changes while it is listed here.
+    live: HashTable<Listed>,
+    hasher: DefaultHashBuilder,
     size: usize,
 }
 
+/// An entry whose row exists. With the hash, since rows would have to be read again when the table grows.
+#[derive(Debug)]
+struct Listed {
+    hash: u64,
+    place: usize,
+}
+
+/// What a change knows a row's key by: all of the row's values, or those of the key alone.
+#[derive(Clone, Copy)]
+enum Key<'a> {
+    Of(&'a OwnedRow),
+    Alone(&'a OwnedRow),
+}
+
 impl Net {
+    /// For a table whose key's columns are at these places, which are in rising order.
+    pub fn new(key: Vec<usize>) -> Self {
+        Self {
+            key,
+            entries: Vec::new(),
+            live: HashTable::new(),
+            hasher: DefaultHashBuilder::default(),
+            size: 0,
+        }
+    }
+
+    /// Places of the key's columns, in rising order.
+    pub fn key(&self) -> &[usize] {
+        &self.key
+    }
+
     /// Memory in use.
     pub fn size(&self) -> usize {
         self.size
@@ -87,8 +121,8 @@ impl Net {
     /// Adds a change. Gives it back if it contradicts what was added before.
     pub fn add(&mut self, change: KeyedChange) -> Result<(), KeyedChange> {
         match change {
-            KeyedChange::Insert { key, row } => self.insert(key, row),
-            KeyedChange::Update { from, key, row } => self.update(from, key, row),
+            KeyedChange::Insert { row } => self.insert(row),
+            KeyedChange::Update { from, row } => self.update(from, row),
             KeyedChange::Delete { key } => {
                 self.delete(key);
                 Ok(())
@@ -112,52 +146,74 @@ impl Net {
         }
     }
 
-    fn find(&mut self, key: OwnedRow, place: usize) {
-        self.size += key.size();
-        self.live.insert(key, place);
+    fn hash(&self, key: Key<'_>) -> u64 {
+        hash(&self.hasher, &self.key, key)
     }
 
-    fn forget(&mut self, key: &OwnedRow) -> Option<usize> {
-        let place = self.live.remove(key)?;
-        self.size = self.size.saturating_sub(key.size());
-        Some(place)
+    /// The place of the row that has this key now.
+    fn find(&self, hash: u64, key: Key<'_>) -> Option<usize> {
+        let is_it =
+            |it: &Listed| it.hash == hash && has_key(&self.entries, &self.key, it.place, key);
+        let found = self.live.find(hash, is_it);
+        found.map(|listed| listed.place)
     }
 
-    fn insert(&mut self, key: OwnedRow, row: OwnedRow) -> Result<(), KeyedChange> {
-        if self.live.contains_key(&key) {
-            return Err(KeyedChange::Insert { key, row });
+    /// Lists an entry by the key that its row has now.
+    fn list(&mut self, hash: u64, place: usize) {
+        let listed = Listed { hash, place };
+        self.live.insert_unique(hash, listed, |it| it.hash);
+    }
+
+    fn forget(&mut self, key: Key<'_>) -> Option<usize> {
+        let hash = self.hash(key);
+        let (entries, places) = (&self.entries, &self.key);
+        let is_it = |it: &Listed| it.hash == hash && has_key(entries, places, it.place, key);
+        let found = self.live.find_entry(hash, is_it).ok()?;
+        Some(found.remove().0.place)
+    }
+
+    fn insert(&mut self, row: OwnedRow) -> Result<(), KeyedChange> {
+        let hash = self.hash(Key::Of(&row));
+        if self.find(hash, Key::Of(&row)).is_some() {
+            return Err(KeyedChange::Insert { row });
         }
         let place = self.push(Entry::Insert(row));
-        self.find(key, place);
+        self.list(hash, place);
         Ok(())
     }
 
-    fn update(&mut self, from: OwnedRow, key: OwnedRow, row: OwnedRow) -> Result<(), KeyedChange> {
-        let moved = from != key;
-        if moved && self.live.contains_key(&key) {
-            return Err(KeyedChange::Update { from, key, row });
+    fn update(&mut self, from: OwnedRow, row: OwnedRow) -> Result<(), KeyedChange> {
+        let hash = self.hash(Key::Of(&row));
+        let moved = !from.cells().eq(row.at(&self.key));
+        let there = self.find(hash, Key::Of(&row));
+        if moved && there.is_some() {
+            return Err(KeyedChange::Update { from, row });
         }
         let place = match moved {
-            true => self.forget(&from),
-            false => self.live.get(&key).copied(),
+            true => self.forget(Key::Alone(&from)),
+            false => there,
         };
         match place {
             Some(place) => {
+                let key = std::mem::take(&mut self.key);
                 self.alter(place, |entry| updated(entry, row, &key));
+                self.key = key;
                 if moved {
-                    self.find(key, place);
+                    let row = self.entries.get(place).and_then(Entry::row);
+                    let hash = row.map_or(hash, |row| self.hash(Key::Of(row)));
+                    self.list(hash, place);
                 }
             }
             None => {
                 let place = self.push(Entry::Update(Update { from, moved, row }));
-                self.find(key, place);
+                self.list(hash, place);
             }
         }
         Ok(())
     }
 
     fn delete(&mut self, key: OwnedRow) {
-        match self.forget(&key) {
+        match self.forget(Key::Alone(&key)) {
             Some(place) => self.alter(place, |entry| match entry {
                 Entry::Update(update) => Entry::Delete(update.from),
                 Entry::Insert(_) | Entry::Gone | Entry::Delete(_) => Entry::Gone,
@@ -183,6 +239,37 @@ impl Net {
     }
 }
 
+impl Entry {
+    /// The row, if it exists.
+    fn row(&self) -> Option<&OwnedRow> {
+        match self {
+            Self::Insert(row) | Self::Update(Update { row, .. }) => Some(row),
+            Self::Gone | Self::Delete(_) => None,
+        }
+    }
+}
+
+fn hash(hasher: &DefaultHashBuilder, places: &[usize], key: Key<'_>) -> u64 {
+    let mut state = hasher.build_hasher();
+    let mut add = |cell: Cell<'_>| std::hash::Hash::hash(&cell, &mut state);
+    match key {
+        Key::Of(row) => row.at(places).for_each(&mut add),
+        Key::Alone(key) => key.cells().for_each(&mut add),
+    }
+    std::hash::Hasher::finish(&state)
+}
+
+/// The row of the entry at `place` exists and has this key.
+fn has_key(entries: &[Entry], places: &[usize], place: usize, key: Key<'_>) -> bool {
+    let Some(row) = entries.get(place).and_then(Entry::row) else {
+        return false;
+    };
+    match key {
+        Key::Of(other) => row.at(places).eq(other.at(places)),
+        Key::Alone(key) => row.at(places).eq(key.cells()),
+    }
+}
+
 fn size(entry: &Entry) -> usize {
     match entry {
         Entry::Gone => 0,
@@ -191,15 +278,18 @@ fn size(entry: &Entry) -> usize {
     }
 }
 
-/// An entry of a row that exists, after an update that gives the row this key.
-fn updated(entry: Entry, row: OwnedRow, key: &OwnedRow) -> Entry {
+/// An entry of a row that exists, after an update. `key` are the places of the key's columns.
+fn updated(entry: Entry, row: OwnedRow, key: &[usize]) -> Entry {
     match entry {
         Entry::Insert(before) => Entry::Insert(row.over(&before)),
-        Entry::Update(before) => Entry::Update(Update {
-            row: row.over(&before.row),
-            moved: before.from != *key,
-            from: before.from,
-        }),
+        Entry::Update(before) => {
+            let row = row.over(&before.row);
+            Entry::Update(Update {
+                moved: !before.from.cells().eq(row.at(key)),
+                row,
+                from: before.from,
+            })
+        }
         other @ (Entry::Gone | Entry::Delete(_)) => other,
     }
 }
@@ -229,7 +319,6 @@ mod tests {
 
     fn insert(number: u8, small: u8, large: u8) -> KeyedChange {
         KeyedChange::Insert {
-            key: key(number),
             row: row(number, small, Some(large)),
         }
     }
@@ -237,7 +326,6 @@ mod tests {
     fn update(from: u8, to: u8, small: u8, large: Option<u8>) -> KeyedChange {
         KeyedChange::Update {
             from: key(from),
-            key: key(to),
             row: row(to, small, large),
         }
     }
@@ -247,7 +335,7 @@ mod tests {
     }
 
     fn effect(changes: impl IntoIterator<Item = KeyedChange>) -> NetEffect {
-        let mut net = Net::default();
+        let mut net = Net::new(vec![0]);
         for change in changes {
             net.add(change).unwrap();
         }
@@ -279,8 +367,27 @@ mod tests {
     }
 
     #[test]
+    fn a_key_of_several_columns_is_told_from_others_by_each() {
+        let row = |a: u8, v: u8, b: u8| {
+            OwnedRow::new([Cell::Text(&[a]), Cell::Text(&[v]), Cell::Text(&[b])])
+        };
+        let key = |a: u8, b: u8| OwnedRow::new([Cell::Text(&[a]), Cell::Text(&[b])]);
+        let mut net = Net::new(vec![0, 2]);
+        for (a, b) in [(1, 1), (1, 2), (2, 1)] {
+            net.add(KeyedChange::Insert { row: row(a, 0, b) }).unwrap();
+        }
+        let moves = |from, row| KeyedChange::Update { from, row };
+        net.add(moves(key(1, 2), row(1, 7, 2))).unwrap();
+        net.add(moves(key(2, 1), row(2, 8, 2))).unwrap();
+        net.add(KeyedChange::Delete { key: key(1, 1) }).unwrap();
+        let taken = net.add(moves(key(2, 2), row(1, 9, 2)));
+        assert_eq!(taken, Err(moves(key(2, 2), row(1, 9, 2))));
+        assert_eq!(net.into_effect().inserts, [row(1, 7, 2), row(2, 8, 2)]);
+    }
+
+    #[test]
     fn what_contradicts_is_given_back() {
-        let mut net = Net::default();
+        let mut net = Net::new(vec![0]);
         net.add(insert(1, 1, 1)).unwrap();
         net.add(insert(2, 1, 1)).unwrap();
         assert_eq!(net.add(insert(1, 2, 2)), Err(insert(1, 2, 2)));
@@ -360,7 +467,7 @@ mod tests {
                 .map(|number| (key(number), row(number, 0, Some(number))))
                 .collect();
             let mut target = source.clone();
-            let mut net = Net::default();
+            let mut net = Net::new(vec![0]);
             for _ in 0..rng.u32(1..40) {
                 let change = random_change(&mut rng, &mut source);
                 net.add(change).expect("no contradiction");

@@ -1,4 +1,7 @@
-//! Rows as a batch keeps them: one block of memory each.
+//! Rows as a batch keeps them: one block of memory each, in the form in which they came.
+
+use lockstep_wire::WireError;
+use lockstep_wire::logical::{Tuple, Value};
 
 /// The value of one column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -10,9 +13,20 @@ pub enum Cell<'a> {
     Text(&'a [u8]),
 }
 
-const NULL: u8 = 0;
-const UNCHANGED: u8 = 1;
-const TEXT: u8 = 2;
+impl Cell<'_> {
+    /// Bytes that it takes in a row.
+    fn size(self) -> usize {
+        match self {
+            Self::Null | Self::Unchanged => 1,
+            Self::Text(text) => 5 + text.len(),
+        }
+    }
+}
+
+// As pgoutput has them: a row that was sent is kept as it is.
+const NULL: u8 = b'n';
+const UNCHANGED: u8 = b'u';
+const TEXT: u8 = b't';
 
 /// Memory that a row takes beside its bytes, roughly.
 const OVERHEAD: usize = 48;
@@ -22,8 +36,15 @@ const OVERHEAD: usize = 48;
 pub struct OwnedRow(Box<[u8]>);
 
 impl OwnedRow {
-    pub fn new<'a>(cells: impl IntoIterator<Item = Cell<'a>>) -> Self {
-        let mut bytes = Vec::new();
+    pub fn new<'a, I>(cells: I) -> Self
+    where
+        I: IntoIterator<Item = Cell<'a>>,
+        I::IntoIter: Clone,
+    {
+        let cells = cells.into_iter();
+        // Once for its size, so that the row is one piece of memory from the start.
+        let size = cells.clone().map(Cell::size).sum();
+        let mut bytes = Vec::with_capacity(size);
         for cell in cells {
             match cell {
                 Cell::Null => bytes.push(NULL),
@@ -31,9 +52,8 @@ impl OwnedRow {
                 Cell::Text(text) => {
                     // A message of the protocol, which held the text, is shorter than 2 GB.
                     let length = u32::try_from(text.len()).unwrap_or(u32::MAX);
-                    bytes.reserve(5 + text.len());
                     bytes.push(TEXT);
-                    bytes.extend_from_slice(&length.to_le_bytes());
+                    bytes.extend_from_slice(&length.to_be_bytes());
                     bytes.extend_from_slice(text);
                 }
             }
@@ -41,8 +61,25 @@ impl OwnedRow {
         Self(bytes.into_boxed_slice())
     }
 
+    /// A row as it was sent.
+    pub fn sent(tuple: Tuple<'_>) -> Result<Self, WireError> {
+        if tuple.values().any(|it| matches!(it, Value::Binary(_))) {
+            return Err(WireError::Malformed("a binary value, unasked for"));
+        }
+        Ok(Self(tuple.bytes().into()))
+    }
+
     pub fn cells(&self) -> Cells<'_> {
         Cells { left: &self.0 }
+    }
+
+    /// The values at `places`, which are in rising order.
+    pub fn at<'a>(&'a self, places: &'a [usize]) -> At<'a> {
+        At {
+            cells: self.cells(),
+            next: 0,
+            places: places.iter(),
+        }
     }
 
     /// Memory that the row takes.
@@ -68,14 +105,27 @@ impl OwnedRow {
 
     /// The columns at `places`, which are in rising order.
     pub fn columns(&self, places: &[usize]) -> Self {
-        let mut wanted = places.iter().peekable();
-        Self::new(self.cells().enumerate().filter_map(|(place, cell)| {
-            let here = wanted.peek().is_some_and(|&&next| next == place);
-            here.then(|| {
-                wanted.next();
-                cell
-            })
-        }))
+        Self::new(self.at(places))
+    }
+}
+
+/// Some values of a row, in order.
+#[derive(Debug, Clone)]
+pub struct At<'a> {
+    cells: Cells<'a>,
+    /// Place of the value that `cells` gives next.
+    next: usize,
+    places: std::slice::Iter<'a, usize>,
+}
+
+impl<'a> Iterator for At<'a> {
+    type Item = Cell<'a>;
+
+    fn next(&mut self) -> Option<Cell<'a>> {
+        let place = *self.places.next()?;
+        let skipped = place.checked_sub(self.next)?;
+        self.next = place + 1;
+        self.cells.nth(skipped)
     }
 }
 
@@ -96,7 +146,7 @@ impl<'a> Iterator for Cells<'a> {
             UNCHANGED => Some(Cell::Unchanged),
             _ => {
                 let (length, left) = left.split_first_chunk::<4>()?;
-                let (text, left) = left.split_at_checked(u32::from_le_bytes(*length) as usize)?;
+                let (text, left) = left.split_at_checked(u32::from_be_bytes(*length) as usize)?;
                 self.left = left;
                 Some(Cell::Text(text))
             }

@@ -23,6 +23,7 @@ use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
+use super::batch::Counts;
 use super::catalog::{Catalog, Starts};
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
@@ -43,6 +44,9 @@ const WORTH: u64 = 500;
 /// The source hears of us at least so often; it ends a connection that is silent for
 /// `wal_sender_timeout`.
 pub(super) const STATUS_EVERY: Duration = Duration::from_secs(5);
+
+/// Messages that are taken before events and the time are looked at again.
+const MESSAGES: usize = 64;
 
 /// Time between moves of the origin to positions that are reached without changes: each is a
 /// transaction on the target.
@@ -94,6 +98,9 @@ pub(crate) struct Session<'a> {
     careful: Lsn,
     /// Jobs that the writers have not done yet.
     handed: usize,
+    /// Changes of parts that are done, of a transaction that the target has not committed: if it fails,
+    /// they are made again.
+    in_parts: Counts,
     moved_at: Instant,
     /// Ends of the transactions in these parts; the last is that of the newest part.
     newest_handed: Lsn,
@@ -181,6 +188,7 @@ impl<'a> Session<'a> {
             pool,
             careful,
             handed: 0,
+            in_parts: Counts::default(),
             moved_at: Instant::now(),
             newest_handed: stands,
             held: None,
@@ -235,8 +243,22 @@ impl<'a> Session<'a> {
                 self.wait_held()?;
                 continue;
             }
+            self.read()?;
+        }
+    }
+
+    /// Takes what has arrived, up to a number of messages: events and the time are looked at between.
+    fn read(&mut self) -> Result<()> {
+        let mut heard = false;
+        for _ in 0..MESSAGES {
+            if self.merger.is_full() || self.held.is_some() {
+                break;
+            }
             match self.feed.next()? {
                 Arrived::Message(data) => {
+                    if !std::mem::replace(&mut heard, true) {
+                        self.heard = Some(Instant::now());
+                    }
                     self.keep_timeline()?;
                     if let Err(error) = self.take(data) {
                         return self.after_handed(error);
@@ -246,10 +268,14 @@ impl<'a> Session<'a> {
                     self.keep_timeline()?;
                     self.covered(end);
                 }
-                Arrived::NotYet => self.idle()?,
+                Arrived::NotYet => {
+                    self.idle()?;
+                    break;
+                }
                 Arrived::Ended => return Err(ApplyError::Ended),
             }
         }
+        Ok(())
     }
 
     /// A change does not fit: what was handed over comes before it, and is done first.
@@ -310,14 +336,17 @@ impl<'a> Session<'a> {
             self.news = true;
             warn_of_missing(&done.missing, commit.end);
         }
+        self.in_parts.add(&done.counts);
+        let Some(commit) = done.commit else {
+            return;
+        };
+        let counts = std::mem::take(&mut self.in_parts);
         self.control.count(|stats| {
-            stats.counts.add(&done.counts);
+            stats.counts.add(&counts);
             stats.missing += done.missing.values().sum::<u64>();
             stats.again += u64::from(done.again);
-            if let Some(commit) = done.commit {
-                stats.batches += 1;
-                stats.commit_time = Some(commit.time);
-            }
+            stats.batches += 1;
+            stats.commit_time = Some(commit.time);
         });
     }
 
@@ -337,7 +366,6 @@ impl<'a> Session<'a> {
     }
 
     fn take(&mut self, data: Content) -> Result<()> {
-        self.heard = Some(Instant::now());
         match FromServer::parse(data.as_ref())? {
             FromServer::XLogData { wal, end, .. } => {
                 self.source_end = self.source_end.max(end);

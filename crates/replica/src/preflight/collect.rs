@@ -8,6 +8,7 @@ use super::facts::{Excluded, Extension, Facts, ReplicaIdentity, Server, Table, T
 use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
+use crate::schema;
 use crate::subset::Subset;
 
 /// Largest table in which equal rows are looked for, in bytes.
@@ -169,6 +170,17 @@ pub fn tables(source: &mut Connection) -> Result<Vec<Table>, ClientError> {
 pub fn target_relations(target: &mut Connection) -> Result<u64, ClientError> {
     let row = target.query_one(&with_namespaces(TARGET_RELATIONS))?;
     field(&row, 0)
+}
+
+/// Columns have an option that newer minor releases keep for themselves, and that pg_dump has to know to
+/// leave it out.
+pub fn has_column_versions(source: &mut Connection) -> Result<bool, ClientError> {
+    let sql = format!(
+        "SELECT EXISTS (SELECT FROM pg_attribute a, unnest(a.attoptions) o \
+         WHERE a.attrelid >= 16384 AND starts_with(o, '{}='))",
+        schema::COLUMN_VERSION
+    );
+    field(&source.query_one(&sql)?, 0)
 }
 
 /// Tablespaces that relations of the source are in.

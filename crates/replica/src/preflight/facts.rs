@@ -35,6 +35,10 @@ pub struct Facts {
     pub foreign_keys: Vec<ForeignKey>,
     /// Large objects may be left out.
     pub skip_large_objects: bool,
+    /// This machine has no pg_dump and pg_restore that know both servers.
+    pub lacks_programs: bool,
+    /// The pg_dump that would write options of the source's columns that the target refuses.
+    pub outdated_dump: Option<String>,
 }
 
 /// A server, its database and our role there.

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::subset_rules;
+use crate::schema;
 
 /// How bad a finding is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -159,14 +160,31 @@ fn versions(facts: &Facts, found: &mut Found) {
             found.error(subject, "it is a standby", todo);
         }
     }
-    if major(target.version) < major(source.version) {
-        let says = format!(
-            "it is PostgreSQL {}, older than the source with {}",
-            major(target.version),
-            major(source.version)
-        );
+    let programs = schema::fitting_majors(source.version, target.version);
+    let (here, there) = (major(source.version), major(target.version));
+    let says = format!("it is PostgreSQL {there}, older than the source with {here}");
+    if programs.is_empty() {
+        let says = format!("{says}, and refuses the settings that pg_restore {here} begins with");
+        found.error("target", says, format!("upgrade it to {here} or later"));
+    } else if there < here {
         let todo = "expect errors where the schema uses what is newer, or upgrade the target first";
         found.warning("target", says, todo);
+    }
+    if facts.lacks_programs && !programs.is_empty() {
+        let says = format!("it lacks {}", schema::described(&programs));
+        found.error("this machine", says, schema::how_to_get(&programs));
+    }
+    if let Some(program) = &facts.outdated_dump {
+        let says = format!(
+            "its {program} is older than the source's minor release: it does not leave out {}, which \
+             columns of the source have and the target refuses",
+            schema::COLUMN_VERSION
+        );
+        found.error(
+            "this machine",
+            says,
+            "update it to the newest minor release",
+        );
     }
     if source.system_id == target.system_id && source.database == target.database {
         let says = format!("it is the source's own database \"{}\"", source.database);

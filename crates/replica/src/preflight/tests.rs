@@ -110,7 +110,40 @@ fn servers_are_looked_at() {
             |f| f.target.read_only = true,
         ),
         (Warning, "target", "older than the source", "upgrade", |f| {
-            f.source.version = 170_000
+            f.source.version = 160_000
+        }),
+        (Warning, "target", "older than the source", "upgrade", |f| {
+            f.source.version = 180_000;
+            f.target.version = 170_000
+        }),
+        (
+            Error,
+            "target",
+            "older than the source with 17, and refuses",
+            "upgrade it to 17",
+            |f| f.source.version = 170_000,
+        ),
+        (
+            Error,
+            "this machine",
+            "lacks pg_dump and pg_restore of PostgreSQL 17 or later",
+            "postgresql-client-17",
+            |f| {
+                f.target.version = 170_000;
+                f.lacks_programs = true
+            },
+        ),
+        (
+            Error,
+            "this machine",
+            "/a/pg_dump is older",
+            "update",
+            |f| f.outdated_dump = Some("/a/pg_dump".to_owned()),
+        ),
+        // Nothing to install would help.
+        (Error, "target", "older than the source", "upgrade", |f| {
+            f.source.version = 170_000;
+            f.lacks_programs = true
         }),
         (Error, "target", "own database", "another", |f| {
             f.target = f.source.clone()

@@ -631,6 +631,61 @@ fn what_a_statement_checks_at_its_end_may_come_in_parts() {
     pair.stop();
 }
 
+/// Handed over in parts it does not fit: the target checks at once what the source checks at the end.
+#[test]
+fn a_large_transaction_that_does_not_fit_in_parts_is_applied_as_a_whole() {
+    let table = |u| format!("CREATE TABLE t (id int PRIMARY KEY, u int UNIQUE {u})");
+    let mut pair = Pair::apart(&table("DEFERRABLE"), &table(""));
+    run(
+        &pair,
+        &["INSERT INTO t SELECT i, i FROM generate_series(1, 25000) i"],
+    );
+    pair.start();
+    pair.catch_up();
+    run(
+        &pair,
+        &[
+            "UPDATE t SET u = u + 1",
+            "INSERT INTO t SELECT i, -i FROM generate_series(25001, 50000) i",
+        ],
+    );
+    pair.assert_same("SELECT id, u FROM t ORDER BY id");
+    pair.stop();
+}
+
+/// The target has the first part of it, and neither shows nor keeps that.
+#[test]
+fn a_large_transaction_is_seen_as_a_whole_or_not_at_all() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
+    let mut holder = sql(&pair.target);
+    run(
+        &pair,
+        &["INSERT INTO t SELECT i, 'v' FROM generate_series(1, 50000) i"],
+    );
+    // The last rows wait for this one, when the first part is done.
+    holder
+        .execute("BEGIN; INSERT INTO t VALUES (50000, 'in the way')")
+        .unwrap();
+    let control = pair.start();
+    until("the target waits for the row", || {
+        let waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'transactionid'";
+        rows(&pair.target, waits) == [[Some("1".to_owned())]]
+    });
+    let seen = "SELECT count(*) FROM t";
+    assert_eq!(rows(&pair.target, seen), [[Some("0".to_owned())]]);
+    let counted = control.stats().counts;
+    assert_eq!((counted.transactions, counted.inserts), (0, 0));
+    // Stopped in the middle of it, and begun again.
+    pair.stop();
+    holder.execute("ROLLBACK").unwrap();
+    assert_eq!(rows(&pair.target, seen), [[Some("0".to_owned())]]);
+    let control = pair.start();
+    pair.assert_same("SELECT count(*), sum(id) FROM t");
+    let counted = control.stats().counts;
+    assert_eq!((counted.transactions, counted.inserts), (1, 50000));
+    pair.stop();
+}
+
 #[test]
 fn a_transaction_that_is_ended_in_its_commit_is_applied_again() {
     let table = "CREATE TABLE t (id int PRIMARY KEY)";

@@ -5,28 +5,17 @@ use std::time::{Duration, Instant};
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
-use lockstep_lab::server::{SUPERUSER, Server, Settings};
+use lockstep_lab::server::{SUPERUSER, Server};
 use lockstep_replica::apply::{self, Control, Phase, Starts};
 use lockstep_replica::state::{Replica, State};
 
-use crate::begun;
+use crate::{begun, primary};
 
 /// Longer than anything here takes.
 pub const LONG: Duration = Duration::from_secs(90);
 
 pub const SLOT: &str = "apply";
 pub const NAME: &str = "r1";
-
-fn settings() -> Settings {
-    [
-        ("wal_level", "logical"),
-        ("shared_buffers", "16MB"),
-        ("max_connections", "30"),
-        ("autovacuum", "off"),
-    ]
-    .map(|(name, value)| (name.to_owned(), value.to_owned()))
-    .into()
-}
 
 /// Ends a replica when a test ends, also if that fails: a scope waits for its threads.
 pub struct Ends<'a>(pub &'a Control);
@@ -56,8 +45,7 @@ impl Pair {
     /// A source and a target with different schemas.
     pub fn apart(on_source: &str, on_target: &str) -> Self {
         let lab = Lab::for_tests().unwrap();
-        let source = lab.primary("source", None, &settings()).unwrap();
-        let target = lab.primary("target", None, &settings()).unwrap();
+        let (source, target) = (primary(&lab, "source"), primary(&lab, "target"));
         source.execute(on_source).unwrap();
         target.execute(on_target).unwrap();
         source

@@ -54,7 +54,7 @@ CREATE RULE r AS ON DELETE TO parent DO INSTEAD NOTHING;
 ALTER TABLE parent ENABLE ROW LEVEL SECURITY; CREATE POLICY p ON parent USING (a > 0);
 GRANT SELECT ON plain TO pg_monitor;";
 
-/// Everything about the schema that pg_dump does not decide, as text.
+/// Everything about the schema that pg_dump does not decide, as text that each major gives alike.
 const SCHEMA: &str = "
 SELECT format('%s %s %s', n.nspname, c.relname, c.relkind) FROM pg_class c
     JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -62,15 +62,19 @@ SELECT format('%s %s %s', n.nspname, c.relname, c.relkind) FROM pg_class c
         AND c.relname NOT LIKE 'skipped%'
 UNION ALL SELECT pg_get_constraintdef(k.oid) || conrelid::regclass FROM pg_constraint k
     WHERE connamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname IN ('out', 'lockstep'))
-        AND conrelid <> 0
+        AND conrelid <> 0 AND contype <> 'n'
         AND conname NOT LIKE 'skipped%'
         AND connamespace::regnamespace::text NOT IN ('pg_catalog', 'information_schema')
 UNION ALL SELECT tgname || tgrelid::regclass FROM pg_trigger WHERE NOT tgisinternal
 UNION ALL SELECT polname || polrelid::regclass FROM pg_policy
 UNION ALL SELECT stxname FROM pg_statistic_ext
-UNION ALL SELECT relname || relacl::text FROM pg_class WHERE relname = 'plain'
+UNION ALL SELECT c.relname || acl.grantee::regrole || acl.privilege_type
+    FROM pg_class c, aclexplode(c.relacl) acl WHERE c.relname = 'plain' AND acl.grantee <> c.relowner
+UNION ALL SELECT format('%s %s %s', c.relname, attname, attnotnull) FROM pg_attribute
+    JOIN pg_class c ON c.oid = attrelid
+    WHERE c.relname IN ('T', 'plain', 'parts', 'part1', 'child') AND attnum > 0 AND NOT attisdropped
 UNION ALL SELECT attname || attstattarget FROM pg_attribute
-    WHERE attrelid = 'plain'::regclass AND attnum > 0
+    WHERE attrelid = 'plain'::regclass AND attnum > 0 AND attstattarget >= 0
 UNION ALL SELECT obj_description('plain'::regclass)
 ORDER BY 1";
 

@@ -8,6 +8,7 @@
 
 mod apply_after_copy;
 mod apply_cases;
+mod apply_killed;
 mod apply_lab;
 mod apply_random;
 mod apply_standby;
@@ -16,6 +17,7 @@ mod create;
 mod exporter;
 mod gaps;
 mod home;
+mod majors;
 mod partitions;
 mod preflight;
 mod resume;
@@ -31,6 +33,7 @@ mod verify_cases;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::{major, source_major};
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_replica::apply::MEMORY;
 use lockstep_replica::copy::progress::Moment;
@@ -53,9 +56,18 @@ fn settings() -> Settings {
     .into()
 }
 
+/// A new server; `source` has the source's major.
+fn primary(lab: &Lab, name: &str) -> Server {
+    let major = match name {
+        "source" => source_major().unwrap(),
+        _ => major().unwrap(),
+    };
+    lab.primary_of(major, name, &settings()).unwrap()
+}
+
 /// A server with an empty database `copy`.
 fn server(lab: &Lab, name: &str) -> Server {
-    let server = lab.primary(name, None, &settings()).unwrap();
+    let server = primary(lab, name);
     server.execute("CREATE DATABASE copy").unwrap();
     server
 }

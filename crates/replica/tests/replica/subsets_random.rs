@@ -83,7 +83,7 @@ fn a_random_workload_moves_rows_in_and_out_of_filters() {
     writer.execute(SCHEMA).unwrap();
     let mut change = |rng: &mut Rng, number: u32| {
         for _ in 0..number {
-            transaction(rng, &mut writer, statement);
+            transaction(rng, &mut writer, statement).unwrap();
         }
     };
     change(&mut rng, 60);

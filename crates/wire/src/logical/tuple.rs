@@ -91,6 +91,12 @@ impl<'a> Tuple<'a> {
         self.columns == 0
     }
 
+    /// All values as they were sent, each after its kind and, but for null and what is unchanged, its
+    /// length: four bytes, the highest first.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// In the order of the relation's columns.
     pub fn values(&self) -> Values<'a> {
         Values {
