@@ -46,8 +46,8 @@
 /* The point is raised by so much at most. */
 #define LS_STRIDE (16 * 1024 * 1024)
 
-/* WAL pages looked at for a record's end; the longest common record spans five. */
-#define LS_PAGES_BACK 8
+/* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
+#define LS_PAGES_BACK 64
 
 /* Questions after which it is asked again whether a segment is complete. */
 #define LS_ASK_AGAIN 64
@@ -234,7 +234,9 @@ ls_backlog_is_worth(XLogReaderState *reader)
 
 /*
  * A record that ends at end, which has been read, is to run ahead. True: it may, the point
- * in the control file lies behind it.
+ * in the control file lies behind it. Not up to end itself if no later end of a record is
+ * found (but in tests): that would be an fsync for each record. Nor while a later timeline
+ * is known: the point could come to lie behind its fork.
  */
 bool
 ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
@@ -247,8 +249,11 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 	if (control == NULL || !ls_backlog_is_worth(reader))
 		return false;
 	until = wal_on_disk(reader, end, &timeline);
-	if (reader->seg.ws_tli == timeline)
-		until = end_of_record(timeline, end, Min(until, end + LS_STRIDE));
+	if (reader->seg.ws_tli != timeline || recoveryTargetTLI != timeline)
+		return false;
+	until = end_of_record(timeline, end, Min(until, end + LS_STRIDE));
+	if (until <= end && ls_replay_min_backlog > 0)
+		return false;
 	until = Max(until, end);
 	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
 	if (XLogRecPtrIsInvalid(control->minRecoveryPoint) || control->state != DB_IN_ARCHIVE_RECOVERY)

@@ -323,22 +323,27 @@ wait_until(undef, sub {
 	$admin->value("SELECT dispatched > $before FROM lockstep_stat_replay_pipeline") eq 't';
 }, 'and with enough several');
 
-# Rows that go to one page after the other: each record waits for the one before.
+# Many records in a row.
 sub dispatched_of
 {
-	my ($backlog) = @_;
+	my ($backlog, @stopped) = @_;
 	set_and_reload($node, 'lockstep.replay_min_backlog' => $backlog);
 	wait_for_value($admin, 'SHOW lockstep.replay_min_backlog', $backlog, "from a backlog of $backlog on");
 	my $earlier = $admin->value('SELECT dispatched FROM lockstep_stat_replay_pipeline');
 	$admin->value('SELECT pg_wal_replay_pause()');
 	$primary->safe_psql('postgres', 'INSERT INTO much SELECT generate_series(1, 60000)');
 	$primary->wait_for_catchup($node, 'flush', $primary->lsn('flush'));
+	# How much helpers do is chance, but for one that stands still.
+	kill 'STOP', @stopped;
 	$admin->value('SELECT pg_wal_replay_resume()');
 	$primary->wait_for_catchup($node, 'replay', $primary->lsn('flush'));
+	kill 'CONT', @stopped;
 	return $admin->value("SELECT dispatched - $earlier FROM lockstep_stat_replay_pipeline");
 }
 cmp_ok(dispatched_of('0'), '>', 50000, 'all is dispatched without a backlog to ask for');
-my $few = dispatched_of('64kB');
+my @helpers = map { $_->[0] }
+  @{ $admin->query('SELECT pid FROM lockstep_stat_replay_workers WHERE pid IS NOT NULL')->{rows} };
+my $few = dispatched_of('64kB', @helpers);
 cmp_ok($few, '>', 0, 'some is');
 cmp_ok($few, '<', 30000, 'until helpers are found to have too little to do');
 set_and_reload($node, 'lockstep.replay_min_backlog' => '0');
