@@ -40,7 +40,8 @@ fn stats(lab: &Lab, wal: &Path, start: &str, end: &str) -> (u64, u64) {
         .output()
         .unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
-    let total = text.lines().find(|line| line.starts_with("Total")).unwrap();
+    let total = text.lines().find(|line| line.starts_with("Total"));
+    let total = total.unwrap_or_else(|| panic!("{wal:?} from {start} to {end}: {output:?}"));
     // Total  N  record bytes [x%]  image bytes [x%]  bytes [x%]
     let numbers: Vec<u64> = total
         .split_whitespace()
