@@ -39,7 +39,7 @@ fn stats(lab: &Lab, wal: &Path, start: &str, end: &str) -> (u64, u64) {
         .env("LC_ALL", "C")
         .output()
         .unwrap();
-    let text = String::from_utf8(output.stdout).unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
     let total = text.lines().find(|line| line.starts_with("Total"));
     let total = total.unwrap_or_else(|| panic!("{wal:?} from {start} to {end}: {output:?}"));
     // Total  N  record bytes [x%]  image bytes [x%]  bytes [x%]
