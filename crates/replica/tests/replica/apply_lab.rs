@@ -12,7 +12,7 @@ use lockstep_replica::state::{Replica, State};
 use crate::{begun, primary};
 
 /// Longer than anything here takes.
-pub const LONG: Duration = Duration::from_secs(90);
+pub const LONG: Duration = Duration::from_secs(300);
 
 pub const SLOT: &str = "apply";
 pub const NAME: &str = "r1";
