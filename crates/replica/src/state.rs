@@ -6,7 +6,7 @@
 //! | `lockstep.table_copy` | table that is copied | `replica` and those of [`TableCopy`] |
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
-//! | `lockstep.apply_position` | position that apply has committed, until a later one replaces it; see `state/position.rs` | none |
+//! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.

@@ -155,7 +155,8 @@ fn lag_is_named(browser: &Browser, lab: &Lab, stage: &mut Stage) {
         let label = browser.text(
             "const card = [...document.querySelectorAll('#link-list article')]
                  .find((card) => card.querySelector('h3').textContent === 'standby');
-             const highest = (paths) => Math.max(0, ...[...card.querySelectorAll(paths)].map((path) => path.getBBox().height));
+             const height = (path) => path.getBBox().height;
+             const highest = (paths) => Math.max(0, ...[...card.querySelectorAll(paths)].map(height));
              const [area, line] = [highest('path.area'), highest('path.lag')];
              return area > 5 && line > 5 ? card.querySelector('svg.chart').getAttribute('aria-label') : ''",
         );

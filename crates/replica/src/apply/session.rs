@@ -14,7 +14,7 @@
 //! Each writer can have one part, and one more can wait; then this thread reads no more, and tells the
 //! source from time to time that it is there.
 
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError, TryRecvError};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
 
 use lockstep_client::Connection;
@@ -25,6 +25,7 @@ use tracing::warn;
 
 use super::batch::Counts;
 use super::catalog::{Catalog, Starts};
+use super::continuity::Known;
 use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::merge::{Handed, Limits, Merger, Taken};
@@ -140,23 +141,7 @@ impl<'a> Session<'a> {
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
-        let (feed, timeline) = match &settings.spool {
-            None => {
-                let source = Source::ask(settings, &known)?;
-                let timeline = source.timeline;
-                if known.timeline != Some(timeline) {
-                    first.keep_timeline(timeline)?;
-                }
-                (
-                    Feed::Source(source.stream(settings, stands)?),
-                    Some(timeline),
-                )
-            }
-            Some(spool) => {
-                let read = spool.read(&known, settings, event_sender.clone())?;
-                (Feed::Spool(Box::new(read)), known.timeline)
-            }
-        };
+        let (feed, timeline) = feed(settings, &known, stands, first, &event_sender)?;
         control.set_session(Some((event_sender.clone(), waker.clone())));
         let limits = Limits::of_memory(settings.memory, writers.len());
         let backends = writers.iter().map(Writer::backend);
@@ -607,4 +592,25 @@ fn warn_of_missing(missing: &Missing, end: Lsn) {
         .collect();
     let rows = rows.join(", ");
     warn!("rows to update or delete, up to {end}, were not on the target and are skipped: {rows}");
+}
+
+/// What a session reads, and the source's timeline as far as it is known.
+fn feed(
+    settings: &Settings,
+    known: &Known,
+    stands: Lsn,
+    first: &mut Writer,
+    events: &Sender<Event>,
+) -> Result<(Feed, Option<Timeline>)> {
+    if let Some(spool) = &settings.spool {
+        let read = spool.read(known, settings, events.clone())?;
+        return Ok((Feed::Spool(Box::new(read)), known.timeline));
+    }
+    let source = Source::ask(settings, known)?;
+    let timeline = source.timeline;
+    if known.timeline != Some(timeline) {
+        first.keep_timeline(timeline)?;
+    }
+    let stream = source.stream(settings, stands)?;
+    Ok((Feed::Source(stream), Some(timeline)))
 }

@@ -429,9 +429,6 @@ impl Writer {
     }
 
     fn truncate(&mut self, tables: &[Arc<Table>], how: Emptied) -> Result<()> {
-        let Some(first) = tables.first() else {
-            return Ok(());
-        };
         let name = |table: &Arc<Table>| match table.partitioned {
             true => table.name.sql(),
             false => format!("ONLY {}", table.name.sql()),
@@ -447,7 +444,11 @@ impl Writer {
                 each.collect::<Vec<_>>().join("; ")
             }
         };
-        (self.connection.execute(&sql)).map_err(|error| ApplyError::on_table(&first.name, error))
+        match tables.first() {
+            Some(first) if !sql.is_empty() => (self.connection.execute(&sql))
+                .map_err(|error| ApplyError::on_table(&first.name, error)),
+            _ => Ok(()),
+        }
     }
 
     fn change(
