@@ -7,6 +7,7 @@
 #ifndef LOCKSTEP_COMPAT_H
 #define LOCKSTEP_COMPAT_H
 
+#include "access/heapam.h"
 #include "access/heapam_xlog.h"
 #include "access/xlogreader.h"
 #include "access/xlogutils.h"
@@ -17,6 +18,7 @@
 #include "postmaster/startup.h"
 #include "replication/slot.h"
 #include "storage/buf_internals.h"
+#include "storage/freespace.h"
 #include "storage/lock.h"
 #include "storage/lwlock.h"
 #include "storage/proc.h"
@@ -321,6 +323,90 @@ ls_is_heap_cleanup(uint8 operation)
 }
 
 /*
+ * The same commit, and 16, commit 6af1793954 "Add info in WAL records in preparation for
+ * logical slot conflict handling": records that remove rows name the newest transaction whose
+ * rows they remove. 19 may set the visibility map in the same record.
+ */
+#if PG_VERSION_NUM >= 160000
+#define LS_CONFLICT_HORIZON snapshotConflictHorizon
+#else
+#define LS_CONFLICT_HORIZON latestRemovedXid
+#endif
+
+/* Does the record, of resource manager Heap2, prune a page and nothing else? */
+static inline bool
+ls_only_prunes(const DecodedXLogRecord *record)
+{
+	uint8		operation = record->header.xl_info & XLOG_HEAP_OPMASK;
+
+#if PG_VERSION_NUM >= 190000
+	return false;
+#elif PG_VERSION_NUM >= 170000
+	uint8		flags = ((const xl_heap_prune *) record->main_data)->flags;
+
+	return ls_is_prune(operation) && (flags & XLHP_CLEANUP_LOCK) != 0 &&
+		(flags & XLHP_HAS_FREEZE_PLANS) == 0 &&
+		(flags & (XLHP_HAS_REDIRECTIONS | XLHP_HAS_DEAD_ITEMS | XLHP_HAS_NOW_UNUSED_ITEMS)) != 0;
+#else
+	return ls_is_prune(operation);
+#endif
+}
+
+/* Of such a record. */
+static inline TransactionId
+ls_prune_horizon(const DecodedXLogRecord *record)
+{
+#if PG_VERSION_NUM >= 170000
+	TransactionId horizon;
+
+	if ((((const xl_heap_prune *) record->main_data)->flags & XLHP_HAS_CONFLICT_HORIZON) == 0)
+		return InvalidTransactionId;
+	memcpy(&horizon, record->main_data + SizeOfHeapPrune, sizeof(TransactionId));
+	return horizon;
+#else
+	return ((const xl_heap_prune *) record->main_data)->LS_CONFLICT_HORIZON;
+#endif
+}
+
+/* As redo of such a record does it to the page, which has been locked for cleanup. */
+static inline void
+ls_prune_page(Buffer buffer, XLogReaderState *reader)
+{
+	Size		size;
+	char	   *data = XLogRecGetBlockData(reader, 0, &size);
+	OffsetNumber *redirected;
+	OffsetNumber *dead;
+	OffsetNumber *unused;
+	int			nredirected;
+	int			ndead;
+	int			nunused;
+
+#if PG_VERSION_NUM >= 190000
+	elog(PANIC, "a replay helper prunes no page of PostgreSQL 19");
+#elif PG_VERSION_NUM >= 170000
+	int			nplans;
+	xlhp_freeze_plan *plans;
+	OffsetNumber *frozen;
+
+	heap_xlog_deserialize_prune_and_freeze(data, ((xl_heap_prune *) XLogRecGetData(reader))->flags,
+										   &nplans, &plans, &frozen,
+										   &nredirected, &redirected, &ndead, &dead,
+										   &nunused, &unused);
+	heap_page_prune_execute(buffer, false, redirected, nredirected, dead, ndead, unused, nunused);
+#else
+	const xl_heap_prune *prune = (const xl_heap_prune *) XLogRecGetData(reader);
+
+	redirected = (OffsetNumber *) data;
+	nredirected = prune->nredirected;
+	dead = redirected + 2 * nredirected;
+	ndead = prune->ndead;
+	unused = dead + ndead;
+	nunused = (OffsetNumber *) (data + size) - unused;
+	heap_page_prune_execute(buffer, redirected, nredirected, dead, ndead, unused, nunused);
+#endif
+}
+
+/*
  * 16, the commits above, and 17, commit 024c521117 "Replace BackendIds with 0-based
  * ProcNumbers": a block's relation, opened.
  */
@@ -346,6 +432,17 @@ ls_read_block(const DecodedBkpBlock *block, ReadBufferMode mode)
 #else
 	return XLogReadBufferExtended(block->rnode, block->forknum, block->blkno, mode,
 								  InvalidBuffer);
+#endif
+}
+
+/* 16, the commits above: the free space of a block, into the free space map. */
+static inline void
+ls_record_free_space(const DecodedBkpBlock *block, Size space)
+{
+#if PG_VERSION_NUM >= 160000
+	XLogRecordPageWithFreeSpace(block->rlocator, block->blkno, space);
+#else
+	XLogRecordPageWithFreeSpace(block->rnode, block->blkno, space);
 #endif
 }
 

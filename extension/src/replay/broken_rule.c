@@ -14,6 +14,8 @@ static const struct config_enum_entry rules[] = {
 	{"order", LS_BREAK_ORDER, false},
 	{"heap_first", LS_BREAK_HEAP_FIRST, false},
 	{"removal", LS_BREAK_REMOVAL, false},
+	{"seen", LS_BREAK_SEEN, false},
+	{"pin", LS_BREAK_PIN, false},
 	{"map_clear", LS_BREAK_MAP_CLEAR, false},
 	{"conflict", LS_BREAK_CONFLICT, false},
 	{"extension", LS_BREAK_EXTENSION, false},

@@ -19,6 +19,8 @@ typedef enum LsBrokenRule
 	LS_BREAK_ORDER,				/* 1: earlier records of a block are not waited for */
 	LS_BREAK_HEAP_FIRST,		/* 2: insertions into B-trees do not wait for the heap */
 	LS_BREAK_REMOVAL,			/* 3: what removes runs ahead */
+	LS_BREAK_SEEN,				/* 3: rows are removed that a snapshot may see */
+	LS_BREAK_PIN,				/* 3: helpers prune pages that sessions have pinned */
 	LS_BREAK_MAP_CLEAR,			/* 4: what clears the visibility map runs ahead */
 	LS_BREAK_CONFLICT,			/* 5: nobody resolves conflicts */
 	LS_BREAK_EXTENSION,			/* 6: startup appends nothing at dispatch */

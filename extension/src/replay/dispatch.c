@@ -20,6 +20,7 @@
 #include "replay/dispatch.h"
 #include "replay/queue.h"
 #include "replay/record_class.h"
+#include "replay/removal.h"
 
 /* A relation is extended at dispatch by so many blocks at most. */
 #define LS_MAX_EXTENSION 64
@@ -150,6 +151,8 @@ is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	bool		hot = pg_atomic_read_u32(&ls_queue->hot) != 0;
 	LsClass		class = hot ? ls_classify_hot(record, &cause) : ls_classify(record, &cause);
 
+	if (class == LS_CLASS_REMOVAL)
+		class = may_run_ahead && ls_nobody_sees(record) ? LS_CLASS_AHEAD : LS_CLASS_INLINE;
 	if (class == LS_CLASS_BARRIER)
 	{
 		ls_dispatched.barrier = ls_dispatched.tail;

@@ -19,6 +19,7 @@
 #include "replay/broken_rule.h"
 #include "replay/execute.h"
 #include "replay/record_class.h"
+#include "replay/removal.h"
 #include "replay/rmgr_table.h"
 
 /* What redo functions see as the reader: only the record and where it is. */
@@ -120,7 +121,8 @@ ls_may_execute(LsEntry *entry)
 		if (ls_block_is_read(block) && !is_initialized(block))
 			return false;
 	}
-	return true;
+	/* rule 3 */
+	return pg_atomic_read_u32(&ls_queue->hot) == 0 || ls_lock_for_removal(record);
 }
 
 /*
@@ -204,7 +206,8 @@ ls_execute(LsEntry *entry)
 	context.arg = entry->record;
 	context.previous = error_context_stack;
 	error_context_stack = &context;
-	ls_stock_redo(reader);
+	if (!ls_remove(reader))
+		ls_stock_redo(reader);
 	check_consistency();
 	error_context_stack = context.previous;
 	reader->record = NULL;

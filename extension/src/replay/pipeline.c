@@ -95,6 +95,7 @@
 #include "replay/pipeline.h"
 #include "replay/queue.h"
 #include "replay/recovery_point.h"
+#include "replay/removal.h"
 #include "replay/rmgr_table.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
@@ -444,6 +445,7 @@ fill(XLogReaderState *reader)
 {
 	uint64		before = ls_dispatched.tail;
 
+	ls_forget_horizon();
 	while (ls_dispatched.tail - current < LS_AHEAD_MAX)
 	{
 		bool		ours;

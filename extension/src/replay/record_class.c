@@ -46,6 +46,7 @@
 #include "compat.h"
 #include "replay/broken_rule.h"
 #include "replay/record_class.h"
+#include "replay/removal.h"
 
 /* What a commit may have besides its transaction's end to be no barrier. */
 #define HARMLESS_XINFO \
@@ -304,6 +305,16 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 
 /* ---- Hot standby ------------------------------------------------------- */
 
+/* Rule 3. */
+static LsClass
+removal_or_inline(const DecodedXLogRecord *record, LsCause *cause)
+{
+	if (LS_BREAKS(REMOVAL))
+		return LS_CLASS_AHEAD;
+	*cause = LS_CAUSE_KIND;
+	return ls_is_removal(record) ? LS_CLASS_REMOVAL : LS_CLASS_INLINE;
+}
+
 static LsClass
 classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
 {
@@ -323,9 +334,7 @@ classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
 			/* names its page only in its data */
 			return barrier_because(cause, LS_CAUSE_UNKNOWN);
 		default:
-			if (LS_BREAKS(REMOVAL))
-				return LS_CLASS_AHEAD;
-			return inline_because(cause, LS_CAUSE_KIND);
+			return removal_or_inline(record, cause);
 	}
 }
 
@@ -339,9 +348,9 @@ classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
  *   page is there, since the record has the block of the page that was split.
  * Images for hint bits. They hold what earlier records have left of the page, and bits that
  *   snapshots are asked about all the same.
- * At retirement is what removes or reveals (rule 3): pruning, freezing, visibility, deletion
- *   and vacuum of B-trees; and what might: deduplication, other images (they may freeze),
- *   locks of updated tuples.
+ * Pruning, and deletion of items of a B-tree, if nobody sees what they remove (removal.c).
+ * At retirement is what else removes or reveals (rule 3): freezing, visibility, vacuum; and what
+ *   might: deduplication, other images (they may freeze), locks of updated tuples.
  * Barriers in addition: all of multixacts (rule 7): a session that meets one in a tuple reads
  *   its members. Reuse of a B-tree's page: it resolves conflicts, and its page is in none of its
  *   blocks.
@@ -360,9 +369,9 @@ ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
 				return classify_btree_hot(record, cause);
 			return class;
 		case RM_HEAP2_ID:
-			if (class == LS_CLASS_AHEAD && !LS_BREAKS(REMOVAL) &&
+			if (class == LS_CLASS_AHEAD &&
 				(operation_of(record) & XLOG_HEAP_OPMASK) != XLOG_HEAP2_MULTI_INSERT)
-				return inline_because(cause, LS_CAUSE_KIND);
+				return removal_or_inline(record, cause);
 			return class;
 		case RM_XLOG_ID:
 			if (class == LS_CLASS_AHEAD && operation_of(record) == XLOG_FPI)

@@ -1,0 +1,136 @@
+/*
+ * removal.c - what removes rows that nobody can see may run ahead in hot standby (rule 3
+ * of pipeline.c).
+ *
+ * A record that prunes a heap page, or deletes items of a B-tree, names its horizon: the newest
+ * transaction whose deletions it takes away. Stock waits in its redo for all snapshots that may
+ * see one of them. The record may run ahead if there is no such snapshot, and can be none
+ * before its turn comes: if the horizon is older than all transactions that a session, a
+ * replication slot or the standby's list of running transactions still knows as running. That is
+ * what PostgreSQL computes for vacuum, as GetOldestNonRemovableTransactionId(). On a standby it
+ * never goes back: a later snapshot can only know transactions that are not yet replayed
+ * completely, or are newer. What an aborted transaction has left is in no horizon. Before its
+ * abort is replayed it counts as running, so nobody sees it then either.
+ *
+ * Pruning moves tuples, so nobody may hold a pointer into the page: it needs a cleanup lock. A
+ * helper never waits for that lock, since only the startup process can end the session that is in
+ * its way: it gives the record back. Redo of PostgreSQL would wait; so a helper does here what that
+ * does, with the functions that it uses. Items of a B-tree are deleted by PostgreSQL's own redo, which
+ * needs no cleanup lock.
+ *
+ * ls_nobody_sees() runs in the startup process, ls_lock_for_removal() and ls_remove() in helpers.
+ * Lock: the page's. PostgreSQL takes ProcArrayLock, shared, to compute the horizon.
+ */
+#include "postgres.h"
+
+#include "access/nbtxlog.h"
+#include "access/rmgr.h"
+#include "access/transam.h"
+#include "storage/bufmgr.h"
+#include "storage/bufpage.h"
+#include "storage/procarray.h"
+
+#include "compat.h"
+#include "replay/broken_rule.h"
+#include "replay/removal.h"
+
+/* Startup: what is older nobody sees, now or later. Invalid: not known. */
+static TransactionId unseen_before = InvalidTransactionId;
+
+/* A helper: the page that it has locked to prune it. */
+static Buffer locked = InvalidBuffer;
+
+static bool
+is_pruning(const DecodedXLogRecord *record)
+{
+	return record->header.xl_rmid == RM_HEAP2_ID && ls_only_prunes(record);
+}
+
+static bool
+is_btree_deletion(const DecodedXLogRecord *record)
+{
+	return record->header.xl_rmid == RM_BTREE_ID &&
+		(record->header.xl_info & ~XLR_INFO_MASK) == XLOG_BTREE_DELETE;
+}
+
+/* Might it run ahead? Not with an image: restoring one takes the cleanup lock as well. */
+bool
+ls_is_removal(const DecodedXLogRecord *record)
+{
+	return (is_pruning(record) || is_btree_deletion(record)) && !record->blocks[0].apply_image;
+}
+
+/* ---- Startup ----------------------------------------------------------- */
+
+/*
+ * Before records are dispatched. A horizon that was computed long ago would hold as well,
+ * but could not be compared any more once two thousand million transactions have passed.
+ */
+void
+ls_forget_horizon(void)
+{
+	unseen_before = InvalidTransactionId;
+}
+
+/* Of records for which ls_is_removal() is true. */
+bool
+ls_nobody_sees(const DecodedXLogRecord *record)
+{
+	TransactionId horizon = is_pruning(record) ? ls_prune_horizon(record) :
+		((const xl_btree_delete *) record->main_data)->LS_CONFLICT_HORIZON;
+
+	/* only what was never visible to others is removed */
+	if (!TransactionIdIsValid(horizon) || LS_BREAKS(SEEN))
+		return true;
+	if (!TransactionIdIsValid(unseen_before))
+		unseen_before = GetOldestNonRemovableTransactionId(NULL);
+	return TransactionIdPrecedes(horizon, unseen_before);
+}
+
+/* ---- Helpers ----------------------------------------------------------- */
+
+/* False: the page's cleanup lock is not free. Otherwise ls_remove() comes next. */
+bool
+ls_lock_for_removal(const DecodedXLogRecord *record)
+{
+	Buffer		buffer;
+
+	if (!is_pruning(record))
+		return true;
+	buffer = ls_read_block(&record->blocks[0], RBM_NORMAL_NO_LOG);
+	if (!BufferIsValid(buffer))
+		return false;
+	if (LS_BREAKS(PIN))
+		LockBuffer(buffer, BUFFER_LOCK_EXCLUSIVE);
+	else if (!ConditionalLockBufferForCleanup(buffer))
+	{
+		ReleaseBuffer(buffer);
+		return false;
+	}
+	locked = buffer;
+	return true;
+}
+
+/* False: PostgreSQL's own redo shall do it. */
+bool
+ls_remove(XLogReaderState *reader)
+{
+	Page		page;
+	Size		space;
+
+	if (!BufferIsValid(locked))
+		return false;
+	page = BufferGetPage(locked);
+	/* as stock: the block was at a later state on disk */
+	if (PageGetLSN(page) < reader->EndRecPtr)
+	{
+		ls_prune_page(locked, reader);
+		PageSetLSN(page, reader->EndRecPtr);
+		MarkBufferDirty(locked);
+	}
+	space = PageGetHeapFreeSpace(page);
+	UnlockReleaseBuffer(locked);
+	locked = InvalidBuffer;
+	ls_record_free_space(&reader->record->blocks[0], space);
+	return true;
+}
