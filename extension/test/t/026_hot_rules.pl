@@ -27,6 +27,7 @@ $primary->start;
 $primary->safe_psql('postgres', q{
 	CREATE EXTENSION lockstep;
 	CREATE EXTENSION pg_visibility;
+	CREATE EXTENSION pageinspect;
 	CREATE TABLE often (i int, filler text);
 	CREATE TABLE much (i int);
 	INSERT INTO often VALUES (1, '')});
@@ -51,21 +52,23 @@ my @to_the_place = ('INSERT INTO much SELECT generate_series(1, 5000)', q{
 	END LOOP; END $$});
 
 # A standby, without that rule, that has an old snapshot in whose way replay is, and WAL of
-# what &$write does behind that place. Without rule 5 nothing is in the way.
+# what &$write does after that place. Nothing is in the way if nobody resolves conflicts, and perhaps
+# nothing if what the snapshot sees may be removed ahead.
 sub standing_still
 {
-	my ($rule, $write, $sees) = @_;
+	my ($rule, $write, @sees) = @_;
 	my $node = standby_without($rule);
 	my $old = LockstepSession->new($node);
 	$old->query('BEGIN ISOLATION LEVEL REPEATABLE READ');
-	$old->value($sees // 'SELECT count(*) FROM often');
+	$old->value('SELECT count(*) FROM often');
+	$old->query($_) for @sees;
 	my $admin = LockstepSession->new($node);
 	$admin->value('SELECT pg_wal_replay_pause()');
 	$primary->safe_psql('postgres', $_) for @to_the_place;
 	$write->();
 	$primary->wait_for_catchup($node, 'flush', $primary->lsn('flush'));
 	$admin->value('SELECT pg_wal_replay_resume()');
-	return ($node, $old, $admin) if $rule eq 'conflict';
+	return ($node, $old, $admin) if $rule eq 'conflict' || $rule eq 'seen';
 	wait_until($admin, q{SELECT wait_event = 'RecoveryConflictSnapshot' FROM pg_stat_activity
 		WHERE backend_type = 'startup'}, 'replay waits for an old snapshot')
 	  && wait_until($admin, q{SELECT dispatched_until > pg_last_wal_replay_lsn()
@@ -182,7 +185,35 @@ sub old_rows_go
 	return $seen;
 }
 
-bites($_, \&old_rows_go, 'an old snapshot loses rows') for qw(removal conflict);
+bites($_, \&old_rows_go, 'an old snapshot loses rows') for qw(removal seen conflict);
+
+# Rows that were deleted before the snapshot are pruned ahead, but not in a page that a session has pinned.
+# An image of a page would have it wait for its turn.
+set_and_reload($primary, 'full_page_writes' => 'off');
+bites('pin', sub {
+	my ($rule) = @_;
+	$primary->safe_psql('postgres', $_) for q{
+		DROP TABLE IF EXISTS deleted;
+		CREATE TABLE deleted (i int, filler text);
+		INSERT INTO deleted SELECT g, repeat('x', 300) FROM generate_series(1, 1000) g},
+	  'DELETE FROM deleted WHERE i > 1', 'CHECKPOINT';
+	my ($node, $old, $admin) = standing_still($rule, sub {
+		$primary->safe_psql('postgres', 'SELECT count(*) FROM deleted');
+	}, 'DECLARE pinning CURSOR FOR SELECT i FROM deleted', 'FETCH pinning');
+	my $pages = sub {
+		my ($from, $to) = @_;
+		return "SELECT count(*) > 1 FROM generate_series($from, $to) page, "
+		  . "heap_page_items(get_raw_page('deleted', page)) WHERE lp_flags = 3";
+	};
+	wait_until($admin, $pages->(1, 39), 'pages are pruned ahead');
+	my $seen = is_seen(sub { $admin->value($pages->(0, 0)) eq 't' });
+	go_on($node, $old);
+	is($admin->value($pages->(0, 0)), 't', 'in the end all are');
+	remove($node, $admin);
+	return $seen;
+}, 'a page is pruned that a session has pinned');
+set_and_reload($primary, 'full_page_writes' => 'on');
+$primary->safe_psql('postgres', 'CHECKPOINT');
 
 # ---- Rule 4: the visibility map is cleared in the order of the WAL ----
 
@@ -238,7 +269,7 @@ bites('multixact', sub {
 	return $seen;
 }, 'a session fails at a multixact that is not there yet');
 
-# ---- Rule 9: the minimum recovery point is behind all that runs ahead ----
+# ---- Rule 9: the minimum recovery point is beyond all that runs ahead ----
 
 bites('hot_point', sub {
 	my ($rule) = @_;
@@ -290,18 +321,20 @@ bites('target', sub {
 	  "dynamic_library_path = '$ENV{LOCKSTEP_BREAKABLE}:\$libdir'\nlockstep.broken_rule = $rule\n";
 	$node->append_conf('postgresql.conf', "$hot${breaks}recovery_target_lsn = '$target'\n"
 		. "recovery_target_action = promote\n");
-	# pages may be newer than all WAL of the new timeline, so that its first checkpoint fails
-	if (!$node->start(fail_ok => 1))
+	# without the rule pages may be newer than all WAL of the new timeline: its first checkpoint fails
+	if (!$node->start(fail_ok => 1)
+		|| !eval { $node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') })
 	{
+		die 'it is not promoted' if $rule eq 'none';
+		$node->stop('immediate', fail_ok => 1);
 		$node->clean_node;
 		return 1;
 	}
-	$node->poll_query_until('postgres', 'SELECT NOT pg_is_in_recovery()') or die 'it is not promoted';
 	my $seen = $node->safe_psql('postgres',
 		"SELECT dispatched_until > '$target' FROM lockstep_stat_replay_pipeline") eq 't';
 	remove($node);
 	return $seen;
-}, 'records behind the target run ahead');
+}, 'records beyond the target run ahead');
 
 # A pause is asked for at each dispatch.
 my $paused = standby_without('none');
