@@ -238,7 +238,7 @@ bites('multixact', sub {
 	return $seen;
 }, 'a session fails at a multixact that is not there yet');
 
-# ---- Rule 9: the minimum recovery point is behind all that runs ahead ----
+# ---- Rule 9: the minimum recovery point is beyond all that runs ahead ----
 
 bites('hot_point', sub {
 	my ($rule) = @_;
@@ -335,6 +335,14 @@ wait_until(undef, sub {
 	$primary->safe_psql('postgres', $to_the_place[0]);
 	$admin->value("SELECT dispatched > $before FROM lockstep_stat_replay_pipeline") eq 't';
 }, 'and with enough several');
+
+# A reload sets what files say, also in the startup process.
+set_and_reload($node, recovery_prefetch => 'on');
+wait_for_value($admin, 'SHOW recovery_prefetch', 'on', q{PostgreSQL's prefetcher is configured});
+$primary->safe_psql('postgres', $to_the_place[0]);
+$primary->wait_for_catchup($node, 'replay', $primary->lsn('flush'));
+is($admin->value(q{SELECT prefetcher || ', ' || parallel FROM lockstep_stat_replay_pipeline}), 'false, yes',
+	'and stays off while records run ahead');
 
 # Many records in a row.
 sub dispatched_of
