@@ -26,7 +26,7 @@ typedef enum LsBrokenRule
 	LS_BREAK_EXTENSION,			/* 6: startup appends nothing at dispatch */
 	LS_BREAK_SIZE,				/* 6: helpers trust the size that they remember */
 	LS_BREAK_MULTIXACT,			/* 7: the making of multixacts is no barrier */
-	LS_BREAK_BARRIER,			/* 8: what is behind a barrier is dispatched */
+	LS_BREAK_BARRIER,			/* 8: what is after a barrier is dispatched */
 	LS_BREAK_MAP_IMAGE,			/* 8: images of free space maps are no barriers */
 	LS_BREAK_RECOVERY_POINT,	/* 9: the minimum recovery point limits nothing */
 	LS_BREAK_BACKUP_POINT,		/* 9: in a backup it is not raised before dispatch */

@@ -13,7 +13,7 @@
  *
  * Life: started by the startup process during recovery, never restarted. It ends
  * between two records: when told to (LsQueueShared.closed), at SIGTERM, which comes at a
- * shutdown, and when the postmaster is gone. An error in redo is published and raised
+ * shutdown, and when the postmaster is gone. An error in redo is logged, published, and raised
  * by the startup process at the record's turn; a PANIC too, but then this process stays
  * as it is, with its locks, until the server has ended: what it was changing must not
  * be written. If the startup process has not come to that record after some seconds, the
@@ -104,6 +104,25 @@ wake_startup(void)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
+/*
+ * The startup process may stand in a conflict for hours before it comes to the record. What
+ * it will say then is in the log from now on.
+ */
+static void
+log_failure(void)
+{
+	const LsFailure *failure = &me->failure;
+	ErrorContextCallback *context = error_context_stack;
+
+	error_context_stack = NULL;
+	ereport(LOG,
+			(errcode(failure->sqlerrcode),
+			 errmsg("a replay helper has failed: %s", failure->message),
+			 errdetail("Recovery ends with this error when replay comes to the record."),
+			 errcontext("%s", failure->context)));
+	error_context_stack = context;
+}
+
 /* What ends this process while it executes a record is the startup process's to say. */
 static void
 instead_of_log(ErrorData *error)
@@ -122,6 +141,7 @@ instead_of_log(ErrorData *error)
 		}
 		return;
 	}
+	log_failure();
 	error->output_to_server = false;
 }
 
@@ -386,7 +406,7 @@ begin(int id)
 	/*
 	 * Rule 9: as the startup process in crash recovery, this process never moves the
 	 * minimum recovery point when it writes a page. No page that it comes across is of
-	 * a record behind that point, or the point does not matter yet (pipeline.c).
+	 * a record beyond that point, or the point does not matter yet (pipeline.c).
 	 */
 	InRecovery = true;
 	/* rule 11: a page that is not valid stops the server, as in the startup process */
@@ -418,6 +438,7 @@ lockstep_replay_helper_main(Datum arg)
 		publish_failure(error);
 		wake_startup();
 		FlushErrorState();
+		log_failure();
 	}
 	PG_END_TRY();
 	/* locks and pins are released on the way */

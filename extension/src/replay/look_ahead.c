@@ -13,9 +13,10 @@
  * Rules, each tested in test/t/018_look_ahead.pl:
  *  1. It never waits. Records are read only from the WAL segment that is open:
  *     another one may have to come from the archive or the walreceiver, and the
- *     current record would stand still meanwhile, neither replayed nor paused.
+ *     current record would stand still meanwhile, neither replayed nor paused. And
+ *     PostgreSQL may take a new timeline there.
  *  2. It reads nothing beyond a shutdown checkpoint or an end-of-recovery record
- *     until that is replayed: the records behind may be of another timeline.
+ *     until that is replayed: the records after it may be of another timeline.
  *  3. It begins with the second record: PostgreSQL reads the first one with
  *     errors as PANIC, and such a read must not reach further pages.
  *  4. Each eighth use of a remembered buffer is left to the mapping of buffers:
@@ -55,7 +56,7 @@ LsLookAheadShared *ls_look_ahead_shared = NULL;
 
 static bool is_first = true;	/* rule 3 */
 static XLogRecPtr barrier = InvalidXLogRecPtr;	/* rule 2: begins here */
-static XLogRecPtr exhausted = InvalidXLogRecPtr;	/* no more WAL behind it */
+static XLogRecPtr exhausted = InvalidXLogRecPtr;	/* no more WAL after it */
 
 static uint32 window_blocks = 0;
 static uint32 window_missing = 0;
@@ -147,6 +148,27 @@ decode_one(XLogReaderState *reader)
 	return record;
 }
 
+/* Can this page of the segment that is open be read whole, by the same rule? */
+bool
+ls_can_read_page(XLogReaderState *reader, XLogRecPtr page)
+{
+	static PGAlignedXLogBlock unused;
+	uint64		size = reader->segcxt.ws_segsize;
+	XLogRecPtr	latest = reader->latestPagePtr;
+	TimeLineID	latest_timeline = reader->latestPageTLI;
+	bool		nonblocking = reader->nonblocking;
+	int			length;
+
+	if (page / size != latest / size)
+		return false;
+	reader->nonblocking = true;
+	length = reader->routine.page_read(reader, page, XLOG_BLCKSZ, page, unused.data);
+	reader->nonblocking = nonblocking;
+	reader->latestPagePtr = latest;
+	reader->latestPageTLI = latest_timeline;
+	return length == XLOG_BLCKSZ;
+}
+
 static inline bool
 may_change_timeline(const DecodedXLogRecord *record)
 {
@@ -156,7 +178,7 @@ may_change_timeline(const DecodedXLogRecord *record)
 		(info == XLOG_CHECKPOINT_SHUTDOWN || info == XLOG_END_OF_RECOVERY);
 }
 
-/* The record behind the last one, decoded if need and rules allow it, or NULL. */
+/* The record after the last one, decoded if need and rules allow it, or NULL. */
 DecodedXLogRecord *
 ls_next_decoded(XLogReaderState *reader, DecodedXLogRecord *last, bool *ours)
 {
@@ -268,6 +290,17 @@ ls_look_ahead_pause(void)
 	set_prefetcher(RECOVERY_PREFETCH_OFF);
 	wants_prefetcher = false;
 	ls_hints_restart();
+}
+
+/*
+ * The pipeline, after each record, since a configuration reload turns the prefetcher on if it is
+ * set in a file. It would read beyond the segment that is open, and could so take a timeline
+ * that forked before records that have run ahead.
+ */
+void
+ls_look_ahead_stay_paused(void)
+{
+	set_prefetcher(RECOVERY_PREFETCH_OFF);
 }
 
 /* The pipeline, after each record: ours says who decoded it. */

@@ -15,9 +15,9 @@
  * (lockstep.replay_hot_standby) sessions read pages that are ahead, and none may be able to
  * tell. Fewer kinds run ahead then (ls_classify_hot()).
  *
- * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots;
- * 021_replay_rules.pl and 026_hot_rules.pl break rules one by one (broken_rule.h) to see that
- * each is noticed:
+ * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots,
+ * 028 at failovers; 021_replay_rules.pl and 026_hot_rules.pl break rules one by one
+ * (broken_rule.h) to see that each is noticed:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
  *     one process, after all earlier records of each of its blocks (dispatch.c).
@@ -39,14 +39,17 @@
  *     published (dispatch.c); helpers refresh their sizes (execute.c).
  *  7. Startup executes records of multixacts at retirement; truncation is a barrier. Hot: all
  *     of them are, since who reads a tuple looks into the multixact that it names.
- *  8. Nothing behind a barrier is dispatched before it has retired (fill()).
- *  9. No page may be written whose record lies behind the minimum recovery point: no
- *     record that ends behind it is published. Before consistency the point limits; in hot
- *     standby it is raised first (recovery_point.c). In crash recovery there is none, and all
- *     WAL is replayed again after a crash. A backup that is restored is consistent at its end
- *     only, a record that is a barrier, and again only there after a crash: up to it all may
- *     run ahead. A switch to archive recovery ends the first stage, since helpers never
- *     move that point.
+ *  8. Nothing after a barrier is dispatched before it has retired (fill()).
+ *  9. No page may be written whose record lies beyond the minimum recovery point: no
+ *     record that ends beyond it is published. Before consistency the point limits; in hot
+ *     standby it is raised first (recovery_point.c). Neither the point nor what is dispatched is
+ *     beyond WAL that PostgreSQL can read without asking for more, so that neither comes to
+ *     lie beyond the fork of a timeline that the standby takes when it asks. PostgreSQL's
+ *     prefetcher asks too early, so it stays off (ls_look_ahead_stay_paused()). In crash
+ *     recovery there is no point, and all WAL is replayed again after a crash. A backup that
+ *     is restored is consistent at its end only, a record that is a barrier, and again only
+ *     there after a crash: up to it all may run ahead. A switch to archive recovery ends the
+ *     first stage, since helpers never move that point.
  * 10. Each barrier begins a new generation, and so does each start of the pipeline: helpers
  *     close their files before they execute a record of it (execute.c).
  * 11. A record with a missing or new block is the startup process's, untouched (dispatch.c,
@@ -736,6 +739,15 @@ run(XLogReaderState *reader)
 		passed = 0;
 }
 
+/* PostgreSQL reads the next record after this. */
+static bool
+replayed(void)
+{
+	if (phase == PHASE_OPENING || phase == PHASE_RUNNING)
+		ls_look_ahead_stay_paused();
+	return true;
+}
+
 /* Startup process, for each record. False: the caller replays it. */
 bool
 ls_pipeline_replay(XLogReaderState *reader)
@@ -762,10 +774,10 @@ ls_pipeline_replay(XLogReaderState *reader)
 		case PHASE_OPENING:
 			start(reader);
 			ls_stock_redo(reader);
-			return true;
+			return replayed();
 		case PHASE_RUNNING:
 			run(reader);
-			return true;
+			return replayed();
 	}
 	return false;
 }

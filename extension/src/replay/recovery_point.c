@@ -5,7 +5,7 @@
  * A page on disk that is newer than the minimum recovery point would be seen too early
  * after a crash. PostgreSQL moves that point when it writes a page, but never beyond the
  * record that is being replayed. So no record is published to helpers before the point
- * lies behind it.
+ * lies at its end or beyond.
  *
  * Before consistency the point stays where it is and limits them, except in a backup.
  *
@@ -16,6 +16,15 @@
  * only to what is on disk for good: what the walreceiver has flushed, or in a segment that is
  * known to be complete (segment_is_complete()). Where a record ends is read from the
  * headers of WAL pages (end_of_record()), so nothing is decoded for it.
+ *
+ * And it is raised only to what PostgreSQL can read without asking for more WAL: from the
+ * segment that is open, as far as the walreceiver had flushed when it last asked (last_page()).
+ * A standby takes a new timeline only when it asks. By then it has replayed all that it
+ * could read, so also all up to the point, and it refuses a timeline that forked before
+ * what it has replayed. So no timeline that it follows forks before the point: nothing need be
+ * taken back, as PostgreSQL could not, since each process remembers the point (its
+ * LocalMinRecoveryPoint) and moves it only for a page that is beyond what it remembers. The
+ * same holds for records: none runs ahead that PostgreSQL would not replay before it asks.
  *
  * What a larger point means for users is in docs/operations.md.
  *
@@ -40,6 +49,7 @@
 #include "storage/shmem.h"
 
 #include "replay/broken_rule.h"
+#include "replay/look_ahead.h"
 #include "replay/recovery_point.h"
 #include "state/settings.h"
 
@@ -55,6 +65,7 @@
 static ControlFileData *control = NULL; /* in shared memory */
 static bool in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point = InvalidXLogRecPtr;	/* as far as this process knows */
+static XLogRecPtr searched = InvalidXLogRecPtr; /* no later end of a record up to here */
 
 /* ---- Before consistency ------------------------------------------------ */
 
@@ -77,7 +88,7 @@ ls_limit_before_consistency(void)
 	control = ShmemInitStruct("Control File", sizeof(ControlFileData), &found);
 	if (!found)
 		control = NULL;
-	point = InvalidXLogRecPtr;
+	point = searched = InvalidXLogRecPtr;
 	in_backup = false;
 	if (control == NULL)
 		return InvalidXLogRecPtr;
@@ -139,17 +150,56 @@ read_page_header(TimeLineID timeline, XLogRecPtr page, XLogLongPageHeaderData *h
 		(header->std.xlp_info & XLP_FIRST_IS_OVERWRITE_CONTRECORD) == 0;
 }
 
+static bool
+is_there(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr page)
+{
+	XLogLongPageHeaderData header;
+
+	return read_page_header(timeline, page, &header) && ls_can_read_page(reader, page);
+}
+
+/*
+ * The last page between from and until that is whole and can be read without asking for more
+ * WAL, InvalidXLogRecPtr if the page of from is not. After a switch of segments the rest of
+ * one is not there either.
+ */
+static XLogRecPtr
+last_page(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
+{
+	XLogRecPtr	first = from - from % XLOG_BLCKSZ;
+	XLogRecPtr	end = from - XLogSegmentOffset(from, wal_segment_size) + wal_segment_size;
+	uint64		there = 0;
+	uint64		missing;
+
+	end = Min(until, end);
+	if (end < first + XLOG_BLCKSZ || !is_there(reader, timeline, first))
+		return InvalidXLogRecPtr;
+	missing = (end - first) / XLOG_BLCKSZ;
+	if (is_there(reader, timeline, first + (missing - 1) * XLOG_BLCKSZ))
+		return first + (missing - 1) * XLOG_BLCKSZ;
+	while (missing - there > 1)
+	{
+		uint64		middle = there + (missing - there) / 2;
+
+		if (is_there(reader, timeline, first + middle * XLOG_BLCKSZ))
+			there = middle;
+		else
+			missing = middle;
+	}
+	return first + there * XLOG_BLCKSZ;
+}
+
 /*
  * The end of a record between from and until, which is on disk, or from if none is found. A
  * page says in its header how much of a record it begins with; if none, one ended before it.
  */
 static XLogRecPtr
-end_of_record(TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
+end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
 {
-	XLogRecPtr	page = until - until % XLOG_BLCKSZ;
+	XLogRecPtr	page = last_page(reader, timeline, from, until);
 
-	if (until - page < sizeof(XLogLongPageHeaderData))
-		page -= XLOG_BLCKSZ;
+	if (!XLogRecPtrIsInvalid(page))
+		searched = page + XLOG_BLCKSZ;
 	for (int i = 0; i < LS_PAGES_BACK && page > from; i++, page -= XLOG_BLCKSZ)
 	{
 		XLogLongPageHeaderData header;
@@ -160,7 +210,7 @@ end_of_record(TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
 		if ((header.std.xlp_info & XLP_FIRST_IS_CONTRECORD) == 0)
 			return page;
 		end = page + XLogPageHeaderSize(&header.std) + MAXALIGN(header.std.xlp_rem_len);
-		if (end <= Min(until, page + XLOG_BLCKSZ))
+		if (end <= page + XLOG_BLCKSZ)
 			return end;
 	}
 	return from;
@@ -234,9 +284,9 @@ ls_backlog_is_worth(XLogReaderState *reader)
 
 /*
  * A record that ends at end, which has been read, is to run ahead. True: it may, the point
- * in the control file lies behind it. Not up to end itself if no later end of a record is
- * found (but in tests): that would be an fsync for each record. Nor while a later timeline
- * is known: the point could come to lie behind its fork.
+ * in the control file lies at its end or beyond. Not up to end itself if no later end of a
+ * record is found (but in tests): that would be an fsync for each record. Nor while a later
+ * timeline is known, since this one may go on beyond its fork in the segment that is open.
  */
 bool
 ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
@@ -246,12 +296,14 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 
 	if (end <= point || LS_BREAKS(HOT_POINT))
 		return true;
+	if (end <= searched && ls_replay_min_backlog > 0)
+		return false;
 	if (control == NULL || !ls_backlog_is_worth(reader))
 		return false;
 	until = wal_on_disk(reader, end, &timeline);
 	if (reader->seg.ws_tli != timeline || recoveryTargetTLI != timeline)
 		return false;
-	until = end_of_record(timeline, end, Min(until, end + LS_STRIDE));
+	until = end_of_record(reader, timeline, end, Min(until, end + LS_STRIDE));
 	if (until <= end && ls_replay_min_backlog > 0)
 		return false;
 	until = Max(until, end);

@@ -113,7 +113,7 @@ cmp_ok(pipeline($ours, 'done_by_helpers', 'template1'), '>', 500, 'and done by h
 unlike(slurp_file($ours->logfile), qr/past current point|PANIC|FATAL|WARNING/, 'nobody was warned');
 is($ours->safe_psql('template1', q{SELECT min_recovery_end_lsn >= dispatched_until
 	FROM pg_control_recovery(), lockstep_stat_replay_pipeline}), 't',
-	'the minimum recovery point is behind all');
+	'the minimum recovery point is not before any of them');
 $_->stop for $stock, $ours;
 my @but = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT oid FROM pg_database WHERE datname = 'template1'});

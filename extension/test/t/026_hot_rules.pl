@@ -369,6 +369,17 @@ wait_until(undef, sub {
 	$admin->value("SELECT dispatched > $before FROM lockstep_stat_replay_pipeline") eq 't';
 }, 'and with enough several');
 
+# A reload sets what files say, also in the startup process.
+set_and_reload($node, recovery_prefetch => 'on');
+wait_for_value($admin, 'SHOW recovery_prefetch', 'on', q{PostgreSQL's prefetcher is configured});
+for (1 .. 2)
+{
+	$primary->safe_psql('postgres', $to_the_place[0]);
+	$primary->wait_for_catchup($node, 'replay', $primary->lsn('flush'));
+}
+is($admin->value(q{SELECT prefetcher || ', ' || parallel FROM lockstep_stat_replay_pipeline}), 'false, yes',
+	'and stays off while records run ahead');
+
 # Many records in a row.
 sub dispatched_of
 {
