@@ -4,8 +4,9 @@
  * A test of a rule counts only if it fails without the rule. A library that is built with
  * BREAKABLE=1 (extension/Makefile) has the setting lockstep.broken_rule, which names the
  * rule that it does not keep. Such a library destroys data: scripts/test-extension builds
- * it for t/021_replay_rules.pl and t/026_hot_rules.pl, and nothing installs it. In every other library the
- * compiler sees the constant false where a rule could be broken, and there is no setting.
+ * it for t/021_replay_rules.pl and t/026_hot_rules.pl, and nothing installs it. In every other
+ * library the compiler sees the constant false where a rule could be broken, and there is no
+ * setting.
  */
 #ifndef LOCKSTEP_BROKEN_RULE_H
 #define LOCKSTEP_BROKEN_RULE_H

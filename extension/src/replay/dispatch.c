@@ -174,7 +174,7 @@ is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 	return false;
 }
 
-/* Enters the record behind the tail. Helpers see it once the caller has published it. */
+/* Enters the record after the tail. Helpers see it once the caller has published it. */
 void
 ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 {

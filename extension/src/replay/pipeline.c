@@ -28,7 +28,9 @@
  *     pruning and the like excepted, whoever executes them (heap_is_done() in helper.c). A
  *     subtransaction has an xid of its own, and its index entries have the same as its
  *     tuples. Without an xid: at retirement.
- *  3. Hot: what removes or reveals is executed at retirement, by startup (record_class.c).
+ *  3. Hot: what removes or reveals is executed at retirement, by startup (record_class.c). What
+ *     removes rows that no snapshot can see, now or later, may run ahead; a helper prunes only a
+ *     page that nobody has pinned (removal.c).
  *  4. Visibility maps are startup's alone, in the order of the WAL: an image of a map page
  *     would bring back what a later record has cleared (record_class.c). In hot standby an
  *     item of a B-tree so comes after the map's bit of its tuple's page was cleared, by rule 2
@@ -65,9 +67,9 @@
  *     retirement compares what is not ahead.
  *
  * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
- * pipeline, and helpers sleep. So too for a while after they have found little to do. The queue runs dry at the end of each WAL segment, and of what the
- * walreceiver had flushed when PostgreSQL last asked: reading further might wait
- * (look_ahead.c).
+ * pipeline, and helpers sleep. So too for a while after they have found little to do. The queue
+ * runs dry at the end of each WAL segment, and of what the walreceiver had flushed when
+ * PostgreSQL last asked: reading further might wait (look_ahead.c).
  *
  * Memory: decoded records lie in shared memory. The reader's decode buffer is changed
  * at the one moment when that is possible (open_queue()). A record leaves it after it
@@ -75,9 +77,9 @@
  * not fit (oversized) are private to startup.
  *
  * Runs in the startup process. Shared state: LsQueueShared (queue.h). No lock is
- * taken but PostgreSQL's own of the control file (recovery_point.c). Promotion and
- * end of recovery: all is retired, and helpers are told to end. Crash: shared memory is made anew, and the
- * postmaster forgets the helpers.
+ * taken but PostgreSQL's own: of the control file (recovery_point.c), and of the list of
+ * processes (removal.c). Promotion and end of recovery: all is retired, and helpers are
+ * told to end. Crash: shared memory is made anew, and the postmaster forgets the helpers.
  */
 #include "postgres.h"
 
@@ -157,69 +159,7 @@ static int	nhelpers = 0;
 
 static uint64 by_helpers = 0;	/* done when their turn came, not yet in shared memory */
 
-LsQueueShared *ls_queue = NULL;
-char	   *ls_decode_buffer = NULL;
-
-/* ---- Shared state ------------------------------------------------------ */
-
-Size
-ls_decode_buffer_size(void)
-{
-	return ls_replay_workers == 0 ? 0 : (Size) ls_replay_queue_size * 1024;
-}
-
-/* Postmaster. All was zero before. */
-void
-ls_queue_init_shared(void)
-{
-	pg_atomic_init_u32(&ls_queue->startup_procno, PG_UINT32_MAX);
-	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
-		pg_atomic_init_u32(&ls_queue->helpers[i].procno, PG_UINT32_MAX);
-}
-
-/* Is replay parallel, and if not, why. */
-const char *
-ls_pipeline_state_name(void)
-{
-	switch ((LsPipelineState) pg_atomic_read_u32(&ls_queue->state))
-	{
-		case LS_NO_RECOVERY:
-			return "no: the server has replayed no WAL since it started";
-		case LS_NO_WORKERS:
-			return "no: lockstep.replay_workers is 0";
-		case LS_NO_MEMORY:
-			return "no: there is no memory for it";
-		case LS_NO_SWITCH:
-			return "no: lockstep.enabled is off";
-		case LS_NO_TARGET:
-			return "no: recovery has a target";
-		case LS_NO_CORE:
-			return "no: the server may use one core only";
-		case LS_NO_SLOT:
-			return "no: no background worker is free";
-		case LS_NO_CONSISTENT:
-			return "no: it is consistent";
-		case LS_NO_LIMIT:
-			return "no: the minimum recovery point is reached";
-		case LS_NO_DELAY:
-			return "no: recovery_min_apply_delay is set";
-		case LS_NO_SNAPSHOT:
-			return "no: sessions cannot read yet";
-		case LS_NO_PAUSE:
-			return "no: a pause is requested";
-		case LS_NO_BACKLOG:
-			return "no: less than lockstep.replay_min_backlog of WAL is known to wait";
-		case LS_NO_USE:
-			return "no: helpers find too little to do in this WAL";
-		case LS_NO_ENDED:
-			return "no: recovery has ended";
-		case LS_NOT_YET:
-			return "not yet: recovery has just begun";
-		case LS_PARALLEL:
-			return "yes";
-	}
-	return "unknown";
-}
+/* ---- Counters ---------------------------------------------------------- */
 
 static void
 add(pg_atomic_uint64 *counter, uint64 *count)

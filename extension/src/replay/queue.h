@@ -83,7 +83,7 @@ typedef struct LsHelper
 	char		pad[LS_CACHE_LINE];
 } LsHelper;
 
-/* Why a record stopped what is behind it, or was not dispatched. */
+/* Why a record stopped what comes after it, or was not dispatched. */
 typedef enum LsCause
 {
 	LS_CAUSE_NONE,

@@ -13,7 +13,7 @@ typedef enum LsClass
 	LS_CLASS_AHEAD,				/* a helper may execute it */
 	LS_CLASS_REMOVAL,			/* the same if nobody sees what it removes; else inline */
 	LS_CLASS_INLINE,			/* startup executes it, at retirement */
-	LS_CLASS_BARRIER			/* and nothing behind it has started before */
+	LS_CLASS_BARRIER			/* and nothing after it has started before */
 } LsClass;
 
 extern LsClass ls_classify(const DecodedXLogRecord *record, LsCause *cause);

@@ -173,7 +173,7 @@ wait_until($on_restored, "SELECT pg_last_wal_replay_lsn() >= '$last'", 'and are 
 unlink $hang;
 $restored->stop;
 
-# ---- Rule 2: nothing is decoded behind a shutdown checkpoint ----
+# ---- Rule 2: nothing is decoded after a shutdown checkpoint ----
 # ---- Rule 4: a block in use all the time is not the next to be evicted ----
 
 my $restarts = 8;

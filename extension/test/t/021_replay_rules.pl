@@ -196,9 +196,9 @@ sub dispatched
 
 my @kept = dispatched($WORKERS);
 is($kept[0], 't', 'a standby that starts dispatches records');
-is($kept[1], 't', 'none behind its minimum recovery point');
+is($kept[1], 't', 'none beyond its minimum recovery point');
 is($kept[2], 'no: the minimum recovery point is reached', 'and says so');
-bites('recovery_point', sub { (dispatched(without('recovery_point')))[1] eq 'f' }, 'it runs on behind it');
+bites('recovery_point', sub { (dispatched(without('recovery_point')))[1] eq 'f' }, 'it runs on beyond it');
 $standby->clean_node;
 
 # ---- Rule 9: a backup runs ahead up to its end ----

@@ -219,7 +219,7 @@ my $sums = q{SELECT (SELECT md5(string_agg(a::text, ',' ORDER BY id)) FROM a),
 	(SELECT md5(string_agg(r::text, ',' ORDER BY i)) FROM refers r),
 	(SELECT md5(string_agg(c::text, ',' ORDER BY id)) FROM account c)};
 
-# An old snapshot keeps replay at a place while records behind it run ahead; then all is killed.
+# An old snapshot keeps replay at a place while records after it run ahead; then all is killed.
 for my $victim ('postmaster', 'lockstep replay helper')
 {
 	my $old = LockstepSession->new($ours);

@@ -1,0 +1,72 @@
+/*
+ * queue.c - the shared memory of records that run ahead (queue.h), and the words for whether
+ * replay is parallel.
+ *
+ * No lock is taken.
+ */
+#include "postgres.h"
+
+#include "replay/queue.h"
+#include "state/settings.h"
+
+LsQueueShared *ls_queue = NULL;
+char	   *ls_decode_buffer = NULL;
+
+Size
+ls_decode_buffer_size(void)
+{
+	return ls_replay_workers == 0 ? 0 : (Size) ls_replay_queue_size * 1024;
+}
+
+/* Postmaster. All was zero before. */
+void
+ls_queue_init_shared(void)
+{
+	pg_atomic_init_u32(&ls_queue->startup_procno, PG_UINT32_MAX);
+	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
+		pg_atomic_init_u32(&ls_queue->helpers[i].procno, PG_UINT32_MAX);
+}
+
+/* Is replay parallel, and if not, why. */
+const char *
+ls_pipeline_state_name(void)
+{
+	switch ((LsPipelineState) pg_atomic_read_u32(&ls_queue->state))
+	{
+		case LS_NO_RECOVERY:
+			return "no: the server has replayed no WAL since it started";
+		case LS_NO_WORKERS:
+			return "no: lockstep.replay_workers is 0";
+		case LS_NO_MEMORY:
+			return "no: there is no memory for it";
+		case LS_NO_SWITCH:
+			return "no: lockstep.enabled is off";
+		case LS_NO_TARGET:
+			return "no: recovery has a target";
+		case LS_NO_CORE:
+			return "no: the server may use one core only";
+		case LS_NO_SLOT:
+			return "no: no background worker is free";
+		case LS_NO_CONSISTENT:
+			return "no: it is consistent";
+		case LS_NO_LIMIT:
+			return "no: the minimum recovery point is reached";
+		case LS_NO_DELAY:
+			return "no: recovery_min_apply_delay is set";
+		case LS_NO_SNAPSHOT:
+			return "no: sessions cannot read yet";
+		case LS_NO_PAUSE:
+			return "no: a pause is requested";
+		case LS_NO_BACKLOG:
+			return "no: less than lockstep.replay_min_backlog of WAL is known to wait";
+		case LS_NO_USE:
+			return "no: helpers find too little to do in this WAL";
+		case LS_NO_ENDED:
+			return "no: recovery has ended";
+		case LS_NOT_YET:
+			return "not yet: recovery has just begun";
+		case LS_PARALLEL:
+			return "yes";
+	}
+	return "unknown";
+}
