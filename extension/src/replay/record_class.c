@@ -46,7 +46,6 @@
 #include "compat.h"
 #include "replay/broken_rule.h"
 #include "replay/record_class.h"
-#include "replay/removal.h"
 
 /* What a commit may have besides its transaction's end to be no barrier. */
 #define HARMLESS_XINFO \
@@ -305,14 +304,24 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 
 /* ---- Hot standby ------------------------------------------------------- */
 
-/* Rule 3. */
+/* Does it remove rows, or items of an index, and name whose? */
+static bool
+is_removal(const DecodedXLogRecord *record)
+{
+	if (record->header.xl_rmid == RM_BTREE_ID)
+		return operation_of(record) == XLOG_BTREE_DELETE;
+	return record->header.xl_rmid == RM_HEAP2_ID && ls_only_prunes(record);
+}
+
+/* Rule 3. At its turn with an image: restoring one takes a cleanup lock as well. */
 static LsClass
 removal_or_inline(const DecodedXLogRecord *record, LsCause *cause)
 {
 	if (LS_BREAKS(REMOVAL))
 		return LS_CLASS_AHEAD;
 	*cause = LS_CAUSE_KIND;
-	return ls_is_removal(record) ? LS_CLASS_REMOVAL : LS_CLASS_INLINE;
+	return is_removal(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
+		LS_CLASS_INLINE;
 }
 
 static LsClass

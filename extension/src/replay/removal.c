@@ -46,20 +46,6 @@ is_pruning(const DecodedXLogRecord *record)
 	return record->header.xl_rmid == RM_HEAP2_ID && ls_only_prunes(record);
 }
 
-static bool
-is_btree_deletion(const DecodedXLogRecord *record)
-{
-	return record->header.xl_rmid == RM_BTREE_ID &&
-		(record->header.xl_info & ~XLR_INFO_MASK) == XLOG_BTREE_DELETE;
-}
-
-/* Might it run ahead? Not with an image: restoring one takes the cleanup lock as well. */
-bool
-ls_is_removal(const DecodedXLogRecord *record)
-{
-	return (is_pruning(record) || is_btree_deletion(record)) && !record->blocks[0].apply_image;
-}
-
 /* ---- Startup ----------------------------------------------------------- */
 
 /*
@@ -72,7 +58,7 @@ ls_forget_horizon(void)
 	unseen_before = InvalidTransactionId;
 }
 
-/* Of records for which ls_is_removal() is true. */
+/* Of records of LS_CLASS_REMOVAL. */
 bool
 ls_nobody_sees(const DecodedXLogRecord *record)
 {

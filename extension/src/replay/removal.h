@@ -6,7 +6,6 @@
 
 #include "access/xlogreader.h"
 
-extern bool ls_is_removal(const DecodedXLogRecord *record);
 extern void ls_forget_horizon(void);
 extern bool ls_nobody_sees(const DecodedXLogRecord *record);
 extern bool ls_lock_for_removal(const DecodedXLogRecord *record);
