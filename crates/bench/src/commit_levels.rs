@@ -29,6 +29,14 @@ impl Awaited {
             Self::Subscriber => SUBSCRIBER,
         }
     }
+
+    /// Its kind of replication.
+    pub fn kind(self) -> &'static str {
+        match self {
+            Self::Standby => "physical",
+            Self::Subscriber => "logical",
+        }
+    }
 }
 
 /// How the subscriber flushes.
@@ -79,18 +87,7 @@ impl Bed {
 
     /// Lets commits on the primary wait for one replica from now on.
     pub fn await_replica(&mut self, awaited: Awaited) -> Result<()> {
-        let name = awaited.name();
-        self.primary.set([("synchronous_standby_names", name)])?;
-        self.primary.reload()?;
-        let sql = format!(
-            "SELECT (count(*) = 1)::text FROM pg_stat_replication \
-             WHERE sync_state = 'sync' AND application_name = '{name}'"
-        );
-        Ok(self
-            .primary
-            .await_event("have its synchronous replica", PATIENCE, |primary| {
-                Ok(primary.query_text(&sql)?.as_deref() == Some("true"))
-            })?)
+        make_synchronous(&mut self.primary, awaited.name())
     }
 
     /// Changes how the subscriber flushes, and waits until its worker does so.
@@ -117,4 +114,16 @@ impl Bed {
     pub fn conninfos(&self) -> [String; 2] {
         [&self.primary, &self.subscriber].map(|server| server.conninfo(SUPERUSER))
     }
+}
+
+/// Lets commits on a primary wait for the replica of this `application_name` from now on.
+pub(crate) fn make_synchronous(primary: &mut Server, name: &str) -> Result<()> {
+    primary.set([("synchronous_standby_names", name)])?;
+    primary.reload()?;
+    let sql = format!(
+        "SELECT (count(*) = 1)::text FROM pg_stat_replication \
+         WHERE sync_state = 'sync' AND application_name = '{name}'"
+    );
+    let happened = |primary: &mut Server| Ok(primary.query_text(&sql)?.as_deref() == Some("true"));
+    Ok(primary.await_event("have its synchronous replica", PATIENCE, happened)?)
 }

@@ -18,7 +18,7 @@
 //! | [`relay`] | consumers of logical replication, direct or behind a relay |
 //! | [`contents`] | what the tables of a database hold, to compare source and target |
 //! | [`copying`] | ways to copy a database from one server to another, timed |
-//! | [`commit_levels`] | servers on which commits are timed |
+//! | [`commit_levels`], [`committing`] | servers on which commits are timed |
 //! | [`fleet`] | many replicas, and what watching them costs |
 //! | [`measurements`] | `docs/measurements.md` and README's claims from `bench/results` |
 #![cfg_attr(
@@ -36,6 +36,7 @@ pub mod audience;
 pub mod benchmark;
 pub mod benchmarks;
 pub mod commit_levels;
+pub mod committing;
 pub mod contents;
 pub mod copying;
 pub mod decode;

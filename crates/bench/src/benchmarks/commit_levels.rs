@@ -113,10 +113,7 @@ impl Benchmark for CommitLevelsArgs {
 
     /// `pg15 logical, in a row`.
     fn case_name(&self, &(awaited, pace): &Self::Case) -> String {
-        let kind = match awaited {
-            Awaited::Standby => "physical",
-            Awaited::Subscriber => "logical",
-        };
+        let kind = awaited.kind();
         let pace = match pace {
             Pace::InARow => "in a row",
             Pace::Apart => "apart",

@@ -2,6 +2,7 @@
 //! list: its command, rounds, results file, table and plots come from there.
 
 pub mod apply;
+pub mod commit;
 pub mod commit_levels;
 pub mod copy;
 pub mod decode;
@@ -71,6 +72,7 @@ benchmarks! {
     LoadCurve(load_curve::LoadCurveArgs),
     Decode(decode::DecodeArgs),
     CommitLevels(commit_levels::CommitLevelsArgs),
+    Commit(commit::CommitArgs),
     RelayFanout(relay_fanout::RelayFanoutArgs),
     RelayCatchup(relay_catchup::RelayCatchupArgs),
     RelayMixed(relay_mixed::RelayMixedArgs),

@@ -161,6 +161,11 @@ pub fn of(benchmark: &str) -> Result<Layout> {
             lower("everything", "seconds"),
             about("tables", "tables"),
         ],
+        "commit" => vec![
+            lower("median", "commit_p50_ms"),
+            lower("p99", "commit_p99_ms"),
+            about("commits", "commits"),
+        ],
         "commit-levels" => vec![
             lower("remote_write", "remote_write_ms"),
             lower("on", "on_ms"),

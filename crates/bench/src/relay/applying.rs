@@ -151,7 +151,8 @@ impl Target {
             }
             Applier::Lockstep { writers } => {
                 let source = scene.endpoint();
-                let mut target = Follower::create(lab, &spec.program, source, writers)?;
+                let server = Subscriber::empty(lab)?;
+                let mut target = Follower::create(lab, &spec.program, source, server, writers)?;
                 target.start(lab)?;
                 Ok(Self::Lockstep(target))
             }

@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::launch::failure_line;
-use lockstep_lab::pinning::Side;
 use lockstep_lab::server::Server;
 use lockstep_lab::usage;
 use nix::sys::signal::{self, Signal};
@@ -59,14 +58,15 @@ impl Running {
 }
 
 impl Follower {
-    /// Copies the database behind an endpoint. `writers` change it afterwards.
+    /// Copies the database behind an endpoint to a server whose own is empty. `writers` change it
+    /// afterwards.
     pub fn create(
         lab: &Lab,
         program: &Path,
         source: &Endpoint,
+        server: Subscriber,
         writers: Option<u32>,
     ) -> Result<Self> {
-        let server = Subscriber::empty(lab)?;
         let mut create = lab.launcher().command_as_ourselves(program);
         create.args(["replica", "create", REPLICA, "--jobs", "2"]);
         create.args(["--source", &source.conninfo()]);
@@ -94,7 +94,7 @@ impl Follower {
             run.args(["--writers", &writers.to_string()]);
         }
         run.stdout(again).stderr(log).stdin(Stdio::null());
-        self.running = Some(Running(lab.launcher().spawn(run, Side::Both)?));
+        self.running = Some(Running(lab.launcher().spawn(run, self.server.side())?));
         Ok(())
     }
 

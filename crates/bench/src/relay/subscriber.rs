@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::Micros;
 use lockstep_lab::server::{SUPERUSER, Server, Settings};
 use lockstep_lab::{Role, usage};
@@ -43,6 +44,7 @@ pub enum Cores {
 pub struct Subscriber {
     server: Server,
     subscriptions: u32,
+    cores: Cores,
 }
 
 fn settings(subscriptions: u32) -> Settings {
@@ -70,7 +72,7 @@ impl Subscriber {
     /// Starts a server whose databases have the data that pgbench has on a fresh primary of
     /// that scale.
     pub fn start(lab: &Lab, subscriptions: u32, scale: u32, cores: Cores) -> Result<Self> {
-        let server = start_server(lab, subscriptions, cores)?;
+        let server = start_server(lab, settings(subscriptions), cores)?;
         lab.load_data(&server, scale)?;
         server.execute(TABLES)?;
         server.execute(beat::TRIGGER)?;
@@ -79,6 +81,7 @@ impl Subscriber {
         let subscriber = Self {
             server,
             subscriptions,
+            cores,
         };
         for number in 1..=subscriptions {
             subscriber.copy_database(number)?;
@@ -89,13 +92,28 @@ impl Subscriber {
 
     /// Starts a server that may use every core, with one database, which is empty.
     pub fn empty(lab: &Lab) -> Result<Self> {
-        let server = start_server(lab, 1, Cores::Every)?;
+        Self::with(lab, settings(1), Cores::Every)
+    }
+
+    /// Starts a server with these settings beside PostgreSQL's own, and one database, which is
+    /// empty.
+    pub fn with(lab: &Lab, settings: Settings, cores: Cores) -> Result<Self> {
+        let server = start_server(lab, settings, cores)?;
         let name = database(1);
         server.execute(&format!("CREATE DATABASE {name} TEMPLATE template0"))?;
         Ok(Self {
             server,
             subscriptions: 1,
+            cores,
         })
+    }
+
+    /// The cores that it uses, for what else is part of the subscriber.
+    pub fn side(&self) -> Side {
+        match self.cores {
+            Cores::Standbys => Side::Standby,
+            Cores::Every => Side::Both,
+        }
     }
 
     /// A conninfo of the first database.
@@ -299,10 +317,10 @@ impl Subscriber {
     }
 }
 
-fn start_server(lab: &Lab, subscriptions: u32, cores: Cores) -> Result<Server> {
+fn start_server(lab: &Lab, settings: Settings, cores: Cores) -> Result<Server> {
     let mut server = lab.server(Role::Standby, "subscriber", None)?;
     server.init()?;
-    server.set(settings(subscriptions))?;
+    server.set(settings)?;
     if cores == Cores::Every {
         server.unpin();
     }

@@ -346,6 +346,22 @@ fn commit_levels_are_timed_by_kind_pace_and_remedy() {
     assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
 }
 
+/// As in `copy`, the benchmark itself compares the replicas with their primary.
+#[test]
+fn commits_are_timed_by_replica_level_and_committers() {
+    let small = "--rounds 1 --seconds 1 --committers 1,2";
+    let (json, _) = bench("commit", &small.split(' ').collect::<Vec<_>>());
+    assert_eq!(rows(&json).len(), 6 + 6 * 4);
+    for row in rows(&json) {
+        positive(row, &["commit_p50_ms", "commit_p99_ms", "seconds"]);
+        assert!(row["commits"].as_u64().unwrap() > 0, "{row}");
+    }
+    let has = |case, variant| cases(&json).contains(&(case, variant));
+    assert!(has("physical-on", "stock") && !has("physical-on", "lockstep"));
+    assert!(has("logical-remote_apply-2", "lockstep") && has("logical-on", "stock-tuned"));
+    assert!(json["headline"]["ratio"].as_f64().unwrap() > 0.0);
+}
+
 #[test]
 fn watching_counts_the_monitors_own_session() {
     let small = "--rounds 1 --seconds 2 --standbys 1 --subscriptions 1";

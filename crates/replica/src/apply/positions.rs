@@ -35,9 +35,11 @@ impl Positions {
         }
     }
 
-    /// All WAL before `end` was received; no transaction of it is under way.
-    pub fn received(&mut self, end: Lsn) {
+    /// All WAL before `end` was received; no transaction of it is under way. False if that was known.
+    pub fn received(&mut self, end: Lsn) -> bool {
+        let is_news = end > self.received;
         self.received = self.received.max(end);
+        is_news
     }
 
     pub fn handed(&mut self, end: Lsn) {
@@ -122,7 +124,9 @@ mod tests {
     #[test]
     fn wal_without_changes_counts_only_while_nothing_is_outstanding() {
         let mut positions = Positions::new(10.into());
-        positions.received(15.into());
+        assert!(positions.received(15.into()));
+        assert!(!positions.received(15.into()), "it is no news");
+        assert!(!positions.received(12.into()));
         assert_eq!(
             told(&mut positions, true),
             (10, 15),

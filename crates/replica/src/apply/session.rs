@@ -356,7 +356,9 @@ impl<'a> Session<'a> {
                 self.source_end = self.source_end.max(end);
                 match self.merger.take(wal, &mut self.catalog)? {
                     Taken::Inside => {}
-                    Taken::Ended(commit) => self.positions.received(commit.end),
+                    Taken::Ended(commit) => {
+                        self.positions.received(commit.end);
+                    }
                     Taken::Held(commit) => {
                         self.positions.received(commit);
                         self.news = true;
@@ -379,10 +381,11 @@ impl<'a> Session<'a> {
 
     /// Nothing comes any more that ends before `end`.
     fn covered(&mut self, end: Lsn) {
-        // Within a transaction the source may be further than what it has sent.
+        // Within a transaction the source may be further than what it has sent. While it waits for the
+        // target to flush, it answers whatever it is told at once with the position that it has told
+        // before: if that were news, the two would go on like that until the target is done.
         if !self.merger.is_inside() {
-            self.positions.received(end);
-            self.news = true;
+            self.news |= self.positions.received(end);
         }
     }
 

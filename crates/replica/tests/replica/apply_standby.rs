@@ -5,6 +5,9 @@ use lockstep_replica::apply::Phase;
 
 use super::apply_lab::{LONG, NAME, Pair, SLOT, rows, sql, until};
 
+/// So often the source is asked when it was told something.
+const LOOKS: usize = 500;
+
 #[test]
 fn commits_wait_for_the_target() {
     let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY, v text)");
@@ -34,6 +37,27 @@ fn commits_wait_for_the_target() {
     pair.stop();
     pair.source.unset("synchronous_standby_names").unwrap();
     pair.source.reload().unwrap();
+}
+
+/// While it waits, a source answers each message with what it has said before.
+#[test]
+fn a_target_that_takes_its_time_makes_no_talk() {
+    let mut pair = Pair::new("CREATE TABLE t (id int PRIMARY KEY)");
+    pair.start();
+    pair.catch_up();
+    let mut locker = sql(&pair.target);
+    locker.execute("BEGIN; LOCK TABLE t").unwrap();
+    pair.source.execute("INSERT INTO t VALUES (1)").unwrap();
+    until("that the writer waits for the lock", || {
+        !rows(&pair.target, "SELECT 1 FROM pg_locks WHERE NOT granted").is_empty()
+    });
+    let told = "SELECT reply_time::text FROM pg_stat_replication";
+    let mut source = sql(&pair.source);
+    let mut replies: Vec<_> = (0..LOOKS).map(|_| source.query(told).unwrap()).collect();
+    replies.dedup();
+    assert!(replies.len() < LOOKS / 10, "{} replies", replies.len());
+    locker.execute("ROLLBACK").unwrap();
+    pair.assert_same("SELECT * FROM t");
 }
 
 #[test]
