@@ -11,9 +11,9 @@
 typedef enum LsClass
 {
 	LS_CLASS_AHEAD,				/* a helper may execute it */
-	LS_CLASS_REMOVAL,			/* the same if nobody sees what it removes; else inline */
 	LS_CLASS_INLINE,			/* startup executes it, at retirement */
-	LS_CLASS_BARRIER			/* and nothing after it has started before */
+	LS_CLASS_BARRIER,			/* and nothing after it has started before */
+	LS_CLASS_REMOVAL			/* AHEAD if nobody sees what it removes, else INLINE */
 } LsClass;
 
 extern LsClass ls_classify(const DecodedXLogRecord *record, LsCause *cause);
