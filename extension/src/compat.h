@@ -323,17 +323,9 @@ ls_is_heap_cleanup(uint8 operation)
 }
 
 /*
- * The same commit, and 16, commit 6af1793954 "Add info in WAL records in preparation for
- * logical slot conflict handling": records that remove rows name the newest transaction whose
- * rows they remove. 19 may set the visibility map in the same record.
+ * The same commit: does the record, of resource manager Heap2, prune a page and nothing else?
+ * 19 may set the visibility map in the same record.
  */
-#if PG_VERSION_NUM >= 160000
-#define LS_CONFLICT_HORIZON snapshotConflictHorizon
-#else
-#define LS_CONFLICT_HORIZON latestRemovedXid
-#endif
-
-/* Does the record, of resource manager Heap2, prune a page and nothing else? */
 static inline bool
 ls_only_prunes(const DecodedXLogRecord *record)
 {
@@ -352,7 +344,10 @@ ls_only_prunes(const DecodedXLogRecord *record)
 #endif
 }
 
-/* Of such a record. */
+/*
+ * 16, commit 1489b1ce72 "Standardize rmgrdesc recovery conflict XID output", and the commit
+ * above: the newest transaction whose rows such a record removes.
+ */
 static inline TransactionId
 ls_prune_horizon(const DecodedXLogRecord *record)
 {
@@ -363,8 +358,10 @@ ls_prune_horizon(const DecodedXLogRecord *record)
 		return InvalidTransactionId;
 	memcpy(&horizon, record->main_data + SizeOfHeapPrune, sizeof(TransactionId));
 	return horizon;
+#elif PG_VERSION_NUM >= 160000
+	return ((const xl_heap_prune *) record->main_data)->snapshotConflictHorizon;
 #else
-	return ((const xl_heap_prune *) record->main_data)->LS_CONFLICT_HORIZON;
+	return ((const xl_heap_prune *) record->main_data)->latestRemovedXid;
 #endif
 }
 

@@ -555,8 +555,8 @@ why_not_now(XLogReaderState *reader)
 
 /*
  * Helpers that find little to do cost more than they give: each record that they look at, and
- * the end of what may be read ahead. Updates for example mostly come after a pruning
- * of their page, which is replayed at its turn.
+ * the end of what may be read ahead. So with writes that mostly come after something on
+ * their page that is replayed at its turn.
  */
 static void
 watch_share(void)

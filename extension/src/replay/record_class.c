@@ -304,23 +304,15 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 
 /* ---- Hot standby ------------------------------------------------------- */
 
-/* Does it remove rows, or items of an index, and name whose? */
-static bool
-is_removal(const DecodedXLogRecord *record)
-{
-	if (record->header.xl_rmid == RM_BTREE_ID)
-		return operation_of(record) == XLOG_BTREE_DELETE;
-	return record->header.xl_rmid == RM_HEAP2_ID && ls_only_prunes(record);
-}
-
-/* Rule 3. At its turn with an image: restoring one takes a cleanup lock as well. */
+/* Rule 3. Pruning with an image waits for its turn: restoring one takes a cleanup lock as well. */
 static LsClass
-removal_or_inline(const DecodedXLogRecord *record, LsCause *cause)
+classify_heap2_hot(const DecodedXLogRecord *record, LsCause *cause)
 {
-	if (LS_BREAKS(REMOVAL))
+	if ((operation_of(record) & XLOG_HEAP_OPMASK) == XLOG_HEAP2_MULTI_INSERT ||
+		LS_BREAKS(REMOVAL))
 		return LS_CLASS_AHEAD;
 	*cause = LS_CAUSE_KIND;
-	return is_removal(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
+	return ls_only_prunes(record) && !record->blocks[0].apply_image ? LS_CLASS_REMOVAL :
 		LS_CLASS_INLINE;
 }
 
@@ -343,7 +335,9 @@ classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
 			/* names its page only in its data */
 			return barrier_because(cause, LS_CAUSE_UNKNOWN);
 		default:
-			return removal_or_inline(record, cause);
+			if (LS_BREAKS(REMOVAL))
+				return LS_CLASS_AHEAD;
+			return inline_because(cause, LS_CAUSE_KIND);
 	}
 }
 
@@ -357,9 +351,11 @@ classify_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
  *   page is there, since the record has the block of the page that was split.
  * Images for hint bits. They hold what earlier records have left of the page, and bits that
  *   snapshots are asked about all the same.
- * Pruning, and deletion of items of a B-tree, if nobody sees what they remove (removal.c).
- * At retirement is what else removes or reveals (rule 3): freezing, visibility, vacuum; and what
- *   might: deduplication, other images (they may freeze), locks of updated tuples.
+ * Heap2: pruning, if nobody sees what it removes (removal.c).
+ * At retirement is what else removes or reveals (rule 3): freezing, visibility, deletion and
+ *   vacuum of B-trees; and what might: deduplication, other images (they may freeze), locks
+ *   of updated tuples. Deletion of items of a B-tree names a horizon, too, but not of rows whose
+ *   line pointers an earlier record has marked as dead: it relies on that record's.
  * Barriers in addition: all of multixacts (rule 7): a session that meets one in a tuple reads
  *   its members. Reuse of a B-tree's page: it resolves conflicts, and its page is in none of its
  *   blocks.
@@ -378,10 +374,7 @@ ls_classify_hot(const DecodedXLogRecord *record, LsCause *cause)
 				return classify_btree_hot(record, cause);
 			return class;
 		case RM_HEAP2_ID:
-			if (class == LS_CLASS_AHEAD &&
-				(operation_of(record) & XLOG_HEAP_OPMASK) != XLOG_HEAP2_MULTI_INSERT)
-				return removal_or_inline(record, cause);
-			return class;
+			return class == LS_CLASS_AHEAD ? classify_heap2_hot(record, cause) : class;
 		case RM_XLOG_ID:
 			if (class == LS_CLASS_AHEAD && operation_of(record) == XLOG_FPI)
 				return inline_because(cause, LS_CAUSE_KIND);

@@ -1,29 +1,28 @@
 /*
- * removal.c - what removes rows that nobody can see may run ahead in hot standby (rule 3
- * of pipeline.c).
+ * removal.c - pruning of rows that nobody can see may run ahead in hot standby (rule 3 of
+ * pipeline.c).
  *
- * A record that prunes a heap page, or deletes items of a B-tree, names its horizon: the newest
- * transaction whose deletions it takes away. Stock waits in its redo for all snapshots that may
- * see one of them. The record may run ahead if there is no such snapshot, and can be none
- * before its turn comes: if the horizon is older than all transactions that a session, a
- * replication slot or the standby's list of running transactions still knows as running. That is
- * what PostgreSQL computes for vacuum, as GetOldestNonRemovableTransactionId(). On a standby it
- * never goes back: a later snapshot can only know transactions that are not yet replayed
- * completely, or are newer. What an aborted transaction has left is in no horizon. Before its
- * abort is replayed it counts as running, so nobody sees it then either.
+ * A record that prunes a heap page names its horizon: the newest transaction whose deletions it
+ * takes away. Stock waits in its redo for all snapshots that may see one of them. The record may
+ * run ahead if there is no such snapshot, and can be none before its turn comes: if the
+ * horizon is older than all transactions that a session, a replication slot or the standby's
+ * list of running transactions knows as running. That is what PostgreSQL computes for vacuum,
+ * as GetOldestNonRemovableTransactionId(). For snapshots it never goes back on a standby: a
+ * later one can only know transactions that are not yet replayed completely, or are newer.
+ * What an aborted transaction has left is in no horizon. Before its abort is replayed it
+ * counts as running, so nobody sees it then either. PostgreSQL computes it without a lock that
+ * keeps sessions from handing a snapshot to each other meanwhile, for vacuum as here.
  *
  * Pruning moves tuples, so nobody may hold a pointer into the page: it needs a cleanup lock. A
- * helper never waits for that lock, since only the startup process can end the session that is in
- * its way: it gives the record back. Redo of PostgreSQL would wait; so a helper does here what that
- * does, with the functions that it uses. Items of a B-tree are deleted by PostgreSQL's own redo, which
- * needs no cleanup lock.
+ * helper never waits for that lock, since only the startup process can end the session that is
+ * in its way: it gives the record back. Redo of PostgreSQL would wait; so a helper does here
+ * what that does, with the functions that it uses.
  *
- * ls_nobody_sees() runs in the startup process, ls_lock_for_removal() and ls_remove() in helpers.
- * Lock: the page's. PostgreSQL takes ProcArrayLock, shared, to compute the horizon.
+ * ls_nobody_sees() runs in the startup process, ls_lock_for_removal() and ls_remove() in
+ * helpers. Lock: the page's. PostgreSQL takes ProcArrayLock, shared, to compute the horizon.
  */
 #include "postgres.h"
 
-#include "access/nbtxlog.h"
 #include "access/rmgr.h"
 #include "access/transam.h"
 #include "storage/bufmgr.h"
@@ -39,12 +38,6 @@ static TransactionId unseen_before = InvalidTransactionId;
 
 /* A helper: the page that it has locked to prune it. */
 static Buffer locked = InvalidBuffer;
-
-static bool
-is_pruning(const DecodedXLogRecord *record)
-{
-	return record->header.xl_rmid == RM_HEAP2_ID && ls_only_prunes(record);
-}
 
 /* ---- Startup ----------------------------------------------------------- */
 
@@ -62,10 +55,9 @@ ls_forget_horizon(void)
 bool
 ls_nobody_sees(const DecodedXLogRecord *record)
 {
-	TransactionId horizon = is_pruning(record) ? ls_prune_horizon(record) :
-		((const xl_btree_delete *) record->main_data)->LS_CONFLICT_HORIZON;
+	TransactionId horizon = ls_prune_horizon(record);
 
-	/* only what was never visible to others is removed */
+	/* it removes only what was never visible to others */
 	if (!TransactionIdIsValid(horizon) || LS_BREAKS(SEEN))
 		return true;
 	if (!TransactionIdIsValid(unseen_before))
@@ -81,7 +73,7 @@ ls_lock_for_removal(const DecodedXLogRecord *record)
 {
 	Buffer		buffer;
 
-	if (!is_pruning(record))
+	if (record->header.xl_rmid != RM_HEAP2_ID || !ls_only_prunes(record))
 		return true;
 	buffer = ls_read_block(&record->blocks[0], RBM_NORMAL_NO_LOG);
 	if (!BufferIsValid(buffer))

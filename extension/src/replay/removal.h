@@ -1,5 +1,5 @@
 /*
- * removal.h - what removes rows that nobody can see may run ahead in hot standby.
+ * removal.h - pruning of rows that nobody can see may run ahead in hot standby.
  */
 #ifndef LOCKSTEP_REMOVAL_H
 #define LOCKSTEP_REMOVAL_H
