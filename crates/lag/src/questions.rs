@@ -125,6 +125,8 @@ const SETTINGS: &[&str] = &[
     "lockstep.enabled",
     "lockstep.replay_priority",
     "lockstep.read_throttle",
+    "lockstep.replay_workers",
+    "lockstep.replay_hot_standby",
 ];
 
 /// The statement for [`crate::sample::Facts`]. The extension may be created on a server that

@@ -347,6 +347,12 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
             rate,
             format!("it replayed {} a second", bytes(rate)),
         );
+        let evidence = match node.facts.setting("lockstep.replay_workers") {
+            None => evidence.name("stock_node", &node.name),
+            Some(_) => (evidence.name("lockstep_node", &node.name))
+                .setting(&node, "lockstep.replay_workers")
+                .setting(&node, "lockstep.replay_hot_standby"),
+        };
         found.push(unreplayed(evidence, link));
     }
     found

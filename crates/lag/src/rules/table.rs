@@ -89,7 +89,12 @@ pub const RULES: &[Rule] = &[
         remedies: &[
             "less WAL: drop indexes that nobody uses, fillfactor below 100 for tables with many updates, \
              wal_compression, checkpoints further apart (max_wal_size)",
-            "faster cores for {node}: one process replays, more cores do not help it",
+            "on {lockstep_node}, on trial: several processes that replay, lockstep.replay_workers (now \
+             {lockstep.replay_workers}) with lockstep.replay_hot_standby (now \
+             {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
+            "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
+             'lockstep wal analyze' says how much of this WAL they can share",
+            "faster cores for {node}: PostgreSQL replays in one process, more cores do not help it",
         ],
     },
     Rule {

@@ -95,7 +95,17 @@ const CASES: &[Case] = &[
             s.clients(20, vec![]);
         },
         Cause::ReplayAtCoreLimit,
-        None,
+        Some(("stock_node", "standby")),
+    ),
+    (
+        "a whole core, with the extension",
+        |s| {
+            s.stuck_replay("", "");
+            let workers = ("lockstep.replay_workers".to_owned(), "0".to_owned());
+            s.standby.facts.settings.extend([workers]);
+        },
+        Cause::ReplayAtCoreLimit,
+        Some(("lockstep.replay_workers", "0")),
     ),
     (
         "a whole core, from afar",
