@@ -51,9 +51,9 @@ test-extension: check-pg ## only the extension's tests (T=t/001_name.pl, T=sql/n
 test-rust: check-pg ## only the Rust tests (T=part_of_a_name)
 	@scripts/test --only rust $(T)
 
-test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep, or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
+test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL=1: with replay helpers), or PART=subscription through relays (PRELOAD= for stock, ROOT=1)
 	@$(if $(filter-out lockstep,$(PRELOAD)),echo "make: PRELOAD is lockstep or empty" >&2; exit 2)
-	@scripts/test-pg-suites $(if $(ROOT),--in-root) $(if $(PART),--part $(PART)) $(if $(PRELOAD),,--stock) $(T)
+	@scripts/test-pg-suites $(if $(ROOT),--in-root) $(if $(PART),--part $(PART)) $(if $(PRELOAD),,--stock) $(if $(PARALLEL),--parallel) $(T)
 
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)

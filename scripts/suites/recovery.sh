@@ -17,6 +17,8 @@ prepare() {
     : >"$run/extra.conf"
     if [ "$variant" = lockstep ]; then
         preload >"$run/extra.conf"
+        [ -z "$parallel" ] || printf '%s\n' 'lockstep.replay_workers = 2' 'lockstep.replay_hot_standby = on' \
+            'lockstep.replay_min_backlog = 0' >>"$run/extra.conf"
         # A test that preloads a library of its own adds it to ours.
         sed -i "s/shared_preload_libraries = '/&lockstep, /" "$run"/src/test/recovery/t/*.pl
     fi
@@ -48,7 +50,7 @@ SCRIPT
 count_of() { grep -c "^$1 " "$run/work/starts" || true; }
 
 run_part() {
-    local status=0 right=with wrong=without result=passed what="preloaded lockstep" files count skipped
+    local status=0 right=with wrong=without result=passed what="preloaded lockstep${parallel:+, parallel replay}" files count skipped
     run_tests "$variant" -I ../perl -I . || status=1
     [ "$variant" = lockstep ] || right=without wrong=with what=stock
 
