@@ -175,13 +175,15 @@ fn damage_is_named() {
 fn a_segment_is_damaged_by_a_bad_first_page_or_a_cut() {
     let lab = TestLab::stock().space_mb(2000).start().unwrap();
     let scene = Scene::new(&lab);
-    let path = &scene.segments[2];
+    // Not in what a switch has left empty.
+    let place = scene.record_in(2);
+    let path = &scene.segments[place / SEGMENT];
     let whole = fs::read(path).unwrap();
-    let changes: [fn(&mut Vec<u8>); 4] = [
-        |bytes| bytes[0] ^= 1,
-        |bytes| bytes[12] ^= 1,
-        |bytes| bytes[24] ^= 1,
-        |bytes| bytes.truncate(SEGMENT / 2 + 100),
+    let changes: [&dyn Fn(&mut Vec<u8>); 4] = [
+        &|bytes| bytes[0] ^= 1,
+        &|bytes| bytes[12] ^= 1,
+        &|bytes| bytes[24] ^= 1,
+        &|bytes| bytes.truncate(place % SEGMENT + 4),
     ];
     for how in changes {
         change(path, how);
