@@ -284,8 +284,8 @@ impl Benchmark for OverheadArgs {
         Some(Headline {
             metric: "reads/s of select-only clients, throttle on against off, median; ratio is the median over pairs"
                 .to_owned(),
-            ours: median(ON)?,
-            stock: median(OFF)?,
+            ours: rounded(median(ON)?),
+            stock: rounded(median(OFF)?),
             ratio: replay_lag::median(ratios(results, case))
                 .map(|ratio| (ratio * 10_000.0).round() / 10_000.0),
         })

@@ -390,8 +390,8 @@ impl Benchmark for PriorityArgs {
         let (ours, stock) = results.ours_and_stock(case, |row| row.trial.lag_end_ms)?;
         Some(Headline {
             metric: format!("{case}: replay lag at the end of a round, median over rounds, ms"),
-            ours,
-            stock,
+            ours: rounded(ours),
+            stock: rounded(stock),
             ratio: ratio(stock, ours, 1),
         })
     }
