@@ -5,8 +5,8 @@
 #
 # So that no test passes for the wrong reason, each server that starts is checked for
 # Lockstep among the libraries that it has mapped: a server without it (with --stock:
-# with it) fails the run. No test file is left out, since none fails because of
-# Lockstep or of the packaging.
+# with it) fails the run, and so does --parallel if no server had a replay helper. No test
+# file is left out, since none fails because of Lockstep or of the packaging.
 # shellcheck disable=SC2154 # the variables of test-pg-suites
 
 setup_for() { echo suites; }
@@ -28,7 +28,17 @@ prepare() {
     mkdir "$run/programs"
     cat >"$run/programs/pg_ctl" <<SCRIPT
 #!/bin/bash
-case " \$* " in *" start "* | *" restart "*) ;; *) exec $bin/pg_ctl "\$@" ;; esac
+case " \$* " in
+    *" start "* | *" restart "*) ;;
+    *" stop "*)
+        while read -r file; do
+            pid=\$(sed -n 's/^PPid:[[:space:]]*//p' "\${file%cmdline}status" 2>/dev/null)
+            readlink "/proc/\$pid/cwd" 2>/dev/null | sed 's/^/helped /' >>$run/work/starts
+        done < <(grep -ls 'lockstep replay helper' /proc/[0-9]*/cmdline 2>/dev/null)
+        exec $bin/pg_ctl "\$@"
+        ;;
+    *) exec $bin/pg_ctl "\$@" ;;
+esac
 status=0
 $bin/pg_ctl "\$@" || status=\$?
 [ \$status -eq 0 ] || exit \$status
@@ -50,7 +60,7 @@ SCRIPT
 count_of() { grep -c "^$1 " "$run/work/starts" || true; }
 
 run_part() {
-    local status=0 right=with wrong=without result=passed what="preloaded lockstep${parallel:+, parallel replay}" files count skipped
+    local status=0 right=with wrong=without result=passed what="preloaded lockstep${parallel:+, parallel replay}" files count skipped helped
     run_tests "$variant" -I ../perl -I . || status=1
     [ "$variant" = lockstep ] || right=without wrong=with what=stock
 
@@ -62,6 +72,11 @@ run_part() {
     echo "servers: $(count_of with) started with Lockstep, $(count_of without) without, $(count_of gone) ended before they could be asked"
     if grep "^$wrong " "$run/work/starts" | sort -u | sed 's/^/  not expected: /'; then status=1; fi
     [ "$(count_of $right)" -gt 0 ] || status=1
+    if [ -n "$parallel" ]; then
+        helped=$(sed -n "s|^helped $run/||p" "$run/work/starts" | sort -u | wc -l)
+        echo "replay helpers: seen in $helped servers before a stop"
+        [ "$helped" -gt 0 ] || status=1
+    fi
 
     read -r files count < <(sed -n 's/^Files=\([0-9]*\), Tests=\([0-9]*\),.*/\1 \2/p' "$logs/$variant/prove.out") || status=1
     # Files that skip themselves: no injection points in the build, or unstable upstream.

@@ -188,8 +188,7 @@ sub old_rows_go
 bites($_, \&old_rows_go, 'an old snapshot loses rows') for qw(removal seen conflict);
 
 # Rows that were deleted before the snapshot are pruned ahead, but not in a page that a session has
-# pinned.
-# An image of a page would have it wait for its turn.
+# pinned. A record with an image of the page would wait for its turn.
 set_and_reload($primary, 'full_page_writes' => 'off');
 bites('pin', sub {
 	my ($rule) = @_;

@@ -5,7 +5,7 @@ use lockstep_replica::apply::Phase;
 
 use super::apply_lab::{LONG, NAME, Pair, SLOT, rows, sql, until};
 
-/// So often the source is asked when it was told something.
+/// Times that the source is asked when the replica last told it something.
 const LOOKS: usize = 500;
 
 #[test]
