@@ -50,7 +50,8 @@ sub is_whole
 	local $Test::Builder::Level = $Test::Builder::Level + 1;
 	$node->safe_psql('postgres', 'CREATE EXTENSION IF NOT EXISTS amcheck');
 	is($node->safe_psql('postgres', q{SELECT * FROM pg_class c, verify_heapam(c.oid)
-		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'}), '', $node->name . ': tables have no fault');
+		WHERE relnamespace = 'public'::regnamespace AND relkind = 'r'}), '',
+		$node->name . ': tables have no fault');
 	return is($node->safe_psql('postgres', q{SELECT bt_index_check(indexrelid, true) FROM pg_index
 		JOIN pg_class c ON c.oid = indexrelid WHERE relnamespace = 'public'::regnamespace}) =~ s/\s//gr,
 		'', 'nor indexes');
@@ -106,7 +107,8 @@ write_some($new);
 $new->poll_query_until('postgres', "SELECT last_archived_wal >= '$segment' FROM pg_stat_archiver")
   or die 'it archives nothing';
 ok(!$one->start(fail_ok => 1), 'it does not open on the new timeline');
-like(slurp_file($one->logfile), qr/requested timeline \d+ does not contain minimum recovery point/, 'and says so');
+like(slurp_file($one->logfile), qr/requested timeline \d+ does not contain minimum recovery point/,
+	'and says so');
 rewind($one, $new);
 same_rows($new, $one, 'it does once it is rewound');
 $one->promote;
