@@ -26,6 +26,7 @@
 static XLogReaderState *reader = NULL;
 
 static MemoryContext redo_context = NULL;
+static ErrorContextCallback record_context;
 
 /* Files are as they were at this entry's generation. */
 static uint32 my_generation = 0;
@@ -100,9 +101,45 @@ is_initialized(const DecodedBkpBlock *block)
 	return !is_new;
 }
 
-/* False: the startup process must execute it. */
-bool
-ls_may_execute(LsEntry *entry)
+/* As PostgreSQL names the record in the context of an error. */
+static void
+say_which_record(void *arg)
+{
+	const DecodedXLogRecord *record = arg;
+	const RmgrData *rmgr = ls_rmgr(record->header.xl_rmid);
+	const char *operation = rmgr->rm_identify(record->header.xl_info);
+	StringInfoData description;
+
+	initStringInfo(&description);
+	rmgr->rm_desc(&description, reader);
+	errcontext("WAL redo at %X/%X for %s/%s: %s, in a replay helper",
+			   LSN_FORMAT_ARGS(record->lsn), rmgr->rm_name,
+			   operation == NULL ? "UNKNOWN" : operation, description.data);
+	pfree(description.data);
+}
+
+/* From here on errors name this record, and redo functions see it. */
+static void
+enter(LsEntry *entry)
+{
+	reader->record = entry->record;
+	reader->ReadRecPtr = entry->record->lsn;
+	reader->EndRecPtr = entry->record->next_lsn;
+	record_context.callback = say_which_record;
+	record_context.arg = entry->record;
+	record_context.previous = error_context_stack;
+	error_context_stack = &record_context;
+}
+
+static void
+leave(void)
+{
+	error_context_stack = record_context.previous;
+	reader->record = NULL;
+}
+
+static bool
+has_all_blocks(const LsEntry *entry)
 {
 	const DecodedXLogRecord *record = entry->record;
 
@@ -121,8 +158,21 @@ ls_may_execute(LsEntry *entry)
 		if (ls_block_is_read(block) && !is_initialized(block))
 			return false;
 	}
-	/* rule 3 */
-	return pg_atomic_read_u32(&ls_queue->hot) == 0 || ls_lock_for_removal(record);
+	return true;
+}
+
+/* False: the startup process must execute it. */
+bool
+ls_may_execute(LsEntry *entry)
+{
+	bool		may;
+
+	enter(entry);
+	may = has_all_blocks(entry) &&
+		/* rule 3 */
+		(pg_atomic_read_u32(&ls_queue->hot) == 0 || ls_lock_for_removal(entry->record));
+	leave();
+	return may;
 }
 
 /*
@@ -172,23 +222,6 @@ check_consistency(void)
 		check_block(id);
 }
 
-/* As PostgreSQL names the record in the context of an error. */
-static void
-say_which_record(void *arg)
-{
-	const DecodedXLogRecord *record = arg;
-	const RmgrData *rmgr = ls_rmgr(record->header.xl_rmid);
-	const char *operation = rmgr->rm_identify(record->header.xl_info);
-	StringInfoData description;
-
-	initStringInfo(&description);
-	rmgr->rm_desc(&description, reader);
-	errcontext("WAL redo at %X/%X for %s/%s: %s, in a replay helper",
-			   LSN_FORMAT_ARGS(record->lsn), rmgr->rm_name,
-			   operation == NULL ? "UNKNOWN" : operation, description.data);
-	pfree(description.data);
-}
-
 /*
  * The caller has asked ls_may_execute(). An error is the caller's to handle; the
  * record is done when this returns.
@@ -196,21 +229,13 @@ say_which_record(void *arg)
 void
 ls_execute(LsEntry *entry)
 {
-	ErrorContextCallback context;
 	MemoryContext caller = MemoryContextSwitchTo(redo_context);
 
-	reader->record = entry->record;
-	reader->ReadRecPtr = entry->record->lsn;
-	reader->EndRecPtr = entry->record->next_lsn;
-	context.callback = say_which_record;
-	context.arg = entry->record;
-	context.previous = error_context_stack;
-	error_context_stack = &context;
+	enter(entry);
 	if (!ls_remove(reader))
 		ls_stock_redo(reader);
 	check_consistency();
-	error_context_stack = context.previous;
-	reader->record = NULL;
+	leave();
 	MemoryContextSwitchTo(caller);
 	MemoryContextReset(redo_context);
 }

@@ -35,6 +35,7 @@
 #include "postmaster/interrupt.h"
 #include "storage/ipc.h"
 #include "storage/latch.h"
+#include "storage/lwlock.h"
 #include "storage/pmsignal.h"
 #include "storage/proc.h"
 #include "storage/smgr.h"
@@ -439,8 +440,9 @@ lockstep_replay_helper_main(Datum arg)
 		wake_startup();
 		FlushErrorState();
 		log_failure();
+		LWLockReleaseAll();
+		ReleaseAuxProcessResources(false);
 	}
 	PG_END_TRY();
-	/* locks and pins are released on the way */
 	proc_exit(0);
 }

@@ -16,8 +16,8 @@
  * tell. Fewer kinds run ahead then (ls_classify_hot()).
  *
  * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots,
- * 028 at failovers; 021_replay_rules.pl and 026_hot_rules.pl break rules one by one
- * (broken_rule.h) to see that each is noticed:
+ * 028 at failovers, 029 to 031 at operations, damage and pg_rewind; 021_replay_rules.pl and
+ * 026_hot_rules.pl break rules one by one (broken_rule.h) to see that each is noticed:
  *
  *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
  *     one process, after all earlier records of each of its blocks (dispatch.c).

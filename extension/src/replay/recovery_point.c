@@ -26,6 +26,10 @@
  * LocalMinRecoveryPoint) and moves it only for a page that is beyond what it remembers. The
  * same holds for records: none runs ahead that PostgreSQL would not replay before it asks.
  *
+ * When the startup process ends it takes back what no page needs (lower_point()): a server
+ * that is started again with a new timeline, or with damaged WAL, is bound by what had run
+ * ahead only, not by all up to the point. After a crash the point stays as it is.
+ *
  * What a larger point means for users is in docs/operations.md.
  *
  * Runs in the startup process. Lock: PostgreSQL's own of the control file.
@@ -45,10 +49,12 @@
 #include "port/pg_iovec.h"
 #include "replication/walreceiver.h"
 #include "storage/fd.h"
+#include "storage/ipc.h"
 #include "storage/lwlock.h"
 #include "storage/shmem.h"
 
 #include "replay/broken_rule.h"
+#include "replay/dispatch.h"
 #include "replay/look_ahead.h"
 #include "replay/recovery_point.h"
 #include "state/settings.h"
@@ -192,6 +198,8 @@ last_page(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from, XLogRec
 /*
  * The end of a record between from and until, which is on disk, or from if none is found. A
  * page says in its header how much of a record it begins with; if none, one ended before it.
+ * Of the last page only the header counts: pg_basebackup --wal-method=fetch marks the last segment
+ * of a standby as complete, too, where a page may have been cut.
  */
 static XLogRecPtr
 end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from, XLogRecPtr until)
@@ -210,7 +218,7 @@ end_of_record(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr from, XLo
 		if ((header.std.xlp_info & XLP_FIRST_IS_CONTRECORD) == 0)
 			return page;
 		end = page + XLogPageHeaderSize(&header.std) + MAXALIGN(header.std.xlp_rem_len);
-		if (end <= page + XLOG_BLCKSZ)
+		if (i > 0 && end <= page + XLOG_BLCKSZ)
 			return end;
 	}
 	return from;
@@ -283,6 +291,43 @@ ls_backlog_is_worth(XLogReaderState *reader)
 /* ---- Hot standby: the point -------------------------------------------- */
 
 /*
+ * The startup process ends, at a shutdown or an error. No page is newer than what is replayed
+ * or what has run ahead, and nothing more will: helpers that still execute do so up to there.
+ * So it does no harm that other processes remember the higher point, and write pages up to
+ * it without raising it again. A point that PostgreSQL has moved itself stays.
+ */
+static void
+lower_point(int code, Datum arg)
+{
+	TimeLineID	timeline;
+	XLogRecPtr	needed = Max(ls_dispatched.until, GetCurrentReplayRecPtr(&timeline));
+
+	if (control == NULL || XLogRecPtrIsInvalid(point) || needed >= point ||
+		LWLockHeldByMe(ControlFileLock))
+		return;
+	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
+	if (control->state == DB_IN_ARCHIVE_RECOVERY && control->minRecoveryPoint == point &&
+		control->minRecoveryPointTLI == timeline)
+	{
+		control->minRecoveryPoint = needed;
+		update_controlfile(DataDir, control, true);
+	}
+	LWLockRelease(ControlFileLock);
+	point = InvalidXLogRecPtr;
+}
+
+/* Once in this process, which may have to end from now on. */
+static void
+lower_point_at_exit(void)
+{
+	static bool asked = false;
+
+	if (!asked)
+		before_shmem_exit(lower_point, 0);
+	asked = true;
+}
+
+/*
  * A record that ends at end, which has been read, is to run ahead. True: it may, the point
  * in the control file lies at its end or beyond. Not up to end itself if no later end of a
  * record is found (but in tests): that would be an fsync for each record. Nor while a later
@@ -307,6 +352,7 @@ ls_raise_point(XLogReaderState *reader, XLogRecPtr end)
 	if (until <= end && ls_replay_min_backlog > 0)
 		return false;
 	until = Max(until, end);
+	lower_point_at_exit();
 	LWLockAcquire(ControlFileLock, LW_EXCLUSIVE);
 	if (XLogRecPtrIsInvalid(control->minRecoveryPoint) || control->state != DB_IN_ARCHIVE_RECOVERY)
 	{

@@ -6,7 +6,7 @@ LockstepReplay - what the TAP tests of parallel replay share
 =head1 DESCRIPTION
 
 Copies of a server's data that recover with and without helpers, and their comparison, file by
-file.
+file. Hot standbys that stand still while helpers execute what comes after.
 
 =cut
 
@@ -19,17 +19,26 @@ use Exporter 'import';
 use File::Compare;
 use File::Copy;
 use File::Find;
+use IPC::Run;
+use LockstepSession;
+use LockstepTest;
 use PostgreSQL::Test::Cluster;
 use PostgreSQL::Test::RecursiveCopy;
 use PostgreSQL::Test::Utils;
+use Test::More;
 
 our @EXPORT = qw(
-  $WORKERS
+  $WORKERS $HOT
   keep_data keep_wal crashed copy_of recovered pipeline
+  hot_primary mixed_load write_much work_for_helpers executed stands_still sums same_rows
   files_of differing differing_files overwrite without_checksums
 );
 
 our $WORKERS = "lockstep.replay_workers = 2\n";
+
+# Records run ahead in hot standby, however few wait.
+our $HOT = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n"
+  . "max_standby_streaming_delay = -1\nmax_standby_archive_delay = -1\nautovacuum = off\n";
 
 my $number = 0;
 
@@ -89,6 +98,154 @@ sub pipeline
 {
 	my ($node, $column, $database) = @_;
 	return $node->safe_psql($database // 'postgres', "SELECT $column FROM lockstep_stat_replay_pipeline");
+}
+
+# ---- Hot standbys ----
+
+# A primary whose standbys can be made to stand still, with small segments of WAL. Without checksums: an
+# image of a free space map is a barrier, and would keep records from running ahead where a test wants
+# them to. What is given beside conf is for init.
+sub hot_primary
+{
+	my ($name, $conf, %init) = @_;
+	my $node = PostgreSQL::Test::Cluster->new($name);
+	my @without = without_checksums($node);
+	$node->init(allows_streaming => 1, %init,
+		extra => [ '--wal-segsize=1', @without ? @{ $without[1] } : () ]);
+	$node->append_conf('postgresql.conf', "wal_log_hints = off\nautovacuum = off\nmax_connections = 40\n"
+		. "wal_keep_size = 1GB\ncheckpoint_timeout = 1h\nmax_wal_size = 10GB\nlog_statement = none\n"
+		. ($conf // ''));
+	$node->start;
+	$node->safe_psql('postgres', q{
+		CREATE EXTENSION lockstep;
+		CREATE TABLE often (i int, filler text);
+		CREATE TABLE much (i int);
+		CREATE TABLE mixed (id int PRIMARY KEY, k int, v text) WITH (fillfactor = 70);
+		CREATE INDEX ON mixed (k);
+		CREATE SEQUENCE ids START 10001;
+		INSERT INTO often VALUES (1, '');
+		INSERT INTO mixed SELECT g, g % 97, repeat('x', 100) FROM generate_series(1, 3000) g});
+	return $node;
+}
+
+# A pgbench that writes to mixed in so many transactions of each of two sessions.
+sub mixed_load
+{
+	my ($node, $count) = @_;
+	my $script = PostgreSQL::Test::Utils::tempdir() . '/mixed.sql';
+	append_to_file($script, q{\set i random(1, 3000)
+\set j random(1, 3000)
+BEGIN;
+UPDATE mixed SET k = k + 1, v = left(v || 'y', 150) WHERE id = :i;
+SAVEPOINT s;
+DELETE FROM mixed WHERE id = :j;
+INSERT INTO mixed VALUES (nextval('ids'), :i, repeat('n', :j % 200));
+ROLLBACK TO s;
+INSERT INTO mixed VALUES (nextval('ids'), :j, 'new');
+COMMIT;
+});
+	return IPC::Run::start([ 'pgbench', '-n', '-c', 2, '-t', $count, '--max-tries', 100, '-f', $script,
+		$node->connstr('postgres') ], '>', \my $out, '2>', \my $err);
+}
+
+# Records that helpers have executed. Asked by a session or, without one, of a server.
+sub executed
+{
+	my ($node) = @_;
+	my $sql = 'SELECT coalesce(sum(records), 0) FROM lockstep_stat_replay_workers';
+	return $node->isa('LockstepSession') ? $node->value($sql) : $node->safe_psql('postgres', $sql);
+}
+
+# While something writes to the primary: lets WAL pile up, until helpers have executed some of it.
+sub work_for_helpers
+{
+	my ($node, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $admin = LockstepSession->new($node);
+	my $before = executed($admin);
+	my $result = wait_until($admin, sub {
+		# a standby that is paused does not begin to receive
+		return 0 if $admin->value('SELECT pg_last_wal_receive_lsn() IS NULL') eq 't';
+		$admin->value('SELECT pg_wal_replay_pause()');
+		return 0 unless wait_for_lag($admin);
+		$admin->value('SELECT pg_wal_replay_resume()');
+		return executed($admin) > $before;
+	}, $name);
+	$admin->close;
+	return $result;
+}
+
+sub wait_for_lag
+{
+	my ($admin) = @_;
+	for (1 .. 1000)
+	{
+		return 1
+		  if $admin->value('SELECT pg_last_wal_receive_lsn() - pg_last_wal_replay_lsn() > 1000000') eq 't';
+		select undef, undef, undef, 0.02;
+	}
+	return 0;
+}
+
+# A page that is updated again and again is pruned.
+my $UPDATES = q{DO $$ BEGIN FOR n IN 1 .. 60 LOOP
+	UPDATE often SET filler = repeat('x', 200 + n); COMMIT; END LOOP; END $$};
+
+# Replay of the standby stands where it would remove what an old snapshot sees, or whatever a session
+# with those statements keeps it from, and helpers execute what comes after. Returns the session and another.
+# Parameters, all with defaults: holds, place (statements of the primary), event (of the startup
+# process), after (a function that writes more).
+sub stands_still
+{
+	my ($primary, $node, %how) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	# what is logged once after a checkpoint is no barrier then
+	$primary->safe_psql('postgres', $UPDATES);
+	$primary->wait_for_catchup($node, 'replay', $primary->lsn('flush'));
+	my $old = LockstepSession->new($node);
+	$old->query($_)
+	  for @{ $how{holds} // [ 'BEGIN ISOLATION LEVEL REPEATABLE READ', 'SELECT count(*) FROM often' ] };
+	my $admin = LockstepSession->new($node);
+	my $before = executed($admin);
+	$admin->value('SELECT pg_wal_replay_pause()');
+	$primary->safe_psql('postgres', $_) for 'INSERT INTO much SELECT generate_series(1, 5000)',
+	  @{ $how{place} // [$UPDATES] };
+	write_much($primary, 100);
+	$how{after} ? $how{after}->() : write_much($primary, 2000);
+	$primary->wait_for_catchup($node, 'flush', $primary->lsn('flush'));
+	$admin->value('SELECT pg_wal_replay_resume()');
+	my $event = $how{event} // 'RecoveryConflictSnapshot';
+	wait_until($admin, qq{SELECT wait_event = '$event' AND dispatched_until > pg_last_wal_replay_lsn()
+		FROM pg_stat_activity, lockstep_stat_replay_pipeline WHERE backend_type = 'startup'},
+		$node->name . ' stands still, and records run ahead')
+	  && wait_until($admin, "SELECT sum(records) > $before FROM lockstep_stat_replay_workers",
+		'helpers execute some');
+	return ($old, $admin);
+}
+
+sub write_much
+{
+	my ($node, $rows) = @_;
+	$node->safe_psql('postgres', "INSERT INTO much SELECT generate_series(1, $rows)");
+	return;
+}
+
+sub sums
+{
+	my ($node) = @_;
+	return $node->safe_psql('postgres', q{
+		SELECT (SELECT md5(string_agg(o::text, ',' ORDER BY i)) FROM often o),
+			(SELECT count(*) || ' ' || coalesce(sum(i), 0) FROM much),
+			(SELECT md5(string_agg(m::text, ',' ORDER BY id)) FROM mixed m)});
+}
+
+# A test that passes once the standby has replayed all and shows the other server's rows.
+sub same_rows
+{
+	my ($primary, $node, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	$primary->wait_for_catchup($node, 'replay', $primary->lsn('flush'));
+	return is(sums($node), sums($primary), $name);
 }
 
 # ---- Comparison of stopped servers ----
