@@ -265,6 +265,12 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
             "waiting": count(rng), "concurrency_limit": count(rng), "demoted": count(rng),
             "method": word(rng),
         }),
+        Part::ParallelReplay => json!({
+            "parallel": name(rng), "helpers": count(rng), "records": count(rng),
+            "dispatched": count(rng), "done_by_helpers": count(rng), "inline_kind": count(rng),
+            "given_back": count(rng), "startup_wait_ms": age(rng).as_f64().unwrap_or(0.0),
+            "helper_wait_ms": age(rng).as_f64().unwrap_or(0.0),
+        }),
     }
 }
 

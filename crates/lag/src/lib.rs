@@ -11,6 +11,7 @@
 //! | [`node`] | which servers, in which role, and what is wrong with them |
 //! | [`sample`] | one node at one moment |
 //! | [`relay`] | what a relay's console says |
+//! | [`parallel_replay`] | what a standby says of replay by several processes |
 //! | [`replica`] | what a target says of a `lockstep replica` |
 //! | [`states`] | what servers and relays call their states, as enums |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
@@ -46,6 +47,7 @@ pub mod links;
 pub mod monitor;
 pub mod node;
 pub mod node_sampler;
+pub mod parallel_replay;
 pub mod points;
 pub mod position;
 pub mod process_cpu;

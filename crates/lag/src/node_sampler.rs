@@ -420,7 +420,11 @@ impl NodeSampler {
 fn parts(role: Role, facts: &Facts) -> Vec<(Part, String)> {
     let has_replicas = facts.replicas == Kept::Readable && role == Role::Subscriber;
     let parts = Part::ALL.into_iter();
-    let parts = parts.filter(|part| *part != Part::Replicas || has_replicas);
+    let parts = parts.filter(|part| match part {
+        Part::Replicas => has_replicas,
+        Part::ParallelReplay => facts.parallel_replay,
+        _ => true,
+    });
     let question = |part| {
         let sql = questions::expression(part, facts.major(), facts.extension.as_deref())?;
         Some((part, sql))
@@ -474,6 +478,9 @@ pub fn read_parts(
             }
             Part::Extension => {
                 sample.extension = text.map(|t| json(what, Some(t))).transpose()?;
+            }
+            Part::ParallelReplay => {
+                sample.parallel_replay = text.map(|t| json(what, Some(t))).transpose()?;
             }
         }
     }

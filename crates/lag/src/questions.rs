@@ -38,11 +38,13 @@ pub enum Part {
     Totals,
     /// [`crate::sample::Extension`].
     Extension,
+    /// [`crate::parallel_replay::ParallelReplay`]; only where the extension has views of it.
+    ParallelReplay,
 }
 
 impl Part {
     /// In the order in which they are asked: positions are close to the clock.
-    pub const ALL: [Self; 15] = [
+    pub const ALL: [Self; 16] = [
         Self::Moment,
         Self::Wal,
         Self::Senders,
@@ -58,11 +60,12 @@ impl Part {
         Self::Conflicts,
         Self::Totals,
         Self::Extension,
+        Self::ParallelReplay,
     ];
 
     /// Without this part nobody can know whether all is well.
     pub fn decides(self) -> bool {
-        !matches!(self, Self::Totals | Self::Extension)
+        !matches!(self, Self::Totals | Self::Extension | Self::ParallelReplay)
     }
 
     /// In words, for reports about parts that cannot be read.
@@ -83,6 +86,7 @@ impl Part {
             Self::Conflicts => "recovery conflicts (pg_stat_database_conflicts)",
             Self::Totals => "totals (pg_stat_wal, pg_stat_slru, pg_stat_io)",
             Self::Extension => "extension lockstep's views",
+            Self::ParallelReplay => "extension lockstep's views of parallel replay",
         }
     }
 }
@@ -143,11 +147,22 @@ pub fn facts() -> String {
            'settings', (SELECT json_object_agg(name, setting) FROM pg_settings WHERE name IN ({})), \
            'extension', (SELECT quote_ident(n.nspname) FROM pg_extension e JOIN pg_namespace n \
               ON n.oid = e.extnamespace WHERE e.extname = 'lockstep' \
-              AND current_setting('lockstep.enabled', true) IS NOT NULL))",
+              AND current_setting('lockstep.enabled', true) IS NOT NULL), \
+           'parallel_replay', {HAS_PARALLEL_REPLAY})",
         replica::kept(),
         names.join(", ")
     )
 }
+
+/// Whether the extension has the views of [`Part::ParallelReplay`]. Its version 0.1 has none; views
+/// of these names that are not its own are somebody else's.
+const HAS_PARALLEL_REPLAY: &str = "(SELECT count(*) = 2 FROM pg_extension e \
+       JOIN pg_depend d ON d.refclassid = 'pg_extension'::regclass AND d.refobjid = e.oid \
+         AND d.deptype = 'e' AND d.classid = 'pg_class'::regclass \
+       JOIN pg_class c ON c.oid = d.objid JOIN pg_attribute a ON a.attrelid = c.oid \
+     WHERE e.extname = 'lockstep' AND (c.relname, a.attname) IN \
+       (('lockstep_stat_replay_pipeline', 'dispatched_until'), \
+        ('lockstep_stat_replay_workers', 'lsn')))";
 
 /// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
@@ -216,6 +231,7 @@ pub fn expression(part: Part, major: u32, extension: Option<&str>) -> Option<Str
             .to_owned(),
         Part::Totals => totals(major),
         Part::Extension => our_views(extension?),
+        Part::ParallelReplay => parallel_replay(extension?),
     };
     Some(text)
 }
@@ -342,6 +358,21 @@ fn our_views(schema: &str) -> String {
     )
 }
 
+/// Of a server that does not replay the views say what its last recovery did.
+fn parallel_replay(schema: &str) -> String {
+    format!(
+        "CASE WHEN pg_is_in_recovery() THEN (SELECT to_json(r) FROM (\
+           SELECT p.parallel, w.helpers, p.records, p.dispatched, p.done_by_helpers, \
+             p.inline_kind, p.inline_missing, p.inline_map, p.inline_large, \
+             p.barriers_ddl, p.barriers_checkpoint, p.barriers_other, \
+             w.given_back, p.wait_ms AS startup_wait_ms, w.wait_ms AS helper_wait_ms \
+           FROM {schema}.lockstep_stat_replay_pipeline p, \
+             (SELECT count(pid) AS helpers, coalesce(sum(given_back), 0) AS given_back, \
+                coalesce(sum(wait_ms), 0) AS wait_ms \
+              FROM {schema}.lockstep_stat_replay_workers) w) r) END"
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -374,5 +405,6 @@ mod tests {
                 .unwrap()
                 .contains("\"S\".lockstep_stat_replay")
         );
+        assert_eq!(expression(Part::ParallelReplay, 15, None), None);
     }
 }

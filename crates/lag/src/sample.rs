@@ -7,6 +7,7 @@ use std::time::Duration;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
+use crate::parallel_replay::ParallelReplay;
 use crate::position;
 use crate::process_cpu::Cpu;
 use crate::relay::Relay;
@@ -41,6 +42,8 @@ pub struct Facts {
     pub hosts: Vec<String>,
     /// The schema of extension lockstep, quoted, if it is created.
     pub extension: Option<String>,
+    /// That extension has views of parallel replay.
+    pub parallel_replay: bool,
     pub replicas: Kept,
 }
 
@@ -89,6 +92,8 @@ pub struct Sample {
     pub conflicts: Conflicts,
     pub totals: Totals,
     pub extension: Option<Extension>,
+    /// What those views say on a standby.
+    pub parallel_replay: Option<ParallelReplay>,
     /// Asked for less often than the rest.
     pub tables: Arc<Tables>,
     /// The same; None if the role may not see it.

@@ -9,7 +9,8 @@
  * they execute an earlier record.
  *
  * When the startup process comes near, helpers leave it some records and go on further
- * ahead: both then work, and neither waits for the other.
+ * ahead: both then work, and neither waits for the other. It sleeps while fewer helpers
+ * are worth it than come before it (helper_count.c).
  *
  * Life: started by the startup process during recovery, never restarted. It ends
  * between two records: when told to (LsQueueShared.closed), at SIGTERM, which comes at a
@@ -45,6 +46,7 @@
 #include "compat.h"
 #include "replay/broken_rule.h"
 #include "replay/execute.h"
+#include "replay/helper_count.h"
 #include "replay/queue.h"
 #include "state/clock.h"
 #include "state/shared_state.h"
@@ -56,6 +58,9 @@
 #define LS_TOO_NEAR 8
 #define LS_LEAP 24
 
+/* What it waited for is published once in so many records. */
+#define LS_NOTE_EVERY 256
+
 /* Longest sleep, in ms. */
 #define LS_IDLE_NAP 1000
 
@@ -66,6 +71,7 @@
 extern PGDLLEXPORT void lockstep_replay_helper_main(Datum arg);
 
 static LsHelper *me = NULL;
+static uint32 my_number = 0;	/* from 0 */
 static LsEntry *executing = NULL;
 static uint64 last_retired = 0;
 static bool hot = false;		/* sessions may read */
@@ -154,6 +160,13 @@ set_state(LsEntry *entry, LsEntryState state)
 	/* a full barrier: what redo wrote is seen, and startup_sleeps is read after it */
 	pg_atomic_exchange_u32(&entry->state, state);
 	wake_startup();
+}
+
+/* May this process take records, or are there enough others? (helper_count.c) */
+static bool
+is_used(void)
+{
+	return my_number < pg_atomic_read_u32(&ls_queue->used);
 }
 
 /* The first number of the next LS_CLAIM records for this process, 0: none. */
@@ -321,6 +334,8 @@ execute_next(void)
 	pg_atomic_write_u64(&me->records, pg_atomic_read_u64(&me->records) + 1);
 	pg_atomic_write_u64(&me->blocks, pg_atomic_read_u64(&me->blocks) + blocks);
 	pg_atomic_write_u64(&me->lsn, end);
+	if (pg_atomic_read_u64(&me->records) % LS_NOTE_EVERY == 0)
+		ls_helper_note_waits(me);
 }
 
 /* ---- Life -------------------------------------------------------------- */
@@ -337,7 +352,7 @@ has_work(void)
 	uint64		next = pg_atomic_read_u64(&ls_queue->next);
 	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
 
-	return Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
+	return is_used() && Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
 static void
@@ -356,9 +371,11 @@ wait_for_work(void)
 		/* rule 10: what is dropped meanwhile gives its space back */
 		if (!LS_BREAKS(FILES))
 			smgrreleaseall();
+		ls_helper_note_waits(me);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 LS_IDLE_NAP, ls_event_replay_queue);
 		ResetLatch(MyLatch);
+		ls_helper_skip_waits();
 	}
 	pg_atomic_write_u32(&me->sleeps, 0);
 }
@@ -368,7 +385,7 @@ work(void)
 {
 	while (!shall_end())
 	{
-		if (ls_hints.tail - ls_hints.current <= LS_CLAIM)
+		if (ls_hints.tail - ls_hints.current <= LS_CLAIM && is_used())
 			claim_more();
 		if (ls_hints.current == ls_hints.tail)
 			wait_for_work();
@@ -391,6 +408,7 @@ static void
 begin(int id)
 {
 	me = &ls_queue->helpers[id];
+	my_number = (uint32) id;
 	pqsignal(SIGTERM, SignalHandlerForShutdownRequest);
 	BackgroundWorkerUnblockSignals();
 	CreateAuxProcessResourceOwner();
@@ -403,6 +421,7 @@ begin(int id)
 				 errmsg("out of memory"),
 				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
 	ls_execute_init();
+	ls_helper_skip_waits();
 
 	/*
 	 * Rule 9: as the startup process in crash recovery, this process never moves the

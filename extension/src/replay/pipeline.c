@@ -67,7 +67,8 @@
  *     retirement compares what is not ahead.
  *
  * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
- * pipeline, and helpers sleep. So too for a while after they have found little to do. The queue
+ * pipeline, and helpers sleep. So too for a while after they have found little to do. How many
+ * of them take records depends on spare cores and on what they wait for (helper_rule.c). The queue
  * runs dry at the end of each WAL segment, and of what the walreceiver had flushed when
  * PostgreSQL last asked: reading further might wait (look_ahead.c).
  *
@@ -95,6 +96,7 @@
 #include "priority/sched_linux.h"
 #include "replay/broken_rule.h"
 #include "replay/dispatch.h"
+#include "replay/helper_count.h"
 #include "replay/hot_standby.h"
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
@@ -120,9 +122,7 @@
 /* The same while the pipeline runs and nothing is ahead; it divides the other. */
 #define LS_ASK_DRY 16
 
-/* Of so many records helpers must do one in LS_MIN_SHARE, or they rest for LS_REST records. */
-#define LS_SHARE_WINDOW 8192
-#define LS_MIN_SHARE 4
+/* Helpers that do too little rest for so many records. */
 #define LS_REST (256 * 1024)
 
 /* Longest sleep before interrupts are looked at, in ms. */
@@ -151,8 +151,6 @@ static RecoveryState begun_as;
 static bool hot = false;
 static uint32 passed = 0;		/* records since we last asked whether to dispatch */
 static uint32 rest = 0;			/* records until helpers are tried again */
-static uint32 window_records = 0;
-static uint32 window_done = 0;	/* of these, by helpers */
 
 static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
 static int	nhelpers = 0;
@@ -297,22 +295,32 @@ helpers_are_gone(void)
 	return true;
 }
 
-/* One core is the startup process's. */
+/* Starts helpers that are not there yet, up to so many. */
 static void
-start_helpers(void)
+start_helpers(int wanted)
 {
-	int			wanted = Min(ls_replay_workers, ls_sched_cores() - 1);
+	static int	said = 0;
 
+	while (nhelpers < wanted && start_helper(nhelpers))
+		nhelpers++;
+	if (nhelpers >= wanted)
+		return;
+	ls_helper_count_limit(nhelpers);
+	if (wanted <= said)
+		return;
+	said = wanted;
+	ereport(LOG,
+			(errmsg("%d of %d replay helpers cannot run: no background worker is free",
+					wanted - nhelpers, wanted),
+			 errhint("Raise max_worker_processes and restart the server.")));
+}
+
+static void
+start_first_helpers(void)
+{
 	pg_atomic_write_u32(&ls_queue->hot, hot);
 	pg_atomic_write_u32(&ls_queue->closed, 0);
-	for (nhelpers = 0; nhelpers < wanted; nhelpers++)
-		if (!start_helper(nhelpers))
-			break;
-	if (nhelpers < wanted)
-		ereport(LOG,
-				(errmsg("%d of %d replay helpers cannot run: no background worker is free",
-						wanted - nhelpers, wanted),
-				 errhint("Raise max_worker_processes and restart the server.")));
+	start_helpers(ls_helper_count_begin());
 }
 
 static void
@@ -327,8 +335,10 @@ set_latch(pg_atomic_uint32 *procno)
 static void
 wake_helpers(void)
 {
+	int			used = Min(nhelpers, (int) pg_atomic_read_u32(&ls_queue->used));
+
 	pg_memory_barrier();
-	for (int i = 0; i < nhelpers; i++)
+	for (int i = 0; i < used; i++)
 		if (pg_atomic_read_u32(&ls_queue->helpers[i].sleeps) != 0)
 			set_latch(&ls_queue->helpers[i].procno);
 }
@@ -477,7 +487,8 @@ execute_here(LsEntry *entry, XLogReaderState *reader)
 		pg_atomic_exchange_u32(&entry->state, LS_DONE);
 }
 
-static void
+/* True: a helper had done it. */
+static bool
 retire(LsEntry *entry, XLogReaderState *reader)
 {
 	for (;;)
@@ -487,24 +498,23 @@ retire(LsEntry *entry, XLogReaderState *reader)
 			case LS_AT_RETIREMENT:
 				pg_atomic_write_u32(&entry->state, LS_CLAIMED);
 				execute_here(entry, reader);
-				return;
+				return false;
 			case LS_QUEUED:
 				if (!ls_claim(entry))
 					break;
 				execute_here(entry, reader);
-				return;
+				return false;
 			case LS_CLAIMED:
 				wait_for_helper(entry);
 				break;
 			case LS_DONE:
 				pg_read_barrier();
 				by_helpers++;
-				window_done++;
-				return;
+				return true;
 			case LS_FAILED:
 				pg_read_barrier();
 				if (LS_BREAKS(FAILURE))
-					return;
+					return false;
 				raise_failure();
 				break;
 		}
@@ -559,14 +569,14 @@ why_not_now(XLogReaderState *reader)
  * their page that is replayed at its turn.
  */
 static void
-watch_share(void)
+watch_helpers(bool by_helper)
 {
-	if (!hot || ++window_records < LS_SHARE_WINDOW)
-		return;
+	int			wanted = nhelpers;
+
 	/* no backlog is asked for in tests only */
-	if (window_done < window_records / LS_MIN_SHARE && ls_replay_min_backlog > 0)
+	if (!ls_helper_count_record(by_helper, &wanted) && hot && ls_replay_min_backlog > 0)
 		rest = LS_REST;
-	window_records = window_done = 0;
+	start_helpers(wanted);
 }
 
 /*
@@ -608,7 +618,7 @@ start(XLogReaderState *reader)
 	ls_hints_restart();
 	at_limit = false;
 	if (nhelpers == 0)
-		start_helpers();
+		start_first_helpers();
 	if (nhelpers == 0)
 	{
 		end_for_good(LS_NO_SLOT);
@@ -671,8 +681,7 @@ run(XLogReaderState *reader)
 	if (ls_dispatched.tail - current < LS_AHEAD_MAX - LS_REFILL && may_dispatch())
 		fill(reader);
 	take_own_steps();
-	retire(ls_entry(current), reader);
-	watch_share();
+	watch_helpers(retire(ls_entry(current), reader));
 	if (ls_dispatched.tail == current)
 		run_dry(reader);
 	else

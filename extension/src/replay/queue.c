@@ -6,6 +6,7 @@
  */
 #include "postgres.h"
 
+#include "replay/helper_rule.h"
 #include "replay/queue.h"
 #include "state/settings.h"
 
@@ -25,6 +26,21 @@ ls_queue_init_shared(void)
 	pg_atomic_init_u32(&ls_queue->startup_procno, PG_UINT32_MAX);
 	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
 		pg_atomic_init_u32(&ls_queue->helpers[i].procno, PG_UINT32_MAX);
+}
+
+static const char *
+parallel_name(void)
+{
+	switch ((LsHelperWhy) pg_atomic_read_u32(&ls_queue->used_why))
+	{
+		case LS_HELPERS_PLAIN:
+			break;
+		case LS_HELPERS_STORAGE:
+			return "yes: with more helpers than spare cores, as replay waits for storage";
+		case LS_HELPERS_FEWER:
+			return "yes: with fewer helpers, as they mostly have to wait for other records";
+	}
+	return "yes";
 }
 
 /* Is replay parallel, and if not, why. */
@@ -66,7 +82,7 @@ ls_pipeline_state_name(void)
 		case LS_NOT_YET:
 			return "not yet: recovery has just begun";
 		case LS_PARALLEL:
-			return "yes";
+			return parallel_name();
 	}
 	return "unknown";
 }

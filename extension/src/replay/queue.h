@@ -79,6 +79,8 @@ typedef struct LsHelper
 	pg_atomic_uint64 waits;		/* for another process's record */
 	pg_atomic_uint64 wait_us;	/* duration of these */
 	pg_atomic_uint64 lsn;		/* end of the last record executed */
+	pg_atomic_uint64 blocked;	/* sleeps in the middle of a record */
+	pg_atomic_uint64 pages_read;	/* that were in no memory */
 	LsFailure	failure;
 	char		pad[LS_CACHE_LINE];
 } LsHelper;
@@ -128,6 +130,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint32 closed;	/* 1: helpers end */
 	pg_atomic_uint32 generation;	/* of the last entry: see LsEntry */
 	pg_atomic_uint32 hot;		/* 1: sessions may read; helpers begin after it is set */
+	pg_atomic_uint32 used;		/* so many helpers take records, the first ones */
 	char		pad2[LS_CACHE_LINE];
 	pg_atomic_uint32 startup_sleeps;	/* 1: wants its latch set when a record is
 										 * done */
@@ -146,6 +149,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 wait_us;	/* of those that took longer than LS_SPINS */
 	pg_atomic_uint64 dispatched_until;	/* end of the last of these */
 	pg_atomic_uint32 state;		/* LsPipelineState */
+	pg_atomic_uint32 used_why;	/* LsHelperWhy */
 
 	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];
 	LsEntry		entries[LS_QUEUE_LENGTH];

@@ -6,6 +6,7 @@ use lockstep_lag::Role;
 use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::LinkKind;
 use lockstep_lag::monitor::{LinkState, NodeState, StageState, State};
+use lockstep_lag::parallel_replay::{ParallelReplay, ParallelReport};
 use lockstep_lag::points::Bound;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
@@ -48,6 +49,7 @@ pub fn state() -> State {
                     concurrency_limit: 4,
                     ..Extension::default()
                 }),
+                parallel_replay: Some(parallel_replay()),
                 ..node("standby", Role::Standby)
             },
             NodeState {
@@ -93,8 +95,29 @@ fn node(name: &str, role: Role) -> NodeState {
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,
+        parallel_replay: None,
         relay: None,
         suspect: None,
+    }
+}
+
+fn parallel_replay() -> ParallelReport {
+    ParallelReport {
+        now: ParallelReplay {
+            parallel: "yes".to_owned(),
+            helpers: 2,
+            records: 2_000,
+            dispatched: 1_500,
+            done_by_helpers: 1_250,
+            inline_kind: 400,
+            barriers_checkpoint: 2,
+            given_back: 30,
+            startup_wait_ms: 1_500.0,
+            helper_wait_ms: 250.0,
+            ..ParallelReplay::default()
+        },
+        ahead_share: Some(0.625),
+        ..ParallelReport::default()
     }
 }
 

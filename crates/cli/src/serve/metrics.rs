@@ -11,6 +11,7 @@ use lockstep_service::exposition::Exposition;
 
 use super::history::Status;
 
+mod parallel_replay;
 mod relay;
 #[cfg(test)]
 mod tests;
@@ -202,6 +203,7 @@ pub fn render(state: &State, now_ms: i64) -> String {
     causes(&mut text, state);
     slots(&mut text, state);
     conflicts(&mut text, state);
+    parallel_replay::standbys(&mut text, state);
     relay::relays(&mut text, state);
     text.into_text()
 }

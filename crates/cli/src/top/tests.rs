@@ -156,6 +156,13 @@ fn details_of_a_relay() {
     snapshot("detail-relay-80x60", &screen(&mut model, 80, 60));
 }
 
+#[test]
+fn details_of_the_extension() {
+    let mut model = model(trouble());
+    open(&mut model, "standby1");
+    snapshot("detail-standby1-80x60", &screen(&mut model, 80, 60));
+}
+
 fn open(model: &mut Model, key: &str) {
     model.act(Action::First);
     while model.row().unwrap().key != key {

@@ -333,6 +333,86 @@ fn what_the_extension_says_is_shown() {
     }
 }
 
+#[test]
+fn parallel_replay_is_shown_where_the_extension_tells_it() {
+    let lab = TestLab::with_extension().start().unwrap();
+    let preloaded: Settings = [
+        ("shared_preload_libraries", "lockstep"),
+        ("lockstep.replay_workers", "1"),
+        ("lockstep.replay_hot_standby", "on"),
+        ("lockstep.replay_min_backlog", "0"),
+    ]
+    .map(|(name, value)| (name.to_owned(), value.to_owned()))
+    .into();
+    let primary = lab.primary("primary", None, &preloaded).unwrap();
+    primary
+        .execute("CREATE EXTENSION lockstep VERSION '0.1'; CREATE TABLE t (v int)")
+        .unwrap();
+    let mut standby = lab.standby(&primary, "standby", &preloaded).unwrap();
+    standby.catch_up(&primary).unwrap();
+    let conninfos = [&primary, &standby].map(|server| server.conninfo(SUPERUSER));
+    let watch = || Serve::start(&["--primary", &conninfos[0], "--standby", &conninfos[1]]);
+
+    // Version 0.1 has no such views, and nothing is missing therefore.
+    let serve = watch();
+    let node = until("version 0.1 is heard", || {
+        let node = serve.state()["nodes"][1].clone();
+        node["extension"].is_object().then_some(node)
+    });
+    assert!(node["parallel_replay"].is_null(), "{node}");
+    assert_eq!(node["troubles"], serde_json::json!([]));
+    let text = serve.get("/metrics").body;
+    assert!(!text.contains("lockstep_replay_parallel{"), "{text}");
+    drop(serve);
+
+    primary
+        .execute("ALTER EXTENSION lockstep UPDATE; INSERT INTO t SELECT generate_series(1, 100)")
+        .unwrap();
+    standby.catch_up(&primary).unwrap();
+    let serve = watch();
+    until("metrics agree with the views", || {
+        let text = serve.get("/metrics").body;
+        let of = |name: &str, more: &str| {
+            let series = format!("lockstep_replay_{name}{{node=\"standby\"{more}}}");
+            metric(&text, &series)
+        };
+        let says = |sql: &str| standby.query_text(sql).unwrap();
+        let counter = |column: &str| {
+            let sql = format!("SELECT {column}::text FROM lockstep_stat_replay_pipeline");
+            says(&sql)?.parse::<f64>().ok()
+        };
+        let reason = says("SELECT parallel FROM lockstep_stat_replay_pipeline")?;
+        let helpers = says("SELECT count(pid)::text FROM lockstep_stat_replay_workers")?;
+        let of_replay = [
+            (of("records_total", ""), counter("records")),
+            (of("helper_records_total", ""), counter("done_by_helpers")),
+            (of("dispatched_records_total", ""), counter("dispatched")),
+            (of("helpers", ""), helpers.parse().ok()),
+            (
+                of("parallel", ""),
+                Some(f64::from(reason.starts_with("yes"))),
+            ),
+            (
+                of("inline_records_total", ",reason=\"kind\""),
+                counter("inline_kind"),
+            ),
+            (
+                of("parallel_reason", &format!(",reason=\"{reason}\"")),
+                Some(1.0),
+            ),
+        ];
+        let agree = of_replay
+            .iter()
+            .all(|(shown, said)| shown.is_some() && shown == said);
+        let words = serve.state()["nodes"][1]["parallel_replay"]["words"].clone();
+        let words = words.as_str()?.to_owned();
+        (agree && words.starts_with(&reason)).then_some(())
+    });
+    // A server that does not replay has nothing to say of it.
+    assert!(serve.state()["nodes"][0]["extension"].is_object());
+    assert!(serve.state()["nodes"][0]["parallel_replay"].is_null());
+}
+
 // ---- HTTP alone -----------------------------------------------------------------------------
 
 #[test]

@@ -10,6 +10,7 @@ use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport, kind_words};
 use crate::links::{Link, LinkKind, Stage, links as find_links};
 use crate::node::{Node, Role};
+use crate::parallel_replay::ParallelReport;
 use crate::points::{Bound, Point};
 use crate::position;
 use crate::relay::Relay;
@@ -92,6 +93,8 @@ pub struct NodeState {
     /// Queries cancelled by replay since the statistics began.
     pub conflicts: Conflicts,
     pub extension: Option<Extension>,
+    /// Of a standby whose extension tells it.
+    pub parallel_replay: Option<ParallelReport>,
     /// Of a relay: its groups and slots.
     pub relay: Option<Relay>,
     pub suspect: Option<Suspect>,
@@ -239,6 +242,7 @@ fn node_state(node: &Node, seen: &NodeWindow, diagnosis: &Diagnosis) -> NodeStat
         slots: last.map(|last| last.slots.clone()).unwrap_or_default(),
         conflicts: last.map(|last| last.conflicts).unwrap_or_default(),
         extension: last.and_then(|last| last.extension.clone()),
+        parallel_replay: last.and_then(|_| ParallelReport::of(seen)),
         relay: last.and_then(|last| last.relay.clone()),
         suspect: suspect(diagnosis, &node.name),
     }

@@ -3,6 +3,7 @@
 use super::halted::replay_halts;
 use super::{Evidence, Severity, View, bytes, percent, seconds};
 use crate::links::{Link, LinkKind, Stage};
+use crate::parallel_replay::ParallelReport;
 use crate::sample::{Extension, Process, Sample, Session};
 use crate::states::{BackendType, ReplayPause, WaitType};
 use crate::window::NodeWindow;
@@ -352,6 +353,14 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
             Some(_) => (evidence.name("lockstep_node", &node.name))
                 .setting(&node, "lockstep.replay_workers")
                 .setting(&node, "lockstep.replay_hot_standby"),
+        };
+        let evidence = match ParallelReport::of(&node) {
+            None => evidence,
+            Some(report) => evidence.fact(
+                "ahead_share",
+                report.ahead_share.unwrap_or(0.0),
+                format!("replay by several processes: {}", report.words),
+            ),
         };
         found.push(unreplayed(evidence, link));
     }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, RULES, Severity, fill};
 use crate::node::Trouble;
+use crate::parallel_replay::ParallelReplay;
 use crate::sample::{Searched, Slot};
 
 type Change = fn(&mut Scene);
@@ -393,6 +394,33 @@ fn every_cause_has_one_rule_and_a_case() {
     let cases: BTreeSet<Cause> = cases.chain(elsewhere).collect();
     assert_eq!(rules, cases);
     assert!(rules.iter().eq(Cause::ALL));
+}
+
+#[test]
+fn a_core_s_limit_comes_with_what_helpers_do() {
+    let says = ParallelReplay {
+        parallel: "no: a pause is requested".to_owned(),
+        ..ParallelReplay::default()
+    };
+    for (said, expected) in [
+        (None, None),
+        (
+            Some(says),
+            Some("replay by several processes: no: a pause is requested"),
+        ),
+    ] {
+        let mut scene = Scene::healthy();
+        scene.stuck_replay("", "");
+        for sample in &mut scene.standby.samples {
+            sample.parallel_replay.clone_from(&said);
+        }
+        let diagnosis = scene.diagnose();
+        let found = diagnosis.findings.first().unwrap();
+        assert_eq!(found.cause, Cause::ReplayAtCoreLimit);
+        let mut evidence = found.evidence.iter();
+        let fact = evidence.find(|fact| fact.name == "ahead_share");
+        assert_eq!(fact.map(|fact| fact.words.as_str()), expected);
+    }
 }
 
 #[test]

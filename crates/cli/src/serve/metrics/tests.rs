@@ -116,12 +116,18 @@ fn what_is_not_known_has_no_sample() {
     example::lose(&mut state, "standby");
     state.nodes[1].round_trip_ms = None;
     state.nodes[1].extension = None;
+    state.nodes[1].parallel_replay = None;
     let text = render(&state, AT_MS);
     assert!(text.contains("lockstep_up{node=\"standby\",role=\"standby\"} 0\n"));
     for family in [
         "round_trip_seconds",
         "recovery_conflicts_total",
         "throttle_limit",
+        "replay_parallel",
+        "replay_parallel_reason",
+        "replay_records_total",
+        "replay_inline_records_total",
+        "replay_wait_seconds_total",
     ] {
         assert!(
             !text.contains(&format!("lockstep_{family}{{node=\"standby\"")),

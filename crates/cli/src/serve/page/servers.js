@@ -68,6 +68,7 @@ function extension(shown, node) {
     ["sessions at low priority", String(demoted)],
     ["priorities by", method],
     ["replay waited for a query", `${conflicts} times`],
+    ["parallel replay", node.parallel_replay ? node.parallel_replay.words : null],
   ]);
 }
 

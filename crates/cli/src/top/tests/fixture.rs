@@ -6,6 +6,7 @@ use lockstep_lag::diagnosis::{Diagnosis, Finding};
 use lockstep_lag::links::{LinkKind, Stage};
 use lockstep_lag::monitor::{LinkHistory, LinkState, Moment, NodeState, StageState, State};
 use lockstep_lag::node::Role;
+use lockstep_lag::parallel_replay::ParallelReport;
 use lockstep_lag::points::Bound;
 use lockstep_lag::relay::{Group, Relay, RelaySlot};
 use lockstep_lag::rules::{Cause, Fact, Severity};
@@ -41,6 +42,7 @@ pub fn node(name: &str, role: Role) -> NodeState {
         slots: Vec::new(),
         conflicts: Conflicts::default(),
         extension: None,
+        parallel_replay: None,
         relay: None,
         relay_version: None,
         sample_age_ms: Some(200.0),
@@ -214,6 +216,12 @@ pub fn trouble() -> State {
         demoted: 100,
         method: Some("autogroup".to_owned()),
         ..Extension::default()
+    });
+    standby.parallel_replay = Some(ParallelReport {
+        words: "no: less than lockstep.replay_min_backlog of WAL is known to wait; 63 % of records \
+                done ahead; waits: startup process 2 %, helpers 5 %"
+            .to_owned(),
+        ..ParallelReport::default()
     });
     standby.conflicts = Conflicts {
         snapshot: 1200,

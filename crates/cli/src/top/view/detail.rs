@@ -260,6 +260,9 @@ impl Page {
         self.fact("queries that wait", &count(extension.waiting as f64));
         self.fact("sessions demoted", &count(extension.demoted as f64));
         self.fact("demoted by", method);
+        if let Some(report) = &node.parallel_replay {
+            self.text("  parallel replay: ", &report.words);
+        }
     }
 
     /// Adds a relay's groups, with what they hold, and how its subscribers are served.

@@ -1,0 +1,77 @@
+/*
+ * helper_rule.c - how many replay helpers take records.
+ *
+ * Decided without I/O and clock; extension/test/unit/helper_rule_test.c has the table. A step
+ * is made once in some thousand records while helpers run (helper_count.c).
+ *
+ * More processes that run than cores are far slower than one, as they wait for one another
+ * without sleeping. So there is one helper for each core besides the startup process's. More
+ * than that only while helpers sleep for storage in the middle of records: they take no
+ * core then. To sleep is not enough: a helper also sleeps for a page that a query has locked.
+ * So what it has read from storage must account for it.
+ *
+ * Helpers that mostly give records back, since what comes before them is not begun, cost
+ * more than they do: one fewer, and none more for a while. Where helpers altogether do too
+ * little, nobody helps for a while.
+ */
+#include "postgres.h"
+
+#include "replay/helper_rule.h"
+
+/* Of so many records helpers must have done one, or they rest. */
+#define LS_MIN_SHARE 4
+
+/* Helpers wait for storage if they slept in one of so many records or more. */
+#define LS_BLOCKED_SHARE 16
+
+/* Fewer records than this say nothing of what helpers wait for. */
+#define LS_LEAST_EXECUTED 256
+
+/* Steps without a further helper after one was too many. */
+#define LS_HOLD 64
+
+static int
+spare(int workers, int cores)
+{
+	return Max(Min(workers, cores - 1), 1);
+}
+
+/* Helpers are about to start. */
+void
+ls_helpers_begin(LsHelperState *state, int workers, int cores)
+{
+	state->used = spare(workers, cores);
+	state->hold = 0;
+	state->why = LS_HELPERS_PLAIN;
+}
+
+static bool
+wait_for_storage(const LsHelperInput *in)
+{
+	return in->executed >= LS_LEAST_EXECUTED &&
+		in->blocked >= in->executed / LS_BLOCKED_SHARE &&
+		in->pages_read >= in->blocked / 2;
+}
+
+/* False: helpers do too little, and should rest. */
+bool
+ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
+{
+	int			plain = spare(in->workers, in->cores);
+	int			most = wait_for_storage(in) ? in->workers : plain;
+
+	if (state->hold > 0)
+		state->hold--;
+	if (state->used > most)
+		state->used = most;
+	else if (in->given_back > in->done && state->used > 1)
+	{
+		state->used--;
+		state->hold = LS_HOLD;
+	}
+	else if (state->used < most && state->hold == 0)
+		state->used++;
+	state->why = state->used > plain ? LS_HELPERS_STORAGE :
+		state->used < plain ? LS_HELPERS_FEWER : LS_HELPERS_PLAIN;
+	return in->done >= in->records / LS_MIN_SHARE;
+}

@@ -1,0 +1,39 @@
+/*
+ * helper_rule.h - how many replay helpers take records, decided without I/O and clock.
+ */
+#ifndef LOCKSTEP_HELPER_RULE_H
+#define LOCKSTEP_HELPER_RULE_H
+
+/* Why so many. */
+typedef enum LsHelperWhy
+{
+	LS_HELPERS_PLAIN = 0,		/* one for each spare core, or all that there may be */
+	LS_HELPERS_STORAGE,			/* more than that: they wait for storage */
+	LS_HELPERS_FEWER			/* less than that: they left too much to others */
+} LsHelperWhy;
+
+/* What happened since the last step. */
+typedef struct LsHelperInput
+{
+	int			workers;		/* most that there may be */
+	int			cores;			/* that the server may use */
+	uint64		records;		/* replayed */
+	uint64		done;			/* of these, done by helpers when their turn came */
+	uint64		given_back;		/* taken by helpers, and left to the startup process */
+	uint64		executed;		/* by helpers */
+	uint64		blocked;		/* times that helpers slept in the middle of a record */
+	uint64		pages_read;		/* that helpers had to read from storage */
+} LsHelperInput;
+
+/* All zero: no step was made yet. */
+typedef struct LsHelperState
+{
+	int			used;			/* 0: not decided yet */
+	int			hold;			/* steps until there may be more again */
+	LsHelperWhy why;
+} LsHelperState;
+
+extern void ls_helpers_begin(LsHelperState *state, int workers, int cores);
+extern bool ls_helpers_step(LsHelperState *state, const LsHelperInput *in);
+
+#endif							/* LOCKSTEP_HELPER_RULE_H */
