@@ -12,6 +12,7 @@ use std::process::{Command, Stdio};
 use lockstep_client::Conninfo;
 
 use crate::error::{ReplicaError, Result};
+use crate::failpoint;
 use crate::preflight::facts::Excluded;
 use crate::state::{APPLICATION, SCHEMA};
 
@@ -175,7 +176,7 @@ impl Programs {
         for name in named.chain(partitions.iter().cloned()) {
             command.arg(format!("--exclude-table={name}"));
         }
-        run("dump the source's schema", command)
+        run("dump the source's schema", command, || {})
     }
 
     /// Restores a section of a dump.
@@ -191,19 +192,25 @@ impl Programs {
         if !tablespaces {
             command.arg("--no-tablespaces");
         }
-        let what = match section {
+        let (what, begun) = match section {
             Section::PreData => {
                 command.args(["--section=pre-data", "--single-transaction"]);
-                "create the tables on the target"
+                (
+                    "create the tables on the target",
+                    failpoint::CREATE_RESTORING,
+                )
             }
             Section::PostData(jobs) => {
                 command.arg("--section=post-data");
                 command.arg(format!("--jobs={jobs}"));
-                "create indexes and constraints on the target"
+                (
+                    "create indexes and constraints on the target",
+                    failpoint::CREATE_INDEXING,
+                )
             }
         };
         command.arg(file);
-        run(what, command)
+        run(what, command, || begun.reach())
     }
 }
 
@@ -280,17 +287,18 @@ fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
     Ok(command)
 }
 
-fn run(what: &str, mut command: Command) -> Result<()> {
+/// Runs a program. `begun` is called once it runs.
+fn run(what: &str, mut command: Command, begun: impl FnOnce()) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let failed = |words: &str| {
         let words: Vec<_> = words.split_whitespace().collect();
         let words: String = words.join(" ").chars().take(MOST_WORDS).collect();
         ReplicaError::Program(format!("cannot {what}: {words}"))
     };
-    let output = command
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| failed(&error.to_string()))?;
+    let io = |error: std::io::Error| failed(&error.to_string());
+    let child = command.stderr(Stdio::piped()).spawn().map_err(io)?;
+    begun();
+    let output = child.wait_with_output().map_err(io)?;
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(&String::from_utf8_lossy(&output.stderr))),
