@@ -24,7 +24,7 @@ use crate::preflight::collect;
 use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
 use crate::remove::remove_from_source;
-use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
+use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
@@ -416,6 +416,7 @@ impl Run<'_> {
     fn create_tables(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         let (snapshot, _) = self.snapshot(watcher)?;
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        end_restores(&mut target)?;
         // All of the section is there, or nothing.
         let there = collect::target_relations(&mut target).map_err(ReplicaError::Target)?;
         if there == 0 {
@@ -523,6 +524,7 @@ impl Run<'_> {
     fn create_indexes(&mut self, again: bool) -> Result<()> {
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
         if again {
+            end_restores(&mut target)?;
             target
                 .execute(UNDO_POST_DATA)
                 .map_err(ReplicaError::Target)?;
