@@ -17,13 +17,14 @@ use crate::copy::tables::{self, Table};
 use crate::copy::workers::{CopyWork, copy, source_session, target_session};
 use crate::error::{ReplicaError, Result};
 use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
+use crate::failpoint;
 use crate::finish;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
 use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
 use crate::remove::remove_from_source;
-use crate::schema::{Programs, Section, UNDO_POST_DATA, pattern};
+use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
@@ -182,6 +183,7 @@ fn begin(options: &CreateOptions, watcher: &mut dyn Watcher) -> Result<Replica> 
     // Another call with this name may have been quicker; the replica's lock tells them apart.
     let is_empty = |target: &mut Connection| Ok(collect::target_relations(target)? == 0);
     State::open(&options.target)?.begin(&replica, is_empty)?;
+    failpoint::CREATE_BEGUN.reach();
     Ok(replica)
 }
 
@@ -293,6 +295,7 @@ impl Run<'_> {
             if !self.publish(watcher)? {
                 continue;
             }
+            failpoint::CREATE_PUBLISHED.reach();
             let (source, slot) = (&self.options.source, &self.replica.slot);
             let Some(made) = export(source, slot, false, &self.wanted()?, watcher)? else {
                 continue;
@@ -304,8 +307,10 @@ impl Run<'_> {
                 )),
             }
         };
+        failpoint::CREATE_SLOT_MADE.reach();
         let start = exporter.start;
         (self.state).set_start(&self.replica.name, start, exporter.timeline)?;
+        failpoint::CREATE_START_KEPT.reach();
         self.replica.start = Some(start);
         self.exporter = Some(exporter);
         Ok(())
@@ -411,6 +416,7 @@ impl Run<'_> {
     fn create_tables(&mut self, watcher: &mut dyn Watcher) -> Result<()> {
         let (snapshot, _) = self.snapshot(watcher)?;
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
+        end_restores(&mut target)?;
         // All of the section is there, or nothing.
         let there = collect::target_relations(&mut target).map_err(ReplicaError::Target)?;
         if there == 0 {
@@ -418,6 +424,7 @@ impl Run<'_> {
             let spaces = self.has_tablespaces(&mut target)?;
             self.programs
                 .restore(&self.options.target, &file, Section::PreData, spaces)?;
+            failpoint::CREATE_RESTORED.reach();
         }
         let mut source = source_session(&self.options.source, &snapshot)?;
         let wanted = self.wanted()?;
@@ -426,7 +433,9 @@ impl Run<'_> {
             .into_iter()
             .map(|table| (table.name, table.oid))
             .collect();
-        self.state.add_tables(&self.replica.name, &names)
+        self.state.add_tables(&self.replica.name, &names)?;
+        failpoint::CREATE_LISTED.reach();
+        Ok(())
     }
 
     /// Tables to copy. Of one that the publication does not have it is not known what is wanted of it.
@@ -506,6 +515,7 @@ impl Run<'_> {
             }
         })?;
         kept?;
+        failpoint::COPY_ENDED.reach();
         // Indexes need no snapshot: vacuum on the source may go on.
         self.exporter = None;
         Ok(moment)
@@ -514,6 +524,7 @@ impl Run<'_> {
     fn create_indexes(&mut self, again: bool) -> Result<()> {
         let mut target = session(&self.options.target).map_err(ReplicaError::Target)?;
         if again {
+            end_restores(&mut target)?;
             target
                 .execute(UNDO_POST_DATA)
                 .map_err(ReplicaError::Target)?;
@@ -522,7 +533,9 @@ impl Run<'_> {
         let spaces = self.has_tablespaces(&mut target)?;
         let section = Section::PostData(self.options.jobs);
         self.programs
-            .restore(&self.options.target, &file, section, spaces)
+            .restore(&self.options.target, &file, section, spaces)?;
+        failpoint::CREATE_INDEXED.reach();
+        Ok(())
     }
 
     fn finish(&mut self) -> Result<()> {
@@ -530,7 +543,10 @@ impl Run<'_> {
         let mut target = target_session(&self.options.target)?;
         let publication = &self.replica.publication;
         finish::sequences(&mut source, &mut target, &self.excluded, publication)?;
+        failpoint::CREATE_SEQUENCES.reach();
         finish::views(&mut source, &mut target)?;
-        finish::analyze(&self.options.target, self.options.jobs)
+        finish::analyze(&self.options.target, self.options.jobs)?;
+        failpoint::CREATE_FINISHED.reach();
+        Ok(())
     }
 }

@@ -11,6 +11,7 @@ use std::time::Duration;
 use tracing::{error, error_span, info};
 
 use crate::apply::{Control, Stats};
+use crate::failpoint;
 use crate::follow::{Following, follow};
 
 /// A replica that failed is tried again after this long.
@@ -53,6 +54,7 @@ impl Daemon {
             .partition(|one| wanted.contains(&one.what));
         self.running = stay;
         end(go);
+        failpoint::DAEMON_RELOADED.reach();
         for what in wanted {
             if self.running.iter().any(|one| one.what == *what) {
                 continue;

@@ -19,6 +19,7 @@ use crate::apply::{
     self, Control, MEMORY, Others, Settings, Spool, SpoolConfig, Start, Starts, Stats,
 };
 use crate::error::{ReplicaError, Result};
+use crate::failpoint;
 use crate::source::Source;
 use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
 
@@ -62,6 +63,7 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
             (taken, _) => (false, taken?),
         };
         let (mut state, replica) = taken;
+        failpoint::FOLLOW_TAKEN.reach();
         state.end_answered_hold(&what.name)?;
         let source = source_of(what, &replica.source)?;
         let settings = Settings {
@@ -301,6 +303,7 @@ fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
             control.hold_at(lsn);
             if control.is_held(lsn) {
                 state.set_held(name, lsn)?;
+                failpoint::HOLD_ANSWERED.reach();
             }
         }
     }

@@ -14,6 +14,7 @@
 //! | [`names`] | names of tables and replicas |
 //! | [`subset`] | what of a table is replicated: row filter and column list |
 //! | [`error`] | what can go wrong |
+//! | [`failpoint`] | where tests let a process die |
 //! | [`apply`] | the source's changes, applied in sets |
 //! | [`follow`], [`daemon`] | a replica that applies, as its state wants it; several in one process |
 //! | [`standing`], [`source`] | how a replica stands, and what its source says |
@@ -34,6 +35,7 @@ pub mod create;
 pub mod daemon;
 pub mod error;
 mod exporter;
+pub mod failpoint;
 pub mod finish;
 pub mod follow;
 pub mod lost;

@@ -8,6 +8,7 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 
 use crate::apply::origins;
 use crate::error::{ReplicaError, Result};
+use crate::failpoint;
 use crate::state::{APPLICATION, Phase, Replica, State};
 
 /// SQLSTATE of an object that a session uses.
@@ -34,6 +35,7 @@ pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
                 dropped => dropped,
             })?;
         }
+        failpoint::DROP_SLOT.reach();
         let publication = identifier("publication", &replica.publication)?;
         session.execute(&format!("DROP PUBLICATION IF EXISTS {publication}"))
     };
@@ -61,7 +63,9 @@ pub fn remove(name: &str, target: &Conninfo, source: Option<&Conninfo>) -> Resul
         }
     };
     remove_from_source(source, &replica)?;
+    failpoint::DROP_SOURCE.reach();
     remove_origins(&mut state, &replica).map_err(ReplicaError::Target)?;
+    failpoint::DROP_ORIGINS.reach();
     state.remove(name)?;
     Ok(replica)
 }

@@ -8,10 +8,13 @@ use std::ffi::OsStr;
 use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use lockstep_client::Conninfo;
+use lockstep_client::{Connection, Conninfo, field};
 
 use crate::error::{ReplicaError, Result};
+use crate::failpoint;
 use crate::preflight::facts::Excluded;
 use crate::state::{APPLICATION, SCHEMA};
 
@@ -28,6 +31,13 @@ const SETS_NEWER: u32 = 17;
 /// An option that servers give each column from the minor releases of November 2026 on. Earlier releases
 /// of pg_dump take it for the user's, and earlier servers refuse it.
 pub const COLUMN_VERSION: &str = "pg_attver";
+
+/// The name of pg_restore's sessions.
+const RESTORE: &str = "lockstep restore";
+
+/// How long those that a killed call has left may take to end, and the time between looks.
+const RESTORE_PATIENCE: Duration = Duration::from_secs(60);
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 
 /// Most characters of a program's words in an error.
 const MOST_WORDS: usize = 2_000;
@@ -175,7 +185,7 @@ impl Programs {
         for name in named.chain(partitions.iter().cloned()) {
             command.arg(format!("--exclude-table={name}"));
         }
-        run("dump the source's schema", command)
+        run("dump the source's schema", command, || {})
     }
 
     /// Restores a section of a dump.
@@ -187,24 +197,56 @@ impl Programs {
         tablespaces: bool,
     ) -> Result<()> {
         let mut command = connected(&self.restore, target)?;
+        command.env("PGAPPNAME", RESTORE);
         command.args(["--exit-on-error", "--no-publications", "--no-subscriptions"]);
         if !tablespaces {
             command.arg("--no-tablespaces");
         }
-        let what = match section {
+        let (what, begun) = match section {
             Section::PreData => {
                 command.args(["--section=pre-data", "--single-transaction"]);
-                "create the tables on the target"
+                (
+                    "create the tables on the target",
+                    failpoint::CREATE_RESTORING,
+                )
             }
             Section::PostData(jobs) => {
                 command.arg("--section=post-data");
                 command.arg(format!("--jobs={jobs}"));
-                "create indexes and constraints on the target"
+                (
+                    "create indexes and constraints on the target",
+                    failpoint::CREATE_INDEXING,
+                )
             }
         };
         command.arg(file);
-        run(what, command)
+        run(what, command, || begun.reach())
     }
+}
+
+/// Ends sessions of a pg_restore that was begun by a call which was killed: it outlives that call, and
+/// would make what the next one makes. The caller has the replica's lock, so there is no other.
+pub fn end_restores(target: &mut Connection) -> Result<()> {
+    let deadline = Instant::now() + RESTORE_PATIENCE;
+    let mut end = || {
+        let row = target.query_with(
+            "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+             WHERE datname = current_database() AND application_name = $1",
+            &[&RESTORE],
+        )?;
+        field::<u64>(row.first().map_or(&[][..], Vec::as_slice), 0)
+    };
+    while end().map_err(ReplicaError::Target)? > 0 {
+        if Instant::now() >= deadline {
+            return Err(ReplicaError::State(format!(
+                "sessions \"{RESTORE}\" of an earlier call do not end in the target's database: end \
+                 them (SELECT pg_terminate_backend(pid) FROM pg_stat_activity), then repeat the command"
+            )));
+        }
+        // A program whose sessions are ended may be about to begin another.
+        thread::sleep(LOOK_EVERY);
+    }
+    Ok(())
 }
 
 /// The major of a program.
@@ -280,17 +322,18 @@ fn connected(program: &Path, conninfo: &Conninfo) -> Result<Command> {
     Ok(command)
 }
 
-fn run(what: &str, mut command: Command) -> Result<()> {
+/// Runs a program. `begun` is called once it runs.
+fn run(what: &str, mut command: Command, begun: impl FnOnce()) -> Result<()> {
     command.stdin(Stdio::null()).stdout(Stdio::null());
     let failed = |words: &str| {
         let words: Vec<_> = words.split_whitespace().collect();
         let words: String = words.join(" ").chars().take(MOST_WORDS).collect();
         ReplicaError::Program(format!("cannot {what}: {words}"))
     };
-    let output = command
-        .stderr(Stdio::piped())
-        .output()
-        .map_err(|error| failed(&error.to_string()))?;
+    let io = |error: std::io::Error| failed(&error.to_string());
+    let child = command.stderr(Stdio::piped()).spawn().map_err(io)?;
+    begun();
+    let output = child.wait_with_output().map_err(io)?;
     match output.status.success() {
         true => Ok(()),
         false => Err(failed(&String::from_utf8_lossy(&output.stderr))),

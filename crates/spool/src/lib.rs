@@ -36,6 +36,7 @@ mod assembler_tests;
 mod cache;
 mod create;
 mod error;
+pub mod failpoint;
 mod index;
 pub mod kept;
 mod position;
@@ -265,6 +266,7 @@ impl<S: Storage> Log<S> {
                 true => Ok(()),
                 false => self.storage.remove(&name),
             };
+            failpoint::SEGMENT_REMOVED.reach();
             if let Err(source) = removed.and_then(|()| self.storage.sync()) {
                 lock(&self.shared).index.push_oldest(entry);
                 return Err(LogError::io("remove", &name, source));

@@ -4,6 +4,7 @@ use lockstep_wire::Lsn;
 
 use super::create::{Parts, before};
 use super::error::{LogError, Result};
+use super::failpoint;
 use super::index::{Entry, Index};
 use super::position::LogPosition;
 use super::scan::Segment;
@@ -250,6 +251,7 @@ impl<S: Storage> Recovery<'_, S> {
             file.truncate(bytes)
                 .map_err(|source| LogError::io("truncate", &name, source))?;
             self.dropped_bytes += segment.bytes - bytes;
+            failpoint::RECOVERED.reach();
         }
         write_again(&file, bytes).map_err(|source| LogError::io("write", &name, source))?;
         file.sync()

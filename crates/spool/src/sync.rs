@@ -9,6 +9,7 @@ use lockstep_wire::Lsn;
 
 use super::Log;
 use super::error::{LogError, Result};
+use super::failpoint;
 use super::segment::{file_name, unfinished_name};
 use super::storage::{SpoolFile, Storage};
 use crate::lock;
@@ -35,6 +36,7 @@ impl<S: Storage> Log<S> {
             let name = file_name(segment.sequence, segment.position);
             self.make_durable(&*segment.file, &name)?;
             if !segment.named {
+                failpoint::SEGMENT_DURABLE.reach();
                 let unfinished = unfinished_name(segment.sequence, segment.position);
                 // One at a time: a crash must not leave a gap between them.
                 self.storage
@@ -43,6 +45,7 @@ impl<S: Storage> Log<S> {
                     .map_err(|source| self.poison("rename", &unfinished, source))?;
             }
         }
+        failpoint::SYNCED.reach();
         let mut shared = lock(&self.shared);
         // Nothing is appended any more to any of them but the last.
         shared.tail.drain(..tail.len().saturating_sub(1));

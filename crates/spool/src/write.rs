@@ -10,6 +10,7 @@ use super::Log;
 use super::cache::{CHUNK_OVERHEAD, Chunk};
 use super::create::{NewSegment, create_segment};
 use super::error::{LogError, Result};
+use super::failpoint;
 use super::index::Entry;
 use super::position::{LogPosition, Place};
 use super::scan::Segment;
@@ -140,6 +141,7 @@ impl<S: Storage> Log<S> {
         writer.offset = end;
         self.publish(&mut writer, frames, plan, start, position);
         drop(writer);
+        failpoint::APPENDED.reach();
         self.announce();
         Ok(())
     }
@@ -217,6 +219,7 @@ impl<S: Storage> Log<S> {
         }
         writer.offset = boundary.place.offset;
         let name = writer.name();
+        failpoint::CUT.reach();
         // Durable at once: what is written next must not meet what was cut after a crash.
         let file = Arc::clone(&writer.file);
         file.truncate(writer.offset)
@@ -366,6 +369,7 @@ impl<S: Storage> Log<S> {
             (header, schema)
         };
         let NewSegment { file, bytes } = create_segment(&self.storage, &header, &schema)?;
+        failpoint::SEGMENT_MADE.reach();
         let file = Arc::new(file);
         writer.sequence = header.sequence;
         writer.first = header.position;

@@ -122,6 +122,23 @@ fn no_public_type_is_called_row_shared_or_kind() {
     }
 }
 
+/// What dies at a failpoint is a process of tests.
+#[test]
+fn no_program_plants_a_failpoint() {
+    let is_source = |path: &Path| path.components().any(|part| part.as_os_str() == "src");
+    let mut found = Vec::new();
+    files(&root().join("crates"), &mut found);
+    found.retain(|path| path.extension().is_some_and(|ending| ending == "rs") && is_source(path));
+    let reached = |text: &str| text.matches(".reach();").count();
+    let mut reaches = 0;
+    for path in found {
+        let text = fs::read_to_string(&path).unwrap();
+        reaches += reached(&text);
+        assert!(!text.contains(".plant("), "{}", path.display());
+    }
+    assert!(reaches > 40, "only {reaches} places reach a failpoint");
+}
+
 /// The part of a text after `before` and up to a quotation mark, bracket or line's end.
 fn after<'a>(text: &'a str, before: &str) -> &'a str {
     let (_, rest) = text.split_once(before).expect(before);

@@ -38,6 +38,7 @@ use super::order::{Order, Plan};
 use super::run::MOST_WRITERS;
 use super::turn::{Turn, Waited};
 use super::writer::{Missing, Pick, Writer};
+use crate::failpoint;
 
 /// While batches follow each other, commits are flushed this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);
@@ -322,6 +323,9 @@ impl<E: From<News>> Worker<E> {
             done.flushed = self.turn.is_to_flush(plan.number, FLUSH_EVERY);
             let committed = self.writer.commit(commit, done.flushed);
             done.missing = committed.map_err(|error| error.at(part.lsn))?;
+            failpoint::APPLY_COMMITTED.reach();
+        } else {
+            failpoint::APPLY_PART.reach();
         }
         Ok(done)
     }
@@ -360,6 +364,7 @@ impl<E: From<News>> Worker<E> {
                 return Ok(Ahead::Again);
             }
         }
+        failpoint::APPLY_AHEAD.reach();
         if !self.wait(plan.number - 1)? || !self.writer.reach_is_known(part)? {
             return Ok(Ahead::Again);
         }

@@ -11,6 +11,7 @@ use super::control::{Control, Phase, Wanted};
 use super::error::{ApplyError, Result};
 use super::session::{Ended, Session};
 use super::spool::{Owner, Spool};
+use crate::failpoint;
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
@@ -106,7 +107,9 @@ fn sessions(
         }
         if wanted.pause {
             control.count(|stats| stats.phase = Phase::Paused);
+            failpoint::APPLY_PAUSED.reach();
             control.rest(wanted, Duration::MAX / 4);
+            failpoint::APPLY_RESUMED.reach();
             continue;
         }
         let applied = control.stats().counts.transactions;
@@ -129,6 +132,7 @@ fn sessions(
         match ended.failed_batch {
             Some(end) if end > careful => {
                 info!("a batch did not fit ({error}): its transactions are applied one by one");
+                failpoint::APPLY_REFUSED.reach();
                 careful = end;
             }
             Some(_) => block(control, wanted, &error),
@@ -144,6 +148,7 @@ fn block(control: &Control, wanted: Wanted, error: &ApplyError) {
         stats.phase = Phase::Blocked;
         stats.error = Some(error.to_string());
     });
+    failpoint::APPLY_BLOCKED.reach();
     control.rest(wanted, RETRY);
 }
 

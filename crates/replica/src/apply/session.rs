@@ -35,6 +35,7 @@ use super::run::Settings;
 use super::source::Source;
 use super::spool::{Arrived, Content, Feed};
 use super::writer::{self, Missing, Writer};
+use crate::failpoint;
 
 /// Parts that may wait for a writer.
 const MOST_WAITING: usize = 1;
@@ -138,6 +139,7 @@ impl<'a> Session<'a> {
         let first = writers.first_mut();
         let first = first.ok_or_else(|| ApplyError::System("there is no writer".to_owned()))?;
         let known = first.known(stands)?;
+        failpoint::APPLY_OPENED.reach();
         let pair = waker::pair().map_err(|error| ApplyError::System(error.to_string()));
         let (sleeper, waker) = pair?;
         let (event_sender, events) = mpsc::channel();
@@ -540,8 +542,11 @@ impl<'a> Session<'a> {
         });
         match &mut self.feed {
             Feed::Source(stream) => {
+                failpoint::APPLY_UNTOLD.reach();
                 let status = FromStandby::Status(status);
-                stream.send(&status).map_err(ApplyError::Source)
+                stream.send(&status).map_err(ApplyError::Source)?;
+                failpoint::APPLY_TOLD.reach();
+                Ok(())
             }
             Feed::Spool(from) => {
                 from.spool.tell(status.applied, status.flushed, reply);
@@ -575,6 +580,7 @@ impl<'a> Session<'a> {
             }
         }
         self.pool.join();
+        failpoint::APPLY_ENDING.reach();
         let _ = self.hear();
         let _ = self.tell(false);
         // A source that is gone or busy need not be waited for: the connection is closed.

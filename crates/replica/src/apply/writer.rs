@@ -26,6 +26,7 @@ use super::row::{Cell, OwnedRow};
 use super::run::Settings;
 use super::statements::{Parameter, Statement, Verb};
 use super::table::Table;
+use crate::failpoint;
 use crate::names::TableName;
 use crate::state;
 
@@ -195,6 +196,7 @@ fn take_over(
     if stands.is_valid() {
         first.move_to(stands)?;
     }
+    failpoint::APPLY_TAKES_OVER.reach();
     for origin in others {
         origins::drop(&mut connection, origin).map_err(ApplyError::Target)?;
     }
@@ -338,6 +340,7 @@ impl Writer {
             commit.time.0
         );
         let sql = self.commit_sql(commit.end, &time, flush)?;
+        failpoint::APPLY_WRITTEN.reach();
         // A deferred trigger may refuse it only now.
         (self.connection.execute(&sql)).map_err(ApplyError::at_commit)?;
         self.in_transaction = false;
@@ -349,7 +352,9 @@ impl Writer {
     pub fn move_to(&mut self, end: Lsn) -> Result<()> {
         let commit = self.commit_sql(end, "pg_catalog.now()", true)?;
         let sql = format!("BEGIN; {commit}");
-        self.connection.execute(&sql).map_err(ApplyError::Target)
+        self.connection.execute(&sql).map_err(ApplyError::Target)?;
+        failpoint::APPLY_MOVED.reach();
+        Ok(())
     }
 
     /// Ends the transaction with the source's position, in its commit record and in the state. Without
@@ -406,7 +411,11 @@ impl Writer {
                     false => Ok(()),
                 }
             }
-            Step::Truncate { tables, how } => self.truncate(tables, *how),
+            Step::Truncate { tables, how } => {
+                self.truncate(tables, *how)?;
+                failpoint::APPLY_TRUNCATED.reach();
+                Ok(())
+            }
         }
     }
 

@@ -17,6 +17,7 @@ use super::plan::{Unit, plan};
 use super::progress::{Counters, Moment};
 use super::tables::Table;
 use crate::error::{ReplicaError, Result};
+use crate::failpoint;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
 
 /// How often progress is told.
@@ -274,6 +275,7 @@ fn range(
     };
     let sql = table.copy_in(false);
     let (rows, bytes) = one(shared, table, Some(blocks), &sql, source, target)?;
+    failpoint::COPY_RANGE.reach();
     let rows = ranges.rows.fetch_add(rows, Ordering::Relaxed) + rows;
     let bytes = ranges.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
     // The last one sees what the others have added: each adds before it counts down.
@@ -384,7 +386,9 @@ fn commit(
 ) -> Result<()> {
     let sql = copied_sql(shared.work.replica, shared.work.start, copied);
     let done = sql.and_then(|sql| target.execute(&format!("{sql}; COMMIT")));
-    done.map_err(ReplicaError::Target)
+    done.map_err(ReplicaError::Target)?;
+    failpoint::COPY_TABLE.reach();
+    Ok(())
 }
 
 fn of_table(table: &Table, error: ReplicaError) -> ReplicaError {

@@ -8,6 +8,7 @@ use lockstep_wire::Lsn;
 
 use super::{Hold, Options, Result, VerifyError};
 use crate::copy::workers;
+use crate::failpoint;
 
 /// The name of the sessions.
 pub const APPLICATION: &str = "lockstep verify";
@@ -72,6 +73,7 @@ impl Moment {
             .and_then(|row| field(&row, 0));
         let target_snapshot = snapshot.map_err(VerifyError::Target)?;
         held.0.check(lsn)?;
+        failpoint::VERIFY_HOLDS.reach();
         drop(held);
         Ok(Self {
             snapshots: Snapshots {

@@ -1,11 +1,8 @@
 //! A random workload while the process that applies, the source and the target are killed (SIGKILL) at
-//! random moments.
-//!
-//! The process is this test binary, started again with one test alone.
+//! random moments, and the process at random failpoints as well.
 
-use std::io::Read;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
@@ -13,74 +10,43 @@ use fastrand::Rng;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::{Control, SpoolConfig};
+use lockstep_replica::apply::SpoolConfig;
 use lockstep_replica::create::create;
-use lockstep_replica::follow::{Following, follow};
+use lockstep_replica::failpoint::{
+    APPLY_AHEAD, APPLY_COMMITTED, APPLY_MOVED, APPLY_OPENED, APPLY_PART, APPLY_TOLD,
+    APPLY_TRUNCATED, APPLY_UNTOLD, APPLY_WRITTEN, FOLLOW_TAKEN, SPOOL_MADE, SPOOL_TOLD,
+};
+use lockstep_spool::failpoint::{self, Failpoint};
 
 use crate::apply_lab::until;
 use crate::apply_random::{SCHEMA, from_environment, statement, transaction};
+use crate::failpoints::process::{Death, Does, Process, Starts, said};
 use crate::subsets::compare;
-use crate::{Told, conninfo, following, options, server, sql, values};
+use crate::{Told, conninfo, options, server, sql, values};
 
-const TARGET: &str = "LOCKSTEP_TEST_FOLLOWER_TARGET";
-const WRITERS: &str = "LOCKSTEP_TEST_FOLLOWER_WRITERS";
-const SPOOL: &str = "LOCKSTEP_TEST_FOLLOWER_SPOOL";
+/// What a process that follows comes to, whatever the load is; the spool's it comes to with a spool.
+const REACHED: [Failpoint; 10] = [
+    FOLLOW_TAKEN,
+    APPLY_OPENED,
+    APPLY_PART,
+    APPLY_AHEAD,
+    APPLY_TRUNCATED,
+    APPLY_WRITTEN,
+    APPLY_COMMITTED,
+    APPLY_MOVED,
+    APPLY_UNTOLD,
+    APPLY_TOLD,
+];
 
-/// Before it tries again, as `replica run` does after longer.
-const PAUSE: Duration = Duration::from_millis(50);
-
-/// What a [`Follower`] does; in an ordinary run of the tests there is nothing to follow.
-#[test]
-fn follower_entry() {
-    let Ok(target) = std::env::var(TARGET) else {
-        return;
-    };
-    // It ends with the test that has started it.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
-    let spool = std::env::var_os(SPOOL).map(|folder| SpoolConfig {
-        folder: folder.into(),
-        limit: 1 << 30,
-    });
-    let what = Following {
-        memory: 1024 * 1024,
-        writers: from_environment(WRITERS).unwrap() as usize,
-        spool,
-        ..following(&Conninfo::parse(&target).unwrap())
-    };
-    loop {
-        if let Err(error) = follow(&what, &Control::default()) {
-            eprintln!("{error}");
-        }
-        std::thread::sleep(PAUSE);
+/// A failpoint; the process may be killed before it comes there.
+fn death(rng: &mut Rng, with_spool: bool) -> Death {
+    let spool = [SPOOL_TOLD, SPOOL_MADE].iter().chain(failpoint::ALL);
+    let mut all = REACHED.to_vec();
+    if with_spool {
+        all.extend(spool);
     }
-}
-
-/// A process that applies until it is killed.
-struct Follower(Child);
-
-impl Follower {
-    fn start(target: &Server, writers: usize, spool: Option<&Path>, log: &Path) -> Self {
-        let log = std::fs::File::options().create(true).append(true).open(log);
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "apply_killed::follower_entry", "--nocapture"]);
-        command.env(TARGET, conninfo(target).to_string());
-        command.env(WRITERS, writers.to_string());
-        if let Some(folder) = spool {
-            command.env(SPOOL, folder);
-        }
-        command.stdin(Stdio::piped()).stdout(Stdio::null());
-        Self(command.stderr(log.unwrap()).spawn().unwrap())
-    }
-}
-
-impl Drop for Follower {
-    fn drop(&mut self) {
-        self.0.kill().unwrap();
-        self.0.wait().unwrap();
-    }
+    let most = [1, 1, 4, 20][rng.usize(0..4)];
+    Death::at(all[rng.usize(0..all.len())], rng.u32(0..most))
 }
 
 /// Commits transactions, whatever happens to the server meanwhile.
@@ -108,7 +74,7 @@ fn write(rng: &mut Rng, source: &Conninfo, transactions: u32) {
 struct Killing {
     source: Server,
     target: Server,
-    spool: Option<PathBuf>,
+    spool: Option<SpoolConfig>,
     log: PathBuf,
     // Last: it ends what still runs.
     _lab: Lab,
@@ -124,34 +90,51 @@ impl Killing {
         Self {
             source,
             target,
-            spool: with_spool.then(|| lab.folder().join("spool")),
+            spool: with_spool.then(|| SpoolConfig {
+                folder: lab.folder().join("spool"),
+                limit: 4 << 20,
+            }),
             log: lab.folder().join("follower.log"),
             _lab: lab,
         }
     }
 
-    fn start(&self, writers: usize) -> Follower {
-        Follower::start(&self.target, writers, self.spool.as_deref(), &self.log)
+    fn start(&self, writers: usize, death: Option<Death>) -> Process {
+        let starts = Starts {
+            source: conninfo(&self.source),
+            target: conninfo(&self.target),
+            writers,
+            spool: self.spool.clone(),
+            log: self.log.clone(),
+        };
+        starts.start(Does::Follow, death)
     }
 
     /// Changes flow, and all sorts of things are killed; then both sides are compared.
-    fn round(&mut self, rng: &mut Rng, kills: &mut [u32; 3]) {
+    fn round(&mut self, rng: &mut Rng, kills: &mut Kills) {
         let writers = rng.usize(1..5);
-        let mut follower = Some(self.start(writers));
         let done = AtomicBool::new(false);
         let (from, mut own) = (conninfo(&self.source), Rng::with_seed(rng.u64(..)));
         std::thread::scope(|scope| {
+            let mut follower = self.start(writers, Some(death(rng, self.spool.is_some())));
             let writing = scope.spawn(|| {
                 write(&mut own, &from, 250);
                 done.store(true, Ordering::SeqCst);
             });
             while !done.load(Ordering::SeqCst) && !writing.is_finished() {
                 std::thread::sleep(Duration::from_millis(rng.u64(1..150)));
-                let whom = [0, 0, 1, 2][rng.usize(0..4)];
+                if follower.has_died() {
+                    *kills.at.entry(follower.died_at()).or_default() += 1;
+                    follower = self.start(writers, Some(death(rng, self.spool.is_some())));
+                }
+                // Mostly nobody, so that the process comes to its failpoint.
+                let Some(whom) = [0, 1, 2].get(rng.usize(0..12)).copied() else {
+                    continue;
+                };
                 match whom {
                     0 => {
-                        drop(follower.take());
-                        follower = Some(self.start(writers));
+                        drop(follower);
+                        follower = self.start(writers, Some(death(rng, self.spool.is_some())));
                     }
                     1 => {
                         self.source.kill().unwrap();
@@ -162,12 +145,13 @@ impl Killing {
                         self.target.start().unwrap();
                     }
                 }
-                kills[whom] += 1;
+                kills.of[whom] += 1;
             }
         });
+        let _follower = self.start(writers, None);
         self.assert_applying();
         let report = compare(&self.target);
-        let log = || std::fs::read_to_string(&self.log).unwrap_or_default();
+        let log = || said(&self.log);
         assert!(report.is_equal(), "{report:?} {}", log());
         let missing = "SELECT sum(missing_rows)::text FROM lockstep.table_copy";
         assert_eq!(values(&self.target, missing), ["0"], "{}", log());
@@ -183,25 +167,35 @@ impl Killing {
     }
 }
 
+/// How often the process, the source and the target were killed, and the process at which failpoints.
+#[derive(Default)]
+struct Kills {
+    of: [u32; 3],
+    at: BTreeMap<String, u32>,
+}
+
 fn killed(with_spool: bool) {
     let seed = u64::from(from_environment("SEED").unwrap_or(1));
     let rounds = from_environment("LOCKSTEP_REPLICA_ROUNDS").unwrap_or(2);
     let mut rng = Rng::with_seed(seed);
     let mut killing = Killing::new(&mut rng, with_spool);
-    let (mut kills, mut compared) = ([0; 3], [false; 4]);
+    let (mut kills, mut compared) = (Kills::default(), [false; 4]);
     for round in 0..rounds {
         killing.round(&mut rng, &mut kills);
         for (table, has_rows) in ["t", "f", "p", "w"].into_iter().zip(&mut compared) {
             let rows = format!("SELECT 1 FROM {table} LIMIT 1");
             *has_rows |= !values(&killing.target, &rows).is_empty();
         }
-        let [process, source, target] = kills;
+        let [process, source, target] = kills.of;
         eprintln!(
             "seed {seed}, round {round}: equal; killed so far: process {process}, source {source}, \
-             target {target} times"
+             target {target} times, and the process at {:?}",
+            kills.at
         );
     }
-    assert!(kills.iter().sum::<u32>() > 0);
+    assert!(kills.of.iter().sum::<u32>() > 0);
+    // In a few rounds it may not come there.
+    assert!(rounds < 20 || !kills.at.is_empty());
     assert!(compared.iter().all(|has_rows| *has_rows), "{compared:?}");
 }
 

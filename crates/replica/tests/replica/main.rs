@@ -15,6 +15,7 @@ mod apply_standby;
 mod apply_writers;
 mod create;
 mod exporter;
+mod failpoints;
 mod gaps;
 mod home;
 mod majors;
@@ -96,10 +97,14 @@ fn sql(server: &Server) -> Connection {
 }
 
 fn options(source: &Server, target: &Server) -> CreateOptions {
+    create_options(conninfo(source), conninfo(target))
+}
+
+fn create_options(source: Conninfo, target: Conninfo) -> CreateOptions {
     CreateOptions {
         name: "r".to_owned(),
-        source: conninfo(source),
-        target: conninfo(target),
+        source,
+        target,
         excluded: Excluded::default(),
         subsets: Vec::new(),
         jobs: 2,

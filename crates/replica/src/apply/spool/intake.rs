@@ -29,6 +29,7 @@ use crate::apply::error::{ApplyError, Result};
 use crate::apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
 use crate::apply::session::{FAREWELL, STATUS_EVERY, now};
 use crate::apply::source::Source;
+use crate::failpoint;
 
 /// Bytes that are appended before they are made durable, while more has come.
 const UNSYNCED: usize = 1 << 20;
@@ -440,7 +441,9 @@ impl Intake<'_> {
         };
         stream
             .send(&FromStandby::Status(status))
-            .map_err(ApplyError::Source)
+            .map_err(ApplyError::Source)?;
+        failpoint::SPOOL_TOLD.reach();
+        Ok(())
     }
 
     /// The end: what has come is durable, and the source knows it.

@@ -38,6 +38,7 @@ use super::continuity::Known;
 use super::error::{ApplyError, Result};
 use super::run::Settings;
 use super::session::Event;
+use crate::failpoint;
 
 pub mod identity;
 
@@ -299,6 +300,7 @@ impl Spool {
         };
         // A crash in between begins anew.
         self.keep(&identity)?;
+        failpoint::SPOOL_NAMED.reach();
         state.cut = None;
         state.damage = None;
         if let Some(old) = state.log.take() {
@@ -309,6 +311,7 @@ impl Spool {
         wipe(folder)?;
         let log = Log::create(Folder::new(folder), limits(&self.0.config), known.lsn);
         let log = Arc::new(log.map_err(|error| self.error(error))?);
+        failpoint::SPOOL_MADE.reach();
         identity.begun = true;
         self.keep(&identity)?;
         self.set_timeline(known.timeline);
