@@ -296,6 +296,13 @@ impl Handle {
         self.done(sent == 1)
     }
 
+    /// Asks the server to send the answers that it has, without ending the pipeline's statements.
+    pub fn ask_for_answers(&mut self) -> Result<(), String> {
+        // SAFETY: a live connection.
+        let sent = unsafe { pq::PQsendFlushRequest(self.0.as_ptr()) };
+        self.done(sent == 1)
+    }
+
     /// Goes back to one request at a time. All answers must have been read.
     pub fn exit_pipeline(&mut self) -> Result<(), String> {
         // SAFETY: a live connection.
@@ -490,6 +497,21 @@ pub(crate) enum Request {
         name: CString,
         values: Vec<Option<CString>>,
     },
+}
+
+impl Request {
+    /// Bytes of the statement and its values.
+    pub fn size(&self) -> usize {
+        let (first, second, values) = match self {
+            Self::Simple(sql) => (sql, None, &[][..]),
+            Self::Prepare { name, sql } => (name, Some(sql), &[][..]),
+            Self::Parameters { sql, values } => (sql, None, &values[..]),
+            Self::Prepared { name, values } => (name, None, &values[..]),
+        };
+        let texts = [Some(first), second].into_iter().flatten();
+        let texts = texts.chain(values.iter().flatten());
+        texts.map(|text| text.count_bytes()).sum()
+    }
 }
 
 /// Cancels the statement that runs on a connection. Any thread may use it, even after the

@@ -1,6 +1,7 @@
 //! Statements sent one after the other without waiting for each one's answer.
 
 use std::collections::VecDeque;
+use std::ffi::CString;
 use std::fmt;
 use std::time::Instant;
 
@@ -10,6 +11,9 @@ use crate::libpq::{Kind, Request};
 use crate::sql::texts;
 use crate::value::ToText;
 use crate::{CANCEL_PATIENCE, ClientError, MOST_ANSWER, Result};
+
+/// Statements of so many bytes are sent while more are given; fewer go together, as one message.
+const SEND_FROM: usize = 32 * 1024;
 
 /// What a statement of a pipeline has done.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -32,6 +36,8 @@ pub struct Pipeline<'a> {
     /// The answer that arrives.
     answer: Answered,
     bytes: usize,
+    /// Bytes of statements since those before were sent.
+    unsent: usize,
     refused: Option<ClientError>,
     synchronized: bool,
 }
@@ -58,6 +64,7 @@ impl Connection {
             answers: Vec::new(),
             answer: Answered::default(),
             bytes: 0,
+            unsent: 0,
             refused: None,
             synchronized: false,
         })
@@ -87,6 +94,27 @@ impl Pipeline<'_> {
             name: c_string(name)?,
             values: texts(parameters)?,
         })
+    }
+
+    /// Sends a prepared statement; see [`Connection::change_prepared`].
+    pub fn change_prepared(&mut self, name: &str, values: Vec<Option<CString>>) -> Result<()> {
+        self.send(&Request::Prepared {
+            name: c_string(name)?,
+            values,
+        })
+    }
+
+    /// Waits until the server has answered all statements so far: what it has done stays one
+    /// transaction with what follows. None if it has refused one; [`Pipeline::finish`] says why.
+    /// Takes at most the patience.
+    pub fn answered(&mut self) -> Result<Option<&[Answered]>> {
+        let asked = self.link().connection.ask_for_answers();
+        asked.map_err(ClientError::Lost)?;
+        let patience = self.connection.patience();
+        let deadline = Instant::now() + patience;
+        let read = self.flush(deadline).and_then(|()| self.read(deadline));
+        read.map_err(|failure| self.said(failure.into_error("run a pipeline", patience)))?;
+        Ok(self.refused.is_none().then_some(&self.answers[..]))
     }
 
     /// Ends the pipeline: waits until the server has answered all statements, and returns one
@@ -119,11 +147,16 @@ impl Pipeline<'_> {
         &mut self.connection.link
     }
 
-    /// Sends a request. Meanwhile it reads answers: a server that cannot send does not read.
+    /// Takes a request, and sends those that it has if they are many. Meanwhile it reads answers: a
+    /// server that cannot send does not read.
     fn send(&mut self, request: &Request) -> Result<()> {
-        let sent = self.link().connection.send_in_pipeline(request);
-        sent.map_err(ClientError::Lost)?;
+        let taken = self.link().connection.send_in_pipeline(request);
+        taken.map_err(ClientError::Lost)?;
         self.waiting.push_back(Expected::Statement);
+        self.unsent += request.size();
+        if self.unsent < SEND_FROM {
+            return Ok(());
+        }
         let patience = self.connection.patience();
         let flushed = self.flush(Instant::now() + patience);
         flushed.map_err(|failure| {
@@ -132,6 +165,7 @@ impl Pipeline<'_> {
     }
 
     fn flush(&mut self, deadline: Instant) -> Result<(), Failure> {
+        self.unsent = 0;
         while self.link().connection.flush().map_err(ClientError::Lost)? {
             self.wait(true, deadline)?;
             self.collect()?;
@@ -158,15 +192,20 @@ impl Pipeline<'_> {
         self.drain(deadline)
     }
 
-    /// Reads all answers, and leaves the pipeline.
-    fn drain(&mut self, deadline: Instant) -> Result<(), Failure> {
+    /// Reads all answers.
+    fn read(&mut self, deadline: Instant) -> Result<(), Failure> {
         loop {
             self.collect()?;
             if self.waiting.is_empty() {
-                break;
+                return Ok(());
             }
             self.wait(false, deadline)?;
         }
+    }
+
+    /// Reads all answers, and leaves the pipeline.
+    fn drain(&mut self, deadline: Instant) -> Result<(), Failure> {
+        self.read(deadline)?;
         let left = self.link().connection.exit_pipeline();
         left.map_err(ClientError::Lost)?;
         self.synchronized = true;

@@ -42,8 +42,8 @@ use lockstep_wire::{Lsn, Timeline};
 pub use hold::{Held, Hold};
 pub use locks::Holder;
 use locks::{Lock, lock_holders};
-pub use position::{keep_position_sql, kept_position};
-pub use tables::{TableCopy, TableState, add_missing, copied_sql, copying_sql};
+pub use position::{END_AT_POSITION, keep_position_sql, kept_position};
+pub use tables::{ADD_MISSING, TableCopy, TableState, copied_sql, copying_sql};
 
 use crate::apply::SpoolStats;
 use crate::error::{ReplicaError, Result};

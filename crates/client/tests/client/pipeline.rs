@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lockstep_client::{ClientError, field};
+use lockstep_client::{Answered, ClientError, field};
 use lockstep_lab::cluster::Lab;
 
 use crate::{assert_line, primary, sql, value};
@@ -120,4 +120,46 @@ fn the_first_error_ends_all() {
     let error = pipeline.finish().unwrap_err();
     assert_eq!(error.report().unwrap().sqlstate, "57P01", "{error:?}");
     assert!(client.is_closed());
+}
+
+#[test]
+fn what_was_answered_is_one_transaction_with_what_follows() {
+    let lab = Lab::for_tests().unwrap();
+    let server = primary(&lab);
+    let (mut client, mut other) = (sql(&server), sql(&server));
+    let table = "CREATE TABLE t (id int, CONSTRAINT one UNIQUE (id) DEFERRABLE INITIALLY DEFERRED)";
+    client.execute(table).unwrap();
+    client
+        .prepare("insert", "INSERT INTO t SELECT generate_series(1, $1::int)")
+        .unwrap();
+    let mut pipeline = client.pipeline().unwrap();
+    assert_eq!(pipeline.answered(), Ok(Some(&[][..])));
+    let five = vec![Some(c"5".to_owned())];
+    pipeline.change_prepared("insert", five).unwrap();
+    let affected = |answers: &[Answered]| answers.iter().map(|of| of.affected).collect::<Vec<_>>();
+    assert_eq!(affected(pipeline.answered().unwrap().unwrap()), [5]);
+    assert_eq!(value(&mut other, "SELECT count(*) FROM t"), "0");
+    pipeline.query("DELETE FROM t WHERE id < 4", &[]).unwrap();
+    assert_eq!(affected(pipeline.answered().unwrap().unwrap()), [5, 3]);
+    assert_eq!(affected(&pipeline.finish().unwrap()), [5, 3]);
+    assert_eq!(value(&mut other, "SELECT count(*) FROM t"), "2");
+
+    // Nothing is left of one that was refused later, between two answers or as it ended.
+    let mut pipeline = client.pipeline().unwrap();
+    pipeline.query("DELETE FROM t", &[]).unwrap();
+    assert_eq!(affected(pipeline.answered().unwrap().unwrap()), [2]);
+    pipeline.query("SELECT 1 / $1::int", &[&0]).unwrap();
+    pipeline.query("DELETE FROM t", &[]).unwrap();
+    assert_eq!(pipeline.answered(), Ok(None));
+    pipeline.query("DELETE FROM t", &[]).unwrap();
+    assert_eq!(pipeline.answered(), Ok(None));
+    let error = pipeline.finish().unwrap_err();
+    assert_eq!(error.refusal().unwrap().sqlstate, "22012");
+    let mut pipeline = client.pipeline().unwrap();
+    pipeline.query("INSERT INTO t VALUES (4)", &[]).unwrap();
+    assert_eq!(affected(pipeline.answered().unwrap().unwrap()), [1]);
+    let error = pipeline.finish().unwrap_err();
+    assert_eq!(error.refusal().unwrap().sqlstate, "23505");
+    assert_eq!(value(&mut other, "SELECT count(*) FROM t"), "2");
+    assert_eq!(value(&mut client, "SELECT count(*) FROM t"), "2");
 }

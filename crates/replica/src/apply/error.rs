@@ -57,6 +57,7 @@ mod sqlstate {
     pub const UNIQUE_VIOLATION: &str = "23505";
     pub const EXCLUSION_VIOLATION: &str = "23P01";
     pub const DEADLOCK: &str = "40P01";
+    pub const CANCELLED: &str = "57014";
     /// What may be gone at the next attempt: a serialization failure or a deadlock, a lock or an
     /// object in use, a statement that was canceled, a disk that is full.
     pub const PASSING: [&str; 5] = ["40", "55006", "55P03", "57014", "53100"];
@@ -203,6 +204,12 @@ impl ApplyError {
             _ => false,
         }
     }
+}
+
+/// The statement was cancelled.
+pub fn is_cancelled(error: &ClientError) -> bool {
+    let refusal = error.refusal();
+    refusal.is_some_and(|report| report.sqlstate == sqlstate::CANCELLED)
 }
 
 /// True if rows stand in each other's way, perhaps only because of the order of changes.

@@ -307,18 +307,22 @@ impl<E: From<News>> Worker<E> {
             self.writer.roll_back()?;
         }
         self.wait_turn(plan.number)?;
-        if !matches!(ahead, Some(Ahead::Ready)) {
-            self.in_turn(part, plan)
-                .map_err(|error| error.at(part.lsn))?;
-        }
         let mut done = Done {
             commit: part.commit,
             flushed: false,
             missing: Missing::new(),
             counts: part.counts,
             again,
-            stale: again && !self.writer.reach_is_known(part)?,
+            stale: false,
         };
+        if ahead.is_none() && self.at_once(part, plan, &mut done)? {
+            return Ok(done);
+        }
+        if !matches!(ahead, Some(Ahead::Ready)) {
+            self.in_turn(part, plan)
+                .map_err(|error| error.at(part.lsn))?;
+        }
+        done.stale = again && !self.writer.reach_is_known(part)?;
         if let Some(commit) = part.commit {
             done.flushed = self.turn.is_to_flush(plan.number, FLUSH_EVERY);
             let committed = self.writer.commit(commit, done.flushed);
@@ -328,6 +332,21 @@ impl<E: From<News>> Worker<E> {
             failpoint::APPLY_PART.reach();
         }
         Ok(done)
+    }
+
+    /// Makes and commits all changes of a part whose turn it is, if it is small. False if nothing was
+    /// done.
+    fn at_once(&mut self, part: &Part, plan: &Plan, done: &mut Done) -> Result<bool> {
+        let Some(commit) = part.commit else {
+            return Ok(false);
+        };
+        let is_to_flush = || self.turn.is_to_flush(plan.number, FLUSH_EVERY);
+        let committed = self.writer.at_once(part, commit, is_to_flush);
+        let Some(committed) = committed.map_err(|error| error.at(part.lsn))? else {
+            return Ok(false);
+        };
+        (done.flushed, done.missing) = committed;
+        Ok(true)
     }
 
     /// Makes all changes of a part whose turn it is. Writers behind it may have caused a deadlock

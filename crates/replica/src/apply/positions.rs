@@ -82,12 +82,29 @@ impl Positions {
         }
     }
 
+    /// What there is to tell, flushed and applied: never less than what was told.
+    fn to_tell(&self, is_idle: bool) -> (Lsn, Lsn) {
+        let (flushed, applied) = self.told;
+        (
+            self.flushed.max(flushed),
+            self.reached(is_idle).max(applied),
+        )
+    }
+
+    /// The source has not been told so much.
+    pub fn is_ahead_of_told(&self, is_idle: bool) -> bool {
+        self.to_tell(is_idle) != self.told
+    }
+
+    /// Flushed and applied as the source was told.
+    pub fn told(&self) -> (Lsn, Lsn) {
+        self.told
+    }
+
     /// The message for the source. Its positions never go back.
     pub fn status(&mut self, is_idle: bool, sent_at: Timestamp) -> Status {
-        let (told_flushed, told_applied) = self.told;
-        let applied = self.reached(is_idle).max(told_applied);
-        let flushed = self.flushed.max(told_flushed);
-        self.told = (flushed, applied);
+        self.told = self.to_tell(is_idle);
+        let (flushed, applied) = self.told;
         Status {
             written: applied,
             flushed,
@@ -114,10 +131,13 @@ mod tests {
         assert_eq!(told(&mut positions, true), (10, 10));
         positions.handed(20.into());
         assert_eq!(told(&mut positions, true), (10, 10));
+        assert!(!positions.is_ahead_of_told(true));
         positions.applied(20.into());
+        assert!(positions.is_ahead_of_told(true));
         assert_eq!(told(&mut positions, true), (10, 20));
-        assert!(!positions.is_settled());
+        assert!(!positions.is_settled() && !positions.is_ahead_of_told(true));
         positions.flushed();
+        assert!(positions.is_ahead_of_told(true));
         assert_eq!(told(&mut positions, true), (20, 20));
     }
 

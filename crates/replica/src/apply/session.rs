@@ -414,9 +414,7 @@ impl<'a> Session<'a> {
                 return Err(error);
             }
         }
-        if self.news {
-            self.tell(false)?;
-        }
+        self.tell_news()?;
         let rest = self.move_origin()?;
         let Feed::Source(stream) = &mut self.feed else {
             return self.wait_event(rest);
@@ -440,9 +438,7 @@ impl<'a> Session<'a> {
         if self.is_worth_it() {
             return self.hand_over();
         }
-        if self.news {
-            self.tell(false)?;
-        }
+        self.tell_news()?;
         let rest = self.move_origin()?;
         self.wait_event(rest)
     }
@@ -512,34 +508,31 @@ impl<'a> Session<'a> {
             // Its answer shows that it is there.
             return self.tell(true);
         }
-        match self.news && self.handed == 0 {
-            true => self.tell(false),
-            false => Ok(()),
+        match self.handed {
+            0 => self.tell_news(),
+            _ => Ok(()),
         }
+    }
+
+    /// Tells whoever has not heard of it how far we are. What is only received is for the statistics:
+    /// the source would work on each message, and answer it.
+    fn tell_news(&mut self) -> Result<()> {
+        if !self.news {
+            return Ok(());
+        }
+        if self.positions.is_ahead_of_told(self.merger.is_idle()) {
+            return self.tell(false);
+        }
+        self.count();
+        Ok(())
     }
 
     /// Tells the source the positions, and the statistics as well.
     fn tell(&mut self, reply: bool) -> Result<()> {
-        let is_idle = self.merger.is_idle();
-        let mut status = self.positions.status(is_idle, now());
+        let mut status = self.positions.status(self.merger.is_idle(), now());
         status.reply = reply;
-        self.news = false;
         self.last_status = Instant::now();
-        let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
-        let heard = self.heard;
-        // What the intake hears counts there.
-        let is_spooled = matches!(self.feed, Feed::Spool(_));
-        let caught_up = is_idle && self.positions.is_settled();
-        self.control.count(|stats| {
-            stats.applied = status.applied;
-            stats.flushed = status.flushed;
-            stats.caught_up = caught_up;
-            if !is_spooled {
-                stats.source_end = stats.source_end.max(source_end);
-                stats.heard = heard;
-                stats.bytes += bytes;
-            }
-        });
+        self.count();
         match &mut self.feed {
             Feed::Source(stream) => {
                 failpoint::APPLY_UNTOLD.reach();
@@ -553,6 +546,28 @@ impl<'a> Session<'a> {
                 Ok(())
             }
         }
+    }
+
+    /// Tells the statistics.
+    fn count(&mut self) {
+        self.news = false;
+        let is_idle = self.merger.is_idle();
+        let (flushed, applied) = self.positions.told();
+        let (source_end, bytes) = (self.source_end, std::mem::take(&mut self.bytes));
+        let heard = self.heard;
+        // What the intake hears counts there.
+        let is_spooled = matches!(self.feed, Feed::Spool(_));
+        let caught_up = is_idle && self.positions.is_settled();
+        self.control.count(|stats| {
+            stats.applied = applied;
+            stats.flushed = flushed;
+            stats.caught_up = caught_up;
+            if !is_spooled {
+                stats.source_end = stats.source_end.max(source_end);
+                stats.heard = heard;
+                stats.bytes += bytes;
+            }
+        });
     }
 
     /// Ends both connections. What the writer has is finished if that is quick, and otherwise

@@ -1,17 +1,22 @@
 //! Changes the target: the only place where a batch meets SQL.
 //!
+//! A part goes there statement by statement, or, if it is small, whole as one message ([`at_once`]).
+//!
 //! The connection owns a replication origin of the replica ([`super::origins`]), so no two processes
 //! can be at work on one replica. Each transaction carries the source's position in its commit record
 //! (`pg_replication_origin_xact_setup`), so data and position are durable together or not at
-//! all. Commits are asynchronous; `pg_replication_origin_session_progress(true)` flushes them.
+//! all. Commits are asynchronous, and `pg_replication_origin_session_progress(true)` flushes them; a
+//! small part's commit does that itself.
 //! A writer that ran ahead of its turn can roll back and begin again. After any other error it cannot
 //! be used again: the next one begins where the origins stand.
+
+mod at_once;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use lockstep_client::{Canceller, ClientError, Connection, Purpose, field};
+use lockstep_client::{Canceller, ClientError, Connection, Purpose, ToText, field};
 use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
@@ -45,6 +50,9 @@ const TIDY_AFTER: u32 = 1_000;
 
 /// Most prepared statements; then all are forgotten.
 const MOST_PREPARED: usize = 500;
+
+/// Puts all commits so far on disk.
+const FLUSH: &str = "SELECT pg_catalog.pg_replication_origin_session_progress(true)";
 
 /// How long a statement may take: locks of others are waited for, and the one who stops the
 /// replica cancels it.
@@ -96,6 +104,8 @@ pub struct Writer {
     prepared: HashMap<Which, Prepared>,
     /// Numbers of prepared statements are never used twice.
     named: u64,
+    /// The statement that ends a small part is prepared.
+    ends: bool,
     in_transaction: bool,
     /// The last step has deleted rows and inserted them again.
     made_anew: bool,
@@ -228,6 +238,7 @@ impl Writer {
             connection,
             prepared: HashMap::new(),
             named: 0,
+            ends: false,
             in_transaction: false,
             made_anew: false,
             replica: settings.replica.clone(),
@@ -331,8 +342,9 @@ impl Writer {
     /// which the state counts as part of it.
     pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
         for (table, rows) in &self.missing {
-            state::add_missing(&mut self.connection, &self.replica, table, *rows)
-                .map_err(ApplyError::Target)?;
+            let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
+            let added = self.connection.query_with(state::ADD_MISSING, &of);
+            added.map_err(ApplyError::Target)?;
         }
         let time = format!(
             "'2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
@@ -368,13 +380,10 @@ impl Writer {
         }
         let keep = state::keep_position_sql(&self.replica, end, tidy);
         let keep = keep.map_err(ApplyError::Target)?;
-        let then = match flush {
-            true => "; SELECT pg_catalog.pg_replication_origin_session_progress(true)",
-            false => "",
-        };
+        let then = if flush { FLUSH } else { "" };
         Ok(format!(
             "{keep}; SELECT pg_catalog.pg_current_xact_id(), \
-             pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT{then}"
+             pg_catalog.pg_replication_origin_xact_setup('{end}', {time}); COMMIT; {then}"
         ))
     }
 
@@ -656,10 +665,7 @@ impl Writer {
         if let Some(prepared) = self.prepared.get(&which) {
             return Ok((prepared.name.clone(), Arc::clone(&prepared.statement)));
         }
-        if self.prepared.len() >= MOST_PREPARED {
-            self.connection.execute("DEALLOCATE ALL")?;
-            self.prepared.clear();
-        }
+        self.make_room(1)?;
         self.named += 1;
         let name = format!("apply_{}", self.named);
         let statement = Arc::new(table.statement(verb, &which.2));
@@ -671,6 +677,16 @@ impl Writer {
         };
         self.prepared.insert(which, prepared);
         Ok((name, statement))
+    }
+
+    /// So many statements can be prepared without any being forgotten.
+    fn make_room(&mut self, more: usize) -> lockstep_client::Result<()> {
+        if self.prepared.len() + more > MOST_PREPARED {
+            self.connection.execute("DEALLOCATE ALL")?;
+            self.prepared.clear();
+            self.ends = false;
+        }
+        Ok(())
     }
 }
 

@@ -28,6 +28,19 @@ pub fn keep_position_sql(replica: &str, end: Lsn, tidy: bool) -> Result<String, 
     })
 }
 
+/// Keeps a position like [`keep_position_sql`], and ends the changes of a transaction with it in its
+/// commit record: `$1` is the replica, `$2` the position, `$3` when the source has committed, in
+/// microseconds since 2000. `$4` is `local` if the commit is to be on disk when it is confirmed,
+/// otherwise `off`. The number of rows is 0 if the position was there: then the transaction may have
+/// written nothing, and what has not is not flushed.
+pub const END_AT_POSITION: &str = "INSERT INTO lockstep.apply_position (replica, lsn) \
+    SELECT $1, $2::pg_catalog.pg_lsn FROM pg_catalog.pg_current_xact_id(), \
+      pg_catalog.set_config('synchronous_commit', $4, true), \
+      pg_catalog.pg_replication_origin_xact_setup($2::pg_catalog.pg_lsn, \
+        '2000-01-01 00:00:00+00'::pg_catalog.timestamptz \
+          + $3::pg_catalog.int8 * '1 microsecond'::pg_catalog.interval) \
+    ON CONFLICT DO NOTHING";
+
 /// The newest position that is kept. None before apply has ever run, and of a state that an older version
 /// made.
 pub fn kept_position(

@@ -118,6 +118,44 @@ fn batches_run_ahead_and_commit_in_the_sources_order() {
 }
 
 #[test]
+fn a_batch_makes_its_changes_before_the_one_before_it_has_committed() {
+    let mut pair = pair("");
+    let control = pair.start();
+    pair.catch_up();
+    let gate = shut(&pair);
+    blocked(&pair, "SELECT");
+    let at = "SELECT coalesce(max(lsn), '0/0') FROM lockstep.apply_position";
+    let stood = count(&pair, at);
+    // All writers that have changed the table: whether one waits for a lock, and whether it has ended.
+    let changers = format!(
+        "SELECT coalesce(wait_event_type, '') = 'Lock', backend_xid IS NULL, state \
+         FROM pg_locks AS l JOIN pg_stat_activity AS a USING (pid) \
+         WHERE application_name = '{NAME}' AND l.relation = 'filler'::regclass \
+           AND l.mode = 'RowExclusiveLock' AND l.granted"
+    );
+    let is_ahead = ["f", "f", "idle in transaction"].map(|of| Some(of.to_owned()));
+    let mut size = 0;
+    for batch in 0..3 {
+        large(&pair, batch * 1000, "SELECT");
+        ahead(&pair, batch as usize + 1);
+        assert_eq!(
+            rows(&pair.target, &changers),
+            vec![is_ahead.to_vec(); batch as usize + 1]
+        );
+        // Its rows are in the table, and nobody sees them.
+        let grown = count(&pair, "SELECT pg_relation_size('filler')");
+        let grown: u64 = grown.parse().unwrap();
+        assert!(grown > size, "{grown} after {size}");
+        size = grown;
+        assert_eq!(count(&pair, "SELECT count(*) FROM filler"), "0");
+        assert_eq!(count(&pair, at), stood);
+    }
+    assert_eq!(writers(&pair, "wait_event_type = 'Lock'"), 1);
+    drop(gate);
+    assert_all_same(&pair, &control, 0);
+}
+
+#[test]
 fn a_row_that_an_earlier_batch_changes_is_waited_for() {
     let mut pair = pair("");
     run(

@@ -7,6 +7,7 @@
 )]
 
 mod apply_after_copy;
+mod apply_at_once;
 mod apply_cases;
 mod apply_killed;
 mod apply_lab;

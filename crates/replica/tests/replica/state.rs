@@ -7,7 +7,7 @@ use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::names::TableName;
 use lockstep_replica::state::{
-    Applied, Held, Holder, Phase, Replica, State, TableState, add_missing, copied_sql, copying_sql,
+    ADD_MISSING, Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
 };
 use lockstep_replica::subset::Subset;
 use lockstep_wire::{Lsn, Timeline};
@@ -185,7 +185,9 @@ fn apply_is_asked_and_says_how_far_it_is() {
     };
     other.add_tables("r", &[(table.clone(), 7)]).unwrap();
     for rows in [3, 4] {
-        add_missing(&mut sql(&target), "r", &table, rows).unwrap();
+        sql(&target)
+            .query_with(ADD_MISSING, &[&"r", &table.schema, &table.table, &rows])
+            .unwrap();
     }
     assert_eq!(other.tables("r").unwrap()[0].missing, 7);
 }
