@@ -346,6 +346,7 @@ impl<E: From<News>> Worker<E> {
             return Ok(false);
         };
         (done.flushed, done.missing) = committed;
+        failpoint::APPLY_COMMITTED.reach();
         Ok(true)
     }
 

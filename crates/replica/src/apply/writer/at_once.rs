@@ -25,6 +25,7 @@ use crate::apply::batch::{CommitPoint, Part, Set, Step};
 use crate::apply::error::{ApplyError, Result, is_cancelled};
 use crate::apply::statements::Verb;
 use crate::apply::table::Table;
+use crate::failpoint;
 use crate::state;
 
 /// Most steps of a small part; each has fewer rows than are copied.
@@ -147,6 +148,7 @@ fn send(
         pipeline.query(state::ADD_MISSING, &of)?;
     }
     pipeline.query_prepared(END, end)?;
+    failpoint::APPLY_WRITTEN.reach();
     let answers = pipeline.finish()?;
     let kept = answers.last().map_or(0, |answer| answer.affected);
     Ok((missing, kept > 0))
