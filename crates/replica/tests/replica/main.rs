@@ -10,6 +10,7 @@ mod apply_after_copy;
 mod apply_cases;
 mod apply_killed;
 mod apply_lab;
+mod apply_large;
 mod apply_random;
 mod apply_standby;
 mod apply_writers;
