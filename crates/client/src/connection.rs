@@ -154,7 +154,7 @@ impl Connection {
     /// Runs SQL and returns one table for each statement that returns rows, even if it returned
     /// none, within the same limits as [`Connection::query`].
     pub fn tables(&mut self, sql: &str) -> Result<Vec<Table>> {
-        self.ask(Step::Query, "run a query", &simple(sql)?)
+        self.ask(Step::Query, "run a query", simple(sql)?)
     }
 
     /// Makes a canceller, which cancels this connection's statements while another thread waits
@@ -248,17 +248,19 @@ impl Connection {
 
     /// Runs one command within the patience.
     pub(crate) fn command(&mut self, step: Step, what: &str, sql: &str) -> Result<Rows> {
-        self.rows(step, what, &simple(sql)?)
+        self.rows(step, what, simple(sql)?)
     }
 
     /// The rows of all answers to a request.
-    pub(crate) fn rows(&mut self, step: Step, what: &str, request: &Request) -> Result<Rows> {
+    pub(crate) fn rows(&mut self, step: Step, what: &str, request: Request) -> Result<Rows> {
         let tables = self.ask(step, what, request)?;
         Ok(tables.into_iter().flat_map(|table| table.rows).collect())
     }
 
-    fn ask(&mut self, step: Step, what: &str, request: &Request) -> Result<Vec<Table>> {
-        self.link.send(request)?;
+    fn ask(&mut self, step: Step, what: &str, request: Request) -> Result<Vec<Table>> {
+        self.link.send(&request)?;
+        // libpq has a copy of its values, which may be large.
+        drop(request);
         let answered = self.link.tables(step, what, Instant::now() + self.patience);
         if !matches!(answered, Err(Failure::TimedOut)) {
             return answered.map_err(|failure| failure.into_error(what, self.patience));

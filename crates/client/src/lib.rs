@@ -51,7 +51,7 @@ pub use connection::{Connection, DATABASE_OID, Identity, Purpose, Server, Table}
 pub use conninfo::Conninfo;
 pub use copy::{CopyIn, CopyOut};
 pub use error::{ClientError, Refusal, Result, Step};
-pub use libpq::{Canceller, CopyData};
+pub use libpq::{Canceller, CopyData, return_freed_memory};
 pub use pipeline::{Answered, Pipeline};
 pub use slots::{SlotState, Switch, WalStatus};
 pub use stream::{Next, Ready, Stream};

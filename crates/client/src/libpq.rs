@@ -1,4 +1,5 @@
-//! Safe wrappers for every call of libpq. No other module of the workspace calls C.
+//! Safe wrappers for every call of libpq, and for how memory is allocated. No other module of the
+//! workspace calls C.
 //!
 //! Why the wrappers are sound, beside each call's own comment:
 //! - A [`Handle`] owns its `PGconn`, an [`Answer`] its `PGresult`, a [`CopyData`] its
@@ -19,6 +20,30 @@ use pq_sys as pq;
 
 use crate::ClientError;
 use crate::error::one_line;
+
+/// Pieces of memory of this size or more go back to the system when they are freed, and so does as
+/// much at the end of what a thread has.
+const RETURNED: c_int = 4 * 1024 * 1024;
+
+/// Lets the memory of large values, libpq's and ours, go back to the system as soon as it is freed. By
+/// itself glibc keeps for each thread as much as the largest value had that was freed before.
+/// To be called before there are other threads.
+pub fn return_freed_memory() {
+    #[cfg(target_env = "gnu")]
+    {
+        const M_TRIM_THRESHOLD: c_int = -1;
+        const M_MMAP_THRESHOLD: c_int = -3;
+        unsafe extern "C" {
+            fn mallopt(parameter: c_int, value: c_int) -> c_int;
+        }
+        // SAFETY: it takes two numbers, and sets one of glibc's own under its lock. A value that it
+        // does not take leaves all as it was.
+        unsafe {
+            mallopt(M_MMAP_THRESHOLD, RETURNED);
+            mallopt(M_TRIM_THRESHOLD, RETURNED);
+        }
+    }
+}
 
 /// An option of a connection.
 #[derive(Clone, PartialEq, Eq)]

@@ -35,7 +35,7 @@ impl Connection {
             sql: c_string(sql)?,
             values: texts(parameters)?,
         };
-        self.rows(Step::Query, "run a query", &request)
+        self.rows(Step::Query, "run a query", request)
     }
 
     /// Prepares one statement under a name; the server keeps it until the connection ends.
@@ -44,7 +44,7 @@ impl Connection {
             name: c_string(name)?,
             sql: c_string(sql)?,
         };
-        self.rows(Step::Query, "prepare a statement", &request)
+        self.rows(Step::Query, "prepare a statement", request)
             .map(drop)
     }
 
@@ -54,7 +54,7 @@ impl Connection {
             name: c_string(name)?,
             values: texts(parameters)?,
         };
-        self.rows(Step::Query, "run a prepared statement", &request)
+        self.rows(Step::Query, "run a prepared statement", request)
     }
 
     /// Runs a prepared statement that returns no rows, with values that may be in any encoding.
@@ -75,7 +75,7 @@ impl Connection {
     }
 
     fn change(&mut self, request: Request) -> Result<u64> {
-        self.rows(Step::Query, "run a statement", &request)?;
+        self.rows(Step::Query, "run a statement", request)?;
         Ok(self.link.changed)
     }
 }

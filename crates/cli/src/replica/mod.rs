@@ -88,6 +88,7 @@ impl ReplicaArgs {
 }
 
 pub fn run(command: &ReplicaCommand) -> anyhow::Result<()> {
+    lockstep_client::return_freed_memory();
     match command {
         ReplicaCommand::Create(args) => create::run(args),
         ReplicaCommand::Status(args) => status::run(args),

@@ -38,6 +38,7 @@ mod relay_terminate;
 mod relay_two_phase;
 mod replica;
 mod replica_daemon;
+mod replica_memory;
 mod replica_spool;
 mod replica_subsets;
 mod replica_verify;

@@ -52,7 +52,7 @@ pub fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-fn status(target: &str) -> Value {
+pub fn status(target: &str) -> Value {
     let status = output(&["status", "r", "--target", target, "--output", "json"]);
     assert!(status.status.success(), "{status:?}");
     serde_json::from_slice(&status.stdout).unwrap()

@@ -136,3 +136,37 @@ fn who_keeps_changes_waiting_is_named() {
     until(&followed.target, arrived, "1", &mut followed.running.0);
     followed.status_until(&[], |status| status["error"].is_null());
 }
+
+/// ALTER TABLE that waits lets nobody pass: ending it would help, but it is not to blame.
+#[test]
+fn who_keeps_an_alter_table_waiting_that_changes_wait_for_is_named() {
+    let mut followed = Followed::with("");
+    followed.status_until(&[], |status| status["lag_bytes"] == 0);
+    let to = Conninfo::parse(&followed.to).unwrap();
+    let mut reader = Connection::connect(&to, Purpose::Sql, "a reader").unwrap();
+    let mut owner = Connection::connect(&to, Purpose::Sql, "an owner").unwrap();
+    let alter = owner.backend_pid();
+    reader.execute("BEGIN; SELECT FROM b").unwrap();
+    let altered = std::thread::spawn(move || owner.execute("ALTER TABLE b ADD later int"));
+    let waits = format!("SELECT count(*)::text FROM pg_locks WHERE NOT granted AND pid = {alter}");
+    wait_for(&followed.target, &waits, "1");
+    sql(&followed.source)
+        .execute("INSERT INTO b VALUES (1)")
+        .unwrap();
+    let waiting = followed.status_until(&[], |status| !status["error"].is_null());
+    let words = waiting["error"].as_str().unwrap();
+    let root = format!(
+        "on the target it waits for a lock of process {} (role \"postgres\", application \"a reader\"",
+        reader.backend_pid()
+    );
+    let queue =
+        format!("in a queue behind process {alter} (role \"postgres\", application \"an owner\"");
+    assert!(
+        words.starts_with(&root) && words.contains(&queue),
+        "{words}"
+    );
+    reader.execute("COMMIT").unwrap();
+    altered.join().unwrap().unwrap();
+    let arrived = "SELECT count(*)::text FROM b";
+    until(&followed.target, arrived, "1", &mut followed.running.0);
+}

@@ -33,7 +33,8 @@ impl ArrayText {
     }
 
     fn push_quoted(&mut self, text: &[u8]) {
-        self.bytes.reserve(text.len() + 2);
+        // Few values have more to escape: a large one is not moved as it grows.
+        self.bytes.reserve(text.len() + 64);
         self.bytes.push(b'"');
         let mut left = text;
         while let Some(place) = left.iter().position(|byte| matches!(byte, b'"' | b'\\')) {
@@ -70,8 +71,17 @@ fn is_plain(text: &[u8]) -> bool {
             .all(|byte| byte.is_ascii_digit() || matches!(byte, b'-' | b'.' | b'+' | b':'))
 }
 
-/// Appends a row as a line of COPY in text format. `written` are the places of its columns.
-pub fn copy_line(row: &OwnedRow, written: &[usize], out: &mut Vec<u8>) {
+/// A long value is copied in pieces of so many bytes.
+const PIECE: usize = 64 * 1024;
+
+/// Appends a row as a line of COPY in text format. `written` are the places of its columns. `send` may
+/// take what there is so far, which may end within the row: a long row is never here as a whole.
+pub fn copy_line<E>(
+    row: &OwnedRow,
+    written: &[usize],
+    out: &mut Vec<u8>,
+    send: &mut impl FnMut(&mut Vec<u8>) -> Result<(), E>,
+) -> Result<(), E> {
     let mut wanted = written.iter().copied().peekable();
     let mut is_first = true;
     for (place, cell) in row.cells().enumerate() {
@@ -84,10 +94,16 @@ pub fn copy_line(row: &OwnedRow, written: &[usize], out: &mut Vec<u8>) {
         is_first = false;
         match cell {
             Cell::Null | Cell::Unchanged => out.extend_from_slice(b"\\N"),
-            Cell::Text(text) => copy_value(text, out),
+            Cell::Text(text) => {
+                for piece in text.chunks(PIECE) {
+                    copy_value(piece, out);
+                    send(out)?;
+                }
+            }
         }
     }
     out.push(b'\n');
+    Ok(())
 }
 
 fn copy_value(text: &[u8], out: &mut Vec<u8>) {
@@ -149,9 +165,26 @@ mod tests {
         let cells = cells.iter().map(|text| Cell::Text(text.as_bytes()));
         let row = OwnedRow::new(cells.chain([Cell::Null]));
         let mut line = Vec::new();
-        copy_line(&row, &[0, 1, 2, 3, 4, 5], &mut line);
-        copy_line(&row, &[1, 5], &mut line);
+        let mut keep = |_: &mut Vec<u8>| Ok::<_, ()>(());
+        copy_line(&row, &[0, 1, 2, 3, 4, 5], &mut line, &mut keep).unwrap();
+        copy_line(&row, &[1, 5], &mut line, &mut keep).unwrap();
         let expected = "a\\tb\t\t\\\\N\tx\\r\\ny\t\\\\.\t\\N\n\t\\N\n";
         assert_eq!(String::from_utf8(line).unwrap(), expected);
+    }
+    #[test]
+    fn of_a_long_line_only_a_piece_is_in_memory() {
+        let long = "a\tb".repeat(PIECE);
+        let row = OwnedRow::new([Cell::Text(b"1"), Cell::Text(long.as_bytes())]);
+        let (mut line, mut sent, mut most) = (Vec::new(), Vec::new(), 0);
+        let mut send = |line: &mut Vec<u8>| {
+            most = most.max(line.len());
+            sent.append(line);
+            Ok::<_, ()>(())
+        };
+        copy_line(&row, &[0, 1], &mut line, &mut send).unwrap();
+        sent.append(&mut line);
+        assert!(most <= 2 * PIECE, "{most}");
+        let expected = format!("1\t{}\n", "a\\tb".repeat(PIECE));
+        assert_eq!(String::from_utf8(sent).unwrap(), expected);
     }
 }

@@ -16,6 +16,12 @@ use super::row::OwnedRow;
 use super::runs::{Run, Runs};
 use super::table::{Identity, Table};
 
+/// Most bytes of one statement's parameters; a row that is longer stands alone.
+pub const MOST_BYTES: usize = 8 * 1024 * 1024;
+
+/// Room for so many changes is kept from one transaction to the next.
+const KEPT: usize = 1_000;
+
 /// The commit of a transaction on the source.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CommitPoint {
@@ -111,25 +117,31 @@ pub struct Part {
     /// starts.
     pub lsn: Lsn,
     pub counts: Counts,
+    /// What it takes until it is done, with the largest statement.
+    pub memory: usize,
 }
 
 #[derive(Debug)]
 enum Gathered {
-    Keyed(Net),
+    /// And whether updates may need one statement for all rows.
+    Keyed(Net, bool),
     Whole(Runs),
 }
 
 impl Gathered {
     fn new(table: &Table) -> Self {
         match table.identity {
-            Identity::Key(_) => Self::Keyed(Net::new(table.key())),
+            Identity::Key(_) => {
+                let at_once = table.crowded || !table.can_update();
+                Self::Keyed(Net::new(table.key()), at_once)
+            }
             Identity::Whole | Identity::Nothing => Self::Whole(Runs::default()),
         }
     }
 
     fn size(&self) -> usize {
         match self {
-            Self::Keyed(net) => net.size(),
+            Self::Keyed(net, _) => net.size(),
             Self::Whole(runs) => runs.size(),
         }
     }
@@ -147,6 +159,62 @@ pub enum Change {
     Delete(OwnedRow),
 }
 
+impl Change {
+    fn size(&self) -> usize {
+        match self {
+            Self::Insert(row) | Self::Delete(row) => row.size(),
+            Self::Update { before, after } => {
+                before.as_ref().map_or(0, OwnedRow::size) + after.size()
+            }
+        }
+    }
+}
+
+/// A change of one or several tables.
+#[derive(Debug)]
+pub enum Later {
+    Change {
+        oid: u32,
+        table: Arc<Table>,
+        change: Change,
+    },
+    Truncate {
+        tables: Vec<Arc<Table>>,
+        how: Emptied,
+    },
+}
+
+/// Changes that no batch has yet, in their order.
+#[derive(Debug, Default)]
+pub struct Waiting {
+    changes: Vec<Later>,
+    size: usize,
+    /// Bytes of the largest of them.
+    largest: usize,
+}
+
+impl Waiting {
+    pub fn push(&mut self, change: Later) {
+        let size = match &change {
+            Later::Change { change, .. } => change.size(),
+            Later::Truncate { .. } => 0,
+        };
+        self.size += size_of::<Later>() + size;
+        self.largest = self.largest.max(size);
+        self.changes.push(change);
+    }
+
+    /// Number of changes.
+    pub fn rows(&self) -> u64 {
+        self.changes.len() as u64
+    }
+
+    /// Memory in use, roughly.
+    pub fn size(&self) -> usize {
+        self.size
+    }
+}
+
 /// A batch that is being gathered.
 #[derive(Debug, Default)]
 pub struct Batch {
@@ -158,6 +226,11 @@ pub struct Batch {
     /// Memory of what is in `gathered`, and of what is in `steps`.
     gathered_size: usize,
     steps_size: usize,
+    /// Bytes of the largest row that a statement has as a parameter: all of a row to update, and the
+    /// key of one to delete.
+    largest: usize,
+    /// Some rows are replaced, which is one statement for all of them.
+    at_once: bool,
     counts: Counts,
 }
 
@@ -165,6 +238,18 @@ impl Batch {
     /// Memory in use, roughly.
     pub fn size(&self) -> usize {
         self.gathered_size + self.steps_size
+    }
+
+    /// The same with what waits beside it, and with what the writer needs for a statement: its
+    /// parameters, and what libpq has of them.
+    pub fn memory(&self, waiting: &Waiting) -> usize {
+        let size = self.size() + waiting.size;
+        let largest = self.largest.max(waiting.largest);
+        let statement = match self.at_once {
+            true => size,
+            false => size.min(MOST_BYTES).max(largest),
+        };
+        size + 2 * statement
     }
 
     pub fn counts(&self) -> &Counts {
@@ -178,6 +263,24 @@ impl Batch {
 
     pub fn transaction_ended(&mut self) {
         self.counts.transactions += 1;
+    }
+
+    pub fn add(&mut self, change: Later) {
+        match change {
+            Later::Change { oid, table, change } => self.change(oid, &table, change),
+            Later::Truncate { tables, how } => self.truncate(tables, how),
+        }
+    }
+
+    /// Adds all that has waited.
+    pub fn join(&mut self, waiting: &mut Waiting) {
+        (waiting.size, waiting.largest) = (0, 0);
+        waiting
+            .changes
+            .drain(..)
+            .for_each(|change| self.add(change));
+        // Room for a large transaction's changes is not kept.
+        waiting.changes.shrink_to(KEPT);
     }
 
     /// Adds a change of table `oid`, whose rows now have the shape of `table`.
@@ -210,14 +313,19 @@ impl Batch {
         table: &Arc<Table>,
         change: impl FnOnce(&[usize]) -> KeyedChange,
     ) -> Option<KeyedChange> {
-        let Gathered::Keyed(net) = self.gathered(oid, table) else {
+        let Gathered::Keyed(net, at_once) = self.gathered(oid, table) else {
             return None;
         };
         let before = net.size();
         let change = change(net.key());
+        let sent = change.sent();
+        let may_replace = *at_once && matches!(change, KeyedChange::Update { .. });
         let refused = net.add(change).err();
+        let at_once = may_replace || net.moves();
         let after = net.size();
         self.gathered_size = (self.gathered_size + after).saturating_sub(before);
+        self.largest = self.largest.max(sent);
+        self.at_once |= at_once;
         refused
     }
 
@@ -226,16 +334,21 @@ impl Batch {
             return;
         };
         let before = runs.size();
+        let sent = match change {
+            Change::Insert(_) => 0,
+            _ => change.size(),
+        };
         match change {
             Change::Insert(row) => runs.insert(row),
             Change::Update { before, after } => match before {
-                Some(before) => runs.update(before, &after),
-                None => runs.update(after.clone(), &after),
+                Some(before) => runs.update(before, after),
+                None => runs.update(after.clone(), after),
             },
             Change::Delete(row) => runs.delete(row),
         }
         let after = runs.size();
         self.gathered_size = (self.gathered_size + after).saturating_sub(before);
+        self.largest = self.largest.max(sent);
     }
 
     fn gathered(&mut self, oid: u32, table: &Arc<Table>) -> &mut Gathered {
@@ -279,9 +392,13 @@ impl Batch {
 
     /// Takes all that was gathered.
     pub fn take(&mut self, commit: Option<CommitPoint>) -> Part {
+        let memory = self.memory(&Waiting::default());
         self.seal_all();
         self.steps_size = 0;
+        self.largest = 0;
+        self.at_once = false;
         Part {
+            memory,
             steps: std::mem::take(&mut self.steps),
             commit,
             lsn: commit.map_or(Lsn::INVALID, |commit| commit.end),
@@ -310,7 +427,7 @@ fn keyed(key: &[usize], change: Change) -> KeyedChange {
 impl Gathered {
     fn into_sets(self) -> Vec<Set> {
         match self {
-            Self::Keyed(net) => {
+            Self::Keyed(net, _) => {
                 let NetEffect {
                     deletes,
                     updates,

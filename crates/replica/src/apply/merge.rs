@@ -5,6 +5,10 @@
 //! commits with the last part only. So each commit of the target makes it what the source was after
 //! one of its commits.
 //!
+//! The changes of a transaction whose end has not arrived wait beside a batch that has whole ones. They
+//! join it at that end. If the transaction is too large for that, the batch is handed over first, so that
+//! what committed before a large transaction never waits for its end.
+//!
 //! A table may have a position where it starts: its copy already has what committed before.
 
 use std::sync::Arc;
@@ -14,7 +18,7 @@ use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, T
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
 
-use super::batch::{Batch, Change, CommitPoint, Emptied, Part};
+use super::batch::{Batch, Change, CommitPoint, Emptied, Later, Part, Waiting};
 use super::error::{ApplyError, Result};
 use super::row::{Cell, OwnedRow};
 use super::table::{Identity, SourceTable, Table};
@@ -90,8 +94,6 @@ struct Known {
 struct Open {
     /// Where its commit record starts.
     commit: Lsn,
-    /// Changes in the batch that are of transactions before it.
-    before: u64,
 }
 
 /// What has happened with a message.
@@ -111,6 +113,8 @@ pub struct Merger {
     known: HashMap<u32, Known>,
     open: Option<Open>,
     batch: Batch,
+    /// Changes of the open transaction, while the batch has whole ones before it.
+    waiting: Waiting,
     /// A part of a transaction has been handed over, and its last part has not.
     in_parts: bool,
     /// The newest transaction in the batch.
@@ -129,6 +133,7 @@ impl Merger {
             known: HashMap::new(),
             open: None,
             batch: Batch::default(),
+            waiting: Waiting::default(),
             in_parts: false,
             last: None,
             hold: None,
@@ -142,11 +147,16 @@ impl Merger {
     }
 
     /// Memory in use, roughly.
-    pub fn size(&self) -> usize {
-        self.batch.size()
+    fn size(&self) -> usize {
+        self.batch.size() + self.waiting.size()
     }
 
-    /// Changes that are gathered.
+    /// Memory in use, and what the statements will need.
+    pub fn memory(&self) -> usize {
+        self.batch.memory(&self.waiting)
+    }
+
+    /// Changes that can be handed over.
     pub fn rows(&self) -> u64 {
         self.batch.counts().rows()
     }
@@ -176,10 +186,7 @@ impl Merger {
                 if self.hold.is_some_and(|hold| final_lsn >= hold) {
                     return Ok(Taken::Held(final_lsn));
                 }
-                self.open = Some(Open {
-                    commit: final_lsn,
-                    before: self.rows(),
-                });
+                self.open = Some(Open { commit: final_lsn });
             }
             Message::Commit(commit) => return self.commit(commit.end_lsn, commit.commit_time),
             Message::Relation(relation) => self.relation(&relation, tables)?,
@@ -189,14 +196,14 @@ impl Merger {
                     if row.has_unchanged() {
                         return Err(self.came_in(&table, &row));
                     }
-                    self.batch.change(relation, &table, Change::Insert(row));
+                    self.change(relation, table, Change::Insert(row));
                 }
             }
             Message::Update { relation, old, new } => self.update(relation, old, new, tables)?,
             Message::Delete { relation, old } => {
                 if let Some((source, table)) = self.changed(relation, tables)? {
                     let row = before(source, &table, &old)?;
-                    self.batch.change(relation, &table, Change::Delete(row));
+                    self.change(relation, table, Change::Delete(row));
                 }
             }
             Message::Truncate { options, relations } => {
@@ -212,9 +219,21 @@ impl Merger {
         let open = self.open.take();
         open.ok_or(WireError::Malformed("the end of no transaction"))?;
         let point = CommitPoint { end, time };
+        self.batch.join(&mut self.waiting);
         self.batch.transaction_ended();
         self.last = Some(point);
         Ok(Taken::Ended(point))
+    }
+
+    fn change(&mut self, oid: u32, table: Arc<Table>, change: Change) {
+        self.add(Later::Change { oid, table, change });
+    }
+
+    fn add(&mut self, change: Later) {
+        match self.last {
+            Some(_) => self.waiting.push(change),
+            None => self.batch.add(change),
+        }
     }
 
     fn relation(&mut self, relation: &Relation<'_>, tables: &mut dyn Tables) -> Result<()> {
@@ -293,7 +312,7 @@ impl Merger {
             },
             after: row(&table, new)?,
         };
-        self.batch.change(relation, &table, change);
+        self.change(relation, table, change);
         Ok(())
     }
 
@@ -318,7 +337,10 @@ impl Merger {
             false => Emptied::Truncated,
         };
         if !truncated.is_empty() {
-            self.batch.truncate(truncated, how);
+            self.add(Later::Truncate {
+                tables: truncated,
+                how,
+            });
         }
         Ok(())
     }
@@ -333,8 +355,11 @@ impl Merger {
     pub fn is_full(&self) -> bool {
         let counts = self.batch.counts();
         if let Some(open) = self.open {
-            let rows = counts.rows().saturating_sub(open.before);
-            return self.batch.size() >= self.limits.part
+            let rows = match self.last {
+                Some(_) => self.waiting.rows(),
+                None => counts.rows(),
+            };
+            return self.size() >= self.limits.part
                 || (open.commit > self.careful && rows >= self.limits.of_one);
         }
         self.last
@@ -344,15 +369,15 @@ impl Merger {
             || counts.transactions >= self.limits.transactions
     }
 
-    /// Whole transactions are there, and nothing of another.
+    /// Whole transactions are there, or the end of one.
     pub fn can_commit(&self) -> bool {
-        self.open.is_none() && self.last.is_some()
+        self.last.is_some()
     }
 
-    /// Takes what there is, to be handed over: something to do on the target, or a position that
-    /// is reached without that. Whole transactions before a part of one are committed with it.
+    /// Takes the batch, to be handed over: something to do on the target, or a position that
+    /// is reached without that. What waits beside it is the next one's beginning.
     pub fn hand_over(&mut self) -> Handed {
-        let commit = self.last.take().filter(|_| self.open.is_none());
+        let commit = self.last.take();
         let mut part = self.batch.take(commit);
         part.lsn = match (commit, self.open) {
             (Some(commit), _) => commit.end,
@@ -360,9 +385,7 @@ impl Merger {
         };
         let nothing_to_do = part.steps.is_empty() && !self.in_parts;
         self.in_parts = commit.is_none();
-        if let Some(open) = &mut self.open {
-            open.before = 0;
-        }
+        self.batch.join(&mut self.waiting);
         match commit {
             Some(commit) if nothing_to_do => Handed::Position(commit),
             _ => Handed::Part(part),
@@ -540,7 +563,9 @@ mod tests {
         assert!(!stream.merger.is_full(), "others' changes do not count");
         stream.insert(1);
         assert!(stream.merger.is_full());
-        assert_eq!(stream.part(), (23, None));
+        assert_eq!(stream.part(), (3, Some(1)), "it does not wait for the next");
+        assert!(stream.merger.is_full());
+        assert_eq!(stream.part(), (20, None));
         stream.insert(19);
         assert!(!stream.merger.is_full());
         stream.insert(1);
@@ -550,6 +575,49 @@ mod tests {
         assert!(stream.merger.is_full(), "the target is to commit");
         assert_eq!(stream.part(), (0, Some(2)));
         assert!(!stream.merger.is_full() && stream.merger.is_idle());
+    }
+
+    #[test]
+    fn what_is_whole_can_go_while_another_arrives() {
+        let mut stream = Stream::new(limits());
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        stream.insert(2);
+        assert!(stream.merger.can_commit());
+        assert_eq!((stream.merger.rows(), stream.part()), (3, (3, Some(1))));
+        assert!(!stream.merger.can_commit());
+        stream.insert(2);
+        stream.commit();
+        assert_eq!(stream.part(), (4, Some(2)));
+        // One that ends in time joins those before it.
+        for _ in 0..2 {
+            stream.begin();
+            stream.insert(2);
+            stream.commit();
+        }
+        assert_eq!(stream.part(), (4, Some(4)));
+        assert!(stream.merger.is_idle());
+        assert_eq!(stream.merger.memory(), 0);
+    }
+
+    #[test]
+    fn what_waits_beside_a_batch_counts_as_memory() {
+        let mut stream = Stream::new(Limits {
+            part: 10_000,
+            of_one: u64::MAX,
+            ..limits()
+        });
+        stream.begin();
+        stream.insert(3);
+        stream.commit();
+        stream.begin();
+        while !stream.merger.is_full() {
+            stream.insert(1);
+            assert!(stream.rows < 1_000);
+        }
+        assert_eq!(stream.part(), (3, Some(1)));
     }
 
     #[test]

@@ -41,6 +41,17 @@ pub enum KeyedChange {
     },
 }
 
+impl KeyedChange {
+    /// Bytes that a statement has of it as parameters. Large rows are inserted otherwise.
+    pub fn sent(&self) -> usize {
+        match self {
+            Self::Insert { .. } => 0,
+            Self::Update { from, row } => from.size() + row.size(),
+            Self::Delete { key } => key.size(),
+        }
+    }
+}
+
 /// A row to change: the key that it has on the target, and what it shall be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Update {
@@ -75,6 +86,8 @@ pub struct Net {
     /// not kept a second time: so an entry's key never changes while it is listed here.
     live: HashTable<Listed>,
     hasher: DefaultHashBuilder,
+    /// Some row was given another key.
+    moves: bool,
     size: usize,
 }
 
@@ -100,6 +113,7 @@ impl Net {
             entries: Vec::new(),
             live: HashTable::new(),
             hasher: DefaultHashBuilder::default(),
+            moves: false,
             size: 0,
         }
     }
@@ -107,6 +121,11 @@ impl Net {
     /// Places of the key's columns, in rising order.
     pub fn key(&self) -> &[usize] {
         &self.key
+    }
+
+    /// Some row was given another key.
+    pub fn moves(&self) -> bool {
+        self.moves
     }
 
     /// Memory in use.
@@ -189,6 +208,7 @@ impl Net {
         if moved && there.is_some() {
             return Err(KeyedChange::Update { from, row });
         }
+        self.moves |= moved;
         let place = match moved {
             true => self.forget(Key::Alone(&from)),
             false => there,

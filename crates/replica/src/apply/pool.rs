@@ -67,6 +67,8 @@ pub(crate) struct Done {
     pub flushed: bool,
     pub missing: Missing,
     pub counts: Counts,
+    /// What the part has taken.
+    pub memory: usize,
     /// It had run ahead, and was done again in its turn.
     pub again: bool,
     /// The target's catalog is not what the part was planned with.
@@ -312,6 +314,7 @@ impl<E: From<News>> Worker<E> {
             flushed: false,
             missing: Missing::new(),
             counts: part.counts,
+            memory: part.memory,
             again,
             stale: false,
         };

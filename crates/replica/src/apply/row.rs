@@ -92,7 +92,11 @@ impl OwnedRow {
     }
 
     /// This row, with values of `before` where it has none of its own.
-    pub fn over(&self, before: &Self) -> Self {
+    pub fn over(self, before: &Self) -> Self {
+        // A large row is not copied without need.
+        if !self.has_unchanged() {
+            return self;
+        }
         Self::new(
             self.cells()
                 .zip(before.cells())

@@ -3,6 +3,7 @@
 //! one statement. No I/O.
 
 use std::collections::HashSet;
+use std::hash::{BuildHasher, RandomState};
 
 use super::row::OwnedRow;
 
@@ -18,8 +19,10 @@ pub enum Run {
 #[derive(Debug, Default)]
 pub struct Runs {
     runs: Vec<Run>,
-    /// What the last run makes of rows, if it is one of updates.
-    made: HashSet<OwnedRow>,
+    /// Hashes of what the last run makes of rows, if it is one of updates. Two rows of the same hash
+    /// only end the run too early.
+    made: HashSet<u64>,
+    hasher: RandomState,
     size: usize,
 }
 
@@ -50,20 +53,16 @@ impl Runs {
     }
 
     /// A value that the update left as it was is that of the row before.
-    pub fn update(&mut self, before: OwnedRow, after: &OwnedRow) {
+    pub fn update(&mut self, before: OwnedRow, after: OwnedRow) {
         let after = after.over(&before);
-        self.size += before.size() + 2 * after.size();
+        self.size += before.size() + after.size();
+        let made = self.hasher.hash_one(&after);
+        let is_made = self.made.contains(&self.hasher.hash_one(&before));
         match self.runs.last_mut() {
-            Some(Run::Update(rows)) if !self.made.contains(&before) => {
-                self.made.insert(after.clone());
-                rows.push((before, after));
-            }
-            _ => {
-                let made = after.clone();
-                self.begin(Run::Update(vec![(before, after)]));
-                self.made.insert(made);
-            }
+            Some(Run::Update(rows)) if !is_made => rows.push((before, after)),
+            _ => self.begin(Run::Update(vec![(before, after)])),
         }
+        self.made.insert(made);
     }
 
     fn begin(&mut self, run: Run) {
@@ -105,9 +104,9 @@ mod tests {
     #[test]
     fn an_update_of_what_was_just_made_comes_later() {
         let mut runs = Runs::default();
-        runs.update(row("a"), &row("b"));
-        runs.update(row("c"), &row("d"));
-        runs.update(row("b"), &OwnedRow::new([Cell::Unchanged]));
+        runs.update(row("a"), row("b"));
+        runs.update(row("c"), row("d"));
+        runs.update(row("b"), OwnedRow::new([Cell::Unchanged]));
         assert_eq!(
             runs.into_runs(),
             [

@@ -13,6 +13,9 @@
 //! writer has anything to do, or one has none and the batch is worth a second one, or when it is full.
 //! Each writer can have one part, and one more can wait; then this thread reads no more, and tells the
 //! source from time to time that it is there.
+//!
+//! The same holds once all of them, with the copies of rows that their statements need, take the memory
+//! that they may take: so it is exceeded by what comes of one message, the last that was read.
 
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender, TryRecvError};
 use std::time::{Duration, Instant, SystemTime};
@@ -98,8 +101,9 @@ pub(crate) struct Session<'a> {
     pool: Pool,
     /// Transactions up to here are applied one by one.
     careful: Lsn,
-    /// Jobs that the writers have not done yet.
+    /// Jobs that the writers have not done yet, and the memory that they take.
     handed: usize,
+    in_flight: usize,
     /// Changes of parts that are done, of a transaction that the target has not committed: if it fails,
     /// they are made again.
     in_parts: Counts,
@@ -175,6 +179,7 @@ impl<'a> Session<'a> {
             pool,
             careful,
             handed: 0,
+            in_flight: 0,
             in_parts: Counts::default(),
             moved_at: Instant::now(),
             newest_handed: stands,
@@ -226,6 +231,10 @@ impl<'a> Session<'a> {
                 self.hand_over()?;
                 continue;
             }
+            if self.is_crowded() {
+                self.make_room()?;
+                continue;
+            }
             if self.held.is_some() {
                 self.wait_held()?;
                 continue;
@@ -238,7 +247,7 @@ impl<'a> Session<'a> {
     fn read(&mut self) -> Result<()> {
         let mut heard = false;
         for _ in 0..MESSAGES {
-            if self.merger.is_full() || self.held.is_some() {
+            if self.merger.is_full() || self.is_crowded() || self.held.is_some() {
                 break;
             }
             match self.feed.next()? {
@@ -312,6 +321,7 @@ impl<'a> Session<'a> {
     /// A writer has done a part. That is told in the order of the parts.
     fn done(&mut self, done: &Done) {
         self.handed = self.handed.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(done.memory);
         if done.stale {
             self.merger.look_again();
         }
@@ -433,6 +443,19 @@ impl<'a> Session<'a> {
         self.merger.can_commit() && (self.handed == 0 || has_more)
     }
 
+    /// What is gathered and what the writers have takes all memory: nothing more is read until one of
+    /// them is done with a part. What is gathered alone never does, but for a row that is larger.
+    fn is_crowded(&self) -> bool {
+        self.in_flight > 0 && self.in_flight + self.merger.memory() >= self.settings.memory
+    }
+
+    fn make_room(&mut self) -> Result<()> {
+        match self.merger.can_commit() {
+            true => self.hand_over(),
+            false => self.wait_event(STATUS_EVERY),
+        }
+    }
+
     /// Waits without reading, as the next message is not to be taken.
     fn wait_held(&mut self) -> Result<()> {
         if self.is_worth_it() {
@@ -496,6 +519,7 @@ impl<'a> Session<'a> {
                 self.control.count(|stats| stats.caught_up = false);
                 // One of these is known not to fit.
                 let alone = part.lsn <= self.careful;
+                self.in_flight += part.memory;
                 let sent = self.pool.part(part, alone);
                 self.sent(sent)?;
             }

@@ -20,7 +20,7 @@ use lockstep_client::{Canceller, ClientError, Connection, Purpose, ToText, field
 use lockstep_wire::{Lsn, Timeline};
 
 use super::arrays::{ArrayText, copy_line};
-use super::batch::{CommitPoint, Emptied, Part, Set, Step};
+use super::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
 use super::continuity::{self, Known};
 use super::error::{ApplyError, Result, is_in_the_way};
 use super::net::Update;
@@ -35,12 +35,13 @@ use crate::failpoint;
 use crate::names::TableName;
 use crate::state;
 
-/// Most rows and most bytes of one statement's parameters; a row that is longer stands alone.
+/// Most rows of one statement's parameters.
 const MOST_ROWS: usize = 20_000;
-const MOST_BYTES: usize = 8 * 1024 * 1024;
 
-/// So many rows or more are inserted with COPY. Fewer are quicker in one statement.
+/// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
+/// second time. Less is quicker in one statement.
 const COPY_FROM: usize = 50;
+const COPY_FROM_BYTES: usize = 1024 * 1024;
 
 /// A copy is sent in pieces of about so many bytes.
 const COPY_BYTES: usize = 256 * 1024;
@@ -509,7 +510,8 @@ impl Writer {
                 "INSERT INTO {table} SELECT FROM pg_catalog.generate_series(1, {rows})"
             ));
         }
-        if rows.len() >= COPY_FROM {
+        let bytes = rows.iter().map(|row| row.size());
+        if rows.len() >= COPY_FROM || bytes.sum::<usize>() >= COPY_FROM_BYTES {
             return self.copy(table, rows);
         }
         let rows: Vec<_> = rows.iter().copied().map(after).collect();
@@ -520,12 +522,15 @@ impl Writer {
         let written: Vec<usize> = table.written().map(|(place, _)| place).collect();
         let mut copy = self.connection.copy_in(&table.copy())?;
         let mut lines = Vec::with_capacity(2 * COPY_BYTES);
-        for row in rows {
-            copy_line(row, &written, &mut lines);
+        let mut send = |lines: &mut Vec<u8>| -> lockstep_client::Result<()> {
             if lines.len() >= COPY_BYTES {
-                copy.send(&lines)?;
+                copy.send(lines)?;
                 lines.clear();
             }
+            Ok(())
+        };
+        for row in rows {
+            copy_line(row, &written, &mut lines, &mut send)?;
         }
         copy.send(&lines)?;
         copy.finish().map(drop)

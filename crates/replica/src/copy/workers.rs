@@ -341,17 +341,17 @@ fn pump(shared: &Shared, from: &mut CopyOut, to: &mut CopyIn, weight: u64) -> Re
                 gathered.extend_from_slice(&data);
                 continue;
             }
-            send(shared, to, &mut gathered, &mut total, weight)?;
-            gathered.extend_from_slice(&data);
+            send(shared, to, &gathered, &mut total, weight)?;
+            gathered.clear();
+            match data.len() < MOST_SENT {
+                true => gathered.extend_from_slice(&data),
+                // A large row is not copied once more.
+                false => send(shared, to, &data, &mut total, weight)?,
+            }
         }
         if ended {
-            send(shared, to, &mut gathered, &mut total, weight)?;
+            send(shared, to, &gathered, &mut total, weight)?;
             return Ok(total);
-        }
-        if gathered.len() >= MOST_SENT {
-            send(shared, to, &mut gathered, &mut total, weight)?;
-            // A large row's memory is not kept.
-            gathered.shrink_to(MOST_SENT);
         }
     }
 }
@@ -359,7 +359,7 @@ fn pump(shared: &Shared, from: &mut CopyOut, to: &mut CopyIn, weight: u64) -> Re
 fn send(
     shared: &Shared,
     to: &mut CopyIn,
-    gathered: &mut Vec<u8>,
+    bytes: &[u8],
     total: &mut u64,
     weight: u64,
 ) -> Result<()> {
@@ -368,13 +368,12 @@ fn send(
             "another table's copy has failed".to_owned(),
         ));
     }
-    shared.limit.take(gathered.len());
-    to.send(gathered).map_err(ReplicaError::Target)?;
-    let bytes = u64::try_from(gathered.len()).unwrap_or(u64::MAX);
+    shared.limit.take(bytes.len());
+    to.send(bytes).map_err(ReplicaError::Target)?;
+    let bytes = u64::try_from(bytes.len()).unwrap_or(u64::MAX);
     let counted = weight.saturating_sub(*total).min(bytes);
     *total += bytes;
     shared.counters.sent(bytes, counted);
-    gathered.clear();
     Ok(())
 }
 

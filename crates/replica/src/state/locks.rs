@@ -45,11 +45,16 @@ fn lock_key(what: Lock, name: &str) -> Result<String, ClientError> {
     Ok(format!("hashtextextended('{prefix}' || {name}, 0)"))
 }
 
-/// The processes that these wait for, and that are none of them.
+/// The processes that these wait for, directly or not, and that are none of them; and whether each waits
+/// itself. ALTER TABLE, for example, lets nobody pass while it waits.
 const BLOCKERS: &str = "
-WITH asked AS (SELECT json_array_elements_text($1::json)::int AS pid)
-SELECT DISTINCT b.pid FROM asked, unnest(pg_blocking_pids(asked.pid)) AS b(pid)
-WHERE b.pid NOT IN (SELECT pid FROM asked)
+WITH RECURSIVE asked AS (SELECT json_array_elements_text($1::json)::int AS pid),
+    edge(pid, other) AS (
+        SELECT asked.pid, b.pid FROM asked, unnest(pg_blocking_pids(asked.pid)) AS b(pid)
+        UNION
+        SELECT edge.other, b.pid FROM edge, unnest(pg_blocking_pids(edge.other)) AS b(pid))
+SELECT DISTINCT other, other IN (SELECT pid FROM edge) FROM edge
+WHERE other NOT IN (SELECT pid FROM asked)
 ORDER BY 1";
 
 /// The sessions that hold a lock, in SQL: rows `l` with their `pid`.
@@ -109,19 +114,36 @@ impl State {
         }
     }
 
-    /// Whom these processes of this server wait for, in words. None if that is nobody but each other.
+    /// Whom these processes of this server wait for, in words: those who wait for nobody come first, since
+    /// they alone can end it. None if that is nobody but each other.
     pub fn waits(&mut self, pids: &[u32]) -> Result<Option<String>> {
         let mut words = || -> Result<Option<String>, ClientError> {
             let asked = serde_json::json!(pids).to_string();
-            let mut others = Vec::new();
+            let (mut roots, mut queue): (Vec<u32>, Vec<u32>) = Default::default();
             for row in self.connection.query_with(BLOCKERS, &[&asked])? {
-                others.push(field(&row, 0)?);
+                match field(&row, 1)? {
+                    true => queue.push(field(&row, 0)?),
+                    false => roots.push(field(&row, 0)?),
+                }
             }
-            if others.is_empty() {
+            // They wait for these processes in turn.
+            if roots.is_empty() {
+                roots = std::mem::take(&mut queue);
+            }
+            if roots.is_empty() {
                 return Ok(None);
             }
-            let who = sessions::words(&mut self.connection, &others)?;
-            Ok(Some(format!("on the target it waits for a lock of {who}")))
+            let who = sessions::words(&mut self.connection, &roots)?;
+            let behind = match queue.is_empty() {
+                true => String::new(),
+                false => {
+                    let queue = sessions::words(&mut self.connection, &queue)?;
+                    format!(", in a queue behind {queue}")
+                }
+            };
+            Ok(Some(format!(
+                "on the target it waits for a lock of {who}{behind}"
+            )))
         };
         words().map_err(ReplicaError::Target)
     }

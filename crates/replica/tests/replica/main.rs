@@ -11,6 +11,7 @@ mod apply_at_once;
 mod apply_cases;
 mod apply_killed;
 mod apply_lab;
+mod apply_large;
 mod apply_random;
 mod apply_standby;
 mod apply_writers;

@@ -158,6 +158,12 @@ impl FromSpool {
                 .iter()
                 .for_each(|piece| self.partial.extend_from_slice(piece)),
         }
+        // A long frame is not moved as it grows.
+        if let Some(head) = self.partial.first_chunk::<FRAME_HEADER>() {
+            let length = frames::header(*head).map_or(0, |frame| frame.length);
+            let more = length.saturating_sub(self.partial.len());
+            self.partial.reserve_exact(more);
+        }
     }
 
     /// The next frame, if all of it was read.
