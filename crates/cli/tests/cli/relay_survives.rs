@@ -105,7 +105,7 @@ fn kills_of_each_part_lose_nothing() {
 }
 
 /// A copy of a slot's state, as tools have it that keep slots on standbys before 17.
-fn copy_slot(from: &Server, to: &Server, slot: &str) {
+pub fn copy_slot(from: &Server, to: &Server, slot: &str) {
     let (from, to) = (
         from.data().join("pg_replslot").join(slot),
         to.data().join("pg_replslot").join(slot),

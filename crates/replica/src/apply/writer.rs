@@ -11,15 +11,18 @@
 //! be used again: the next one begins where the origins stand.
 
 mod at_once;
+mod given;
 
 use std::collections::{BTreeMap, HashMap};
 use std::ffi::CString;
 use std::sync::Arc;
 
-use lockstep_client::{Canceller, ClientError, Connection, Purpose, ToText, field};
+use lockstep_client::{Canceller, Connection, Purpose, ToText, field};
 use lockstep_wire::{Lsn, Timeline};
 
-use super::arrays::{ArrayText, copy_line};
+use given::{Given, after, before, chunks, keeps, updated, values};
+
+use super::arrays::copy_line;
 use super::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
 use super::continuity::{self, Known};
 use super::error::{ApplyError, Result, is_in_the_way};
@@ -27,16 +30,13 @@ use super::net::Update;
 use super::order::{Changes, Plan};
 use super::origins;
 use super::reach::FACTS;
-use super::row::{Cell, OwnedRow};
+use super::row::OwnedRow;
 use super::run::Settings;
-use super::statements::{Parameter, Statement, Verb};
+use super::statements::{Statement, Verb};
 use super::table::Table;
 use crate::failpoint;
 use crate::names::TableName;
 use crate::state;
-
-/// Most rows of one statement's parameters.
-const MOST_ROWS: usize = 20_000;
 
 /// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
 /// second time. Less is quicker in one statement.
@@ -89,13 +89,6 @@ struct Prepared {
 
 /// Which prepared statement: of which table, what it does, and which columns keep values.
 type Which = (usize, Verb, Vec<usize>);
-
-/// One row for a statement: the key (or the whole row) before, and the row after.
-#[derive(Clone, Copy)]
-struct Given<'a> {
-    before: Option<&'a OwnedRow>,
-    after: Option<&'a OwnedRow>,
-}
 
 /// Rows to update or delete that a transaction did not find, by table.
 pub type Missing = BTreeMap<TableName, u64>;
@@ -693,112 +686,4 @@ impl Writer {
         }
         Ok(())
     }
-}
-
-fn before(row: &OwnedRow) -> Given<'_> {
-    Given {
-        before: Some(row),
-        after: None,
-    }
-}
-
-fn after(row: &OwnedRow) -> Given<'_> {
-    Given {
-        before: None,
-        after: Some(row),
-    }
-}
-
-fn updated(update: &Update) -> Given<'_> {
-    Given {
-        before: Some(&update.from),
-        after: Some(&update.row),
-    }
-}
-
-impl Given<'_> {
-    fn size(&self) -> usize {
-        let rows = [self.before, self.after];
-        rows.into_iter().flatten().map(OwnedRow::size).sum()
-    }
-}
-
-/// Rows in pieces for one statement each.
-fn chunks<'r, 'a>(rows: &'r [Given<'a>]) -> impl Iterator<Item = &'r [Given<'a>]> {
-    let mut left = rows;
-    std::iter::from_fn(move || {
-        let mut bytes = 0;
-        let mut number = 0;
-        for row in left.iter().take(MOST_ROWS) {
-            bytes += row.size();
-            if number > 0 && bytes > MOST_BYTES {
-                break;
-            }
-            number += 1;
-        }
-        let (now, later) = left.split_at_checked(number).filter(|_| number > 0)?;
-        left = later;
-        Some(now)
-    })
-}
-
-/// Columns that some of the rows keep.
-fn keeps(rows: &[Given<'_>]) -> Vec<usize> {
-    let mut kept = Vec::new();
-    for row in rows.iter().filter_map(|row| row.after) {
-        for (place, cell) in row.cells().enumerate() {
-            if cell == Cell::Unchanged && !kept.contains(&place) {
-                kept.push(place);
-            }
-        }
-    }
-    kept.sort_unstable();
-    kept
-}
-
-/// A statement's parameters. `key` are the columns that the rows before consist of.
-fn values(
-    table: &Table,
-    statement: &Statement,
-    key: &[usize],
-    rows: &[Given<'_>],
-) -> lockstep_client::Result<Vec<Option<CString>>> {
-    let delimiter = |parameter: &Parameter| {
-        let place = match parameter {
-            Parameter::Key(_) if statement.keys_are_text => None,
-            Parameter::Key(place) | Parameter::New(place) => Some(*place),
-            Parameter::Keeps(_) => None,
-        };
-        let column = place.and_then(|place| table.columns.get(place));
-        let column = column.filter(|column| column.in_array);
-        column.map_or(b',', |column| column.delimiter)
-    };
-    let arrays = statement.parameters.iter().map(delimiter);
-    let mut arrays: Vec<_> = arrays.map(ArrayText::new).collect();
-    let (mut old, mut new) = (Vec::new(), Vec::new());
-    for row in rows {
-        old.clear();
-        old.extend(row.before.into_iter().flat_map(OwnedRow::cells));
-        new.clear();
-        new.extend(row.after.into_iter().flat_map(OwnedRow::cells));
-        for (parameter, array) in statement.parameters.iter().zip(&mut arrays) {
-            let new = |place: &usize| new.get(*place).copied().unwrap_or(Cell::Null);
-            match parameter {
-                Parameter::Key(place) => {
-                    let at = key.iter().position(|of| of == place);
-                    let cell = at.and_then(|at| old.get(at)).copied();
-                    array.push(cell.unwrap_or(Cell::Null));
-                }
-                Parameter::New(place) => array.push(new(place)),
-                Parameter::Keeps(place) => array.push_bool(new(place) == Cell::Unchanged),
-            }
-        }
-    }
-    let finish = |array: ArrayText| {
-        let array = array.finish();
-        let words = "the source sent a NUL character in a value";
-        let array = array.ok_or_else(|| ClientError::Protocol(words.to_owned()));
-        array.map(Some)
-    };
-    arrays.into_iter().map(finish).collect()
 }

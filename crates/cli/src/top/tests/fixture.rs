@@ -218,9 +218,10 @@ pub fn trouble() -> State {
         ..Extension::default()
     });
     standby.parallel_replay = Some(ParallelReport {
-        words: "no: less than lockstep.replay_min_backlog of WAL is known to wait; 63 % of records \
+        words:
+            "no: less than lockstep.replay_min_backlog of WAL is known to wait; 63 % of records \
                 done ahead; waits: startup process 2 %, helpers 5 %"
-            .to_owned(),
+                .to_owned(),
         ..ParallelReport::default()
     });
     standby.conflicts = Conflicts {

@@ -20,7 +20,8 @@ use std::sync::Arc;
 
 use lockstep_client::{Connection, ToText};
 
-use super::{COPY_FROM, Given, MOST_BYTES, Missing, Writer, after, before, keeps, updated, values};
+use super::given::{Given, after, before, keeps, updated, values};
+use super::{COPY_FROM, MOST_BYTES, Missing, Writer};
 use crate::apply::batch::{CommitPoint, Part, Set, Step};
 use crate::apply::error::{ApplyError, Result, is_cancelled};
 use crate::apply::statements::Verb;
