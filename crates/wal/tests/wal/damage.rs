@@ -171,6 +171,8 @@ fn damage_is_named() {
     assert!((end..=end + 40).contains(&u64::from(stop.at)), "{stop:?}");
 }
 
+type Change<'a> = &'a dyn Fn(&mut Vec<u8>);
+
 #[test]
 fn a_segment_is_damaged_by_a_bad_first_page_or_a_cut() {
     let lab = TestLab::stock().space_mb(2000).start().unwrap();
@@ -179,7 +181,7 @@ fn a_segment_is_damaged_by_a_bad_first_page_or_a_cut() {
     let place = scene.record_in(2);
     let path = &scene.segments[place / SEGMENT];
     let whole = fs::read(path).unwrap();
-    let changes: [&dyn Fn(&mut Vec<u8>); 4] = [
+    let changes: [Change<'_>; 4] = [
         &|bytes| bytes[0] ^= 1,
         &|bytes| bytes[12] ^= 1,
         &|bytes| bytes[24] ^= 1,
