@@ -106,7 +106,9 @@ my $segment = $new->safe_psql('postgres', 'SELECT pg_walfile_name(pg_switch_wal(
 write_some($new);
 $new->poll_query_until('postgres', "SELECT last_archived_wal >= '$segment' FROM pg_stat_archiver")
   or die 'it archives nothing';
-ok(!$one->start(fail_ok => 1), 'it does not open on the new timeline');
+# pg_ctl of 18 takes this end for that at a recovery target
+system_log('pg_ctl', '-w', '-D', $one->data_dir, '-l', $one->logfile, 'start');
+ok(!-e $one->data_dir . '/postmaster.pid', 'it does not open on the new timeline');
 like(slurp_file($one->logfile), qr/requested timeline \d+ does not contain minimum recovery point/,
 	'and says so');
 rewind($one, $new);
