@@ -82,8 +82,8 @@ impl Positions {
         }
     }
 
-    /// What there is to tell, flushed and applied: never less than what was told.
-    fn to_tell(&self, is_idle: bool) -> (Lsn, Lsn) {
+    /// Flushed and applied as they are to be told now: never less than what was told.
+    fn now(&self, is_idle: bool) -> (Lsn, Lsn) {
         let (flushed, applied) = self.told;
         (
             self.flushed.max(flushed),
@@ -93,7 +93,7 @@ impl Positions {
 
     /// The source has not been told so much.
     pub fn is_ahead_of_told(&self, is_idle: bool) -> bool {
-        self.to_tell(is_idle) != self.told
+        self.now(is_idle) != self.told
     }
 
     /// Flushed and applied as the source was told.
@@ -103,7 +103,7 @@ impl Positions {
 
     /// The message for the source. Its positions never go back.
     pub fn status(&mut self, is_idle: bool, sent_at: Timestamp) -> Status {
-        self.told = self.to_tell(is_idle);
+        self.told = self.now(is_idle);
         let (flushed, applied) = self.told;
         Status {
             written: applied,
