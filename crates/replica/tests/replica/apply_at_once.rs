@@ -129,6 +129,10 @@ fn more_tables_than_statements_are_kept_prepared_arrive() {
         EXECUTE format('CREATE TABLE many_%s (n int)', i); END LOOP; END $$";
     let mut pair = Pair::new(make);
     let control = pair.start();
+    pair.source
+        .execute("INSERT INTO many_2 VALUES (0)")
+        .unwrap();
+    pair.catch_up();
     for first in [1, 481] {
         // In transactions of several tables each, so that one comes where statements are forgotten.
         let write = format!(
