@@ -25,6 +25,7 @@ use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
+use crate::sessions;
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
@@ -88,9 +89,8 @@ pub fn preflight(options: &CreateOptions) -> Result<(Facts, Vec<Finding>)> {
 }
 
 pub(crate) fn session(conninfo: &Conninfo) -> Result<Connection, ClientError> {
-    let mut session = Connection::connect(conninfo, Purpose::Sql, APPLICATION)?;
+    let mut session = sessions::open(conninfo, Purpose::Sql, APPLICATION)?;
     session.set_patience(LONG);
-    session.execute("SET search_path = ''; SET statement_timeout = 0")?;
     Ok(session)
 }
 

@@ -20,7 +20,6 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 
-use crate::copy::workers::SESSION;
 use crate::create::{Watcher, session};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
@@ -83,10 +82,8 @@ pub struct Exporter {
 
 /// A session for replication that may idle and wait.
 pub fn replication(source: &Conninfo) -> Result<Connection> {
-    let connected = Connection::connect(source, Purpose::Replication, APPLICATION);
+    let connected = sessions::open(source, Purpose::Replication, APPLICATION);
     let mut connection = connected.map_err(ReplicaError::Source)?;
-    // A session that keeps a snapshot is idle in a transaction for as long as rows are copied.
-    connection.execute(SESSION).map_err(ReplicaError::Source)?;
     connection.set_patience(SLOT_PATIENCE);
     Ok(connection)
 }
@@ -168,7 +165,7 @@ fn lock(
     watcher: &mut dyn Watcher,
 ) -> Result<Option<Connection>> {
     let mut locks = session(source).map_err(ReplicaError::Source)?;
-    let mut sql = format!("{SESSION}; BEGIN");
+    let mut sql = String::from("BEGIN");
     if !tables.is_empty() {
         let listed: Vec<_> = tables.iter().map(TableName::sql).collect();
         let listed = listed.join(", ONLY ");

@@ -4,11 +4,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use lockstep_client::quote::identifier;
-use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
+use lockstep_client::{ClientError, Conninfo, Purpose};
 
 use crate::apply::origins;
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
+use crate::sessions;
 use crate::state::{APPLICATION, Phase, Replica, State};
 
 /// SQLSTATE of an object that a session uses.
@@ -21,8 +22,7 @@ const PAUSE: Duration = Duration::from_millis(100);
 /// Drops the replica's slot and publication on the source, as far as they are there.
 pub fn remove_from_source(source: &Conninfo, replica: &Replica) -> Result<()> {
     let removed = || -> Result<(), ClientError> {
-        let mut session = Connection::connect(source, Purpose::Sql, APPLICATION)?;
-        session.execute("SET search_path = ''; SET client_min_messages = error")?;
+        let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
         if let Some(slot) = session.slot(&replica.slot)? {
             if let (Phase::Preparing, Some(maker)) = (replica.phase, slot.active_pid) {
                 // A creation that was killed: the slot's session waits for open transactions, perhaps

@@ -1,6 +1,17 @@
-//! Sessions of a server, in words for those who wait for them.
+//! Our sessions of a server, and those of others in words for those who wait for them.
 
-use lockstep_client::{ClientError, Connection, field};
+use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
+
+/// Settings of every session, whatever the role's and the database's are: names, values and catalogs
+/// read the same, and no time runs out for a session that idles, waits or works long.
+const SETTINGS: &str = "SET statement_timeout = 0; \
+    SELECT pg_catalog.set_config('search_path', '', false); SET client_min_messages = error; \
+    SET quote_all_identifiers = off; SET standard_conforming_strings = on; SET array_nulls = on; \
+    SET transform_null_equals = off; SET xmloption = content; \
+    SET default_transaction_isolation = 'read committed'; \
+    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
+      WHERE name IN ('lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
+        'idle_session_timeout')";
 
 const SESSIONS: &str = "
 SELECT p.pid, a.usename, a.application_name, date_trunc('second', a.backend_start),
@@ -8,6 +19,17 @@ SELECT p.pid, a.usename, a.application_name, date_trunc('second', a.backend_star
 FROM (SELECT json_array_elements_text($1::json)::int AS pid) p
     LEFT JOIN pg_stat_activity a ON a.pid = p.pid
 ORDER BY 1";
+
+/// Connects, with the settings of every session.
+pub fn open(
+    conninfo: &Conninfo,
+    purpose: Purpose,
+    application_name: &str,
+) -> Result<Connection, ClientError> {
+    let mut session = Connection::connect(conninfo, purpose, application_name)?;
+    session.execute(SETTINGS)?;
+    Ok(session)
+}
 
 /// Most sessions that are named.
 const MOST: usize = 5;

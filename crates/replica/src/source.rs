@@ -8,6 +8,7 @@ use lockstep_wire::Lsn;
 use crate::error::{ReplicaError, Result};
 use crate::lost::{Lost, lost};
 use crate::names::TableName;
+use crate::sessions;
 use crate::state::{APPLICATION, Replica, TableCopy};
 
 /// How long to wait for an answer.
@@ -101,9 +102,8 @@ impl Source {
             conninfo = timed.map_err(ReplicaError::Source)?;
         }
         let ask = || -> Result<(String, Self), ClientError> {
-            let mut session = Connection::connect(&conninfo, Purpose::Sql, APPLICATION)?;
+            let mut session = sessions::open(&conninfo, Purpose::Sql, APPLICATION)?;
             session.set_patience(PATIENCE);
-            session.execute("SET search_path = ''")?;
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;

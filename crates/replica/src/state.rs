@@ -48,6 +48,7 @@ pub use tables::{ADD_MISSING, TableCopy, TableState, copied_sql, copying_sql};
 use crate::apply::SpoolStats;
 use crate::error::{ReplicaError, Result};
 use crate::preflight::facts::Excluded;
+use crate::sessions;
 use crate::subset::Subset;
 
 /// The name of our sessions.
@@ -59,8 +60,7 @@ pub const SCHEMA: &str = "lockstep";
 /// What others have put into the database does not decide what our statements mean: a table of the state
 /// that has become a view is refused, where the server can do that. What a command says is done stays so if
 /// the target crashes.
-const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
-    SET row_security = off; SELECT set_config('synchronous_commit', 'local', false) \
+const SESSION: &str = "SET row_security = off; SELECT set_config('synchronous_commit', 'local', false) \
     WHERE current_setting('synchronous_commit') = 'off'; SELECT set_config(name, 'view, foreign-table', false) \
     FROM pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
@@ -182,7 +182,7 @@ pub struct State {
 
 impl State {
     fn connect(target: &Conninfo) -> Result<Self> {
-        let connection = Connection::connect(target, Purpose::Sql, APPLICATION);
+        let connection = sessions::open(target, Purpose::Sql, APPLICATION);
         let mut connection = connection.map_err(ReplicaError::Target)?;
         connection.execute(SESSION).map_err(ReplicaError::Target)?;
         Ok(Self { connection })

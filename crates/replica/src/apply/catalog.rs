@@ -13,6 +13,7 @@ use super::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
 use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
 use crate::names::TableName;
 use crate::preflight::facts::Excluded;
+use crate::sessions;
 use crate::state;
 
 /// Where each table starts.
@@ -46,10 +47,7 @@ impl Default for Starts {
 /// from hearing of us, which ends the connection then (`wal_sender_timeout`).
 /// A table is looked at once, and the server takes that for so much work that it would compile the query
 /// first, which takes longer than a batch.
-const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); SET lock_timeout = 20000; \
-    SET jit = off; \
-    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
-      WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
+const SESSION: &str = "SET lock_timeout = 20000; SET jit = off";
 
 /// A rule that acts here would rewrite our statements; stock's apply worker knows no rules.
 const TABLE: &str = "SELECT c.oid, c.relkind = 'p', \
@@ -116,8 +114,8 @@ impl Catalog {
         application_name: &str,
         starts: &mut dyn FnMut(&mut Connection) -> Result<Starts>,
     ) -> Result<Self> {
-        let mut connection = Connection::connect(target, Purpose::Sql, application_name)
-            .map_err(ApplyError::Target)?;
+        let mut connection =
+            sessions::open(target, Purpose::Sql, application_name).map_err(ApplyError::Target)?;
         connection.execute(SESSION).map_err(ApplyError::Target)?;
         Ok(Self {
             starts: starts(&mut connection)?,

@@ -36,6 +36,7 @@ use super::statements::{Statement, Verb};
 use super::table::Table;
 use crate::failpoint;
 use crate::names::TableName;
+use crate::sessions;
 use crate::state;
 
 /// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
@@ -61,18 +62,13 @@ const PATIENCE: std::time::Duration = std::time::Duration::from_secs(30 * 24 * 3
 
 /// Plans look rows up by index, whatever the statistics say: those of a fresh copy say
 /// nothing, and the arrays' lengths are not known when the plan is made.
-const SESSION: &str = "SELECT pg_catalog.set_config('search_path', '', false); \
-    SET synchronous_commit = off; SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
-    SET extra_float_digits = 3; SET bytea_output = 'hex'; SET xmloption = 'content'; \
-    SET array_nulls = on; SET transform_null_equals = off; SET standard_conforming_strings = on; \
-    SET row_security = off; SET statement_timeout = 0; SET lock_timeout = 0; \
-    SET idle_in_transaction_session_timeout = 0; SET default_transaction_read_only = off; \
-    SET default_transaction_isolation = 'read committed'; SET plan_cache_mode = force_generic_plan; \
+const SESSION: &str = "SET synchronous_commit = off; SET datestyle = 'ISO'; \
+    SET intervalstyle = 'postgres'; SET extra_float_digits = 3; SET bytea_output = 'hex'; \
+    SET row_security = off; SET default_transaction_read_only = off; \
+    SET plan_cache_mode = force_generic_plan; \
     SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; \
     SET enable_material = off; SET enable_memoize = off; SET jit = off; \
-    SET max_parallel_workers_per_gather = 0; \
-    SELECT pg_catalog.set_config(name, '0', false) FROM pg_catalog.pg_settings \
-      WHERE name IN ('transaction_timeout', 'idle_session_timeout')";
+    SET max_parallel_workers_per_gather = 0";
 
 /// For statements that find rows without an index.
 const SCANS_ON: &str =
@@ -181,7 +177,7 @@ fn take_over(
     others: &[String],
 ) -> Result<Lsn> {
     let name = &settings.application_name;
-    let connected = Connection::connect(&settings.target, Purpose::Sql, name);
+    let connected = sessions::open(&settings.target, Purpose::Sql, name);
     let mut connection = connected.map_err(ApplyError::Target)?;
     let mut owned = |origin: &String| {
         match origins::own(&mut connection, origin) {
@@ -211,7 +207,7 @@ impl Writer {
     fn open(settings: &Settings, number: usize) -> Result<Self> {
         let target = || -> lockstep_client::Result<Connection> {
             let name = &settings.application_name;
-            let mut connection = Connection::connect(&settings.target, Purpose::Sql, name)?;
+            let mut connection = sessions::open(&settings.target, Purpose::Sql, name)?;
             connection.set_patience(PATIENCE);
             connection.execute(SESSION)?;
             connection.execute("SET session_replication_role = replica")?;

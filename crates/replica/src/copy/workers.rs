@@ -18,6 +18,7 @@ use super::progress::{Counters, Moment};
 use super::tables::Table;
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
+use crate::sessions;
 use crate::state::{APPLICATION, copied_sql, copying_sql};
 
 /// How often progress is told.
@@ -26,12 +27,6 @@ const TOLD_EVERY: Duration = Duration::from_millis(500);
 /// How long a server may say nothing while rows are copied.
 const SILENCE: Duration = Duration::from_secs(3600);
 
-/// Settings of all sessions, whatever the role's and the database's are.
-pub const SESSION: &str = "SET search_path = ''; SET client_min_messages = error; \
-    SELECT set_config(name, '0', false) FROM pg_settings WHERE name IN ('statement_timeout', \
-        'lock_timeout', 'idle_in_transaction_session_timeout', 'transaction_timeout', \
-        'idle_session_timeout');";
-
 /// Text that means the same on both servers; an error rather than rows that row security hides. Whoever
 /// waits to change a table waits for the locks of the creation, and a copy that begins then waits for them,
 /// where the server sees no deadlock: so a copy waits only for a time.
@@ -39,7 +34,7 @@ const SOURCE_SESSION: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgr
     SET extra_float_digits = 3; SET row_security = off; SET lock_timeout = '10s';";
 
 /// The commit that ends the copy waits for the disk; those before need not.
-const TARGET_SESSION: &str = "SET synchronous_commit = off; SET xmloption = content;";
+const TARGET_SESSION: &str = "SET synchronous_commit = off";
 
 /// What is copied, from where to where.
 pub struct CopyWork<'a> {
@@ -57,9 +52,8 @@ pub struct CopyWork<'a> {
 /// Opens a session on the source with a snapshot, in a transaction.
 pub fn source_session(source: &Conninfo, snapshot: &str) -> Result<Connection> {
     let connected = || -> Result<Connection, ClientError> {
-        let mut session = Connection::connect(source, Purpose::Sql, APPLICATION)?;
+        let mut session = sessions::open(source, Purpose::Sql, APPLICATION)?;
         session.set_patience(SILENCE);
-        session.execute(SESSION)?;
         session.execute(SOURCE_SESSION)?;
         session.execute(&format!(
             "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {}",
@@ -73,9 +67,8 @@ pub fn source_session(source: &Conninfo, snapshot: &str) -> Result<Connection> {
 /// Opens a session on the target.
 pub fn target_session(target: &Conninfo) -> Result<Connection> {
     let connected = || -> Result<Connection, ClientError> {
-        let mut session = Connection::connect(target, Purpose::Sql, APPLICATION)?;
+        let mut session = sessions::open(target, Purpose::Sql, APPLICATION)?;
         session.set_patience(SILENCE);
-        session.execute(SESSION)?;
         session.execute(TARGET_SESSION)?;
         Ok(session)
     };

@@ -7,8 +7,8 @@ use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
 use lockstep_wire::Lsn;
 
 use super::{Hold, Options, Result, VerifyError};
-use crate::copy::workers;
 use crate::failpoint;
+use crate::sessions;
 
 /// The name of the sessions.
 pub const APPLICATION: &str = "lockstep verify";
@@ -45,8 +45,7 @@ impl Drop for Held<'_> {
 }
 
 fn connect(conninfo: &Conninfo, purpose: Purpose) -> lockstep_client::Result<Connection> {
-    let mut connection = Connection::connect(conninfo, purpose, APPLICATION)?;
-    connection.execute(workers::SESSION)?;
+    let mut connection = sessions::open(conninfo, purpose, APPLICATION)?;
     connection.set_patience(PATIENCE);
     Ok(connection)
 }

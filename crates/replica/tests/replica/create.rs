@@ -183,6 +183,44 @@ fn a_database_arrives_whole() {
 }
 
 #[test]
+fn settings_of_the_databases_change_no_value_and_end_no_session() {
+    let lab = Lab::for_tests().unwrap();
+    let (source, target) = (server(&lab, "source"), server(&lab, "target"));
+    // A column of type money makes the table be copied as text.
+    sql(&source)
+        .execute(
+            "CREATE TABLE t (id int PRIMARY KEY, m money, a text[], x text DEFAULT 'NULL');
+             INSERT INTO t VALUES (1, 1, ARRAY['a', NULL, 'NULL'], DEFAULT)",
+        )
+        .unwrap();
+    for server in [&source, &target] {
+        for setting in [
+            "array_nulls = off",
+            "quote_all_identifiers = on",
+            "datestyle = 'SQL, DMY'",
+            "standard_conforming_strings = off",
+            "idle_session_timeout = '200ms'",
+        ] {
+            let set = format!("ALTER ROLE CURRENT_USER SET {setting}");
+            server.execute(&set).unwrap();
+        }
+    }
+    create(&options(&source, &target), &mut Told::default()).unwrap();
+    let read = "SELECT a[1] || (a[2] IS NULL)::text || (a[3] = 'NULL')::text FROM t";
+    assert_eq!(values(&source, read), ["atruetrue"]);
+    assert_eq!(values(&target, read), ["atruetrue"]);
+
+    // Another session's age says that this one has idled for longer than it may.
+    let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
+    until("three times the limit", || {
+        let old = "SELECT coalesce(bool_or(clock_timestamp() - state_change > '600 ms'), true) \
+            FROM pg_stat_activity WHERE application_name = 'lockstep replica' AND state = 'idle'";
+        values(&target, old) == ["t"]
+    });
+    assert_eq!(state.tables("r").unwrap()[0].state, TableState::Copied);
+}
+
+#[test]
 fn what_one_session_loads_is_frozen_and_ranges_are_not_mixed_up() {
     let lab = Lab::for_tests().unwrap();
     let (source, target) = (server(&lab, "source"), server(&lab, "target"));
