@@ -9,6 +9,7 @@ use super::{excluded, references, subsets};
 use crate::error::{ReplicaError, Result};
 use crate::names::TableName;
 use crate::schema;
+use crate::state::json_array;
 use crate::subset::Subset;
 
 /// Largest table in which equal rows are looked for, in bytes.
@@ -89,6 +90,29 @@ WHERE s.refclassid = 'pg_authid'::regclass AND s.deptype IN ('o', 'a')
     AND s.dbid = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND s.classid <> 'pg_default_acl'::regclass AND r.rolname NOT LIKE 'pg\\_%'";
 
+/// Owners of what is copied. Objects that the server came with are not, and keep no record of their
+/// owner in pg_shdepend, nor does anything that its first superuser owns.
+const OWNERS: &str = "
+SELECT DISTINCT pg_get_userbyid(o.owner)
+FROM (SELECT relowner, relnamespace, 'pg_class'::regclass::oid, oid, relname FROM pg_class
+        WHERE relkind IN ('r', 'p', 'f', 'm', 'v', 'S')
+    UNION ALL SELECT proowner, pronamespace, 'pg_proc'::regclass, oid, NULL FROM pg_proc
+    UNION ALL SELECT typowner, typnamespace, 'pg_type'::regclass, oid, NULL FROM pg_type
+        WHERE typtype IN ('d', 'e', 'r')
+    UNION ALL SELECT nspowner, oid, 'pg_namespace'::regclass, oid, NULL FROM pg_namespace
+) o (owner, namespace, classid, objid, relation) JOIN pg_namespace n ON n.oid = o.namespace
+WHERE {namespaces} AND pg_get_userbyid(o.owner) NOT LIKE 'pg\\_%'
+    AND n.nspname <> ALL (ARRAY(SELECT json_array_elements_text($1::json)))
+    AND coalesce(n.nspname || '.' || o.relation <> ALL
+        (ARRAY(SELECT json_array_elements_text($2::json))), true)
+    AND NOT EXISTS (SELECT FROM pg_depend e WHERE (e.classid, e.objid) = (o.classid, o.objid)
+        AND e.deptype = 'e')";
+
+/// Roles to which ours may not give what it owns, and if they are superusers: from 16 on being a member
+/// is not enough.
+const NOT_OURS: &str = "SELECT rolname, rolsuper FROM pg_roles WHERE NOT pg_has_role(oid, \
+    CASE WHEN current_setting('server_version_num')::int < 160000 THEN 'MEMBER' ELSE 'SET' END)";
+
 const TABLESPACES: &str = "
 SELECT DISTINCT t.spcname FROM pg_class c JOIN pg_tablespace t ON t.oid = c.reltablespace
 WHERE t.spcname NOT LIKE 'pg\\_%'";
@@ -140,7 +164,7 @@ pub fn facts(
         ..Facts::default()
     };
     of_source(source, &mut facts).map_err(ReplicaError::Source)?;
-    let needed = needs(source).map_err(ReplicaError::Source)?;
+    let needed = needs(source, &facts.excluded).map_err(ReplicaError::Source)?;
     of_target(target, &mut facts, needed).map_err(ReplicaError::Target)?;
     equal_rows(source, &mut facts).map_err(ReplicaError::Source)?;
     Ok(facts)
@@ -196,15 +220,21 @@ pub fn tablespaces(target: &mut Connection) -> Result<BTreeSet<String>, ClientEr
 /// What the target must have.
 struct Needed {
     roles: BTreeSet<String>,
+    owners: BTreeSet<String>,
     tablespaces: BTreeSet<String>,
     collations: BTreeSet<String>,
     extensions: Vec<(String, String)>,
 }
 
-fn needs(source: &mut Connection) -> Result<Needed, ClientError> {
+fn needs(source: &mut Connection, excluded: &Excluded) -> Result<Needed, ClientError> {
     let extensions = source.query(EXTENSIONS)?;
+    let (schemas, tables) = (json_array(&excluded.schemas), json_array(&excluded.tables));
+    let owners = source.query_with(&with_namespaces(OWNERS), &[&schemas, &tables])?;
+    let owners = owners.iter().map(|row| field(row, 0));
+    let owners = owners.collect::<Result<BTreeSet<String>, ClientError>>()?;
     Ok(Needed {
-        roles: texts(source, ROLES)?,
+        roles: &texts(source, ROLES)? | &owners,
+        owners,
         tablespaces: tablespaces_in_use(source)?,
         collations: texts(source, &with_namespaces(COLLATIONS))?,
         extensions: extensions
@@ -233,6 +263,14 @@ fn of_target(
     };
     let there = texts(target, "SELECT rolname FROM pg_roles")?;
     facts.roles_missing = lacks(needed.roles, there);
+    for row in target.query(NOT_OURS)? {
+        let (role, is_superuser): (String, bool) = (field(&row, 0)?, field(&row, 1)?);
+        match needed.owners.contains(&role) {
+            true if is_superuser => facts.superusers_denied.push(role),
+            true => facts.owners_denied.push(role),
+            false => (),
+        }
+    }
     let there = tablespaces(target)?;
     facts.tablespaces_missing = lacks(needed.tablespaces, there);
     let there = texts(target, "SELECT collname FROM pg_collation")?;

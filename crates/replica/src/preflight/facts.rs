@@ -20,6 +20,10 @@ pub struct Facts {
     pub collations_missing: Vec<String>,
     /// Roles that own something, or have rights, on the source and that the target does not have.
     pub roles_missing: Vec<String>,
+    /// Owners of what is copied to which our role on the target may not give it: those that are no
+    /// superusers there, and those that are.
+    pub owners_denied: Vec<String>,
+    pub superusers_denied: Vec<String>,
     /// Tablespaces in use on the source that the target does not have.
     pub tablespaces_missing: Vec<String>,
     pub extensions: Vec<Extension>,

@@ -5,6 +5,7 @@ use std::fmt;
 
 use super::facts::{Facts, ReplicaIdentity, Server, Table, TableKind};
 use super::subset_rules;
+use crate::names::quoted;
 use crate::schema;
 
 /// How bad a finding is.
@@ -312,6 +313,7 @@ fn target_state(facts: &Facts, found: &mut Found) {
         let todo = "create them; pg_dumpall --roles-only on the source writes the commands";
         found.error("target", says, todo);
     }
+    owners(facts, found);
     if !facts.tablespaces_missing.is_empty() {
         let says = format!(
             "tablespaces are missing: {}",
@@ -319,6 +321,28 @@ fn target_state(facts: &Facts, found: &mut Found) {
         );
         let todo = "create them, or leave it: the default tablespace is then used for everything";
         found.warning("target", says, todo);
+    }
+}
+
+/// What is restored is given to its owner.
+fn owners(facts: &Facts, found: &mut Found) {
+    let role = &facts.target.role;
+    let says = |owners| format!("role \"{role}\" may not give what it restores to {owners}");
+    if !facts.owners_denied.is_empty() {
+        let owners = listed(&facts.owners_denied);
+        let granted = facts.owners_denied.iter().map(|one| quoted(one));
+        let todo = format!(
+            "GRANT {} TO {}",
+            granted.collect::<Vec<_>>().join(", "),
+            quoted(role)
+        );
+        found.error("target", says(owners), todo);
+    }
+    if !facts.superusers_denied.is_empty() {
+        let owners = listed(&facts.superusers_denied);
+        let todo = "connect to the target as a superuser, or give what they own on the source to roles \
+                    that are none: a superuser's role is better not granted";
+        found.error("target", says(owners), todo);
     }
 }
 

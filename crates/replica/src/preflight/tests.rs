@@ -256,6 +256,20 @@ fn what_the_target_lacks_is_named() {
             },
         ),
         (
+            Error,
+            "target",
+            "may not give what it restores to Bob, eve",
+            "GRANT \"Bob\", \"eve\" TO",
+            |f| f.owners_denied = vec!["Bob".to_owned(), "eve".to_owned()],
+        ),
+        (
+            Error,
+            "target",
+            "may not give what it restores to postgres",
+            "as a superuser",
+            |f| f.superusers_denied = vec!["postgres".to_owned()],
+        ),
+        (
             Warning,
             "target",
             "tablespaces are missing: fast",
