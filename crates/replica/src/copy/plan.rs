@@ -1,8 +1,9 @@
 //! What is copied by one session at a time. No I/O.
 //!
-//! Large tables come first, so that no session is left with one at the end. A table that one
+//! Large units come first, so that no session is left with one at the end. A table that one
 //! session loads alone can be frozen; one that would keep a session busy for longer than the others
-//! is split into ranges of blocks, which several sessions load.
+//! is split into ranges of blocks, which several sessions load and which become smaller towards the
+//! table's end.
 
 use super::tables::Table;
 
@@ -19,8 +20,9 @@ const SPLIT_FROM: u64 = 16 * 1024 * 1024;
 /// Smallest range.
 const SMALLEST_RANGE: u64 = 8 * 1024 * 1024;
 
-/// Ranges for each session, so that none waits long for another at the end.
-const RANGES_EACH: u64 = 4;
+/// A range is such a part of what each session still has to load of the table, so that none waits
+/// long for another at the end.
+const PART_OF_A_SHARE: u64 = 2;
 
 /// Something that one session copies in one transaction; numbers are places in the list of tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -56,36 +58,46 @@ pub fn plan(tables: &[Table], jobs: usize) -> Vec<Unit> {
         if table.bytes > SMALL {
             let split = jobs > 1 && table.bytes > SPLIT_FROM && table.bytes > share / 2;
             match split {
-                true => ranges(place, table, total / jobs / RANGES_EACH, &mut units),
-                false => units.push(Unit::Whole(place)),
+                true => ranges(place, table, jobs, &mut units),
+                false => units.push((table.bytes, Unit::Whole(place))),
             }
             continue;
         }
         let full =
             together.len() >= MOST_TOGETHER || together_bytes + table.bytes > MOST_BYTES_TOGETHER;
         if full && !together.is_empty() {
-            units.push(Unit::Together(std::mem::take(&mut together)));
+            units.push((
+                together_bytes,
+                Unit::Together(std::mem::take(&mut together)),
+            ));
             together_bytes = 0;
         }
         together.push(place);
         together_bytes += table.bytes;
     }
     if !together.is_empty() {
-        units.push(Unit::Together(together));
+        units.push((together_bytes, Unit::Together(together)));
     }
-    units
+    units.sort_by_key(|(bytes, _)| std::cmp::Reverse(*bytes));
+    units.into_iter().map(|(_, unit)| unit).collect()
 }
 
-fn ranges(place: usize, table: &Table, wanted: u64, units: &mut Vec<Unit>) {
-    let size = wanted.max(SMALLEST_RANGE);
-    let number = table.bytes.div_ceil(size).min(table.blocks.max(1)).max(1);
-    let bound = |part: u64| table.blocks * part / number;
-    for part in 0..number {
-        units.push(Unit::Range {
-            table: place,
-            from: bound(part),
-            to: (part + 1 < number).then(|| bound(part + 1)),
-        });
+/// Splits a table for so many sessions.
+fn ranges(place: usize, table: &Table, jobs: u64, units: &mut Vec<(u64, Unit)>) {
+    let of_a_block = table.bytes / table.blocks.max(1);
+    let smallest = (SMALLEST_RANGE / of_a_block.max(1)).max(1);
+    let mut from = 0;
+    loop {
+        let left = table.blocks.saturating_sub(from);
+        let blocks = (left / (PART_OF_A_SHARE * jobs)).max(smallest);
+        let to = (blocks < left).then_some(from + blocks);
+        let table = place;
+        let bytes = blocks.min(left) * of_a_block;
+        units.push((bytes, Unit::Range { table, from, to }));
+        match to {
+            Some(to) => from = to,
+            None => break,
+        }
     }
 }
 
@@ -115,23 +127,30 @@ mod tests {
     #[test]
     fn a_large_table_is_split_without_gaps() {
         let tables = tables(&[800 * MB, 10 * MB]);
-        let units = plan(&tables, 2);
-        let mut next = 0;
-        let mut ranges = 0;
-        for unit in &units {
-            if let Unit::Range { table: 0, from, to } = unit {
-                assert_eq!(*from, next);
-                next = to.unwrap_or(u64::MAX);
-                ranges += 1;
+        let mut ranges = Vec::new();
+        for unit in plan(&tables, 2) {
+            match unit {
+                Unit::Range { table: 0, from, to } => ranges.push((from, to)),
+                other => assert_eq!(other, Unit::Whole(1)),
             }
         }
-        assert_eq!(
-            next,
-            u64::MAX,
-            "the last has no end: a table may have grown"
+        ranges.sort_unstable();
+        let mut next = Some(0);
+        for (from, to) in &ranges {
+            assert_eq!(Some(*from), next);
+            next = *to;
+        }
+        assert_eq!(next, None, "the last has no end: a table may have grown");
+        let blocks: Vec<_> = ranges
+            .iter()
+            .map(|(from, to)| to.map_or(800 * MB / 8192, |to| to) - from)
+            .collect();
+        assert_eq!(blocks[0], 200 * MB / 8192);
+        assert!(
+            blocks.windows(2).all(|pair| pair[0] >= pair[1]),
+            "{blocks:?}"
         );
-        assert_eq!(ranges, 8);
-        assert_eq!(units.last(), Some(&Unit::Whole(1)));
+        assert!(*blocks.last().unwrap() <= 2 * SMALLEST_RANGE / 8192);
     }
 
     #[test]
