@@ -96,7 +96,13 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         say_lost(replica.clone(), source.clone(), state.tables(&what.name)?);
         if let Some(expected) = published {
             let (control, alive) = (control.clone(), Arc::downgrade(&alive));
-            thread::spawn(move || look_at_publication(&source, &expected, &control, &alive));
+            // A spool may have taken in what came while the target was away.
+            let first = if away {
+                Duration::ZERO
+            } else {
+                LOOK_AT_PUBLICATION_EVERY
+            };
+            thread::spawn(move || look_at_publication(&source, &expected, &control, &alive, first));
         }
         if let (Some(spool), false) = (&spool, away) {
             let settings = settings.clone();
@@ -192,19 +198,21 @@ fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
     });
 }
 
-/// Looks from time to time whether the publication still is as it should be, and ends the replica if it is
-/// not. A source that does not answer is told of by apply. Nothing waits for this thread: it ends some time
-/// after `alive` is gone.
+/// Looks from time to time, after `pause` at first, whether the publication still is as it should be, and
+/// ends the replica if it is not. A source that does not answer is told of by apply. Nothing waits for this
+/// thread: it ends some time after `alive` is gone.
 fn look_at_publication(
     source: &Conninfo,
     expected: &Expected,
     control: &Control,
     alive: &Weak<()>,
+    mut pause: Duration,
 ) {
     let mut expected = expected.clone();
     let mut before = None;
     loop {
-        let ended = rest(control, LOOK_AT_PUBLICATION_EVERY);
+        let ended = rest(control, pause);
+        pause = LOOK_AT_PUBLICATION_EVERY;
         let applied = control.stats().applied;
         if ended || alive.strong_count() == 0 {
             return;
