@@ -23,6 +23,7 @@ use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
 use crate::preflight::facts::{Excluded, Facts};
 use crate::preflight::rules::{Finding, findings};
+use crate::publication;
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
 use crate::sessions;
@@ -309,11 +310,25 @@ impl Run<'_> {
         };
         failpoint::CREATE_SLOT_MADE.reach();
         let start = exporter.start;
-        (self.state).set_start(&self.replica.name, start, exporter.timeline)?;
+        let published = self.published(&exporter.snapshot)?;
+        (self.state).set_start(&self.replica.name, start, exporter.timeline, &published)?;
         failpoint::CREATE_START_KEPT.reach();
         self.replica.start = Some(start);
         self.exporter = Some(exporter);
         Ok(())
+    }
+
+    /// The publication as the slot begins with it, for the state.
+    fn published(&self, snapshot: &str) -> Result<String> {
+        let mut source = source_session(&self.options.source, snapshot)?;
+        let name = &self.replica.publication;
+        let text = publication::text(&mut source, name).map_err(ReplicaError::Source)?;
+        text.ok_or_else(|| {
+            ReplicaError::State(format!(
+                "publication \"{name}\", which was just made on the source, is gone; run the same command \
+                 again"
+            ))
+        })
     }
 
     /// A table to copy that was made after the publication.

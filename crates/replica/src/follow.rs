@@ -5,6 +5,7 @@
 //! else works on the replica meanwhile. A third thread fills the spool, if there is one. While the target
 //! is away only that one does anything.
 
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::Duration;
 
@@ -20,12 +21,17 @@ use crate::apply::{
 };
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
-use crate::source::Source;
+use crate::publication::Expected;
+use crate::source::{self, Source};
 use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
 
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 const LOOK_HELD_EVERY: Duration = Duration::from_millis(20);
+
+/// How often the publication is looked at while something is applied. Each takes a short session on the
+/// source.
+const LOOK_AT_PUBLICATION_EVERY: Duration = Duration::from_secs(10);
 
 /// A replica that is to be followed.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,7 +50,14 @@ pub struct Following {
 
 /// Follows the source until `control` is told to stop, or something fails that no retry can mend.
 pub fn follow(what: &Following, control: &Control) -> Result<()> {
+    follow_if(what, control, true)
+}
+
+/// The same, with an altered publication only if `altered_ends` is false. What that takes away is lost
+/// whether it is followed or not, and `verify` shows it.
+pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool) -> Result<()> {
     control.begin();
+    let alive = Arc::new(());
     let spool = what.spool.as_ref().map(Spool::open).transpose();
     let spool = spool.map_err(ReplicaError::Apply)?;
     thread::scope(|scope| {
@@ -66,16 +79,31 @@ pub fn follow(what: &Following, control: &Control) -> Result<()> {
         failpoint::FOLLOW_TAKEN.reach();
         state.end_answered_hold(&what.name)?;
         let source = source_of(what, &replica.source)?;
+        let published = match altered_ends {
+            true => Some(Arc::new(state.expected(&replica)?)),
+            false => None,
+        };
         let settings = Settings {
             memory: what.memory,
             writers: what.writers,
             spool: spool.clone(),
+            published: published.clone(),
             ..settings(&replica, &source, &what.target)?
         };
         if replica.paused {
             control.pause();
         }
         say_lost(replica.clone(), source.clone(), state.tables(&what.name)?);
+        if let Some(expected) = published {
+            let (control, alive) = (control.clone(), Arc::downgrade(&alive));
+            // A spool may have taken in what came while the target was away.
+            let first = if away {
+                Duration::ZERO
+            } else {
+                LOOK_AT_PUBLICATION_EVERY
+            };
+            thread::spawn(move || look_at_publication(&source, &expected, &control, &alive, first));
+        }
         if let (Some(spool), false) = (&spool, away) {
             let settings = settings.clone();
             scope.spawn(move || spool::take_in(spool, &settings, control));
@@ -120,6 +148,7 @@ fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
         target: what.target.clone(),
         slot: owner.slot,
         publications: owner.publications,
+        published: None,
         origin: owner.origin,
         writers: what.writers,
         replica: what.name.clone(),
@@ -162,11 +191,49 @@ fn wait_for_target(
 /// answer is told of by apply.
 fn say_lost(replica: Replica, source: Conninfo, tables: Vec<TableCopy>) {
     thread::spawn(move || {
-        let asked = Source::ask(&replica, Some(&source), &tables).ok();
+        let asked = Source::ask(&replica, Some(&source), &tables, None).ok();
         if let Some(words) = asked.and_then(|asked| asked.not_replicated_any_more(&replica)) {
             warn!(replica = replica.name, "{words}");
         }
     });
+}
+
+/// Looks from time to time, after `pause` at first, whether the publication still is as it should be, and
+/// ends the replica if it is not. A source that does not answer is told of by apply. Nothing waits for this
+/// thread: it ends some time after `alive` is gone.
+fn look_at_publication(
+    source: &Conninfo,
+    expected: &Expected,
+    control: &Control,
+    alive: &Weak<()>,
+    mut pause: Duration,
+) {
+    let mut expected = expected.clone();
+    let mut before = None;
+    loop {
+        let ended = rest(control, pause);
+        pause = LOOK_AT_PUBLICATION_EVERY;
+        let applied = control.stats().applied;
+        if ended || alive.strong_count() == 0 {
+            return;
+        }
+        if before == Some(applied) {
+            continue;
+        }
+        let Ok((end, differences)) = source::publication(source, &expected) else {
+            continue;
+        };
+        before = Some(applied);
+        match expected.words(&differences) {
+            // Another may have begun with the control meanwhile.
+            Some(words) if alive.strong_count() > 0 => return control.refuse(words),
+            Some(_) => return,
+            None => {
+                expected.right = Some(end);
+                control.count(|stats| stats.published = Some(end));
+            }
+        }
+    }
 }
 
 /// Settings of a replica with one writer. An error if its copy is not ready.
@@ -182,6 +249,7 @@ pub fn settings(replica: &Replica, source: &Conninfo, target: &Conninfo) -> Resu
         target: target.clone(),
         slot: replica.slot.clone(),
         publications: vec![replica.publication.clone()],
+        published: None,
         origin: replica.origin.clone(),
         writers: 1,
         replica: replica.name.clone(),
@@ -314,6 +382,8 @@ fn hold(state: &mut State, name: &str, control: &Control) -> Result<()> {
 #[derive(Default)]
 struct Before {
     batches: u64,
+    /// Where the publication was right.
+    published: Option<Lsn>,
     /// Its sessions waited for others.
     waited: bool,
 }
@@ -358,6 +428,13 @@ fn look(
             spool: stats.spool.clone(),
         },
     )?;
+    if let Some(lsn) = stats
+        .published
+        .filter(|_| stats.published != before.published)
+    {
+        state.set_right(name, lsn)?;
+        before.published = stats.published;
+    }
     look_at_waits(state, control, &stats, before);
     let replica = state.replica(name)?;
     let gone = || ReplicaError::State(format!("replica \"{name}\" is gone from the target"));

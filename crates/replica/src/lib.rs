@@ -11,6 +11,7 @@
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
 //! | `sessions` | sessions of a server in words |
 //! | [`lost`] | tables that were copied and are not replicated any more |
+//! | [`publication`] | whether the publication still is what the replica made |
 //! | [`names`] | names of tables and replicas |
 //! | [`subset`] | what of a table is replicated: row filter and column list |
 //! | [`error`] | what can go wrong |
@@ -41,6 +42,7 @@ pub mod follow;
 pub mod lost;
 pub mod names;
 pub mod preflight;
+pub mod publication;
 pub mod remove;
 pub mod schema;
 mod sessions;

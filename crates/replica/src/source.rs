@@ -5,9 +5,11 @@ use std::time::Duration;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, SlotState, field};
 use lockstep_wire::Lsn;
 
+use crate::apply::continuity::invalid_words;
 use crate::error::{ReplicaError, Result};
 use crate::lost::{Lost, lost};
 use crate::names::TableName;
+use crate::publication::Expected;
 use crate::sessions;
 use crate::state::{APPLICATION, Replica, TableCopy};
 
@@ -51,6 +53,29 @@ pub struct Source {
     pub unpublished: Vec<TableName>,
     /// Tables that were copied and are not replicated any more.
     pub lost: Vec<Lost>,
+    /// What its publication is that it should not be, in one sentence with what to do.
+    pub altered: Option<String>,
+}
+
+/// Where the source's WAL ends, and then what differs in the publication.
+pub fn publication(
+    source: &Conninfo,
+    expected: &Expected,
+) -> Result<(Lsn, Vec<String>), ClientError> {
+    let mut session = connect(source)?;
+    let end = field(&session.query_one(END)?, 0)?;
+    Ok((end, expected.differences(&mut session)?))
+}
+
+/// A session that waits for nothing long.
+fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
+    let mut conninfo = source.clone();
+    if conninfo.effective("connect_timeout").is_none() {
+        conninfo = conninfo.with("connect_timeout", CONNECT_S)?;
+    }
+    let mut session = sessions::open(&conninfo, Purpose::Sql, APPLICATION)?;
+    session.set_patience(PATIENCE);
+    Ok(session)
 }
 
 /// The cluster's identifier. A server that does not tell it to this role has one of its own.
@@ -90,20 +115,26 @@ impl Source {
         })
     }
 
+    /// Why the slot cannot be used any more, and what to do.
+    pub fn slot_lost(&self, replica: &Replica) -> Option<String> {
+        let reason = self.slot.as_ref()?.invalidation.as_ref()?;
+        Some(invalid_words(&replica.slot, reason))
+    }
+
     /// Asks the source that a replica's state names, or `source` in its place. `tables` are those of the
-    /// replica.
-    pub fn ask(replica: &Replica, source: Option<&Conninfo>, tables: &[TableCopy]) -> Result<Self> {
-        let mut conninfo = match source {
+    /// replica, and `expected` is what its publication should be; None if nobody wants to know.
+    pub fn ask(
+        replica: &Replica,
+        source: Option<&Conninfo>,
+        tables: &[TableCopy],
+        expected: Option<&Expected>,
+    ) -> Result<Self> {
+        let conninfo = match source {
             Some(source) => source.clone(),
             None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
         };
-        if conninfo.effective("connect_timeout").is_none() {
-            let timed = conninfo.with("connect_timeout", CONNECT_S);
-            conninfo = timed.map_err(ReplicaError::Source)?;
-        }
         let ask = || -> Result<(String, Self), ClientError> {
-            let mut session = sessions::open(&conninfo, Purpose::Sql, APPLICATION)?;
-            session.set_patience(PATIENCE);
+            let mut session = connect(&conninfo)?;
             let system = system_id(&mut session)?;
             let end = field(&session.query_one(END)?, 0)?;
             let slot = session.slot(&replica.slot)?;
@@ -111,11 +142,16 @@ impl Source {
             let publications = std::slice::from_ref(&replica.publication);
             let lost = lost(&mut session, publications, tables)?;
             unpublished.retain(|name| !lost.iter().any(|lost| lost.table == *name));
+            let altered = match expected {
+                Some(expected) => expected.words(&expected.differences(&mut session)?),
+                None => None,
+            };
             let source = Self {
                 end,
                 slot,
                 unpublished,
                 lost,
+                altered,
             };
             Ok((system, source))
         };

@@ -7,6 +7,7 @@
 //! | `lockstep.subset` | table of which only a part is replicated | `replica` and those of [`Subset`] |
 //! | `lockstep.hold` | replica that `verify` holds still | all but `wanted`; see `state/hold.rs` |
 //! | `lockstep.apply_position` | position that apply has committed; see `state/position.rs` | none |
+//! | `lockstep.publication` | replica; see `state/published.rs` | none |
 //! | `lockstep.state_version` | the schema's version and its database, one row | `version` |
 //!
 //! Others (`crates/lag/src/replica.rs`) also read from `pg_locks` who has a replica's advisory locks.
@@ -30,6 +31,7 @@ mod home;
 mod locks;
 mod open;
 mod position;
+mod published;
 mod subsets;
 mod tables;
 mod trust;
@@ -288,12 +290,22 @@ impl State {
         self.change(sql, name, phase.text())
     }
 
-    /// Begins [`Phase::Schema`]: the slot is made.
-    pub fn set_start(&mut self, name: &str, start: Lsn, timeline: Timeline) -> Result<()> {
-        let sql = "UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn, \
-                       timeline = $3 \
-                   WHERE name = $1";
-        let changed = (self.connection).query_with(sql, &[&name, &start, &timeline.get()]);
+    /// Begins [`Phase::Schema`]: the slot is made, and the publication is as `published` says, in JSON.
+    pub fn set_start(
+        &mut self,
+        name: &str,
+        start: Lsn,
+        timeline: Timeline,
+        published: &str,
+    ) -> Result<()> {
+        let sql = format!(
+            "WITH kept AS ({}) \
+             UPDATE lockstep.replica SET phase = 'schema', start_lsn = $2::pg_lsn, timeline = $3 \
+             WHERE name = $1",
+            published::KEEP
+        );
+        let (timeline, connection) = (timeline.get(), &mut self.connection);
+        let changed = connection.query_with(&sql, &[&name, &start, &timeline, &published]);
         changed.map(drop).map_err(ReplicaError::Target)
     }
 

@@ -69,7 +69,7 @@ fn start(
         )));
     }
     let before = state.applied(name)?.lsn;
-    let end = Source::ask(&replica, source, &[])?.end;
+    let end = Source::ask(&replica, source, &[], None)?.end;
     state.set_paused(name, false)?;
     let deadline = Instant::now() + wait;
     loop {

@@ -7,6 +7,7 @@ use lockstep_lag::rules::seconds;
 use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;
+use lockstep_replica::publication::Expected;
 use lockstep_replica::source::Source;
 use lockstep_replica::standing::{Lag, Standing, lag, standing};
 use lockstep_replica::state::{
@@ -114,12 +115,14 @@ fn ask(
     };
     let distrust = state.distrust()?;
     // A password is only sent to where a role says that could have it anyway, or the user.
-    let ask = |replica: &Replica, tables: &[TableCopy]| match (source, &distrust) {
+    let ask = |replica: &Replica, tables: &[TableCopy], expected: &Expected| match (
+        source, &distrust,
+    ) {
         (None, Some(words)) => Err(ReplicaError::State(format!(
             "it is not asked, as the target's {words}, who may have named another server: --source with \
              the replica's name asks it"
         ))),
-        _ => Source::ask(replica, source, tables),
+        _ => Source::ask(replica, source, tables, Some(expected)),
     };
     let mut known = Vec::new();
     for replica in state.replicas()? {
@@ -127,6 +130,7 @@ fn ask(
             continue;
         }
         let tables = state.tables(&replica.name)?;
+        let expected = state.expected(&replica)?;
         let holder = state.holder(&replica.name)?;
         let is_taken = replica.phase == Phase::Ready && holder == Holder::Other;
         known.push(Known {
@@ -138,7 +142,7 @@ fn ask(
             applied: state.applied(&replica.name)?,
             hold: state.hold(&replica.name)?,
             // After the state: what it has applied was written before.
-            source: (replica.phase == Phase::Ready).then(|| ask(&replica, &tables)),
+            source: (replica.phase == Phase::Ready).then(|| ask(&replica, &tables, &expected)),
             tables,
             replica,
         });
@@ -209,6 +213,15 @@ impl Known {
         }
     }
 
+    /// What its source says that it cannot live with.
+    fn errors_of_source(&self) -> Vec<String> {
+        let Some(source) = self.source() else {
+            return Vec::new();
+        };
+        let errors = [source.slot_lost(&self.replica), source.altered.clone()];
+        errors.into_iter().flatten().collect()
+    }
+
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -229,9 +242,11 @@ impl Known {
                 notes.push(format!("its spool is full: {full}"));
             }
         }
-        if let Some(error) = &self.applied.error {
+        let of_source = self.errors_of_source();
+        if let Some(error) = (self.applied.error.as_ref()).filter(|it| !of_source.contains(it)) {
             notes.push(format!("it does not apply: {error}"));
         }
+        notes.extend(of_source);
         if let Some(hold) = &self.hold {
             let does = match self.is_held() {
                 true => "holds it still",
@@ -347,7 +362,9 @@ impl Known {
             "slot_confirmed_lsn": slot.map(|slot| text(slot.confirmed)),
             "lost_tables": self.source().map(lost_json),
             "source_error": source_error.map(ToString::to_string),
-            "error": self.applied.error,
+            "slot_invalidation": slot.and_then(|slot| slot.invalidation.clone()),
+            "publication_altered": self.source().and_then(|source| source.altered.clone()),
+            "error": self.errors_of_source().into_iter().next().or(self.applied.error.clone()),
             "spool": self.spool().map(spool_json),
             "hold": self.hold.as_ref().map(hold_json),
             "tables_total": self.tables.len(),

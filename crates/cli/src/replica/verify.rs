@@ -86,6 +86,7 @@ fn lines(report: &Report) -> Vec<String> {
     for table in &report.tables {
         lines.extend(table.differences.iter().map(|one| named(table, one)));
     }
+    lines.extend(report.publication.clone());
     if report.is_equal() {
         let rows: u64 = report.tables.iter().map(|table| table.rows).sum();
         lines.push(format!(
@@ -143,6 +144,12 @@ fn mismatch(name: &str, report: &Report) -> String {
         ""
     };
     let plural = if found == 1 { "" } else { "s" };
+    if let (0, true) = (found, report.publication.is_some()) {
+        return format!(
+            "replica {name} cannot be called equal to its source at {}: its publication was altered",
+            report.lsn
+        );
+    }
     format!(
         "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {} \
          tables",
@@ -178,6 +185,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         "name": name,
         "lsn": report.lsn.to_string(),
         "equal": report.is_equal(),
+        "publication": report.publication,
         "tables": tables.collect::<Vec<_>>(),
     })
 }

@@ -40,6 +40,7 @@ mod replica;
 mod replica_daemon;
 mod replica_failover;
 mod replica_memory;
+mod replica_publication;
 mod replica_schemas;
 mod replica_spool;
 mod replica_subsets;

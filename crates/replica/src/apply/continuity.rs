@@ -37,6 +37,23 @@ pub struct Found {
     pub end: Option<Lsn>,
     /// What the slot confirms. None if the server does not list it: a relay has it, or it is gone.
     pub confirmed: Option<Lsn>,
+    /// Why the slot can no longer be used, in the server's words.
+    pub invalid: Option<String>,
+}
+
+/// What a slot that the source has invalidated means, and what to do.
+pub fn invalid_words(slot: &str, reason: &str) -> String {
+    let why = match reason {
+        "wal_removed" => "the source has removed WAL that it needs (max_slot_wal_keep_size)",
+        "rows_removed" | "conflict" => "the source has removed rows of catalogs that it needs",
+        "wal_level_insufficient" => "wal_level was less than logical",
+        "idle_timeout" => "nobody used it for idle_replication_slot_timeout",
+        other => other,
+    };
+    format!(
+        "slot \"{slot}\" on the source is lost ({why}): the changes that the replica does not have yet will \
+         never be sent; drop the replica (lockstep replica drop) and create it again"
+    )
 }
 
 /// Why the source cannot go on where the target stands; None if it can.
@@ -52,6 +69,9 @@ pub fn gap(known: &Known, found: &Found, slot: &str) -> Option<String> {
             "the source is cluster {other}, and the replica was made from {system}: name the right \
              one with --source"
         ));
+    }
+    if let Some(reason) = &found.invalid {
+        return Some(invalid_words(slot, reason));
     }
     if !lsn.is_valid() {
         return None;
@@ -113,6 +133,7 @@ mod tests {
             switches: Vec::new(),
             end: Some(Lsn::from(100)),
             confirmed: Some(Lsn::from(100)),
+            invalid: None,
         }
     }
 
@@ -161,6 +182,34 @@ mod tests {
             match expected {
                 None => assert_eq!(words, None, "{found:?}"),
                 Some(expected) => assert!(words.unwrap().contains(expected), "{found:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_invalidated_slot_is_refused_whatever_it_confirms() {
+        for reason in [
+            "wal_removed",
+            "rows_removed",
+            "idle_timeout",
+            "conflict",
+            "x",
+        ] {
+            let found = Found {
+                invalid: Some(reason.to_owned()),
+                ..found()
+            };
+            let nothing = Known {
+                lsn: Lsn::INVALID,
+                ..known()
+            };
+            for known in [known(), nothing] {
+                let words = gap(&known, &found, "s").unwrap();
+                assert!(
+                    words.starts_with("slot \"s\" on the source is lost ("),
+                    "{words}"
+                );
+                assert!(words.contains("create it again"), "{words}");
             }
         }
     }

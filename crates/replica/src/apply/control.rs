@@ -76,6 +76,8 @@ pub struct Stats {
     pub waits: Option<String>,
     /// What the replica's spool holds, if it has one.
     pub spool: Option<SpoolStats>,
+    /// The publication was last seen as it should be when the source's WAL ended here.
+    pub published: Option<Lsn>,
 }
 
 impl Stats {
@@ -95,6 +97,15 @@ pub(crate) struct Wanted {
     pub hold: Option<Lsn>,
     /// Counts calls of [`Control::resume`]: a blocked replica tries again.
     pub resumed: u64,
+    /// What the source sends is not what the replica wants.
+    pub refuse: bool,
+}
+
+impl Wanted {
+    /// The session is to end.
+    pub fn ends(self) -> bool {
+        self.stop || self.pause || self.refuse
+    }
 }
 
 #[derive(Debug, Default)]
@@ -103,6 +114,8 @@ struct State {
     stats: Stats,
     /// The hold that the session has seen.
     holds: Option<Lsn>,
+    /// Why what the source sends is refused.
+    refused: Option<String>,
     /// How to tell the session, while there is one.
     session: Option<(Sender<Event>, Waker)>,
 }
@@ -148,6 +161,7 @@ impl Control {
             resumed,
             ..Wanted::default()
         };
+        state.refused = None;
         state.stats = Stats::default();
         self.0.1.notify_all();
     }
@@ -172,6 +186,16 @@ impl Control {
     /// Ends the replica. A batch that is being applied is finished if that is quick.
     pub fn stop(&self) {
         self.want(|wanted| wanted.stop = true);
+    }
+
+    /// Ends the replica with an error: the source does not send what it should.
+    pub(crate) fn refuse(&self, words: String) {
+        self.state().refused = Some(words);
+        self.want(|wanted| wanted.refuse = true);
+    }
+
+    pub(crate) fn refused(&self) -> Option<String> {
+        self.state().refused.clone()
     }
 
     /// Lets the replica disconnect until it is resumed.

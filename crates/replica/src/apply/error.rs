@@ -30,6 +30,9 @@ pub enum ApplyError {
     /// The source cannot go on where the target stands.
     #[error("{0}")]
     Gap(String),
+    /// The publication is not as the replica made it.
+    #[error("{0}")]
+    Publication(String),
     /// A change does not fit the target. Everything before it is applied.
     #[error("{0}")]
     Conflict(Box<Conflict>),

@@ -1,5 +1,6 @@
 //! A replica that applies, from its start to its end: session after session.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use lockstep_client::{Connection, Conninfo};
@@ -12,6 +13,7 @@ use super::error::{ApplyError, Result};
 use super::session::{Ended, Session};
 use super::spool::{Owner, Spool};
 use crate::failpoint;
+use crate::publication::Expected;
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
@@ -37,6 +39,8 @@ pub struct Settings {
     /// The slot on the source, with plugin pgoutput.
     pub slot: String,
     pub publications: Vec<String>,
+    /// What the replica's publication should be; None if nobody minds.
+    pub published: Option<Arc<Expected>>,
     /// The name of each replication origin on the target begins so; the replica owns them.
     pub origin: String,
     /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`].
@@ -104,6 +108,9 @@ fn sessions(
         let wanted = control.wanted();
         if wanted.stop {
             return Ok(());
+        }
+        if let Some(words) = control.refused() {
+            return Err(ApplyError::Publication(words));
         }
         if wanted.pause {
             control.count(|stats| stats.phase = Phase::Paused);

@@ -222,7 +222,7 @@ impl<'a> Session<'a> {
     fn flow(&mut self) -> Result<()> {
         self.see_wanted()?;
         loop {
-            if self.wanted.stop || self.wanted.pause {
+            if self.wanted.ends() {
                 return Ok(());
             }
             self.hear()?;
@@ -277,7 +277,7 @@ impl<'a> Session<'a> {
     /// A change does not fit: what was handed over comes before it, and is done first.
     fn after_handed(&mut self, error: ApplyError) -> Result<()> {
         let fits = !matches!(error, ApplyError::Conflict(_));
-        while self.handed > 0 && !(fits || self.wanted.stop || self.wanted.pause) {
+        while self.handed > 0 && !(fits || self.wanted.ends()) {
             self.wait_event(STATUS_EVERY)?;
             self.tell_if_due()?;
         }

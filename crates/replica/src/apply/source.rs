@@ -15,19 +15,27 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Connects. An error if the source cannot go on where `known` stands.
+    /// Connects. An error if the source cannot go on where `known` stands, or if its publication is not as
+    /// it should be.
     pub fn ask(settings: &Settings, known: &Known) -> Result<Self> {
         let name = &settings.application_name;
         let connection = Connection::connect(&settings.source, Purpose::Replication, name);
         let mut connection = connection.map_err(ApplyError::Source)?;
         let found = find(&mut connection, &settings.slot, known).map_err(ApplyError::Source)?;
-        match gap(known, &found, &settings.slot) {
-            Some(gap) => Err(ApplyError::Gap(gap)),
-            None => Ok(Self {
-                connection,
-                timeline: found.timeline,
-            }),
+        if let Some(gap) = gap(known, &found, &settings.slot) {
+            return Err(ApplyError::Gap(gap));
         }
+        if let Some(expected) = &settings.published {
+            let differences = expected.differences(&mut connection);
+            let differences = differences.map_err(ApplyError::Source)?;
+            if let Some(words) = expected.words(&differences) {
+                return Err(ApplyError::Publication(words));
+            }
+        }
+        Ok(Self {
+            connection,
+            timeline: found.timeline,
+        })
     }
 
     /// Everything that commits after `from`, or after what the slot confirms if that is later.
@@ -52,11 +60,13 @@ fn find(source: &mut Connection, slot: &str, known: &Known) -> lockstep_client::
         }
         _ => Vec::new(),
     };
+    let slot = source.slot(slot)?;
     Ok(Found {
         system: identity.system.to_string(),
         timeline: identity.timeline,
         switches,
         end: Some(identity.end).filter(|_| !is_standby),
-        confirmed: source.slot(slot)?.map(|slot| slot.confirmed),
+        confirmed: slot.as_ref().map(|slot| slot.confirmed),
+        invalid: slot.and_then(|slot| slot.invalidation),
     })
 }

@@ -17,7 +17,7 @@ const MADE_MEANWHILE: [&str; 3] = ["23505", "42P06", "42P07"];
 const MOST_ATTEMPTS: usize = 3;
 
 /// What makes each version of the schema out of the one before.
-const VERSIONS: [&str; 7] = [
+const VERSIONS: [&str; 8] = [
     "
 CREATE TABLE lockstep.state_version (version int NOT NULL);
 INSERT INTO lockstep.state_version VALUES (0);
@@ -101,6 +101,14 @@ CREATE TABLE lockstep.apply_position (
     PRIMARY KEY (replica, lsn)
 );
 GRANT SELECT ON lockstep.apply_position TO pg_monitor;
+",
+    "
+CREATE TABLE lockstep.publication (
+    replica text PRIMARY KEY REFERENCES lockstep.replica ON DELETE CASCADE,
+    made json NOT NULL,
+    right_lsn pg_lsn
+);
+GRANT SELECT ON lockstep.publication TO pg_monitor;
 ",
 ];
 

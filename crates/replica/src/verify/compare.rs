@@ -46,6 +46,7 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     tables.sort_by(|one, other| one.table.cmp(&other.table));
     Ok(Report {
         lsn: moment.lsn,
+        publication: None,
         tables,
     })
 }

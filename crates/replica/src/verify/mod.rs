@@ -110,13 +110,16 @@ pub const MOST_NAMED: usize = 100;
 pub struct Report {
     /// Both sides were compared as they were here.
     pub lsn: Lsn,
+    /// How the publication differs from what the replica made, if it does. The tables are compared as far as
+    /// it has them, so that they tell less than they should.
+    pub publication: Option<String>,
     /// In the order of their names.
     pub tables: Vec<TableReport>,
 }
 
 impl Report {
     pub fn is_equal(&self) -> bool {
-        self.tables.iter().all(|table| table.differences.is_empty())
+        self.publication.is_none() && self.tables.iter().all(|table| table.differences.is_empty())
     }
 }
 

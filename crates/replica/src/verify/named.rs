@@ -14,7 +14,7 @@ use super::moment::Moment;
 use super::{Options, RANGE_ROWS, Report, compare};
 use crate::apply::{Control, MEMORY};
 use crate::error::{ReplicaError, Result};
-use crate::follow::{Following, follow, settings, starts};
+use crate::follow::{Following, follow_if, settings, starts};
 use crate::source::Source;
 use crate::state::{Holder, Replica, State};
 
@@ -54,7 +54,11 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     };
     let settings = settings(&replica, &source, &what.target)?;
     let tables = state.tables(name)?;
-    let asked = Source::ask(&replica, Some(&source), &[])?;
+    let expected = state.expected(&replica)?;
+    let asked = Source::ask(&replica, Some(&source), &[], None)?;
+    if let Some(words) = asked.slot_lost(&replica) {
+        return Err(ReplicaError::State(words));
+    }
     let end = asked.end;
     if let Some(words) = asked.not_replicated(&replica) {
         told(&words);
@@ -79,7 +83,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
                 "no process applies to replica {name}: this one does until both sides are at one \
                  position"
             ));
-            scope.spawn(|| follow(&following, &control))
+            scope.spawn(|| follow_if(&following, &control, false))
         });
         wait_near(&mut state, what, end, own)?;
         let options = Options {
@@ -101,7 +105,15 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
         let moment = Moment::take(&options, &mut hold).map_err(ReplicaError::from)?;
         Ok::<_, ReplicaError>((moment, options))
     })?;
-    Ok(compare::tables(&options, &moment.snapshots)?)
+    let mut report = compare::tables(&options, &moment.snapshots)?;
+    // As the moment's snapshot has it: that is what the tables were compared by.
+    let mut session = moment
+        .snapshots
+        .source(&options)
+        .map_err(ReplicaError::from)?;
+    let differences = expected.differences(&mut session);
+    report.publication = expected.words(&differences.map_err(ReplicaError::Source)?);
+    Ok(report)
 }
 
 fn unknown(name: &str) -> ReplicaError {

@@ -23,6 +23,7 @@ mod home;
 mod majors;
 mod partitions;
 mod preflight;
+mod publication;
 mod resume;
 mod spool;
 mod state;

@@ -6,6 +6,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::SUPERUSER;
 use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::names::TableName;
+use lockstep_replica::publication::Published;
 use lockstep_replica::state::{
     ADD_MISSING, Applied, Held, Holder, Phase, Replica, State, TableState, copied_sql, copying_sql,
 };
@@ -64,7 +65,16 @@ fn what_is_written_is_read() {
     assert_eq!(state.replica("q").unwrap(), None);
 
     let start = Lsn::from(0x1_0000_0010);
-    state.set_start("r", start, Timeline::FIRST).unwrap();
+    let made = "[null, [true, true, true, true], false, false, null, [], \
+                [[7, \"s\", \"t\", false, [[1, \"a\"]], \"(a > 0)\", \"x\"]]]";
+    assert_eq!(state.expected(&replica("r")).unwrap().made, None);
+    state.set_start("r", start, Timeline::FIRST, made).unwrap();
+    let expected = state.expected(&replica("r")).unwrap();
+    assert_eq!(expected.made, Some(Published::parse(made).unwrap()));
+    assert_eq!(expected.right, Some(start));
+    state.set_right("r", Lsn::from(9)).unwrap();
+    let expected = state.expected(&replica("r")).unwrap();
+    assert_eq!(expected.right, Some(Lsn::from(9)));
     let read = state.replica("r").unwrap().unwrap();
     assert_eq!((read.phase, read.start), (Phase::Schema, Some(start)));
     for phase in [
@@ -262,7 +272,7 @@ fn an_older_states_version_is_upgraded() {
             "ALTER TABLE lockstep.replica DROP apply_pid, DROP heard_at, DROP timeline,
                  DROP spool_bytes, DROP spool_limit, DROP spool_from, DROP spool_to, DROP spool_full;
              ALTER TABLE lockstep.table_copy DROP missing_rows, DROP source_oid;
-             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position;
+             DROP TABLE lockstep.hold, lockstep.subset, lockstep.apply_position, lockstep.publication;
              ALTER TABLE lockstep.state_version DROP system_id, DROP database_oid;
              UPDATE lockstep.state_version SET version = 1;
              CREATE ROLE reader LOGIN IN ROLE pg_monitor",

@@ -324,7 +324,7 @@ fn a_later_partition_of_a_filtered_table_arrives_once_it_is_published() {
     let mut state = State::find(&conninfo(&target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
     let unpublished = || {
-        let asked = Source::ask(&replica, None, &[]).unwrap();
+        let asked = Source::ask(&replica, None, &[], None).unwrap();
         let names: Vec<_> = asked
             .unpublished
             .iter()

@@ -32,7 +32,7 @@ fn lost(target: &Server) -> Vec<String> {
     let mut state = State::find(&conninfo(target)).unwrap().unwrap();
     let replica = state.replica("r").unwrap().unwrap();
     let tables = state.tables("r").unwrap();
-    let asked = Source::ask(&replica, None, &tables).unwrap();
+    let asked = Source::ask(&replica, None, &tables, None).unwrap();
     let words = asked.not_replicated_any_more(&replica);
     assert_eq!(words.is_some(), !asked.lost.is_empty(), "{words:?}");
     let lost = asked.lost.iter();
