@@ -71,6 +71,7 @@ fn lines(report: &Report) -> Vec<String> {
             text::count(table.rows as f64),
             match table.differences.first().map(|one| one.kind) {
                 Some(DifferenceKind::NoTable) => "not there".to_owned(),
+                Some(DifferenceKind::NotCompared) => "not compared".to_owned(),
                 Some(
                     DifferenceKind::Gone
                     | DifferenceKind::Renamed
@@ -103,6 +104,12 @@ fn named(table: &TableReport, one: &Difference) -> String {
     let what = match one.kind {
         DifferenceKind::NoTable => {
             return format!("{name}: the target has no such table, or not its columns");
+        }
+        DifferenceKind::NotCompared => {
+            return format!(
+                "{name}: not compared, or only in part: it was rewritten, truncated, replaced, dropped or \
+                 locked on a side while verify ran; repeat the command"
+            );
         }
         DifferenceKind::Gone => {
             return format!("{name}: it was copied, and the source has no such table any more");
@@ -158,6 +165,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         DifferenceKind::Extra => "extra",
         DifferenceKind::Changed => "changed",
         DifferenceKind::NoTable => "no_table",
+        DifferenceKind::NotCompared => "not_compared",
         DifferenceKind::Gone => "gone",
         DifferenceKind::Renamed => "renamed",
         DifferenceKind::Replaced => "replaced",

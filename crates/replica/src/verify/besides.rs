@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use lockstep_client::{ClientError, Connection, field};
 
 use super::compare::names_of;
+use super::locked::{self, Table};
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
 use crate::apply::Others;
@@ -78,6 +79,12 @@ pub fn find(
     for Below { table, above } in below {
         let is_below = |name: &TableName| children.contains(&(table.table.clone(), name.clone()));
         if above.iter().any(is_below) || !above.iter().any(|name| there.contains(name)) {
+            continue;
+        }
+        if locked::lock(target, &table).map_err(VerifyError::Target)? != Table::Same {
+            let (key, kind) = (String::new(), DifferenceKind::NotCompared);
+            let difference = Difference { key, kind };
+            reports.push(TableReport::new(table.table, table.key, 0, vec![difference]));
             continue;
         }
         let rows = target.query(&table.names(MOST_NAMED + 1));

@@ -7,6 +7,7 @@ use std::thread;
 use lockstep_client::{ClientError, Connection, field};
 
 use super::besides;
+use super::locked::{self, Table, is_not_there};
 use super::moment::{APPLICATION, Snapshots};
 use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, ranges};
 use super::{
@@ -14,9 +15,6 @@ use super::{
 };
 use crate::apply::{Catalog, Start};
 use crate::names::{TableName, quoted};
-
-/// SQLSTATEs of a table or a column that does not exist.
-const NOT_THERE: [&str; 3] = ["42P01", "42703", "3F000"];
 
 /// A range of a table, by the table's place.
 type Piece = (usize, Range);
@@ -129,6 +127,10 @@ fn cuts(
     let Some(sql) = table.cuts(rows) else {
         return Ok(Vec::new());
     };
+    // What has come into its place is not read, and found when the table is compared.
+    if locked::lock(source, table)? != Table::Same {
+        return Ok(Vec::new());
+    }
     let rows = source.query(&sql)?;
     rows.iter().map(|row| field(row, 0)).collect()
 }
@@ -139,6 +141,17 @@ struct Found {
     rows: u64,
     /// One more than are named is enough to know that there are more.
     differences: Vec<Difference>,
+}
+
+impl Found {
+    /// What is said of the whole table.
+    fn of_table(rows: u64, kind: DifferenceKind) -> Self {
+        let key = String::new();
+        Self {
+            rows,
+            differences: vec![Difference { key, kind }],
+        }
+    }
 }
 
 fn compare_pieces(
@@ -197,7 +210,24 @@ struct Sides {
 }
 
 impl Sides {
+    /// Locks a table on both sides, or says why it cannot be compared.
+    fn lock(&mut self, table: &Published) -> Result<Option<DifferenceKind>> {
+        let ours = locked::lock(&mut self.source, table).map_err(VerifyError::Source)?;
+        if ours != Table::Same {
+            return Ok(Some(DifferenceKind::NotCompared));
+        }
+        let theirs = locked::lock(&mut self.target, table).map_err(VerifyError::Target)?;
+        Ok(match theirs {
+            Table::Same => None,
+            Table::None => Some(DifferenceKind::NoTable),
+            Table::Changed => Some(DifferenceKind::NotCompared),
+        })
+    }
+
     fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {
+        if let Some(kind) = self.lock(table)? {
+            return Ok(Found::of_table(0, kind));
+        }
         let sql = |side| table.buckets(side, range, self.hash);
         let ours = buckets(&mut self.source, &sql(Side::Source)).map_err(VerifyError::Source)?;
         let rows = ours.values().map(|(rows, _)| rows).sum();
@@ -208,14 +238,7 @@ impl Sides {
             Err(error) if is_not_there(&error) => {
                 let back = (self.target).execute("ROLLBACK TO verify; RELEASE verify");
                 back.map_err(VerifyError::Target)?;
-                let difference = Difference {
-                    key: String::new(),
-                    kind: DifferenceKind::NoTable,
-                };
-                return Ok(Found {
-                    rows,
-                    differences: vec![difference],
-                });
+                return Ok(Found::of_table(rows, DifferenceKind::NoTable));
             }
             theirs => theirs.map_err(VerifyError::Target)?,
         };
@@ -242,10 +265,6 @@ impl Sides {
         differences.truncate(MOST_NAMED + 1);
         Ok(Found { rows, differences })
     }
-}
-
-fn is_not_there(error: &ClientError) -> bool {
-    (error.refusal()).is_some_and(|refusal| NOT_THERE.contains(&refusal.sqlstate.as_str()))
 }
 
 fn buckets(side: &mut Connection, sql: &str) -> lockstep_client::Result<Buckets> {

@@ -106,8 +106,13 @@ impl Hash {
 }
 
 impl Published {
+    /// What says before the name that partitions and inheriting tables are not meant.
+    pub fn only(&self) -> &'static str {
+        if self.partitioned { "" } else { "ONLY " }
+    }
+
     fn from(&self, side: Side, range: &Range) -> String {
-        let only = if self.partitioned { "" } else { "ONLY " };
+        let only = self.only();
         let mut conditions = Vec::new();
         if let Some(first) = self.key.first().filter(|_| self.is_ordered) {
             let first = quoted(first);
