@@ -24,7 +24,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most seconds for which changes are held back until both sides are at one position
+    /// Most seconds for which changes are held back until both sides are at one position; also how
+    /// long the lock of a table is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     wait: u16,
@@ -107,8 +108,8 @@ fn named(table: &TableReport, one: &Difference) -> String {
         }
         DifferenceKind::NotCompared => {
             return format!(
-                "{name}: not compared, or only in part: it was rewritten, truncated, replaced, dropped or \
-                 locked on a side while verify ran; repeat the command"
+                "{name}: not compared, or only in part: it was rewritten, truncated, replaced, dropped, \
+                 altered or locked on a side while verify ran; repeat the command"
             );
         }
         DifferenceKind::Gone => {
@@ -139,23 +140,40 @@ fn named(table: &TableReport, one: &Difference) -> String {
 }
 
 fn mismatch(name: &str, report: &Report) -> String {
-    let tables = report.tables.iter();
-    let differ: Vec<_> = tables
-        .filter(|table| !table.differences.is_empty())
+    let is_open = |one: &Difference| one.kind == DifferenceKind::NotCompared;
+    let all = report.tables.len();
+    let open = (report.tables.iter())
+        .filter(|table| table.differences.iter().any(is_open))
+        .count();
+    let differ: Vec<_> = (report.tables.iter())
+        .map(|table| (table, table.differences.iter().filter(|one| !is_open(one))))
+        .map(|(table, differences)| (table.more, differences.count()))
+        .filter(|(_, found)| *found > 0)
         .collect();
-    let found: usize = differ.iter().map(|table| table.differences.len()).sum();
-    let more = if differ.iter().any(|table| table.more) {
+    let were = if open == 1 { "was" } else { "were" };
+    if differ.is_empty() {
+        return format!(
+            "replica {name} cannot be called equal to its source at {}: {open} of {all} tables {were} not \
+             compared",
+            report.lsn
+        );
+    }
+    let found: usize = differ.iter().map(|(_, found)| found).sum();
+    let more = if differ.iter().any(|(more, _)| *more) {
         "at least "
     } else {
         ""
     };
     let plural = if found == 1 { "" } else { "s" };
+    let besides = match open {
+        0 => String::new(),
+        open => format!("; {open} {were} not compared"),
+    };
     format!(
-        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {} \
-         tables",
+        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {all} \
+         tables{besides}",
         report.lsn,
         differ.len(),
-        report.tables.len()
     )
 }
 

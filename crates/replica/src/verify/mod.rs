@@ -117,6 +117,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// Each table was compared, and no difference found.
     pub fn is_equal(&self) -> bool {
         self.tables.iter().all(|table| table.differences.is_empty())
     }
@@ -144,8 +145,6 @@ impl TableReport {
         mut differences: Vec<Difference>,
     ) -> Self {
         differences.sort();
-        // What is said of the whole table is found in each of its ranges.
-        differences.dedup();
         let more = differences.len() > MOST_NAMED;
         differences.truncate(MOST_NAMED);
         Self {
@@ -164,6 +163,14 @@ pub struct Difference {
     /// The key, or the whole row of a table without one, as a row in text form.
     pub key: String,
     pub kind: DifferenceKind,
+}
+
+impl Difference {
+    /// What is said of a whole table.
+    fn of_table(kind: DifferenceKind) -> Self {
+        let key = String::new();
+        Self { key, kind }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

@@ -18,8 +18,8 @@ const SAME_TEXT: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; 
     SET extra_float_digits = 3; SET bytea_output = 'hex'; SET timezone = 'UTC'; \
     SET lc_monetary = 'C'; SET row_security = off";
 
-/// Where the server can (since 15.8, 16.4, 17), it reads no view, whatever a name means by then: a view
-/// runs its owner's code as the role of this session.
+/// Where the server can (15.8, 16.4, 17 and later), it reads no view, whatever a name means by then: a
+/// view runs its owner's code as the role of this session.
 const NO_VIEWS: &str = "SELECT pg_catalog.set_config(name, 'view', false) \
     FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
 
