@@ -272,6 +272,7 @@ fn the_code_of_a_view_in_a_tables_place_does_not_run() {
     let mut pair = Pair::new(VIEW);
     let control = pair.start();
     let found = compared_after(&pair, &control, || put_view(&pair.target));
+    assert!(!has_run(&pair.target));
     assert_eq!(differences(&found), [of("t", NotCompared)]);
     // From the beginning.
     let found = compared_after(&pair, &control, || {});
