@@ -50,7 +50,7 @@ pub enum ReplicaCommand {
     /// Lets the replica stand still at a position of the source for as long as snapshots of both sides
     /// take, then compares under these while changes flow again. Prints each table with its rows, and
     /// the keys of the rows that differ. If no process applies to the replica, this one does until the
-    /// position. Exit code 0: equal, 5: something differs.
+    /// position. Exit code 0: equal, 5: something differs, or could not be compared.
     Verify(verify::VerifyArgs),
     /// Drop a replica's slot and publication on the source, and what the target knows of it
     ///

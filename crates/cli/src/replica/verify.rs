@@ -24,7 +24,8 @@ pub struct VerifyArgs {
     #[arg(long, value_name = "N", default_value_t = 4)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=128))]
     jobs: u16,
-    /// Most seconds for which changes are held back until both sides are at one position
+    /// Most seconds for which changes are held back until both sides are at one position; also how
+    /// long the lock of a table is waited for
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     #[arg(value_parser = clap::value_parser!(u16).range(1..=3600))]
     wait: u16,
@@ -71,6 +72,7 @@ fn lines(report: &Report) -> Vec<String> {
             text::count(table.rows as f64),
             match table.differences.first().map(|one| one.kind) {
                 Some(DifferenceKind::NoTable) => "not there".to_owned(),
+                Some(DifferenceKind::NotCompared) => "not compared".to_owned(),
                 Some(
                     DifferenceKind::Gone
                     | DifferenceKind::Renamed
@@ -105,6 +107,12 @@ fn named(table: &TableReport, one: &Difference) -> String {
         DifferenceKind::NoTable => {
             return format!("{name}: the target has no such table, or not its columns");
         }
+        DifferenceKind::NotCompared => {
+            return format!(
+                "{name}: not compared, or only in part: it was rewritten, truncated, replaced, dropped, \
+                 altered or locked on a side while verify ran; repeat the command"
+            );
+        }
         DifferenceKind::Gone => {
             return format!("{name}: it was copied, and the source has no such table any more");
         }
@@ -133,29 +141,45 @@ fn named(table: &TableReport, one: &Difference) -> String {
 }
 
 fn mismatch(name: &str, report: &Report) -> String {
-    let tables = report.tables.iter();
-    let differ: Vec<_> = tables
-        .filter(|table| !table.differences.is_empty())
+    let is_open = |one: &Difference| one.kind == DifferenceKind::NotCompared;
+    let all = report.tables.len();
+    let open = (report.tables.iter())
+        .filter(|table| table.differences.iter().any(is_open))
+        .count();
+    let differ: Vec<_> = (report.tables.iter())
+        .map(|table| (table, table.differences.iter().filter(|one| !is_open(one))))
+        .map(|(table, differences)| (table.more, differences.count()))
+        .filter(|(_, found)| *found > 0)
         .collect();
-    let found: usize = differ.iter().map(|table| table.differences.len()).sum();
-    let more = if differ.iter().any(|table| table.more) {
+    let were = if open == 1 { "was" } else { "were" };
+    if differ.is_empty() {
+        let altered =
+            (report.publication.as_ref()).map(|_| "its publication was altered".to_owned());
+        let open = Some(open).filter(|open| *open > 0);
+        let open = open.map(|open| format!("{open} of {all} tables {were} not compared"));
+        let why: Vec<_> = altered.into_iter().chain(open).collect();
+        return format!(
+            "replica {name} cannot be called equal to its source at {}: {}",
+            report.lsn,
+            why.join("; ")
+        );
+    }
+    let found: usize = differ.iter().map(|(_, found)| found).sum();
+    let more = if differ.iter().any(|(more, _)| *more) {
         "at least "
     } else {
         ""
     };
     let plural = if found == 1 { "" } else { "s" };
-    if let (0, true) = (found, report.publication.is_some()) {
-        return format!(
-            "replica {name} cannot be called equal to its source at {}: its publication was altered",
-            report.lsn
-        );
-    }
+    let besides = match open {
+        0 => String::new(),
+        open => format!("; {open} {were} not compared"),
+    };
     format!(
-        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {} \
-         tables",
+        "replica {name} is not what its source was at {}: {more}{found} difference{plural} in {} of {all} \
+         tables{besides}",
         report.lsn,
         differ.len(),
-        report.tables.len()
     )
 }
 
@@ -165,6 +189,7 @@ fn to_json(name: &str, report: &Report) -> Value {
         DifferenceKind::Extra => "extra",
         DifferenceKind::Changed => "changed",
         DifferenceKind::NoTable => "no_table",
+        DifferenceKind::NotCompared => "not_compared",
         DifferenceKind::Gone => "gone",
         DifferenceKind::Renamed => "renamed",
         DifferenceKind::Replaced => "replaced",

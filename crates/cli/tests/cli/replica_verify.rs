@@ -173,6 +173,72 @@ fn what_is_not_sent_any_more_is_no_equality() {
     }
 }
 
+/// Truncates table b of the target while a verify has its moment and waits for table a.
+fn truncated_meanwhile(followed: &Followed, output: &str) -> Output {
+    let mut holds = sql(&followed.target);
+    holds.execute("BEGIN; LOCK TABLE a").unwrap();
+    let args = ["verify", "r", "--target", &followed.to];
+    let patient = ["--jobs", "1", "--wait", "3600", "--output", output];
+    let child = lockstep(&[&args[..], &patient[..]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut verify = Running(child);
+    let waits = "SELECT count(*)::text FROM pg_locks l JOIN pg_stat_activity s USING (pid) \
+                 WHERE NOT l.granted AND s.application_name = 'lockstep verify'";
+    until(&followed.target, waits, "1", &mut verify.0);
+    sql(&followed.target).execute("TRUNCATE b").unwrap();
+    holds.execute("COMMIT").unwrap();
+    let stdout = std::io::read_to_string(verify.0.stdout.take().unwrap()).unwrap();
+    let stderr = std::io::read_to_string(verify.0.stderr.take().unwrap()).unwrap();
+    Output {
+        status: verify.0.wait().unwrap(),
+        stdout: stdout.into_bytes(),
+        stderr: stderr.into_bytes(),
+    }
+}
+
+#[test]
+fn what_could_not_be_compared_is_no_equality() {
+    let followed = Followed::with("");
+    let found = truncated_meanwhile(&followed, "text");
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let printed = text(&found.stdout);
+    assert!(
+        printed.contains("public.b: not compared, or only in part: it was rewritten, truncated"),
+        "{printed}"
+    );
+    assert!(!printed.contains("are equal"), "{printed}");
+    let line = printed.lines().find(|line| line.starts_with("public.b "));
+    let line: Vec<_> = line.unwrap().split_whitespace().collect();
+    assert_eq!(line, ["public.b", "0", "not", "compared"]);
+    let words = text(&found.stderr);
+    assert!(
+        words.contains("replica r cannot be called equal to its source at ")
+            && words.contains(": 1 of 2 tables was not compared"),
+        "{words}"
+    );
+
+    sql(&followed.target)
+        .execute("UPDATE a SET v = 'other'")
+        .unwrap();
+    let found = truncated_meanwhile(&followed, "json");
+    assert_eq!(found.status.code(), Some(5), "{found:?}");
+    let json: Value = serde_json::from_slice(&found.stdout).unwrap();
+    assert_eq!(json["equal"], false, "{json}");
+    let kind = &json["tables"][1]["differences"][0]["kind"];
+    assert_eq!(kind, "not_compared", "{json}");
+    let words = text(&found.stderr);
+    assert!(
+        words.contains("2 differences in 1 of 2 tables; 1 was not compared"),
+        "{words}"
+    );
+    let again = verify(&followed, &["--output", "json"]);
+    let json: Value = serde_json::from_slice(&again.stdout).unwrap();
+    assert_eq!(json["tables"][1]["differences"], serde_json::json!([]));
+}
+
 /// The publication has a partition that is made later, also in a schema that is left out.
 #[test]
 fn what_apply_skips_is_not_compared() {

@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 use lockstep_client::{ClientError, Connection, field};
 
 use super::compare::names_of;
+use super::locked;
 use super::statements::Published;
 use super::{Difference, DifferenceKind, MOST_NAMED, Options, Result, TableReport, VerifyError};
 use crate::apply::Others;
@@ -49,16 +50,18 @@ SELECT f.nspname, f.relname, (SELECT coalesce(json_agg(json_build_array(n.nspnam
     WHERE up.child = f.oid)::text
 FROM found f";
 
-/// Finds it, at the moment of both sessions.
+/// Finds it, at the moment of both sessions; `changed` could not be compared.
 pub fn find(
     options: &Options,
     (source, target): (&mut Connection, &mut Connection),
-    compared: &[Published],
+    (compared, changed): (&[Published], Vec<TableName>),
 ) -> Result<Vec<TableReport>> {
     let is_compared = |name: &TableName| compared.iter().any(|one| one.table == *name);
     let lost = lost(source, &options.publications, &options.listed).map_err(VerifyError::Source)?;
-    let lost = (lost.into_iter()).filter(|lost| !is_compared(&lost.table));
+    let lost = (lost.into_iter())
+        .filter(|lost| !is_compared(&lost.table) && !changed.contains(&lost.table));
     let mut reports: Vec<_> = lost.map(report).collect();
+    reports.extend(changed.iter().map(|table| not_compared(table.clone())));
     let nothing = Excluded::default();
     let excluded = match &options.starts.others {
         Others::All => &nothing,
@@ -80,8 +83,12 @@ pub fn find(
         if above.iter().any(is_below) || !above.iter().any(|name| there.contains(name)) {
             continue;
         }
-        let rows = target.query(&table.names(MOST_NAMED + 1));
-        let rows = rows.map_err(VerifyError::Target)?;
+        let names = table.names(MOST_NAMED + 1);
+        let rows = locked::read(target, &table, |target| target.query(&names));
+        let Some(rows) = rows.map_err(VerifyError::Target)? else {
+            reports.push(not_compared(table.table));
+            continue;
+        };
         let extra = |row: &Vec<Option<String>>| {
             Ok(Difference {
                 key: field(row, 0)?,
@@ -95,6 +102,11 @@ pub fn find(
         }
     }
     Ok(reports)
+}
+
+fn not_compared(table: TableName) -> TableReport {
+    let difference = Difference::of_table(DifferenceKind::NotCompared);
+    TableReport::new(table, Vec::new(), 0, vec![difference])
 }
 
 fn report(lost: Lost) -> TableReport {

@@ -7,16 +7,15 @@ use std::thread;
 use lockstep_client::{ClientError, Connection, field};
 
 use super::besides;
+use super::locked::{self, Table, is_not_there};
 use super::moment::{APPLICATION, Snapshots};
-use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, ranges};
+use super::statements::{Hash, PROBE, PUBLISHED, Published, Range, Side, UNLISTED, ranges};
 use super::{
     Difference, DifferenceKind, MOST_NAMED, Options, Report, Result, TableReport, VerifyError,
 };
 use crate::apply::{Catalog, Start};
 use crate::names::{TableName, quoted};
-
-/// SQLSTATEs of a table or a column that does not exist.
-const NOT_THERE: [&str; 3] = ["42P01", "42703", "3F000"];
+use crate::state::json_array;
 
 /// A range of a table, by the table's place.
 type Piece = (usize, Range);
@@ -25,9 +24,15 @@ type Piece = (usize, Range);
 pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
     let tables = list(&mut source, &options.publications).map_err(VerifyError::Source)?;
-    let tables = replicated(options, tables)?;
+    let changed = unlisted(&mut source, &options.publications).map_err(VerifyError::Source)?;
+    let tables = replicated(options, tables, |table| &table.table)?;
+    let changed = replicated(options, changed, |table| table)?;
+    // One that is published under another name now is found changed when it is read.
+    let is_listed = |name: &TableName| tables.iter().any(|table| table.table == *name);
+    let changed = changed.into_iter().filter(|name| !is_listed(name));
+    let changed = changed.collect();
     let mut target = moment.target(options)?;
-    let besides = besides::find(options, (&mut source, &mut target), &tables)?;
+    let besides = besides::find(options, (&mut source, &mut target), (&tables, changed))?;
     let hash = common_hash(&mut source, &mut target)?;
     drop(target);
     let mut pieces = Vec::new();
@@ -39,7 +44,9 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     pieces.reverse();
     let found = compare_pieces(options, moment, (&tables, hash), pieces)?;
     let report = |(table, found): (Published, Found)| {
-        TableReport::new(table.table, table.key, found.rows, found.differences)
+        let mut differences = found.differences;
+        differences.extend(found.whole.map(Difference::of_table));
+        TableReport::new(table.table, table.key, found.rows, differences)
     };
     let compared = tables.into_iter().zip(found).map(report);
     let mut tables: Vec<_> = compared.chain(besides).collect();
@@ -87,13 +94,35 @@ fn list(
     Ok(tables)
 }
 
+/// Tables that were published at the moment, and that are no longer found by their names.
+fn unlisted(
+    source: &mut Connection,
+    publications: &[String],
+) -> lockstep_client::Result<Vec<TableName>> {
+    let rows = source.query_with(UNLISTED, &[&json_array(publications)])?;
+    let name = |row: &Vec<Option<String>>| {
+        Ok(TableName {
+            schema: field(row, 0)?,
+            table: field(row, 1)?,
+        })
+    };
+    rows.iter().map(name).collect()
+}
+
 /// The tables that apply replicates.
-fn replicated(options: &Options, mut tables: Vec<Published>) -> Result<Vec<Published>> {
+fn replicated<T>(
+    options: &Options,
+    tables: Vec<T>,
+    name: impl Fn(&T) -> &TableName,
+) -> Result<Vec<T>> {
+    if tables.is_empty() {
+        return Ok(tables);
+    }
     let mut starts = |_: &mut Connection| Ok(options.starts.clone());
     let mut catalog = Catalog::connect(&options.target, APPLICATION, &mut starts)?;
     let mut kept = Vec::new();
-    for table in tables.drain(..) {
-        if catalog.start_of(&table.table)? != Start::Never {
+    for table in tables {
+        if catalog.start_of(name(&table))? != Start::Never {
             kept.push(table);
         }
     }
@@ -130,7 +159,8 @@ fn cuts(
     let Some(sql) = table.cuts(rows) else {
         return Ok(Vec::new());
     };
-    let rows = source.query(&sql)?;
+    // What has come into its place is not read, and found when the table is compared.
+    let rows = locked::read(source, table, |source| source.query(&sql))?.unwrap_or_default();
     rows.iter().map(|row| field(row, 0)).collect()
 }
 
@@ -140,6 +170,24 @@ struct Found {
     rows: u64,
     /// One more than are named is enough to know that there are more.
     differences: Vec<Difference>,
+    /// What is said of the whole table; then the rest of it is not compared.
+    whole: Option<DifferenceKind>,
+}
+
+impl Found {
+    fn of_table(kind: DifferenceKind) -> Self {
+        Self {
+            whole: Some(kind),
+            ..Self::default()
+        }
+    }
+
+    fn add(&mut self, piece: Self) {
+        self.rows += piece.rows;
+        let room = (MOST_NAMED + 1).saturating_sub(self.differences.len());
+        (self.differences).extend(piece.differences.into_iter().take(room));
+        self.whole = self.whole.or(piece.whole);
+    }
 }
 
 fn compare_pieces(
@@ -165,12 +213,16 @@ fn compare_pieces(
             let Some(table) = tables.get(place) else {
                 continue;
             };
+            let found = || found.lock().unwrap_or_else(PoisonError::into_inner);
+            if found()
+                .get(place)
+                .is_some_and(|found| found.whole.is_some())
+            {
+                continue;
+            }
             let piece = sides.compare(table, &range)?;
-            let mut found = found.lock().unwrap_or_else(PoisonError::into_inner);
-            if let Some(of_table) = found.get_mut(place) {
-                of_table.rows += piece.rows;
-                let room = (MOST_NAMED + 1).saturating_sub(of_table.differences.len());
-                (of_table.differences).extend(piece.differences.into_iter().take(room));
+            if let Some(of_table) = found().get_mut(place) {
+                of_table.add(piece);
             }
         }
     };
@@ -198,30 +250,56 @@ struct Sides {
 }
 
 impl Sides {
+    /// Compares a range of a table if that is, on both sides, what it was at the moment, before and
+    /// after.
     fn compare(&mut self, table: &Published, range: &Range) -> Result<Found> {
+        if let Some(kind) = self.begin(table)? {
+            return Ok(Found::of_table(kind));
+        }
+        let found = self.read(table, range);
+        let is_same = self.end(table, found.is_err());
+        match (found, is_same) {
+            (Ok(found), Ok(true)) => Ok(found),
+            (_, Ok(false)) => Ok(Found::of_table(DifferenceKind::NotCompared)),
+            // A column that was renamed meanwhile.
+            (Err(VerifyError::Source(error)), Ok(true)) if is_not_there(&error) => {
+                Ok(Found::of_table(DifferenceKind::NotCompared))
+            }
+            (Err(VerifyError::Target(error)), Ok(true)) if is_not_there(&error) => {
+                Ok(Found::of_table(DifferenceKind::NoTable))
+            }
+            (Err(error), _) | (Ok(_), Err(error)) => Err(error),
+        }
+    }
+
+    /// Locks a table on both sides, or on none, and says why it cannot be compared.
+    fn begin(&mut self, table: &Published) -> Result<Option<DifferenceKind>> {
+        let ours = locked::begin(&mut self.source, table).map_err(VerifyError::Source)?;
+        if ours != Table::Same {
+            return Ok(Some(DifferenceKind::NotCompared));
+        }
+        let theirs = locked::begin(&mut self.target, table).map_err(VerifyError::Target)?;
+        let kind = match theirs {
+            Table::Same => return Ok(None),
+            Table::None => DifferenceKind::NoTable,
+            Table::Changed => DifferenceKind::NotCompared,
+        };
+        locked::end(&mut self.source, table, false).map_err(VerifyError::Source)?;
+        Ok(Some(kind))
+    }
+
+    /// Says whether a table was the same on both sides until now.
+    fn end(&mut self, table: &Published, failed: bool) -> Result<bool> {
+        let ours = locked::end(&mut self.source, table, failed).map_err(VerifyError::Source)?;
+        let theirs = locked::end(&mut self.target, table, failed).map_err(VerifyError::Target)?;
+        Ok(ours && theirs)
+    }
+
+    fn read(&mut self, table: &Published, range: &Range) -> Result<Found> {
         let sql = |side| table.buckets(side, range, self.hash);
         let ours = buckets(&mut self.source, &sql(Side::Source)).map_err(VerifyError::Source)?;
         let rows = ours.values().map(|(rows, _)| rows).sum();
-        // An error must not end the transaction that holds the snapshot.
-        let theirs = self.target.execute("SAVEPOINT verify");
-        let theirs = theirs.and_then(|()| buckets(&mut self.target, &sql(Side::Target)));
-        let theirs = match theirs {
-            Err(error) if is_not_there(&error) => {
-                let back = (self.target).execute("ROLLBACK TO verify; RELEASE verify");
-                back.map_err(VerifyError::Target)?;
-                let difference = Difference {
-                    key: String::new(),
-                    kind: DifferenceKind::NoTable,
-                };
-                return Ok(Found {
-                    rows,
-                    differences: vec![difference],
-                });
-            }
-            theirs => theirs.map_err(VerifyError::Target)?,
-        };
-        let released = self.target.execute("RELEASE verify");
-        released.map_err(VerifyError::Target)?;
+        let theirs = buckets(&mut self.target, &sql(Side::Target)).map_err(VerifyError::Target)?;
         let all = ours.keys().chain(theirs.keys());
         let mut differ: Vec<i32> = all
             .filter(|bucket| ours.get(bucket) != theirs.get(bucket))
@@ -241,12 +319,12 @@ impl Sides {
             differences.extend(difference(&ours, &theirs));
         }
         differences.truncate(MOST_NAMED + 1);
-        Ok(Found { rows, differences })
+        Ok(Found {
+            rows,
+            differences,
+            whole: None,
+        })
     }
-}
-
-fn is_not_there(error: &ClientError) -> bool {
-    (error.refusal()).is_some_and(|refusal| NOT_THERE.contains(&refusal.sqlstate.as_str()))
 }
 
 fn buckets(side: &mut Connection, sql: &str) -> lockstep_client::Result<Buckets> {

@@ -17,6 +17,7 @@
 //! | [`hold`] | who lets apply stand still |
 //! | [`moment`] | the two snapshots |
 //! | [`statements`] | what each side is asked; no I/O |
+//! | [`locked`] | each table, before it is read: it must be what it was at the moment |
 //! | [`compare`] | tables by ranges of their keys, and the rows that differ |
 //! | [`besides`] | what is not compared and yet differs |
 //! | [`named`] | a replica by its name, whoever applies to it |
@@ -24,6 +25,7 @@
 pub mod besides;
 pub mod compare;
 pub mod hold;
+mod locked;
 pub mod moment;
 pub mod named;
 pub mod statements;
@@ -95,7 +97,7 @@ pub struct Options {
     /// Rows of one range, about.
     pub range_rows: u64,
     /// How long changes may be held back: for transactions that are open on the source, and for the
-    /// target to catch up with it.
+    /// target to catch up with it. Also how long the lock of a table is waited for.
     pub patience: Duration,
 }
 
@@ -118,6 +120,7 @@ pub struct Report {
 }
 
 impl Report {
+    /// Each table was compared, and no difference found.
     pub fn is_equal(&self) -> bool {
         self.publication.is_none() && self.tables.iter().all(|table| table.differences.is_empty())
     }
@@ -165,6 +168,14 @@ pub struct Difference {
     pub kind: DifferenceKind,
 }
 
+impl Difference {
+    /// What is said of a whole table.
+    fn of_table(kind: DifferenceKind) -> Self {
+        let key = String::new();
+        Self { key, kind }
+    }
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DifferenceKind {
     /// Only the source has it.
@@ -175,6 +186,9 @@ pub enum DifferenceKind {
     Changed,
     /// The target has no such table, or not its columns.
     NoTable,
+    /// The table was rewritten, truncated, replaced or dropped on a side after the moment, or locked,
+    /// and so not compared, or only in part.
+    NotCompared,
     /// The table was copied, and the source has none of its name any more.
     Gone,
     /// The table was copied, and has the name that is given as key on the source now.

@@ -1,6 +1,6 @@
 //! One moment of both sides: a snapshot of each, at one LSN of the source.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose, field};
@@ -18,8 +18,16 @@ const SAME_TEXT: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; 
     SET extra_float_digits = 3; SET bytea_output = 'hex'; SET timezone = 'UTC'; \
     SET lc_monetary = 'C'; SET row_security = off";
 
+/// Where the server can (15.8, 16.4, 17 and later), it reads no view, whatever a name means by then: a
+/// view runs its owner's code as the role of this session.
+const NO_VIEWS: &str = "SELECT pg_catalog.set_config(name, 'view', false) \
+    FROM pg_catalog.pg_settings WHERE name = 'restrict_nonsystem_relation_kind'";
+
 /// How long a statement may take.
-const PATIENCE: std::time::Duration = std::time::Duration::from_secs(24 * 3600);
+const PATIENCE: Duration = Duration::from_secs(24 * 3600);
+
+/// Most milliseconds for which a lock is waited for.
+const LONGEST_LOCK_MS: u128 = 3_600_000;
 
 /// Which snapshots: what other sessions need to see the same.
 pub struct Snapshots {
@@ -101,18 +109,26 @@ fn no_slot(error: ClientError, options: &Options) -> VerifyError {
 impl Snapshots {
     /// A session of the source at this moment.
     pub fn source(&self, options: &Options) -> Result<Connection> {
-        session(&options.source, &self.source).map_err(VerifyError::Source)
+        session(&options.source, &self.source, options.patience).map_err(VerifyError::Source)
     }
 
     /// A session of the target at this moment.
     pub fn target(&self, options: &Options) -> Result<Connection> {
-        session(&options.target, &self.target).map_err(VerifyError::Target)
+        session(&options.target, &self.target, options.patience).map_err(VerifyError::Target)
     }
 }
 
-fn session(conninfo: &Conninfo, snapshot: &str) -> lockstep_client::Result<Connection> {
+fn session(
+    conninfo: &Conninfo,
+    snapshot: &str,
+    patience: Duration,
+) -> lockstep_client::Result<Connection> {
     let mut connection = connect(conninfo, Purpose::Sql)?;
     connection.execute(SAME_TEXT)?;
+    connection.execute(NO_VIEWS)?;
+    // 0 would be for ever.
+    let lock_ms = patience.as_millis().clamp(1, LONGEST_LOCK_MS);
+    connection.execute(&format!("SET lock_timeout = {lock_ms}"))?;
     let snapshot = sql_literal("snapshot", snapshot)?;
     connection.execute(&format!(
         "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET TRANSACTION SNAPSHOT {snapshot}"

@@ -64,6 +64,31 @@ pub const PUBLISHED: &str = "SELECT p.schemaname, p.tablename, p.rowfilter, c.re
        LEFT JOIN pg_catalog.pg_index AS i ON i.indrelid = c.oid AND i.indisprimary \
      WHERE p.pubname = ANY ($1::pg_catalog.name[]) ORDER BY 1, 2";
 
+/// Tables that were in a publication at the snapshot, and that have not kept their name since: what
+/// [`PUBLISHED`] asks tells what is published now. `$1` is the list of publications, as JSON.
+pub const UNLISTED: &str = "WITH RECURSIVE changed AS (
+        SELECT c.oid, n.nspname, c.relname FROM pg_catalog.pg_class c
+            JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE c.relkind IN ('r', 'p') AND c.relpersistence = 'p' AND c.oid >= 16384
+            AND CASE pg_catalog.has_schema_privilege(n.oid, 'USAGE') WHEN false THEN false
+                ELSE pg_catalog.to_regclass(pg_catalog.format('%I.%I', n.nspname, c.relname))
+                    ::pg_catalog.oid IS DISTINCT FROM c.oid END
+    ), up AS (
+        SELECT c.oid AS child, c.oid AS above FROM changed c
+        UNION SELECT up.child, i.inhparent FROM up JOIN pg_catalog.pg_class c ON c.oid = up.above
+            JOIN pg_catalog.pg_inherits i ON i.inhrelid = up.above WHERE c.relispartition
+    )
+    SELECT DISTINCT c.nspname, c.relname
+    FROM changed c JOIN up ON up.child = c.oid JOIN pg_catalog.pg_class a ON a.oid = up.above
+        JOIN pg_catalog.pg_publication p ON p.pubname IN (
+            SELECT pg_catalog.json_array_elements_text($1::pg_catalog.json))
+    WHERE p.puballtables
+        OR EXISTS (SELECT FROM pg_catalog.pg_publication_rel r
+            WHERE r.prpubid = p.oid AND r.prrelid = a.oid)
+        OR EXISTS (SELECT FROM pg_catalog.pg_publication_namespace s
+            WHERE s.pnpubid = p.oid AND s.pnnspid = a.relnamespace)
+    ORDER BY 1, 2";
+
 fn row(columns: &[String]) -> String {
     let names: Vec<_> = columns
         .iter()
@@ -106,8 +131,13 @@ impl Hash {
 }
 
 impl Published {
+    /// What says before the name that partitions and inheriting tables are not meant.
+    pub fn only(&self) -> &'static str {
+        if self.partitioned { "" } else { "ONLY " }
+    }
+
     fn from(&self, side: Side, range: &Range) -> String {
-        let only = if self.partitioned { "" } else { "ONLY " };
+        let only = self.only();
         let mut conditions = Vec::new();
         if let Some(first) = self.key.first().filter(|_| self.is_ordered) {
             let first = quoted(first);

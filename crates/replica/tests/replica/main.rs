@@ -34,6 +34,7 @@ mod trust;
 mod values;
 mod verify_besides;
 mod verify_cases;
+mod verify_changed;
 
 use lockstep_client::{Connection, Conninfo, Purpose};
 use lockstep_lab::cluster::Lab;

@@ -7,7 +7,7 @@ use lockstep_replica::verify::{self, DifferenceKind, InProcess, Options, Report}
 
 use super::apply_lab::{LONG, Pair, conninfo, sql};
 
-fn options(pair: &Pair) -> Options {
+pub fn options(pair: &Pair) -> Options {
     Options {
         source: conninfo(&pair.source),
         target: conninfo(&pair.target),
@@ -20,7 +20,7 @@ fn options(pair: &Pair) -> Options {
     }
 }
 
-fn differences(report: &Report) -> Vec<(String, String, DifferenceKind)> {
+pub fn differences(report: &Report) -> Vec<(String, String, DifferenceKind)> {
     let tables = report.tables.iter();
     tables
         .flat_map(|table| {
