@@ -23,7 +23,7 @@ type Piece = (usize, Range);
 /// Compares all published tables.
 pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
     let mut source = moment.source(options)?;
-    let tables = list(&mut source, &options.publications).map_err(VerifyError::Source)?;
+    let tables = list(&mut source, &options.publications).map_err(locked_by_others)?;
     let changed = unlisted(&mut source, &options.publications).map_err(VerifyError::Source)?;
     let tables = replicated(options, tables, |table| &table.table)?;
     let changed = replicated(options, changed, |table| table)?;
@@ -56,6 +56,18 @@ pub fn tables(options: &Options, moment: &Snapshots) -> Result<Report> {
         publication: None,
         tables,
     })
+}
+
+/// From 16 on the server opens each published table to list it.
+fn locked_by_others(error: ClientError) -> VerifyError {
+    match locked::is_busy(&error) {
+        false => VerifyError::Source(error),
+        true => VerifyError::NoMoment(
+            "source: a published table is locked by others (ACCESS EXCLUSIVE), so that the publication's \
+             tables cannot be listed; repeat the command once they are done, or wait longer (--wait)"
+                .to_owned(),
+        ),
+    }
 }
 
 fn list(

@@ -102,7 +102,7 @@ pub(super) fn begin(session: &mut Connection, table: &Published) -> Result<Table
             Ok(found)
         }
         Err(error) if error.refusal().is_some() && session.execute(BACK).is_ok() => {
-            if has_state(&error, &BUSY) {
+            if is_busy(&error) {
                 return Ok(Table::Changed);
             }
             match last(session, table, "SAVEPOINT verify; ")? {
@@ -128,7 +128,7 @@ fn last(session: &mut Connection, table: &Published, first: &str) -> Result<Tabl
     match session.query(&format!("{first}{state}; {BACK}")) {
         Ok(rows) => meaning(&rows),
         // It waits for the lock of a partition that has come.
-        Err(error) if has_state(&error, &BUSY) => {
+        Err(error) if is_busy(&error) => {
             session.execute(BACK)?;
             Ok(Table::Changed)
         }
@@ -157,6 +157,11 @@ pub(super) fn read<T>(
 /// The error is that of a name that does not exist, or of none that can be read as a table.
 pub(super) fn is_not_there(error: &ClientError) -> bool {
     has_state(error, &NOT_THERE)
+}
+
+/// The error is that of a lock that was waited for too long.
+pub(super) fn is_busy(error: &ClientError) -> bool {
+    has_state(error, &BUSY)
 }
 
 fn has_state(error: &ClientError, states: &[&str]) -> bool {
