@@ -26,6 +26,8 @@
  */
 #include "postgres.h"
 
+#include <sched.h>
+
 #include "access/rmgr.h"
 #include "access/xlog.h"
 #include "access/xlogrecovery.h"
@@ -244,13 +246,17 @@ wait_for_record(uint64 number)
 			return false;
 		if (begin == 0)
 			begin = ls_now_us();
+		SPIN_DELAY();
+		if (++spins % LS_SPINS != 0)
+			continue;
 		/* the startup process may wait in it for sessions; nothing forces us to */
-		if (++spins % LS_SPINS == 0 && hot)
+		if (hot)
 			return false;
 		/* then nobody is left who would end it, or tell us to end */
-		if (spins % LS_SPINS == 0 && !PostmasterIsAlive())
+		if (!PostmasterIsAlive())
 			proc_exit(1);
-		SPIN_DELAY();
+		/* who has started it may wait for a core, if others use those that were free */
+		(void) sched_yield();
 	}
 	pg_read_barrier();
 	if (begin != 0)

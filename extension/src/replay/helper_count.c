@@ -78,8 +78,8 @@ ls_helper_count_limit(int started)
 }
 
 /*
- * A record was retired. Sets how many helpers should have started. False: they do too
- * little to go on.
+ * A record was retired. Once in a while it sets how many helpers should have started, one at
+ * least. False: they do too little to go on.
  */
 bool
 ls_helper_count_record(bool by_helper, int *wanted)

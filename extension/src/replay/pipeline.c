@@ -125,6 +125,9 @@
 /* Helpers that do too little rest for so many records. */
 #define LS_REST (256 * 1024)
 
+/* Between two times at which helpers that have ended are started again. */
+#define LS_RESTART_US (5 * 1000 * 1000)
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -315,6 +318,42 @@ start_helpers(int wanted)
 			 errhint("Raise max_worker_processes and restart the server.")));
 }
 
+static bool
+has_ended(int id)
+{
+	pid_t		pid;
+
+	return handles[id] == NULL || GetBackgroundWorkerPid(handles[id], &pid) == BGWH_STOPPED;
+}
+
+/*
+ * An administrator may end one that is wanted. It has given back what it had. One that ends by
+ * itself would end again: so not at once.
+ */
+static void
+start_ended_helpers(void)
+{
+	static int64 last = 0;
+	int64		now = ls_now_us();
+
+	if (last != 0 && now - last < LS_RESTART_US)
+		return;
+	for (int i = 0; i < nhelpers; i++)
+	{
+		if (!has_ended(i))
+			continue;
+		last = now;
+		if (handles[i] != NULL)
+		{
+			ereport(LOG, (errmsg("replay helper %d was ended, and is started again", i + 1)));
+			pfree(handles[i]);
+			handles[i] = NULL;
+		}
+		/* without a free background worker it is tried again later */
+		(void) start_helper(i);
+	}
+}
+
 static void
 start_first_helpers(void)
 {
@@ -351,7 +390,8 @@ stop_helpers(void)
 	for (int i = 0; i < nhelpers; i++)
 	{
 		set_latch(&ls_queue->helpers[i].procno);
-		TerminateBackgroundWorker(handles[i]);
+		if (handles[i] != NULL)
+			TerminateBackgroundWorker(handles[i]);
 	}
 	nhelpers = 0;
 }
@@ -571,11 +611,14 @@ why_not_now(XLogReaderState *reader)
 static void
 watch_helpers(bool by_helper)
 {
-	int			wanted = nhelpers;
+	int			wanted = 0;
 
 	/* no backlog is asked for in tests only */
 	if (!ls_helper_count_record(by_helper, &wanted) && hot && ls_replay_min_backlog > 0)
 		rest = LS_REST;
+	if (wanted == 0)
+		return;
+	start_ended_helpers();
 	start_helpers(wanted);
 }
 
