@@ -266,8 +266,8 @@ impl Benchmark for ApplyArgs {
         let (ours, stock) = results.ours_and_stock(case, |row| row.rows_per_s)?;
         Some(Headline {
             metric: format!("{case}: rows applied a second, median over rounds"),
-            ours,
-            stock,
+            ours: rounded(ours),
+            stock: rounded(stock),
             ratio: ratio(ours, stock, 2),
         })
     }

@@ -302,8 +302,8 @@ impl Benchmark for CopyArgs {
         let stock = results.median(case, "dump-restore", |row| row.seconds)?;
         Some(Headline {
             metric: format!("{case}: whole copy beside dump and restore, median over rounds, s"),
-            ours,
-            stock,
+            ours: rounded(ours),
+            stock: rounded(stock),
             ratio: ratio(stock, ours, 2),
         })
     }

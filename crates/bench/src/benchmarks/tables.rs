@@ -157,8 +157,8 @@ impl Benchmark for TablesArgs {
             metric:
                 "rows of a one-row table beside stock's synchronisation, median over rounds, ms"
                     .to_owned(),
-            ours,
-            stock,
+            ours: rounded(ours),
+            stock: rounded(stock),
             ratio: ratio(stock, ours, 1),
         })
     }
