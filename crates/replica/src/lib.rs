@@ -9,7 +9,7 @@
 //! | [`finish`] | what follows the rows: sequences, materialised views, statistics |
 //! | [`create`], [`remove`] | a replica from its first check to its end |
 //! | `exporter` | the snapshot that is copied, and the slot that goes on from it |
-//! | `sessions` | sessions of a server in words |
+//! | `sessions` | our sessions of a server, and those of others in words |
 //! | [`lost`] | tables that were copied and are not replicated any more |
 //! | [`publication`] | whether the publication still is what the replica made |
 //! | [`names`] | names of tables and replicas |
