@@ -169,7 +169,8 @@ mod tests {
             (
                 says("no: it has rested", 0, 0, 0),
                 waits(says("yes: with fewer", 2, 1_000, 250), 0.0, 2_000.0),
-                "yes: with fewer; 2 helpers; 25 % of records done ahead; waits: startup process 0 %, helpers 10 %",
+                "yes: with fewer; 2 helpers; 25 % of records done ahead; waits: startup process 0 %, \
+                 helpers 10 %",
             ),
             (
                 says("yes", 1, 0, 0),

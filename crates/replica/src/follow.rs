@@ -22,7 +22,7 @@ use crate::apply::{
 use crate::error::{ReplicaError, Result};
 use crate::failpoint;
 use crate::publication::Expected;
-use crate::source::{self, Source};
+use crate::source::{self, Source, source_of};
 use crate::state::{Applied, Phase, Replica, State, TableCopy, TableState};
 
 /// How often the state is looked at, and while `verify` holds the replica: changes wait meanwhile.
@@ -78,7 +78,7 @@ pub(crate) fn follow_if(what: &Following, control: &Control, altered_ends: bool)
         let (mut state, replica) = taken;
         failpoint::FOLLOW_TAKEN.reach();
         state.end_answered_hold(&what.name)?;
-        let source = source_of(what, &replica.source)?;
+        let source = source_of(what.source.as_ref(), &replica.source)?;
         let published = match altered_ends {
             true => Some(Arc::new(state.expected(&replica)?)),
             false => None,
@@ -127,13 +127,6 @@ impl Drop for Ends<'_> {
     }
 }
 
-fn source_of(what: &Following, known: &str) -> Result<Conninfo> {
-    match &what.source {
-        Some(source) => Ok(source.clone()),
-        None => Conninfo::parse(known).map_err(ReplicaError::Source),
-    }
-}
-
 /// What fills the spool while the target, which has the state, is away. None if the spool does not
 /// know yet whose it is.
 fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
@@ -144,7 +137,7 @@ fn while_away(what: &Following, spool: &Spool) -> Result<Option<Settings>> {
         return Ok(None);
     }
     Ok(Some(Settings {
-        source: source_of(what, &source)?,
+        source: source_of(what.source.as_ref(), &source)?,
         target: what.target.clone(),
         slot: owner.slot,
         publications: owner.publications,

@@ -67,6 +67,14 @@ pub fn publication(
     Ok((end, expected.differences(&mut session)?))
 }
 
+/// Where the source is: as the user says, or as the state knows it.
+pub(crate) fn source_of(said: Option<&Conninfo>, known: &str) -> Result<Conninfo> {
+    match said {
+        Some(source) => Ok(source.clone()),
+        None => Conninfo::parse(known).map_err(ReplicaError::Source),
+    }
+}
+
 /// A session that waits for nothing long.
 fn connect(source: &Conninfo) -> Result<Connection, ClientError> {
     let mut conninfo = source.clone();
@@ -129,10 +137,7 @@ impl Source {
         tables: &[TableCopy],
         expected: Option<&Expected>,
     ) -> Result<Self> {
-        let conninfo = match source {
-            Some(source) => source.clone(),
-            None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
-        };
+        let conninfo = source_of(source, &replica.source)?;
         let ask = || -> Result<(String, Self), ClientError> {
             let mut session = connect(&conninfo)?;
             let system = system_id(&mut session)?;

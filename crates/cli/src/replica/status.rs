@@ -222,26 +222,30 @@ impl Known {
         errors.into_iter().flatten().collect()
     }
 
+    /// What is in its spool.
+    fn spool_notes(&self) -> Vec<String> {
+        let Some(spool) = self.spool() else {
+            return Vec::new();
+        };
+        let size = |bytes: u64| figures::bytes(bytes as f64);
+        let (bytes, limit) = (size(spool.bytes), size(spool.limit));
+        let holds = match spool.from < spool.to {
+            true => format!(
+                "its spool takes {bytes} of at most {limit} and holds changes from {} to {} that \
+                 the target does not have yet",
+                spool.from, spool.to
+            ),
+            false => {
+                format!("its spool takes {bytes} of at most {limit}; the target has all of it")
+            }
+        };
+        let full = (spool.full.as_ref()).map(|full| format!("its spool is full: {full}"));
+        std::iter::once(holds).chain(full).collect()
+    }
+
     /// What a user must know beside the figures.
     fn notes(&self) -> Vec<String> {
-        let mut notes = Vec::new();
-        if let Some(spool) = self.spool() {
-            let size = |bytes: u64| figures::bytes(bytes as f64);
-            let (bytes, limit) = (size(spool.bytes), size(spool.limit));
-            notes.push(match spool.from < spool.to {
-                true => format!(
-                    "its spool takes {bytes} of at most {limit} and holds changes from {} to {} that \
-                     the target does not have yet",
-                    spool.from, spool.to
-                ),
-                false => format!(
-                    "its spool takes {bytes} of at most {limit}; the target has all of it"
-                ),
-            });
-            if let Some(full) = &spool.full {
-                notes.push(format!("its spool is full: {full}"));
-            }
-        }
+        let mut notes = self.spool_notes();
         let of_source = self.errors_of_source();
         if let Some(error) = (self.applied.error.as_ref()).filter(|it| !of_source.contains(it)) {
             notes.push(format!("it does not apply: {error}"));

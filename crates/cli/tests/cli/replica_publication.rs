@@ -105,16 +105,20 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
         "{json}"
     );
 
-    // Altered back, it goes on, and what is lost shows.
+    altered_back(&mut followed, &publication);
+}
+
+/// Altered back, it goes on, and what is lost shows.
+fn altered_back(followed: &mut Followed, publication: &str) {
     let back = format!(
         "BEGIN; ALTER PUBLICATION {publication} DROP TABLE t; ALTER PUBLICATION {publication} ADD TABLE \
          ONLY t; COMMIT"
     );
     sql(&followed.source).execute(&back).unwrap();
-    assert_eq!(altered(&followed), None);
+    assert_eq!(altered(followed), None);
     followed.running = Followed::run(&followed.to, &followed.log, "1");
     followed.status_until(&[], |status| status["lag_bytes"] == 0);
-    let compared = verify(&followed);
+    let compared = verify(followed);
     assert_eq!(compared.status.code(), Some(5), "{compared:?}");
     let printed = text(&compared.stdout);
     assert!(
@@ -123,7 +127,7 @@ fn an_altered_publication_ends_run_and_is_no_equality() {
     );
     let mend = "SET session_replication_role = replica; UPDATE t SET v = 'b'";
     sql(&followed.target).execute(mend).unwrap();
-    let compared = verify(&followed);
+    let compared = verify(followed);
     assert_eq!(compared.status.code(), Some(0), "{compared:?}");
 }
 

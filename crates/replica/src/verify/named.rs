@@ -15,7 +15,7 @@ use super::{Options, RANGE_ROWS, Report, compare};
 use crate::apply::{Control, MEMORY};
 use crate::error::{ReplicaError, Result};
 use crate::follow::{Following, follow_if, settings, starts};
-use crate::source::Source;
+use crate::source::{Source, source_of};
 use crate::state::{Holder, Replica, State};
 
 /// How often the state is asked how far apply is.
@@ -48,10 +48,7 @@ pub fn replica(what: &Replicated, told: &mut dyn FnMut(&str)) -> Result<Report> 
     let name = &what.name;
     let mut state = State::find(&what.target)?.ok_or_else(|| unknown(name))?;
     let replica = wanted(&mut state, name)?;
-    let source = match &what.source {
-        Some(source) => source.clone(),
-        None => Conninfo::parse(&replica.source).map_err(ReplicaError::Source)?,
-    };
+    let source = source_of(what.source.as_ref(), &replica.source)?;
     let settings = settings(&replica, &source, &what.target)?;
     let tables = state.tables(name)?;
     let expected = state.expected(&replica)?;

@@ -229,7 +229,8 @@ fn a_partition_that_is_attached_while_the_table_is_read_is_noticed() {
          INSERT INTO p VALUES (1, 1), (11, 1)"
     );
     let on_target = format!(
-        "{tables}; CREATE TABLE p2 (id int, v int); INSERT INTO p2 VALUES (11, 1); INSERT INTO p VALUES (1, 1)"
+        "{tables}; CREATE TABLE p2 (id int, v int); INSERT INTO p2 VALUES (11, 1); \
+         INSERT INTO p VALUES (1, 1)"
     );
     let mut pair = Pair::apart(&on_source, &on_target);
     let by_root = "ALTER PUBLICATION everything SET (publish_via_partition_root = true)";
