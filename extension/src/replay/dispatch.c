@@ -18,6 +18,7 @@
 #include "compat.h"
 #include "replay/broken_rule.h"
 #include "replay/dispatch.h"
+#include "replay/known_files.h"
 #include "replay/queue.h"
 #include "replay/record_class.h"
 #include "replay/removal.h"
@@ -109,13 +110,8 @@ size_of(SMgrRelation smgr, ForkNumber fork)
 static bool
 make_exist(DecodedBkpBlock *block)
 {
-	SMgrRelation smgr;
-	BlockNumber size;
+	BlockNumber size = size_of(ls_known_files(block), block->forknum);
 
-	if (ls_hints_know_block(block))
-		return true;
-	smgr = ls_smgr_of(block);
-	size = size_of(smgr, block->forknum);
 	if (block->blkno < size)
 		return true;
 	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
@@ -137,7 +133,7 @@ blocks_exist(DecodedXLogRecord *record)
 		if (!make_exist(block))
 			return false;
 		if (id == 0 && ls_may_change_free_space_map(record) &&
-			size_of(ls_smgr_of(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
+			size_of(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
 			return false;
 	}
 	return true;
@@ -196,6 +192,7 @@ ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 void
 ls_begin_generation(void)
 {
+	ls_forget_known_files();
 	pg_atomic_write_u32(&ls_queue->generation,
 						pg_atomic_read_u32(&ls_queue->generation) + 1);
 }

@@ -18,6 +18,7 @@
 #include "compat.h"
 #include "replay/broken_rule.h"
 #include "replay/execute.h"
+#include "replay/known_files.h"
 #include "replay/record_class.h"
 #include "replay/removal.h"
 #include "replay/rmgr_table.h"
@@ -60,6 +61,7 @@ forget_files(uint32 generation)
 {
 	if (generation == my_generation || LS_BREAKS(FILES))
 		return;
+	ls_forget_known_files();
 	smgrreleaseall();
 	my_generation = generation;
 }
@@ -151,7 +153,7 @@ has_all_blocks(const LsEntry *entry)
 
 		if (!block->in_use)
 			continue;
-		smgr = ls_smgr_of(block);
+		smgr = ls_known_files(block);
 		refresh_size(smgr, block->forknum, block->blkno);
 		if (id == 0 && ls_may_change_free_space_map(record))
 			refresh_size(smgr, FSM_FORKNUM, ls_free_space_map_block(block->blkno));

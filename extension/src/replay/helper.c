@@ -6,7 +6,9 @@
  * change, and executes one after the other. A record whose predecessors nobody has
  * started, or that only the startup process may execute, is given back: the startup
  * process executes it at its turn. So a helper waits for other processes only while
- * they execute an earlier record.
+ * they execute an earlier record. What it gave back since an earlier record was not done it
+ * tries again (try_again()): records of one page are a chain, and who could not begin it may
+ * go on with it as soon as the startup process has done the first ones.
  *
  * When the startup process comes near, helpers leave it some records and go on further
  * ahead: both then work, and neither waits for the other. It sleeps while fewer helpers
@@ -54,11 +56,15 @@
 #include "state/shared_state.h"
 
 /* Records claimed at once, and from how few left on. */
-#define LS_CLAIM 4
+#define LS_CLAIM 8
 
 /* A helper leaves the startup process so many records when that comes so near. */
-#define LS_TOO_NEAR 8
-#define LS_LEAP 24
+#define LS_TOO_NEAR 16
+#define LS_LEAP 48
+
+/* Records given back that are remembered, and so many others come before they are tried. */
+#define LS_AGAIN 256
+#define LS_TRY_EVERY 16
 
 /* What it waited for is published once in so many records. */
 #define LS_NOTE_EVERY 256
@@ -80,6 +86,19 @@ static bool hot = false;		/* sessions may read */
 
 /* All heap records of a slot up to this number are done: ls_xid_slot(). */
 static uint64 heap_done[LS_XID_SLOTS];
+
+/*
+ * Records that were given back, in the order of the WAL, and the one that each comes after. All
+ * are earlier than the claimed ones, so that who waits for a claimed record of this process waits
+ * for a later one than this process may wait for.
+ */
+static struct
+{
+	uint64		number;
+	uint64		after;
+}			again[LS_AGAIN];
+static int	nagain = 0;
+static uint64 blocked_by = 0;	/* what is_ready() has found not to be done */
 
 /* ---- Failures ---------------------------------------------------------- */
 
@@ -242,6 +261,7 @@ wait_for_record(uint64 number)
 		/* done meanwhile, and the entry is another record's */
 		if (number <= pg_atomic_read_u64(&ls_queue->retired))
 			break;
+		blocked_by = number;
 		if (state != LS_CLAIMED || ShutdownRequestPending)
 			return false;
 		if (begin == 0)
@@ -310,20 +330,13 @@ is_ready(LsEntry *entry)
 
 /* ---- Executing --------------------------------------------------------- */
 
-/* The next claimed record. */
+/* A claimed record, after which all are done that it comes after. */
 static void
-execute_next(void)
+execute(LsEntry *entry)
 {
-	LsEntry    *entry = ls_entry(ls_hint_at(++ls_hints.current)->number);
 	XLogRecPtr	end;
 	int			blocks;
 
-	ls_hints_take_steps();
-	if (!is_ready(entry))
-	{
-		give_back(entry);
-		return;
-	}
 	executing = entry;
 	if (!ls_may_execute(entry))
 	{
@@ -344,6 +357,75 @@ execute_next(void)
 		ls_helper_note_waits(me);
 }
 
+/* The next claimed record. */
+static void
+execute_next(void)
+{
+	uint64		number = ls_hint_at(++ls_hints.current)->number;
+	LsEntry    *entry = ls_entry(number);
+
+	ls_hints_take_steps();
+	if (is_ready(entry))
+	{
+		execute(entry);
+		return;
+	}
+	again[nagain].number = number;
+	again[nagain++].after = blocked_by;
+	give_back(entry);
+}
+
+/* Is the entry still that of this number, and now this process's? */
+static bool
+claim_again(uint64 number)
+{
+	LsEntry    *entry = ls_entry(number);
+
+	if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
+		return false;
+	if (entry->number == number)
+		return true;
+	set_state(entry, LS_QUEUED);
+	return false;
+}
+
+/*
+ * Executes what was given back and is ready by now, and forgets what the startup process has
+ * begun or is about to. True: something was executed.
+ */
+static bool
+try_again(void)
+{
+	int			kept = 0;
+	uint64		before = pg_atomic_read_u64(&me->records);
+
+	last_retired = pg_atomic_read_u64(&ls_queue->retired);
+	for (int i = 0; i < nagain; i++)
+	{
+		uint64		number = again[i].number;
+		uint64		after = again[i].after;
+
+		if (number < last_retired + LS_TOO_NEAR)
+			continue;
+		if (ls_is_done(after))
+		{
+			if (!claim_again(number))
+				continue;
+			if (is_ready(ls_entry(number)))
+			{
+				execute(ls_entry(number));
+				continue;
+			}
+			set_state(ls_entry(number), LS_QUEUED);
+			after = blocked_by;
+		}
+		again[kept].number = number;
+		again[kept++].after = after;
+	}
+	nagain = kept;
+	return pg_atomic_read_u64(&me->records) != before;
+}
+
 /* ---- Life -------------------------------------------------------------- */
 
 static bool
@@ -358,7 +440,8 @@ has_work(void)
 	uint64		next = pg_atomic_read_u64(&ls_queue->next);
 	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
 
-	return is_used() && Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
+	return is_used() && nagain < LS_AGAIN - LS_CLAIM * 2 &&
+		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
 static void
@@ -366,7 +449,7 @@ wait_for_work(void)
 {
 	for (int i = 0; i < LS_SPINS; i++)
 	{
-		if (has_work() || shall_end())
+		if (has_work() || shall_end() || (nagain > 0 && try_again()))
 			return;
 		SPIN_DELAY();
 	}
@@ -389,14 +472,18 @@ wait_for_work(void)
 static void
 work(void)
 {
+	uint32		executed = 0;
+
 	while (!shall_end())
 	{
-		if (ls_hints.tail - ls_hints.current <= LS_CLAIM && is_used())
+		if (ls_hints.tail - ls_hints.current <= LS_CLAIM && has_work())
 			claim_more();
 		if (ls_hints.current == ls_hints.tail)
 			wait_for_work();
 		else
 			execute_next();
+		if (nagain > 0 && ++executed % LS_TRY_EVERY == 0)
+			(void) try_again();
 	}
 }
 

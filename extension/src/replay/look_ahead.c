@@ -205,11 +205,14 @@ fill_ring(XLogReaderState *reader)
 	while (ls_hints.tail - ls_hints.current < (uint64) ls_replay_look_ahead)
 	{
 		bool		ours;
+		LsAhead    *ahead;
 
 		last = ls_next_decoded(reader, last, &ours);
 		if (last == NULL)
 			break;
-		ls_hints_add(last)->ours = ours;
+		ahead = ls_hints_add(last);
+		ahead->lsn = last->lsn;
+		ahead->ours = ours;
 	}
 }
 

@@ -40,16 +40,20 @@
 /* A remembered buffer is looked up all the same once in so many uses. */
 #define LS_USES_A_LOOKUP 8
 
+/* What a decoded record with two blocks and little data takes. */
+#define LS_RECORD_BYTES 384
+
 /* The steps, and how many records before its own redo a record takes them. */
 enum
 {
-	STEP_SLOT,					/* right after decoding */
+	STEP_RECORD,				/* at once: another process may have decoded it */
+	STEP_SLOT,
 	STEP_DESCRIPTOR,
 	STEP_PAGE,
 	STEP_LINE_POINTER,
 	STEP_TUPLE
 };
-static const int step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 6, 4, 2, 1};
+static const int step_distance[LS_STEPS] = {LS_MAX_LOOK_AHEAD, 8, 6, 4, 2, 1};
 
 LsHints		ls_hints;
 
@@ -93,6 +97,13 @@ last_block(const DecodedXLogRecord *record)
 }
 
 /* ---- The steps --------------------------------------------------------- */
+
+static void
+ask_for_record(LsAhead *ahead)
+{
+	for (int at = 0; at < LS_RECORD_BYTES; at += 64)
+		__builtin_prefetch((char *) ahead->record + at);
+}
 
 static void
 ask_for_slots(LsAhead *ahead)
@@ -292,6 +303,7 @@ ask_for_tuples(LsAhead *ahead)
 }
 
 static void (*const step[LS_STEPS]) (LsAhead *) = {
+	ask_for_record,
 	ask_for_slots,
 	ask_for_descriptors,
 	ask_for_pages,
@@ -336,7 +348,6 @@ ls_hints_add(DecodedXLogRecord *record)
 	LsAhead    *ahead = ls_hint_at(++ls_hints.tail);
 
 	ahead->record = record;
-	ahead->lsn = record == NULL ? InvalidXLogRecPtr : record->lsn;
 	for (int id = 0; id < LS_BLOCKS; id++)
 		ahead->buffer[id] = InvalidBuffer;
 	return ahead;
@@ -357,15 +368,6 @@ remembered(const DecodedBkpBlock *block, BufferTag *tag)
 	if (!BufferIsValid(buffer) || !ls_tags_equal(tag, &GetBufferDescriptor(buffer - 1)->tag))
 		return NULL;
 	return GetBufferDescriptor(buffer - 1);
-}
-
-/* Was the block in a buffer a moment ago, and so in its file? False: not known. */
-bool
-ls_hints_know_block(const DecodedBkpBlock *block)
-{
-	BufferTag	tag;
-
-	return remembered(block, &tag) != NULL;
 }
 
 /*

@@ -17,7 +17,7 @@
 #define LS_RING (LS_MAX_LOOK_AHEAD * 2)
 
 /* The steps of memory_hints.c. */
-#define LS_STEPS 5
+#define LS_STEPS 6
 
 /* A record that waits for its redo. */
 typedef struct LsAhead
@@ -52,7 +52,6 @@ extern LsAhead *ls_hints_add(DecodedXLogRecord *record);
 extern void ls_hints_take_steps(void);
 extern bool ls_hints_know_page(const DecodedBkpBlock *block);
 extern void ls_hints_remember(const DecodedBkpBlock *block, Buffer buffer);
-extern bool ls_hints_know_block(const DecodedBkpBlock *block);
 
 static inline LsAhead *
 ls_hint_at(uint64 number)

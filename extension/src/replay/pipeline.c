@@ -566,6 +566,8 @@ static void
 take_own_steps(void)
 {
 	ls_hints.current = current;
+	/* a helper may have written it */
+	__builtin_prefetch(ls_entry(current + LS_OWN_HINTS * 2));
 	if (ls_hints.tail < current)
 		ls_hints_restart();
 	while (ls_hints.tail < Min(current + LS_OWN_HINTS, ls_dispatched.tail))

@@ -152,7 +152,8 @@ typedef struct LsQueueShared
 	pg_atomic_uint32 used_why;	/* LsHelperWhy */
 
 	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];
-	LsEntry		entries[LS_QUEUE_LENGTH];
+	/* each in cache lines of its own */
+	LsEntry		entries[LS_QUEUE_LENGTH] pg_attribute_aligned(LS_CACHE_LINE);
 } LsQueueShared;
 
 extern LsQueueShared *ls_queue;
@@ -189,8 +190,8 @@ ls_claim(LsEntry *entry)
 static inline bool
 ls_is_done(uint64 number)
 {
-	return number <= pg_atomic_read_u64(&ls_queue->retired) ||
-		pg_atomic_read_u32(&ls_entry(number)->state) == LS_DONE;
+	return pg_atomic_read_u32(&ls_entry(number)->state) == LS_DONE ||
+		number <= pg_atomic_read_u64(&ls_queue->retired);
 }
 
 #endif							/* LOCKSTEP_QUEUE_H */

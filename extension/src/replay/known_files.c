@@ -1,0 +1,48 @@
+/*
+ * known_files.c - PostgreSQL's handles of the files that records of late were about.
+ *
+ * Dispatch and execution ask for the size of each block's file. PostgreSQL remembers sizes
+ * in its handle, but to find the handle it hashes the name, each time.
+ *
+ * A handle lives until its process drops or truncates files. Rule 10 of pipeline.c: records that
+ * do are barriers, each begins a generation, and all handles are forgotten at its begin, in the
+ * startup process (dispatch.c) as in helpers (execute.c).
+ *
+ * Runs in the startup process and in replay helpers. Memory: one small table for each process.
+ */
+#include "postgres.h"
+
+#include "compat.h"
+#include "replay/known_files.h"
+
+#define LS_KNOWN_FILES 64		/* a power of two */
+
+static struct
+{
+	BufferTag	name;			/* of block 0 of the main fork */
+	SMgrRelation files;			/* NULL: none */
+}			known[LS_KNOWN_FILES];
+
+SMgrRelation
+ls_known_files(const DecodedBkpBlock *block)
+{
+	uint32		slot = (LS_BLOCK_RELATION(block) * 0x9E3779B1U) >> 26;
+	BufferTag	name;
+
+	ls_block_tag(block, &name);
+	name.forkNum = MAIN_FORKNUM;
+	name.blockNum = 0;
+	if (known[slot].files == NULL || !ls_tags_equal(&name, &known[slot].name))
+	{
+		known[slot].name = name;
+		known[slot].files = ls_smgr_of(block);
+	}
+	return known[slot].files;
+}
+
+void
+ls_forget_known_files(void)
+{
+	for (int i = 0; i < LS_KNOWN_FILES; i++)
+		known[i].files = NULL;
+}
