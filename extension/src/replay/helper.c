@@ -92,11 +92,13 @@ static uint64 heap_done[LS_XID_SLOTS];
  * are earlier than the claimed ones, so that who waits for a claimed record of this process waits
  * for a later one than this process may wait for.
  */
-static struct
+typedef struct LsGivenBack
 {
 	uint64		number;
 	uint64		after;
-}			again[LS_AGAIN];
+} LsGivenBack;
+
+static LsGivenBack again[LS_AGAIN];
 static int	nagain = 0;
 static uint64 blocked_by = 0;	/* what is_ready() has found not to be done */
 
@@ -232,10 +234,17 @@ claim_more(void)
 	}
 }
 
+/* A record that was claimed is the startup process's now. */
+static void
+count_given_back(void)
+{
+	pg_atomic_write_u64(&me->given_back, pg_atomic_read_u64(&me->given_back) + 1);
+}
+
 static void
 give_back(LsEntry *entry)
 {
-	pg_atomic_write_u64(&me->given_back, pg_atomic_read_u64(&me->given_back) + 1);
+	count_given_back();
 	set_state(entry, LS_QUEUED);
 }
 
@@ -372,7 +381,7 @@ execute_next(void)
 	}
 	again[nagain].number = number;
 	again[nagain++].after = blocked_by;
-	give_back(entry);
+	set_state(entry, LS_QUEUED);
 }
 
 /* Is the entry still that of this number, and now this process's? */
@@ -390,9 +399,35 @@ claim_again(uint64 number)
 }
 
 /*
- * Executes what was given back and is ready by now, and forgets what the startup process has
- * begun or is about to. True: something was executed.
+ * Executes a record that was given back if all are done by now that it comes after. True: it is
+ * to be tried once more. What the startup process has begun, or is about to, is left to it.
  */
+static bool
+try_once_more(LsGivenBack *one)
+{
+	LsEntry    *entry = ls_entry(one->number);
+
+	if (one->number >= last_retired + LS_TOO_NEAR)
+	{
+		if (!ls_is_done(one->after))
+			return true;
+		if (claim_again(one->number))
+		{
+			if (is_ready(entry))
+			{
+				execute(entry);
+				return false;
+			}
+			set_state(entry, LS_QUEUED);
+			one->after = blocked_by;
+			return true;
+		}
+	}
+	count_given_back();
+	return false;
+}
+
+/* True: something was executed. */
 static bool
 try_again(void)
 {
@@ -401,27 +436,8 @@ try_again(void)
 
 	last_retired = pg_atomic_read_u64(&ls_queue->retired);
 	for (int i = 0; i < nagain; i++)
-	{
-		uint64		number = again[i].number;
-		uint64		after = again[i].after;
-
-		if (number < last_retired + LS_TOO_NEAR)
-			continue;
-		if (ls_is_done(after))
-		{
-			if (!claim_again(number))
-				continue;
-			if (is_ready(ls_entry(number)))
-			{
-				execute(ls_entry(number));
-				continue;
-			}
-			set_state(ls_entry(number), LS_QUEUED);
-			after = blocked_by;
-		}
-		again[kept].number = number;
-		again[kept++].after = after;
-	}
+		if (try_once_more(&again[i]))
+			again[kept++] = again[i];
 	nagain = kept;
 	return pg_atomic_read_u64(&me->records) != before;
 }
