@@ -31,7 +31,8 @@ CREATE FUNCTION lockstep_stat_replay_pipeline(
     OUT barriers_other bigint,
     OUT waits bigint,
     OUT wait_ms double precision,
-    OUT dispatched_until pg_lsn)
+    OUT dispatched_until pg_lsn,
+    OUT blocks_asked_for bigint)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_pipeline();

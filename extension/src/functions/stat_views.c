@@ -189,6 +189,7 @@ lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 	put_counter(&row, &ls_queue->waits);
 	put_ms(&row, pg_atomic_read_u64(&ls_queue->wait_us));
 	put_lsn(&row, pg_atomic_read_u64(&ls_queue->dispatched_until));
+	put_counter(&row, &ls_queue->asked_for);
 	return finish(fcinfo, &row);
 }
 
@@ -303,6 +304,7 @@ lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 	zero(&ls_look_ahead_shared->missing);
 	zero(&ls_queue->dispatched);
 	zero(&ls_queue->by_helpers);
+	zero(&ls_queue->asked_for);
 	for (int cause = 0; cause < LS_CAUSES; cause++)
 		zero(&ls_queue->causes[cause]);
 	zero(&ls_queue->waits);

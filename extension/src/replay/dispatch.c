@@ -93,15 +93,6 @@ note_transaction(LsEntry *entry)
 	}
 }
 
-/* Size of a fork as startup knows it, 0 if its file does not exist. */
-static BlockNumber
-size_of(SMgrRelation smgr, ForkNumber fork)
-{
-	if (smgr->smgr_cached_nblocks[fork] == InvalidBlockNumber && !smgrexists(smgr, fork))
-		return 0;
-	return smgrnblocks(smgr, fork);
-}
-
 /*
  * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
  * before any later record is published. No earlier record in the queue can truncate
@@ -110,7 +101,7 @@ size_of(SMgrRelation smgr, ForkNumber fork)
 static bool
 make_exist(DecodedBkpBlock *block)
 {
-	BlockNumber size = size_of(ls_known_files(block), block->forknum);
+	BlockNumber size = ls_size_of_fork(ls_known_files(block), block->forknum);
 
 	if (block->blkno < size)
 		return true;
@@ -133,7 +124,7 @@ blocks_exist(DecodedXLogRecord *record)
 		if (!make_exist(block))
 			return false;
 		if (id == 0 && ls_may_change_free_space_map(record) &&
-			size_of(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
+			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))
 			return false;
 	}
 	return true;

@@ -40,6 +40,15 @@ ls_known_files(const DecodedBkpBlock *block)
 	return known[slot].files;
 }
 
+/* As the startup process knows it, 0 if the file does not exist. */
+BlockNumber
+ls_size_of_fork(SMgrRelation files, ForkNumber fork)
+{
+	if (files->smgr_cached_nblocks[fork] == InvalidBlockNumber && !smgrexists(files, fork))
+		return 0;
+	return smgrnblocks(files, fork);
+}
+
 void
 ls_forget_known_files(void)
 {

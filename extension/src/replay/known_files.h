@@ -8,6 +8,7 @@
 #include "storage/smgr.h"
 
 extern SMgrRelation ls_known_files(const DecodedBkpBlock *block);
+extern BlockNumber ls_size_of_fork(SMgrRelation files, ForkNumber fork);
 extern void ls_forget_known_files(void);
 
 #endif							/* LOCKSTEP_KNOWN_FILES_H */

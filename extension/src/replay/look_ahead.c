@@ -228,6 +228,12 @@ configured_prefetch(void)
 		strcmp(value, "on") == 0 ? RECOVERY_PREFETCH_ON : RECOVERY_PREFETCH_TRY;
 }
 
+bool
+ls_prefetch_is_configured(void)
+{
+	return configured_prefetch() != RECOVERY_PREFETCH_OFF;
+}
+
 static void
 set_prefetcher(int value)
 {

@@ -32,6 +32,7 @@ extern DecodedXLogRecord *ls_next_decoded(XLogReaderState *reader, DecodedXLogRe
 extern bool ls_can_read_page(XLogReaderState *reader, XLogRecPtr page);
 extern void ls_look_ahead_pause(void);
 extern void ls_look_ahead_stay_paused(void);
+extern bool ls_prefetch_is_configured(void);
 extern void ls_look_ahead_count(bool ours);
 extern void ls_look_ahead_resume(void);
 

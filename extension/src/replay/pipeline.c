@@ -101,6 +101,7 @@
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
 #include "replay/queue.h"
+#include "replay/read_ahead.h"
 #include "replay/recovery_point.h"
 #include "replay/removal.h"
 #include "replay/rmgr_table.h"
@@ -672,6 +673,7 @@ start(XLogReaderState *reader)
 	}
 	/* rule 10: what was replayed without us may have dropped files */
 	ls_begin_generation();
+	ls_read_ahead_begin();
 	passed = 0;
 	say_why(LS_PARALLEL);
 	phase = PHASE_RUNNING;
@@ -725,6 +727,7 @@ run(XLogReaderState *reader)
 		elog(PANIC, "replay helpers and the startup process are at different records");
 	if (ls_dispatched.tail - current < LS_AHEAD_MAX - LS_REFILL && may_dispatch())
 		fill(reader);
+	ls_read_ahead(current);
 	take_own_steps();
 	watch_helpers(retire(ls_entry(current), reader));
 	if (ls_dispatched.tail == current)

@@ -148,6 +148,7 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 waits;		/* for a helper, to retire a record */
 	pg_atomic_uint64 wait_us;	/* of those that took longer than LS_SPINS */
 	pg_atomic_uint64 dispatched_until;	/* end of the last of these */
+	pg_atomic_uint64 asked_for; /* blocks: read_ahead.c */
 	pg_atomic_uint32 state;		/* LsPipelineState */
 	pg_atomic_uint32 used_why;	/* LsHelperWhy */
 
