@@ -108,6 +108,7 @@ for my $small ('', "shared_buffers = 1MB\n")
 	cmp_ok(pipeline($ours, 'dispatched'), '>', 10000, 'most records are dispatched');
 	cmp_ok(pipeline($ours, 'done_by_helpers'), '>', 1000, 'and done by helpers when their turn comes');
 	cmp_ok(pipeline($ours, 'barriers_ddl + barriers_other'), '>', 1, 'others are barriers');
+	cmp_ok(pipeline($ours, 'blocks_asked_for'), '>', 100, 'the kernel was asked for blocks') if $small;
 	is($ours->safe_psql('postgres', 'SELECT sum(records) > 1000 FROM lockstep_stat_replay_workers'),
 		't', 'helpers say so, too');
 	is(worker_pid($ours, 'lockstep replay helper'), undef, 'no helper is left');
@@ -118,6 +119,14 @@ for my $small ('', "shared_buffers = 1MB\n")
 	is($ours->safe_psql('postgres', q{SELECT bt_index_check(indexrelid, true) FROM pg_index
 		JOIN pg_class c ON c.oid = indexrelid WHERE relnamespace = 'public'::regnamespace}) =~ s/\s//gr,
 		'', 'indexes have all rows');
+	$ours->stop;
+}
+
+for my $off ('recovery_prefetch = off', 'maintenance_io_concurrency = 0')
+{
+	my $ours = recovered($primary, 'crash', "${WORKERS}shared_buffers = 1MB\n$off\n");
+	cmp_ok(pipeline($ours, 'dispatched'), '>', 10000, "records are dispatched with $off");
+	is(pipeline($ours, 'blocks_asked_for'), 0, 'and the kernel is not asked for blocks');
 	$ours->stop;
 }
 
