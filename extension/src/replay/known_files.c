@@ -4,9 +4,11 @@
  * Dispatch and execution ask for the size of each block's file. PostgreSQL remembers sizes
  * in its handle, but to find the handle it hashes the name, each time.
  *
- * A handle lives until its process drops or truncates files. Rule 10 of pipeline.c: records that
- * do are barriers, each begins a generation, and all handles are forgotten at its begin, in the
- * startup process (dispatch.c) as in helpers (execute.c).
+ * A handle lives until its process drops files. Rule 10 of pipeline.c: records that do are barriers,
+ * and each begins a generation. Helpers forget all handles when they come to a record of the
+ * next generation (execute.c), which is after the barrier. The startup process forgets them when
+ * a generation begins, since others may have replayed until then, and after each barrier
+ * (pipeline.c), since read_ahead.c may be behind dispatch.
  *
  * Runs in the startup process and in replay helpers. Memory: one small table for each process.
  */

@@ -98,6 +98,7 @@
 #include "replay/dispatch.h"
 #include "replay/helper_count.h"
 #include "replay/hot_standby.h"
+#include "replay/known_files.h"
 #include "replay/look_ahead.h"
 #include "replay/pipeline.h"
 #include "replay/queue.h"
@@ -719,6 +720,8 @@ run(XLogReaderState *reader)
 	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
 	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
 		pg_atomic_write_u64(&ls_queue->retired, current++);
+	if (current == ls_dispatched.barrier + 1)
+		ls_forget_known_files();
 	ls_look_ahead_count(current <= ls_dispatched.tail);
 	/* decoded by PostgreSQL, since nothing was ahead */
 	if (current > ls_dispatched.tail)
