@@ -279,6 +279,31 @@ ls_sched_cores(void)
 	return Max(cores, 1);
 }
 
+/* For how long a process was ready to run and waited for a core, in all; -1: not known. */
+int64
+ls_sched_queued_us(int pid)
+{
+	char		path[64];
+	char		text[96];
+	uint64		queued_ns;
+	int			file;
+	ssize_t		size;
+
+	snprintf(path, sizeof(path), "/proc/%d/schedstat", pid);
+	file = open(path, O_RDONLY | O_CLOEXEC);
+	if (file < 0)
+		return -1;
+	size = read(file, text, sizeof(text) - 1);
+	close(file);
+	if (size <= 0)
+		return -1;
+	text[size] = '\0';
+	/* time on a core, time in a queue, number of turns */
+	if (sscanf(text, "%*u " UINT64_FORMAT, &queued_ns) != 1)
+		return -1;
+	return (int64) (queued_ns / 1000);
+}
+
 /* CPU time that a process has used, in ns; -1 if it is gone or not known. */
 int64
 ls_sched_cpu_ns(int pid)

@@ -34,6 +34,7 @@ extern LsKernelAnswer ls_sched_policy(int pid, bool idle,
 extern uint64 ls_sched_slice_ns(int pid);
 extern int	ls_sched_set_slice(int pid, uint64 slice_ns, uint64 *has_ns);
 extern int	ls_sched_cores(void);
+extern int64 ls_sched_queued_us(int pid);
 extern int64 ls_sched_cpu_ns(int pid);
 extern char ls_sched_state(int pid);
 extern int	ls_read_small_file(const char *path, char *buf, int size);

@@ -11,12 +11,18 @@
 
 #include <sys/resource.h>
 
+#include "miscadmin.h"
+
 #include "priority/sched_linux.h"
 #include "replay/helper_count.h"
 #include "replay/helper_rule.h"
+#include "state/clock.h"
 
 /* Records between two steps. */
 #define LS_WINDOW 8192
+
+/* Between two looks at how long processes waited for a core. */
+#define LS_LOOK_US (100 * 1000)
 
 /* The kernel counts what was read from storage in these. */
 #define LS_SECTORS_OF_PAGE (BLCKSZ / 512)
@@ -27,6 +33,16 @@ static LsHelperState state;
 static LsHelperInput before;	/* sums over helpers, when the window began */
 static uint64 records = 0;		/* of the window */
 static uint64 done = 0;
+
+/* For how long each process had waited for a core when that was last looked at. */
+typedef struct LsQueued
+{
+	int			pid;
+	int64		us;
+} LsQueued;
+
+static LsQueued queued[1 + LS_MAX_REPLAY_WORKERS];	/* the startup process, and helpers */
+static int64 looked_at = 0;
 
 static LsHelperInput
 sums(void)
@@ -43,6 +59,33 @@ sums(void)
 		in.pages_read += pg_atomic_read_u64(&helper->pages_read);
 	}
 	return in;
+}
+
+/*
+ * For how long one of the processes that replay waited for a core since this was last called,
+ * at most. Once in LS_LOOK_US, since a slice of another process is no need.
+ */
+static void
+look_at_cores(LsHelperInput *in)
+{
+	int64		now = ls_now_us();
+
+	if (now - looked_at < LS_LOOK_US)
+		return;
+	in->elapsed_us = (uint64) (now - looked_at);
+	looked_at = now;
+	for (int i = -1; i < state.used; i++)
+	{
+		int			pid = i < 0 ? MyProcPid :
+			(int) pg_atomic_read_u32(&ls_queue->helpers[i].pid);
+		LsQueued   *last = &queued[i + 1];
+		int64		us = pid == 0 ? -1 : ls_sched_queued_us(pid);
+
+		if (us >= 0 && last->pid == pid)
+			in->queued_us = Max(in->queued_us, (uint64) (us - last->us));
+		last->pid = us >= 0 ? pid : 0;
+		last->us = us;
+	}
 }
 
 static void
@@ -79,9 +122,9 @@ ls_helper_count_limit(int started)
 
 /*
  * A record was retired. Once in a while it sets how many helpers should have started, one at
- * least. False: they do too little to go on.
+ * least. Other than LS_PARALLEL: why they should not go on.
  */
-bool
+LsPipelineState
 ls_helper_count_record(bool by_helper, int *wanted)
 {
 	LsHelperInput in;
@@ -89,7 +132,7 @@ ls_helper_count_record(bool by_helper, int *wanted)
 
 	done += by_helper;
 	if (++records < LS_WINDOW)
-		return true;
+		return LS_PARALLEL;
 	in = sums();
 	in.given_back -= before.given_back;
 	in.executed -= before.executed;
@@ -99,11 +142,14 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.cores = ls_sched_cores();
 	in.records = records;
 	in.done = done;
+	look_at_cores(&in);
 	enough = ls_helpers_step(&state, &in);
 	publish();
 	*wanted = state.used;
 	begin_window();
-	return enough;
+	if (enough)
+		return LS_PARALLEL;
+	return in.elapsed_us > 0 && state.crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
 }
 
 /* ---- Helper ------------------------------------------------------------- */

@@ -10,6 +10,10 @@
  * core then. To sleep is not enough: a helper also sleeps for a page that a query has locked.
  * So what it has read from storage must account for it.
  *
+ * Others may need the cores that look spare. A helper that waits for a core keeps the records that
+ * it has begun, and all that come after them. So where one of the processes waits for a
+ * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while.
+ *
  * Helpers that mostly give records back, since what comes before them is not begun, cost
  * more than they do: one fewer, and none more for a while. Where helpers altogether do too
  * little, nobody helps for a while.
@@ -27,6 +31,9 @@
 /* Fewer records than this say nothing of what helpers wait for. */
 #define LS_LEAST_EXECUTED 256
 
+/* A process waits for a core for too long in one of so many microseconds. */
+#define LS_QUEUED_SHARE 4
+
 /* Steps without a further helper after one was too many. */
 #define LS_HOLD 64
 
@@ -43,6 +50,7 @@ ls_helpers_begin(LsHelperState *state, int workers, int cores)
 	state->used = spare(workers, cores);
 	state->hold = 0;
 	state->why = LS_HELPERS_PLAIN;
+	state->crowded = false;
 }
 
 static bool
@@ -59,19 +67,25 @@ ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 {
 	int			plain = spare(in->workers, in->cores);
 	int			most = wait_for_storage(in) ? in->workers : plain;
+	bool		looked = in->elapsed_us > 0;
 
+	if (looked)
+		state->crowded = in->queued_us > in->elapsed_us / LS_QUEUED_SHARE;
 	if (state->hold > 0)
 		state->hold--;
 	if (state->used > most)
 		state->used = most;
-	else if (in->given_back > in->done && state->used > 1)
+	else if (state->used > 1 && (in->given_back > in->done || (looked && state->crowded)))
 	{
 		state->used--;
 		state->hold = LS_HOLD;
 	}
-	else if (state->used < most && state->hold == 0)
+	else if (looked && state->crowded)
+		return false;
+	else if (state->used < most && state->hold == 0 && !state->crowded)
 		state->used++;
 	state->why = state->used > plain ? LS_HELPERS_STORAGE :
-		state->used < plain ? LS_HELPERS_FEWER : LS_HELPERS_PLAIN;
+		state->used == plain ? LS_HELPERS_PLAIN :
+		state->crowded ? LS_HELPERS_CROWDED : LS_HELPERS_FEWER;
 	return in->done >= in->records / LS_MIN_SHARE;
 }

@@ -9,6 +9,7 @@ typedef enum LsHelperWhy
 {
 	LS_HELPERS_PLAIN = 0,		/* one for each spare core, or all that there may be */
 	LS_HELPERS_STORAGE,			/* more than that: they wait for storage */
+	LS_HELPERS_CROWDED,			/* less than that: other processes need the cores */
 	LS_HELPERS_FEWER			/* less than that: they left too much to others */
 } LsHelperWhy;
 
@@ -23,6 +24,8 @@ typedef struct LsHelperInput
 	uint64		executed;		/* by helpers */
 	uint64		blocked;		/* times that helpers slept in the middle of a record */
 	uint64		pages_read;		/* that helpers had to read from storage */
+	uint64		queued_us;		/* for which one of the processes waited for a core, at most */
+	uint64		elapsed_us;		/* in which it did, 0: not looked at */
 } LsHelperInput;
 
 /* All zero: no step was made yet. */
@@ -31,6 +34,7 @@ typedef struct LsHelperState
 	int			used;			/* 0: not decided yet */
 	int			hold;			/* steps until there may be more again */
 	LsHelperWhy why;
+	bool		crowded;		/* when it was last looked at */
 } LsHelperState;
 
 extern void ls_helpers_begin(LsHelperState *state, int workers, int cores);

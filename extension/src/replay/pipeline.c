@@ -97,6 +97,7 @@
 #include "replay/broken_rule.h"
 #include "replay/dispatch.h"
 #include "replay/helper_count.h"
+#include "replay/helper_processes.h"
 #include "replay/hot_standby.h"
 #include "replay/known_files.h"
 #include "replay/look_ahead.h"
@@ -124,11 +125,9 @@
 /* The same while the pipeline runs and nothing is ahead; it divides the other. */
 #define LS_ASK_DRY 16
 
-/* Helpers that do too little rest for so many records. */
+/* Helpers rest for so many records if they do too little, or if others need the cores. */
 #define LS_REST (256 * 1024)
-
-/* Between two times at which helpers that have ended are started again. */
-#define LS_RESTART_US (5 * 1000 * 1000)
+#define LS_LONG_REST (16 * LS_REST)
 
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
@@ -152,13 +151,12 @@ static bool at_limit = false;	/* nothing more is dispatched */
 static XLogRecPtr limit = InvalidXLogRecPtr;	/* rule 9 */
 static RecoveryState begun_as;
 
+static uint32 rest = 0;			/* records until helpers are tried again */
+static LsPipelineState rest_why = LS_NO_USE;
+
 /* In hot standby. */
 static bool hot = false;
 static uint32 passed = 0;		/* records since we last asked whether to dispatch */
-static uint32 rest = 0;			/* records until helpers are tried again */
-
-static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
-static int	nhelpers = 0;
 
 static uint64 by_helpers = 0;	/* done when their turn came, not yet in shared memory */
 
@@ -258,144 +256,12 @@ ls_pipeline_begin(void)
 static bool
 may_dispatch(void)
 {
+	if (rest > 0)
+		return false;
 	if (hot)
-		return rest == 0 && ls_why_not_hot() == LS_PARALLEL;
+		return ls_why_not_hot() == LS_PARALLEL;
 	at_limit = at_limit || ls_backup_has_ended();
 	return !at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == begun_as;
-}
-
-/* ---- Helpers ----------------------------------------------------------- */
-
-static bool
-start_helper(int id)
-{
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "lockstep_replay_helper_main", BGW_MAXLEN);
-	snprintf(worker.bgw_name, BGW_MAXLEN, "lockstep replay helper %d", id + 1);
-	strlcpy(worker.bgw_type, "lockstep replay helper", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(id);
-	return RegisterDynamicBackgroundWorker(&worker, &handles[id]);
-}
-
-/* Those that were told to end must have, since the next ones use the same memory. */
-static bool
-helpers_are_gone(void)
-{
-	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
-	{
-		pid_t		pid;
-
-		if (handles[i] == NULL)
-			continue;
-		if (GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
-			return false;
-		pfree(handles[i]);
-		handles[i] = NULL;
-	}
-	return true;
-}
-
-/* Starts helpers that are not there yet, up to so many. */
-static void
-start_helpers(int wanted)
-{
-	static int	said = 0;
-
-	while (nhelpers < wanted && start_helper(nhelpers))
-		nhelpers++;
-	if (nhelpers >= wanted)
-		return;
-	ls_helper_count_limit(nhelpers);
-	if (wanted <= said)
-		return;
-	said = wanted;
-	ereport(LOG,
-			(errmsg("%d of %d replay helpers cannot run: no background worker is free",
-					wanted - nhelpers, wanted),
-			 errhint("Raise max_worker_processes and restart the server.")));
-}
-
-static bool
-has_ended(int id)
-{
-	pid_t		pid;
-
-	return handles[id] == NULL || GetBackgroundWorkerPid(handles[id], &pid) == BGWH_STOPPED;
-}
-
-/*
- * An administrator may end one that is wanted. It has given back what it had. One that ends by
- * itself would end again: so not at once.
- */
-static void
-start_ended_helpers(void)
-{
-	static int64 last = 0;
-	int64		now = ls_now_us();
-
-	if (last != 0 && now - last < LS_RESTART_US)
-		return;
-	for (int i = 0; i < nhelpers; i++)
-	{
-		if (!has_ended(i))
-			continue;
-		last = now;
-		if (handles[i] != NULL)
-		{
-			ereport(LOG, (errmsg("replay helper %d was ended, and is started again", i + 1)));
-			pfree(handles[i]);
-			handles[i] = NULL;
-		}
-		/* without a free background worker it is tried again later */
-		(void) start_helper(i);
-	}
-}
-
-static void
-start_first_helpers(void)
-{
-	pg_atomic_write_u32(&ls_queue->hot, hot);
-	pg_atomic_write_u32(&ls_queue->closed, 0);
-	start_helpers(ls_helper_count_begin());
-}
-
-static void
-set_latch(pg_atomic_uint32 *procno)
-{
-	uint32		number = pg_atomic_read_u32(procno);
-
-	if (number != PG_UINT32_MAX)
-		SetLatch(&GetPGProcByNumber(number)->procLatch);
-}
-
-static void
-wake_helpers(void)
-{
-	int			used = Min(nhelpers, (int) pg_atomic_read_u32(&ls_queue->used));
-
-	pg_memory_barrier();
-	for (int i = 0; i < used; i++)
-		if (pg_atomic_read_u32(&ls_queue->helpers[i].sleeps) != 0)
-			set_latch(&ls_queue->helpers[i].procno);
-}
-
-/* They end between two records; by now there is none that they could claim. */
-static void
-stop_helpers(void)
-{
-	pg_atomic_write_u32(&ls_queue->closed, 1);
-	for (int i = 0; i < nhelpers; i++)
-	{
-		set_latch(&ls_queue->helpers[i].procno);
-		if (handles[i] != NULL)
-			TerminateBackgroundWorker(handles[i]);
-	}
-	nhelpers = 0;
 }
 
 /* ---- The queue's memory ------------------------------------------------ */
@@ -458,7 +324,7 @@ fill(XLogReaderState *reader)
 	ls_raise_point_in_backup(ls_entry(ls_dispatched.tail)->record->next_lsn);
 	pg_write_barrier();
 	pg_atomic_write_u64(&ls_queue->published, ls_dispatched.tail);
-	wake_helpers();
+	ls_helpers_wake();
 	say_why(LS_PARALLEL);
 	publish_counters();
 }
@@ -589,8 +455,8 @@ static void
 leave_hot(LsPipelineState why)
 {
 	publish_counters();
-	if (nhelpers > 0 && (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT))
-		stop_helpers();
+	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
+		ls_helpers_stop();
 	ls_look_ahead_resume();
 	wait_for_hot_standby(why);
 }
@@ -603,27 +469,30 @@ why_not_now(XLogReaderState *reader)
 	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
 		return LS_NO_BACKLOG;
 	if (why == LS_PARALLEL && rest > 0)
-		return LS_NO_USE;
+		return rest_why;
 	return why;
 }
 
 /*
  * Helpers that find little to do cost more than they give: each record that they look at, and
  * the end of what may be read ahead. So with writes that mostly come after something on
- * their page that is replayed at its turn.
+ * their page that is replayed at its turn. Where other processes need the cores it is worse:
+ * a helper that waits for a core keeps the records that it has begun.
  */
 static void
 watch_helpers(bool by_helper)
 {
 	int			wanted = 0;
+	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
 
 	/* no backlog is asked for in tests only */
-	if (!ls_helper_count_record(by_helper, &wanted) && hot && ls_replay_min_backlog > 0)
-		rest = LS_REST;
-	if (wanted == 0)
-		return;
-	start_ended_helpers();
-	start_helpers(wanted);
+	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE) && ls_replay_min_backlog > 0)
+	{
+		rest = why == LS_NO_SPARE_CORE ? LS_LONG_REST : LS_REST;
+		rest_why = why;
+	}
+	if (wanted > 0)
+		ls_helpers_start(wanted);
 }
 
 /*
@@ -639,18 +508,18 @@ is_time_for_hot(XLogReaderState *reader)
 		return false;
 	passed = 0;
 	rest -= Min(rest, LS_ASK_AFTER);
-	if (!ls_replay_hot_standby && nhelpers == 0 && !hot)
+	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !hot)
 		return false;
 	why = why_not_now(reader);
 	if (why != LS_PARALLEL)
 	{
-		if (nhelpers > 0 && (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT))
-			stop_helpers();
+		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
+			ls_helpers_stop();
 		if (ls_replay_hot_standby || hot)
 			say_why(why);
 		return false;
 	}
-	return (nhelpers > 0 || helpers_are_gone()) && ls_dispatch_has_memory();
+	return (ls_helpers_started() > 0 || ls_helpers_are_gone()) && ls_dispatch_has_memory();
 }
 
 /* ---- Each record ------------------------------------------------------- */
@@ -664,9 +533,9 @@ start(XLogReaderState *reader)
 	ls_hints.current = current;
 	ls_hints_restart();
 	at_limit = false;
-	if (nhelpers == 0)
-		start_first_helpers();
-	if (nhelpers == 0)
+	if (ls_helpers_started() == 0)
+		ls_helpers_start_first(hot);
+	if (ls_helpers_started() == 0)
 	{
 		end_for_good(LS_NO_SLOT);
 		ls_look_ahead_resume();
@@ -680,13 +549,19 @@ start(XLogReaderState *reader)
 	phase = PHASE_RUNNING;
 }
 
+/* Before consistency. */
 static void
 close_queue(LsPipelineState why)
 {
-	stop_helpers();
+	ls_helpers_stop();
 	publish_counters();
 	ls_look_ahead_resume();
 	wait_for_hot_standby(why);
+	if (rest == 0)
+		return;
+	/* tried again after it */
+	phase = PHASE_COUNTING;
+	counted = 0;
 }
 
 /* All that was dispatched has retired. */
@@ -697,7 +572,8 @@ run_dry(XLogReaderState *reader)
 	if (!hot)
 	{
 		if (!may_dispatch())
-			close_queue(!ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT : LS_NO_CONSISTENT);
+			close_queue(rest > 0 ? rest_why : !ls_enabled ? LS_NO_SWITCH : at_limit ? LS_NO_LIMIT :
+						LS_NO_CONSISTENT);
 		return;
 	}
 	/* the WAL that is open may be at its end: only if nothing comes for a while we leave */
@@ -759,7 +635,9 @@ ls_pipeline_replay(XLogReaderState *reader)
 		case PHASE_COUNTING:
 			if (reader->EndRecPtr >= limit || ls_backup_has_ended())
 				wait_for_hot_standby(LS_NO_LIMIT);
-			if (++counted < LS_WORTH_HELPERS || phase != PHASE_COUNTING || !ls_dispatch_has_memory())
+			rest -= Min(rest, 1);
+			if (++counted < LS_WORTH_HELPERS || rest > 0 || phase != PHASE_COUNTING ||
+				!ls_helpers_are_gone() || !ls_dispatch_has_memory())
 				break;
 			ls_look_ahead_pause();
 			phase = PHASE_OPENING;
@@ -788,8 +666,7 @@ ls_pipeline_end(void)
 {
 	if (phase == PHASE_OFF)
 		return;
-	if (nhelpers > 0)
-		stop_helpers();
+	ls_helpers_stop();
 	if (phase == PHASE_RUNNING)
 	{
 		publish_counters();

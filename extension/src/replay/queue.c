@@ -37,6 +37,8 @@ parallel_name(void)
 			break;
 		case LS_HELPERS_STORAGE:
 			return "yes: with more helpers than spare cores, as replay waits for storage";
+		case LS_HELPERS_CROWDED:
+			return "yes: with fewer helpers, as other processes need the cores";
 		case LS_HELPERS_FEWER:
 			return "yes: with fewer helpers, as they mostly have to wait for other records";
 	}
@@ -77,6 +79,8 @@ ls_pipeline_state_name(void)
 			return "no: less than lockstep.replay_min_backlog of WAL is known to wait";
 		case LS_NO_USE:
 			return "no: helpers find too little to do in this WAL";
+		case LS_NO_SPARE_CORE:
+			return "no: other processes need the cores";
 		case LS_NO_ENDED:
 			return "no: recovery has ended";
 		case LS_NOT_YET:

@@ -116,6 +116,7 @@ typedef enum LsPipelineState
 	LS_NO_PAUSE,
 	LS_NO_BACKLOG,
 	LS_NO_USE,
+	LS_NO_SPARE_CORE,
 	LS_NO_ENDED,
 	LS_NOT_YET,
 	LS_PARALLEL

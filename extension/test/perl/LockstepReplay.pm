@@ -34,10 +34,11 @@ our @EXPORT = qw(
   files_of differing differing_files overwrite without_checksums
 );
 
-our $WORKERS = "lockstep.replay_workers = 2\n";
+# Without a backlog that is asked for helpers never rest, on busy machines neither.
+our $WORKERS = "lockstep.replay_workers = 2\nlockstep.replay_min_backlog = 0\n";
 
-# Records run ahead in hot standby, however few wait.
-our $HOT = "${WORKERS}lockstep.replay_hot_standby = on\nlockstep.replay_min_backlog = 0\n"
+# Records run ahead in hot standby.
+our $HOT = "${WORKERS}lockstep.replay_hot_standby = on\n"
   . "max_standby_streaming_delay = -1\nmax_standby_archive_delay = -1\nautovacuum = off\n";
 
 my $number = 0;

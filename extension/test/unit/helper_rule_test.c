@@ -100,6 +100,51 @@ test_steps(void)
 	}
 }
 
+/* ---- Other processes ---- */
+
+typedef struct CrowdRow
+{
+	const char *name;
+	int			used;
+	bool		crowded;		/* when it was last looked at */
+	uint64		queued_us;
+	uint64		elapsed_us;
+	int			next;
+	LsHelperWhy why;
+	bool		enough;
+} CrowdRow;
+
+/* Of 8 workers on 4 cores; helpers do their part. */
+static const CrowdRow crowd_rows[] = {
+	{"nobody waits for a core", 3, false, 0, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"a quarter of the time is not too long", 3, false, 25000, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"more is", 3, false, 25001, 100000, 2, LS_HELPERS_CROWDED, true},
+	{"who has not looked does not know", 3, false, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"and nobody comes back before", 2, true, 0, 0, 2, LS_HELPERS_CROWDED, true},
+	{"then one does", 2, true, 0, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"the last one rests", 1, false, 40000, 100000, 1, LS_HELPERS_PLAIN, false},
+	{"once", 1, true, 0, 0, 1, LS_HELPERS_CROWDED, true},
+};
+
+static void
+test_crowds(void)
+{
+	for (int i = 0; i < lengthof(crowd_rows); i++)
+	{
+		const CrowdRow *row = &crowd_rows[i];
+		LsHelperState state = {.used = row->used,.crowded = row->crowded};
+		LsHelperInput in = {
+			.workers = 8,.cores = 4,.records = RECORDS,.done = 6000,.executed = 6000,
+			.queued_us = row->queued_us,.elapsed_us = row->elapsed_us
+		};
+		bool		enough = ls_helpers_step(&state, &in);
+
+		ok(state.used == row->next && state.why == row->why && enough == row->enough,
+		   "%s: from %d to %d (is %d, why %d, %s)", row->name, row->used, row->next,
+		   state.used, state.why, enough ? "goes on" : "rests");
+	}
+}
+
 /* ---- Models ---- */
 
 /* Replay of which so many helpers find work, and each more gives back what it takes. */
@@ -162,6 +207,7 @@ main(void)
 {
 	test_begin();
 	test_steps();
+	test_crowds();
 	test_models();
 	return done_testing();
 }

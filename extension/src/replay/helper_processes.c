@@ -1,0 +1,174 @@
+/*
+ * helper_processes.c - starts, wakes and ends the processes of replay helpers (helper.c).
+ *
+ * They are dynamic background workers, which the postmaster forgets when they end. How many
+ * there are to be is decided in helper_count.c.
+ *
+ * Runs in the startup process. Shared state: LsQueueShared. No lock.
+ */
+#include "postgres.h"
+
+#include "miscadmin.h"
+#include "postmaster/bgworker.h"
+#include "storage/latch.h"
+#include "storage/proc.h"
+
+#include "replay/helper_count.h"
+#include "replay/helper_processes.h"
+#include "replay/queue.h"
+#include "state/clock.h"
+
+/* Between two times at which helpers that have ended are started again. */
+#define LS_RESTART_US (5 * 1000 * 1000)
+
+static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
+static int	nhelpers = 0;
+
+static bool
+start_helper(int id)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "lockstep_replay_helper_main", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "lockstep replay helper %d", id + 1);
+	strlcpy(worker.bgw_type, "lockstep replay helper", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(id);
+	return RegisterDynamicBackgroundWorker(&worker, &handles[id]);
+}
+
+/* Those that were told to end must have, since the next ones use the same memory. */
+bool
+ls_helpers_are_gone(void)
+{
+	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
+	{
+		pid_t		pid;
+
+		if (handles[i] == NULL)
+			continue;
+		if (GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
+			return false;
+		pfree(handles[i]);
+		handles[i] = NULL;
+	}
+	return true;
+}
+
+static void
+say_missing(int wanted)
+{
+	static int	said = 0;
+
+	if (wanted <= said)
+		return;
+	said = wanted;
+	ereport(LOG,
+			(errmsg("%d of %d replay helpers cannot run: no background worker is free",
+					wanted - nhelpers, wanted),
+			 errhint("Raise max_worker_processes and restart the server.")));
+}
+
+static bool
+has_ended(int id)
+{
+	pid_t		pid;
+
+	return handles[id] == NULL || GetBackgroundWorkerPid(handles[id], &pid) == BGWH_STOPPED;
+}
+
+/*
+ * An administrator may end one that is wanted. It has given back what it had. One that ends by
+ * itself would end again: so not at once.
+ */
+static void
+start_ended(void)
+{
+	static int64 last = 0;
+	int64		now = ls_now_us();
+
+	if (last != 0 && now - last < LS_RESTART_US)
+		return;
+	for (int i = 0; i < nhelpers; i++)
+	{
+		if (!has_ended(i))
+			continue;
+		last = now;
+		if (handles[i] != NULL)
+		{
+			ereport(LOG, (errmsg("replay helper %d was ended, and is started again", i + 1)));
+			pfree(handles[i]);
+			handles[i] = NULL;
+		}
+		/* without a free background worker it is tried again later */
+		(void) start_helper(i);
+	}
+}
+
+/* So many helpers, as far as background workers are free. */
+void
+ls_helpers_start(int wanted)
+{
+	start_ended();
+	while (nhelpers < wanted && start_helper(nhelpers))
+		nhelpers++;
+	if (nhelpers >= wanted)
+		return;
+	ls_helper_count_limit(nhelpers);
+	say_missing(wanted);
+}
+
+/* None is there; hot: sessions may read. */
+void
+ls_helpers_start_first(bool hot)
+{
+	pg_atomic_write_u32(&ls_queue->hot, hot);
+	pg_atomic_write_u32(&ls_queue->closed, 0);
+	ls_helpers_start(ls_helper_count_begin());
+}
+
+int
+ls_helpers_started(void)
+{
+	return nhelpers;
+}
+
+static void
+set_latch(pg_atomic_uint32 *procno)
+{
+	uint32		number = pg_atomic_read_u32(procno);
+
+	if (number != PG_UINT32_MAX)
+		SetLatch(&GetPGProcByNumber(number)->procLatch);
+}
+
+/* There is work for those that sleep. */
+void
+ls_helpers_wake(void)
+{
+	int			used = Min(nhelpers, (int) pg_atomic_read_u32(&ls_queue->used));
+
+	pg_memory_barrier();
+	for (int i = 0; i < used; i++)
+		if (pg_atomic_read_u32(&ls_queue->helpers[i].sleeps) != 0)
+			set_latch(&ls_queue->helpers[i].procno);
+}
+
+/* They end between two records; by now there is none that they could claim. */
+void
+ls_helpers_stop(void)
+{
+	if (nhelpers == 0)
+		return;
+	pg_atomic_write_u32(&ls_queue->closed, 1);
+	for (int i = 0; i < nhelpers; i++)
+	{
+		set_latch(&ls_queue->helpers[i].procno);
+		if (handles[i] != NULL)
+			TerminateBackgroundWorker(handles[i]);
+	}
+	nhelpers = 0;
+}
