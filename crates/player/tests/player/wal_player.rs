@@ -193,7 +193,7 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
             let published: BTreeSet<Lsn> = published.filter(|lsn| inside.contains(lsn)).collect();
             assert!(published.len() > 10, "{published:?}");
             let others: Vec<_> = published.difference(&ends).collect();
-            assert_eq!(others, [&recording.played_from(); 0]);
+            assert!(others.is_empty(), "{others:?}");
         }
         let status = player.finish();
         let session = &status.sessions[0];
