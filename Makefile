@@ -80,13 +80,13 @@ test-fresh: ## make demo and make test, timed, in a new minimal Debian 12 (DEBIA
 test-deb: ## install, run, upgrade and purge the packages of `make deb` in a minimal Debian root (root)
 	@scripts/test-deb
 
-# Where bench-replay keeps its recordings for the next run; BENCH_RECORDINGS= keeps none. The program
-# gets it as an option, since it refuses an empty one.
+# Where bench-replay and bench-load-curve keep their recordings for the next run; BENCH_RECORDINGS=
+# keeps none. The program gets it as an option, since it refuses an empty one.
 BENCH_RECORDINGS ?= $(CURDIR)/build/recordings
 unexport BENCH_RECORDINGS
 
 bench-%: build ## one benchmark, into bench/results/NAME.json; BENCH_ROUNDS, BENCH_SECONDS scale it
-	@$(BINARY) bench $* $(if $(filter replay,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
+	@$(BINARY) bench $* $(if $(filter replay load-curve,$*),$(addprefix --recordings ,$(BENCH_RECORDINGS))) $(ARGS)
 
 measurements: build-release ## docs/measurements.md and README's table of claims, from bench/results
 	@$(BINARY) bench measurements

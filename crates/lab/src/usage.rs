@@ -13,6 +13,9 @@ pub struct Usage {
     pub cpu_s: f64,
     /// CPU seconds of the startup process, which replays.
     pub startup_cpu_s: f64,
+    /// Seconds for which the startup process could have run but had no core; 0 if the kernel does
+    /// not tell.
+    pub startup_waited_s: f64,
     /// CPU seconds of the walreceiver.
     pub walreceiver_cpu_s: f64,
     /// CPU seconds of the extension's background workers.
@@ -30,6 +33,7 @@ impl Usage {
         Usage {
             cpu_s: since(|usage| usage.cpu_s),
             startup_cpu_s: since(|usage| usage.startup_cpu_s),
+            startup_waited_s: since(|usage| usage.startup_waited_s),
             walreceiver_cpu_s: since(|usage| usage.walreceiver_cpu_s),
             lockstep_cpu_s: since(|usage| usage.lockstep_cpu_s),
             load_cpu_s: since(|usage| usage.load_cpu_s),
@@ -81,13 +85,25 @@ pub fn of_server(postmaster: i32) -> Usage {
         let Some(times) = cpu_ticks(pid) else {
             continue;
         };
-        usage.add(&title(pid), times.own / tick);
+        let title = title(pid);
+        usage.add(&title, times.own / tick);
+        if job(&title) == "startup" {
+            usage.startup_waited_s += waited_s(pid).unwrap_or_default();
+        }
         let (private, shared) = memory_kb(pid);
         private_kb += private;
         shared_kb = shared_kb.max(shared);
     }
     usage.rss_mb = (private_kb + shared_kb) / 1024.0;
     usage
+}
+
+/// Seconds that a process has waited for a core.
+fn waited_s(pid: i32) -> Option<f64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    // Nanoseconds on a core, nanoseconds waiting for one, and how often it got one.
+    let waited: f64 = stat.split_whitespace().nth(1)?.parse().ok()?;
+    Some(waited / 1e9)
 }
 
 struct Ticks {

@@ -8,7 +8,7 @@
 //! |---|---|
 //! | [`recording`] | the folder, and its checks before it is used |
 //! | `record`, `source`, `dump`, `client_programs` | recording, with PostgreSQL's own programs |
-//! | [`pace`] | which WAL is published when |
+//! | [`pace`], `commits` | which WAL is published when |
 //! | [`player`], `publisher`, `listener`, `session`, `slots`, `streaming` | the primary's part |
 //! | [`status`] | what the player reports about its standbys |
 //! | `standby_of` | a private standby from a recording |
@@ -24,6 +24,7 @@
 )]
 
 mod client_programs;
+mod commits;
 mod connection;
 mod dump;
 pub mod error;

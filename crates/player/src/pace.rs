@@ -14,6 +14,8 @@ use crate::Result;
 pub enum Pace {
     /// Bytes a second.
     Rate(f64),
+    /// Commits a second, at even distances. WAL is published from commit to commit.
+    Commits(f64),
     /// A multiple of the speed at which the source wrote the WAL.
     Factor(f64),
     /// All WAL is published at once: each standby receives it as fast as it can.
@@ -24,10 +26,20 @@ impl fmt::Display for Pace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate(rate) => write!(f, "{} MB/s", rate / 1e6),
+            Self::Commits(rate) => write!(f, "{rate} commits a second"),
             Self::Factor(factor) => write!(f, "{factor} times the original pace"),
             Self::Unlimited => f.write_str("unlimited"),
         }
     }
+}
+
+/// What is to be published.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Due {
+    /// WAL up to here.
+    Position(Lsn),
+    /// This many commits since the play began.
+    Commits(u64),
 }
 
 /// The position to publish at each time of one play.
@@ -48,6 +60,9 @@ impl Schedule {
         match pace {
             Pace::Rate(rate) if !rate.is_finite() || rate < 1.0 => {
                 bad("a rate is at least one byte a second")
+            }
+            Pace::Commits(rate) if !rate.is_finite() || rate <= 0.0 => {
+                bad("a rate of commits is above 0")
             }
             Pace::Factor(factor) if !factor.is_finite() || factor <= 0.0 => {
                 bad("a factor is above 0")
@@ -73,10 +88,15 @@ impl Schedule {
         schedule
     }
 
-    /// The position up to which WAL may be published `elapsed` after the start. It never
-    /// decreases.
-    pub fn position(&self, elapsed: Duration) -> Lsn {
+    /// Where the play began.
+    pub fn origin(&self) -> Lsn {
+        Lsn::from(self.origin)
+    }
+
+    /// What may be published `elapsed` after the start. It never decreases.
+    pub fn due(&self, elapsed: Duration) -> Due {
         let position = match self.pace {
+            Pace::Commits(rate) => return Due::Commits((rate * elapsed.as_secs_f64()) as u64),
             Pace::Unlimited => self.end,
             // Rounded towards zero, and saturating.
             Pace::Rate(rate) => self
@@ -86,7 +106,7 @@ impl Schedule {
                 self.position_at(self.shift + factor * elapsed.as_secs_f64() * 1e6)
             }
         };
-        Lsn::from(position.clamp(self.origin, self.end))
+        Due::Position(Lsn::from(position.clamp(self.origin, self.end)))
     }
 
     /// The position that the source had at a time of the recording.
@@ -153,7 +173,10 @@ mod tests {
     }
 
     fn at(schedule: &Schedule, seconds: f64) -> u64 {
-        schedule.position(Duration::from_secs_f64(seconds)).into()
+        match schedule.due(Duration::from_secs_f64(seconds)) {
+            Due::Position(lsn) => lsn.into(),
+            Due::Commits(count) => panic!("{count} commits"),
+        }
     }
 
     #[test]
@@ -195,6 +218,15 @@ mod tests {
         assert_eq!(at(&late, 0.25), 6500);
         let over = schedule(Pace::Factor(1.0), 9000);
         assert_eq!(at(&over, 0.0), 9000);
+    }
+
+    #[test]
+    fn commits_are_counted() {
+        let commits = schedule(Pace::Commits(100.0), 500);
+        for (seconds, count) in [(0.0, 0), (0.009, 0), (0.015, 1), (2.0, 200)] {
+            let due = commits.due(Duration::from_secs_f64(seconds));
+            assert_eq!(due, Due::Commits(count), "{seconds}");
+        }
     }
 
     #[test]

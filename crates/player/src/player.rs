@@ -112,7 +112,7 @@ impl Player {
                 shared.pin();
                 // This thread needs about 20 microseconds of each millisecond, on time.
                 run_promptly(gettid());
-                shared.publisher.run(shared.recording.reader());
+                shared.publisher.run(&shared.recording);
             }
         })];
         for listener in listeners {

@@ -1,8 +1,8 @@
 //! The published position: sessions send WAL up to it, as a primary's walsenders send up to
 //! the flush position.
 //!
-//! One thread moves it every millisecond, to the end of a record, and keeps a history of its
-//! moves. Sessions read it without a lock, and wait until it moves.
+//! One thread moves it every millisecond, to the end of a record or of a commit, and keeps a
+//! history of its moves. Sessions read it without a lock, and wait until it moves.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use lockstep_lab::progress::{Micros, Sample};
 use lockstep_wire::Lsn;
 
-use super::pace::Schedule;
+use super::commits::Commits;
+use super::pace::{Due, Schedule};
 use super::{Pace, Recording};
 use lockstep_wal::segment::{PAGE, SegmentReader};
 
@@ -157,7 +158,9 @@ impl Publisher {
     }
 
     /// Moves the position until [`Publisher::close`].
-    pub fn run(&self, mut reader: SegmentReader) {
+    pub fn run(&self, recording: &Recording) {
+        let mut reader = recording.reader();
+        let mut commits = None;
         let mut next = Instant::now();
         let mut ticks = 0_u64;
         while !self.is_closing() {
@@ -166,7 +169,7 @@ impl Publisher {
                 // sample is noted: a lag can then look longer than it is, never shorter. The
                 // benchmarks rely on that (`lockstep_bench::replay_lag`).
                 let at = Micros::now();
-                let target = self.target(&mut reader);
+                let target = self.target(recording, &mut reader, &mut commits);
                 let moves = target > self.published();
                 if moves || ticks % TICKS_A_SAMPLE == 0 {
                     self.note(Sample { at, lsn: target });
@@ -188,11 +191,25 @@ impl Publisher {
 
     /// Where the published position should be now: at the end of a record, not before the
     /// present position and not beyond what the pace allows.
-    fn target(&self, reader: &mut SegmentReader) -> Lsn {
+    fn target(
+        &self,
+        recording: &Recording,
+        reader: &mut SegmentReader,
+        commits: &mut Option<Commits>,
+    ) -> Lsn {
         let published = self.published();
-        let allowed = match locked(&self.begun).as_ref() {
-            Some(begun) => begun.schedule.position(begun.at.elapsed()).max(published),
-            None => return published,
+        let Some((due, origin)) = locked(&self.begun).as_ref().map(|begun| {
+            let schedule = &begun.schedule;
+            (schedule.due(begun.at.elapsed()), schedule.origin())
+        }) else {
+            return published;
+        };
+        let allowed = match due {
+            Due::Position(lsn) => lsn.max(published),
+            Due::Commits(number) => {
+                let commits = commits.get_or_insert_with(|| Commits::after(recording, origin));
+                return commits.end_of(number).max(published);
+            }
         };
         if allowed >= self.end {
             return self.end;

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use clap::{Args, value_parser};
 use lockstep_lab::usage::Usage;
-use lockstep_player::{Pace, Recording};
+use lockstep_player::Pace;
 use serde::{Deserialize, Serialize};
 
-use crate::args::{PlaceArgs, joined, set_options, setting, settings_text, writes};
+use crate::args::{PlaceArgs, joined, set_options, setting, writes};
 use crate::audience::{Ahead, Audience};
 use crate::benchmark::{Benchmark, Order, Plot, Site, TurnOf};
 use crate::plot::bars::{self, Series};
@@ -16,11 +16,12 @@ use crate::plot::trials::color;
 use crate::replay::case::{CRASH_RECOVERY, ReplayCase, ReplayVariant};
 use crate::replay::crash::{self, Crashed};
 use crate::replay::local::{self, StagedWal};
+use crate::replay::parallel;
 use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
-use crate::replay::shelf::{Facts, MadeFor, Shelf};
+use crate::replay::shelf::{self, Facts, MadeFor, Shelf};
 use crate::replay::temperature::Temperature;
-use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
+use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
 use crate::table::{Column, Group, Named, column};
 use crate::text::{count, hundredths, thousandths};
@@ -97,7 +98,8 @@ pub struct ReplayArgs {
     pub variants: Vec<ReplayVariant>,
     #[command(flatten)]
     pub size: WorkSize,
-    /// A setting for the Lockstep server, for experiments; may be repeated
+    /// A setting for the Lockstep server, beside lockstep.replay_workers=1 and
+    /// lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     #[command(flatten)]
@@ -400,50 +402,25 @@ impl ReplayArgs {
         work: Work,
         audience: &mut dyn Audience,
     ) -> Result<Recorded> {
-        let (name, megabytes) = (self.kept_name(work.name()), self.wal_megabytes(work));
-        let shelf = self.recordings.as_deref().map(Shelf::open).transpose()?;
-        let seconds = u64::from(self.seconds);
-        let made_for = MadeFor::new(site.lab, work, self.size, megabytes, seconds)?;
-        let found = shelf
-            .as_ref()
-            .and_then(|shelf| shelf.find(&name, &made_for));
-        if let Some((folder, facts)) = found {
-            match Recording::open(&folder) {
-                Ok(recording) => return Ok(Recorded::of(recording, facts)),
-                Err(error) => audience.say(&format!("it is recorded again: {error}")),
-            }
-        }
-        audience.say(&format!("recording {}", work.name()));
-        if let Some(shelf) = &shelf {
-            shelf.clear(&name)?;
-        }
         let amount = Amount {
             lead_in: None,
-            bytes: megabytes * 1_000_000,
-            longest: Duration::from_secs(seconds),
+            bytes: self.wal_megabytes(work) * 1_000_000,
+            longest: Duration::from_secs(u64::from(self.seconds)),
         };
-        let recorded = work::record(site.lab, work, self.size, amount)?;
-        audience.say(&format!(
-            "recorded {} MB of WAL, {} records",
-            count(recorded.recording.bytes() as f64 / 1e6),
-            count(recorded.records as f64)
-        ));
-        let Some(shelf) = shelf else {
-            return Ok(recorded);
-        };
-        let facts = Facts {
-            data_bytes: recorded.data_bytes,
-            records: recorded.records,
-        };
-        let folder = shelf.keep(&name, made_for, facts, recorded.recording.folder())?;
-        Ok(Recorded::of(Recording::open(&folder)?, facts))
+        let (folder, name) = (self.recordings.as_deref(), self.kept_name(work.name()));
+        shelf::recording(site.lab, folder, &name, work, self.size, amount, audience)
     }
 
     /// The data folder of a killed primary that was kept, or a new one.
     fn crashed(&self, site: Site<'_>, audience: &mut dyn Audience) -> Result<Crashed> {
         let (name, megabytes) = (self.kept_name(CRASH_RECOVERY), self.crash_megabytes);
         let shelf = self.recordings.as_deref().map(Shelf::open).transpose()?;
-        let made_for = MadeFor::new(site.lab, crash::WORK, self.size, megabytes, 0)?;
+        let amount = Amount {
+            lead_in: None,
+            bytes: megabytes * 1_000_000,
+            longest: Duration::ZERO,
+        };
+        let made_for = MadeFor::new(site.lab, crash::WORK, self.size, amount)?;
         let found = shelf
             .as_ref()
             .and_then(|shelf| shelf.find(&name, &made_for));
@@ -454,7 +431,7 @@ impl ReplayArgs {
         if let Some(shelf) = &shelf {
             shelf.clear(&name)?;
         }
-        let crashed = crash::crash(site.lab, self.size, megabytes * 1_000_000)?;
+        let crashed = crash::crash(site.lab, self.size, amount.bytes)?;
         match shelf {
             Some(shelf) => Ok(Crashed {
                 data: shelf.keep(&name, made_for, crashed.facts, &crashed.data)?,
@@ -481,7 +458,7 @@ impl ReplayArgs {
             recording: &recorded.recording,
             data_bytes: recorded.data_bytes,
             temperature,
-            settings: variant.server().standby_settings(&self.set),
+            settings: parallel::settings(variant.server(), &self.set),
         };
         let (seconds, usage, bytes) = match placement {
             Placement::Local => {
@@ -502,11 +479,7 @@ impl ReplayArgs {
                 (outcome.seconds, outcome.usage, outcome.replayed_bytes)
             }
         };
-        let facts = Facts {
-            data_bytes: recorded.data_bytes,
-            records: recorded.records,
-        };
-        Ok(self.figures(variant, seconds, usage, bytes, facts))
+        Ok(self.figures(variant, seconds, usage, bytes, recorded.facts()))
     }
 
     /// One recovery of a copy of the killed primary.
@@ -517,7 +490,7 @@ impl ReplayArgs {
         variant: ReplayVariant,
     ) -> Result<ReplayFigures> {
         let crashed = scene.crashed.as_ref().ok_or_else(BenchError::not_readied)?;
-        let settings = variant.server().standby_settings(&self.set);
+        let settings = parallel::settings(variant.server(), &self.set);
         let outcome = crash::recover(site.lab, variant.name(), crashed, settings)?;
         let usage = Usage {
             // The startup process has ended.
@@ -551,7 +524,7 @@ impl ReplayArgs {
             mb_per_s: megabytes(bytes as f64 / at_least),
             data_mb: megabytes(facts.data_bytes as f64),
             rss_mb: rounded(usage.rss_mb),
-            settings: settings_text(variant.server(), &self.set),
+            settings: parallel::settings_text(variant.server(), &self.set),
         }
     }
 }
@@ -637,6 +610,7 @@ mod tests {
         let facts = Facts {
             data_bytes: 1,
             records: 1,
+            lead_in: None,
         };
         let row = |case: &str, variant: &str, round: usize, seconds: f64| ResultRow {
             case: case.to_owned(),

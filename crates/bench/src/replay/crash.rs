@@ -69,6 +69,7 @@ pub fn crash(lab: &Lab, size: WorkSize, bytes: u64) -> Result<Crashed> {
         facts: Facts {
             data_bytes,
             records,
+            lead_in: None,
         },
     })
 }

@@ -4,6 +4,8 @@
 //! | module | what |
 //! |---|---|
 //! | [`case`] | what `bench replay` measures, by name |
+//! | [`curve`], [`knee`] | what `bench load-curve` measures; the search for its rates |
+//! | [`parallel`] | the settings with which Lockstep replays in both |
 //! | [`work`] | makes the WAL |
 //! | [`shelf`] | keeps it between runs |
 //! | [`temperature`], [`cache`] | what is in memory |
@@ -15,8 +17,11 @@
 pub mod cache;
 pub mod case;
 pub mod crash;
+pub mod curve;
 mod horizon;
+pub mod knee;
 pub mod local;
+pub mod parallel;
 pub mod placement;
 pub mod round;
 pub mod shelf;

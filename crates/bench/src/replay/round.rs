@@ -8,7 +8,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::Side;
 use lockstep_lab::progress::{Micros, Sample};
 use lockstep_lab::server::{PATIENCE, Server, Settings};
-use lockstep_lab::usage::Usage;
+use lockstep_lab::usage::{self, Usage};
 use lockstep_lab::workload::{Load, Workload};
 use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use lockstep_wire::Lsn;
@@ -94,6 +94,8 @@ pub struct Outcome {
     pub lag: Option<LagSummary>,
     /// CPU and memory of the standby.
     pub usage: Usage,
+    /// CPU seconds of this process: of the player, and of what measures.
+    pub player_cpu_s: f64,
     /// Reads a second.
     pub read_tps: Option<f64>,
     /// Distance of neighbouring samples of the standby, 99th percentile, ms.
@@ -226,6 +228,24 @@ struct Measured {
     from: Micros,
     to: Micros,
     usage: Usage,
+    player_cpu_s: f64,
+}
+
+/// CPU seconds of the standby, and of this process.
+#[derive(Clone, Copy)]
+struct Cpu {
+    standby: Usage,
+    own_s: f64,
+}
+
+impl Cpu {
+    fn now(standby: &Server) -> Self {
+        let own = i32::try_from(std::process::id()).ok();
+        Self {
+            standby: standby.usage(),
+            own_s: own.and_then(usage::cpu_s).unwrap_or_default(),
+        }
+    }
 }
 
 impl Round<'_> {
@@ -257,17 +277,14 @@ impl Round<'_> {
     }
 
     fn until_replayed(&mut self) -> Result<Measured> {
-        let before = self.standby.usage();
+        let before = Cpu::now(self.standby);
         let end = self.spec.standby.recording.end();
         let reached = await_replayed(end, || {
             self.check()?;
             Ok(self.watch.newest())
         })?;
-        Ok(Measured {
-            from: self.player.status().began.unwrap_or(reached.at),
-            to: reached.at,
-            usage: self.standby.usage().since(before),
-        })
+        let from = self.player.status().began.unwrap_or(reached.at);
+        Ok(self.measured(from, reached.at, before))
     }
 
     fn for_length(&mut self, length: Duration) -> Result<Measured> {
@@ -276,7 +293,7 @@ impl Round<'_> {
             self.check()?;
             thread::sleep(LOOK_EVERY);
         }
-        let before = self.standby.usage();
+        let before = Cpu::now(self.standby);
         let from = Micros::now();
         let began = Instant::now();
         let end = self.spec.standby.recording.end();
@@ -285,9 +302,19 @@ impl Round<'_> {
             thread::sleep(LOOK_EVERY);
         }
         let to = Micros::now();
-        let usage = self.standby.usage().since(before);
+        let measured = self.measured(from, to, before);
         self.watch.await_sample_after(to, SAMPLE_PATIENCE);
-        Ok(Measured { from, to, usage })
+        Ok(measured)
+    }
+
+    fn measured(&self, from: Micros, to: Micros, before: Cpu) -> Measured {
+        let now = Cpu::now(self.standby);
+        Measured {
+            from,
+            to,
+            usage: now.standby.since(before.standby),
+            player_cpu_s: now.own_s - before.own_s,
+        }
     }
 
     /// From where the play began to the end of the recording.
@@ -298,7 +325,7 @@ impl Round<'_> {
     }
 
     fn evaluate(&mut self, measured: &Measured) -> Result<Outcome> {
-        let Measured { from, to, usage } = *measured;
+        let Measured { from, to, .. } = *measured;
         let published: Vec<Sample> = self.player.published_line();
         let replayed = self.watch.samples();
         let points = replay_lag::on_grid(&published, &replayed, from, to);
@@ -313,7 +340,8 @@ impl Round<'_> {
                 Until::Over(_) => bytes(&replayed),
             },
             lag: replay_lag::summarize(&points),
-            usage,
+            usage: measured.usage,
+            player_cpu_s: measured.player_cpu_s,
             read_tps: self
                 .readers
                 .as_ref()

@@ -13,9 +13,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use lockstep_lab::cluster::Lab;
+use lockstep_player::Recording;
+use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize};
 
-use crate::replay::work::{Work, WorkSize};
+use crate::audience::Audience;
+use crate::replay::work::{self, Amount, Recorded, Work, WorkSize};
+use crate::text::count;
 use crate::{BenchError, Result};
 
 /// Raise it when a kind of writes changes: recordings of before are then made again.
@@ -34,25 +38,23 @@ pub struct MadeFor {
     /// Megabytes of WAL, and the seconds after which writing stopped sooner.
     megabytes: u64,
     seconds: u64,
+    /// Seconds of the lead-in.
+    #[serde(default)]
+    lead_in: u64,
     /// As the server says it, with the package's revision.
     server_version: String,
 }
 
 impl MadeFor {
-    pub fn new(
-        lab: &Lab,
-        work: Work,
-        size: WorkSize,
-        megabytes: u64,
-        seconds: u64,
-    ) -> Result<Self> {
+    pub fn new(lab: &Lab, work: Work, size: WorkSize, amount: Amount) -> Result<Self> {
         Ok(Self {
             recipe: RECIPE,
             work: work.name().to_owned(),
             data_size: work.data_size(size),
             writers: size.clients,
-            megabytes,
-            seconds,
+            megabytes: amount.bytes / 1_000_000,
+            seconds: amount.longest.as_secs(),
+            lead_in: amount.lead_in.map_or(0, |length| length.as_secs()),
             server_version: server_version(lab)?,
         })
     }
@@ -71,6 +73,26 @@ pub struct Facts {
     pub data_bytes: u64,
     /// How many WAL records it has.
     pub records: u64,
+    /// Where [`Amount::lead_in`] ended.
+    #[serde(default, with = "position")]
+    pub lead_in: Option<Lsn>,
+}
+
+/// A position as text.
+mod position {
+    use lockstep_wire::Lsn;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    pub fn serialize<S: Serializer>(lsn: &Option<Lsn>, out: S) -> Result<S::Ok, S::Error> {
+        lsn.map(|lsn| lsn.to_string()).serialize(out)
+    }
+
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Option<Lsn>, D::Error> {
+        let text: Option<String> = Deserialize::deserialize(from)?;
+        let lsn = text.map(|text| text.parse());
+        lsn.transpose()
+            .map_err(|_| serde::de::Error::custom("no position"))
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -138,6 +160,44 @@ impl Shelf {
     }
 }
 
+/// The recording that `folder` keeps under `name`, or a new one, which it then keeps. Without a
+/// folder it is the caller's to remove.
+pub fn recording(
+    lab: &Lab,
+    folder: Option<&Path>,
+    name: &str,
+    work: Work,
+    size: WorkSize,
+    amount: Amount,
+    audience: &mut dyn Audience,
+) -> Result<Recorded> {
+    let shelf = folder.map(Shelf::open).transpose()?;
+    let made_for = MadeFor::new(lab, work, size, amount)?;
+    let found = shelf.as_ref().and_then(|shelf| shelf.find(name, &made_for));
+    if let Some((folder, facts)) = found {
+        match Recording::open(&folder) {
+            Ok(recording) => return Ok(Recorded::of(recording, facts)),
+            Err(error) => audience.say(&format!("it is recorded again: {error}")),
+        }
+    }
+    audience.say(&format!("recording {}", work.name()));
+    if let Some(shelf) = &shelf {
+        shelf.clear(name)?;
+    }
+    let recorded = work::record(lab, work, size, amount)?;
+    audience.say(&format!(
+        "recorded {} MB of WAL, {} records",
+        count(recorded.recording.bytes() as f64 / 1e6),
+        count(recorded.records as f64)
+    ));
+    let Some(shelf) = shelf else {
+        return Ok(recorded);
+    };
+    let facts = recorded.facts();
+    let folder = shelf.keep(name, made_for, facts, recorded.recording.folder())?;
+    Ok(Recorded::of(Recording::open(&folder)?, facts))
+}
+
 fn remove(folder: &Path) -> Result<()> {
     match fs::remove_dir_all(folder) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
@@ -169,6 +229,7 @@ mod tests {
     const FACTS: Facts = Facts {
         data_bytes: 1,
         records: 2,
+        lead_in: None,
     };
 
     fn made_for(megabytes: u64) -> MadeFor {
@@ -179,6 +240,7 @@ mod tests {
             writers: 2,
             megabytes,
             seconds: 4,
+            lead_in: 5,
             server_version: "postgres (PostgreSQL) 15.18".to_owned(),
         }
     }
@@ -196,13 +258,17 @@ mod tests {
         let shelf = Shelf::open(&folder.path().join("kept")).unwrap();
         assert_eq!(shelf.find("pg15-update", &made_for(3)), None);
         let from = recording(folder.path(), "one");
+        let facts = Facts {
+            lead_in: Some(Lsn::from(3)),
+            ..FACTS
+        };
         let kept = shelf
-            .keep("pg15-update", made_for(3), FACTS, &from)
+            .keep("pg15-update", made_for(3), facts, &from)
             .unwrap();
         assert!(!from.exists());
         assert_eq!(fs::read_to_string(kept.join("base/file")).unwrap(), "one");
         let found = shelf.find("pg15-update", &made_for(3));
-        assert_eq!(found, Some((kept, FACTS)));
+        assert_eq!(found, Some((kept, facts)));
         assert_eq!(shelf.find("pg15-update", &made_for(4)), None);
         let other = MadeFor {
             server_version: "postgres (PostgreSQL) 15.19".to_owned(),

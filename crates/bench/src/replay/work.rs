@@ -299,14 +299,29 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// A recording without a lead-in that was kept.
+    /// A recording that was kept.
     pub fn of(recording: Recording, facts: Facts) -> Self {
         Self {
             recording,
             data_bytes: facts.data_bytes,
             records: facts.records,
-            lead_in: None,
+            lead_in: facts.lead_in,
         }
+    }
+
+    /// What is kept beside the recording.
+    pub fn facts(&self) -> Facts {
+        Facts {
+            data_bytes: self.data_bytes,
+            records: self.records,
+            lead_in: self.lead_in,
+        }
+    }
+
+    /// Megabytes of WAL behind the lead-in.
+    pub fn steady_megabytes(&self) -> f64 {
+        let from = self.lead_in.unwrap_or(self.recording.played_from());
+        u64::from(self.recording.end()).saturating_sub(u64::from(from)) as f64 / 1e6
     }
 
     /// Removes the recording from disk.

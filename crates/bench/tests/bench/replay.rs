@@ -30,11 +30,8 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
     let kept = tempfile::tempdir().unwrap();
     let recorded = work::record(&lab, Work::Update, SIZE, AMOUNT).unwrap();
     assert!(recorded.recording.bytes() >= AMOUNT.bytes);
-    let facts = shelf::Facts {
-        data_bytes: recorded.data_bytes,
-        records: recorded.records,
-    };
-    let made_for = shelf::MadeFor::new(&lab, Work::Update, SIZE, 1, 120).unwrap();
+    let facts = recorded.facts();
+    let made_for = shelf::MadeFor::new(&lab, Work::Update, SIZE, AMOUNT).unwrap();
     let shelf = shelf::Shelf::open(kept.path()).unwrap();
     let from = recorded.recording.folder();
     shelf.keep("update", made_for.clone(), facts, from).unwrap();

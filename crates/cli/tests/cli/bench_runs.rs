@@ -100,17 +100,20 @@ fn replay_measures_kinds_of_writes_and_memory() {
     }
 }
 
+/// The load curve of Lockstep with these options and a recording of a few seconds.
+fn load_curve(options: &str) -> (Value, Vec<String>) {
+    let mut args = vec!["--seconds", "2", "--scale", "1", "--warehouses", "1"];
+    args.extend(["--readers", "60", "--variants", "lockstep"]);
+    args.extend(options.split(' '));
+    bench("load-curve", &args)
+}
+
 #[test]
 fn load_curve_offers_rates_under_readers_and_without() {
-    let small =
-        "--seconds 2 --rates 0.01,0.03 --scale 1 --readers 60 --lead-in 2 --record-seconds 8";
-    let mut args: Vec<&str> = small.split(' ').collect();
-    let cases = "idle,readers-two-cores,readers";
-    args.extend(["--variants", "lockstep", "--cases", cases]);
-    let (json, plots) = bench("load-curve", &args);
-    let of_case = |case: &str| format!("load-curve-{case}.svg");
-    assert_eq!(plots, cases.split(',').map(of_case).collect::<Vec<_>>());
-    assert_eq!(rows(&json).len(), 6);
+    let options = "--cases idle,readers --rates 0.01,0.03 --lead-in 2 --record-seconds 8";
+    let (json, plots) = load_curve(options);
+    assert_eq!(plots, ["load-curve-idle.svg", "load-curve-readers.svg"]);
+    assert_eq!(rows(&json).len(), 4);
     for pair in rows(&json).chunks(2) {
         for row in pair {
             positive(row, &["offered_mb_per_s", "seconds"]);
@@ -120,6 +123,28 @@ fn load_curve_offers_rates_under_readers_and_without() {
         let offered = |row: &Value| row["offered_mb_per_s"].as_f64().unwrap();
         assert!(offered(&pair[0]) < offered(&pair[1]));
     }
+}
+
+#[test]
+fn load_curve_offers_tpcc_and_single_transactions_to_two_cores() {
+    let options = "--cases readers-two-cores,light,tpcc-30pct-two-cores --unit 0.5 --rates 1 \
+                   --lead-in 1 --record-seconds 6";
+    let (json, plots) = load_curve(options);
+    let plot = |case: &str| format!("load-curve-{case}.svg");
+    let expected = ["readers-two-cores", "tpcc-30pct-two-cores"].map(plot);
+    assert_eq!(plots, expected);
+    let settings = "lockstep.replay_workers=1 lockstep.replay_hot_standby=on";
+    for (row, case) in
+        rows(&json)
+            .iter()
+            .zip(["readers-two-cores", "light", "tpcc-30pct-two-cores"])
+    {
+        assert_eq!(row["case"], case);
+        assert_eq!(row["settings"], settings);
+        assert_eq!(row["rate_part"], 1.0);
+        positive(row, &["offered_mb_per_s", "seconds"]);
+    }
+    assert_eq!(rows(&json).len(), 3);
 }
 
 #[test]

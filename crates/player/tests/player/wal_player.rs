@@ -1,5 +1,6 @@
 //! The WAL player with real servers: recordings of private primaries, played to standbys.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -157,6 +158,7 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
             Address::free_socket(lab.folder()).unwrap(),
         ),
         ("original", Pace::Factor(2.0), Address::loopback()),
+        ("commits", Pace::Commits(20_000.0), Address::loopback()),
     ] {
         let player = Player::start(
             &recording,
@@ -183,6 +185,15 @@ fn a_standby_reaches_the_end_of_a_recording_with_the_same_data() {
         let line = player.published_line();
         if name == "rated" {
             assert_line(&line, &recording, rate);
+        }
+        if name == "commits" {
+            let inside = recording.played_from()..recording.end();
+            let ends: BTreeSet<Lsn> = recording.pace().iter().map(|point| point.lsn).collect();
+            let published = line.iter().map(|sample| sample.lsn).skip(1);
+            let published: BTreeSet<Lsn> = published.filter(|lsn| inside.contains(lsn)).collect();
+            assert!(published.len() > 10, "{published:?}");
+            let others: Vec<_> = published.difference(&ends).collect();
+            assert!(others.is_empty(), "{others:?}");
         }
         let status = player.finish();
         let session = &status.sessions[0];
@@ -694,6 +705,7 @@ fn paces_and_addresses_that_make_no_sense_are_refused() {
         refused(Pace::Rate(rate), Address::loopback(), "rate");
     }
     refused(Pace::Factor(0.0), Address::loopback(), "above 0");
+    refused(Pace::Commits(0.0), Address::loopback(), "above 0");
     refused(Pace::Factor(1.0), Address::loopback(), "set a rate");
     let taken = Address::Socket {
         folder: lab.folder().to_path_buf(),
