@@ -1,6 +1,7 @@
 //! Invariants hold on standbys, stock or with helpers, and the checks find what is broken by hand.
 //!
-//! Scale: `LOCKSTEP_SNAPSHOTS` long-held snapshots.
+//! Scale: `LOCKSTEP_SNAPSHOTS` long-held snapshots, and 50 times as many checks by index-only
+//! scans where queries are canceled.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -74,6 +75,12 @@ fn lab(replay: Replay) -> Lab {
     .unwrap()
 }
 
+/// Long-held snapshots wanted, and how long they may take.
+fn scale() -> (u64, Duration) {
+    let wanted: u32 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
+    (wanted.into(), PATIENCE * wanted)
+}
+
 /// Until as many long-held snapshots as wanted have seen replay go on.
 fn they_hold(replay: Replay) {
     let lab = lab(replay);
@@ -87,14 +94,13 @@ fn they_hold(replay: Replay) {
     let writers = Writers::start(&primary, 1, 3).unwrap();
     let backlogs = Backlogs::start(replay, &standby, 1);
     let readers = Invariants::start(&standby, &Options::default()).unwrap();
-    let wanted: u64 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
-    let patience = PATIENCE * u32::try_from(wanted).unwrap();
+    let (wanted, patience) = scale();
     let enough = readers.await_report(patience, |report| {
         report.long_over_replay >= wanted && report.snapshots >= 10 * wanted
     });
     let report = readers.finish();
-    backlogs.finish();
     let written = writers.finish().unwrap();
+    backlogs.finish(&primary);
     println!("{written:?}");
     assert!(enough, "{report}");
     assert!(
@@ -126,12 +132,14 @@ fn canceled_queries_are_no_violations(replay: Replay) {
     let writers = Writers::start(&primary, 2, 3).unwrap();
     let backlogs = Backlogs::start(replay, &standby, 2);
     let readers = Invariants::start(&standby, &Options::default()).unwrap();
-    let enough = readers.await_report(PATIENCE, |report| {
-        report.conflicts >= 5 && report.checks.get(&Scan::IndexOnly) > Some(&100)
+    let (wanted, patience) = scale();
+    let checks = (50 * wanted).max(100);
+    let enough = readers.await_report(patience, |report| {
+        report.conflicts >= 5 && report.checks.get(&Scan::IndexOnly) > Some(&checks)
     });
     let report = readers.finish();
-    backlogs.finish();
     writers.finish().unwrap();
+    backlogs.finish(&primary);
     assert!(enough, "{report}");
     assert_no_violation(replay, &report);
 }

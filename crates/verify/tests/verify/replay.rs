@@ -2,8 +2,7 @@
 //! records ahead while sessions read.
 
 use std::fmt;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -11,6 +10,7 @@ use fastrand::Rng;
 use lockstep_client::{ClientError, Connection, field};
 use lockstep_lab::address::ServerAddress;
 use lockstep_lab::server::{PATIENCE, SUPERUSER, Server, Settings};
+use lockstep_wire::Lsn;
 
 /// Longest time that replay is held up, and from then to the next time, in milliseconds.
 const LONGEST_MS: u64 = 300;
@@ -88,14 +88,15 @@ impl Work {
 ///
 /// A standby without helpers is left alone.
 pub struct Backlogs {
-    stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<Option<Work>>>,
+    /// Set once they are to end: the end of the primary's WAL.
+    stop: Arc<OnceLock<Lsn>>,
+    thread: Option<JoinHandle<Option<(Work, String)>>>,
 }
 
 impl Backlogs {
     /// The primary must have the extension.
     pub fn start(replay: Replay, standby: &Server, seed: u64) -> Self {
-        let stop = Arc::new(AtomicBool::new(false));
+        let stop = Arc::new(OnceLock::new());
         let thread = (replay == Replay::Helpers).then(|| {
             let stop = Arc::clone(&stop);
             let address = standby.config(SUPERUSER, "lockstep lab backlogs");
@@ -104,34 +105,38 @@ impl Backlogs {
         Self { stop, thread }
     }
 
-    /// Ends them, on a standby that runs. Helpers have done at least what is returned: what
-    /// they did just before a crash is not counted.
-    pub fn finish(mut self) -> Work {
-        self.stop.store(true, Ordering::SeqCst);
+    /// Ends them, on a standby that runs, and waits until it has replayed all. Helpers have done at
+    /// least what is returned: what they did just before a crash is not counted.
+    pub fn finish(mut self, primary: &Server) -> Work {
+        let _ = self.stop.set(primary.flush_lsn().unwrap());
         let Some(thread) = self.thread.take() else {
             return Work::default();
         };
         let work = thread.join().unwrap();
-        let work = work.expect("the standby answers");
+        let (work, why) = work.expect("the standby answers");
         println!("  {work}");
-        assert!(work.executed > 0, "helpers have done nothing: {work}");
+        assert!(
+            work.executed > 0,
+            "helpers have done nothing: {work}, parallel: {why}"
+        );
         work
     }
 }
 
 impl Drop for Backlogs {
     fn drop(&mut self) {
-        self.stop.store(true, Ordering::SeqCst);
+        let _ = self.stop.set(Lsn::from(0));
     }
 }
 
-/// None if the standby cannot be asked at the end.
-fn hold_up(address: &ServerAddress, seed: u64, stop: &AtomicBool) -> Option<Work> {
+/// What helpers have done, and in the view's words whether they work at the end. None if the
+/// standby cannot be asked then.
+fn hold_up(address: &ServerAddress, seed: u64, stop: &OnceLock<Lsn>) -> Option<(Work, String)> {
     let mut rng = Rng::with_seed(seed);
     let mut counted = Counted::default();
     let mut stopped: Option<Instant> = None;
     while stopped.is_none_or(|since| since.elapsed() < PATIENCE) {
-        if stop.load(Ordering::SeqCst) {
+        if stop.get().is_some() {
             stopped.get_or_insert_with(Instant::now);
         }
         let Ok(mut client) = address.connect() else {
@@ -139,17 +144,21 @@ fn hold_up(address: &ServerAddress, seed: u64, stop: &AtomicBool) -> Option<Work
             continue;
         };
         // An error is a crash, or a conflict with replay.
-        while !stop.load(Ordering::SeqCst)
+        while stop.get().is_none()
             && once(&mut client, &mut rng).is_ok()
             && counted.count(&mut client).is_ok()
         {
             some_time(&mut rng);
         }
-        if stop.load(Ordering::SeqCst)
+        while let Some(&end) = stop.get()
+            && stopped.is_none_or(|since| since.elapsed() < PATIENCE)
             && client.execute(RESUME).is_ok()
-            && counted.count(&mut client).is_ok()
+            && let Ok(replayed) = counted.count(&mut client)
         {
-            return Some(counted.sum);
+            if replayed >= end {
+                return Some((counted.sum, counted.why));
+            }
+            thread::sleep(AGAIN);
         }
     }
     None
@@ -175,12 +184,17 @@ fn some_time(rng: &mut Rng) {
 struct Counted {
     sum: Work,
     last: Work,
+    /// The view's column parallel.
+    why: String,
 }
 
 impl Counted {
-    fn count(&mut self, client: &mut Connection) -> Result<(), ClientError> {
+    /// Returns what was replayed before.
+    fn count(&mut self, client: &mut Connection) -> Result<Lsn, ClientError> {
         let row = client.query_one(
-            "SELECT dispatched, (SELECT coalesce(sum(records), 0)::bigint FROM lockstep_stat_replay_workers) \
+            "SELECT dispatched, (SELECT coalesce(sum(records), 0)::bigint FROM lockstep_stat_replay_workers), \
+             coalesce(parallel, ''), \
+             coalesce(pg_last_wal_replay_lsn(), '0/0') \
              FROM lockstep_stat_replay_pipeline",
         )?;
         let now = Work {
@@ -193,6 +207,7 @@ impl Counted {
             executed: since(now.executed, self.last.executed),
         });
         self.last = now;
-        Ok(())
+        self.why = field(&row, 2)?;
+        field(&row, 3)
     }
 }
