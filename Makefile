@@ -58,7 +58,7 @@ test-pg-suites: check-pg ## PostgreSQL's recovery suite under Lockstep (PARALLEL
 test-assert: check-pg ## the extension's tests on a PostgreSQL built with assertions (T=t/001_name.pl, ROOT=1)
 	@scripts/test-assert $(if $(ROOT),--in-root) $(T)
 
-soak: check-pg ## hours: replay of 50 seeds, crashes, invariants, planted faults, the relay, the replica (T="equality crashes"; LOCKSTEP_SEEDS=…)
+soak: check-pg ## hours: seeds, crashes and invariants of stock and of replay helpers, planted faults, the relay, the replica (T="equality crashes"; LOCKSTEP_SEEDS=…)
 	@scripts/soak $(T)
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)

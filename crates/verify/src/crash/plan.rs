@@ -1,5 +1,6 @@
 //! Random crashes, determined by a seed.
 
+use std::iter::repeat_n;
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -12,39 +13,42 @@ const LONGEST_WAIT_MS: u64 = 700;
 /// Most bytes of WAL between one crash and the next.
 const FURTHEST: u64 = 8_000_000;
 
+/// What any standby can lose.
+const VICTIMS: [Victim; 7] = [
+    Victim::Server,
+    Victim::Recovery,
+    Victim::Postmaster,
+    Victim::Process(Process::Startup),
+    Victim::Process(Process::WalReceiver),
+    Victim::Process(Process::Checkpointer),
+    Victim::Process(Process::BackgroundWriter),
+];
+
 /// An endless sequence of crashes of a standby.
 #[derive(Debug, Clone)]
 pub struct Plan {
     rng: Rng,
-    power: bool,
+    victims: Vec<Victim>,
 }
 
 impl Plan {
-    /// The crashes of a seed; with `power` some of them are power cuts.
-    pub fn new(seed: u64, power: bool) -> Self {
+    /// The crashes of a seed.
+    pub fn new(seed: u64) -> Self {
         Self {
             rng: Rng::with_seed(seed),
-            power,
+            victims: VICTIMS.to_vec(),
         }
     }
 
+    /// Adds a victim with this weight. Each of those that any standby can lose weighs one.
+    pub fn and(mut self, victim: Victim, weight: usize) -> Self {
+        self.victims.extend(repeat_n(victim, weight));
+        self
+    }
+
     fn victim(&mut self) -> Victim {
-        let victims = [
-            Victim::Server,
-            Victim::Postmaster,
-            Victim::Process(Process::Startup),
-            Victim::Process(Process::WalReceiver),
-            Victim::Process(Process::Checkpointer),
-            Victim::Process(Process::BackgroundWriter),
-            // A power cut loses data that no other crash loses, so it comes in a third of the
-            // crashes.
-            Victim::Power,
-            Victim::Power,
-            Victim::Power,
-        ];
-        let count = if self.power { victims.len() } else { 6 };
         self.rng
-            .choice(victims.iter().take(count))
+            .choice(&self.victims)
             .copied()
             .unwrap_or(Victim::Server)
     }
@@ -76,10 +80,11 @@ mod tests {
 
     #[test]
     fn a_seed_determines_the_crashes() {
-        let crashes = |seed, power| Plan::new(seed, power).take(200).collect::<Vec<_>>();
-        assert_eq!(crashes(1, true), crashes(1, true));
-        assert_ne!(crashes(1, true), crashes(2, true));
+        let crashes = |plan: Plan| plan.take(200).collect::<Vec<_>>();
+        let with_power = |seed| crashes(Plan::new(seed).and(Victim::Power, 3));
+        assert_eq!(with_power(1), with_power(1));
+        assert_ne!(with_power(1), with_power(2));
         let has_power = |crashes: &[Crash]| crashes.iter().any(|c| c.victim == Victim::Power);
-        assert!(has_power(&crashes(1, true)) && !has_power(&crashes(1, false)));
+        assert!(has_power(&with_power(1)) && !has_power(&crashes(Plan::new(1))));
     }
 }

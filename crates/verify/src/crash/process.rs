@@ -19,17 +19,20 @@ pub enum Process {
     BackgroundWriter,
     /// Writes WAL of asynchronous commits (primary).
     WalWriter,
+    /// Executes records ahead of replay (standby with Lockstep).
+    ReplayHelper,
     /// Serves a client.
     ClientBackend,
 }
 
 impl Process {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Startup,
         Self::WalReceiver,
         Self::Checkpointer,
         Self::BackgroundWriter,
         Self::WalWriter,
+        Self::ReplayHelper,
         Self::ClientBackend,
     ];
 
@@ -42,6 +45,7 @@ impl Process {
             Self::Checkpointer => Some("checkpointer"),
             Self::BackgroundWriter => Some("background writer"),
             Self::WalWriter => Some("walwriter"),
+            Self::ReplayHelper => Some("lockstep replay helper"),
             Self::ClientBackend => None,
         }
     }
@@ -112,6 +116,10 @@ mod tests {
                 Some(Process::BackgroundWriter),
             ),
             ("postgres: one: walwriter ", Some(Process::WalWriter)),
+            (
+                "postgres: one: lockstep replay helper 1 ",
+                Some(Process::ReplayHelper),
+            ),
             (
                 "postgres: one: postgres postgres [local] idle",
                 Some(Process::ClientBackend),

@@ -1,6 +1,8 @@
 //! What a crash kills, and the restart after it.
 
 use std::fmt;
+use std::thread;
+use std::time::Duration;
 
 use lockstep_lab::server::{PATIENCE, Server};
 use nix::sys::signal::{Signal, kill};
@@ -13,10 +15,22 @@ use crate::crash::{CrashError, PowerDisk, Process, process_of};
 /// them again.
 const AGAIN: &str = "reinitializing";
 
+/// What a server logs before it replays its first record, and once it takes sessions.
+const RECOVERING: [&str; 2] = ["redo starts at", "ready to accept"];
+
+/// How long each recovery may go on before [`Victim::Recovery`] kills the server in it.
+const KILLED_AFTER: [Duration; 3] = [
+    Duration::ZERO,
+    Duration::from_millis(30),
+    Duration::from_millis(150),
+];
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Victim {
     /// All processes at once.
     Server,
+    /// All processes at once, and again in the recovery from that, several times.
+    Recovery,
     /// The postmaster alone; its children notice that and end by themselves.
     Postmaster,
     /// One process; the postmaster ends the others and starts them again, or ends too.
@@ -29,6 +43,7 @@ impl fmt::Display for Victim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Server => f.write_str("whole server"),
+            Self::Recovery => f.write_str("whole server and its recoveries"),
             Self::Postmaster => f.write_str("postmaster"),
             Self::Process(process) => process.fmt(f),
             Self::Power => f.write_str("power"),
@@ -41,6 +56,7 @@ impl Victim {
     pub fn strike(self, server: &mut Server, disk: Option<&PowerDisk>) -> Result<()> {
         match self {
             Self::Server => server.kill()?,
+            Self::Recovery => kill_recoveries(server)?,
             Self::Postmaster => server.kill_postmaster()?,
             Self::Power => {
                 let disk = disk.ok_or_else(|| CrashError::NoDisk(server.id().name.clone()))?;
@@ -52,6 +68,21 @@ impl Victim {
         }
         Ok(server.start()?)
     }
+}
+
+fn kill_recoveries(server: &mut Server) -> Result<()> {
+    server.kill()?;
+    for time in KILLED_AFTER {
+        let seen = server.launch()?;
+        server.await_event("recover", PATIENCE, |server| {
+            server.check_alive()?;
+            let log = server.log_since(seen).unwrap_or_default();
+            Ok(RECOVERING.iter().any(|words| log.contains(words)))
+        })?;
+        thread::sleep(time);
+        server.kill()?;
+    }
+    Ok(())
 }
 
 fn kill_process(server: &mut Server, process: Process) -> Result<()> {

@@ -62,6 +62,7 @@ fn a_standby_comes_back_from_the_end_of_any_process() {
     primary.execute("CREATE TABLE t (i int)").unwrap();
     for victim in [
         Victim::Server,
+        Victim::Recovery,
         Victim::Postmaster,
         Victim::Process(Process::Startup),
         Victim::Process(Process::WalReceiver),

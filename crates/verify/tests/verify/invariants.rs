@@ -1,6 +1,7 @@
-//! Invariants hold on a stock standby, and the checks find what is broken by hand.
+//! Invariants hold on standbys, stock or with helpers, and the checks find what is broken by hand.
 //!
-//! Scale: `LOCKSTEP_SNAPSHOTS` long-held snapshots.
+//! Scale: `LOCKSTEP_SNAPSHOTS` long-held snapshots, and 50 times as many checks by index-only
+//! scans where queries are canceled.
 
 use std::fs;
 use std::os::unix::fs::FileExt;
@@ -9,9 +10,12 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use lockstep_lab::cluster::Lab;
+use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{Server, Settings, Stop};
 use lockstep_verify::crash::{Process, Victim};
 use lockstep_verify::invariants::{self, Invariants, Options, Report, Scan, What, Writers};
+
+use crate::replay::{Backlogs, Replay};
 
 /// How long anything here may take.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -31,8 +35,8 @@ fn settings(more: &[(&str, &str)]) -> Settings {
     .collect()
 }
 
-fn assert_no_violation(report: &Report) {
-    println!("invariants: {report}");
+fn assert_no_violation(replay: Replay, report: &Report) {
+    println!("invariants, {replay}: {report}");
     let lines: Vec<_> = report.violations.iter().map(ToString::to_string).collect();
     assert!(lines.is_empty(), "{lines:#?}");
     assert_eq!(report.violation_count, 0);
@@ -46,57 +50,108 @@ fn assert_no_violation(report: &Report) {
     }
 }
 
-#[test]
-fn they_hold_on_a_stock_standby_long_held_snapshots_included() {
-    let lab = Lab::for_tests().unwrap();
+/// A primary that has the tables, and a standby of it.
+fn primary_and_standby(lab: &Lab, replay: Replay, more: &[(&str, &str)]) -> (Server, Server) {
     let primary = lab.primary("primary", None, &settings(&[])).unwrap();
+    let standby = settings(more)
+        .into_iter()
+        .chain(replay.settings())
+        .collect();
+    let mut standby = lab.standby(&primary, "standby", &standby).unwrap();
+    if replay == Replay::Helpers {
+        primary.execute("CREATE EXTENSION lockstep").unwrap();
+    }
+    invariants::prepare(&primary).unwrap();
+    standby.catch_up(&primary).unwrap();
+    (primary, standby)
+}
+
+fn lab(replay: Replay) -> Lab {
+    match replay {
+        Replay::Stock => TestLab::stock(),
+        Replay::Helpers => TestLab::with_extension(),
+    }
+    .start()
+    .unwrap()
+}
+
+/// Long-held snapshots wanted, and how long they may take.
+fn scale() -> (u64, Duration) {
+    let wanted: u32 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
+    (wanted.into(), PATIENCE * wanted)
+}
+
+/// Until as many long-held snapshots as wanted have seen replay go on.
+fn they_hold(replay: Replay) {
+    let lab = lab(replay);
     // Feedback, so that no snapshot is in the way of vacuum.
-    let feedback = settings(&[
+    let feedback = [
         ("hot_standby_feedback", "on"),
         ("wal_receiver_status_interval", "1s"),
         ("max_standby_streaming_delay", "-1"),
-    ]);
-    let mut standby = lab.standby(&primary, "standby", &feedback).unwrap();
-    invariants::prepare(&primary).unwrap();
-    standby.catch_up(&primary).unwrap();
+    ];
+    let (primary, standby) = primary_and_standby(&lab, replay, &feedback);
     let writers = Writers::start(&primary, 1, 3).unwrap();
+    let backlogs = Backlogs::start(replay, &standby, 1);
     let readers = Invariants::start(&standby, &Options::default()).unwrap();
-    let wanted: u64 = std::env::var("LOCKSTEP_SNAPSHOTS").map_or(2, |text| text.parse().unwrap());
-    let patience = PATIENCE * u32::try_from(wanted).unwrap();
+    let (wanted, patience) = scale();
     let enough = readers.await_report(patience, |report| {
         report.long_over_replay >= wanted && report.snapshots >= 10 * wanted
     });
     let report = readers.finish();
     let written = writers.finish().unwrap();
+    backlogs.finish(&primary);
     println!("{written:?}");
     assert!(enough, "{report}");
     assert!(
         written.transactions > 100 && written.vacuums > 10,
         "{written:?}"
     );
-    assert_no_violation(&report);
+    assert_no_violation(replay, &report);
+}
+
+#[test]
+fn they_hold_on_a_stock_standby_long_held_snapshots_included() {
+    they_hold(Replay::Stock);
+}
+
+#[test]
+fn they_hold_on_a_standby_with_helpers_long_held_snapshots_included() {
+    they_hold(Replay::Helpers);
+}
+
+/// Replay stands at a conflict until it cancels the query, and with helpers records run ahead
+/// meanwhile.
+fn canceled_queries_are_no_violations(replay: Replay) {
+    let lab = lab(replay);
+    let impatient = [
+        ("hot_standby_feedback", "off"),
+        ("max_standby_streaming_delay", "300ms"),
+    ];
+    let (primary, standby) = primary_and_standby(&lab, replay, &impatient);
+    let writers = Writers::start(&primary, 2, 3).unwrap();
+    let backlogs = Backlogs::start(replay, &standby, 2);
+    let readers = Invariants::start(&standby, &Options::default()).unwrap();
+    let (wanted, patience) = scale();
+    let checks = (50 * wanted).max(100);
+    let enough = readers.await_report(patience, |report| {
+        report.conflicts >= 5 && report.checks.get(&Scan::IndexOnly) > Some(&checks)
+    });
+    let report = readers.finish();
+    writers.finish().unwrap();
+    backlogs.finish(&primary);
+    assert!(enough, "{report}");
+    assert_no_violation(replay, &report);
 }
 
 #[test]
 fn canceled_queries_are_conflicts_and_not_violations() {
-    let lab = Lab::for_tests().unwrap();
-    let primary = lab.primary("primary", None, &settings(&[])).unwrap();
-    let impatient = settings(&[
-        ("hot_standby_feedback", "off"),
-        ("max_standby_streaming_delay", "300ms"),
-    ]);
-    let mut standby = lab.standby(&primary, "standby", &impatient).unwrap();
-    invariants::prepare(&primary).unwrap();
-    standby.catch_up(&primary).unwrap();
-    let writers = Writers::start(&primary, 2, 3).unwrap();
-    let readers = Invariants::start(&standby, &Options::default()).unwrap();
-    let enough = readers.await_report(PATIENCE, |report| {
-        report.conflicts >= 5 && report.checks.get(&Scan::IndexOnly) > Some(&100)
-    });
-    let report = readers.finish();
-    writers.finish().unwrap();
-    assert!(enough, "{report}");
-    assert_no_violation(&report);
+    canceled_queries_are_no_violations(Replay::Stock);
+}
+
+#[test]
+fn with_helpers_canceled_queries_are_no_violations_either() {
+    canceled_queries_are_no_violations(Replay::Helpers);
 }
 
 #[test]
@@ -129,7 +184,7 @@ fn readers_go_on_after_crashes_of_the_standby() {
             report.lost > before.lost && report.snapshots > before.snapshots + 15
         }));
     }
-    assert_no_violation(&readers.finish());
+    assert_no_violation(Replay::Stock, &readers.finish());
     writers.finish().unwrap();
 }
 

@@ -7,9 +7,10 @@
 )]
 
 mod crashes;
+mod equality;
 mod invariants;
 mod oracle;
 mod random_workload;
-mod stock_equality;
+mod replay;
 
 lockstep_lab::reaper_entry!();

@@ -1,5 +1,6 @@
-//! The oracle's own test: standbys of stock PostgreSQL, which replay the same random WAL,
-//! must be found equal, whether one of them crashed on the way or not.
+//! Standbys that replay the same random WAL must be equal, whether one of them crashed on the
+//! way or not. Two stock standbys are the oracle's own test; a stock one beside one with
+//! helpers is that of parallel replay.
 //!
 //! Scale: `LOCKSTEP_SEEDS` seeds without crashes, `LOCKSTEP_CRASHES` crashes, from seed
 //! `SEED` on.
@@ -13,11 +14,15 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{Server, Settings};
 use lockstep_verify::VerifyError;
-use lockstep_verify::crash::{Plan, PowerDisk, standby_on_disk};
+use lockstep_verify::crash::{
+    Crash, CrashError, Moment, Plan, PowerDisk, Process, Victim, standby_on_disk,
+};
 use lockstep_verify::oracle::{
     self, CompareOptions, Comparison, FreeSpace, Node, OracleError, Side, Target,
 };
 use lockstep_verify::random::{self, RandomWorkload, Size, Summary};
+
+use crate::replay::{Backlogs, Replay, Work};
 
 /// Crashes of one standby during one workload.
 const CRASHES_AT_A_TIME: usize = 3;
@@ -43,6 +48,10 @@ fn settings() -> Settings {
     for (name, value) in [
         ("log_checkpoints", "on"),
         ("wal_retrieve_retry_interval", "100ms"),
+        // A standby that is half a minute behind, on a slow machine, must still take sessions:
+        // it waits for those who ask it how far it is, and does not cancel them.
+        ("max_standby_streaming_delay", "-1"),
+        ("max_standby_archive_delay", "-1"),
         // Pages are held against the WAL that is still there.
         ("wal_keep_size", "256MB"),
         // Until the standbys are made: what vacuum writes to free space maps is not in the
@@ -175,27 +184,44 @@ fn report(what: &str, comparison: &Comparison) {
     }
 }
 
-#[test]
-fn seeds_leave_two_stock_standbys_equal() {
+/// A lab and its primary, which may have standbys of any kind. The comparison of rows asks for
+/// a function of the extension, which stock standbys do not preload.
+fn lab_and_primary() -> (Lab, Server) {
+    let lab = TestLab::with_extension()
+        .space_mb(SPACE_MB)
+        .start()
+        .unwrap();
+    let primary = lab.primary("primary", None, &settings()).unwrap();
+    primary
+        .execute("CREATE EXTENSION lockstep; CREATE EXTENSION amcheck")
+        .unwrap();
+    (lab, primary)
+}
+
+/// Runs seeds beside a stock standby and one with this replay.
+fn seeds_leave_equal(replay: Replay) {
     let (first, seeds) = (number("SEED", 1), number("LOCKSTEP_SEEDS", 2));
-    let lab = TestLab::stock().space_mb(SPACE_MB).start().unwrap();
-    let mut primary = lab.primary("primary", None, &settings()).unwrap();
+    let (lab, mut primary) = lab_and_primary();
     let mut one = lab.standby(&primary, "one", &Settings::new()).unwrap();
-    let mut other = lab.standby(&primary, "other", &Settings::new()).unwrap();
+    let ours = replay.settings();
+    let mut other = lab.standby(&primary, "other", &ours).unwrap();
     autovacuum(&mut primary, "on");
-    let (mut different, mut pages) = (Vec::new(), 0);
+    let (mut different, mut pages, mut work) = (Vec::new(), 0, Work::default());
     for seed in first..first + seeds {
+        let backlogs = Backlogs::start(replay, &other, seed);
         let summary = run(&lab, &primary, seed, Size::default());
+        work.add(backlogs.finish(&primary));
         let comparison = compare(&lab, &mut primary, &mut one, &mut other, FreeSpace::Strict);
-        autovacuum(&mut primary, "on");
         report(&format!("seed {seed}: {summary}"), &comparison);
+        let wrong = compare_rows(&lab, &primary, &mut one, &mut other);
+        autovacuum(&mut primary, "on");
         pages += comparison.pages;
-        if !comparison.equal() {
+        if !comparison.equal() || !wrong.is_empty() {
             different.push(seed);
         }
     }
     println!(
-        "stock equality: {seeds} seeds from {first}, {pages} pages compared, {} seeds with differences",
+        "equality, {replay}: {seeds} seeds from {first}, {pages} pages compared, {work}, {} seeds with differences",
         different.len()
     );
     assert!(
@@ -206,51 +232,86 @@ fn seeds_leave_two_stock_standbys_equal() {
 }
 
 #[test]
-fn a_standby_that_crashes_stays_equal() {
-    let (first, crashes) = (number("SEED", 1), number("LOCKSTEP_CRASHES", 2));
-    let without_power = PowerDisk::unavailable();
-    if let Some(reason) = &without_power {
-        println!("SKIP power cuts: {reason}");
+fn seeds_leave_two_stock_standbys_equal() {
+    seeds_leave_equal(Replay::Stock);
+}
+
+#[test]
+fn seeds_leave_a_standby_with_helpers_equal_to_a_stock_one() {
+    seeds_leave_equal(Replay::Helpers);
+}
+
+/// The crashes of a standby with this replay.
+fn plan(replay: Replay, seed: u64, power: bool) -> impl Iterator<Item = Crash> {
+    let helper = Victim::Process(Process::ReplayHelper);
+    let mut plan = Plan::new(seed);
+    if power {
+        // It loses data that no other crash loses, so it comes in a third of the crashes.
+        plan = plan.and(Victim::Power, 4);
     }
-    // For the function that writes pages out, which the comparison of rows asks for. The
-    // library is preloaded nowhere: these are stock standbys.
-    let lab = TestLab::with_extension()
-        .space_mb(SPACE_MB)
-        .start()
-        .unwrap();
-    let mut primary = lab.primary("primary", None, &settings()).unwrap();
-    primary
-        .execute("CREATE EXTENSION lockstep; CREATE EXTENSION amcheck")
-        .unwrap();
-    let mut steady = lab.standby(&primary, "steady", &Settings::new()).unwrap();
-    let (mut shaken, disk) = match without_power {
-        None => {
-            let (server, disk) =
-                standby_on_disk(&lab, &primary, "shaken", &Settings::new(), DISK_MB).unwrap();
-            (server, Some(disk))
+    let mut first = None;
+    if replay == Replay::Helpers {
+        plan = plan.and(helper, 2);
+        // Also where few crashes are asked for.
+        first = Some(Crash {
+            victim: helper,
+            moment: Moment::Further(1_000_000),
+        });
+    }
+    first.into_iter().chain(plan)
+}
+
+/// A standby with this replay, on a disk that can lose power if there can be one.
+fn on_disk(lab: &Lab, primary: &Server, replay: Replay) -> (Server, Option<PowerDisk>) {
+    let settings = replay.settings();
+    if let Some(reason) = PowerDisk::unavailable() {
+        println!("SKIP power cuts: {reason}");
+        return (lab.standby(primary, "shaken", &settings).unwrap(), None);
+    }
+    let (server, disk) = standby_on_disk(lab, primary, "shaken", &settings, DISK_MB).unwrap();
+    (server, Some(disk))
+}
+
+/// Crashes the standby; false if there was nothing to kill.
+fn crash(crash: &Crash, primary: &Server, shaken: &mut Server, disk: Option<&PowerDisk>) -> bool {
+    let what = format!("{} {}", crash.victim, crash.moment);
+    let done = crash.run(primary, shaken, disk);
+    println!(
+        "  {what}, {}",
+        match &done {
+            Ok(Some(replayed)) => format!("{replayed} replayed"),
+            Ok(None) => "nothing replayed".to_owned(),
+            Err(error) => error.to_string(),
         }
-        Some(_) => (
-            lab.standby(&primary, "shaken", &Settings::new()).unwrap(),
-            None,
-        ),
-    };
+    );
+    match done {
+        // Not every process is there soon after a start.
+        Err(VerifyError::Crash(CrashError::NoProcess { .. })) => false,
+        done => done.is_ok() || panic!("{what}: {}", done.unwrap_err()),
+    }
+}
+
+/// Crashes a standby with this replay, and compares it with a stock one that never crashed.
+fn crashes_leave_equal(replay: Replay) {
+    let (first, crashes) = (number("SEED", 1), number("LOCKSTEP_CRASHES", 2));
+    let (lab, mut primary) = lab_and_primary();
+    let mut steady = lab.standby(&primary, "steady", &Settings::new()).unwrap();
+    let (mut shaken, disk) = on_disk(&lab, &primary, replay);
     autovacuum(&mut primary, "on");
-    let mut plan = Plan::new(first, disk.is_some());
+    let mut plan = plan(replay, first, disk.is_some());
     let (mut left, mut seed, mut different) = (crashes, first, Vec::new());
+    let mut work = Work::default();
     while left > 0 {
+        println!("seed {seed}");
+        let backlogs = Backlogs::start(replay, &shaken, seed);
         thread::scope(|scope| {
             let workload = scope.spawn(|| run(&lab, &primary, seed, CRASH_SIZE));
-            for crash in plan.by_ref().take(CRASHES_AT_A_TIME.min(left as usize)) {
-                let (victim, moment) = (crash.victim, crash.moment.to_string());
-                let replayed = crash
-                    .run(&primary, &mut shaken, disk.as_ref())
-                    .unwrap_or_else(|error| panic!("seed {seed}, {victim} {moment}: {error}"));
-                let replayed = replayed.map_or("nothing".to_owned(), |lsn| lsn.to_string());
-                println!("seed {seed}: {victim} {moment}, {replayed} replayed");
-                left -= 1;
+            for next in plan.by_ref().take(CRASHES_AT_A_TIME.min(left as usize)) {
+                left -= u64::from(crash(&next, &primary, &mut shaken, disk.as_ref()));
             }
-            println!("seed {seed}: {}", workload.join().unwrap());
+            println!("  {}", workload.join().unwrap());
         });
+        work.add(backlogs.finish(&primary));
         // The free space map is not in the WAL and may be behind after a crash.
         let comparison = compare(
             &lab,
@@ -268,7 +329,7 @@ fn a_standby_that_crashes_stays_equal() {
         seed += 1;
     }
     println!(
-        "crashes: {crashes} in {} seeds from {first}, {} seeds with differences",
+        "crashes, {replay}: {crashes} in {} seeds from {first}, {work}, {} seeds with differences",
         seed - first,
         different.len()
     );
@@ -276,4 +337,14 @@ fn a_standby_that_crashes_stays_equal() {
         different.is_empty(),
         "seeds with differences: {different:?}"
     );
+}
+
+#[test]
+fn a_stock_standby_that_crashes_stays_equal() {
+    crashes_leave_equal(Replay::Stock);
+}
+
+#[test]
+fn a_standby_with_helpers_that_crashes_stays_equal() {
+    crashes_leave_equal(Replay::Helpers);
 }

@@ -1,0 +1,213 @@
+//! Which replay a standby under test has: PostgreSQL's own, or one in which helpers execute
+//! records ahead while sessions read.
+
+use std::fmt;
+use std::sync::{Arc, OnceLock};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use fastrand::Rng;
+use lockstep_client::{ClientError, Connection, field};
+use lockstep_lab::address::ServerAddress;
+use lockstep_lab::server::{PATIENCE, SUPERUSER, Server, Settings};
+use lockstep_wire::Lsn;
+
+/// Longest time that replay is held up, and from then to the next time, in milliseconds.
+const LONGEST_MS: u64 = 300;
+
+const RESUME: &str = "SELECT pg_wal_replay_resume()";
+
+/// How long to wait before connecting again.
+const AGAIN: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Replay {
+    Stock,
+    Helpers,
+}
+
+impl fmt::Display for Replay {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Stock => "stock",
+            Self::Helpers => "with helpers",
+        })
+    }
+}
+
+impl Replay {
+    /// A standby's settings, on top of its primary's.
+    pub fn settings(self) -> Settings {
+        let ours: &[(&str, &str)] = match self {
+            Self::Stock => &[],
+            Self::Helpers => &[
+                ("shared_preload_libraries", "lockstep"),
+                ("lockstep.replay_workers", "3"),
+                ("lockstep.replay_hot_standby", "on"),
+                // However little waits.
+                ("lockstep.replay_min_backlog", "0"),
+                // Pages are written and read again while records run ahead.
+                ("shared_buffers", "2MB"),
+            ],
+        };
+        ours.iter()
+            .map(|&(name, value)| (name.to_owned(), value.to_owned()))
+            .collect()
+    }
+}
+
+/// What helpers have done.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Work {
+    /// Records that could run ahead.
+    pub dispatched: u64,
+    /// Records that helpers executed.
+    pub executed: u64,
+}
+
+impl fmt::Display for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} records dispatched, {} executed by helpers",
+            self.dispatched, self.executed
+        )
+    }
+}
+
+impl Work {
+    pub fn add(&mut self, more: Self) {
+        self.dispatched += more.dispatched;
+        self.executed += more.executed;
+    }
+}
+
+/// Work for the helpers of a standby, while its primary writes: again and again replay is
+/// held up, so that records pile up and run ahead of it. It is paused, or a session holds
+/// a snapshot that what is removed has to wait for. Goes on after crashes.
+///
+/// A standby without helpers is left alone.
+pub struct Backlogs {
+    /// Set once they are to end: the end of the primary's WAL.
+    stop: Arc<OnceLock<Lsn>>,
+    thread: Option<JoinHandle<Option<(Work, String)>>>,
+}
+
+impl Backlogs {
+    /// The primary must have the extension.
+    pub fn start(replay: Replay, standby: &Server, seed: u64) -> Self {
+        let stop = Arc::new(OnceLock::new());
+        let thread = (replay == Replay::Helpers).then(|| {
+            let stop = Arc::clone(&stop);
+            let address = standby.config(SUPERUSER, "lockstep lab backlogs");
+            thread::spawn(move || hold_up(&address, seed, &stop))
+        });
+        Self { stop, thread }
+    }
+
+    /// Ends them, on a standby that runs, and waits until it has replayed all. Helpers have done at
+    /// least what is returned: what they did just before a crash is not counted.
+    pub fn finish(mut self, primary: &Server) -> Work {
+        let _ = self.stop.set(primary.flush_lsn().unwrap());
+        let Some(thread) = self.thread.take() else {
+            return Work::default();
+        };
+        let work = thread.join().unwrap();
+        let (work, why) = work.expect("the standby answers");
+        println!("  {work}");
+        assert!(
+            work.executed > 0,
+            "helpers have done nothing: {work}, parallel: {why}"
+        );
+        work
+    }
+}
+
+impl Drop for Backlogs {
+    fn drop(&mut self) {
+        let _ = self.stop.set(Lsn::from(0));
+    }
+}
+
+/// What helpers have done, and in the view's words whether they work at the end. None if the
+/// standby cannot be asked then.
+fn hold_up(address: &ServerAddress, seed: u64, stop: &OnceLock<Lsn>) -> Option<(Work, String)> {
+    let mut rng = Rng::with_seed(seed);
+    let mut counted = Counted::default();
+    let mut stopped: Option<Instant> = None;
+    while stopped.is_none_or(|since| since.elapsed() < PATIENCE) {
+        if stop.get().is_some() {
+            stopped.get_or_insert_with(Instant::now);
+        }
+        let Ok(mut client) = address.connect() else {
+            thread::sleep(AGAIN);
+            continue;
+        };
+        // An error is a crash, or a conflict with replay.
+        while stop.get().is_none()
+            && once(&mut client, &mut rng).is_ok()
+            && counted.count(&mut client).is_ok()
+        {
+            some_time(&mut rng);
+        }
+        while let Some(&end) = stop.get()
+            && stopped.is_none_or(|since| since.elapsed() < PATIENCE)
+            && client.execute(RESUME).is_ok()
+            && let Ok(replayed) = counted.count(&mut client)
+        {
+            if replayed >= end {
+                return Some((counted.sum, counted.why));
+            }
+            thread::sleep(AGAIN);
+        }
+    }
+    None
+}
+
+fn once(client: &mut Connection, rng: &mut Rng) -> Result<(), ClientError> {
+    let (begin, end) = if rng.bool() {
+        ("SELECT pg_wal_replay_pause()", RESUME)
+    } else {
+        ("BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT 1", "COMMIT")
+    };
+    client.execute(begin)?;
+    some_time(rng);
+    client.execute(end)
+}
+
+fn some_time(rng: &mut Rng) {
+    thread::sleep(Duration::from_millis(rng.u64(..=LONGEST_MS)));
+}
+
+/// Sums over crashes, after which a server counts from zero.
+#[derive(Debug, Default)]
+struct Counted {
+    sum: Work,
+    last: Work,
+    /// The view's column parallel.
+    why: String,
+}
+
+impl Counted {
+    /// Returns what was replayed before.
+    fn count(&mut self, client: &mut Connection) -> Result<Lsn, ClientError> {
+        let row = client.query_one(
+            "SELECT dispatched, (SELECT coalesce(sum(records), 0)::bigint FROM lockstep_stat_replay_workers), \
+             coalesce(parallel, ''), \
+             coalesce(pg_last_wal_replay_lsn(), '0/0') \
+             FROM lockstep_stat_replay_pipeline",
+        )?;
+        let now = Work {
+            dispatched: field(&row, 0)?,
+            executed: field(&row, 1)?,
+        };
+        let since = |now: u64, last: u64| now.checked_sub(last).unwrap_or(now);
+        self.sum.add(Work {
+            dispatched: since(now.dispatched, self.last.dispatched),
+            executed: since(now.executed, self.last.executed),
+        });
+        self.last = now;
+        self.why = field(&row, 2)?;
+        field(&row, 3)
+    }
+}
