@@ -84,8 +84,8 @@ pub struct Costs {
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineCosts {
-    /// Share of the costs of [`Part::Remote`] that are spared, since the memory was asked for before
-    /// (`lockstep.replay_look_ahead`).
+    /// Share of the costs of [`Part::Block`] and [`Part::Remote`] that is spared, since buffers are
+    /// remembered and memory is asked for before (`lockstep.replay_look_ahead`).
     pub hidden: f64,
     /// What that takes for each record in one process.
     pub look_ahead_ns: f64,
@@ -269,16 +269,16 @@ impl Costs {
     /// What a record costs.
     pub fn of(&self, work: &Work) -> Priced {
         let cost = |part: Part, count: f64| self.part(part) * count;
-        let remote = cost(Part::Remote, f64::from(work.remote));
-        let near = cost(Part::Block, f64::from(work.changed))
-            + cost(Part::Image, f64::from(work.restored))
+        let found =
+            cost(Part::Block, f64::from(work.changed)) + cost(Part::Remote, f64::from(work.remote));
+        let rest = cost(Part::Image, f64::from(work.restored))
             + work.kind.map_or(0.0, |kind| self.part(kind));
         Priced {
             read_ns: self.record_ns
                 + self.byte_ns * f64::from(work.bytes)
                 + cost(Part::New, f64::from(work.made)),
-            stock_ns: near + remote,
-            redo_ns: near + remote * (1.0 - self.pipeline.hidden),
+            stock_ns: rest + found,
+            redo_ns: rest + found * (1.0 - self.pipeline.hidden),
         }
     }
 

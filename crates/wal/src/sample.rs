@@ -96,7 +96,8 @@ impl Sample {
     /// How many times as fast one process is that looks ahead.
     pub fn look_ahead(&self, costs: &Costs) -> f64 {
         let count = |part: Part| self.parts.get(part as usize).copied().unwrap_or_default();
-        let spared = count(Part::Remote) * costs.remote_ns * costs.pipeline.hidden;
+        let found = count(Part::Block) * costs.block_ns + count(Part::Remote) * costs.remote_ns;
+        let spared = found * costs.pipeline.hidden;
         let added = count(Part::Record) * costs.pipeline.look_ahead_ns;
         let stock = self.seconds(costs);
         stock / (stock + (added - spared) / 1e9).max(1e-12)

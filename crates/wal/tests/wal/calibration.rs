@@ -81,13 +81,14 @@ fn recoveries_of_a_known_machine_are_predicted() {
     assert_ne!(costs, before);
     for one in &comparisons {
         let (measured, simulated) = (one.measured, one.simulated);
-        for (measured, simulated) in [
-            (Some(measured.seconds), Some(simulated.seconds)),
-            (measured.look_ahead, simulated.look_ahead),
-            (measured.speedup, simulated.speedup),
+        // Speedups are simulated on some segments only, which have few records here.
+        for (measured, simulated, most) in [
+            (Some(measured.seconds), Some(simulated.seconds), 0.05),
+            (measured.look_ahead, simulated.look_ahead, 0.05),
+            (measured.speedup, simulated.speedup, 0.1),
         ] {
             let off = off(measured.unwrap(), simulated.unwrap());
-            assert!(off.abs() < 0.05, "{one:?}");
+            assert!(off.abs() < most, "{one:?}");
         }
         assert!(one.without.is_some());
     }
