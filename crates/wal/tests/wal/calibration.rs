@@ -41,7 +41,9 @@ fn recoveries_of_a_known_machine_are_predicted() {
     bed::write(&primary, &mut fastrand::Rng::with_seed(9), 30);
     let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
     let run = Run::find(wal.path(), Range::default()).unwrap();
-    let before = Costs::estimates().unwrap();
+    let mut before = Costs::estimates().unwrap();
+    // Segments are so small here that this would be most of it.
+    before.pipeline.point_ns = 0.0;
 
     // A machine half as fast, on which images cost more, the pipeline twice as much, and looking
     // ahead hides little.
