@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, HashMap};
 
 use lockstep_wire::Lsn;
 
-use crate::class::{Cause, Class, QueueSize};
-use crate::costs::{Costs, PARTS, Parts};
-use crate::job::{Job, Planner};
+use crate::class::{self, Cause, Class, QueueSize, Rules};
+use crate::costs::{Costs, PARTS, Parts, Priced};
+use crate::job::{Job, Planner, XID_SLOTS};
 use crate::names;
 use crate::record::{Block, Record};
 use crate::segment::SegmentSize;
@@ -78,6 +78,7 @@ pub struct Outcome {
 /// Everything.
 #[derive(Debug, Clone)]
 pub struct Report {
+    pub rules: Rules,
     pub first: Lsn,
     /// Where the last record ends.
     pub end: Lsn,
@@ -87,11 +88,13 @@ pub struct Report {
     pub held: BTreeMap<Cause, Held>,
     /// Records that end a run-ahead: all behind them wait.
     pub barriers: u64,
-    /// Of redo alone, whoever executes it.
+    /// Of redo alone, whoever executes it, with memory asked for early.
     pub critical: Chain,
     pub redo_ns: f64,
-    /// What one process takes, simulated, in seconds.
+    /// What one process takes in stock PostgreSQL, simulated, in seconds.
     pub alone_seconds: f64,
+    /// The same with Lockstep and no helpers, which looks ahead.
+    pub look_ahead_seconds: f64,
     /// What the startup process takes with any number of helpers: reading, dispatch, its own redo.
     pub own_seconds: f64,
     pub outcomes: Vec<Outcome>,
@@ -104,6 +107,7 @@ pub struct Report {
 pub struct Analysis {
     costs: Costs,
     size: SegmentSize,
+    rules: Rules,
     planner: Planner,
     simulations: Vec<Simulation>,
     batch: Vec<Job>,
@@ -118,6 +122,7 @@ pub struct Analysis {
     barriers: u64,
     parts: Parts,
     redo_ns: f64,
+    look_ahead_ns: f64,
     own_ns: f64,
     chains: Chains,
 }
@@ -127,18 +132,24 @@ pub struct Analysis {
 struct Chains {
     /// The longest chain that ends with a block.
     by_block: Vec<Chain>,
+    /// Hot standby: the longest that ends with a record that adds tuples, by its transaction's slot.
+    by_xid: Vec<Chain>,
     /// The longest of all, and the one that ends with the last barrier.
     longest: Chain,
     floor: Chain,
 }
 
 impl Chains {
-    fn add(&mut self, record: &Record, class: Class, ns: f64) {
+    fn add(&mut self, record: &Record, job: &Job, ns: f64) {
         // What the startup process executes comes after everything before it.
-        let mut begin = match class {
-            Class::Ahead => self.floor,
+        let mut begin = match job.class {
+            Class::Ahead | Class::Removal => self.floor,
             Class::Inline(_) | Class::Barrier(_) => self.longest,
         };
+        let xid = usize::from(job.xid_slot);
+        if job.after_heap {
+            begin = begin.longer(self.by_xid.get(xid).copied().unwrap_or_default());
+        }
         for block in &record.blocks {
             if let Some(chain) = self.by_block.get(slot(block)) {
                 begin = begin.longer(*chain);
@@ -153,8 +164,13 @@ impl Chains {
                 *chain = end;
             }
         }
+        if record.header.xid != 0 && class::adds_heap_tuples(record) {
+            if let Some(chain) = self.by_xid.get_mut(xid) {
+                *chain = chain.longer(end);
+            }
+        }
         self.longest = self.longest.longer(end);
-        if matches!(class, Class::Barrier(_)) {
+        if matches!(job.class, Class::Barrier(_)) {
             self.floor = self.longest;
         }
     }
@@ -178,14 +194,15 @@ fn slot(block: &Block) -> usize {
 
 impl Analysis {
     /// Simulates each number of helpers.
-    pub fn new(costs: Costs, size: SegmentSize, helpers: &[usize]) -> Self {
+    pub fn new(costs: Costs, size: SegmentSize, rules: Rules, helpers: &[usize]) -> Self {
         let queue = QueueSize::default();
-        let simulation = |helpers: &usize| Simulation::new(*helpers, &costs.pipeline, queue);
+        let simulation = |helpers: &usize| Simulation::new(*helpers, &costs, queue, rules.stage);
         Self {
             simulations: helpers.iter().map(simulation).collect(),
-            planner: Planner::new(costs.clone(), queue),
+            planner: Planner::new(rules, queue),
             costs,
             size,
+            rules,
             batch: Vec::new(),
             segment_end: Lsn::INVALID,
             first: None,
@@ -197,9 +214,11 @@ impl Analysis {
             barriers: 0,
             parts: [0.0; PARTS],
             redo_ns: 0.0,
+            look_ahead_ns: 0.0,
             own_ns: 0.0,
             chains: Chains {
                 by_block: vec![Chain::default(); CHAIN_SLOTS],
+                by_xid: vec![Chain::default(); XID_SLOTS],
                 longest: Chain::default(),
                 floor: Chain::default(),
             },
@@ -218,13 +237,13 @@ impl Analysis {
             self.end_batch();
             self.segment_end = self.size.round_up(record.end);
         }
-        let (job, parts) = self.planner.job(record);
-        for (sum, part) in self.parts.iter_mut().zip(parts) {
+        let job = self.planner.job(record);
+        for (sum, part) in self.parts.iter_mut().zip(job.work.parts()) {
             *sum += part;
         }
-        let (read_ns, redo_ns) = self.costs.of(&parts);
-        self.count(record, job.class, read_ns, redo_ns);
-        self.chains.add(record, job.class, redo_ns);
+        let priced = self.costs.of(&job.work);
+        self.count(record, job.class, &priced);
+        self.chains.add(record, &job, priced.redo_ns);
         if self.all.records <= WORTH_HELPERS {
             self.simulations.iter_mut().for_each(|one| one.alone(&job));
             self.planner.begin_batch();
@@ -233,12 +252,16 @@ impl Analysis {
         }
     }
 
-    fn count(&mut self, record: &Record, class: Class, read_ns: f64, redo_ns: f64) {
-        let cost_ns = read_ns + redo_ns;
+    fn count(&mut self, record: &Record, class: Class, priced: &Priced) {
+        let Priced {
+            read_ns, redo_ns, ..
+        } = *priced;
+        let cost_ns = read_ns + priced.stock_ns;
         let pipeline = &self.costs.pipeline;
         let blocks = record.blocks.len() as f64;
         self.redo_ns += redo_ns;
         self.own_ns += read_ns;
+        self.look_ahead_ns += read_ns + redo_ns + pipeline.look_ahead_ns;
         // Without helpers the startup process executes every record, and dispatches none.
         let is_alone = self.all.records < WORTH_HELPERS;
         match is_alone {
@@ -251,7 +274,7 @@ impl Analysis {
         self.all.add(record, cost_ns);
         self.image_bytes += u64::from(record.image_bytes());
         let cause = match class {
-            Class::Ahead => {
+            Class::Ahead | Class::Removal => {
                 self.ahead.add(record, cost_ns);
                 return;
             }
@@ -302,6 +325,8 @@ impl Analysis {
             critical: self.chains.longest,
             redo_ns: self.redo_ns,
             alone_seconds,
+            look_ahead_seconds: self.look_ahead_ns / 1e9,
+            rules: self.rules,
             own_seconds: self.own_ns / 1e9,
             outcomes: self.simulations.iter().map(outcome).collect(),
             parts: self.parts,

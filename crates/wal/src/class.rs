@@ -1,9 +1,9 @@
 //! Which records may run ahead of their turn: the rules of `extension/src/replay/record_class.c`,
-//! which says why each is as it is. A test compares both on records of every kind
-//! (`tests/wal/classes.rs`); who changes one changes the other.
+//! which says why each is as it is. A test compares both on records of every kind, before
+//! consistency and in hot standby (`tests/wal/classes.rs`); who changes one changes the other.
 
 use crate::names::manager;
-use crate::record::{ForkNumber, Record};
+use crate::record::{Block, ForkNumber, Record};
 
 /// Blocks of a record that the queue can hold (`LS_BLOCKS`).
 pub const QUEUE_BLOCKS: usize = 4;
@@ -12,6 +12,16 @@ pub const QUEUE_BLOCKS: usize = 4;
 /// for each block number that it could have: what the server sets aside before it decodes one.
 const DECODED: u64 = 88;
 const DECODED_BLOCK: u64 = 64;
+
+/// Operations that hot standby tells apart.
+const BTREE_INSERT_LEAF: u8 = 0x00;
+const BTREE_INSERT_UPPER: u8 = 0x10;
+const BTREE_SPLIT_L: u8 = 0x30;
+const BTREE_SPLIT_R: u8 = 0x40;
+const BTREE_INSERT_POST: u8 = 0x50;
+const BTREE_REUSE_PAGE: u8 = 0xD0;
+const HEAP2_MULTI_INSERT: u8 = 0x50;
+const XLOG_IMAGE: u8 = 0xB0;
 
 /// Forks by their number.
 const MAIN_FORK: ForkNumber = 0;
@@ -27,11 +37,49 @@ const HARMLESS_XINFO: u32 = 1 | 1 << 1 | 1 << 5 | 1 << 29;
 /// Bytes of a commit or abort before what its flags announce.
 const XINFO_AT: usize = 8;
 
+/// Flags of a record of 17 or 18 that prunes: it needs the page's cleanup lock, freezes, or removes.
+const PRUNE_CLEANUP_LOCK: u8 = 1 << 2;
+const PRUNE_FREEZES: u8 = 1 << 4;
+const PRUNE_REMOVES: u8 = 1 << 5 | 1 << 6 | 1 << 7;
+
+/// Which of the extension's two stages replays the WAL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Stage {
+    /// Crash recovery, a base backup that is restored, the start of a standby: nobody reads.
+    #[default]
+    BeforeConsistency,
+    /// Sessions may read (`lockstep.replay_hot_standby`).
+    HotStandby,
+}
+
+/// By which rules records are classed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rules {
+    pub stage: Stage,
+    /// PostgreSQL's, whose records some differ in.
+    pub major: u32,
+}
+
+impl Rules {
+    pub fn class_of(self, record: &Record, oversized: bool) -> Class {
+        match self.stage {
+            Stage::BeforeConsistency => classify(record, oversized),
+            Stage::HotStandby => classify_hot(record, self.major, oversized),
+        }
+    }
+
+    pub fn is_hot(self) -> bool {
+        self.stage == Stage::HotStandby
+    }
+}
+
 /// How a record is replayed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
     /// A helper may execute it.
     Ahead,
+    /// Hot standby: ahead if nobody sees what it removes, else inline.
+    Removal,
     /// The startup process executes it at its turn.
     Inline(Cause),
     /// As inline, and nothing behind it begins before.
@@ -227,6 +275,71 @@ fn other(record: &Record) -> Class {
     match harmless {
         true => Class::Inline(Cause::Kind),
         false => Class::Barrier(Cause::Unknown),
+    }
+}
+
+/// A record's class while sessions read, with the record formats of PostgreSQL `major`.
+pub fn classify_hot(record: &Record, major: u32, oversized: bool) -> Class {
+    let class = classify(record, oversized);
+    let ahead = class == Class::Ahead;
+    match record.header.manager {
+        manager::MULTIXACT => Class::Barrier(Cause::Unknown),
+        manager::BTREE if ahead || record.operation() == BTREE_REUSE_PAGE => btree_hot(record),
+        manager::HEAP2 if ahead => heap2_hot(record, major),
+        manager::XLOG if ahead && record.operation() == XLOG_IMAGE => Class::Inline(Cause::Kind),
+        _ => class,
+    }
+}
+
+fn btree_hot(record: &Record) -> Class {
+    match record.operation() {
+        // What adds an item waits for the heap records of its transaction, which it must have.
+        BTREE_INSERT_LEAF | BTREE_SPLIT_L | BTREE_SPLIT_R | BTREE_INSERT_POST => {
+            match record.header.xid {
+                0 => Class::Inline(Cause::Kind),
+                _ => Class::Ahead,
+            }
+        }
+        BTREE_INSERT_UPPER => Class::Ahead,
+        BTREE_REUSE_PAGE => Class::Barrier(Cause::Unknown),
+        _ => Class::Inline(Cause::Kind),
+    }
+}
+
+fn heap2_hot(record: &Record, major: u32) -> Class {
+    if record.operation() & 0x70 == HEAP2_MULTI_INSERT {
+        return Class::Ahead;
+    }
+    let first = record.blocks.iter().find(|block| block.id == 0);
+    let is_restored = first.is_some_and(Block::is_restored);
+    match only_prunes(record, major) && !is_restored {
+        true => Class::Removal,
+        false => Class::Inline(Cause::Kind),
+    }
+}
+
+/// Does it prune a page and nothing else? Asked of records of Heap2 that may run ahead.
+fn only_prunes(record: &Record, major: u32) -> bool {
+    let operation = record.operation() & 0x70;
+    match major {
+        ..=16 => operation == 0x10,
+        17 | 18 => {
+            matches!(operation, 0x10 | 0x20 | 0x30)
+                && flagged(record, 1, PRUNE_CLEANUP_LOCK)
+                && !flagged(record, 1, PRUNE_FREEZES)
+                && flagged(record, 1, PRUNE_REMOVES)
+        }
+        // It may set the visibility map as well.
+        _ => false,
+    }
+}
+
+/// May an item of a B-tree that the same transaction inserts later point to a tuple of this record?
+pub fn adds_heap_tuples(record: &Record) -> bool {
+    match record.header.manager {
+        manager::HEAP => true,
+        manager::HEAP2 => record.operation() & 0x70 == HEAP2_MULTI_INSERT,
+        _ => false,
     }
 }
 

@@ -11,7 +11,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::names::manager;
-use crate::record::Record;
+use crate::record::{Block, Record};
 use crate::{Result, WalError};
 
 /// Most of one cost, in ns: a second.
@@ -24,15 +24,15 @@ const MOST_BYTE_NS: f64 = 1e4;
 pub const MOST_FILE: u64 = 1 << 20;
 
 /// How many parts there are.
-pub const PARTS: usize = 9;
+pub const PARTS: usize = 11;
 
 /// How often each part of a cost occurs.
 pub type Parts = [f64; PARTS];
 
-/// The parts of a record's cost. The first two are the startup process's whoever executes the record.
+/// The parts of a record's cost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Reading and decoding it, and what is done once for each record.
+    /// Reading and decoding it, and what the startup process does once for each record.
     Record,
     /// A byte of it.
     Byte,
@@ -48,12 +48,13 @@ pub enum Part {
     Other,
     /// A block that is found and changed.
     Block,
+    /// What a block costs in addition if nothing of it is in the processor's caches ([`remoteness`]).
+    Remote,
+    /// A page that is made: the relation is extended, and a buffer found for it.
+    New,
     /// A page that is replaced by its image.
     Image,
 }
-
-/// How many of the parts are reading.
-const READING: usize = 2;
 
 /// Costs in ns, and where they were measured.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -73,14 +74,21 @@ pub struct Costs {
     pub transaction_ns: f64,
     pub other_ns: f64,
     pub block_ns: f64,
+    pub remote_ns: f64,
+    pub new_ns: f64,
     pub image_ns: f64,
     pub pipeline: PipelineCosts,
 }
 
-/// What replay by several processes adds, in ns.
+/// What Lockstep adds, in ns, and what it spares.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PipelineCosts {
+    /// Share of the costs of [`Part::Block`] and [`Part::Remote`] that is spared, since buffers are
+    /// remembered and memory is asked for before (`lockstep.replay_look_ahead`).
+    pub hidden: f64,
+    /// What that takes for each record in one process.
+    pub look_ahead_ns: f64,
     /// Startup: a record is entered into the queue, and a block of it into the table of blocks.
     pub dispatch_ns: f64,
     pub dispatch_block_ns: f64,
@@ -96,12 +104,15 @@ pub struct PipelineCosts {
     pub spin_ns: f64,
     /// What it takes to wake a process.
     pub signal_ns: f64,
+    /// Hot standby: the minimum recovery point is raised, once in a segment.
+    pub point_ns: f64,
 }
 
 impl PipelineCosts {
     /// All work multiplied; how long processes look and sleep stays.
     pub fn scaled(self, by: f64) -> Self {
         Self {
+            look_ahead_ns: self.look_ahead_ns * by,
             dispatch_ns: self.dispatch_ns * by,
             dispatch_block_ns: self.dispatch_block_ns * by,
             retire_ns: self.retire_ns * by,
@@ -113,8 +124,9 @@ impl PipelineCosts {
         }
     }
 
-    fn all(&self) -> [f64; 9] {
+    fn all(&self) -> [f64; 11] {
         [
+            self.look_ahead_ns,
             self.dispatch_ns,
             self.dispatch_block_ns,
             self.retire_ns,
@@ -124,6 +136,7 @@ impl PipelineCosts {
             self.wake_ns,
             self.spin_ns,
             self.signal_ns,
+            self.point_ns,
         ]
     }
 }
@@ -133,6 +146,8 @@ impl Default for PipelineCosts {
     /// process that sleeps wakes within tens of microseconds.
     fn default() -> Self {
         Self {
+            hidden: 0.5,
+            look_ahead_ns: 60.0,
             dispatch_ns: 120.0,
             dispatch_block_ns: 60.0,
             retire_ns: 60.0,
@@ -142,6 +157,7 @@ impl Default for PipelineCosts {
             wake_ns: 40_000.0,
             spin_ns: 60_000.0,
             signal_ns: 2_000.0,
+            point_ns: 1_000_000.0,
         }
     }
 }
@@ -149,10 +165,19 @@ impl Default for PipelineCosts {
 /// The table that is used unless the user names another.
 const BUILT_IN: &str = include_str!("costs.json");
 
+/// Where calibration begins. No measurement of times has gone into it, so that what is predicted of
+/// recoveries that are left out rests on nothing measured of them.
+const ESTIMATES: &str = include_str!("estimates.json");
+
 impl Costs {
     /// The built-in table.
     pub fn built_in() -> Result<Self> {
         Self::from_json(BUILT_IN, "the built-in table of costs")
+    }
+
+    /// The table near which calibration looks for another.
+    pub fn estimates() -> Result<Self> {
+        Self::from_json(ESTIMATES, "the table of estimates")
     }
 
     pub fn read(path: &Path) -> Result<Self> {
@@ -182,6 +207,9 @@ impl Costs {
                 return Err(bad(format!("{cost} ns is no cost from 0 ns to a second")));
             }
         }
+        if !(0.0..=1.0).contains(&costs.pipeline.hidden) {
+            return Err(bad("hidden is no share from 0 to 1".to_owned()));
+        }
         if costs.byte_ns > MOST_BYTE_NS {
             return Err(bad(format!(
                 "byte_ns is above {MOST_BYTE_NS} ns, which no byte costs"
@@ -201,6 +229,8 @@ impl Costs {
             self.transaction_ns,
             self.other_ns,
             self.block_ns,
+            self.remote_ns,
+            self.new_ns,
             self.image_ns,
         ]
     }
@@ -216,6 +246,8 @@ impl Costs {
             transaction_ns,
             other_ns,
             block_ns,
+            remote_ns,
+            new_ns,
             image_ns,
         ] = parts;
         Self {
@@ -227,19 +259,42 @@ impl Costs {
             transaction_ns,
             other_ns,
             block_ns,
+            remote_ns,
+            new_ns,
             image_ns,
             ..self
         }
     }
 
-    /// What reading a record costs, and what its redo does.
-    pub fn of(&self, parts: &Parts) -> (f64, f64) {
-        let cost = |from: usize, to: usize| -> f64 {
-            let both = parts.iter().zip(self.parts());
-            both.skip(from).take(to - from).map(|(n, ns)| n * ns).sum()
-        };
-        (cost(0, READING), cost(READING, PARTS))
+    /// What a record costs.
+    pub fn of(&self, work: &Work) -> Priced {
+        let cost = |part: Part, count: f64| self.part(part) * count;
+        let found =
+            cost(Part::Block, f64::from(work.changed)) + cost(Part::Remote, f64::from(work.remote));
+        let rest = cost(Part::Image, f64::from(work.restored))
+            + work.kind.map_or(0.0, |kind| self.part(kind));
+        Priced {
+            read_ns: self.record_ns
+                + self.byte_ns * f64::from(work.bytes)
+                + cost(Part::New, f64::from(work.made)),
+            stock_ns: rest + found,
+            redo_ns: rest + found * (1.0 - self.pipeline.hidden),
+        }
     }
+
+    fn part(&self, part: Part) -> f64 {
+        self.parts().get(part as usize).copied().unwrap_or_default()
+    }
+}
+
+/// What a record costs, in ns.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Priced {
+    /// Reading, and making pages, by the startup process whoever executes the record.
+    pub read_ns: f64,
+    /// Redo in stock PostgreSQL, and with Lockstep, which asks early for memory.
+    pub stock_ns: f64,
+    pub redo_ns: f64,
 }
 
 /// A file's text. None if it is larger than [`MOST_FILE`], as a device is.
@@ -251,33 +306,82 @@ pub(crate) fn text_of(path: &Path) -> io::Result<Option<String>> {
     Ok((read as u64 <= MOST_FILE).then_some(text))
 }
 
-/// The parts of a record's cost.
-pub fn parts_of(record: &Record) -> Parts {
-    let mut parts = [0.0; PARTS];
-    let mut add = |part: Part, count: f64| {
-        if let Some(place) = parts.get_mut(part as usize) {
-            *place += count;
-        }
-    };
-    add(Part::Record, 1.0);
-    add(Part::Byte, f64::from(record.header.length));
-    let restored = record.blocks.iter().filter(|block| block.is_restored());
-    let restored = restored.count();
-    let changed = record.blocks.len() - restored;
-    add(Part::Image, restored as f64);
-    add(Part::Block, changed as f64);
-    // Redo of a record whose pages all have images does nothing else.
-    if changed > 0 || record.blocks.is_empty() {
-        let operation = record.operation() & 0x70;
-        let part = match record.header.manager {
-            manager::HEAP => Part::Heap,
-            manager::HEAP2 if matches!(operation, 0x10 | 0x20 | 0x30) => Part::Cleanup,
-            manager::HEAP2 => Part::Heap,
-            manager::BTREE => Part::Btree,
-            manager::XACT => Part::Transaction,
-            _ => Part::Other,
+/// What there is to do for a record: its parts, in little memory.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Work {
+    pub bytes: u32,
+    /// None: its pages are only replaced.
+    pub kind: Option<Part>,
+    /// Blocks that are changed, those that are made, and those that are replaced.
+    pub changed: u8,
+    pub made: u8,
+    pub restored: u8,
+    /// Sum of the [`remoteness`] of those that are changed.
+    pub remote: f32,
+}
+
+impl Work {
+    pub fn of(record: &Record, remote: f32) -> Self {
+        let count = |which: fn(&Block) -> bool| {
+            // A record has 33 blocks at most.
+            record.blocks.iter().filter(|block| which(block)).count() as u8
         };
-        add(part, 1.0);
+        let restored = count(Block::is_restored);
+        let changed = count(Block::is_read);
+        let made = count(|block| block.will_init && !block.is_restored());
+        // Redo of a record whose pages all have images does nothing else.
+        let kind = (changed + made > 0 || record.blocks.is_empty()).then(|| kind_of(record));
+        Self {
+            bytes: record.header.length,
+            kind,
+            changed,
+            made,
+            restored,
+            remote,
+        }
     }
-    parts
+
+    pub fn parts(&self) -> Parts {
+        let mut parts = [0.0; PARTS];
+        let counts = [
+            (Part::Record, 1.0),
+            (Part::Byte, f64::from(self.bytes)),
+            (Part::Block, f64::from(self.changed)),
+            (Part::Remote, f64::from(self.remote)),
+            (Part::New, f64::from(self.made)),
+            (Part::Image, f64::from(self.restored)),
+        ];
+        for (part, count) in counts.into_iter().chain(self.kind.map(|kind| (kind, 1.0))) {
+            if let Some(place) = parts.get_mut(part as usize) {
+                *place += count;
+            }
+        }
+        parts
+    }
+}
+
+fn kind_of(record: &Record) -> Part {
+    let operation = record.operation() & 0x70;
+    match record.header.manager {
+        manager::HEAP => Part::Heap,
+        manager::HEAP2 if matches!(operation, 0x10 | 0x20 | 0x30) => Part::Cleanup,
+        manager::HEAP2 => Part::Heap,
+        manager::BTREE => Part::Btree,
+        manager::XACT => Part::Transaction,
+        _ => Part::Other,
+    }
+}
+
+/// Between these numbers of blocks visited since a block's last visit, its memory goes from the
+/// caches of the core to none at all.
+const NEAR: f32 = 256.0;
+const FAR: f32 = 16_384.0;
+
+/// A number of visits after which nothing is left.
+pub const MANY_VISITS: u32 = 1 << 20;
+
+/// How little of a block is still in the processor's caches when so many blocks were visited since
+/// its last visit: from 0 to 1, by the logarithm of that number.
+pub fn remoteness(visits: u32) -> f32 {
+    ((visits as f32 / NEAR).log2() / (FAR / NEAR).log2()).clamp(0.0, 1.0)
 }

@@ -1,20 +1,27 @@
 //! A record as the simulation needs it, and what must be done before it.
 //!
-//! The planner sees records in the order of the WAL, as dispatch does (`note_blocks()` and
-//! `blocks_exist()` in `extension/src/replay/pipeline.c`). What it cannot know is which blocks exist:
-//! it takes a relation's blocks as existing, unless the relation was made in this WAL. Then its first
-//! block is missing, and its free space map until a record is about a second block.
+//! The planner sees records in the order of the WAL, as `extension/src/replay/dispatch.c` does. What it
+//! cannot know is which blocks exist: it takes a relation's blocks as existing, unless the relation was
+//! made in this WAL. Then its first block is missing, and its free space map until a record is about a
+//! second block. Nor can it know what sessions of a standby see: it takes them to see nothing that is
+//! pruned.
 
 use std::collections::HashMap;
 
-use crate::class::{self, Cause, Class, QUEUE_BLOCKS, QueueSize};
-use crate::costs::{self, Costs, Parts};
+use crate::class::{self, Cause, Class, QUEUE_BLOCKS, QueueSize, Rules};
+use crate::costs::{self, Work};
 use crate::names::manager;
 use crate::record::{Block, Record, Relation};
 
 /// Slots of the pipeline's table of blocks (`LS_BLOCK_SLOTS`); two blocks of one slot count as the
 /// same.
 const BLOCK_SLOTS: usize = 32 * 1024;
+
+/// Slots of the table of transactions (`LS_XID_SLOTS`).
+pub const XID_SLOTS: usize = 1024;
+
+/// Slots of the table of visits, for [`costs::remoteness`].
+const VISIT_SLOTS: usize = 1 << 20;
 
 /// Most relations made in this WAL that are remembered.
 const MOST_MADE: usize = 100_000;
@@ -31,15 +38,18 @@ pub fn ticks(ns: f64) -> Ticks {
 }
 
 /// A record in the queue.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Job {
     pub class: Class,
     /// Numbers of jobs that must be done before, from 1 in each batch; 0 is none.
     pub after: [u32; QUEUE_BLOCKS],
+    /// Number of the last job before it that added tuples with its transaction's slot; 0 is none.
+    pub heap_before: u32,
+    /// All jobs of that chain must be done before: rule 2 of pipeline.c.
+    pub after_heap: bool,
+    pub xid_slot: u16,
     pub blocks: u8,
-    /// What the startup process takes to read it, and whoever executes it for redo.
-    pub read: Ticks,
-    pub redo: Ticks,
+    pub work: Work,
     /// Memory in the queue, in bytes, and what must be free before it is decoded.
     pub memory: u64,
     pub needs: u64,
@@ -55,10 +65,15 @@ struct Made {
 /// Makes jobs of records.
 #[derive(Debug)]
 pub struct Planner {
-    costs: Costs,
+    rules: Rules,
     queue: QueueSize,
     /// The number of the last job that has a block, by a hash of the block's name.
     last: Vec<u64>,
+    /// The last job that added tuples, by its transaction's slot.
+    heap: Vec<u64>,
+    /// Of each block the number of its last visit, by a hash of its name.
+    visited: Vec<u32>,
+    visits: u32,
     number: u64,
     /// The number before the batch's first job.
     base: u64,
@@ -66,11 +81,14 @@ pub struct Planner {
 }
 
 impl Planner {
-    pub fn new(costs: Costs, queue: QueueSize) -> Self {
+    pub fn new(rules: Rules, queue: QueueSize) -> Self {
         Self {
-            costs,
+            rules,
             queue,
             last: vec![0; BLOCK_SLOTS],
+            heap: vec![0; XID_SLOTS],
+            visited: vec![0; VISIT_SLOTS],
+            visits: costs::MANY_VISITS,
             number: 0,
             base: 0,
             made: HashMap::new(),
@@ -82,28 +100,33 @@ impl Planner {
         self.base = self.number;
     }
 
-    /// The next job, and the parts of its cost.
-    pub fn job(&mut self, record: &Record) -> (Job, Parts) {
+    pub fn job(&mut self, record: &Record) -> Job {
         self.number += 1;
         let needs = class::decoded_bytes(record.header.length);
         let class = self.class_of(record, needs > self.queue.0);
         let after = self.note_blocks(record);
-        let parts = costs::parts_of(record);
-        let (read, redo) = self.costs.of(&parts);
-        let job = Job {
+        let xid_slot = record.header.xid as usize % XID_SLOTS;
+        let heap_before = self.note_transaction(record, xid_slot);
+        let work = Work::of(record, self.visit(record));
+        Job {
             class,
             after,
+            heap_before,
+            after_heap: self.rules.is_hot() && record.header.manager == manager::BTREE,
+            // Below 1024.
+            xid_slot: xid_slot as u16,
             blocks: u8::try_from(record.blocks.len()).unwrap_or(u8::MAX),
-            read: ticks(read),
-            redo: ticks(redo),
+            work,
             memory: class::kept_bytes(record),
             needs,
-        };
-        (job, parts)
+        }
     }
 
     fn class_of(&mut self, record: &Record, oversized: bool) -> Class {
-        let class = class::classify(record, oversized);
+        let class = match self.rules.class_of(record, oversized) {
+            Class::Removal => Class::Ahead,
+            class => class,
+        };
         self.note_made(record);
         let missing = class == Class::Ahead
             && (record.blocks.iter().any(|block| self.is_missing(block))
@@ -172,6 +195,44 @@ impl Planner {
         }
         after
     }
+
+    /// As `note_transaction()` in dispatch.c.
+    fn note_transaction(&mut self, record: &Record, slot: usize) -> u32 {
+        if record.header.xid == 0 {
+            return 0;
+        }
+        let Some(last) = self.heap.get_mut(slot) else {
+            return 0;
+        };
+        let before = last.saturating_sub(self.base);
+        if class::adds_heap_tuples(record) {
+            *last = self.number;
+        }
+        u32::try_from(before).unwrap_or(0)
+    }
+
+    /// Visits the record's blocks; how remote those were that it changes.
+    fn visit(&mut self, record: &Record) -> f32 {
+        let mut remote = 0.0;
+        for block in &record.blocks {
+            self.visits = self.visits.wrapping_add(1);
+            let Some(last) = self.visited.get_mut(visit_slot(block)) else {
+                continue;
+            };
+            if block.is_read() {
+                remote += costs::remoteness(self.visits.wrapping_sub(*last));
+            }
+            *last = self.visits;
+        }
+        remote
+    }
+}
+
+fn visit_slot(block: &Block) -> usize {
+    let relation = u64::from(block.relation.number) << 8 | u64::from(block.fork);
+    let hash = relation.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ u64::from(block.number);
+    // The upper bits are the mixed ones; below VISIT_SLOTS.
+    (hash.wrapping_mul(0x517C_C1B7_2722_0A95) >> 40) as usize % VISIT_SLOTS
 }
 
 /// As `last_slot()` in pipeline.c.

@@ -8,7 +8,7 @@
 //! | [`reader`] | records from pages, one after the other |
 //! | [`folder`] | which segments of a folder belong together, and their pages |
 //! | [`costs`] | what a record costs, as it was measured on a machine |
-//! | [`calibrate`] | these costs from measured recoveries |
+//! | [`calibrate`], [`fit`], [`sample`] | these costs from measured recoveries |
 //! | [`job`], [`simulate`] | records as the pipeline sees them; the pipeline with a clock of its own |
 //! | [`analysis`], [`walk`] | all of it together; reading into it, and where WAL ends |
 //! | [`error`] | what can go wrong |
@@ -27,12 +27,14 @@ pub mod calibrate;
 pub mod class;
 pub mod costs;
 pub mod error;
+pub mod fit;
 pub mod folder;
 pub mod job;
 pub mod memory;
 pub mod names;
 pub mod reader;
 pub mod record;
+pub mod sample;
 pub mod segment;
 pub mod simulate;
 pub mod stream;

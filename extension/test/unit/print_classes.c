@@ -4,12 +4,13 @@
  * crates/wal has the rules of record_class.c once more, for those who have no server; its
  * tests compare both. A record is a line of words:
  *
- *   RMGR INFO OVERSIZED MAIN FORK[:ID] ...
+ *   RMGR INFO XID OVERSIZED MAIN FORK[:ID[:IMAGE]] ...
  *
- * the first two decimal, MAIN in hexadecimal or "-", and for each block its fork and, where
- * numbers are left out, its number. The answer is a line: the class, its cause (0 if it
- * has none), whether redo may change the free space map, and the map's block for
- * heap block BLOCK if the line is "map BLOCK" instead.
+ * the first three decimal, MAIN in hexadecimal or "-", and for each block its fork, where
+ * numbers are left out its number, and 1 if its image is restored. The answer is a line: class
+ * and cause (0 if it has none) before consistency, the same in hot standby, whether redo may change
+ * the free space map, and whether it adds heap tuples. If the line is "map BLOCK" instead, it is the
+ * map's block for heap block BLOCK.
  */
 #include "postgres.h"
 
@@ -48,6 +49,7 @@ add_block(const char *word)
 	DecodedXLogRecord *record = &decoded.record;
 	int			fork = atoi(word);
 	const char *id = strchr(word, ':');
+	const char *image = id == NULL ? NULL : strchr(id + 1, ':');
 	int			number = id == NULL ? record->max_block_id + 1 : atoi(id + 1);
 
 	if (number > XLR_MAX_BLOCK_ID)
@@ -55,6 +57,7 @@ add_block(const char *word)
 	record->max_block_id = number;
 	record->blocks[number].in_use = true;
 	record->blocks[number].forknum = fork;
+	record->blocks[number].apply_image = image != NULL && atoi(image + 1) != 0;
 }
 
 static void
@@ -62,7 +65,9 @@ print_class(char *line)
 {
 	DecodedXLogRecord *record = &decoded.record;
 	LsCause		cause = LS_CAUSE_NONE;
+	LsCause		hot_cause = LS_CAUSE_NONE;
 	LsClass		class;
+	LsClass		hot_class;
 	char	   *word = strtok(line, " \n");
 
 	memset(&decoded, 0, sizeof(decoded));
@@ -74,14 +79,19 @@ print_class(char *line)
 		else if (place == 1)
 			record->header.xl_info = atoi(word);
 		else if (place == 2)
-			record->oversized = atoi(word) != 0;
+			record->header.xl_xid = (TransactionId) strtoul(word, NULL, 10);
 		else if (place == 3)
+			record->oversized = atoi(word) != 0;
+		else if (place == 4)
 			set_main_data(word);
 		else
 			add_block(word);
 	}
 	class = ls_classify(record, &cause);
-	printf("%d %d %d\n", (int) class, (int) cause, ls_may_change_free_space_map(record));
+	hot_class = ls_classify_hot(record, &hot_cause);
+	/* a removal has a cause for the case that it does not run ahead */
+	printf("%d %d %d %d %d %d\n", (int) class, (int) cause, (int) hot_class, (int) hot_cause,
+		   ls_may_change_free_space_map(record), ls_adds_heap_tuples(record));
 }
 
 int

@@ -13,6 +13,7 @@ use lockstep_client::Conninfo;
 use lockstep_verify::oracle::Target;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
+use lockstep_wal::class::{Rules, Stage};
 use lockstep_wal::costs::Costs;
 use lockstep_wal::folder::{Range, Run};
 use lockstep_wal::reader::{Pages, Reader};
@@ -57,12 +58,26 @@ pub struct AnalyzeArgs {
     /// From a server: go on for so long with what it writes meanwhile
     #[arg(long, value_name = "SECONDS", value_parser = value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
+    /// By the rules of lockstep.replay_hot_standby, while sessions read [default: by those of crash
+    /// recovery, of a base backup that is restored, and of a standby's start]
+    #[arg(long)]
+    pub hot_standby: bool,
     /// Costs of records, as JSON, in place of the built-in table
     #[arg(long, value_name = "FILE")]
     pub costs: Option<PathBuf>,
     /// Format of the result on standard output
     #[arg(long, value_enum, value_name = "FORMAT", default_value_t = Output::Text)]
     pub output: Output,
+}
+
+impl AnalyzeArgs {
+    fn rules(&self, major: u32) -> Rules {
+        let stage = match self.hot_standby {
+            true => Stage::HotStandby,
+            false => Stage::BeforeConsistency,
+        };
+        Rules { stage, major }
+    }
 }
 
 /// What was read, and what came of it.
@@ -123,7 +138,8 @@ fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes
         bytes: args.megabytes.map(|megabytes| megabytes * 1_000_000),
     };
     let source = run.folder.display().to_string();
-    let (report, ended) = analyzed(run.reader(), until, &costs, &source)?;
+    let rules = args.rules(run.major);
+    let (report, ended) = analyzed(run.reader(), until, rules, &costs, &source)?;
     let behind = run.next_run.filter(|_| ended != Ended::Limit);
     Ok(Outcomes {
         source,
@@ -157,7 +173,8 @@ fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcome
     let mut streamed = Streamed::read(&conninfo, amount).map_err(refused)?;
     let source = format!("the server at {}", streamed.name());
     let until = Until::default();
-    let (report, ended) = analyzed(streamed.reader(), until, &costs, &source)?;
+    let rules = args.rules(streamed.major);
+    let (report, ended) = analyzed(streamed.reader(), until, rules, &costs, &source)?;
     Ok(Outcomes {
         source,
         timeline: streamed.timeline,
@@ -172,11 +189,12 @@ fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcome
 fn analyzed<P: Pages>(
     mut reader: Reader<P>,
     until: Until,
+    rules: Rules,
     costs: &Costs,
     source: &str,
 ) -> Result<(Report, Ended)> {
     let start = reader.position();
-    let mut analysis = Analysis::new(costs.clone(), reader.identity().size, &HELPERS);
+    let mut analysis = Analysis::new(costs.clone(), reader.identity().size, rules, &HELPERS);
     let ended = walk::read(&mut reader, until, &mut analysis)?;
     let reason = match &ended {
         Ended::Limit => "--end is before the first".to_owned(),
@@ -256,6 +274,7 @@ fn as_json(outcomes: &Outcomes) -> Value {
         "start_lsn": report.first.to_string(),
         "end_lsn": report.end.to_string(),
         "ended": text::why_ended(outcomes),
+        "hot_standby": report.rules.is_hot(),
         "records": report.all.records,
         "bytes": report.all.bytes,
         "image_bytes": report.image_bytes,
@@ -269,6 +288,7 @@ fn as_json(outcomes: &Outcomes) -> Value {
         },
         "simulated": {
             "one_process_s": report.alone_seconds,
+            "look_ahead_s": report.look_ahead_seconds,
             "startup_process_s": report.own_seconds,
             "bound": bound,
             "bound_by": match limit { Limit::Startup => "startup process", Limit::Order => "order" },

@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use lockstep_lab::machine;
 use lockstep_wal::WalError;
-use lockstep_wal::calibrate::{self, Comparison, off};
+use lockstep_wal::calibrate::{self, Comparison, Speed, off};
 use lockstep_wal::costs::Costs;
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
         WalError::Measurements { .. } => Usage(error.to_string()).into(),
         other => anyhow::Error::from(other),
     })?;
-    let before = Costs::built_in()?;
+    let before = Costs::estimates()?;
     let (costs, comparisons) = calibrate::calibrate(&before, &measured)?;
     let known = comparisons.iter().filter(|one| !one.held_out).count();
     let costs = Costs {
@@ -63,50 +63,83 @@ pub fn run(args: &CalibrateArgs) -> Result<()> {
 }
 
 fn as_json(one: &Comparison) -> Value {
+    let speed = |speed: &Speed| {
+        json!({
+            "seconds": speed.seconds,
+            "look_ahead_speedup": speed.look_ahead,
+            "speedup": speed.speedup,
+        })
+    };
     json!({
         "name": one.name,
+        "hot_standby": one.hot_standby,
         "held_out": one.held_out,
-        "seconds": one.seconds,
-        "simulated_seconds": one.simulated_seconds,
-        "helpers": one.speedup.map(|speedup| speedup.helpers),
-        "speedup": one.speedup.map(|speedup| speedup.measured),
-        "simulated_speedup": one.speedup.map(|speedup| speedup.simulated),
+        "helpers": one.helpers,
+        "measured": speed(&one.measured),
+        "simulated": speed(&one.simulated),
+        "simulated_without_it": one.without.as_ref().map(speed),
     })
 }
 
 fn as_text(comparisons: &[Comparison]) -> Vec<String> {
     let header = [
         "recovery",
-        "seconds",
+        "figure",
+        "measured",
         "simulated",
         "off",
-        "helpers",
-        "speedup",
-        "simulated",
+        "without it*",
         "off",
     ];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    let percent = |share: f64| format!("{:+.1} %", share * 100.0);
     for one in comparisons {
-        let name = match one.held_out {
-            true => format!("{} (held out)", one.name),
-            false => one.name.clone(),
-        };
-        let mut row = vec![
-            name,
-            format!("{:.3}", one.seconds),
-            format!("{:.3}", one.simulated_seconds),
-            percent(off(one.seconds, one.simulated_seconds)),
+        let figures: [(String, Figure); 3] = [
+            ("seconds, one process".to_owned(), |speed| {
+                Some(speed.seconds)
+            }),
+            ("speedup, looking ahead".to_owned(), |speed| {
+                speed.look_ahead
+            }),
+            (helpers(one.helpers), |speed| speed.speedup),
         ];
-        if let Some(speedup) = one.speedup {
-            row.extend([
-                speedup.helpers.to_string(),
-                format!("{:.2}", speedup.measured),
-                format!("{:.2}", speedup.simulated),
-                percent(off(speedup.measured, speedup.simulated)),
-            ]);
+        for (name, figure) in figures {
+            rows.extend(row(one, name, figure));
         }
-        rows.push(row);
     }
-    table(&rows)
+    let mut lines = table(&rows);
+    lines.push("* simulated with a table that was made without this recovery".to_owned());
+    lines
+}
+
+type Figure = fn(&Speed) -> Option<f64>;
+
+fn helpers(number: Option<usize>) -> String {
+    match number {
+        Some(1) => "speedup, 1 helper".to_owned(),
+        number => format!("speedup, {} helpers", number.unwrap_or_default()),
+    }
+}
+
+/// None if the figure was not measured.
+fn row(one: &Comparison, name: String, figure: Figure) -> Option<Vec<String>> {
+    let measured = figure(&one.measured)?;
+    let percent = |simulated: f64| format!("{:+.1} %", off(measured, simulated) * 100.0);
+    let shown = |simulated: Option<f64>| match simulated {
+        Some(simulated) => [format!("{simulated:.2}"), percent(simulated)],
+        None => [String::new(), String::new()],
+    };
+    let marks = match (one.hot_standby, one.held_out) {
+        (true, true) => " (hot standby, held out)",
+        (true, false) => " (hot standby)",
+        (false, true) => " (held out)",
+        (false, false) => "",
+    };
+    let mut row = vec![
+        format!("{}{marks}", one.name),
+        name,
+        format!("{measured:.2}"),
+    ];
+    row.extend(shown(figure(&one.simulated)));
+    row.extend(shown(one.without.as_ref().and_then(figure)));
+    Some(row)
 }

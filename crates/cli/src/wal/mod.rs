@@ -17,7 +17,8 @@ pub enum WalCommand {
     /// Reads segments of a folder, or the newest WAL of a server (which keeps no slot for it), and
     /// changes nothing. Each record has the class that lockstep.replay_workers gives it: for helpers,
     /// at its turn, or a barrier. Speedups are simulated from a table of what records cost; they are
-    /// about crash recovery, a base backup that is restored, and the start of a standby. Exit code 2:
+    /// about crash recovery, a base backup that is restored, and the start of a standby, or with
+    /// --hot-standby about a standby that is behind while sessions read. Exit code 2:
     /// the folder has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the
     /// WAL is damaged.
     Analyze(analyze::AnalyzeArgs),
@@ -25,7 +26,8 @@ pub enum WalCommand {
     ///
     /// Fits the costs of records to the times that one process took, and those of the pipeline to the
     /// speedups, of recoveries that are not held out; then predicts all of them, so that those held
-    /// out say what the table is worth. Their WAL is read again.
+    /// out say what the table is worth. Each of the others is also predicted by a table made without
+    /// it. Their WAL is read again.
     Calibrate(calibrate::CalibrateArgs),
     /// Compare two standbys, or a standby and its primary, page by page
     ///

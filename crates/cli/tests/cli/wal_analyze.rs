@@ -107,6 +107,14 @@ fn wal_of_every_kind_is_analyzed() {
     for name in ["kind", "missing", "map", "ddl", "checkpoint", "unknown"] {
         assert!(names.contains(&name), "{names:?}");
     }
+    // Fewer may run ahead while sessions read.
+    let hot = as_json(&[folder.to_str().unwrap(), "--hot-standby"]);
+    assert_eq!(
+        (&hot["hot_standby"], &all["hot_standby"]),
+        (&true.into(), &false.into())
+    );
+    assert_eq!(count(&hot), records);
+    assert!(count(&hot["parallel"]) < count(&all["parallel"]), "{hot}");
     let helpers = all["simulated"]["by_helpers"].as_array().unwrap();
     let numbers: Vec<_> = helpers
         .iter()

@@ -8,10 +8,11 @@ use std::process::{Command, Stdio};
 use lockstep_lab::for_tests::{self, TestLab};
 use lockstep_lab::server::Stop;
 use lockstep_wal::class::{
-    Cause, Class, classify, free_space_map_block, may_change_free_space_map,
+    Cause, Class, adds_heap_tuples, classify, classify_hot, free_space_map_block,
+    may_change_free_space_map,
 };
 use lockstep_wal::folder::{Range, Run};
-use lockstep_wal::record::{Block, Header, Record, Relation};
+use lockstep_wal::record::{Block, Compression, Header, Image, Record, Relation};
 use lockstep_wire::Lsn;
 
 use crate::bed;
@@ -62,36 +63,57 @@ fn line(record: &Record, oversized: bool) -> String {
     let main = if main.is_empty() { "-" } else { &main };
     let header = &record.header;
     let mut line = format!(
-        "{} {} {} {main}",
+        "{} {} {} {} {main}",
         header.manager,
         header.info,
+        header.xid,
         u8::from(oversized)
     );
     for block in &record.blocks {
-        line.push_str(&format!(" {}:{}", block.fork, block.id));
+        let restored = u8::from(block.is_restored());
+        line.push_str(&format!(" {}:{}:{restored}", block.fork, block.id));
     }
     line
 }
 
 /// Numbers as in the C program: `LsClass`, `LsCause`.
-fn answer(record: &Record, oversized: bool) -> String {
+fn numbers(class: Class) -> String {
     let number = |cause: Cause| Cause::ALL.iter().position(|one| *one == cause).unwrap() + 1;
-    let (class, cause) = match classify(record, oversized) {
+    let (class, cause) = match class {
         Class::Ahead => (0, 0),
         Class::Inline(cause) => (1, number(cause)),
         Class::Barrier(cause) => (2, number(cause)),
+        Class::Removal => (3, number(Cause::Kind)),
     };
-    let map = u8::from(may_change_free_space_map(record));
-    format!("{class} {cause} {map}")
+    format!("{class} {cause}")
 }
 
-fn blocks(forks: &[(u8, u8)]) -> Vec<Block> {
+/// Before consistency, in hot standby, and what both need to know.
+fn answer(record: &Record, oversized: bool) -> String {
+    let major = for_tests::major().unwrap().get();
+    format!(
+        "{} {} {} {}",
+        numbers(classify(record, oversized)),
+        numbers(classify_hot(record, major, oversized)),
+        u8::from(may_change_free_space_map(record)),
+        u8::from(adds_heap_tuples(record)),
+    )
+}
+
+fn blocks(forks: &[(u8, u8)], restored: bool) -> Vec<Block> {
+    let image = Image {
+        length: 8_192,
+        hole_offset: 0,
+        hole_length: 0,
+        apply: true,
+        compression: Compression::None,
+    };
     let block = |&(id, fork): &(u8, u8)| Block {
         id,
         relation: Relation::default(),
         fork,
         number: 0,
-        image: None,
+        image: restored.then_some(image),
         will_init: false,
         data: 0,
     };
@@ -105,6 +127,12 @@ fn every_kind() -> Vec<(String, String)> {
     for bit in 0..12 * 8 {
         let mut main = vec![0; 16];
         main[bit / 8] |= 1 << (bit % 8);
+        mains.push(main);
+    }
+    // Of records that prune: lock, freezing and removal together.
+    for flags in [0x24_u8, 0x44, 0x84, 0x34, 0x74, 0xE4, 0x60] {
+        let mut main = vec![0; 16];
+        main[1] = flags;
         mains.push(main);
     }
     // Harmless and other flags of commits together.
@@ -143,24 +171,25 @@ fn add_kind(
     sets: &[&[(u8, u8)]],
     all: &mut Vec<(String, String)>,
 ) {
-    for set in sets {
+    // Oversized, with an image, of a transaction.
+    let variants = [(false, false, 7), (true, false, 7), (false, true, 0)];
+    let each = sets.iter().flat_map(|set| variants.map(|one| (set, one)));
+    for (set, (oversized, restored, xid)) in each {
         let record = Record {
             start: Lsn::from(8),
             end: Lsn::from(16),
             header: Header {
                 length: 24,
-                xid: 0,
+                xid,
                 previous: Lsn::INVALID,
                 info,
                 manager,
                 crc: 0,
             },
-            blocks: blocks(set),
+            blocks: blocks(set, restored),
             main,
         };
-        for oversized in [false, true] {
-            all.push((line(&record, oversized), answer(&record, oversized)));
-        }
+        all.push((line(&record, oversized), answer(&record, oversized)));
     }
 }
 
@@ -169,7 +198,7 @@ fn assert_same(cases: &[(String, String)]) {
     let theirs = theirs(&lines);
     assert_eq!(theirs.len(), cases.len());
     for ((line, ours), theirs) in cases.iter().zip(&theirs) {
-        assert_eq!(ours, theirs, "class, cause and map of {line}");
+        assert_eq!(ours, theirs, "classes, causes, map and tuples of {line}");
     }
 }
 
@@ -196,7 +225,15 @@ fn records_of_a_server_have_the_extensions_class() {
     while let Ok(record) = reader.read().unwrap() {
         cases.push((line(&record, false), answer(&record, false)));
     }
-    for class in ["0 0 1", "1 1 0", "1 3 1", "2 5 0", "2 6 0", "2 7 0"] {
+    for class in [
+        "0 0 0 0 1 1",
+        "1 1 1 1 0 0",
+        "1 3 1 3 1 1",
+        "2 5 2 5 0 0",
+        "2 6 2 6 0 0",
+        "2 7 2 7 0 0",
+        "0 0 1 1 0 0",
+    ] {
         assert!(cases.iter().any(|(_, answer)| answer == class), "{class}");
     }
     assert_same(&cases);

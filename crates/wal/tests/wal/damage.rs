@@ -9,6 +9,7 @@ use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::Stop;
 use lockstep_wal::WalError;
 use lockstep_wal::analysis::Analysis;
+use lockstep_wal::class::{Rules, Stage};
 use lockstep_wal::costs::Costs;
 use lockstep_wal::folder::{Range, Run};
 use lockstep_wal::memory::WalInMemory;
@@ -93,7 +94,11 @@ fn place_of(line: &str, first: u64) -> usize {
 }
 
 fn analysis(run: &Run) -> Analysis {
-    Analysis::new(Costs::built_in().unwrap(), run.identity.size, &[2])
+    let rules = Rules {
+        stage: Stage::HotStandby,
+        major: run.major,
+    };
+    Analysis::new(Costs::built_in().unwrap(), run.identity.size, rules, &[2])
 }
 
 /// Changes a file's bytes.

@@ -1,7 +1,7 @@
 //! The simulated pipeline: bounds that hold for any WAL, and WAL of which the answer is known.
 
 use lockstep_wal::analysis::{Analysis, Limit, Report};
-use lockstep_wal::class::Cause;
+use lockstep_wal::class::{Cause, Rules, Stage};
 use lockstep_wal::costs::{Costs, PipelineCosts};
 use lockstep_wal::record::{Block, Header, Record, Relation};
 use lockstep_wal::segment::SegmentSize;
@@ -20,8 +20,13 @@ fn redo_only() -> Costs {
     let costs = Costs::built_in().unwrap();
     let mut parts = costs.parts();
     parts[..2].fill(0.0);
+    // What a block costs depends neither on those before nor on looking ahead.
+    parts[8] = 0.0;
     Costs {
-        pipeline: PipelineCosts::default().scaled(0.01),
+        pipeline: PipelineCosts {
+            hidden: 0.0,
+            ..PipelineCosts::default().scaled(0.01)
+        },
         ..costs.with_parts(parts)
     }
 }
@@ -44,10 +49,20 @@ fn block(id: u8, number: u32) -> Block {
 
 /// Analyzes records of 64 bytes, each of a kind and with blocks of these numbers.
 fn analyzed(costs: Costs, records: &[((u8, u8), Vec<u32>)]) -> Report {
+    let records: Vec<_> = records
+        .iter()
+        .map(|(kind, blocks)| (*kind, 0, blocks.clone()))
+        .collect();
+    analyzed_by(Stage::BeforeConsistency, costs, &records)
+}
+
+/// The same by the rules of a stage, each record of a transaction.
+fn analyzed_by(stage: Stage, costs: Costs, records: &[((u8, u8), u32, Vec<u32>)]) -> Report {
     let size = SegmentSize::new(16 << 20).unwrap();
-    let mut analysis = Analysis::new(costs, size, &HELPERS);
+    let rules = Rules { stage, major: 15 };
+    let mut analysis = Analysis::new(costs, size, rules, &HELPERS);
     let main = [0; 16];
-    for (number, (kind, blocks)) in records.iter().enumerate() {
+    for (number, (kind, xid, blocks)) in records.iter().enumerate() {
         let start = 0x100_0028 + 64 * number as u64;
         let blocks = blocks
             .iter()
@@ -58,7 +73,7 @@ fn analyzed(costs: Costs, records: &[((u8, u8), Vec<u32>)]) -> Report {
             end: Lsn::from(start + 64),
             header: Header {
                 length: 64,
-                xid: 0,
+                xid: *xid,
                 previous: Lsn::from(start - 64),
                 info: kind.1,
                 manager: kind.0,
@@ -145,7 +160,7 @@ fn what_startup_replays_bounds_the_speedup() {
             _ => (BTREE_INSERT, vec![n]),
         })
         .collect();
-    let mut parts = [0.0; 9];
+    let mut parts = [0.0; 11];
     (parts[4], parts[5]) = (1_000.0, 1_000.0);
     let report = analyzed(redo_only().with_parts(parts), &records);
     check_bounds(&report);
@@ -156,6 +171,60 @@ fn what_startup_replays_bounds_the_speedup() {
         report.held[&Cause::Kind].commonest(15, 9),
         [("Transaction COMMIT".to_owned(), 20_000)]
     );
+}
+
+/// In hot standby an item of a B-tree comes after all tuples of its transaction.
+#[test]
+fn items_wait_for_the_tuples_of_their_transaction() {
+    let written = |transactions: u32| -> Vec<_> {
+        (0..20_000)
+            .map(|n| {
+                let kind = match n % 2 {
+                    0 => HEAP_INSERT,
+                    _ => BTREE_INSERT,
+                };
+                (kind, 3 + n / 2 % transactions, vec![n])
+            })
+            .collect()
+    };
+    let costs = redo_only();
+    let best = |stage, transactions| {
+        let report = analyzed_by(stage, costs.clone(), &written(transactions));
+        assert_eq!(report.ahead.records, 20_000);
+        let outcome = report.outcomes.iter().find(|one| one.helpers == 4);
+        let first = report.outcomes.first().unwrap();
+        assert!(first.seconds * 1e9 >= report.critical.ns);
+        (report.critical.records, outcome.unwrap().speedup)
+    };
+    let (before, free) = best(Stage::BeforeConsistency, 1);
+    assert_eq!(before, 1);
+    // Each tuple's item may follow at once where tuples are of many transactions.
+    let (many, hot) = best(Stage::HotStandby, 500);
+    assert!(many > 1 && many < 20_000, "{many}");
+    let (one, bound) = best(Stage::HotStandby, 1);
+    assert!(
+        bound <= hot * 1.01 && hot <= free * 1.01,
+        "{one} {bound} {hot} {free}"
+    );
+}
+
+/// Where helpers find nothing to do in hot standby they rest, and cost nothing more.
+#[test]
+fn helpers_rest_on_a_hot_standby() {
+    let records: Vec<_> = (0..100_000).map(|_| (BTREE_INSERT, 3, vec![7])).collect();
+    let costs = Costs {
+        pipeline: PipelineCosts::default(),
+        ..redo_only()
+    };
+    let speedup = |stage| {
+        let report = analyzed_by(stage, costs.clone(), &records);
+        report.outcomes.first().unwrap().speedup
+    };
+    let (hot, before) = (
+        speedup(Stage::HotStandby),
+        speedup(Stage::BeforeConsistency),
+    );
+    assert!(hot > before, "{hot} {before}");
 }
 
 #[test]

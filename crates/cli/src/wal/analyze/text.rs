@@ -31,6 +31,7 @@ pub fn text(outcomes: &Outcomes) -> String {
         ),
     ];
     lines.extend(wrapped("", &why_ended(outcomes), COLUMNS));
+    lines.extend(wrapped("", stage(report), COLUMNS));
     lines.push(String::new());
     lines.extend(shares(report));
     lines.push(String::new());
@@ -67,6 +68,20 @@ pub fn why_ended(outcomes: &Outcomes) -> String {
             "{ended} Segment {missing} is missing; the WAL behind it was not read: --start {next} reads it."
         ),
         None => ended,
+    }
+}
+
+/// By which rules.
+fn stage(report: &Report) -> &'static str {
+    match report.rules.is_hot() {
+        true => {
+            "Classed as on a hot standby on which no session, slot or older transaction sees what is \
+             pruned."
+        }
+        false => {
+            "Classed as before consistency, while nobody reads; --hot-standby is for a standby that \
+             streams."
+        }
     }
 }
 
@@ -152,7 +167,7 @@ fn path(report: &Report) -> Vec<String> {
     let critical = &report.critical;
     let words = format!(
         "Critical path: {} of {} records have to be replayed one after the other, with {} of all redo*. \
-         The startup process alone has {} of the work of replay in one process*: it reads and dispatches \
+         The startup process alone has {} of the work of stock replay*: it reads and dispatches \
          every record, and replays those that are not for helpers.",
         number(critical.records),
         number(report.all.records),
@@ -166,11 +181,17 @@ fn simulated(outcomes: &Outcomes) -> Vec<String> {
     let report = &outcomes.report;
     let header = ["simulated*", "seconds", "speedup", "by helpers", "waiting"];
     let mut rows = vec![header.map(str::to_owned).to_vec()];
-    rows.push(vec![
-        "one process".to_owned(),
-        format!("{:.3}", report.alone_seconds),
-        "1.00".to_owned(),
-    ]);
+    for (name, seconds) in [
+        ("one process of stock", report.alone_seconds),
+        ("one process that looks ahead", report.look_ahead_seconds),
+    ] {
+        let speedup = report.alone_seconds / seconds.max(1e-12);
+        rows.push(vec![
+            name.to_owned(),
+            format!("{seconds:.3}"),
+            format!("{speedup:.2}"),
+        ]);
+    }
     for outcome in &report.outcomes {
         rows.push(row(outcome));
     }
@@ -231,16 +252,25 @@ pub fn verdict(report: &Report) -> String {
         }
     };
     let limit = format!("what limits it most is {because} (at most {bound:.1} times, simulated)");
+    let (who, settings) = match report.rules.is_hot() {
+        true => (
+            "a standby that is behind",
+            "lockstep.replay_hot_standby = on and lockstep.replay_workers",
+        ),
+        false => (
+            "crash recovery and the start of a standby",
+            "lockstep.replay_workers",
+        ),
+    };
     match best.speedup >= WORTH {
         true => format!(
-            "It helps: crash recovery and the start of a standby would replay such WAL {:.1} times as fast \
-             with lockstep.replay_workers = {} (simulated), while a standby that streams replays in one \
-             process; {limit}.",
+            "It helps: {who} would replay such WAL {:.1} times as fast as stock with {settings} = {} \
+             (simulated); {limit}.",
             enough.speedup, enough.helpers
         ),
         false => format!(
-            "It hardly helps: crash recovery and the start of a standby would replay such WAL {:.2} times as \
-             fast at best (simulated); {limit}.",
+            "It hardly helps: {who} would replay such WAL {:.2} times as fast as stock at best \
+             (simulated); {limit}.",
             best.speedup
         ),
     }
