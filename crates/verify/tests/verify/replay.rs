@@ -150,15 +150,15 @@ fn hold_up(address: &ServerAddress, seed: u64, stop: &OnceLock<Lsn>) -> Option<(
         {
             some_time(&mut rng);
         }
-        while let Some(&end) = stop.get()
-            && stopped.is_none_or(|since| since.elapsed() < PATIENCE)
+        let Some(&end) = stop.get() else { continue };
+        while stopped.is_none_or(|since| since.elapsed() < PATIENCE)
             && client.execute(RESUME).is_ok()
-            && let Ok(replayed) = counted.count(&mut client)
         {
-            if replayed >= end {
-                return Some((counted.sum, counted.why));
+            match counted.count(&mut client) {
+                Ok(replayed) if replayed >= end => return Some((counted.sum, counted.why)),
+                Ok(_) => thread::sleep(AGAIN),
+                Err(_) => break,
             }
-            thread::sleep(AGAIN);
         }
     }
     None
