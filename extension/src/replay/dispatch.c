@@ -26,6 +26,9 @@
 /* A relation is extended at dispatch by so many blocks at most. */
 #define LS_MAX_EXTENSION 64
 
+/* Memory is asked for so many entries ahead. */
+#define LS_ENTRIES_AHEAD 4
+
 /* Slots of the table of blocks; two blocks of one slot count as the same block. */
 #define LS_BLOCK_SLOTS (32 * 1024)
 
@@ -168,6 +171,8 @@ ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 	LsEntry    *entry = ls_entry(++ls_dispatched.tail);
 	bool		for_helpers;
 
+	/* helpers have read the one that lies there */
+	__builtin_prefetch(ls_entry(ls_dispatched.tail + LS_ENTRIES_AHEAD), 1);
 	entry->record = record;
 	entry->number = ls_dispatched.tail;
 	note_blocks(entry);

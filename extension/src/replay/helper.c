@@ -2,11 +2,12 @@
  * helper.c - a replay helper: a background worker that executes dispatched records
  * (pipeline.c).
  *
- * It claims some records in the order of the WAL, asks for the memory that they will
- * change, and executes one after the other. A record whose predecessors nobody has
- * started, or that only the startup process may execute, is given back: the startup
- * process executes it at its turn. So a helper waits for other processes only while
- * they execute an earlier record. What it gave back since an earlier record was not done it
+ * It takes the next records, in the order of the WAL, asks for the memory that they will change,
+ * and executes one after the other. It claims a record only when it begins it: the startup
+ * process never waits for one that a helper without a core has merely taken. A record whose
+ * predecessors nobody has started, or that only the startup process may execute, is given
+ * back: the startup process executes it at its turn. So a helper waits for other processes only
+ * while they execute an earlier record. What it gave back since an earlier record was not done it
  * tries again (try_again()): records of one page are a chain, and who could not begin it may
  * go on with it as soon as the startup process has done the first ones.
  *
@@ -55,8 +56,8 @@
 #include "state/clock.h"
 #include "state/shared_state.h"
 
-/* Records claimed at once, and from how few left on. */
-#define LS_CLAIM 8
+/* Records taken at once, and from how few left on. */
+#define LS_TAKE 8
 
 /* A helper leaves the startup process so many records when that comes so near. */
 #define LS_TOO_NEAR 16
@@ -87,11 +88,7 @@ static bool hot = false;		/* sessions may read */
 /* All heap records of a slot up to this number are done: ls_xid_slot(). */
 static uint64 heap_done[LS_XID_SLOTS];
 
-/*
- * Records that were given back, in the order of the WAL, and the one that each comes after. All
- * are earlier than the claimed ones, so that who waits for a claimed record of this process waits
- * for a later one than this process may wait for.
- */
+/* Records that were given back, in the order of the WAL, and the one that each comes after. */
 typedef struct LsGivenBack
 {
 	uint64		number;
@@ -100,6 +97,7 @@ typedef struct LsGivenBack
 
 static LsGivenBack again[LS_AGAIN];
 static int	nagain = 0;
+static uint64 tried_at = 0;		/* what was retired when they were last tried */
 static uint64 blocked_by = 0;	/* what is_ready() has found not to be done */
 
 /* ---- Failures ---------------------------------------------------------- */
@@ -192,7 +190,7 @@ is_used(void)
 	return my_number < pg_atomic_read_u32(&ls_queue->used);
 }
 
-/* The first number of the next LS_CLAIM records for this process, 0: none. */
+/* The first number of the next LS_TAKE records for this process, 0: none. */
 static uint64
 take_numbers(uint64 *end)
 {
@@ -208,14 +206,15 @@ take_numbers(uint64 *end)
 			first = last_retired + LS_LEAP;
 		if (first > published)
 			return 0;
-		*end = Min(first + LS_CLAIM, published + 1);
+		*end = Min(first + LS_TAKE, published + 1);
 		if (pg_atomic_compare_exchange_u64(&ls_queue->next, &next, *end))
 			return first;
 	}
 }
 
+/* Their memory is asked for, though the startup process may release them meanwhile. */
 static void
-claim_more(void)
+take_more(void)
 {
 	uint64		end;
 	uint64		number = take_numbers(&end);
@@ -224,17 +223,26 @@ claim_more(void)
 	{
 		LsEntry    *entry = ls_entry(number);
 
-		if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
-			continue;
-		/* another record has it by now, which would come out of order here */
-		if (entry->number != number)
-			set_state(entry, LS_QUEUED);
-		else
+		if (pg_atomic_read_u32(&entry->state) == LS_QUEUED)
 			ls_hints_add(entry->record)->number = number;
 	}
 }
 
-/* A record that was claimed is the startup process's now. */
+/* False: it is the startup process's, and its entry perhaps another record's. */
+static bool
+claim(uint64 number)
+{
+	LsEntry    *entry = ls_entry(number);
+
+	if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
+		return false;
+	if (entry->number == number)
+		return true;
+	set_state(entry, LS_QUEUED);
+	return false;
+}
+
+/* A record that was taken is the startup process's now. */
 static void
 count_given_back(void)
 {
@@ -339,7 +347,7 @@ is_ready(LsEntry *entry)
 
 /* ---- Executing --------------------------------------------------------- */
 
-/* A claimed record, after which all are done that it comes after. */
+/* A claimed record; all are done that it comes after. */
 static void
 execute(LsEntry *entry)
 {
@@ -366,36 +374,29 @@ execute(LsEntry *entry)
 		ls_helper_note_waits(me);
 }
 
-/* The next claimed record. */
+/* The next record that was taken. */
 static void
 execute_next(void)
 {
-	uint64		number = ls_hint_at(++ls_hints.current)->number;
+	const LsAhead *ahead = ls_hint_at(++ls_hints.current);
+	uint64		number = ahead->number;
 	LsEntry    *entry = ls_entry(number);
 
 	ls_hints_take_steps();
+	if (!claim(number))
+	{
+		count_given_back();
+		return;
+	}
 	if (is_ready(entry))
 	{
+		ls_hints_give_buffers(ahead, entry->record);
 		execute(entry);
 		return;
 	}
 	again[nagain].number = number;
 	again[nagain++].after = blocked_by;
 	set_state(entry, LS_QUEUED);
-}
-
-/* Is the entry still that of this number, and now this process's? */
-static bool
-claim_again(uint64 number)
-{
-	LsEntry    *entry = ls_entry(number);
-
-	if (pg_atomic_read_u32(&entry->state) != LS_QUEUED || !ls_claim(entry))
-		return false;
-	if (entry->number == number)
-		return true;
-	set_state(entry, LS_QUEUED);
-	return false;
 }
 
 /*
@@ -411,7 +412,7 @@ try_once_more(LsGivenBack *one)
 	{
 		if (!ls_is_done(one->after))
 			return true;
-		if (claim_again(one->number))
+		if (claim(one->number))
 		{
 			if (is_ready(entry))
 			{
@@ -427,6 +428,13 @@ try_once_more(LsGivenBack *one)
 	return false;
 }
 
+/* Is more retired than when records were last tried again? */
+static bool
+others_went_on(void)
+{
+	return pg_atomic_read_u64(&ls_queue->retired) != tried_at;
+}
+
 /* True: something was executed. */
 static bool
 try_again(void)
@@ -434,7 +442,7 @@ try_again(void)
 	int			kept = 0;
 	uint64		before = pg_atomic_read_u64(&me->records);
 
-	last_retired = pg_atomic_read_u64(&ls_queue->retired);
+	tried_at = last_retired = pg_atomic_read_u64(&ls_queue->retired);
 	for (int i = 0; i < nagain; i++)
 		if (try_once_more(&again[i]))
 			again[kept++] = again[i];
@@ -456,7 +464,7 @@ has_work(void)
 	uint64		next = pg_atomic_read_u64(&ls_queue->next);
 	uint64		near = pg_atomic_read_u64(&ls_queue->retired) + LS_LEAP;
 
-	return is_used() && nagain < LS_AGAIN - LS_CLAIM * 2 &&
+	return is_used() && nagain < LS_AGAIN - LS_TAKE * 2 &&
 		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
@@ -465,7 +473,7 @@ wait_for_work(void)
 {
 	for (int i = 0; i < LS_SPINS; i++)
 	{
-		if (has_work() || shall_end() || (nagain > 0 && try_again()))
+		if (has_work() || shall_end() || (nagain > 0 && others_went_on() && try_again()))
 			return;
 		SPIN_DELAY();
 	}
@@ -492,8 +500,8 @@ work(void)
 
 	while (!shall_end())
 	{
-		if (ls_hints.tail - ls_hints.current <= LS_CLAIM && has_work())
-			claim_more();
+		if (ls_hints.tail - ls_hints.current <= LS_TAKE && has_work())
+			take_more();
 		if (ls_hints.current == ls_hints.tail)
 			wait_for_work();
 		else
@@ -503,12 +511,9 @@ work(void)
 	}
 }
 
-/* What was claimed and not executed is the startup process's. */
 static void
 leave(int code, Datum arg)
 {
-	while (ls_hints.current < ls_hints.tail)
-		give_back(ls_entry(ls_hint_at(++ls_hints.current)->number));
 	pg_atomic_write_u32(&me->procno, PG_UINT32_MAX);
 	pg_atomic_write_u32(&me->pid, 0);
 }
@@ -529,6 +534,8 @@ begin(int id)
 				(errcode(ERRCODE_OUT_OF_MEMORY),
 				 errmsg("out of memory"),
 				 errdetail("A replay helper cannot remember in which buffers blocks are.")));
+	ls_hints.memory = ls_decode_buffer;
+	ls_hints.memory_size = ls_decode_buffer_size();
 	ls_execute_init();
 	ls_helper_skip_waits();
 

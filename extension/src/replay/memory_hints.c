@@ -15,6 +15,11 @@
  * read without a lock, so what is read may be torn. The one lock that is taken is
  * that of a partition of the mapping of buffers, shared, as redo itself takes it.
  *
+ * In a helper also the records may be torn: it claims one only when it begins it, and until
+ * then the startup process may have executed and released it, so that its memory holds
+ * another. So a helper writes nothing to a record before that (ls_hints_give_buffers()), and
+ * follows a pointer of it only within the memory of all records (is_in_memory()).
+ *
  * Each eighth use of a remembered buffer is left to the mapping of buffers: the way
  * through prefetch_buffer does not raise the usage count, and a block in constant
  * use would be evicted (rule 4 of look_ahead.c).
@@ -96,6 +101,14 @@ last_block(const DecodedXLogRecord *record)
 	return Min(record->max_block_id, LS_BLOCKS - 1);
 }
 
+static inline bool
+is_in_memory(const void *start, Size size)
+{
+	return ls_hints.memory == NULL ||
+		((const char *) start >= ls_hints.memory &&
+		 (const char *) start + size <= ls_hints.memory + ls_hints.memory_size);
+}
+
 /* ---- The steps --------------------------------------------------------- */
 
 static void
@@ -166,8 +179,24 @@ buffer_of(DecodedBkpBlock *block)
 	if (BufferIsValid(buffer))
 		*slot = buffer;
 	else
-	ls_hints.missing++;
+		ls_hints.missing++;
 	return buffer;
+}
+
+static void
+give_buffer(DecodedBkpBlock *block, Buffer buffer)
+{
+	if (!BufferIsValid(block->prefetch_buffer) && ++uses % LS_USES_A_LOOKUP != 0)
+		block->prefetch_buffer = buffer;
+}
+
+/* A helper: the record, of which ahead is, cannot become another one any more. */
+void
+ls_hints_give_buffers(const LsAhead *ahead, DecodedXLogRecord *record)
+{
+	for (int id = 0; id <= last_block(record); id++)
+		if (BufferIsValid(ahead->buffer[id]))
+			give_buffer(&record->blocks[id], ahead->buffer[id]);
 }
 
 static void
@@ -187,8 +216,8 @@ ask_for_pages(LsAhead *ahead)
 		if (!BufferIsValid(buffer))
 			continue;
 		__builtin_prefetch(BufferGetBlock(buffer));
-		if (!BufferIsValid(block->prefetch_buffer) && ++uses % LS_USES_A_LOOKUP != 0)
-			block->prefetch_buffer = buffer;
+		if (ls_hints.memory == NULL)
+			give_buffer(block, buffer);
 	}
 }
 
@@ -200,28 +229,31 @@ static OffsetNumber
 offset_of(DecodedXLogRecord *record, int *id)
 {
 	uint8		info = record->header.xl_info;
+	const char *data = record->main_data;
 
 	*id = 0;
+	if (!is_in_memory(data, sizeof(xl_heap_update)))
+		return InvalidOffsetNumber;
 	if (record->header.xl_rmid == RM_HEAP_ID)
 	{
 		switch (info & XLOG_HEAP_OPMASK)
 		{
 			case XLOG_HEAP_DELETE:
-				return ((xl_heap_delete *) record->main_data)->offnum;
+				return ((const xl_heap_delete *) data)->offnum;
 			case XLOG_HEAP_LOCK:
-				return ((xl_heap_lock *) record->main_data)->offnum;
+				return ((const xl_heap_lock *) data)->offnum;
 			case XLOG_HEAP_UPDATE:
 			case XLOG_HEAP_HOT_UPDATE:
 				/* the old tuple is in the second block, if there are two */
 				*id = record->max_block_id > 0 ? 1 : 0;
-				return ((xl_heap_update *) record->main_data)->old_offnum;
+				return ((const xl_heap_update *) data)->old_offnum;
 			default:
 				return InvalidOffsetNumber;
 		}
 	}
 	if (record->header.xl_rmid == RM_BTREE_ID &&
 		(info & ~XLR_INFO_MASK) == XLOG_BTREE_INSERT_LEAF)
-		return ((xl_btree_insert *) record->main_data)->offnum;
+		return ((const xl_btree_insert *) data)->offnum;
 	return InvalidOffsetNumber;
 }
 
@@ -347,7 +379,9 @@ ls_hints_add(DecodedXLogRecord *record)
 {
 	LsAhead    *ahead = ls_hint_at(++ls_hints.tail);
 
-	ahead->record = record;
+	/* with all blocks that are looked for: whatever it is by now, none is beyond */
+	ahead->record = is_in_memory(record, sizeof(*record) + LS_BLOCKS * sizeof(DecodedBkpBlock)) ?
+		record : NULL;
 	for (int id = 0; id < LS_BLOCKS; id++)
 		ahead->buffer[id] = InvalidBuffer;
 	return ahead;

@@ -42,6 +42,9 @@ typedef struct LsHints
 	uint64		blocks;			/* looked for, not yet counted by the owner */
 	uint64		found;			/* of these, in the buffer we remembered */
 	uint64		missing;		/* of these, in no buffer */
+	/* a helper: all records and their data lie in here, and may be other ones by now */
+	const char *memory;
+	Size		memory_size;
 } LsHints;
 
 extern LsHints ls_hints;
@@ -50,6 +53,7 @@ extern bool ls_hints_have_memory(void);
 extern void ls_hints_restart(void);
 extern LsAhead *ls_hints_add(DecodedXLogRecord *record);
 extern void ls_hints_take_steps(void);
+extern void ls_hints_give_buffers(const LsAhead *ahead, DecodedXLogRecord *record);
 extern bool ls_hints_know_page(const DecodedBkpBlock *block);
 extern void ls_hints_remember(const DecodedBkpBlock *block, Buffer buffer);
 

@@ -116,6 +116,12 @@
 /* Room in the queue from which it is filled again. */
 #define LS_REFILL 32
 
+/*
+ * Helpers learn once in so many records how far replay is: each time the processor takes the
+ * number's memory from them. They may think that it is behind, since a done record says so itself.
+ */
+#define LS_TELL_EVERY 8
+
 /* Records ahead for which the startup process asks for memory. */
 #define LS_OWN_HINTS 6
 
@@ -350,12 +356,21 @@ raise_failure(void)
 	elog(FATAL, "a replay helper failed without an error");
 }
 
+/* All records before the current one are done. */
+static void
+tell_retired(void)
+{
+	pg_atomic_write_u64(&ls_queue->retired, current - 1);
+}
+
 /* Returns when the entry's state has changed, or an interrupt was looked at. */
 static void
 wait_for_helper(LsEntry *entry)
 {
 	int64		begin;
 
+	/* the helper may wait for one of them, see execute_here() */
+	tell_retired();
 	for (int i = 0; i < LS_SPINS; i++)
 	{
 		if (pg_atomic_read_u32(&entry->state) != LS_CLAIMED)
@@ -592,10 +607,12 @@ run_dry(XLogReaderState *reader)
 static void
 run(XLogReaderState *reader)
 {
-	pg_atomic_write_u64(&ls_queue->retired, current++);
+	current++;
 	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
 	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
-		pg_atomic_write_u64(&ls_queue->retired, current++);
+		current++;
+	if (current % LS_TELL_EVERY == 0 || current >= ls_dispatched.tail)
+		tell_retired();
 	if (current == ls_dispatched.barrier + 1)
 		ls_forget_known_files();
 	ls_look_ahead_count(current <= ls_dispatched.tail);
