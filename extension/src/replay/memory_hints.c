@@ -166,7 +166,7 @@ buffer_of(DecodedBkpBlock *block)
 	if (BufferIsValid(buffer))
 		*slot = buffer;
 	else
-	ls_hints.missing++;
+		ls_hints.missing++;
 	return buffer;
 }
 
