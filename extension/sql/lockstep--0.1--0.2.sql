@@ -32,7 +32,13 @@ CREATE FUNCTION lockstep_stat_replay_pipeline(
     OUT waits bigint,
     OUT wait_ms double precision,
     OUT dispatched_until pg_lsn,
-    OUT blocks_asked_for bigint)
+    OUT blocks_asked_for bigint,
+    OUT retired bigint,
+    OUT record_distance bigint,
+    OUT wal_distance bigint,
+    OUT wait_cpu_ms double precision,
+    OUT wait_io_ms double precision,
+    OUT wait_lock_ms double precision)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_pipeline();
@@ -41,7 +47,7 @@ REVOKE ALL ON FUNCTION lockstep_stat_replay_pipeline() FROM PUBLIC;
 GRANT EXECUTE ON FUNCTION lockstep_stat_replay_pipeline() TO pg_monitor;
 GRANT SELECT ON lockstep_stat_replay_pipeline TO pg_monitor;
 
--- What each replay helper has done since the server started.
+-- What each replay helper has done since the server started, and what it waits for.
 CREATE FUNCTION lockstep_stat_replay_workers(
     OUT worker integer,
     OUT pid integer,
@@ -50,7 +56,11 @@ CREATE FUNCTION lockstep_stat_replay_workers(
     OUT given_back bigint,
     OUT waits bigint,
     OUT wait_ms double precision,
-    OUT lsn pg_lsn)
+    OUT lsn pg_lsn,
+    OUT bytes bigint,
+    OUT queue_depth integer,
+    OUT wait_event_type text,
+    OUT wait_event text)
 RETURNS SETOF record
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 

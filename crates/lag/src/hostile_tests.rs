@@ -270,6 +270,7 @@ fn answer(rng: &mut Rng, part: Part) -> Value {
             "dispatched": count(rng), "done_by_helpers": count(rng), "inline_kind": count(rng),
             "given_back": count(rng), "startup_wait_ms": age(rng).as_f64().unwrap_or(0.0),
             "helper_wait_ms": age(rng).as_f64().unwrap_or(0.0),
+            "record_distance": count(rng), "wal_distance": count(rng), "helper_waits": name(rng),
         }),
     }
 }

@@ -3,11 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::rules::percent;
+use crate::rules::{bytes, percent};
 use crate::window::{NodeWindow, ratio};
 
-/// Longest reason that is shown, in characters.
-const MOST_REASON: usize = 200;
+/// Longest text of a server that is shown, in characters.
+const MOST_TEXT: usize = 200;
 
 /// What the extension's views say at one moment. Counters begin with the server's start, or with
 /// a reset.
@@ -38,10 +38,28 @@ pub struct ParallelReplay {
     pub barriers_checkpoint: u64,
     /// The same for all other kinds.
     pub barriers_other: u64,
+    /// Records retired, in the order of the WAL, while records could run ahead.
+    pub retired: u64,
+    /// Records in the queue after the one that is replayed at the moment.
+    pub record_distance: u64,
+    /// Bytes of WAL from the replay position to the end of these.
+    pub wal_distance: u64,
     /// Records that helpers took and left to the startup process.
     pub given_back: u64,
+    /// Bytes of WAL that helpers executed.
+    pub helper_bytes: u64,
+    /// Records that helpers have taken and not executed, or will try again.
+    pub queue_depth: u64,
+    /// Names of the wait events of helpers at the moment, with commas; empty if all run.
+    pub helper_waits: String,
     /// Milliseconds that the startup process slept until a helper had finished a record.
     pub startup_wait_ms: f64,
+    /// Of these, while the helper ran or waited for a core.
+    pub startup_wait_cpu_ms: f64,
+    /// Of these, while the helper waited for storage.
+    pub startup_wait_io_ms: f64,
+    /// Of these, while the helper waited for a lock, a pin or anything else.
+    pub startup_wait_lock_ms: f64,
     /// Milliseconds that helpers waited for an earlier record, summed over helpers.
     pub helper_wait_ms: f64,
 }
@@ -71,7 +89,7 @@ impl ParallelReplay {
     pub fn reason(&self) -> String {
         match self.parallel.as_str() {
             "" => "not known".to_owned(),
-            words => words.chars().take(MOST_REASON).collect(),
+            words => cut(words),
         }
     }
 }
@@ -119,8 +137,29 @@ impl ParallelReport {
             percent(self.startup_wait_share),
             percent(self.helper_wait_share)
         ));
+        words.push_str(&self.at_the_moment());
         words
     }
+
+    fn at_the_moment(&self) -> String {
+        let mut words = String::new();
+        if self.now.record_distance > 0 {
+            words.push_str(&format!(
+                "; ahead now: {} records, {}",
+                self.now.record_distance,
+                bytes(self.now.wal_distance as f64)
+            ));
+        }
+        if !self.now.helper_waits.is_empty() {
+            words.push_str("; helpers wait now for ");
+            words.push_str(&cut(&self.now.helper_waits));
+        }
+        words
+    }
+}
+
+fn cut(text: &str) -> String {
+    text.chars().take(MOST_TEXT).collect()
 }
 
 #[cfg(test)]
@@ -183,6 +222,17 @@ mod tests {
                 says("no: a pause is requested", 0, 200, 90),
                 "no: a pause is requested",
             ),
+            (
+                says("yes", 1, 1_000, 500),
+                ParallelReplay {
+                    record_distance: 480,
+                    wal_distance: 96 * 1024,
+                    helper_waits: "DataFileRead, LockstepReplayQueue".to_owned(),
+                    ..says("yes", 2, 2_000, 1_500)
+                },
+                "yes; 2 helpers; 100 % of records done ahead; waits: startup process 0 %, helpers 0 %; \
+                 ahead now: 480 records, 96 kB; helpers wait now for DataFileRead, LockstepReplayQueue",
+            ),
             // A server of a later version, or one that says nothing that makes sense.
             (says("", 0, 0, 0), says("", 0, 0, 0), "not known"),
         ] {
@@ -216,6 +266,6 @@ mod tests {
     #[test]
     fn a_long_reason_is_cut() {
         let said = says(&"é".repeat(1_000), 0, 0, 0);
-        assert_eq!(said.reason().chars().count(), MOST_REASON);
+        assert_eq!(said.reason().chars().count(), MOST_TEXT);
     }
 }

@@ -161,8 +161,8 @@ const HAS_PARALLEL_REPLAY: &str = "(SELECT count(*) = 2 FROM pg_extension e \
          AND d.deptype = 'e' AND d.classid = 'pg_class'::regclass \
        JOIN pg_class c ON c.oid = d.objid JOIN pg_attribute a ON a.attrelid = c.oid \
      WHERE e.extname = 'lockstep' AND (c.relname, a.attname) IN \
-       (('lockstep_stat_replay_pipeline', 'dispatched_until'), \
-        ('lockstep_stat_replay_workers', 'lsn')))";
+       (('lockstep_stat_replay_pipeline', 'wait_lock_ms'), \
+        ('lockstep_stat_replay_workers', 'wait_event')))";
 
 /// The statement for the system identifier, which some services refuse.
 pub const SYSTEM: &str = "SELECT system_identifier FROM pg_control_system()";
@@ -365,10 +365,15 @@ fn parallel_replay(schema: &str) -> String {
            SELECT p.parallel, w.helpers, p.records, p.dispatched, p.done_by_helpers, \
              p.inline_kind, p.inline_missing, p.inline_map, p.inline_large, \
              p.barriers_ddl, p.barriers_checkpoint, p.barriers_other, \
-             w.given_back, p.wait_ms AS startup_wait_ms, w.wait_ms AS helper_wait_ms \
+             p.retired, p.record_distance, p.wal_distance, w.given_back, w.helper_bytes, \
+             w.queue_depth, w.helper_waits, p.wait_ms AS startup_wait_ms, \
+             p.wait_cpu_ms AS startup_wait_cpu_ms, p.wait_io_ms AS startup_wait_io_ms, \
+             p.wait_lock_ms AS startup_wait_lock_ms, w.wait_ms AS helper_wait_ms \
            FROM {schema}.lockstep_stat_replay_pipeline p, \
              (SELECT count(pid) AS helpers, coalesce(sum(given_back), 0) AS given_back, \
-                coalesce(sum(wait_ms), 0) AS wait_ms \
+                coalesce(sum(wait_ms), 0) AS wait_ms, coalesce(sum(bytes), 0) AS helper_bytes, \
+                coalesce(sum(queue_depth), 0) AS queue_depth, \
+                coalesce(string_agg(DISTINCT wait_event, ', ' ORDER BY wait_event), '') AS helper_waits \
               FROM {schema}.lockstep_stat_replay_workers) w) r) END"
     )
 }

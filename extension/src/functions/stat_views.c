@@ -36,7 +36,7 @@ PG_FUNCTION_INFO_V1(lockstep_stat_replay_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_priority_reset);
 PG_FUNCTION_INFO_V1(lockstep_stat_throttle_reset);
 
-#define MAX_COLUMNS 24
+#define MAX_COLUMNS 32
 
 /* A row being built, column by column. */
 typedef struct Row
@@ -82,6 +82,23 @@ put_ms(Row *row, uint64 us)
 	put(row, Float8GetDatum((double) us / 1000.0));
 }
 
+/* Its type and its name, 0: none. */
+static void
+put_wait_event(Row *row, uint32 event)
+{
+	const char *type = pgstat_get_wait_event_type(event);
+	const char *name = pgstat_get_wait_event(event);
+
+	if (type == NULL || name == NULL)
+	{
+		put_null(row);
+		put_null(row);
+		return;
+	}
+	put(row, CStringGetTextDatum(type));
+	put(row, CStringGetTextDatum(name));
+}
+
 static void
 put_lsn(Row *row, XLogRecPtr lsn)
 {
@@ -103,6 +120,14 @@ put_text(Row *row, const char *shared_text)
 		put(row, CStringGetTextDatum(text));
 }
 
+/* The last columns are missing where an earlier version was created. */
+static void
+check_columns(TupleDesc tupdesc, const Row *row)
+{
+	if (tupdesc->natts > row->n)
+		elog(ERROR, "row has %d columns, expected %d", row->n, tupdesc->natts);
+}
+
 static Datum
 finish(FunctionCallInfo fcinfo, Row *row)
 {
@@ -110,9 +135,7 @@ finish(FunctionCallInfo fcinfo, Row *row)
 
 	if (get_call_result_type(fcinfo, NULL, &tupdesc) != TYPEFUNC_COMPOSITE)
 		elog(ERROR, "return type must be a row type");
-	/* the last columns are missing where an earlier version was created */
-	if (tupdesc->natts > row->n)
-		elog(ERROR, "row has %d columns, expected %d", row->n, tupdesc->natts);
+	check_columns(tupdesc, row);
 	return HeapTupleGetDatum(heap_form_tuple(BlessTupleDesc(tupdesc),
 											 row->values, row->nulls));
 }
@@ -172,6 +195,9 @@ Datum
 lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 {
 	Row			row = {.n = 0};
+	uint64		wait_us[LS_WAIT_CAUSES];
+	uint64		all_wait_us = 0;
+	uint64		before;
 
 	require_preload();
 	put_counter(&row, &ls_look_ahead_shared->records);
@@ -187,10 +213,43 @@ lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 	for (int cause = LS_CAUSE_NONE + 1; cause < LS_CAUSES; cause++)
 		put_counter(&row, &ls_queue->causes[cause]);
 	put_counter(&row, &ls_queue->waits);
-	put_ms(&row, pg_atomic_read_u64(&ls_queue->wait_us));
+	for (int cause = 0; cause < LS_WAIT_CAUSES; cause++)
+	{
+		wait_us[cause] = pg_atomic_read_u64(&ls_queue->wait_us[cause]);
+		all_wait_us += wait_us[cause];
+	}
+	put_ms(&row, all_wait_us);
 	put_lsn(&row, pg_atomic_read_u64(&ls_queue->dispatched_until));
 	put_counter(&row, &ls_queue->asked_for);
+	/* in this order: it is never above the other */
+	before = pg_atomic_read_u64(&ls_queue->retired_before);
+	put(&row, Int64GetDatum((int64) (pg_atomic_read_u64(&ls_queue->retired_records) - before)));
+	put(&row, Int64GetDatum((int64) ls_records_ahead()));
+	put(&row, Int64GetDatum((int64) ls_bytes_ahead()));
+	for (int cause = 0; cause < LS_WAIT_CAUSES; cause++)
+		put_ms(&row, wait_us[cause]);
 	return finish(fcinfo, &row);
+}
+
+static void
+put_worker(Row *row, int number, LsHelper *helper)
+{
+	uint32		pid = pg_atomic_read_u32(&helper->pid);
+
+	put(row, Int32GetDatum(number));
+	if (pid == 0)
+		put_null(row);
+	else
+		put(row, Int32GetDatum((int32) pid));
+	put_counter(row, &helper->records);
+	put_counter(row, &helper->blocks);
+	put_counter(row, &helper->given_back);
+	put_counter(row, &helper->waits);
+	put_ms(row, pg_atomic_read_u64(&helper->wait_us));
+	put_lsn(row, pg_atomic_read_u64(&helper->lsn));
+	put_counter(row, &helper->bytes);
+	put(row, Int32GetDatum((int32) pg_atomic_read_u32(&helper->queue_depth)));
+	put_wait_event(row, ls_helper_wait_event(helper));
 }
 
 /* One row for each helper that has run. */
@@ -204,22 +263,12 @@ lockstep_stat_replay_workers(PG_FUNCTION_ARGS)
 	for (int i = 0; i < LS_MAX_REPLAY_WORKERS; i++)
 	{
 		LsHelper   *helper = &ls_queue->helpers[i];
-		uint32		pid = pg_atomic_read_u32(&helper->pid);
 		Row			row = {.n = 0};
 
-		if (pid == 0 && pg_atomic_read_u64(&helper->records) == 0)
+		if (pg_atomic_read_u32(&helper->pid) == 0 && pg_atomic_read_u64(&helper->records) == 0)
 			continue;
-		put(&row, Int32GetDatum(i + 1));
-		if (pid == 0)
-			put_null(&row);
-		else
-			put(&row, Int32GetDatum((int32) pid));
-		put_counter(&row, &helper->records);
-		put_counter(&row, &helper->blocks);
-		put_counter(&row, &helper->given_back);
-		put_counter(&row, &helper->waits);
-		put_ms(&row, pg_atomic_read_u64(&helper->wait_us));
-		put_lsn(&row, pg_atomic_read_u64(&helper->lsn));
+		put_worker(&row, i + 1, helper);
+		check_columns(result->setDesc, &row);
 		tuplestore_putvalues(result->setResult, result->setDesc, row.values, row.nulls);
 	}
 	return (Datum) 0;
@@ -308,7 +357,10 @@ lockstep_stat_replay_reset(PG_FUNCTION_ARGS)
 	for (int cause = 0; cause < LS_CAUSES; cause++)
 		zero(&ls_queue->causes[cause]);
 	zero(&ls_queue->waits);
-	zero(&ls_queue->wait_us);
+	for (int cause = 0; cause < LS_WAIT_CAUSES; cause++)
+		zero(&ls_queue->wait_us[cause]);
+	pg_atomic_write_u64(&ls_queue->retired_before,
+						pg_atomic_read_u64(&ls_queue->retired_records));
 	stamp(&ls_lag->reset_at);
 	PG_RETURN_VOID();
 }

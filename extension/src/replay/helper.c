@@ -23,7 +23,8 @@
  * be written. If the startup process has not come to that record after some seconds, the
  * helper raises the PANIC itself, which restarts the server: nothing waits for ever.
  *
- * It has no database connection, so no row in pg_stat_activity.
+ * It has no database connection, so no row in pg_stat_activity: what it waits for is in
+ * lockstep_stat_replay_workers.
  *
  * Shared state: LsQueueShared; its LsHelper is its own.
  */
@@ -47,6 +48,7 @@
 #include "storage/smgr.h"
 #include "utils/memutils.h"
 #include "utils/resowner.h"
+#include "utils/wait_event.h"
 
 #include "compat.h"
 #include "replay/broken_rule.h"
@@ -256,6 +258,18 @@ give_back(LsEntry *entry)
 	set_state(entry, LS_QUEUED);
 }
 
+/* It began to wait for a record at that time; 0: it did not wait. */
+static void
+count_wait(int64 begin)
+{
+	if (begin == 0)
+		return;
+	pgstat_report_wait_end();
+	pg_atomic_write_u64(&me->waits, pg_atomic_read_u64(&me->waits) + 1);
+	pg_atomic_write_u64(&me->wait_us, pg_atomic_read_u64(&me->wait_us) +
+						(uint64) (ls_now_us() - begin));
+}
+
 /*
  * Rule 1. Returns when the record is done, or false when nobody has started it. Who
  * has started it is ahead in the order of the WAL, and ends.
@@ -266,6 +280,7 @@ wait_for_record(uint64 number)
 	LsEntry    *entry = ls_entry(number);
 	int64		begin = 0;
 	uint32		spins = 0;
+	bool		done = true;
 
 	if (number <= last_retired)
 		return true;
@@ -280,15 +295,24 @@ wait_for_record(uint64 number)
 			break;
 		blocked_by = number;
 		if (state != LS_CLAIMED || ShutdownRequestPending)
-			return false;
+		{
+			done = false;
+			break;
+		}
 		if (begin == 0)
+		{
 			begin = ls_now_us();
+			pgstat_report_wait_start(ls_event_replay_record);
+		}
 		SPIN_DELAY();
 		if (++spins % LS_SPINS != 0)
 			continue;
 		/* the startup process may wait in it for sessions; nothing forces us to */
 		if (hot)
-			return false;
+		{
+			done = false;
+			break;
+		}
 		/* then nobody is left who would end it, or tell us to end */
 		if (!PostmasterIsAlive())
 			proc_exit(1);
@@ -296,13 +320,8 @@ wait_for_record(uint64 number)
 		(void) sched_yield();
 	}
 	pg_read_barrier();
-	if (begin != 0)
-	{
-		pg_atomic_write_u64(&me->waits, pg_atomic_read_u64(&me->waits) + 1);
-		pg_atomic_write_u64(&me->wait_us, pg_atomic_read_u64(&me->wait_us) +
-							(uint64) (ls_now_us() - begin));
-	}
-	return true;
+	count_wait(begin);
+	return done;
 }
 
 /*
@@ -353,8 +372,10 @@ execute(LsEntry *entry)
 {
 	XLogRecPtr	end;
 	int			blocks;
+	uint32		bytes;
 
 	executing = entry;
+	pg_atomic_write_u64(&me->at, entry->number);
 	if (!ls_may_execute(entry))
 	{
 		executing = NULL;
@@ -363,12 +384,14 @@ execute(LsEntry *entry)
 	}
 	end = entry->record->next_lsn;
 	blocks = entry->record->max_block_id + 1;
+	bytes = entry->record->header.xl_tot_len;
 	ls_execute(entry);
 	executing = NULL;
 	/* the record's memory is used again from here on */
 	set_state(entry, LS_DONE);
 	pg_atomic_write_u64(&me->records, pg_atomic_read_u64(&me->records) + 1);
 	pg_atomic_write_u64(&me->blocks, pg_atomic_read_u64(&me->blocks) + blocks);
+	pg_atomic_write_u64(&me->bytes, pg_atomic_read_u64(&me->bytes) + bytes);
 	pg_atomic_write_u64(&me->lsn, end);
 	if (pg_atomic_read_u64(&me->records) % LS_NOTE_EVERY == 0)
 		ls_helper_note_waits(me);
@@ -458,6 +481,14 @@ shall_end(void)
 	return ShutdownRequestPending || pg_atomic_read_u32(&ls_queue->closed) != 0;
 }
 
+/* For the view: records that it has taken and not executed, and those that it will try again. */
+static void
+publish_depth(void)
+{
+	pg_atomic_write_u32(&me->queue_depth,
+						(uint32) (ls_hints.tail - ls_hints.current) + (uint32) nagain);
+}
+
 static bool
 has_work(void)
 {
@@ -484,6 +515,7 @@ wait_for_work(void)
 		/* rule 10: what is dropped meanwhile gives its space back */
 		if (!LS_BREAKS(FILES))
 			smgrreleaseall();
+		publish_depth();
 		ls_helper_note_waits(me);
 		(void) WaitLatch(MyLatch, WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH,
 						 LS_IDLE_NAP, ls_event_replay_queue);
@@ -502,6 +534,7 @@ work(void)
 	{
 		if (ls_hints.tail - ls_hints.current <= LS_TAKE && has_work())
 			take_more();
+		publish_depth();
 		if (ls_hints.current == ls_hints.tail)
 			wait_for_work();
 		else
@@ -514,6 +547,7 @@ work(void)
 static void
 leave(int code, Datum arg)
 {
+	pg_atomic_write_u32(&me->queue_depth, 0);
 	pg_atomic_write_u32(&me->procno, PG_UINT32_MAX);
 	pg_atomic_write_u32(&me->pid, 0);
 }

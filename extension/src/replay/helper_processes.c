@@ -12,6 +12,7 @@
 #include "postmaster/bgworker.h"
 #include "storage/latch.h"
 #include "storage/proc.h"
+#include "utils/wait_event.h"
 
 #include "replay/helper_count.h"
 #include "replay/helper_processes.h"
@@ -128,6 +129,24 @@ ls_helpers_start_first(bool hot)
 	pg_atomic_write_u32(&ls_queue->hot, hot);
 	pg_atomic_write_u32(&ls_queue->closed, 0);
 	ls_helpers_start(ls_helper_count_begin());
+}
+
+/* What does the helper do that executes this record, which the startup process waits for? */
+LsWaitCause
+ls_helpers_wait_cause(uint64 number)
+{
+	for (int i = 0; i < nhelpers; i++)
+	{
+		LsHelper   *helper = &ls_queue->helpers[i];
+		uint32		event;
+
+		if (pg_atomic_read_u64(&helper->at) != number)
+			continue;
+		event = ls_helper_wait_event(helper);
+		if (event != 0)
+			return (event & 0xFF000000U) == PG_WAIT_IO ? LS_WAIT_IO : LS_WAIT_LOCK;
+	}
+	return LS_WAIT_CPU;
 }
 
 int

@@ -165,6 +165,7 @@ static bool hot = false;
 static uint32 passed = 0;		/* records since we last asked whether to dispatch */
 
 static uint64 by_helpers = 0;	/* done when their turn came, not yet in shared memory */
+static uint64 retired = 0;		/* of this recovery */
 
 /* ---- Counters ---------------------------------------------------------- */
 
@@ -184,6 +185,7 @@ publish_counters(void)
 	for (int i = 0; i < LS_CAUSES; i++)
 		add(&ls_queue->causes[i], &ls_dispatched.causes[i]);
 	pg_atomic_write_u64(&ls_queue->dispatched_until, ls_dispatched.until);
+	pg_atomic_write_u64(&ls_queue->retired_records, retired);
 }
 
 /* ---- Whether and how far ----------------------------------------------- */
@@ -311,6 +313,7 @@ static void
 fill(XLogReaderState *reader)
 {
 	uint64		before = ls_dispatched.tail;
+	XLogRecPtr	end;
 
 	ls_forget_horizon();
 	while (ls_dispatched.tail - current < LS_AHEAD_MAX)
@@ -327,7 +330,9 @@ fill(XLogReaderState *reader)
 	}
 	if (ls_dispatched.tail == before)
 		return;
-	ls_raise_point_in_backup(ls_entry(ls_dispatched.tail)->record->next_lsn);
+	end = ls_entry(ls_dispatched.tail)->record->next_lsn;
+	ls_raise_point_in_backup(end);
+	pg_atomic_write_u64(&ls_queue->entered_until, end);
 	pg_write_barrier();
 	pg_atomic_write_u64(&ls_queue->published, ls_dispatched.tail);
 	ls_helpers_wake();
@@ -367,6 +372,7 @@ tell_retired(void)
 static void
 wait_for_helper(LsEntry *entry)
 {
+	LsWaitCause cause;
 	int64		begin;
 
 	/* the helper may wait for one of them, see execute_here() */
@@ -378,6 +384,7 @@ wait_for_helper(LsEntry *entry)
 		SPIN_DELAY();
 	}
 	begin = ls_now_us();
+	cause = ls_helpers_wait_cause(current);
 	pg_atomic_write_u32(&ls_queue->startup_sleeps, 1);
 	pg_memory_barrier();
 	if (pg_atomic_read_u32(&entry->state) == LS_CLAIMED)
@@ -389,7 +396,7 @@ wait_for_helper(LsEntry *entry)
 	}
 	pg_atomic_write_u32(&ls_queue->startup_sleeps, 0);
 	pg_atomic_fetch_add_u64(&ls_queue->waits, 1);
-	pg_atomic_fetch_add_u64(&ls_queue->wait_us, (uint64) (ls_now_us() - begin));
+	pg_atomic_fetch_add_u64(&ls_queue->wait_us[cause], (uint64) (ls_now_us() - begin));
 }
 
 /*
@@ -626,6 +633,7 @@ run(XLogReaderState *reader)
 	ls_read_ahead(current);
 	take_own_steps();
 	watch_helpers(retire(ls_entry(current), reader));
+	retired++;
 	if (ls_dispatched.tail == current)
 		run_dry(reader);
 	else

@@ -1,10 +1,14 @@
 /*
- * queue.c - the shared memory of records that run ahead (queue.h), and the words for whether
- * replay is parallel.
+ * queue.c - the shared memory of records that run ahead (queue.h), the words for whether
+ * replay is parallel, and how far it is ahead.
  *
  * No lock is taken.
  */
 #include "postgres.h"
+
+#include "access/xlog.h"
+#include "access/xlogrecovery.h"
+#include "storage/proc.h"
 
 #include "replay/helper_rule.h"
 #include "replay/queue.h"
@@ -89,4 +93,43 @@ ls_pipeline_state_name(void)
 			return parallel_name();
 	}
 	return "unknown";
+}
+
+/* Records of the queue after the one whose redo comes now. */
+uint64
+ls_records_ahead(void)
+{
+	uint64		published = pg_atomic_read_u64(&ls_queue->published);
+	uint64		current = pg_atomic_read_u64(&ls_queue->retired) + 1;
+
+	return RecoveryInProgress() && published > current ? published - current : 0;
+}
+
+/* From the replay position to the end of the last of these. */
+uint64
+ls_bytes_ahead(void)
+{
+	XLogRecPtr	until = pg_atomic_read_u64(&ls_queue->entered_until);
+	XLogRecPtr	replayed;
+
+	if (!RecoveryInProgress())
+		return 0;
+	replayed = GetXLogReplayRecPtr(NULL);
+	return until > replayed ? until - replayed : 0;
+}
+
+/* What a helper waits for, 0: it runs, or is not there. */
+uint32
+ls_helper_wait_event(LsHelper *helper)
+{
+	uint32		procno = pg_atomic_read_u32(&helper->procno);
+	PGPROC	   *proc;
+
+	if (procno == PG_UINT32_MAX)
+		return 0;
+	proc = GetPGProcByNumber(procno);
+	/* it may have ended meanwhile, and another process have its place */
+	if (proc->pid != (int) pg_atomic_read_u32(&helper->pid))
+		return 0;
+	return *(volatile uint32 *) &proc->wait_event_info;
 }

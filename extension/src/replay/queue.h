@@ -73,9 +73,12 @@ typedef struct LsHelper
 	pg_atomic_uint32 procno;	/* PG_UINT32_MAX: not there */
 	pg_atomic_uint32 pid;		/* 0: not there */
 	pg_atomic_uint32 sleeps;	/* 1: wants its latch set when there is work */
+	pg_atomic_uint32 queue_depth;	/* records taken, or to be tried again */
+	pg_atomic_uint64 at;		/* number of the record that it executes, or the last */
 	pg_atomic_uint64 records;	/* executed */
 	pg_atomic_uint64 blocks;	/* of these records */
-	pg_atomic_uint64 given_back;	/* claimed, then left to startup */
+	pg_atomic_uint64 bytes;		/* of WAL: length of these records */
+	pg_atomic_uint64 given_back;	/* taken, then left to startup */
 	pg_atomic_uint64 waits;		/* for another process's record */
 	pg_atomic_uint64 wait_us;	/* duration of these */
 	pg_atomic_uint64 lsn;		/* end of the last record executed */
@@ -98,6 +101,15 @@ typedef enum LsCause
 	LS_CAUSE_UNKNOWN,			/* barrier: all other kinds */
 	LS_CAUSES					/* their number */
 } LsCause;
+
+/* What a helper did when the startup process began to sleep until it has done a record. */
+typedef enum LsWaitCause
+{
+	LS_WAIT_CPU,				/* it ran, or waited for a core */
+	LS_WAIT_IO,					/* a wait event of type IO */
+	LS_WAIT_LOCK,				/* any other wait event: a lock or a pin of a page */
+	LS_WAIT_CAUSES				/* their number */
+} LsWaitCause;
 
 /* Is replay parallel, and if not, why. */
 typedef enum LsPipelineState
@@ -147,11 +159,17 @@ typedef struct LsQueueShared
 	pg_atomic_uint64 by_helpers;	/* of these, done when startup came to them */
 	pg_atomic_uint64 causes[LS_CAUSES]; /* not dispatched */
 	pg_atomic_uint64 waits;		/* for a helper, to retire a record */
-	pg_atomic_uint64 wait_us;	/* of those that took longer than LS_SPINS */
-	pg_atomic_uint64 dispatched_until;	/* end of the last of these */
+	pg_atomic_uint64 wait_us[LS_WAIT_CAUSES];	/* of those that took longer than LS_SPINS */
+	pg_atomic_uint64 dispatched_until;	/* end of the last that was dispatched */
+	pg_atomic_uint64 entered_until; /* end of the last published, dispatched or not */
+	pg_atomic_uint64 retired_records;	/* never set back */
 	pg_atomic_uint64 asked_for; /* blocks: read_ahead.c */
 	pg_atomic_uint32 state;		/* LsPipelineState */
 	pg_atomic_uint32 used_why;	/* LsHelperWhy */
+
+	/* written by who resets the view */
+	pg_atomic_uint64 retired_before;	/* of retired_records, not shown any more */
+	char		pad5[LS_CACHE_LINE];
 
 	LsHelper	helpers[LS_MAX_REPLAY_WORKERS];
 	/* each in cache lines of its own */
@@ -164,6 +182,9 @@ extern char *ls_decode_buffer;	/* NULL: lockstep.replay_workers is 0 */
 extern Size ls_decode_buffer_size(void);
 extern void ls_queue_init_shared(void);
 extern const char *ls_pipeline_state_name(void);
+extern uint64 ls_records_ahead(void);
+extern uint64 ls_bytes_ahead(void);
+extern uint32 ls_helper_wait_event(LsHelper *helper);
 
 /* Slots of a table of transactions; two transactions of one slot count as the same. */
 #define LS_XID_SLOTS 1024

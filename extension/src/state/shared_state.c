@@ -44,12 +44,14 @@ static const char EVENT_THROTTLE[] = "LockstepReadThrottle";
 static const char EVENT_WAIT_LSN[] = "LockstepWaitForLsn";
 static const char EVENT_REPLAY_HELPER[] = "LockstepReplayHelper";
 static const char EVENT_REPLAY_QUEUE[] = "LockstepReplayQueue";
+static const char EVENT_REPLAY_RECORD[] = "LockstepReplayRecord";
 
 LsShared   *ls_shared = NULL;
 uint32		ls_event_throttle = 0;
 uint32		ls_event_wait_lsn = 0;
 uint32		ls_event_replay_helper = 0;
 uint32		ls_event_replay_queue = 0;
+uint32		ls_event_replay_record = 0;
 
 static Size
 sessions_size(void)
@@ -82,6 +84,7 @@ ls_request_shared_memory(void)
 		RequestNamedLWLockTranche(EVENT_WAIT_LSN, LS_WAIT_EVENT_LWLOCKS);
 		RequestNamedLWLockTranche(EVENT_REPLAY_HELPER, LS_WAIT_EVENT_LWLOCKS);
 		RequestNamedLWLockTranche(EVENT_REPLAY_QUEUE, LS_WAIT_EVENT_LWLOCKS);
+		RequestNamedLWLockTranche(EVENT_REPLAY_RECORD, LS_WAIT_EVENT_LWLOCKS);
 	}
 }
 
@@ -140,6 +143,7 @@ ls_resolve_wait_events(void)
 	ls_event_wait_lsn = ls_named_wait_event(EVENT_WAIT_LSN);
 	ls_event_replay_helper = ls_named_wait_event(EVENT_REPLAY_HELPER);
 	ls_event_replay_queue = ls_named_wait_event(EVENT_REPLAY_QUEUE);
+	ls_event_replay_record = ls_named_wait_event(EVENT_REPLAY_RECORD);
 	ls_event_throttle = ls_named_wait_event(EVENT_THROTTLE);
 }
 

@@ -25,6 +25,7 @@ extern uint32 ls_event_throttle;
 extern uint32 ls_event_wait_lsn;
 extern uint32 ls_event_replay_helper;
 extern uint32 ls_event_replay_queue;
+extern uint32 ls_event_replay_record;
 
 extern void ls_request_shared_memory(void);
 extern void ls_attach_shared_memory(void);

@@ -217,6 +217,7 @@ sub stands_still
 	$admin->value('SELECT pg_wal_replay_resume()');
 	my $event = $how{event} // 'RecoveryConflictSnapshot';
 	wait_until($admin, qq{SELECT wait_event = '$event' AND dispatched_until > pg_last_wal_replay_lsn()
+			AND wal_distance >= dispatched_until - pg_last_wal_replay_lsn() AND record_distance > 0
 		FROM pg_stat_activity, lockstep_stat_replay_pipeline WHERE backend_type = 'startup'},
 		$node->name . ' stands still, and records run ahead')
 	  && wait_until($admin, "SELECT sum(records) > $before FROM lockstep_stat_replay_workers",

@@ -37,7 +37,8 @@ SELECT in_recovery, received_lsn, replayed_lsn, lag_bytes, lag_ms, conflicts,
        stats_reset <= now() AS stats_reset
 FROM lockstep_stat_replay;
 SELECT records >= records_ahead AS records, blocks_ahead >= blocks_remembered + blocks_missing AS blocks,
-       prefetcher, stats_reset <= now() AS stats_reset, dispatched, done_by_helpers, waits
+       prefetcher, stats_reset <= now() AS stats_reset, dispatched, done_by_helpers, waits,
+       retired, record_distance, wal_distance, wait_cpu_ms + wait_io_ms + wait_lock_ms AS wait_ms
 FROM lockstep_stat_replay_pipeline;
 SELECT count(*) AS workers FROM lockstep_stat_replay_workers;
 SELECT method, detail, demoted, pending, stuck, demotions, restores, refusals,
@@ -95,6 +96,8 @@ GRANT pg_monitor TO regress_lockstep_monitor;
 
 SET ROLE regress_lockstep_plain;
 SELECT * FROM lockstep_stat_replay;
+SELECT * FROM lockstep_stat_replay_pipeline;
+SELECT * FROM lockstep_stat_replay_workers;
 SELECT * FROM lockstep_stat_priority;
 SELECT * FROM lockstep_stat_throttle;
 SELECT lockstep_stat_replay();
@@ -108,6 +111,8 @@ SELECT lockstep_replay_token() IS NOT NULL AS token;
 
 SET ROLE regress_lockstep_monitor;
 SELECT count(*) FROM lockstep_stat_replay;
+SELECT count(*) FROM lockstep_stat_replay_pipeline;
+SELECT count(*) FROM lockstep_stat_replay_workers;
 SELECT count(*) FROM lockstep_stat_priority;
 SELECT count(*) FROM lockstep_stat_throttle;
 SELECT (lockstep_stat_replay()).in_recovery, (lockstep_stat_priority()).stuck,

@@ -111,6 +111,13 @@ for my $small ('', "shared_buffers = 1MB\n")
 	cmp_ok(pipeline($ours, 'blocks_asked_for'), '>', 100, 'the kernel was asked for blocks') if $small;
 	is($ours->safe_psql('postgres', 'SELECT sum(records) > 1000 FROM lockstep_stat_replay_workers'),
 		't', 'helpers say so, too');
+	# each record has a header of 24 bytes
+	is($ours->safe_psql('postgres', 'SELECT sum(bytes) > 24 * sum(records) FROM lockstep_stat_replay_workers'),
+		't', 'and how much WAL that was');
+	is(pipeline($ours, 'retired >= dispatched AND dispatched >= done_by_helpers'), 't', 'all were retired');
+	is(pipeline($ours, 'record_distance || $$ $$ || wal_distance'), '0 0', 'nothing is ahead');
+	is(pipeline($ours, 'abs(wait_cpu_ms + wait_io_ms + wait_lock_ms - wait_ms) < 0.01'), 't',
+		'waits are told by their causes');
 	is(worker_pid($ours, 'lockstep replay helper'), undef, 'no helper is left');
 	$ours->stop;
 	is(differing($stock, $ours, @files), '', "pages are stock's, byte for byte, $what");

@@ -114,6 +114,16 @@ unlike(slurp_file($ours->logfile), qr/past current point|PANIC|FATAL|WARNING/, '
 is($ours->safe_psql('template1', q{SELECT min_recovery_end_lsn >= dispatched_until
 	FROM pg_control_recovery(), lockstep_stat_replay_pipeline}), 't',
 	'the minimum recovery point is not before any of them');
+is(pipeline($ours, 'retired >= dispatched AND dispatched >= done_by_helpers', 'template1'), 't',
+	'all that was dispatched was retired');
+is(pipeline($ours, q{record_distance || ' ' || wal_distance}, 'template1'), '0 0', 'nothing is ahead');
+wait_until(undef, sub { $ours->safe_psql('template1', q{
+	SELECT bool_and(wait_event = 'LockstepReplayQueue' AND wait_event_type IS NOT NULL AND queue_depth = 0)
+	FROM lockstep_stat_replay_workers WHERE pid IS NOT NULL}) eq 't' }, 'helpers wait for records, and say so');
+is($ours->safe_psql('template1', q{SELECT sum(bytes) > 24 * sum(records) FROM lockstep_stat_replay_workers}),
+	't', 'how much WAL they have executed is told');
+$ours->safe_psql('template1', 'SELECT lockstep_stat_replay_reset()');
+cmp_ok(pipeline($ours, 'retired', 'template1'), '<', 1000, 'a reset begins to count anew');
 $_->stop for $stock, $ours;
 my @but = split /\n/, $primary->safe_psql('postgres', q{
 	SELECT oid FROM pg_database WHERE datname = 'template1'});

@@ -387,6 +387,13 @@ fn parallel_replay_is_shown_where_the_extension_tells_it() {
             (of("records_total", ""), counter("records")),
             (of("helper_records_total", ""), counter("done_by_helpers")),
             (of("dispatched_records_total", ""), counter("dispatched")),
+            (of("retired_records_total", ""), counter("retired")),
+            (of("ahead_records", ""), counter("record_distance")),
+            (of("ahead_bytes", ""), counter("wal_distance")),
+            (
+                of("startup_wait_seconds_total", ",cause=\"io\""),
+                counter("(wait_io_ms / 1000)"),
+            ),
             (of("helpers", ""), helpers.parse().ok()),
             (
                 of("parallel", ""),

@@ -57,6 +57,46 @@ const FAMILIES: &[(Family, OfNode)] = &[
         ),
         |said| said.given_back as f64,
     ),
+    (
+        Family(
+            "replay_retired_records_total",
+            "counter",
+            "Records retired, in the order of the WAL, while records could run ahead.",
+        ),
+        |said| said.retired as f64,
+    ),
+    (
+        Family(
+            "replay_helper_wal_bytes_total",
+            "counter",
+            "WAL of the records that helpers executed.",
+        ),
+        |said| said.helper_bytes as f64,
+    ),
+    (
+        Family(
+            "replay_ahead_records",
+            "gauge",
+            "Records in the queue after the one that is replayed at the moment.",
+        ),
+        |said| said.record_distance as f64,
+    ),
+    (
+        Family(
+            "replay_ahead_bytes",
+            "gauge",
+            "WAL from the replay position to the end of the records in the queue.",
+        ),
+        |said| said.wal_distance as f64,
+    ),
+    (
+        Family(
+            "replay_helper_queue_records",
+            "gauge",
+            "Records that helpers have taken and not executed, or will try again.",
+        ),
+        |said| said.queue_depth as f64,
+    ),
 ];
 
 /// Metrics with a further label: its name, and a value for each of its values.
@@ -94,6 +134,19 @@ const LABELLED: &[Labelled] = &[
         values: &[
             ("startup", |said| said.startup_wait_ms / 1000.0),
             ("helper", |said| said.helper_wait_ms / 1000.0),
+        ],
+    },
+    Labelled {
+        about: Family(
+            "replay_startup_wait_seconds_total",
+            "counter",
+            "Time that the startup process slept for helpers, by what the helper did.",
+        ),
+        label: "cause",
+        values: &[
+            ("cpu", |said| said.startup_wait_cpu_ms / 1000.0),
+            ("io", |said| said.startup_wait_io_ms / 1000.0),
+            ("lock", |said| said.startup_wait_lock_ms / 1000.0),
         ],
     },
 ];
