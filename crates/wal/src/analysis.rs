@@ -6,14 +6,12 @@ use lockstep_wire::Lsn;
 
 use crate::class::{self, Cause, Class, QueueSize, Rules};
 use crate::costs::{Costs, PARTS, Parts, Priced};
-use crate::job::{Job, Planner, XID_SLOTS};
+use crate::job::{Job, Planner};
+use crate::limits::{WORTH_HELPERS, XID_SLOTS};
 use crate::names;
 use crate::record::{Block, Record};
 use crate::segment::SegmentSize;
 use crate::simulate::Simulation;
-
-/// Records that are replayed before helpers are started (`LS_WORTH_HELPERS`).
-const WORTH_HELPERS: u64 = 256;
 
 /// Most records of a batch, which bounds memory.
 const MOST_JOBS: usize = 1_000_000;

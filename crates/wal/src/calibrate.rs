@@ -134,7 +134,7 @@ pub fn calibrate(before: &Costs, all: &[Measured]) -> Result<(Costs, Vec<Compari
             .iter()
             .filter(|(one, _)| !one.held_out && left_out != Some(&one.name));
         let known: Vec<_> = known.map(|(one, sample)| one.known(sample)).collect();
-        (fit(before, &known), known.len())
+        (fit(before, &known).rounded(), known.len())
     };
     let (costs, known) = made_without(None);
     let comparisons = all.iter().map(|(one, sample)| {

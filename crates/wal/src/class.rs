@@ -2,11 +2,9 @@
 //! which says why each is as it is. A test compares both on records of every kind, before
 //! consistency and in hot standby (`tests/wal/classes.rs`); who changes one changes the other.
 
+use crate::limits::BLOCKS;
 use crate::names::manager;
 use crate::record::{Block, ForkNumber, Record};
-
-/// Blocks of a record that the queue can hold (`LS_BLOCKS`).
-pub const QUEUE_BLOCKS: usize = 4;
 
 /// Bytes of a decoded record's memory that the record's own bytes do not need, for the record and
 /// for each block number that it could have: what the server sets aside before it decodes one.
@@ -173,7 +171,7 @@ pub fn classify(record: &Record, oversized: bool) -> Class {
     }
     let many = record
         .max_block_id()
-        .is_some_and(|last| usize::from(last) >= QUEUE_BLOCKS);
+        .is_some_and(|last| usize::from(last) >= BLOCKS);
     match oversized || many {
         true => Class::Inline(Cause::Large),
         false => Class::Ahead,

@@ -124,6 +124,23 @@ impl PipelineCosts {
         }
     }
 
+    fn rounded(self) -> Self {
+        Self {
+            hidden: three_digits(self.hidden),
+            look_ahead_ns: three_digits(self.look_ahead_ns),
+            dispatch_ns: three_digits(self.dispatch_ns),
+            dispatch_block_ns: three_digits(self.dispatch_block_ns),
+            retire_ns: three_digits(self.retire_ns),
+            helper_ns: three_digits(self.helper_ns),
+            helper_block_ns: three_digits(self.helper_block_ns),
+            wait_ns: three_digits(self.wait_ns),
+            wake_ns: three_digits(self.wake_ns),
+            spin_ns: three_digits(self.spin_ns),
+            signal_ns: three_digits(self.signal_ns),
+            point_ns: three_digits(self.point_ns),
+        }
+    }
+
     fn all(&self) -> [f64; 11] {
         [
             self.look_ahead_ns,
@@ -266,6 +283,17 @@ impl Costs {
         }
     }
 
+    /// With three digits, which is more than measurements tell.
+    pub fn rounded(self) -> Self {
+        let parts = self.parts().map(three_digits);
+        let pipeline = self.pipeline.rounded();
+        let rounded = self.with_parts(parts);
+        Self {
+            pipeline,
+            ..rounded
+        }
+    }
+
     /// What a record costs.
     pub fn of(&self, work: &Work) -> Priced {
         let cost = |part: Part, count: f64| self.part(part) * count;
@@ -285,6 +313,11 @@ impl Costs {
     fn part(&self, part: Part) -> f64 {
         self.parts().get(part as usize).copied().unwrap_or_default()
     }
+}
+
+/// The number that is written with three digits.
+fn three_digits(number: f64) -> f64 {
+    format!("{number:.2e}").parse().unwrap_or(number)
 }
 
 /// What a record costs, in ns.

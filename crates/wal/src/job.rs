@@ -8,17 +8,11 @@
 
 use std::collections::HashMap;
 
-use crate::class::{self, Cause, Class, QUEUE_BLOCKS, QueueSize, Rules};
+use crate::class::{self, Cause, Class, QueueSize, Rules};
 use crate::costs::{self, Work};
+use crate::limits::{BLOCK_SLOTS, BLOCKS, XID_SLOTS};
 use crate::names::manager;
 use crate::record::{Block, Record, Relation};
-
-/// Slots of the pipeline's table of blocks (`LS_BLOCK_SLOTS`); two blocks of one slot count as the
-/// same.
-const BLOCK_SLOTS: usize = 32 * 1024;
-
-/// Slots of the table of transactions (`LS_XID_SLOTS`).
-pub const XID_SLOTS: usize = 1024;
 
 /// Slots of the table of visits, for [`costs::remoteness`].
 const VISIT_SLOTS: usize = 1 << 20;
@@ -42,7 +36,7 @@ pub fn ticks(ns: f64) -> Ticks {
 pub struct Job {
     pub class: Class,
     /// Numbers of jobs that must be done before, from 1 in each batch; 0 is none.
-    pub after: [u32; QUEUE_BLOCKS],
+    pub after: [u32; BLOCKS],
     /// Number of the last job before it that added tuples with its transaction's slot; 0 is none.
     pub heap_before: u32,
     /// All jobs of that chain must be done before: rule 2 of pipeline.c.
@@ -179,8 +173,8 @@ impl Planner {
         }
     }
 
-    fn note_blocks(&mut self, record: &Record) -> [u32; QUEUE_BLOCKS] {
-        let mut after = [0; QUEUE_BLOCKS];
+    fn note_blocks(&mut self, record: &Record) -> [u32; BLOCKS] {
+        let mut after = [0; BLOCKS];
         for block in &record.blocks {
             let last = self.last.get(slot(block)).copied().unwrap_or_default();
             if let Some(place) = after.get_mut(usize::from(block.id)) {
@@ -235,7 +229,7 @@ fn visit_slot(block: &Block) -> usize {
     (hash.wrapping_mul(0x517C_C1B7_2722_0A95) >> 40) as usize % VISIT_SLOTS
 }
 
-/// As `last_slot()` in pipeline.c.
+/// As `last_slot()` in dispatch.c.
 fn slot(block: &Block) -> usize {
     let hash = block.relation.number.wrapping_mul(0x9E37_79B1);
     let fork = u32::from(block.fork) << 28;

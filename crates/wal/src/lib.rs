@@ -9,7 +9,7 @@
 //! | [`folder`] | which segments of a folder belong together, and their pages |
 //! | [`costs`] | what a record costs, as it was measured on a machine |
 //! | [`calibrate`], [`fit`], [`sample`] | these costs from measured recoveries |
-//! | [`job`], [`simulate`] | records as the pipeline sees them; the pipeline with a clock of its own |
+//! | [`job`], [`simulate`], [`limits`] | records as the pipeline sees them; the pipeline with a clock of its own; its limits |
 //! | [`analysis`], [`walk`] | all of it together; reading into it, and where WAL ends |
 //! | [`error`] | what can go wrong |
 #![cfg_attr(
@@ -30,6 +30,7 @@ pub mod error;
 pub mod fit;
 pub mod folder;
 pub mod job;
+pub mod limits;
 pub mod memory;
 pub mod names;
 pub mod reader;

@@ -81,6 +81,7 @@ fn recoveries_of_a_known_machine_are_predicted() {
         .collect();
     let (costs, comparisons) = calibrate::calibrate(&before, &measured).unwrap();
     assert_ne!(costs, before);
+    assert_eq!(costs.clone().rounded(), costs);
     for one in &comparisons {
         let (measured, simulated) = (one.measured, one.simulated);
         // Speedups are simulated on some segments only, which have few records here.

@@ -12,6 +12,7 @@ mod calibration;
 mod classes;
 mod damage;
 mod dump;
+mod limits;
 mod simulation;
 
 lockstep_lab::reaper_entry!();

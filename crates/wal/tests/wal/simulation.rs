@@ -131,6 +131,26 @@ fn records_of_one_page_run_one_after_the_other() {
     }
 }
 
+/// The records of a page are a chain. A helper that comes to it before the startup process has done the first
+/// ones goes on with it later.
+#[test]
+fn records_that_were_given_back_are_tried_again() {
+    let speedup = |pages: u32, run: u32, helpers: usize| {
+        let page = |n: u32| n / run % pages;
+        let records: Vec<_> = (0..8_000).map(|n| (HEAP_INSERT, vec![page(n)])).collect();
+        let report = analyzed(redo_only(), &records);
+        check_bounds(&report);
+        let mut outcomes = report.outcomes.iter();
+        outcomes.find(|one| one.helpers == helpers).unwrap().speedup
+    };
+    // None would be faster than one process alone without it.
+    assert!(speedup(4, 20, 1) > 1.5);
+    assert!(speedup(16, 1, 3) > 2.0);
+    // What comes too early everywhere is left to the startup process, and costs it little.
+    let few = speedup(4, 1, 4);
+    assert!((0.95..1.0).contains(&few), "{few}");
+}
+
 #[test]
 fn barriers_let_nothing_run_ahead() {
     let records: Vec<_> = (0..6_000)
