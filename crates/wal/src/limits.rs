@@ -18,9 +18,11 @@ pub const WORTH_HELPERS: u64 = 256;
 pub const REFILL: usize = 32;
 /// `pipeline.c`: helpers rest for so many records.
 pub const REST: u64 = 256 * 1024;
+/// `pipeline.c`: helpers learn once in so many records how far replay is.
+pub const TELL_EVERY: usize = 8;
 
-/// `helper.c`: records claimed at once, and from how few left on.
-pub const CLAIM: usize = 8;
+/// `helper.c`: records taken at once, and from how few left on.
+pub const TAKE: usize = 8;
 /// `helper.c`: a helper leaves the startup process so many records when that comes so near.
 pub const TOO_NEAR: usize = 16;
 pub const LEAP: usize = 48;

@@ -4,9 +4,10 @@
 //! Each process is an actor with a time; the one with the earliest time takes its next step, which
 //! sees what the others have done until then. The steps and limits are those of `pipeline.c` and
 //! `helper.c`, the limits by a test: the startup process fills the queue and publishes what it has entered,
-//! retires one record after the other and executes what nobody has begun; helpers claim some records at
-//! once, leave some to the startup process when that comes near, wait for a record that another process
-//! executes, and give back one whose predecessor nobody has begun, to try it again later. In hot standby
+//! retires one record after the other and executes what nobody has begun; helpers take some records at
+//! once and claim each when they begin it, leave some to the startup process when that comes near, wait for
+//! a record that another process executes, and give back one whose predecessor nobody has begun, to try it
+//! again later. They learn only now and then how far the startup process is. In hot standby
 //! they wait for no longer than a record usually takes, and rest where they find too little to do
 //! (`helper_rule.c`).
 //!
@@ -183,7 +184,9 @@ impl Simulation {
             round.memory = round.memory.saturating_sub(retired.memory);
         }
         round.current += 1;
-        self.wake_full_helpers(round, now);
+        if round.is_told_now() {
+            self.tell(round, now);
+        }
         let rests = self.watch.rest > 0;
         let dry = round.current > round.tail;
         let mut took = self.prices.retire;
@@ -242,10 +245,14 @@ impl Simulation {
             State::Claimed => {
                 round.phase = Phase::Retire;
                 round.blocked_since = Some(now);
+                self.tell(round, now);
             }
             State::Done(at) => {
                 let on = match at > now {
-                    true => self.prices.goes_on(now, at),
+                    true => {
+                        self.tell(round, now);
+                        self.prices.goes_on(now, at)
+                    }
                     false => now,
                 };
                 self.waited += on - now;

@@ -1,9 +1,10 @@
 //! A helper's steps: `helper.c`.
 //!
-//! A helper claims records, and executes one after the other. One whose predecessor nobody has begun it
-//! remembers and leaves to whoever comes first; it tries what it remembers again, in the order of the WAL,
-//! after some other records and while it waits for work. To look at one whose predecessor is still not
-//! done is taken to cost nothing.
+//! A helper takes records, and claims and executes one after the other; what another process had first
+//! counts as given back. One whose predecessor nobody has begun it remembers and leaves to whoever comes
+//! first; it tries what it remembers again, in the order of the WAL, after some other records and, while it
+//! waits for work, when it is told how far replay is. To look at one whose predecessor is still not done
+//! is taken to cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -11,16 +12,18 @@ use std::collections::VecDeque;
 use super::Simulation;
 use super::round::{Round, State};
 use crate::job::Ticks;
-use crate::limits::{AGAIN, CLAIM, TOO_NEAR, TRY_EVERY};
+use crate::limits::{AGAIN, TAKE, TOO_NEAR, TRY_EVERY};
 
-/// A helper that remembers so many records claims no more of them.
-const MANY: usize = AGAIN - CLAIM * 2;
+/// A helper that remembers so many records takes no more of them.
+const MANY: usize = AGAIN - TAKE * 2;
 
 #[derive(Debug, Clone, Default)]
 pub(super) struct Helper {
-    claimed: VecDeque<usize>,
-    /// In the order of the WAL, and earlier than what is claimed.
+    taken: VecDeque<usize>,
+    /// In the order of the WAL, and earlier than what is taken.
     again: Vec<GivenBack>,
+    /// What it knew to be retired when they were last tried.
+    tried_at: usize,
     /// Turns of its loop while it remembered some.
     turns: u64,
     doing: Doing,
@@ -47,8 +50,11 @@ enum Doing {
     /// A turn of the loop begins.
     #[default]
     Begin,
-    /// `execute_next()`: the first of what it has claimed.
-    Record,
+    /// `execute_next()`: the first of what it has taken.
+    Record {
+        /// It has claimed it, and waits for another process.
+        holds: bool,
+    },
     /// The turn ends.
     End,
     /// `try_again()`.
@@ -61,7 +67,7 @@ struct Tries {
     at: usize,
     /// It has claimed that one, and waits for another process.
     holds: bool,
-    /// What was retired when the tries began.
+    /// What it knew to be retired when the tries began.
     retired: usize,
     /// It has nothing else to do since then.
     idle_since: Option<Ticks>,
@@ -95,9 +101,9 @@ impl Helper {
             .is_some_and(|since| now.saturating_sub(since) > spin)
     }
 
-    /// All records are retired. Returns how many of those that it remembers others have executed.
+    /// All records are retired. Returns how many of those that it took others have executed.
     pub fn end_batch(&mut self, now: Ticks) -> u64 {
-        let given_back = self.again.len() as u64;
+        let given_back = (self.taken.len() + self.again.len()) as u64;
         *self = Self {
             idle_since: self.idle_since.or(Some(now)),
             turns: self.turns,
@@ -106,7 +112,19 @@ impl Helper {
         given_back
     }
 
+    /// One turn of the loop in `wait_for_work()`.
+    fn try_while_idle(&mut self, round: &Round, since: Ticks) {
+        if self.again.is_empty() || self.tried_at == round.told {
+            self.idle_since = Some(since);
+            self.doing = Doing::Begin;
+        } else {
+            self.idle_since = None;
+            self.tries(round.told, Some(since));
+        }
+    }
+
     fn tries(&mut self, retired: usize, idle_since: Option<Ticks>) {
+        self.tried_at = retired;
         self.doing = Doing::Tries(Tries {
             at: 0,
             holds: false,
@@ -155,17 +173,17 @@ impl Simulation {
         }
     }
 
-    /// The startup process has gone on: a helper that remembers too many and waits for that looks which
-    /// are too near now.
-    pub(super) fn wake_full_helpers(&mut self, round: &mut Round, now: Ticks) {
-        let near = round.retired() + TOO_NEAR;
+    /// Helpers learn how far replay is (`tell_retired()`).
+    pub(super) fn tell(&mut self, round: &mut Round, now: Ticks) {
+        let retired = round.current.saturating_sub(1);
+        if round.told == retired {
+            return;
+        }
+        round.told = retired;
         for number in 0..self.helpers.len() {
-            let is_full = self.helpers.get(number).is_some_and(|helper| {
-                let first = helper.again.first();
-                helper.again.len() >= MANY && first.is_some_and(|first| first.number < near)
-            });
-            if is_full {
-                self.look_again(round, number, now);
+            let helper = self.helpers.get(number);
+            if helper.is_some_and(|helper| !helper.again.is_empty()) {
+                self.look_again(round, number, now + self.prices.wait);
             }
         }
     }
@@ -179,21 +197,14 @@ impl Simulation {
         done: Ticks,
     ) {
         for number in 0..self.helpers.len() {
-            if let Some(since) = self.take_blocked(number, record) {
-                let (at, gives_up) = self.helper_goes_on(since, done);
-                if let Some(helper) = self.helpers.get_mut(number) {
-                    helper.gives_up = gives_up.then_some(record);
-                }
-                self.schedule(round, number, at.max(now));
+            let Some(since) = self.take_blocked(number, record) else {
                 continue;
+            };
+            let (at, gives_up) = self.helper_goes_on(since, done);
+            if let Some(helper) = self.helpers.get_mut(number) {
+                helper.gives_up = gives_up.then_some(record);
             }
-            let waits = self.helpers.get(number).is_some_and(|helper| {
-                let mut again = helper.again.iter();
-                helper.idle_since.is_some() && again.any(|one| one.after == record)
-            });
-            if waits {
-                self.look_again(round, number, done + self.prices.wait);
-            }
+            self.schedule(round, number, at.max(now));
         }
     }
 
@@ -237,10 +248,16 @@ impl Simulation {
         if helper.next_step.take_if(|at| *at == now).is_none() {
             return;
         }
-        if let Some(since) = helper.idle_since.take() {
+        if let Some(since) = helper.idle_since {
             match is_used && helper.has_work(round) {
-                true => helper.doing = Doing::End,
-                false => helper.tries(round.retired(), Some(since)),
+                true => {
+                    helper.idle_since = None;
+                    helper.doing = Doing::End;
+                }
+                false => helper.try_while_idle(round, since),
+            }
+            if helper.idle_since.is_some() {
+                return;
             }
         }
         while self.goes_on_at_once(round, number, now) {}
@@ -253,13 +270,13 @@ impl Simulation {
         };
         match helper.doing {
             Doing::Begin => self.begin_turn(round, number, now),
-            Doing::Record => self.execute_next(round, number, now),
+            Doing::Record { holds } => self.execute_next(round, number, holds, now),
             Doing::End => {
                 helper.doing = Doing::Begin;
                 if !helper.again.is_empty() {
                     helper.turns += 1;
                     if helper.turns % TRY_EVERY == 0 {
-                        helper.tries(round.retired(), None);
+                        helper.tries(round.told, None);
                     }
                 }
                 true
@@ -273,35 +290,45 @@ impl Simulation {
         let Some(helper) = self.helpers.get_mut(number) else {
             return false;
         };
-        if helper.claimed.len() <= CLAIM && is_used && helper.has_work(round) {
-            round.claim(&mut helper.claimed);
-            if helper.claimed.is_empty() {
+        if helper.taken.len() <= TAKE && is_used && helper.has_work(round) {
+            round.take(&mut helper.taken);
+            if helper.taken.is_empty() {
                 // None of these was for helpers.
                 helper.doing = Doing::End;
                 self.schedule(round, number, now + self.prices.helper);
                 return false;
             }
         }
-        match helper.claimed.is_empty() {
-            true => helper.tries(round.retired(), Some(now)),
-            false => helper.doing = Doing::Record,
+        match helper.taken.is_empty() {
+            true => helper.try_while_idle(round, now),
+            false => helper.doing = Doing::Record { holds: false },
         }
-        true
+        helper.idle_since.is_none()
     }
 
-    fn execute_next(&mut self, round: &mut Round, number: usize, now: Ticks) -> bool {
-        let first = |helper: &Helper| helper.claimed.front().copied();
-        let Some(record) = self.helpers.get(number).and_then(first) else {
+    fn execute_next(&mut self, round: &mut Round, number: usize, holds: bool, now: Ticks) -> bool {
+        let Some(helper) = self.helpers.get_mut(number) else {
             return false;
         };
+        let Some(&record) = helper.taken.front() else {
+            return false;
+        };
+        if !holds && !round.claim(record) {
+            helper.taken.pop_front();
+            helper.doing = Doing::End;
+            self.watch.given_back += 1;
+            self.schedule(round, number, now + self.prices.helper);
+            return false;
+        }
         let ready = self.is_ready(round, number, record, now);
         let Some(helper) = self.helpers.get_mut(number) else {
             return false;
         };
         if matches!(ready, Ready::Later) {
+            helper.doing = Doing::Record { holds: true };
             return false;
         }
-        helper.claimed.pop_front();
+        helper.taken.pop_front();
         helper.doing = Doing::End;
         if let Ready::After(after) = ready {
             helper.again.push(GivenBack {
@@ -373,12 +400,11 @@ impl Simulation {
             helper.doing = Doing::Tries(tries);
             return true;
         }
-        if !tries.holds && (is_near || round.state(one.number) != State::Queued) {
+        if !tries.holds && (is_near || !round.claim(one.number)) {
             helper.again.remove(tries.at);
             self.watch.given_back += 1;
             return true;
         }
-        round.set(one.number, State::Claimed);
         let ready = self.is_ready(round, number, one.number, now);
         let Some(helper) = self.helpers.get_mut(number) else {
             return false;
@@ -419,13 +445,9 @@ impl Simulation {
             return true;
         }
         helper.idle_since = tries.idle_since;
-        let done = helper.again.iter().map(|one| round.state(one.after));
-        let done = done.filter_map(|state| match state {
-            State::Done(at) if at > now => Some(at),
-            _ => None,
-        });
-        if let Some(at) = done.min() {
-            self.look_again(round, number, at + self.prices.wait);
+        // It was told something while it looked.
+        if helper.tried_at != round.told {
+            self.look_again(round, number, now + self.prices.wait);
         }
         false
     }

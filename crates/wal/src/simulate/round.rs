@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use crate::job::{Job, Ticks};
-use crate::limits::{CLAIM, LEAP, TOO_NEAR, XID_SLOTS};
+use crate::limits::{LEAP, TAKE, TELL_EVERY, TOO_NEAR, XID_SLOTS};
 
 /// A record's entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -13,7 +13,7 @@ pub(super) enum State {
     Future,
     AtRetirement,
     Queued,
-    /// A helper has it and has not begun.
+    /// A helper is about to begin it, and waits for one that it comes after.
     Claimed,
     /// Begun, and done at this time.
     Done(Ticks),
@@ -38,9 +38,10 @@ pub(super) struct Round<'a> {
     /// All jobs of a transaction's slot that add tuples are done up to this one (`heap_done`).
     heap_done: Vec<u32>,
     states: Vec<State>,
-    /// The record whose turn it is, the last dispatched one, the last published one, the first that no
-    /// helper has claimed, the last barrier.
+    /// The record whose turn it is, the last retired one that helpers know of, the last dispatched one, the
+    /// last published one, the first that no helper has taken, the last barrier.
     pub current: usize,
+    pub told: usize,
     pub tail: usize,
     pub published: usize,
     next: usize,
@@ -61,6 +62,7 @@ impl<'a> Round<'a> {
             heap_done: vec![0; XID_SLOTS],
             states: vec![State::Future; jobs.len() + 1],
             current: 0,
+            told: 0,
             tail: 0,
             published: 0,
             next: 1,
@@ -126,31 +128,36 @@ impl<'a> Round<'a> {
         None
     }
 
-    pub fn retired(&self) -> usize {
-        self.current.saturating_sub(1)
+    /// Is this a record at whose turn helpers learn how far replay is?
+    pub fn is_told_now(&self) -> bool {
+        self.current % TELL_EVERY == 0 || self.current >= self.tail
     }
 
-    /// Are there records to be claimed?
+    /// Are there records to be taken?
     pub fn has_work(&self) -> bool {
-        self.next.max(self.retired() + LEAP) <= self.published
+        self.next.max(self.told + LEAP) <= self.published
     }
 
-    /// The next records for a helper (`claim_more()`).
-    pub fn claim(&mut self, claimed: &mut VecDeque<usize>) {
+    /// The next records for a helper (`take_more()`).
+    pub fn take(&mut self, taken: &mut VecDeque<usize>) {
         let mut first = self.next;
-        if first < self.retired() + TOO_NEAR {
-            first = self.retired() + LEAP;
+        if first < self.told + TOO_NEAR {
+            first = self.told + LEAP;
         }
         if first > self.published {
             return;
         }
-        let end = (first + CLAIM).min(self.published + 1);
+        let end = (first + TAKE).min(self.published + 1);
         self.next = end;
-        for number in first..end {
-            if self.state(number) == State::Queued {
-                self.set(number, State::Claimed);
-                claimed.push_back(number);
-            }
+        taken.extend((first..end).filter(|number| self.state(*number) == State::Queued));
+    }
+
+    /// False: another process has had it first.
+    pub fn claim(&mut self, number: usize) -> bool {
+        let is_free = self.state(number) == State::Queued;
+        if is_free {
+            self.set(number, State::Claimed);
         }
+        is_free
     }
 }

@@ -11,7 +11,7 @@ pub(super) struct Watch {
     records: u64,
     /// Done by a helper when their turn came.
     done: u64,
-    /// Claimed by helpers, and left to the startup process for good.
+    /// Taken by helpers, and left to the startup process for good.
     pub given_back: u64,
     /// Records until helpers are tried again.
     pub rest: u64,

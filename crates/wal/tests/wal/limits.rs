@@ -7,7 +7,7 @@ use std::path::Path;
 use lockstep_wal::limits;
 
 /// Each with the file that defines it.
-const LIMITS: [(&str, &str, u64); 15] = [
+const LIMITS: [(&str, &str, u64); 16] = [
     ("queue.h", "LS_AHEAD_MAX", limits::AHEAD_MAX as u64),
     ("queue.h", "LS_XID_SLOTS", limits::XID_SLOTS as u64),
     ("memory_hints.h", "LS_BLOCKS", limits::BLOCKS as u64),
@@ -15,7 +15,8 @@ const LIMITS: [(&str, &str, u64); 15] = [
     ("pipeline.c", "LS_WORTH_HELPERS", limits::WORTH_HELPERS),
     ("pipeline.c", "LS_REFILL", limits::REFILL as u64),
     ("pipeline.c", "LS_REST", limits::REST),
-    ("helper.c", "LS_CLAIM", limits::CLAIM as u64),
+    ("pipeline.c", "LS_TELL_EVERY", limits::TELL_EVERY as u64),
+    ("helper.c", "LS_TAKE", limits::TAKE as u64),
     ("helper.c", "LS_TOO_NEAR", limits::TOO_NEAR as u64),
     ("helper.c", "LS_LEAP", limits::LEAP as u64),
     ("helper.c", "LS_AGAIN", limits::AGAIN as u64),

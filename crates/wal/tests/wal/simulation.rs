@@ -145,7 +145,10 @@ fn records_that_were_given_back_are_tried_again() {
     };
     // None would be faster than one process alone without it.
     assert!(speedup(4, 20, 1) > 1.5);
-    assert!(speedup(16, 1, 3) > 2.0);
+    // The startup process waits for none that two helpers have merely taken.
+    assert!(speedup(4, 20, 2) > 1.2);
+    assert!(speedup(4, 40, 2) > 1.7);
+    assert!(speedup(16, 1, 4) > 1.8);
     // What comes too early everywhere is left to the startup process, and costs it little.
     let few = speedup(4, 1, 4);
     assert!((0.95..1.0).contains(&few), "{few}");
@@ -222,8 +225,9 @@ fn items_wait_for_the_tuples_of_their_transaction() {
     let (many, hot) = best(Stage::HotStandby, 500);
     assert!(many > 1 && many < 20_000, "{many}");
     let (one, bound) = best(Stage::HotStandby, 1);
+    // An item that cannot begin is given back, or waited for: the one or the other is a little faster.
     assert!(
-        bound <= hot * 1.01 && hot <= free * 1.01,
+        bound <= hot * 1.05 && hot <= free * 1.01,
         "{one} {bound} {hot} {free}"
     );
 }
