@@ -16,10 +16,10 @@ use crate::plot::trials::color;
 use crate::replay::case::{CRASH_RECOVERY, ReplayCase, ReplayVariant};
 use crate::replay::crash::{self, Crashed};
 use crate::replay::local::{self, StagedWal};
-use crate::replay::parallel;
 use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
 use crate::replay::shelf::{self, Facts, MadeFor, Shelf};
+use crate::replay::slow_reads::Library;
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
@@ -93,13 +93,13 @@ pub struct ReplayArgs {
     /// Recovery of a primary that was killed, beside what --writes, --memory and --placement choose
     #[arg(long)]
     pub crash_recovery: bool,
-    /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = ReplayVariant::ALL)]
+    /// Variants to run, separated by commas; else the first three, and in cases of 30pct-1ms all
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',')]
     pub variants: Vec<ReplayVariant>,
     #[command(flatten)]
     pub size: WorkSize,
-    /// A setting for the Lockstep server, beside lockstep.replay_workers=1 and
-    /// lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
+    /// A setting for the Lockstep server, beside lockstep.replay_workers=1 (4 in cases of 30pct-1ms)
+    /// and lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     #[command(flatten)]
@@ -126,6 +126,12 @@ pub struct ReplayFigures {
     pub data_mb: f64,
     /// Of the server.
     pub rss_mb: f64,
+    /// Blocks that the server read, where reads are slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_reads: Option<u64>,
+    /// Those of them that it had asked for ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetched_reads: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
 }
@@ -162,8 +168,8 @@ impl Benchmark for ReplayArgs {
             false => "",
         };
         format!(
-            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash} \
-             --variants {} --scale {} --warehouses {} --rows {} --writers {}{}",
+            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
+             --scale {} --warehouses {} --rows {} --writers {}{}",
             self.place.server.pg,
             self.rounds,
             self.stock_seconds,
@@ -173,7 +179,7 @@ impl Benchmark for ReplayArgs {
             list("writes", joined(self.writes.iter().map(|work| work.name()))),
             list("memory", joined(self.memory.iter().map(|t| t.name()))),
             list("placement", joined(self.placement.iter().map(|p| p.name()))),
-            joined(self.variants.iter().map(Named::name)),
+            list("variants", joined(self.variants.iter().map(Named::name))),
             self.size.scale,
             self.size.warehouses,
             self.size.rows,
@@ -192,7 +198,7 @@ impl Benchmark for ReplayArgs {
     }
 
     fn needs_extension(&self) -> bool {
-        self.variants.contains(&ReplayVariant::Lockstep)
+        self.variants.is_empty() || self.variants.contains(&ReplayVariant::Lockstep)
     }
 
     fn rounds(&self) -> u32 {
@@ -202,7 +208,9 @@ impl Benchmark for ReplayArgs {
     fn cases(&self) -> Vec<ReplayCase> {
         let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
         if none && !self.crash_recovery {
-            return ReplayCase::usual();
+            let mut cases = ReplayCase::usual();
+            cases.retain(|case| !case.memory().is_slow() || Library::missing().is_none());
+            return cases;
         }
         let mut cases = Vec::new();
         if !none {
@@ -221,8 +229,8 @@ impl Benchmark for ReplayArgs {
         case.name()
     }
 
-    fn variants(&self, _case: &ReplayCase) -> Vec<ReplayVariant> {
-        self.variants.clone()
+    fn variants(&self, case: &ReplayCase) -> Vec<ReplayVariant> {
+        given_or(&self.variants, ReplayVariant::usual(case)).to_vec()
     }
 
     fn ahead(&self, plan: &[TurnOf<Self>]) -> Ahead {
@@ -351,6 +359,9 @@ impl Benchmark for ReplayArgs {
             }),
             column("stock s", |case| sum(case, STOCK).map(hundredths)),
             column("stock-again s", |case| sum(case, AGAIN).map(hundredths)),
+            column("no prefetch s", |case| {
+                sum(case, NO_PREFETCH).map(hundredths)
+            }),
             column("lockstep s", |case| sum(case, OURS).map(hundredths)),
             column("A/A", |case| against_stock(case, AGAIN).map(thousandths)),
             column("speedup", |case| {
@@ -458,13 +469,14 @@ impl ReplayArgs {
             recording: &recorded.recording,
             data_bytes: recorded.data_bytes,
             temperature,
-            settings: parallel::settings(variant.server(), &self.set),
+            settings: variant.settings(temperature, &self.set),
         };
-        let (seconds, usage, bytes) = match placement {
+        let (seconds, usage, bytes, reads) = match placement {
             Placement::Local => {
                 let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
                 let outcome = local::run(site.lab, variant.name(), &standby, staged)?;
-                (outcome.seconds, outcome.usage, recorded.recording.bytes())
+                let bytes = recorded.recording.bytes();
+                (outcome.seconds, outcome.usage, bytes, outcome.reads)
             }
             Placement::Streamed | Placement::OneCore => {
                 let spec = RoundSpec {
@@ -476,10 +488,16 @@ impl ReplayArgs {
                     until: Until::Replayed,
                 };
                 let outcome = round::run(site.lab, variant.name(), &spec)?;
-                (outcome.seconds, outcome.usage, outcome.replayed_bytes)
+                let bytes = outcome.replayed_bytes;
+                (outcome.seconds, outcome.usage, bytes, outcome.reads)
             }
         };
-        Ok(self.figures(variant, seconds, usage, bytes, recorded.facts()))
+        Ok(ReplayFigures {
+            slow_reads: reads.map(|reads| reads.reads),
+            prefetched_reads: reads.map(|reads| reads.found),
+            settings: variant.settings_text(temperature, &self.set),
+            ..figures(seconds, usage, bytes, recorded.facts())
+        })
     }
 
     /// One recovery of a copy of the killed primary.
@@ -490,7 +508,8 @@ impl ReplayArgs {
         variant: ReplayVariant,
     ) -> Result<ReplayFigures> {
         let crashed = scene.crashed.as_ref().ok_or_else(BenchError::not_readied)?;
-        let settings = parallel::settings(variant.server(), &self.set);
+        let memory = ReplayCase::CrashRecovery.memory();
+        let settings = variant.settings(memory, &self.set);
         let outcome = crash::recover(site.lab, variant.name(), crashed, settings)?;
         let usage = Usage {
             // The startup process has ended.
@@ -500,38 +519,36 @@ impl ReplayArgs {
         let (seconds, bytes) = (outcome.redo.seconds, outcome.redo.bytes);
         Ok(ReplayFigures {
             ready_seconds: Some(rounded(outcome.ready_seconds)),
-            ..self.figures(variant, seconds, usage, bytes, crashed.facts)
+            settings: variant.settings_text(memory, &self.set),
+            ..figures(seconds, usage, bytes, crashed.facts)
         })
     }
+}
 
-    fn figures(
-        &self,
-        variant: ReplayVariant,
-        seconds: f64,
-        usage: Usage,
-        bytes: u64,
-        facts: Facts,
-    ) -> ReplayFigures {
-        let at_least = seconds.max(0.001);
-        ReplayFigures {
-            seconds: rounded(seconds),
-            ready_seconds: None,
-            cpu_s: rounded(usage.cpu_s),
-            startup_cpu_s: rounded(usage.startup_cpu_s),
-            records: facts.records,
-            records_per_s: rounded(facts.records as f64 / at_least),
-            wal_mb: megabytes(bytes as f64),
-            mb_per_s: megabytes(bytes as f64 / at_least),
-            data_mb: megabytes(facts.data_bytes as f64),
-            rss_mb: rounded(usage.rss_mb),
-            settings: parallel::settings_text(variant.server(), &self.set),
-        }
+/// What every replay has.
+fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigures {
+    let at_least = seconds.max(0.001);
+    ReplayFigures {
+        seconds: rounded(seconds),
+        ready_seconds: None,
+        cpu_s: rounded(usage.cpu_s),
+        startup_cpu_s: rounded(usage.startup_cpu_s),
+        records: facts.records,
+        records_per_s: rounded(facts.records as f64 / at_least),
+        wal_mb: megabytes(bytes as f64),
+        mb_per_s: megabytes(bytes as f64 / at_least),
+        data_mb: megabytes(facts.data_bytes as f64),
+        rss_mb: rounded(usage.rss_mb),
+        slow_reads: None,
+        prefetched_reads: None,
+        settings: None,
     }
 }
 
 /// Variants in results.
 const STOCK: &str = "stock";
 const AGAIN: &str = "stock-again";
+const NO_PREFETCH: &str = "stock-no-prefetch";
 const OURS: &str = "lockstep";
 
 fn given_or<'a, T>(given: &'a [T], otherwise: &'a [T]) -> &'a [T] {
@@ -606,7 +623,6 @@ mod tests {
 
     /// A file with one row for each of these seconds.
     fn results(rows: &[(&str, &str, &[f64])]) -> Results<ReplayFigures> {
-        let args: ReplayArgs = parsed("");
         let facts = Facts {
             data_bytes: 1,
             records: 1,
@@ -618,13 +634,7 @@ mod tests {
             round: u32::try_from(round + 1).unwrap(),
             figures: ReplayFigures {
                 ready_seconds: (case == CRASH_RECOVERY).then_some(seconds * 2.0),
-                ..args.figures(
-                    ReplayVariant::Stock,
-                    seconds,
-                    Usage::default(),
-                    100_000_000,
-                    facts,
-                )
+                ..figures(seconds, Usage::default(), 100_000_000, facts)
             },
             date: "d".to_owned(),
             commit: "c".to_owned(),
@@ -653,7 +663,7 @@ mod tests {
             names.join(" "),
             "update-cached-one-core update-cached-streamed update-cached-local \
              tpcc-cached-one-core tpcc-cached-streamed tpcc-cached-local tpcc-30pct-local \
-             tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
+             tpcc-30pct-1ms-local tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
              uuid-insert-cached-one-core uuid-insert-cached-local \
              bulk-cached-one-core bulk-cached-local crash-recovery"
         );
@@ -680,8 +690,8 @@ mod tests {
         assert_eq!(
             report.iter().skip(1).map(words).collect::<Vec<_>>(),
             [
-                "tpcb-cached-local 100 2 40.00 40.40 20.00 1.010 2.000 - - -",
-                "crash-recovery 100 2 40.00 40.00 10.00 1.000 - 80.00 20.00 -",
+                "tpcb-cached-local 100 2 40.00 40.40 - 20.00 1.010 2.000 - - -",
+                "crash-recovery 100 2 40.00 40.00 - 10.00 1.000 - 80.00 20.00 -",
             ]
         );
     }
