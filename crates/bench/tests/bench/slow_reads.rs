@@ -136,8 +136,21 @@ fn only_relations_are_slow_and_only_when_told_to_be() {
 
     // Descriptors are used again: each file is looked up anew.
     let steps = [
-        &wal, "advise:0", "read:0", &relation, "read:0", &map, "read:0", &in_tablespace, "read:0",
-        &temporary, "read:0", &wal, "read:0", &relation, "read:1",
+        &wal,
+        "advise:0",
+        "read:0",
+        &relation,
+        "read:0",
+        &map,
+        "read:0",
+        &in_tablespace,
+        "read:0",
+        &temporary,
+        "read:0",
+        &wal,
+        "read:0",
+        &relation,
+        "read:1",
     ];
     let steps: Vec<&str> = steps.iter().map(|step| &***step).collect();
     let (_, counted) = bench.slow(LATENCY, &steps);
