@@ -85,10 +85,16 @@ pub trait Benchmark: Args {
     /// The variants to run, in order.
     fn variants(&self, case: &Self::Case) -> Vec<Self::Variant>;
 
+    /// A variant has a turn in this round.
+    fn takes_part(&self, _variant: Self::Variant, _round: u32) -> bool {
+        true
+    }
+
     /// All turns, in order.
     fn plan(&self) -> Vec<TurnOf<Self>> {
         let turns = |case: &Self::Case, round: u32| {
             let mut variants = self.variants(case);
+            variants.retain(|&variant| self.takes_part(variant, round));
             if Self::ORDER == Order::TurnAbout && round % 2 == 0 {
                 variants.reverse();
             }

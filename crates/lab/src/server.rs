@@ -1,6 +1,7 @@
 //! One private PostgreSQL server: create, set up, start, stop, crash, promote.
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -62,6 +63,8 @@ pub struct Server {
     port: u16,
     side: Side,
     pub(crate) settings: Settings,
+    /// Of its processes, beside what every program of the lab has.
+    environment: BTreeMap<String, OsString>,
     child: Option<Child>,
     /// Dropping this value leaves the server running.
     kept: bool,
@@ -103,6 +106,7 @@ impl Server {
                 Role::Standby => Side::Standby,
             },
             settings: Settings::new(),
+            environment: BTreeMap::new(),
             child: None,
             kept: false,
         })
@@ -111,6 +115,11 @@ impl Server {
     /// Lets the server use every core from its next start on.
     pub fn unpin(&mut self) {
         self.side = Side::Both;
+    }
+
+    /// Sets an environment variable of the server from its next start on.
+    pub fn set_environment(&mut self, name: &str, value: impl Into<OsString>) {
+        self.environment.insert(name.to_owned(), value.into());
     }
 
     pub fn id(&self) -> &ServerId {
@@ -228,6 +237,7 @@ impl Server {
         let seen = log.metadata().map_or(0, |meta| meta.len());
         let again = log.try_clone().map_err(LabError::io("open", &self.log))?;
         let mut postgres = self.launcher.command(self.package.program("postgres"));
+        postgres.envs(&self.environment);
         postgres.arg("-D").arg(&self.data).stdout(again).stderr(log);
         self.child = Some(self.launcher.spawn(postgres, self.side)?);
         Ok(seen)

@@ -311,7 +311,7 @@ impl Benchmark for LoadCurveArgs {
         let figures = figures(&outcome)?;
         Ok(CurveFigures {
             rate_part: Some(part),
-            settings: parallel::settings_text(turn.variant, &self.set),
+            settings: parallel::settings_text(turn.variant, case.temperature(), &self.set),
             ..figures
         })
     }
@@ -528,7 +528,7 @@ impl LoadCurveArgs {
                 recording: &recorded.recording,
                 data_bytes: recorded.data_bytes,
                 temperature: case.temperature(),
-                settings: parallel::settings(variant, &self.set),
+                settings: parallel::settings(variant, case.temperature(), &self.set),
             },
             apart: case.is_apart(),
             pace: Pace::Unlimited,

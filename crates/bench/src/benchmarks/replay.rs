@@ -16,10 +16,10 @@ use crate::plot::trials::color;
 use crate::replay::case::{CRASH_RECOVERY, ReplayCase, ReplayVariant};
 use crate::replay::crash::{self, Crashed};
 use crate::replay::local::{self, StagedWal};
-use crate::replay::parallel;
 use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
 use crate::replay::shelf::{self, Facts, MadeFor, Shelf};
+use crate::replay::slow_reads::Library;
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
@@ -41,6 +41,10 @@ const LEAST_STOCK_SECONDS: f64 = 30.0;
 /// Rounds that a case takes with the default amounts of WAL; for the estimate of the time left.
 const USUAL_ROUNDS: u32 = 4;
 
+/// Where reads are slow, the usual amounts of WAL are divided by this: a round of TPC-C without
+/// prefetch takes more than a minute even so.
+const SLOW_DIVISOR: u64 = 4;
+
 /// Megabytes that a run may need beside WAL: the source, its backup, and a standby.
 const SPACE_MB_BASE: u64 = 8_000;
 
@@ -51,7 +55,7 @@ const COPIES_OF_WAL: u64 = 3;
 ///
 /// Records the WAL of each kind on a private primary, then lets fresh standbys replay it, which get
 /// it from their pg_wal or from a player. Without --writes, --memory, --placement and
-/// --crash-recovery it runs a choice of cases that takes some 37 minutes, and ten more if nothing
+/// --crash-recovery it runs a choice of cases that takes some 40 minutes, and ten more if nothing
 /// is recorded yet. Writes replay.json and a plot into the results folder. Standbys have fsync,
 /// full_page_writes and synchronous_commit on; the recorded primary has fsync off, which does not
 /// change its WAL.
@@ -93,13 +97,13 @@ pub struct ReplayArgs {
     /// Recovery of a primary that was killed, beside what --writes, --memory and --placement choose
     #[arg(long)]
     pub crash_recovery: bool,
-    /// Variants to run, separated by commas
-    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',', default_values_t = ReplayVariant::ALL)]
+    /// Variants to run, separated by commas; else the first three, and in cases of 30pct-1ms all
+    #[arg(long, value_enum, value_name = "VARIANTS", value_delimiter = ',')]
     pub variants: Vec<ReplayVariant>,
     #[command(flatten)]
     pub size: WorkSize,
-    /// A setting for the Lockstep server, beside lockstep.replay_workers=1 and
-    /// lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
+    /// A setting for the Lockstep server, beside lockstep.replay_workers=1 (4 in cases of 30pct-1ms)
+    /// and lockstep.replay_hot_standby=on, or in place of one of them; may be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = setting)]
     pub set: Vec<(String, String)>,
     #[command(flatten)]
@@ -126,6 +130,12 @@ pub struct ReplayFigures {
     pub data_mb: f64,
     /// Of the server.
     pub rss_mb: f64,
+    /// Blocks that the server read, where reads are slow.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub slow_reads: Option<u64>,
+    /// Those of them that it had asked for ahead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prefetched_reads: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
 }
@@ -133,7 +143,8 @@ pub struct ReplayFigures {
 /// What is replayed in the present case.
 #[derive(Default)]
 pub struct ReplayScene {
-    recorded: Option<(Work, Recorded)>,
+    /// The name under which it is kept, and the recording.
+    recorded: Option<(String, Recorded)>,
     /// Of the recording, while cases of [`Placement::Local`] run.
     staged: Option<StagedWal>,
     crashed: Option<Crashed>,
@@ -162,8 +173,8 @@ impl Benchmark for ReplayArgs {
             false => "",
         };
         format!(
-            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash} \
-             --variants {} --scale {} --warehouses {} --rows {} --writers {}{}",
+            "--pg {} --rounds {} --stock-seconds {} --seconds {}{} --crash-megabytes {}{}{}{}{crash}{} \
+             --scale {} --warehouses {} --rows {} --writers {}{}",
             self.place.server.pg,
             self.rounds,
             self.stock_seconds,
@@ -173,7 +184,7 @@ impl Benchmark for ReplayArgs {
             list("writes", joined(self.writes.iter().map(|work| work.name()))),
             list("memory", joined(self.memory.iter().map(|t| t.name()))),
             list("placement", joined(self.placement.iter().map(|p| p.name()))),
-            joined(self.variants.iter().map(Named::name)),
+            list("variants", joined(self.variants.iter().map(Named::name))),
             self.size.scale,
             self.size.warehouses,
             self.size.rows,
@@ -184,7 +195,7 @@ impl Benchmark for ReplayArgs {
 
     fn space_mb(&self) -> u64 {
         let wal = |case: ReplayCase| match case {
-            ReplayCase::Standby(work, ..) => self.wal_megabytes(work),
+            ReplayCase::Standby(work, memory, _) => self.wal_megabytes(work, memory),
             ReplayCase::CrashRecovery => self.crash_megabytes,
         };
         let most = self.cases().into_iter().map(wal).max().unwrap_or(0);
@@ -192,7 +203,7 @@ impl Benchmark for ReplayArgs {
     }
 
     fn needs_extension(&self) -> bool {
-        self.variants.contains(&ReplayVariant::Lockstep)
+        self.variants.is_empty() || self.variants.contains(&ReplayVariant::Lockstep)
     }
 
     fn rounds(&self) -> u32 {
@@ -202,7 +213,9 @@ impl Benchmark for ReplayArgs {
     fn cases(&self) -> Vec<ReplayCase> {
         let none = self.writes.is_empty() && self.memory.is_empty() && self.placement.is_empty();
         if none && !self.crash_recovery {
-            return ReplayCase::usual();
+            let mut cases = ReplayCase::usual();
+            cases.retain(|case| !case.memory().is_slow() || Library::missing().is_none());
+            return cases;
         }
         let mut cases = Vec::new();
         if !none {
@@ -221,8 +234,13 @@ impl Benchmark for ReplayArgs {
         case.name()
     }
 
-    fn variants(&self, _case: &ReplayCase) -> Vec<ReplayVariant> {
-        self.variants.clone()
+    fn variants(&self, case: &ReplayCase) -> Vec<ReplayVariant> {
+        given_or(&self.variants, ReplayVariant::usual(case)).to_vec()
+    }
+
+    /// One round shows what prefetch gives, and without it a round is long.
+    fn takes_part(&self, variant: ReplayVariant, round: u32) -> bool {
+        variant != ReplayVariant::StockNoPrefetch || round == 1
     }
 
     fn ahead(&self, plan: &[TurnOf<Self>]) -> Ahead {
@@ -242,10 +260,12 @@ impl Benchmark for ReplayArgs {
         audience: &mut dyn Audience,
     ) -> Result<()> {
         match *case {
-            ReplayCase::Standby(work, _, placement) => {
-                if scene.recorded.as_ref().is_none_or(|(its, _)| *its != work) {
+            ReplayCase::Standby(work, memory, placement) => {
+                let name = self.recording_name(work, memory);
+                if scene.recorded.as_ref().is_none_or(|(its, _)| *its != name) {
                     self.leave_recording(scene)?;
-                    scene.recorded = Some((work, self.recording(site, work, audience)?));
+                    let recorded = self.recording(site, &name, work, memory, audience)?;
+                    scene.recorded = Some((name, recorded));
                 }
                 let (_, recorded) = scene
                     .recorded
@@ -356,6 +376,11 @@ impl Benchmark for ReplayArgs {
             column("speedup", |case| {
                 against_stock(case, OURS).map(|ratio| thousandths(1.0 / ratio))
             }),
+            column("prefetch", |case| {
+                let without = case.median_of(NO_PREFETCH, |row| row.seconds)?;
+                let stock = case.median_of(STOCK, |row| row.seconds)?;
+                (stock > 0.0).then(|| thousandths(without / stock))
+            }),
             column("stock ready s", |case| ready(case, STOCK).map(hundredths)),
             column("lockstep ready s", |case| ready(case, OURS).map(hundredths)),
             column("speedup", |case| {
@@ -377,8 +402,20 @@ impl Benchmark for ReplayArgs {
 }
 
 impl ReplayArgs {
-    fn wal_megabytes(&self, work: Work) -> u64 {
-        self.megabytes.unwrap_or_else(|| work.usual_megabytes())
+    fn wal_megabytes(&self, work: Work, memory: Temperature) -> u64 {
+        let usual = match memory.is_slow() {
+            true => work.usual_megabytes() / SLOW_DIVISOR,
+            false => work.usual_megabytes(),
+        };
+        self.megabytes.unwrap_or(usual)
+    }
+
+    /// The name under which a recording is kept.
+    fn recording_name(&self, work: Work, memory: Temperature) -> String {
+        match memory.is_slow() && self.megabytes.is_none() {
+            true => self.kept_name(&format!("{}-short", work.name())),
+            false => self.kept_name(work.name()),
+        }
     }
 
     /// Drops the recording of earlier cases, and removes it unless it is kept.
@@ -399,16 +436,18 @@ impl ReplayArgs {
     fn recording(
         &self,
         site: Site<'_>,
+        name: &str,
         work: Work,
+        memory: Temperature,
         audience: &mut dyn Audience,
     ) -> Result<Recorded> {
         let amount = Amount {
             lead_in: None,
-            bytes: self.wal_megabytes(work) * 1_000_000,
+            bytes: self.wal_megabytes(work, memory) * 1_000_000,
             longest: Duration::from_secs(u64::from(self.seconds)),
         };
-        let (folder, name) = (self.recordings.as_deref(), self.kept_name(work.name()));
-        shelf::recording(site.lab, folder, &name, work, self.size, amount, audience)
+        let folder = self.recordings.as_deref();
+        shelf::recording(site.lab, folder, name, work, self.size, amount, audience)
     }
 
     /// The data folder of a killed primary that was kept, or a new one.
@@ -458,13 +497,14 @@ impl ReplayArgs {
             recording: &recorded.recording,
             data_bytes: recorded.data_bytes,
             temperature,
-            settings: parallel::settings(variant.server(), &self.set),
+            settings: variant.settings(temperature, &self.set),
         };
-        let (seconds, usage, bytes) = match placement {
+        let (seconds, usage, bytes, reads) = match placement {
             Placement::Local => {
                 let staged = scene.staged.as_ref().ok_or_else(BenchError::not_readied)?;
                 let outcome = local::run(site.lab, variant.name(), &standby, staged)?;
-                (outcome.seconds, outcome.usage, recorded.recording.bytes())
+                let bytes = recorded.recording.bytes();
+                (outcome.seconds, outcome.usage, bytes, outcome.reads)
             }
             Placement::Streamed | Placement::OneCore => {
                 let spec = RoundSpec {
@@ -476,10 +516,16 @@ impl ReplayArgs {
                     until: Until::Replayed,
                 };
                 let outcome = round::run(site.lab, variant.name(), &spec)?;
-                (outcome.seconds, outcome.usage, outcome.replayed_bytes)
+                let bytes = outcome.replayed_bytes;
+                (outcome.seconds, outcome.usage, bytes, outcome.reads)
             }
         };
-        Ok(self.figures(variant, seconds, usage, bytes, recorded.facts()))
+        Ok(ReplayFigures {
+            slow_reads: reads.map(|reads| reads.reads),
+            prefetched_reads: reads.map(|reads| reads.found),
+            settings: variant.settings_text(temperature, &self.set),
+            ..figures(seconds, usage, bytes, recorded.facts())
+        })
     }
 
     /// One recovery of a copy of the killed primary.
@@ -490,7 +536,8 @@ impl ReplayArgs {
         variant: ReplayVariant,
     ) -> Result<ReplayFigures> {
         let crashed = scene.crashed.as_ref().ok_or_else(BenchError::not_readied)?;
-        let settings = parallel::settings(variant.server(), &self.set);
+        let memory = ReplayCase::CrashRecovery.memory();
+        let settings = variant.settings(memory, &self.set);
         let outcome = crash::recover(site.lab, variant.name(), crashed, settings)?;
         let usage = Usage {
             // The startup process has ended.
@@ -500,38 +547,36 @@ impl ReplayArgs {
         let (seconds, bytes) = (outcome.redo.seconds, outcome.redo.bytes);
         Ok(ReplayFigures {
             ready_seconds: Some(rounded(outcome.ready_seconds)),
-            ..self.figures(variant, seconds, usage, bytes, crashed.facts)
+            settings: variant.settings_text(memory, &self.set),
+            ..figures(seconds, usage, bytes, crashed.facts)
         })
     }
+}
 
-    fn figures(
-        &self,
-        variant: ReplayVariant,
-        seconds: f64,
-        usage: Usage,
-        bytes: u64,
-        facts: Facts,
-    ) -> ReplayFigures {
-        let at_least = seconds.max(0.001);
-        ReplayFigures {
-            seconds: rounded(seconds),
-            ready_seconds: None,
-            cpu_s: rounded(usage.cpu_s),
-            startup_cpu_s: rounded(usage.startup_cpu_s),
-            records: facts.records,
-            records_per_s: rounded(facts.records as f64 / at_least),
-            wal_mb: megabytes(bytes as f64),
-            mb_per_s: megabytes(bytes as f64 / at_least),
-            data_mb: megabytes(facts.data_bytes as f64),
-            rss_mb: rounded(usage.rss_mb),
-            settings: parallel::settings_text(variant.server(), &self.set),
-        }
+/// What every replay has.
+fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigures {
+    let at_least = seconds.max(0.001);
+    ReplayFigures {
+        seconds: rounded(seconds),
+        ready_seconds: None,
+        cpu_s: rounded(usage.cpu_s),
+        startup_cpu_s: rounded(usage.startup_cpu_s),
+        records: facts.records,
+        records_per_s: rounded(facts.records as f64 / at_least),
+        wal_mb: megabytes(bytes as f64),
+        mb_per_s: megabytes(bytes as f64 / at_least),
+        data_mb: megabytes(facts.data_bytes as f64),
+        rss_mb: rounded(usage.rss_mb),
+        slow_reads: None,
+        prefetched_reads: None,
+        settings: None,
     }
 }
 
 /// Variants in results.
 const STOCK: &str = "stock";
 const AGAIN: &str = "stock-again";
+const NO_PREFETCH: &str = "stock-no-prefetch";
 const OURS: &str = "lockstep";
 
 fn given_or<'a, T>(given: &'a [T], otherwise: &'a [T]) -> &'a [T] {
@@ -606,7 +651,6 @@ mod tests {
 
     /// A file with one row for each of these seconds.
     fn results(rows: &[(&str, &str, &[f64])]) -> Results<ReplayFigures> {
-        let args: ReplayArgs = parsed("");
         let facts = Facts {
             data_bytes: 1,
             records: 1,
@@ -618,13 +662,7 @@ mod tests {
             round: u32::try_from(round + 1).unwrap(),
             figures: ReplayFigures {
                 ready_seconds: (case == CRASH_RECOVERY).then_some(seconds * 2.0),
-                ..args.figures(
-                    ReplayVariant::Stock,
-                    seconds,
-                    Usage::default(),
-                    100_000_000,
-                    facts,
-                )
+                ..figures(seconds, Usage::default(), 100_000_000, facts)
             },
             date: "d".to_owned(),
             commit: "c".to_owned(),
@@ -653,12 +691,21 @@ mod tests {
             names.join(" "),
             "update-cached-one-core update-cached-streamed update-cached-local \
              tpcc-cached-one-core tpcc-cached-streamed tpcc-cached-local tpcc-30pct-local \
-             tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
+             tpcc-30pct-1ms-local tpcb-cached-one-core tpcb-cached-local insert-cached-one-core insert-cached-local \
              uuid-insert-cached-one-core uuid-insert-cached-local \
              bulk-cached-one-core bulk-cached-local crash-recovery"
         );
         let args: ReplayArgs = parsed("--crash-recovery");
         assert_eq!(args.cases(), [ReplayCase::CrashRecovery]);
+        assert_eq!(args.plan().len(), 3 * 12);
+        let args: ReplayArgs = parsed("--memory 30pct-1ms --writes tpcc --placement local");
+        let turns = args.plan();
+        let variants = |round| {
+            let turns = turns.iter().filter(move |turn| turn.round == round);
+            joined(turns.map(|turn| turn.variant.name()))
+        };
+        assert_eq!(variants(1), "stock,stock-again,lockstep,stock-no-prefetch");
+        assert_eq!(variants(2), "lockstep,stock-again,stock");
         let args: ReplayArgs = parsed("--crash-recovery --writes uuid-insert --placement local");
         let names: Vec<String> = args.cases().iter().map(ReplayCase::name).collect();
         assert_eq!(names, ["uuid-insert-cached-local", "crash-recovery"]);
@@ -680,8 +727,8 @@ mod tests {
         assert_eq!(
             report.iter().skip(1).map(words).collect::<Vec<_>>(),
             [
-                "tpcb-cached-local 100 2 40.00 40.40 20.00 1.010 2.000 - - -",
-                "crash-recovery 100 2 40.00 40.00 10.00 1.000 - 80.00 20.00 -",
+                "tpcb-cached-local 100 2 40.00 40.40 20.00 1.010 2.000 - - - -",
+                "crash-recovery 100 2 40.00 40.00 10.00 1.000 - - 80.00 20.00 -",
             ]
         );
     }

@@ -1,7 +1,9 @@
 //! Cases and variants of `bench replay`.
 
 use clap::ValueEnum;
+use lockstep_lab::server::Settings;
 
+use crate::replay::parallel;
 use crate::replay::placement::Placement;
 use crate::replay::temperature::Temperature;
 use crate::replay::work::Work;
@@ -20,16 +22,46 @@ pub enum ReplayVariant {
     StockAgain,
     /// With the extension.
     Lockstep,
+    /// Stock with recovery_prefetch off: shows what stock gains from asking for blocks ahead.
+    StockNoPrefetch,
 }
 
 impl ReplayVariant {
-    pub const ALL: [Self; 3] = [Self::Stock, Self::StockAgain, Self::Lockstep];
+    /// The variants that run in a case if none are chosen.
+    pub fn usual(case: &ReplayCase) -> &'static [Self] {
+        match case.memory() {
+            Temperature::PartSlow => &[
+                Self::Stock,
+                Self::StockAgain,
+                Self::Lockstep,
+                Self::StockNoPrefetch,
+            ],
+            _ => &[Self::Stock, Self::StockAgain, Self::Lockstep],
+        }
+    }
 
     /// The server that it runs.
-    pub fn server(self) -> Variant {
+    fn server(self) -> Variant {
         match self {
-            Self::Stock | Self::StockAgain => Variant::Stock,
+            Self::Stock | Self::StockAgain | Self::StockNoPrefetch => Variant::Stock,
             Self::Lockstep => Variant::Lockstep,
+        }
+    }
+
+    /// Settings of its server, whose data is of this temperature; those in `set` are Lockstep's.
+    pub fn settings(self, memory: Temperature, set: &[(String, String)]) -> Settings {
+        let mut settings = parallel::settings(self.server(), memory, set);
+        if self == Self::StockNoPrefetch {
+            settings.insert("recovery_prefetch".to_owned(), "off".to_owned());
+        }
+        settings
+    }
+
+    /// What a row says of them.
+    pub fn settings_text(self, memory: Temperature, set: &[(String, String)]) -> Option<String> {
+        match self {
+            Self::StockNoPrefetch => Some("recovery_prefetch=off".to_owned()),
+            _ => parallel::settings_text(self.server(), memory, set),
         }
     }
 }
@@ -40,6 +72,7 @@ impl Named for ReplayVariant {
             Self::Stock => "stock",
             Self::StockAgain => "stock-again",
             Self::Lockstep => "lockstep",
+            Self::StockNoPrefetch => "stock-no-prefetch",
         }
     }
 }
@@ -66,6 +99,14 @@ impl ReplayCase {
         }
     }
 
+    /// What of its data is in memory.
+    pub fn memory(&self) -> Temperature {
+        match *self {
+            Self::Standby(_, temperature, _) => temperature,
+            Self::CrashRecovery => Temperature::Cached,
+        }
+    }
+
     /// The cases that run if none are chosen, those of one recording after each other.
     pub fn usual() -> Vec<Self> {
         use {Placement as P, Temperature as T, Work as W};
@@ -85,6 +126,7 @@ impl ReplayCase {
             cases.push(Self::Standby(work, T::Cached, P::Local));
             if work == W::TpcC {
                 cases.push(Self::Standby(work, T::Part, P::Local));
+                cases.push(Self::Standby(work, T::PartSlow, P::Local));
             }
         }
         cases.push(Self::CrashRecovery);

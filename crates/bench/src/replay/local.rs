@@ -19,6 +19,7 @@ use lockstep_player::Recording;
 
 use crate::replay::cache::settle_files;
 use crate::replay::round::{StandbySpec, await_replayed};
+use crate::replay::slow_reads::{LATENCY, ReadCounts, SlowReads};
 use crate::sampler::StandbyWatch;
 use crate::{BenchError, Result};
 
@@ -80,6 +81,8 @@ pub struct Replayed {
     pub seconds: f64,
     /// CPU and memory of the standby.
     pub usage: Usage,
+    /// Of blocks whose reads were slow, if they were.
+    pub reads: Option<ReadCounts>,
 }
 
 /// Runs a round on a fresh standby named `name`, which is removed afterwards.
@@ -95,10 +98,14 @@ pub fn run(lab: &Lab, name: &str, spec: &StandbySpec<'_>, staged: &StagedWal) ->
     // Without a conninfo the standby has no walreceiver.
     let mut standby = lockstep_player::prepare_standby_of(lab, recording, name, "", &settings)?;
     standby.unpin();
+    let slow_reads = spec.temperature.prepare(lab, &mut standby)?;
     standby.start()?;
     let evictor = spec.temperature.settle(&standby, lab.pinning())?;
     settle_files(&staged.folder)?;
     let watch = StandbyWatch::start(&standby, lab.pinning())?;
+    if let Some(slow_reads) = &slow_reads {
+        slow_reads.begin(LATENCY)?;
+    }
     let before = standby.usage();
     let began = staged.hand_over(lab, recording, &standby)?;
     let reached = await_replayed(recording.end(), || {
@@ -107,11 +114,13 @@ pub fn run(lab: &Lab, name: &str, spec: &StandbySpec<'_>, staged: &StagedWal) ->
         Ok(watch.newest())
     })?;
     let usage = standby.usage().since(before);
+    let reads = slow_reads.as_ref().map(SlowReads::counts).transpose()?;
     drop(watch);
     drop(evictor);
     standby.remove()?;
     Ok(Replayed {
         seconds: reached.at.seconds_since(began),
         usage,
+        reads,
     })
 }

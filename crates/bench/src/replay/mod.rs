@@ -9,6 +9,7 @@
 //! | [`work`] | makes the WAL |
 //! | [`shelf`] | keeps it between runs |
 //! | [`temperature`], [`cache`] | what is in memory |
+//! | [`slow_reads`] | storage with a read latency |
 //! | [`placement`] | where a standby gets its WAL from, and its cores |
 //! | [`round`] | streams WAL to a standby and measures |
 //! | [`local`] | the same with WAL in `pg_wal` |
@@ -25,5 +26,6 @@ pub mod parallel;
 pub mod placement;
 pub mod round;
 pub mod shelf;
+pub mod slow_reads;
 pub mod temperature;
 pub mod work;

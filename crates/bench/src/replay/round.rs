@@ -14,6 +14,7 @@ use lockstep_player::{Address, Pace, Player, PlayerOptions, Recording};
 use lockstep_wire::Lsn;
 
 use crate::Result;
+use crate::replay::slow_reads::{LATENCY, ReadCounts, SlowReads};
 use crate::replay::temperature::Temperature;
 use crate::replay_lag::{self, LagSummary};
 use crate::sampler::StandbyWatch;
@@ -100,6 +101,8 @@ pub struct Outcome {
     pub read_tps: Option<f64>,
     /// Distance of neighbouring samples of the standby, 99th percentile, ms.
     pub gap_p99_ms: f64,
+    /// Of blocks whose reads were slow, if they were.
+    pub reads: Option<ReadCounts>,
 }
 
 /// Runs a round on a fresh standby named `name`, which is removed afterwards.
@@ -118,6 +121,7 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
     if !spec.apart {
         standby.unpin();
     }
+    let slow_reads = temperature.prepare(lab, &mut standby)?;
     standby.start()?;
     let evictor = temperature.settle(&standby, lab.pinning())?;
     let watch = StandbyWatch::start(&standby, lab.pinning())?;
@@ -143,9 +147,13 @@ pub fn run(lab: &Lab, name: &str, spec: &RoundSpec<'_>) -> Result<Outcome> {
         .readers
         .map(|readers| start_readers(lab, &mut standby, spec.side(), readers))
         .transpose()?;
+    if let Some(slow_reads) = &slow_reads {
+        slow_reads.begin(LATENCY)?;
+    }
     player.release();
     let mut round = Round {
         spec,
+        slow_reads,
         standby: &mut standby,
         player,
         watch,
@@ -217,6 +225,7 @@ fn start_readers(lab: &Lab, standby: &mut Server, side: Side, readers: Readers) 
 
 struct Round<'a> {
     spec: &'a RoundSpec<'a>,
+    slow_reads: Option<SlowReads>,
     standby: &'a mut Server,
     player: Player,
     watch: StandbyWatch,
@@ -348,6 +357,11 @@ impl Round<'_> {
                 .map(|load| load.tps_between(from, to))
                 .transpose()?,
             gap_p99_ms: replay_lag::gap_ms(&replayed, from, to, 99.0).unwrap_or(0.0),
+            reads: self
+                .slow_reads
+                .as_ref()
+                .map(SlowReads::counts)
+                .transpose()?,
         })
     }
 }

@@ -8,11 +8,13 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use clap::ValueEnum;
+use lockstep_lab::cluster::Lab;
 use lockstep_lab::pinning::{Pinning, Side};
 use lockstep_lab::server::Server;
 use nix::fcntl::{PosixFadviseAdvice, posix_fadvise};
 
 use crate::replay::cache::files_below;
+use crate::replay::slow_reads::SlowReads;
 use crate::{BenchError, Result};
 
 /// How often the kernel's cache of the data files is dropped.
@@ -37,6 +39,11 @@ pub enum Temperature {
     /// Shared buffers of 30 per cent of it; the kernel's cache of the rest is dropped all the time.
     #[value(name = "30pct")]
     Part,
+    // As 30pct at the start. The kernel's cache keeps everything, and a library in the server makes
+    // it wait, which is what makes reads slow.
+    /// Shared buffers of 30 per cent of it; a read of the rest takes 1 ms from when it was asked for.
+    #[value(name = "30pct-1ms")]
+    PartSlow,
     // Room in shared buffers; nothing in the kernel's cache either.
     /// Nothing of it, with room for all.
     Cold,
@@ -44,13 +51,14 @@ pub enum Temperature {
 
 impl Temperature {
     /// All, from warm to cold.
-    pub const ALL: [Self; 3] = [Self::Cached, Self::Part, Self::Cold];
+    pub const ALL: [Self; 4] = [Self::Cached, Self::Part, Self::PartSlow, Self::Cold];
 
     /// Its name in cases.
     pub fn name(self) -> &'static str {
         match self {
             Self::Cached => "cached",
             Self::Part => "30pct",
+            Self::PartSlow => "30pct-1ms",
             Self::Cold => "cold",
         }
     }
@@ -61,9 +69,31 @@ impl Temperature {
         let megabytes = match self {
             // Twice the data: tables grow, and PostgreSQL does not find every free buffer.
             Self::Cached | Self::Cold => data_mb * 2,
-            Self::Part => (data_mb as f64 * PART_CACHED) as u64,
+            Self::Part | Self::PartSlow => (data_mb as f64 * PART_CACHED) as u64,
         };
         format!("{}MB", megabytes.max(LEAST_BUFFERS_MB))
+    }
+
+    /// A library makes reads slow.
+    pub fn is_slow(self) -> bool {
+        self == Self::PartSlow
+    }
+
+    /// Helpers with which Lockstep replays unless told otherwise. These machines have two cores;
+    /// helpers that wait for storage need none.
+    pub fn helpers(self) -> u32 {
+        match self {
+            Self::Cached | Self::Part | Self::Cold => 1,
+            Self::PartSlow => 4,
+        }
+    }
+
+    /// Readies a standby that has not started. Reads are slow only once they are told to be.
+    pub fn prepare(self, lab: &Lab, standby: &mut Server) -> Result<Option<SlowReads>> {
+        match self {
+            Self::Cached | Self::Part | Self::Cold => Ok(None),
+            Self::PartSlow => SlowReads::prepare(lab, standby).map(Some),
+        }
     }
 
     /// Brings a freshly started standby to this temperature. The returned evictor keeps it there
@@ -72,11 +102,14 @@ impl Temperature {
         if self != Self::Cold {
             warm(standby)?;
         }
-        if self == Self::Cached {
-            return Ok(None);
+        match self {
+            Self::Cached | Self::PartSlow => Ok(None),
+            Self::Part => {
+                drop_kernel_cache(standby.data(), true)?;
+                Ok(Some(Evictor::start(standby.data(), pinning)))
+            }
+            Self::Cold => drop_kernel_cache(standby.data(), true).map(|()| None),
         }
-        drop_kernel_cache(standby.data(), true)?;
-        Ok((self == Self::Part).then(|| Evictor::start(standby.data(), pinning)))
     }
 }
 
@@ -160,6 +193,7 @@ mod tests {
         assert_eq!(Temperature::Cached.shared_buffers(gigabyte), "2048MB");
         assert_eq!(Temperature::Cold.shared_buffers(gigabyte), "2048MB");
         assert_eq!(Temperature::Part.shared_buffers(gigabyte), "307MB");
+        assert_eq!(Temperature::PartSlow.shared_buffers(gigabyte), "307MB");
         assert_eq!(Temperature::Part.shared_buffers(1), "16MB");
     }
 

@@ -9,6 +9,7 @@
 mod consumers;
 mod replay;
 mod sampler;
+mod slow_reads;
 mod tpcc;
 
 lockstep_lab::reaper_entry!();

@@ -50,11 +50,19 @@ fn a_kept_recording_is_replayed_from_pg_wal_again_and_again() {
         let outcome = local::run(&lab, name, &spec, &staged).unwrap();
         assert!(outcome.seconds > 0.0, "{outcome:?}");
     }
+    // A server with slow reads has loaded the library, and counts.
+    let spec = StandbySpec {
+        temperature: Temperature::PartSlow,
+        ..spec
+    };
+    let outcome = local::run(&lab, "slow", &spec, &staged).unwrap();
+    let reads = outcome.reads.unwrap();
+    assert!(reads.found <= reads.reads, "{reads:?}");
     // Nothing is left but the segments that further rounds get.
     let left = std::fs::read_dir(lab.folder()).unwrap().flatten();
     let left: Vec<_> = left.map(|entry| entry.file_name()).collect();
     assert!(left.contains(&"staged-wal".into()), "{left:?}");
-    for gone in ["one", "two", "incoming-wal"] {
+    for gone in ["one", "two", "slow", "slow-reads-slow", "incoming-wal"] {
         assert!(!left.contains(&gone.into()), "{left:?}");
     }
 }

@@ -64,14 +64,16 @@ fn positive(row: &Value, keys: &[&str]) {
 
 #[test]
 fn replay_measures_kinds_of_writes_and_memory() {
-    let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,cold";
+    let small = "--rounds 1 --seconds 2 --megabytes 4 --scale 1 --rows 1000 --writers 2 --memory 30pct,30pct-1ms,cold";
     let mut args: Vec<&str> = small.split(' ').collect();
     args.extend(["--writes", "update,bulk", "--placement", "one-core"]);
     args.extend(["--variants", "stock,lockstep"]);
     let (json, plots) = bench("replay", &args);
     assert_eq!(plots, ["replay.svg"]);
-    assert_eq!(rows(&json).len(), 2 * 2 * 2);
+    assert_eq!(rows(&json).len(), 2 * 3 * 2);
     for row in rows(&json) {
+        let is_slow = row["case"].as_str().unwrap().contains("1ms");
+        assert_eq!(row["slow_reads"].is_u64(), is_slow, "{row}");
         positive(
             row,
             &[
@@ -90,7 +92,7 @@ fn replay_measures_kinds_of_writes_and_memory() {
         let again = wal / row["seconds"].as_f64().unwrap();
         assert!((rate / again - 1.0).abs() < 0.05, "{row}");
     }
-    for (index, name) in ["update-30pct", "update-cold", "bulk-30pct"]
+    for (index, name) in ["update-30pct", "update-30pct-1ms", "update-cold"]
         .iter()
         .enumerate()
     {
