@@ -41,9 +41,9 @@ const LEAST_STOCK_SECONDS: f64 = 30.0;
 /// Rounds that a case takes with the default amounts of WAL; for the estimate of the time left.
 const USUAL_ROUNDS: u32 = 4;
 
-/// Where reads are slow, the usual amounts of WAL are divided by this: a round of TPC-C without
-/// prefetch takes more than a minute even so.
-const SLOW_DIVISOR: u64 = 4;
+/// Where reads are slow, the usual amounts of WAL are divided by this: a round of all of TPC-C's
+/// without prefetch would take minutes.
+const SLOW_DIVISOR: u64 = 3;
 
 /// Megabytes that a run may need beside WAL: the source, its backup, and a standby.
 const SPACE_MB_BASE: u64 = 8_000;

@@ -152,7 +152,6 @@ fn only_relations_are_slow_and_only_when_told_to_be() {
         &relation,
         "read:1",
     ];
-    let steps: Vec<&str> = steps.iter().map(|step| &***step).collect();
     let (_, counted) = bench.slow(LATENCY, &steps);
     assert_eq!(counted, counts(0, 3, 0, 3));
 }
