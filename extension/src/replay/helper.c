@@ -451,11 +451,11 @@ try_once_more(LsGivenBack *one)
 	return false;
 }
 
-/* Is more retired than when records were last tried again? */
+/* Is more retired than when records were last tried again, or may the first one begin? */
 static bool
 others_went_on(void)
 {
-	return pg_atomic_read_u64(&ls_queue->retired) != tried_at;
+	return pg_atomic_read_u64(&ls_queue->retired) != tried_at || ls_is_done(again[0].after);
 }
 
 /* True: something was executed. */
