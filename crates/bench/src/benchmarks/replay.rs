@@ -19,7 +19,7 @@ use crate::replay::local::{self, StagedWal};
 use crate::replay::placement::Placement;
 use crate::replay::round::{self, RoundSpec, StandbySpec, Until};
 use crate::replay::shelf::{self, Facts, MadeFor, Shelf};
-use crate::replay::slow_reads::Library;
+use crate::replay::slow_reads::{Library, ReadCounts};
 use crate::replay::temperature::Temperature;
 use crate::replay::work::{Amount, Recorded, Work, WorkSize};
 use crate::results::{Headline, ResultRow, Results, megabytes, ratio, rounded};
@@ -130,12 +130,9 @@ pub struct ReplayFigures {
     pub data_mb: f64,
     /// Of the server.
     pub rss_mb: f64,
-    /// Blocks that the server read, where reads are slow.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub slow_reads: Option<u64>,
-    /// Those of them that it had asked for ahead.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub prefetched_reads: Option<u64>,
+    /// Of the server, where reads are slow.
+    #[serde(flatten)]
+    pub reads: Option<ReadCounts>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub settings: Option<String>,
 }
@@ -521,8 +518,7 @@ impl ReplayArgs {
             }
         };
         Ok(ReplayFigures {
-            slow_reads: reads.map(|reads| reads.reads),
-            prefetched_reads: reads.map(|reads| reads.found),
+            reads,
             settings: variant.settings_text(temperature, &self.set),
             ..figures(seconds, usage, bytes, recorded.facts())
         })
@@ -567,8 +563,7 @@ fn figures(seconds: f64, usage: Usage, bytes: u64, facts: Facts) -> ReplayFigure
         mb_per_s: megabytes(bytes as f64 / at_least),
         data_mb: megabytes(facts.data_bytes as f64),
         rss_mb: rounded(usage.rss_mb),
-        slow_reads: None,
-        prefetched_reads: None,
+        reads: None,
         settings: None,
     }
 }

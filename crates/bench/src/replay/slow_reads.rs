@@ -13,6 +13,7 @@ use std::time::Duration;
 use lockstep_lab::LabError;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
+use serde::{Deserialize, Serialize};
 
 use crate::replay::cache::settle_files;
 use crate::{BenchError, Result};
@@ -52,16 +53,20 @@ impl Field {
     }
 }
 
-/// What the library has counted since reads became slow.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+/// What the library has counted since reads became slow, as keys of a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReadCounts {
     /// Blocks asked for ahead (posix_fadvise), each once until it is read.
+    #[serde(rename = "prefetches")]
     pub notes: u64,
     /// Blocks read.
+    #[serde(rename = "slow_reads")]
     pub reads: u64,
     /// Those of them that were asked for ahead.
+    #[serde(rename = "prefetched_reads")]
     pub found: u64,
     /// Reads, of any number of blocks, that waited.
+    #[serde(rename = "delayed_reads")]
     pub delayed: u64,
 }
 
