@@ -82,7 +82,7 @@ has_ended(int id)
 }
 
 /*
- * An administrator may end one that is wanted. It has given back what it had. One that ends by
+ * An administrator may end one that is wanted, between two records. One that ends by
  * itself would end again: so not at once.
  */
 static void
@@ -131,6 +131,14 @@ ls_helpers_start_first(bool hot)
 	ls_helpers_start(ls_helper_count_begin());
 }
 
+/* Another process may read the page: PostgreSQL counts that as a wait for a process. */
+static bool
+is_for_storage(uint32 event)
+{
+	return (event & 0xFF000000U) == PG_WAIT_IO ||
+		pg_strcasecmp(pgstat_get_wait_event(event), "BufferIO") == 0;
+}
+
 /* What does the helper do that executes this record, which the startup process waits for? */
 LsWaitCause
 ls_helpers_wait_cause(uint64 number)
@@ -144,7 +152,7 @@ ls_helpers_wait_cause(uint64 number)
 			continue;
 		event = ls_helper_wait_event(helper);
 		if (event != 0)
-			return (event & 0xFF000000U) == PG_WAIT_IO ? LS_WAIT_IO : LS_WAIT_LOCK;
+			return is_for_storage(event) ? LS_WAIT_IO : LS_WAIT_LOCK;
 	}
 	return LS_WAIT_CPU;
 }

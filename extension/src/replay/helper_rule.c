@@ -10,8 +10,8 @@
  * core then. To sleep is not enough: a helper also sleeps for a page that a query has locked.
  * So what it has read from storage must account for it.
  *
- * Others may need the cores that look spare. A helper that waits for a core keeps the records that
- * it has begun, and all that come after them. So where one of the processes waits for a
+ * Others may need the cores that look spare. A helper that waits for a core keeps the record that
+ * it has begun, and all that come after it. So where one of the processes waits for a
  * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while.
  *
  * Helpers that mostly give records back, since what comes before them is not begun, cost

@@ -45,6 +45,9 @@
 /* A remembered buffer is looked up all the same once in so many uses. */
 #define LS_USES_A_LOOKUP 8
 
+/* No line pointer lies beyond the page. */
+#define LS_MAX_OFFSET ((BLCKSZ - SizeOfPageHeaderData) / sizeof(ItemIdData))
+
 /* What a decoded record with two blocks and little data takes. */
 #define LS_RECORD_BYTES 384
 
@@ -98,15 +101,17 @@ slot_of(const DecodedBkpBlock *block)
 static inline int
 last_block(const DecodedXLogRecord *record)
 {
-	return Min(record->max_block_id, LS_BLOCKS - 1);
+	/* read once: in a helper it may change meanwhile */
+	int			last = *(volatile const int *) &record->max_block_id;
+
+	return Min(last, LS_BLOCKS - 1);
 }
 
 static inline bool
 is_in_memory(const void *start, Size size)
 {
 	return ls_hints.memory == NULL ||
-		((const char *) start >= ls_hints.memory &&
-		 (const char *) start + size <= ls_hints.memory + ls_hints.memory_size);
+		ls_is_within(start, size, ls_hints.memory, ls_hints.memory_size);
 }
 
 /* ---- The steps --------------------------------------------------------- */
@@ -229,7 +234,7 @@ static OffsetNumber
 offset_of(DecodedXLogRecord *record, int *id)
 {
 	uint8		info = record->header.xl_info;
-	const char *data = record->main_data;
+	const char *data = *(char *const volatile *) &record->main_data;
 
 	*id = 0;
 	if (!is_in_memory(data, sizeof(xl_heap_update)))
@@ -257,17 +262,18 @@ offset_of(DecodedXLogRecord *record, int *id)
 	return InvalidOffsetNumber;
 }
 
-/* Where the line pointer is, or would be; NULL if no page has it. */
+/* Where the line pointer is, or would be, and on which page; NULL if no page has it. */
 static ItemId
-line_pointer_of(LsAhead *ahead)
+line_pointer_of(LsAhead *ahead, Page *page)
 {
 	int			id;
 	OffsetNumber offset = offset_of(ahead->record, &id);
 
-	if (offset == InvalidOffsetNumber || offset > MaxOffsetNumber ||
+	if (offset == InvalidOffsetNumber || offset > LS_MAX_OFFSET ||
 		!BufferIsValid(ahead->buffer[id]))
 		return NULL;
-	return PageGetItemId((Page) BufferGetBlock(ahead->buffer[id]), offset);
+	*page = (Page) BufferGetBlock(ahead->buffer[id]);
+	return PageGetItemId(*page, offset);
 }
 
 /* Does redo of the first block read all its line pointers and move its tuples? */
@@ -289,7 +295,8 @@ ask_for_range(PageHeader page, int from, int to)
 static void
 ask_for_line_pointers(LsAhead *ahead)
 {
-	ItemId		pointer = line_pointer_of(ahead);
+	Page		its_page = NULL;
+	ItemId		pointer = line_pointer_of(ahead, &its_page);
 
 	for (int id = 0; id <= last_block(ahead->record); id++)
 	{
@@ -316,8 +323,8 @@ ask_for_line_pointers(LsAhead *ahead)
 static void
 ask_for_tuples(LsAhead *ahead)
 {
-	int			id;
-	ItemId		pointer = line_pointer_of(ahead);
+	Page		its_page = NULL;
+	ItemId		pointer = line_pointer_of(ahead, &its_page);
 	unsigned	offset;
 
 	if (moves_tuples(ahead->record) && BufferIsValid(ahead->buffer[0]))
@@ -328,10 +335,9 @@ ask_for_tuples(LsAhead *ahead)
 	}
 	if (pointer == NULL || ahead->record->header.xl_rmid != RM_HEAP_ID)
 		return;
-	(void) offset_of(ahead->record, &id);
 	offset = ItemIdGetOffset(pointer);
 	if (offset < BLCKSZ)
-		__builtin_prefetch((char *) BufferGetBlock(ahead->buffer[id]) + offset, 1);
+		__builtin_prefetch((char *) its_page + offset, 1);
 }
 
 static void (*const step[LS_STEPS]) (LsAhead *) = {

@@ -63,6 +63,15 @@ ls_hint_at(uint64 number)
 	return &ls_hints.ring[number % LS_RING];
 }
 
+/* Do these bytes lie within the memory? start may be anything, and end beyond all addresses. */
+static inline bool
+ls_is_within(const void *start, Size size, const char *memory, Size memory_size)
+{
+	Size		at = (Size) ((uintptr_t) start - (uintptr_t) memory);
+
+	return size <= memory_size && at <= memory_size - size;
+}
+
 /* Is the block read as it is, so that knowing its buffer helps? */
 static inline bool
 ls_block_is_read(const DecodedBkpBlock *block)

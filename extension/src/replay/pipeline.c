@@ -151,6 +151,7 @@ static Phase phase = PHASE_OFF;
 static uint32 counted = 0;
 
 static uint64 current = 0;		/* number of the record whose redo comes now */
+static bool tell_at_once = false;	/* it will not say itself that it is done */
 
 /* Before consistency. */
 static bool at_limit = false;	/* nothing more is dispatched */
@@ -180,12 +181,13 @@ add(pg_atomic_uint64 *counter, uint64 *count)
 static void
 publish_counters(void)
 {
+	/* first, so that it is never below the others */
+	pg_atomic_write_u64(&ls_queue->retired_records, retired);
 	add(&ls_queue->dispatched, &ls_dispatched.count);
 	add(&ls_queue->by_helpers, &by_helpers);
 	for (int i = 0; i < LS_CAUSES; i++)
 		add(&ls_queue->causes[i], &ls_dispatched.causes[i]);
 	pg_atomic_write_u64(&ls_queue->dispatched_until, ls_dispatched.until);
-	pg_atomic_write_u64(&ls_queue->retired_records, retired);
 }
 
 /* ---- Whether and how far ----------------------------------------------- */
@@ -366,6 +368,7 @@ static void
 tell_retired(void)
 {
 	pg_atomic_write_u64(&ls_queue->retired, current - 1);
+	tell_at_once = false;
 }
 
 /* Returns when the entry's state has changed, or an interrupt was looked at. */
@@ -415,6 +418,8 @@ execute_here(LsEntry *entry, XLogReaderState *reader)
 		standbyState = state;
 	if ((reader->record->header.xl_info & XLR_CHECK_CONSISTENCY) == 0)
 		pg_atomic_exchange_u32(&entry->state, LS_DONE);
+	else
+		tell_at_once = true;
 }
 
 /* True: a helper had done it. */
@@ -499,7 +504,7 @@ why_not_now(XLogReaderState *reader)
  * Helpers that find little to do cost more than they give: each record that they look at, and
  * the end of what may be read ahead. So with writes that mostly come after something on
  * their page that is replayed at its turn. Where other processes need the cores it is worse:
- * a helper that waits for a core keeps the records that it has begun.
+ * a helper that waits for a core keeps the record that it has begun.
  */
 static void
 watch_helpers(bool by_helper)
@@ -618,7 +623,7 @@ run(XLogReaderState *reader)
 	/* a record of another extension: PostgreSQL does not call us for it, and it was a barrier */
 	if (current == ls_dispatched.barrier && ls_entry(current)->record != reader->record)
 		current++;
-	if (current % LS_TELL_EVERY == 0 || current >= ls_dispatched.tail)
+	if (current % LS_TELL_EVERY == 0 || current >= ls_dispatched.tail || tell_at_once)
 		tell_retired();
 	if (current == ls_dispatched.barrier + 1)
 		ls_forget_known_files();

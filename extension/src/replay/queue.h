@@ -32,7 +32,7 @@
  *
  *   startup, at dispatch -> AT_RETIREMENT or QUEUED
  *   QUEUED -> CLAIMED    by whoever executes it, by compare-and-swap
- *   CLAIMED -> QUEUED    by a helper that may not execute it: startup will
+ *   CLAIMED -> QUEUED    by a helper that may not execute it, or thought it was another record
  *   CLAIMED -> DONE      by who executed it, who touches the record no more
  *   CLAIMED -> FAILED    by a helper whose redo raised an error
  *   AT_RETIREMENT -> DONE by startup, in whose order it was executed
@@ -151,7 +151,7 @@ typedef struct LsQueueShared
 	char		pad3[LS_CACHE_LINE];
 
 	/* written by helpers, by compare-and-swap */
-	pg_atomic_uint64 next;		/* the first that no helper has claimed */
+	pg_atomic_uint64 next;		/* the first that no helper has taken */
 	char		pad4[LS_CACHE_LINE];
 
 	/* written by startup, for the view */

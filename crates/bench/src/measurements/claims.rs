@@ -90,6 +90,36 @@ const CLAIMS: &[Claim] = &[
         figures: Figures::Headline("mb_per_s"),
     },
     Claim {
+        words: "Replay of such updates on two cores by two processes, all WAL there",
+        benchmark: "replay",
+        figures: medians!(Lower, "update-cached-local", "seconds"),
+    },
+    Claim {
+        words: "the same: TPC-C",
+        benchmark: "replay",
+        figures: medians!(Lower, "tpcc-cached-local", "seconds"),
+    },
+    Claim {
+        words: "the same: rows with random keys",
+        benchmark: "replay",
+        figures: medians!(Lower, "uuid-insert-cached-local", "seconds"),
+    },
+    Claim {
+        words: "the same: TPC-C, 30 % in memory and reads of 1 ms, four helpers",
+        benchmark: "replay",
+        figures: medians!(Lower, "tpcc-30pct-1ms-local", "seconds"),
+    },
+    Claim {
+        words: "Redo of 2 GB of WAL after a crash, two cores",
+        benchmark: "replay",
+        figures: medians!(Lower, "crash-recovery", "seconds"),
+    },
+    Claim {
+        words: "the same: until it accepts connections",
+        benchmark: "replay",
+        figures: medians!(Lower, "crash-recovery", "ready_seconds"),
+    },
+    Claim {
         words: "CPU of decoding 100,000 TPC-B transactions once",
         benchmark: "decode",
         figures: Figures::Headline("cpu_s"),
