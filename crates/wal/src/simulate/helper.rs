@@ -3,8 +3,8 @@
 //! A helper takes records, and claims and executes one after the other; what another process had first
 //! counts as given back. One whose predecessor nobody has begun it remembers and leaves to whoever comes
 //! first; it tries what it remembers again, in the order of the WAL, after some other records and, while it
-//! waits for work, when it is told how far replay is. To look at one whose predecessor is still not done
-//! is taken to cost nothing.
+//! waits for work, when it is told how far replay is or the first one's predecessor is done. To look at one
+//! whose predecessor is still not done is taken to cost nothing.
 
 use std::cmp::Reverse;
 use std::collections::VecDeque;
@@ -112,15 +112,15 @@ impl Helper {
         given_back
     }
 
-    /// One turn of the loop in `wait_for_work()`.
-    fn try_while_idle(&mut self, round: &Round, since: Ticks) {
-        if self.again.is_empty() || self.tried_at == round.told {
-            self.idle_since = Some(since);
-            self.doing = Doing::Begin;
-        } else {
-            self.idle_since = None;
-            self.tries(round.told, Some(since));
-        }
+    /// The predecessor of the first record that it remembers.
+    fn first_after(&self) -> Option<usize> {
+        self.again.first().map(|first| first.after)
+    }
+
+    /// Was it told something since it tried, or may the first record begin?
+    fn others_went_on(&self, round: &Round, now: Ticks) -> bool {
+        self.first_after()
+            .is_some_and(|after| self.tried_at != round.told || round.is_done(after, now))
     }
 
     fn tries(&mut self, retired: usize, idle_since: Option<Ticks>) {
@@ -153,6 +153,31 @@ impl Simulation {
         if earliest && helper.idle_since.is_some() && !helper.is_asleep(at, spin) {
             self.schedule(round, number, at);
         }
+    }
+
+    /// One turn of the loop in `wait_for_work()`; true: it tries what it remembers.
+    fn try_while_idle(
+        &mut self,
+        round: &mut Round,
+        number: usize,
+        since: Ticks,
+        now: Ticks,
+    ) -> bool {
+        let Some(helper) = self.helpers.get_mut(number) else {
+            return false;
+        };
+        if helper.others_went_on(round, now) {
+            helper.idle_since = None;
+            helper.tries(round.told, Some(since));
+            return true;
+        }
+        helper.idle_since = Some(since);
+        helper.doing = Doing::Begin;
+        let after = helper.first_after();
+        if let Some(State::Done(at)) = after.map(|after| round.state(after)) {
+            self.look_again(round, number, at + self.prices.wait);
+        }
+        false
     }
 
     /// What was entered is published: those that sleep are woken, others see it if it is for them.
@@ -188,7 +213,8 @@ impl Simulation {
         }
     }
 
-    /// The record is being executed, and done at `done`: helpers that wait for it know when to go on.
+    /// The record is being executed, and done at `done`: helpers that wait for it know when to go on, and
+    /// idle ones whose first record comes after it.
     pub(super) fn helpers_go_on(
         &mut self,
         round: &mut Round,
@@ -198,6 +224,10 @@ impl Simulation {
     ) {
         for number in 0..self.helpers.len() {
             let Some(since) = self.take_blocked(number, record) else {
+                let helper = self.helpers.get(number);
+                if helper.and_then(Helper::first_after) == Some(record) {
+                    self.look_again(round, number, done + self.prices.wait);
+                }
                 continue;
             };
             let (at, gives_up) = self.helper_goes_on(since, done);
@@ -249,14 +279,10 @@ impl Simulation {
             return;
         }
         if let Some(since) = helper.idle_since {
-            match is_used && helper.has_work(round) {
-                true => {
-                    helper.idle_since = None;
-                    helper.doing = Doing::End;
-                }
-                false => helper.try_while_idle(round, since),
-            }
-            if helper.idle_since.is_some() {
+            if is_used && helper.has_work(round) {
+                helper.idle_since = None;
+                helper.doing = Doing::End;
+            } else if !self.try_while_idle(round, number, since, now) {
                 return;
             }
         }
@@ -299,11 +325,11 @@ impl Simulation {
                 return false;
             }
         }
-        match helper.taken.is_empty() {
-            true => helper.try_while_idle(round, now),
-            false => helper.doing = Doing::Record { holds: false },
+        if helper.taken.is_empty() {
+            return self.try_while_idle(round, number, now, now);
         }
-        helper.idle_since.is_none()
+        helper.doing = Doing::Record { holds: false };
+        true
     }
 
     fn execute_next(&mut self, round: &mut Round, number: usize, holds: bool, now: Ticks) -> bool {
@@ -437,18 +463,19 @@ impl Simulation {
             return false;
         };
         helper.doing = Doing::Begin;
-        if tries.idle_since.is_none() {
+        let Some(since) = tries.idle_since else {
             return true;
-        }
+        };
         if tries.executed || is_used && helper.has_work(round) {
             helper.doing = Doing::End;
             return true;
         }
-        helper.idle_since = tries.idle_since;
-        // It was told something while it looked.
-        if helper.tried_at != round.told {
+        if helper.others_went_on(round, now) {
+            // While it looked.
+            helper.idle_since = Some(since);
             self.look_again(round, number, now + self.prices.wait);
+            return false;
         }
-        false
+        self.try_while_idle(round, number, since, now)
     }
 }

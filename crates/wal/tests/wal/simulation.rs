@@ -149,6 +149,8 @@ fn records_that_were_given_back_are_tried_again() {
     assert!(speedup(4, 20, 2) > 1.2);
     assert!(speedup(4, 40, 2) > 1.7);
     assert!(speedup(16, 1, 4) > 1.8);
+    // Idle helpers go on when the first of what they remember may begin.
+    assert!(speedup(4, 20, 8) > 2.8);
     // What comes too early everywhere is left to the startup process, and costs it little.
     let few = speedup(4, 1, 4);
     assert!((0.95..1.0).contains(&few), "{few}");
