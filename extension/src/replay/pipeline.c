@@ -131,9 +131,13 @@
 /* The same while the pipeline runs and nothing is ahead; it divides the other. */
 #define LS_ASK_DRY 16
 
-/* Helpers rest for so many records if they do too little, or if others need the cores. */
+/*
+ * Helpers rest for so many records if they do too little, or if others need the cores. Then twice as
+ * long each time, up to LS_LONG_REST, until they have worked for LS_GOOD_WHILE records.
+ */
 #define LS_REST (256 * 1024)
 #define LS_LONG_REST (16 * LS_REST)
+#define LS_GOOD_WHILE (4 * LS_REST)
 
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
@@ -160,6 +164,8 @@ static RecoveryState begun_as;
 
 static uint32 rest = 0;			/* records until helpers are tried again */
 static LsPipelineState rest_why = LS_NO_USE;
+static uint32 rest_for_cores = LS_REST; /* the next time that others need them */
+static uint32 worked = 0;		/* records since helpers rested */
 
 /* In hot standby. */
 static bool hot = false;
@@ -500,6 +506,18 @@ why_not_now(XLogReaderState *reader)
 	return why;
 }
 
+static void
+let_helpers_rest(LsPipelineState why)
+{
+	worked = 0;
+	rest = LS_REST;
+	rest_why = why;
+	if (why != LS_NO_SPARE_CORE)
+		return;
+	rest = rest_for_cores;
+	rest_for_cores = Min(rest_for_cores * 2, LS_LONG_REST);
+}
+
 /*
  * Helpers that find little to do cost more than they give: each record that they look at, and
  * the end of what may be read ahead. So with writes that mostly come after something on
@@ -512,12 +530,11 @@ watch_helpers(bool by_helper)
 	int			wanted = 0;
 	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
 
+	if (++worked >= LS_GOOD_WHILE)
+		rest_for_cores = LS_REST;
 	/* no backlog is asked for in tests only */
 	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE) && ls_replay_min_backlog > 0)
-	{
-		rest = why == LS_NO_SPARE_CORE ? LS_LONG_REST : LS_REST;
-		rest_why = why;
-	}
+		let_helpers_rest(why);
 	if (wanted > 0)
 		ls_helpers_start(wanted);
 }
