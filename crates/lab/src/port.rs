@@ -3,8 +3,10 @@
 //! The lab's servers listen on Unix sockets only. The port is part of the socket file's
 //! name, and a number that is free for TCP too cannot be mistaken for another server's.
 
+use std::collections::BTreeSet;
 use std::net::{Ipv4Addr, TcpListener};
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use crate::{LabError, Result};
 
@@ -14,7 +16,10 @@ const RESERVED: u16 = 5432;
 /// How many ports to try before giving up.
 const ATTEMPTS: usize = 64;
 
-/// Finds a port that is free for TCP and as a socket file in `sockets`.
+/// Ports that this process was offered: one may be free still, as its server comes later.
+static OFFERED: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
+
+/// Finds a port that is free for TCP and as a socket file in `sockets`. A process is offered each once.
 pub fn free(sockets: &Path) -> Result<u16> {
     let mut last = RESERVED;
     for _ in 0..ATTEMPTS {
@@ -24,7 +29,8 @@ pub fn free(sockets: &Path) -> Result<u16> {
             .local_addr()
             .map_err(LabError::io("find a free port on", Path::new("localhost")))?
             .port();
-        if last != RESERVED && !socket_exists(sockets, last) {
+        let mut offered = OFFERED.lock().unwrap_or_else(PoisonError::into_inner);
+        if last != RESERVED && !socket_exists(sockets, last) && offered.insert(last) {
             return Ok(last);
         }
     }
@@ -51,6 +57,13 @@ fn socket_exists(sockets: &Path, port: u16) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_port_is_offered_twice() {
+        let folder = tempfile::tempdir().unwrap();
+        let ports: BTreeSet<u16> = (0..500).map(|_| free(folder.path()).unwrap()).collect();
+        assert_eq!(ports.len(), 500);
+    }
 
     #[test]
     fn a_port_in_use_is_refused_and_never_offered() {
