@@ -14,9 +14,9 @@
  * it has begun, and all that come after it. So where one of the processes waits for a
  * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while.
  *
- * Helpers that mostly give records back, since what comes before them is not begun, cost
- * more than they do: one fewer, and none more for a while. Where helpers altogether do too
- * little, nobody helps for a while.
+ * Helpers that mostly give records back, since what comes before them is not begun or the
+ * startup process was there first, cost more than they do: one fewer, and none more for a
+ * while. Where helpers altogether do too little, nobody helps for a while.
  */
 #include "postgres.h"
 
