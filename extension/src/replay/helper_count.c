@@ -1,7 +1,7 @@
 /*
  * helper_count.c - what helpers do and wait for, and how many of them it is worth.
  *
- * The rule is in helper_rule.c; here is what it is fed with.
+ * The rules are in helper_rule.c and rest_rule.c; here is what they are fed with.
  *
  * The first part runs in the startup process, the second in a helper. Shared state: counters
  * of LsHelper, which their helper writes and the startup process reads; LsQueueShared.used and
@@ -16,6 +16,7 @@
 #include "priority/sched_linux.h"
 #include "replay/helper_count.h"
 #include "replay/helper_rule.h"
+#include "replay/rest_rule.h"
 #include "state/clock.h"
 
 /* Records between two steps. */
@@ -42,7 +43,12 @@ typedef struct LsQueued
 } LsQueued;
 
 static LsQueued queued[1 + LS_MAX_REPLAY_WORKERS];	/* the startup process, and helpers */
-static int64 looked_at = 0;
+static int64 looked_at = 0;		/* or when helpers began, or a rest */
+static XLogRecPtr looked_to = InvalidXLogRecPtr;	/* how far replay was then */
+static uint64 looked_after = 0; /* records since */
+
+static LsRestState rests;
+static uint32 resting = 0;		/* records of the rest that began then */
 
 static LsHelperInput
 sums(void)
@@ -61,19 +67,10 @@ sums(void)
 	return in;
 }
 
-/*
- * For how long one of the processes that replay waited for a core since this was last called,
- * at most. Once in LS_LOOK_US, since a slice of another process is no need.
- */
+/* How long each process has waited for a core by now; longest: since this was last called. */
 static void
-look_at_cores(LsHelperInput *in)
+note_queued(uint64 *longest)
 {
-	int64		now = ls_now_us();
-
-	if (now - looked_at < LS_LOOK_US)
-		return;
-	in->elapsed_us = (uint64) (now - looked_at);
-	looked_at = now;
 	for (int i = -1; i < state.used; i++)
 	{
 		int			pid = i < 0 ? MyProcPid :
@@ -82,10 +79,25 @@ look_at_cores(LsHelperInput *in)
 		int64		us = pid == 0 ? -1 : ls_sched_queued_us(pid);
 
 		if (us >= 0 && last->pid == pid)
-			in->queued_us = Max(in->queued_us, (uint64) (us - last->us));
+			*longest = Max(*longest, (uint64) (us - last->us));
 		last->pid = us >= 0 ? pid : 0;
 		last->us = us;
 	}
+}
+
+/*
+ * For how long one of the processes that replay waited for a core since this was last called,
+ * at most. Once in LS_LOOK_US, since a slice of another process is no need.
+ */
+static void
+look_at_cores(LsHelperInput *in)
+{
+	int64		elapsed = ls_now_us() - looked_at;
+
+	if (elapsed < LS_LOOK_US)
+		return;
+	in->elapsed_us = (uint64) elapsed;
+	note_queued(&in->queued_us);
 }
 
 static void
@@ -107,9 +119,43 @@ int
 ls_helper_count_begin(void)
 {
 	ls_helpers_begin(&state, ls_replay_workers, ls_sched_cores());
+	ls_rest_begin(&rests);
 	publish();
-	begin_window();
 	return state.used;
+}
+
+/* What was replayed since it was last looked, up to end. */
+static LsReplayed
+replayed_since(uint64 count, XLogRecPtr end)
+{
+	LsReplayed	replayed = {.records = count,.bytes = end - looked_to,
+	.us = (uint64) (ls_now_us() - looked_at)};
+
+	return replayed;
+}
+
+static void
+begin_look(XLogRecPtr end)
+{
+	looked_at = ls_now_us();
+	looked_to = end;
+	looked_after = 0;
+}
+
+/* Helpers begin to work at end; busy: all along their rest, if they had one, WAL was there. */
+void
+ls_helper_count_resume(XLogRecPtr end, bool busy)
+{
+	LsReplayed	unknown = {0};
+	LsReplayed	replayed = replayed_since(resting, end);
+	uint64		ignored = 0;
+
+	if (resting > 0)
+		ls_rest_ended(&rests, busy ? &replayed : &unknown);
+	resting = 0;
+	begin_look(end);
+	note_queued(&ignored);
+	begin_window();
 }
 
 /* No more than these could be started. */
@@ -120,15 +166,45 @@ ls_helper_count_limit(int started)
 	publish();
 }
 
+/* Why helpers should not go on, and for how many records; LS_PARALLEL: they do. */
+static LsPipelineState
+why_rest(const LsHelperInput *in, XLogRecPtr end)
+{
+	bool		enough = ls_helpers_step(&state, in);
+	bool		looked = in->elapsed_us > 0;
+	bool		crowded = looked && state.crowded && !enough;
+	LsPipelineState why = LS_PARALLEL;
+
+	if (!enough && !crowded)
+	{
+		resting = LS_REST;
+		why = LS_NO_USE;
+	}
+	if (looked)
+	{
+		LsReplayed	replayed = replayed_since(looked_after, end);
+		uint32		rest = ls_rest_step(&rests, crowded, &replayed);
+
+		if (rest > 0)
+		{
+			resting = rest;
+			why = LS_NO_SPARE_CORE;
+		}
+	}
+	if (looked || why != LS_PARALLEL)
+		begin_look(end);
+	return why;
+}
+
 /*
- * A record was retired. Once in a while it sets how many helpers should have started, one at
- * least. Other than LS_PARALLEL: why they should not go on.
+ * A record was retired, which ends at end. Once in a while it sets how many helpers should have
+ * started, one at least. Other than LS_PARALLEL: why they should not go on, for *rest records.
  */
 LsPipelineState
-ls_helper_count_record(bool by_helper, int *wanted)
+ls_helper_count_record(bool by_helper, XLogRecPtr end, int *wanted, uint32 *rest)
 {
 	LsHelperInput in;
-	bool		enough;
+	LsPipelineState why;
 
 	done += by_helper;
 	if (++records < LS_WINDOW)
@@ -142,14 +218,14 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.cores = ls_sched_cores();
 	in.records = records;
 	in.done = done;
+	looked_after += records;
 	look_at_cores(&in);
-	enough = ls_helpers_step(&state, &in);
+	why = why_rest(&in, end);
 	publish();
 	*wanted = state.used;
+	*rest = resting;
 	begin_window();
-	if (enough)
-		return LS_PARALLEL;
-	return in.elapsed_us > 0 && state.crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
+	return why;
 }
 
 /* ---- Helper ------------------------------------------------------------- */

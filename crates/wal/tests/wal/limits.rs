@@ -14,7 +14,7 @@ const LIMITS: [(&str, &str, u64); 16] = [
     ("dispatch.c", "LS_BLOCK_SLOTS", limits::BLOCK_SLOTS as u64),
     ("pipeline.c", "LS_WORTH_HELPERS", limits::WORTH_HELPERS),
     ("pipeline.c", "LS_REFILL", limits::REFILL as u64),
-    ("pipeline.c", "LS_REST", limits::REST),
+    ("rest_rule.h", "LS_REST", limits::REST),
     ("pipeline.c", "LS_TELL_EVERY", limits::TELL_EVERY as u64),
     ("helper.c", "LS_TAKE", limits::TAKE as u64),
     ("helper.c", "LS_TOO_NEAR", limits::TOO_NEAR as u64),
