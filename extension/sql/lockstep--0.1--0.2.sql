@@ -38,7 +38,8 @@ CREATE FUNCTION lockstep_stat_replay_pipeline(
     OUT wal_distance bigint,
     OUT wait_cpu_ms double precision,
     OUT wait_io_ms double precision,
-    OUT wait_lock_ms double precision)
+    OUT wait_lock_ms double precision,
+    OUT inline_late bigint)
 AS 'MODULE_PATHNAME' LANGUAGE C VOLATILE STRICT PARALLEL RESTRICTED;
 
 CREATE VIEW lockstep_stat_replay_pipeline AS SELECT * FROM lockstep_stat_replay_pipeline();

@@ -32,6 +32,8 @@ pub struct ParallelReplay {
     pub inline_map: u64,
     /// The same for having many blocks.
     pub inline_large: u64,
+    /// Records that were read only when their turn came, and could have run ahead otherwise.
+    pub inline_late: u64,
     /// Records that no later one overtook: files and relations.
     pub barriers_ddl: u64,
     /// The same for checkpoints and other changes of state.

@@ -363,7 +363,7 @@ fn parallel_replay(schema: &str) -> String {
     format!(
         "CASE WHEN pg_is_in_recovery() THEN (SELECT to_json(r) FROM (\
            SELECT p.parallel, w.helpers, p.records, p.dispatched, p.done_by_helpers, \
-             p.inline_kind, p.inline_missing, p.inline_map, p.inline_large, \
+             p.inline_kind, p.inline_missing, p.inline_map, p.inline_large, p.inline_late, \
              p.barriers_ddl, p.barriers_checkpoint, p.barriers_other, \
              p.retired, p.record_distance, p.wal_distance, w.given_back, w.helper_bytes, \
              w.queue_depth, w.helper_waits, p.wait_ms AS startup_wait_ms, \

@@ -228,6 +228,7 @@ lockstep_stat_replay_pipeline(PG_FUNCTION_ARGS)
 	put(&row, Int64GetDatum((int64) ls_bytes_ahead()));
 	for (int cause = 0; cause < LS_WAIT_CAUSES; cause++)
 		put_ms(&row, wait_us[cause]);
+	put_counter(&row, &ls_queue->causes[LS_CAUSE_NONE]);
 	return finish(fcinfo, &row);
 }
 

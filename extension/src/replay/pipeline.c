@@ -546,7 +546,12 @@ is_time_for_hot(XLogReaderState *reader)
 			say_why(why);
 		return false;
 	}
-	return (ls_helpers_started() > 0 || ls_helpers_are_gone()) && ls_dispatch_has_memory();
+	if (ls_helpers_started() == 0 && !ls_helpers_are_gone())
+	{
+		say_why(LS_NO_GONE);
+		return false;
+	}
+	return ls_dispatch_has_memory();
 }
 
 /* ---- Each record ------------------------------------------------------- */

@@ -49,11 +49,23 @@ parallel_name(void)
 	return "yes";
 }
 
+/* Replay asks itself once in some records, so on an idle standby not for long after its start. */
+static bool
+is_from_before_sessions(LsPipelineState state)
+{
+	return (state == LS_NO_CONSISTENT || state == LS_NO_LIMIT || state == LS_NO_SNAPSHOT) &&
+		ls_replay_hot_standby && HotStandbyActive();
+}
+
 /* Is replay parallel, and if not, why. */
 const char *
 ls_pipeline_state_name(void)
 {
-	switch ((LsPipelineState) pg_atomic_read_u32(&ls_queue->state))
+	LsPipelineState state = (LsPipelineState) pg_atomic_read_u32(&ls_queue->state);
+
+	if (is_from_before_sessions(state))
+		return "not yet: fewer than 64 records were replayed since sessions can read";
+	switch (state)
 	{
 		case LS_NO_RECOVERY:
 			return "no: the server has replayed no WAL since it started";
@@ -85,6 +97,8 @@ ls_pipeline_state_name(void)
 			return "no: helpers find too little to do in this WAL";
 		case LS_NO_SPARE_CORE:
 			return "no: other processes need the cores";
+		case LS_NO_GONE:
+			return "not yet: helpers of the time before have not ended";
 		case LS_NO_ENDED:
 			return "no: recovery has ended";
 		case LS_NOT_YET:

@@ -91,7 +91,7 @@ typedef struct LsHelper
 /* Why a record stopped what comes after it, or was not dispatched. */
 typedef enum LsCause
 {
-	LS_CAUSE_NONE,
+	LS_CAUSE_NONE,				/* it could have run ahead, had it been read before its turn */
 	LS_CAUSE_KIND,				/* its kind is replayed at retirement */
 	LS_CAUSE_MISSING,			/* a block of it does not exist, or may be new */
 	LS_CAUSE_MAP,				/* it changes the visibility map */
@@ -129,6 +129,7 @@ typedef enum LsPipelineState
 	LS_NO_BACKLOG,
 	LS_NO_USE,
 	LS_NO_SPARE_CORE,
+	LS_NO_GONE,
 	LS_NO_ENDED,
 	LS_NOT_YET,
 	LS_PARALLEL

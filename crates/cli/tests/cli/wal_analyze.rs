@@ -138,6 +138,8 @@ fn wal_of_every_kind_is_analyzed() {
     ] {
         assert!(text.contains(words), "{words}: {text}");
     }
+    let (_, text, _) = analyze(&[folder, "--end", "0/1001000"]);
+    assert!(text.contains("There is too little WAL to say"), "{text}");
     refusals(folder);
 }
 

@@ -274,9 +274,13 @@ fn runs(process: &Process) -> bool {
     process.wait.is_none()
 }
 
+fn running_queries(node: &NodeWindow) -> f64 {
+    node.mean(|sample| sample.clients.running as f64)
+}
+
 /// The share of the time in which replay was kept from a core, and the evidence for it.
 fn starvation(node: &NodeWindow) -> Option<(f64, Evidence)> {
-    let readers = node.mean(|sample| sample.clients.running as f64);
+    let readers = running_queries(node);
     let evidence = Evidence::on(node, Severity::Lag).fact(
         "running_queries",
         readers,
@@ -308,7 +312,17 @@ pub(super) fn starved(view: &View<'_>) -> Vec<Evidence> {
         };
         let mut evidence = Evidence::of(link, stage * share);
         evidence.facts = seen.facts;
-        found.push(kept_back(unreplayed(evidence, link), link, &node));
+        let evidence = unreplayed(evidence, link);
+        found.push(if running_queries(&node) < 1.0 {
+            evidence
+                .name("who", "other processes")
+                .name("busy_node", &node.name)
+        } else {
+            let evidence = kept_back(evidence, link, &node);
+            evidence
+                .name("who", "readers")
+                .name("read_node", &node.name)
+        });
     }
     found
 }

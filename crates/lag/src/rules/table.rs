@@ -60,7 +60,7 @@ pub const RULES: &[Rule] = &[
     },
     Rule {
         cause: Cause::ReplayStarved,
-        title: "replay does not get the CPU: readers take it",
+        title: "replay does not get the CPU: {who} take it",
         signal: replay::starved,
         remedies: &[
             "on {stock_node}: preload Lockstep's extension (shared_preload_libraries = 'lockstep'): replay \
@@ -68,8 +68,10 @@ pub const RULES: &[Rule] = &[
             "on {lockstep_node}: lockstep.enabled (now {lockstep.enabled}), lockstep.replay_priority (now \
              {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to \
              be on for replay to go first",
-            "fewer queries at once on {node}: a pooler with a few connections for each core",
-            "more cores for {node}, or another standby for a part of the readers",
+            "fewer queries at once on {read_node}: a pooler with a few connections for each core",
+            "on {busy_node}: see what runs beside replay (top), and move it to other cores or another machine",
+            "more cores for {node}",
+            "another standby for a part of the readers of {read_node}",
         ],
     },
     Rule {

@@ -77,7 +77,17 @@ const CASES: &[Case] = &[
             s.clients(20, vec![]);
         },
         Cause::ReplayStarved,
-        None,
+        Some(("who", "readers")),
+    ),
+    (
+        "starved, and nobody reads",
+        |s| {
+            s.stuck_replay("", "");
+            s.cpu(0.3, 0.7);
+            s.clients(0, vec![]);
+        },
+        Cause::ReplayStarved,
+        Some(("who", "other processes")),
     ),
     (
         "starved, from afar",

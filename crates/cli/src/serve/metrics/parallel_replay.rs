@@ -119,6 +119,7 @@ const LABELLED: &[Labelled] = &[
             ("missing", |said| said.inline_missing as f64),
             ("map", |said| said.inline_map as f64),
             ("large", |said| said.inline_large as f64),
+            ("late", |said| said.inline_late as f64),
             ("ddl", |said| said.barriers_ddl as f64),
             ("checkpoint", |said| said.barriers_checkpoint as f64),
             ("other", |said| said.barriers_other as f64),

@@ -2,6 +2,7 @@
 
 use lockstep_wal::analysis::{Limit, Outcome, Report};
 use lockstep_wal::class::Cause;
+use lockstep_wal::limits::WORTH_HELPERS;
 use lockstep_wal::walk::Ended;
 
 use super::{KINDS, Outcomes, ratio};
@@ -235,6 +236,12 @@ pub fn verdict(report: &Report) -> String {
     let Some(best) = best else {
         return "Nothing was simulated.".to_owned();
     };
+    if report.all.records < WORTH_HELPERS {
+        return format!(
+            "There is too little WAL to say whether it helps: {} records.",
+            number(report.all.records)
+        );
+    }
     // The fewest that have nearly all of it.
     let enough = report
         .outcomes
