@@ -87,7 +87,8 @@ fn push_action(text: &mut String, action: &Action, schema: &str) {
             let _ = writeln!(text, "{sql};");
         }
         Action::Copy { sql, data } => {
-            let _ = writeln!(text, "{sql};\n{data}\\.");
+            // If the server refuses the COPY, psql takes the data for the next statement's beginning.
+            let _ = writeln!(text, "{sql};\n{data}\\.\n\\r");
         }
         Action::Connect(database) => {
             let _ = writeln!(text, "\\connect {database}");
