@@ -46,6 +46,8 @@ static LsQueued queued[1 + LS_MAX_REPLAY_WORKERS];	/* the startup process, and h
 static int64 looked_at = 0;		/* or when helpers began, or a rest */
 static XLogRecPtr looked_to = InvalidXLogRecPtr;	/* how far replay was then */
 static uint64 looked_after = 0; /* records since */
+static uint64 looked_done = 0;	/* of these, by helpers */
+static bool idle = false;		/* since then, replay has waited for WAL */
 
 static LsRestState rests;
 static uint32 resting = 0;		/* records of the rest that began then */
@@ -128,7 +130,7 @@ ls_helper_count_begin(void)
 static LsReplayed
 replayed_since(uint64 count, XLogRecPtr end)
 {
-	LsReplayed	replayed = {.records = count,.bytes = end - looked_to,
+	LsReplayed	replayed = {.records = count,.done = looked_done,.bytes = end - looked_to,
 	.us = (uint64) (ls_now_us() - looked_at)};
 
 	return replayed;
@@ -139,7 +141,8 @@ begin_look(XLogRecPtr end)
 {
 	looked_at = ls_now_us();
 	looked_to = end;
-	looked_after = 0;
+	looked_after = looked_done = 0;
+	idle = false;
 }
 
 /* Helpers begin to work at end; busy: all along their rest, if they had one, WAL was there. */
@@ -166,34 +169,30 @@ ls_helper_count_limit(int started)
 	publish();
 }
 
+/* There is less WAL than helpers are worth. */
+void
+ls_helper_count_idle(void)
+{
+	idle = true;
+}
+
 /* Why helpers should not go on, and for how many records; LS_PARALLEL: they do. */
 static LsPipelineState
 why_rest(const LsHelperInput *in, XLogRecPtr end)
 {
-	bool		enough = ls_helpers_step(&state, in);
-	bool		looked = in->elapsed_us > 0;
-	bool		crowded = looked && state.crowded && !enough;
-	LsPipelineState why = LS_PARALLEL;
+	bool		crowded = ls_helpers_step(&state, in);
+	LsReplayed	replayed = replayed_since(looked_after, end);
+	uint32		rest = 0;
 
-	if (!enough && !crowded)
-	{
-		resting = LS_REST;
-		why = LS_NO_USE;
-	}
-	if (looked)
-	{
-		LsReplayed	replayed = replayed_since(looked_after, end);
-		uint32		rest = ls_rest_step(&rests, crowded, &replayed);
-
-		if (rest > 0)
-		{
-			resting = rest;
-			why = LS_NO_SPARE_CORE;
-		}
-	}
-	if (looked || why != LS_PARALLEL)
-		begin_look(end);
-	return why;
+	if (in->elapsed_us == 0)
+		return LS_PARALLEL;
+	if (!idle)
+		rest = ls_rest_step(&rests, crowded, &replayed);
+	begin_look(end);
+	if (rest == 0)
+		return LS_PARALLEL;
+	resting = rest;
+	return crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
 }
 
 /*
@@ -219,6 +218,7 @@ ls_helper_count_record(bool by_helper, XLogRecPtr end, int *wanted, uint32 *rest
 	in.records = records;
 	in.done = done;
 	looked_after += records;
+	looked_done += done;
 	look_at_cores(&in);
 	why = why_rest(&in, end);
 	publish();

@@ -497,12 +497,7 @@ why_not_now(XLogReaderState *reader)
 	return why;
 }
 
-/*
- * Helpers that find little to do cost more than they give: each record that they look at, and
- * the end of what may be read ahead. So with writes that mostly come after something on
- * their page that is replayed at its turn. Where other processes need the cores it can be worse
- * (rest_rule.c).
- */
+/* Where replay is faster without helpers they rest for a while (rest_rule.c). */
 static void
 watch_helpers(bool by_helper, XLogRecPtr end)
 {
@@ -616,6 +611,8 @@ run_dry(XLogReaderState *reader)
 		LsPipelineState why = why_not_now(reader);
 
 		say_why(why);
+		if (why == LS_NO_BACKLOG)
+			ls_helper_count_idle();
 		if (why == LS_PARALLEL)
 			passed = 1;
 		else if (why != LS_NO_BACKLOG || passed > LS_ASK_AFTER)

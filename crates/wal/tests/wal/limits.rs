@@ -22,7 +22,7 @@ const LIMITS: [(&str, &str, u64); 16] = [
     ("helper.c", "LS_AGAIN", limits::AGAIN as u64),
     ("helper.c", "LS_TRY_EVERY", limits::TRY_EVERY),
     ("helper_count.c", "LS_WINDOW", limits::WINDOW),
-    ("helper_rule.c", "LS_MIN_SHARE", limits::MIN_SHARE),
+    ("rest_rule.c", "LS_MIN_SHARE", limits::MIN_SHARE),
     ("helper_rule.c", "LS_HOLD", limits::HOLD as u64),
 ];
 
