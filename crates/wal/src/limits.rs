@@ -16,7 +16,7 @@ pub const BLOCK_SLOTS: usize = 32 * 1024;
 pub const WORTH_HELPERS: u64 = 256;
 /// `pipeline.c`: room in the queue from which it is filled again.
 pub const REFILL: usize = 32;
-/// `rest_rule.h`: helpers rest for so many records where they do too little.
+/// `pipeline.c`: helpers rest for so many records.
 pub const REST: u64 = 256 * 1024;
 /// `pipeline.c`: helpers learn once in so many records how far replay is.
 pub const TELL_EVERY: usize = 8;

@@ -1,7 +1,7 @@
 /*
  * helper_count.c - what helpers do and wait for, and how many of them it is worth.
  *
- * The rules are in helper_rule.c and rest_rule.c; here is what they are fed with.
+ * The rule is in helper_rule.c; here is what it is fed with.
  *
  * The first part runs in the startup process, the second in a helper. Shared state: counters
  * of LsHelper, which their helper writes and the startup process reads; LsQueueShared.used and
@@ -16,7 +16,6 @@
 #include "priority/sched_linux.h"
 #include "replay/helper_count.h"
 #include "replay/helper_rule.h"
-#include "replay/rest_rule.h"
 #include "state/clock.h"
 
 /* Records between two steps. */
@@ -43,14 +42,7 @@ typedef struct LsQueued
 } LsQueued;
 
 static LsQueued queued[1 + LS_MAX_REPLAY_WORKERS];	/* the startup process, and helpers */
-static int64 looked_at = 0;		/* or when helpers began, or a rest */
-static XLogRecPtr looked_to = InvalidXLogRecPtr;	/* how far replay was then */
-static uint64 looked_after = 0; /* records since */
-static uint64 looked_done = 0;	/* of these, by helpers */
-static bool idle = false;		/* since then, replay has waited for WAL */
-
-static LsRestState rests;
-static uint32 resting = 0;		/* records of the rest that began then */
+static int64 looked_at = 0;
 
 static LsHelperInput
 sums(void)
@@ -69,10 +61,19 @@ sums(void)
 	return in;
 }
 
-/* How long each process has waited for a core by now; longest: since this was last called. */
+/*
+ * For how long one of the processes that replay waited for a core since this was last called,
+ * at most. Once in LS_LOOK_US, since a slice of another process is no need.
+ */
 static void
-note_queued(uint64 *longest)
+look_at_cores(LsHelperInput *in)
 {
+	int64		now = ls_now_us();
+
+	if (now - looked_at < LS_LOOK_US)
+		return;
+	in->elapsed_us = (uint64) (now - looked_at);
+	looked_at = now;
 	for (int i = -1; i < state.used; i++)
 	{
 		int			pid = i < 0 ? MyProcPid :
@@ -81,25 +82,10 @@ note_queued(uint64 *longest)
 		int64		us = pid == 0 ? -1 : ls_sched_queued_us(pid);
 
 		if (us >= 0 && last->pid == pid)
-			*longest = Max(*longest, (uint64) (us - last->us));
+			in->queued_us = Max(in->queued_us, (uint64) (us - last->us));
 		last->pid = us >= 0 ? pid : 0;
 		last->us = us;
 	}
-}
-
-/*
- * For how long one of the processes that replay waited for a core since this was last called,
- * at most. Once in LS_LOOK_US, since a slice of another process is no need.
- */
-static void
-look_at_cores(LsHelperInput *in)
-{
-	int64		elapsed = ls_now_us() - looked_at;
-
-	if (elapsed < LS_LOOK_US)
-		return;
-	in->elapsed_us = (uint64) elapsed;
-	note_queued(&in->queued_us);
 }
 
 static void
@@ -121,44 +107,9 @@ int
 ls_helper_count_begin(void)
 {
 	ls_helpers_begin(&state, ls_replay_workers, ls_sched_cores());
-	ls_rest_begin(&rests);
 	publish();
-	return state.used;
-}
-
-/* What was replayed since it was last looked, up to end. */
-static LsReplayed
-replayed_since(uint64 count, XLogRecPtr end)
-{
-	LsReplayed	replayed = {.records = count,.done = looked_done,.bytes = end - looked_to,
-	.us = (uint64) (ls_now_us() - looked_at)};
-
-	return replayed;
-}
-
-static void
-begin_look(XLogRecPtr end)
-{
-	looked_at = ls_now_us();
-	looked_to = end;
-	looked_after = looked_done = 0;
-	idle = false;
-}
-
-/* Helpers begin to work at end; busy: all along their rest, if they had one, WAL was there. */
-void
-ls_helper_count_resume(XLogRecPtr end, bool busy)
-{
-	LsReplayed	unknown = {0};
-	LsReplayed	replayed = replayed_since(resting, end);
-	uint64		ignored = 0;
-
-	if (resting > 0)
-		ls_rest_ended(&rests, busy ? &replayed : &unknown);
-	resting = 0;
-	begin_look(end);
-	note_queued(&ignored);
 	begin_window();
+	return state.used;
 }
 
 /* No more than these could be started. */
@@ -169,41 +120,15 @@ ls_helper_count_limit(int started)
 	publish();
 }
 
-/* There is less WAL than helpers are worth. */
-void
-ls_helper_count_idle(void)
-{
-	idle = true;
-}
-
-/* Why helpers should not go on, and for how many records; LS_PARALLEL: they do. */
-static LsPipelineState
-why_rest(const LsHelperInput *in, XLogRecPtr end)
-{
-	bool		crowded = ls_helpers_step(&state, in);
-	LsReplayed	replayed = replayed_since(looked_after, end);
-	uint32		rest = 0;
-
-	if (in->elapsed_us == 0)
-		return LS_PARALLEL;
-	if (!idle)
-		rest = ls_rest_step(&rests, crowded, &replayed);
-	begin_look(end);
-	if (rest == 0)
-		return LS_PARALLEL;
-	resting = rest;
-	return crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
-}
-
 /*
- * A record was retired, which ends at end. Once in a while it sets how many helpers should have
- * started, one at least. Other than LS_PARALLEL: why they should not go on, for *rest records.
+ * A record was retired. Once in a while it sets how many helpers should have started, one at
+ * least. Other than LS_PARALLEL: why they should not go on.
  */
 LsPipelineState
-ls_helper_count_record(bool by_helper, XLogRecPtr end, int *wanted, uint32 *rest)
+ls_helper_count_record(bool by_helper, int *wanted)
 {
 	LsHelperInput in;
-	LsPipelineState why;
+	bool		enough;
 
 	done += by_helper;
 	if (++records < LS_WINDOW)
@@ -217,15 +142,14 @@ ls_helper_count_record(bool by_helper, XLogRecPtr end, int *wanted, uint32 *rest
 	in.cores = ls_sched_cores();
 	in.records = records;
 	in.done = done;
-	looked_after += records;
-	looked_done += done;
 	look_at_cores(&in);
-	why = why_rest(&in, end);
+	enough = ls_helpers_step(&state, &in);
 	publish();
 	*wanted = state.used;
-	*rest = resting;
 	begin_window();
-	return why;
+	if (enough)
+		return LS_PARALLEL;
+	return in.elapsed_us > 0 && state.crowded ? LS_NO_SPARE_CORE : LS_NO_USE;
 }
 
 /* ---- Helper ------------------------------------------------------------- */

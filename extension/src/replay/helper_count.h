@@ -8,10 +8,7 @@
 
 extern int	ls_helper_count_begin(void);
 extern void ls_helper_count_limit(int started);
-extern void ls_helper_count_resume(XLogRecPtr end, bool busy);
-extern void ls_helper_count_idle(void);
-extern LsPipelineState ls_helper_count_record(bool by_helper, XLogRecPtr end, int *wanted,
-											  uint32 *rest);
+extern LsPipelineState ls_helper_count_record(bool by_helper, int *wanted);
 extern void ls_helper_note_waits(LsHelper *helper);
 extern void ls_helper_skip_waits(void);
 

@@ -12,15 +12,18 @@
  *
  * Others may need the cores that look spare. A helper that waits for a core keeps the record that
  * it has begun, and all that come after it. So where one of the processes waits for a
- * quarter of the time, there is one fewer. Whether the last one goes on says rest_rule.c.
+ * quarter of the time, there is one fewer, and if it is the last one nobody helps for a while.
  *
  * Helpers that mostly give records back, since what comes before them is not begun or the
  * startup process was there first, cost more than they do: one fewer, and none more for a
- * while.
+ * while. Where helpers altogether do too little, nobody helps for a while.
  */
 #include "postgres.h"
 
 #include "replay/helper_rule.h"
+
+/* Of so many records helpers must have done one, or they rest. */
+#define LS_MIN_SHARE 4
 
 /* Helpers wait for storage if they slept in one of so many records or more. */
 #define LS_BLOCKED_SHARE 16
@@ -58,7 +61,7 @@ wait_for_storage(const LsHelperInput *in)
 		in->pages_read >= in->blocked / 2;
 }
 
-/* True: other processes need the core of the last helper. */
+/* False: helpers do too little, and should rest. */
 bool
 ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 {
@@ -78,11 +81,11 @@ ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 		state->hold = LS_HOLD;
 	}
 	else if (looked && state->crowded)
-		return true;
+		return false;
 	else if (state->used < most && state->hold == 0 && !state->crowded)
 		state->used++;
 	state->why = state->used > plain ? LS_HELPERS_STORAGE :
 		state->used == plain ? LS_HELPERS_PLAIN :
 		state->crowded ? LS_HELPERS_CROWDED : LS_HELPERS_FEWER;
-	return false;
+	return in->done >= in->records / LS_MIN_SHARE;
 }

@@ -131,6 +131,14 @@
 /* The same while the pipeline runs and nothing is ahead; it divides the other. */
 #define LS_ASK_DRY 16
 
+/*
+ * Helpers rest for so many records if they do too little, or if others need the cores. Then twice as
+ * long each time, up to LS_LONG_REST, until they have worked for LS_GOOD_WHILE records.
+ */
+#define LS_REST (256 * 1024)
+#define LS_LONG_REST (16 * LS_REST)
+#define LS_GOOD_WHILE (4 * LS_REST)
+
 /* Longest sleep before interrupts are looked at, in ms. */
 #define LS_NAP 10
 
@@ -156,7 +164,8 @@ static RecoveryState begun_as;
 
 static uint32 rest = 0;			/* records until helpers are tried again */
 static LsPipelineState rest_why = LS_NO_USE;
-static bool rest_is_busy = false;	/* since it began, WAL was always there */
+static uint32 rest_for_cores = LS_REST; /* the next time that others need them */
+static uint32 worked = 0;		/* records since helpers rested */
 
 /* In hot standby. */
 static bool hot = false;
@@ -497,21 +506,35 @@ why_not_now(XLogReaderState *reader)
 	return why;
 }
 
-/* Where replay is faster without helpers they rest for a while (rest_rule.c). */
 static void
-watch_helpers(bool by_helper, XLogRecPtr end)
+let_helpers_rest(LsPipelineState why)
+{
+	worked = 0;
+	rest = LS_REST;
+	rest_why = why;
+	if (why != LS_NO_SPARE_CORE)
+		return;
+	rest = rest_for_cores;
+	rest_for_cores = Min(rest_for_cores * 2, LS_LONG_REST);
+}
+
+/*
+ * Helpers that find little to do cost more than they give: each record that they look at, and
+ * the end of what may be read ahead. So with writes that mostly come after something on
+ * their page that is replayed at its turn. Where other processes need the cores it is worse:
+ * a helper that waits for a core keeps the record that it has begun.
+ */
+static void
+watch_helpers(bool by_helper)
 {
 	int			wanted = 0;
-	uint32		records = 0;
-	LsPipelineState why = ls_helper_count_record(by_helper, end, &wanted, &records);
+	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
 
+	if (++worked >= LS_GOOD_WHILE)
+		rest_for_cores = LS_REST;
 	/* no backlog is asked for in tests only */
 	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE) && ls_replay_min_backlog > 0)
-	{
-		rest = records;
-		rest_why = why;
-		rest_is_busy = true;
-	}
+		let_helpers_rest(why);
 	if (wanted > 0)
 		ls_helpers_start(wanted);
 }
@@ -532,7 +555,6 @@ is_time_for_hot(XLogReaderState *reader)
 	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !hot)
 		return false;
 	why = why_not_now(reader);
-	rest_is_busy = rest_is_busy && (why == LS_PARALLEL || why == rest_why);
 	if (why != LS_PARALLEL)
 	{
 		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
@@ -568,8 +590,6 @@ start(XLogReaderState *reader)
 		ls_look_ahead_resume();
 		return;
 	}
-	ls_helper_count_resume(reader->EndRecPtr, rest_is_busy);
-	rest_is_busy = false;
 	/* rule 10: what was replayed without us may have dropped files */
 	ls_begin_generation();
 	ls_read_ahead_begin();
@@ -611,8 +631,6 @@ run_dry(XLogReaderState *reader)
 		LsPipelineState why = why_not_now(reader);
 
 		say_why(why);
-		if (why == LS_NO_BACKLOG)
-			ls_helper_count_idle();
 		if (why == LS_PARALLEL)
 			passed = 1;
 		else if (why != LS_NO_BACKLOG || passed > LS_ASK_AFTER)
@@ -641,7 +659,7 @@ run(XLogReaderState *reader)
 		fill(reader);
 	ls_read_ahead(current);
 	take_own_steps();
-	watch_helpers(retire(ls_entry(current), reader), reader->EndRecPtr);
+	watch_helpers(retire(ls_entry(current), reader));
 	retired++;
 	if (ls_dispatched.tail == current)
 		run_dry(reader);

@@ -53,28 +53,31 @@ typedef struct StepRow
 	uint64		pages_read;
 	int			next;
 	LsHelperWhy why;
+	bool		enough;
 } StepRow;
 
 /* Of 8 workers on 4 cores. */
 static const StepRow step_rows[] = {
-	{"helpers that do their part stay", 3, 0, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN},
-	{"who mostly gives back makes one fewer", 3, 0, 3000, 3001, 3000, 0, 0, 2, LS_HELPERS_FEWER},
-	{"half is not mostly", 3, 0, 3000, 3000, 3000, 0, 0, 3, LS_HELPERS_PLAIN},
-	{"the last one stays", 1, 9, 10, 8000, 10, 0, 0, 1, LS_HELPERS_FEWER},
-	{"one that is missing comes back", 1, 0, 6000, 100, 6000, 0, 0, 2, LS_HELPERS_FEWER},
-	{"but not soon", 1, 2, 6000, 100, 6000, 0, 0, 1, LS_HELPERS_FEWER},
-	{"then it does", 2, 1, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN},
-	{"storage: more than cores", 3, 0, 6000, 100, 6000, 600, 900, 4, LS_HELPERS_STORAGE},
-	{"up to all", 8, 0, 6000, 100, 6000, 600, 900, 8, LS_HELPERS_STORAGE},
-	{"where they give back, fewer", 8, 0, 3000, 4000, 6000, 600, 900, 7, LS_HELPERS_STORAGE},
-	{"and not soon more", 7, 5, 6000, 100, 6000, 600, 900, 7, LS_HELPERS_STORAGE},
-	{"one read in 16 records is storage", 3, 0, 6000, 100, 6000, 375, 375, 4, LS_HELPERS_STORAGE},
-	{"seldom reads are not", 3, 0, 6000, 100, 6000, 374, 374, 3, LS_HELPERS_PLAIN},
-	{"nor sleeps that read nothing", 3, 0, 6000, 100, 6000, 600, 299, 3, LS_HELPERS_PLAIN},
-	{"nor what was read without a sleep", 3, 0, 6000, 100, 6000, 0, 6000, 3, LS_HELPERS_PLAIN},
-	{"few records say nothing", 3, 0, 6000, 100, 255, 200, 200, 3, LS_HELPERS_PLAIN},
-	{"when reads are over, spare cores count at once", 8, 0, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN},
-	{"also while nobody may come", 8, 9, 6000, 9000, 6000, 0, 0, 3, LS_HELPERS_PLAIN},
+	{"helpers that do their part stay", 3, 0, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"a quarter is enough", 3, 0, RECORDS / 4, 0, 2048, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"less is not", 3, 0, RECORDS / 4 - 1, 0, 2048, 0, 0, 3, LS_HELPERS_PLAIN, false},
+	{"who mostly gives back makes one fewer", 3, 0, 3000, 3001, 3000, 0, 0, 2, LS_HELPERS_FEWER, true},
+	{"half is not mostly", 3, 0, 3000, 3000, 3000, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"the last one stays, and should rest", 1, 9, 10, 8000, 10, 0, 0, 1, LS_HELPERS_FEWER, false},
+	{"one that is missing comes back", 1, 0, 6000, 100, 6000, 0, 0, 2, LS_HELPERS_FEWER, true},
+	{"but not soon", 1, 2, 6000, 100, 6000, 0, 0, 1, LS_HELPERS_FEWER, true},
+	{"then it does", 2, 1, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"storage: more than cores", 3, 0, 6000, 100, 6000, 600, 900, 4, LS_HELPERS_STORAGE, true},
+	{"up to all", 8, 0, 6000, 100, 6000, 600, 900, 8, LS_HELPERS_STORAGE, true},
+	{"where they give back, fewer", 8, 0, 3000, 4000, 6000, 600, 900, 7, LS_HELPERS_STORAGE, true},
+	{"and not soon more", 7, 5, 6000, 100, 6000, 600, 900, 7, LS_HELPERS_STORAGE, true},
+	{"one read in 16 records is storage", 3, 0, 6000, 100, 6000, 375, 375, 4, LS_HELPERS_STORAGE, true},
+	{"seldom reads are not", 3, 0, 6000, 100, 6000, 374, 374, 3, LS_HELPERS_PLAIN, true},
+	{"nor sleeps that read nothing", 3, 0, 6000, 100, 6000, 600, 299, 3, LS_HELPERS_PLAIN, true},
+	{"nor what was read without a sleep", 3, 0, 6000, 100, 6000, 0, 6000, 3, LS_HELPERS_PLAIN, true},
+	{"few records say nothing", 3, 0, 6000, 100, 255, 200, 200, 3, LS_HELPERS_PLAIN, true},
+	{"when reads are over, spare cores count at once", 8, 0, 6000, 100, 6000, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"also while nobody may come", 8, 9, 6000, 9000, 6000, 0, 0, 3, LS_HELPERS_PLAIN, true},
 };
 
 static void
@@ -89,11 +92,11 @@ test_steps(void)
 			.given_back = row->given_back,.executed = row->executed,
 			.blocked = row->blocked,.pages_read = row->pages_read
 		};
-		bool		crowded = ls_helpers_step(&state, &in);
+		bool		enough = ls_helpers_step(&state, &in);
 
-		ok(state.used == row->next && state.why == row->why && !crowded,
-		   "%s: from %d to %d (is %d, why %d)", row->name, row->used, row->next,
-		   state.used, state.why);
+		ok(state.used == row->next && state.why == row->why && enough == row->enough,
+		   "%s: from %d to %d (is %d, why %d, %s)", row->name, row->used, row->next,
+		   state.used, state.why, enough ? "enough" : "too little");
 	}
 }
 
@@ -108,19 +111,19 @@ typedef struct CrowdRow
 	uint64		elapsed_us;
 	int			next;
 	LsHelperWhy why;
-	bool		last;			/* the last one's core is needed */
+	bool		enough;
 } CrowdRow;
 
 /* Of 8 workers on 4 cores; helpers do their part. */
 static const CrowdRow crowd_rows[] = {
-	{"nobody waits for a core", 3, false, 0, 100000, 3, LS_HELPERS_PLAIN, false},
-	{"a quarter of the time is not too long", 3, false, 25000, 100000, 3, LS_HELPERS_PLAIN, false},
-	{"more is", 3, false, 25001, 100000, 2, LS_HELPERS_CROWDED, false},
-	{"who has not looked does not know", 3, false, 0, 0, 3, LS_HELPERS_PLAIN, false},
-	{"and nobody comes back before", 2, true, 0, 0, 2, LS_HELPERS_CROWDED, false},
-	{"then one does", 2, true, 0, 100000, 3, LS_HELPERS_PLAIN, false},
-	{"the last one's core", 1, false, 40000, 100000, 1, LS_HELPERS_PLAIN, true},
-	{"once in a look", 1, true, 0, 0, 1, LS_HELPERS_CROWDED, false},
+	{"nobody waits for a core", 3, false, 0, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"a quarter of the time is not too long", 3, false, 25000, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"more is", 3, false, 25001, 100000, 2, LS_HELPERS_CROWDED, true},
+	{"who has not looked does not know", 3, false, 0, 0, 3, LS_HELPERS_PLAIN, true},
+	{"and nobody comes back before", 2, true, 0, 0, 2, LS_HELPERS_CROWDED, true},
+	{"then one does", 2, true, 0, 100000, 3, LS_HELPERS_PLAIN, true},
+	{"the last one rests", 1, false, 40000, 100000, 1, LS_HELPERS_PLAIN, false},
+	{"once", 1, true, 0, 0, 1, LS_HELPERS_CROWDED, true},
 };
 
 static void
@@ -134,11 +137,11 @@ test_crowds(void)
 			.workers = 8,.cores = 4,.records = RECORDS,.done = 6000,.executed = 6000,
 			.queued_us = row->queued_us,.elapsed_us = row->elapsed_us
 		};
-		bool		last = ls_helpers_step(&state, &in);
+		bool		enough = ls_helpers_step(&state, &in);
 
-		ok(state.used == row->next && state.why == row->why && last == row->last,
+		ok(state.used == row->next && state.why == row->why && enough == row->enough,
 		   "%s: from %d to %d (is %d, why %d, %s)", row->name, row->used, row->next,
-		   state.used, state.why, last ? "the last one" : "not the last one");
+		   state.used, state.why, enough ? "goes on" : "rests");
 	}
 }
 

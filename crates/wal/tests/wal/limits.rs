@@ -14,7 +14,7 @@ const LIMITS: [(&str, &str, u64); 16] = [
     ("dispatch.c", "LS_BLOCK_SLOTS", limits::BLOCK_SLOTS as u64),
     ("pipeline.c", "LS_WORTH_HELPERS", limits::WORTH_HELPERS),
     ("pipeline.c", "LS_REFILL", limits::REFILL as u64),
-    ("rest_rule.h", "LS_REST", limits::REST),
+    ("pipeline.c", "LS_REST", limits::REST),
     ("pipeline.c", "LS_TELL_EVERY", limits::TELL_EVERY as u64),
     ("helper.c", "LS_TAKE", limits::TAKE as u64),
     ("helper.c", "LS_TOO_NEAR", limits::TOO_NEAR as u64),
@@ -22,7 +22,7 @@ const LIMITS: [(&str, &str, u64); 16] = [
     ("helper.c", "LS_AGAIN", limits::AGAIN as u64),
     ("helper.c", "LS_TRY_EVERY", limits::TRY_EVERY),
     ("helper_count.c", "LS_WINDOW", limits::WINDOW),
-    ("rest_rule.c", "LS_MIN_SHARE", limits::MIN_SHARE),
+    ("helper_rule.c", "LS_MIN_SHARE", limits::MIN_SHARE),
     ("helper_rule.c", "LS_HOLD", limits::HOLD as u64),
 ];
 
