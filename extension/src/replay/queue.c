@@ -49,9 +49,12 @@ parallel_name(void)
 	return "yes";
 }
 
-/* Replay asks itself once in some records, so on an idle standby not for long after its start. */
+/*
+ * Replay looks at it once in LS_ASK_AFTER records. On an idle standby that may be long ago: before
+ * sessions could read, or before a reload that switched lockstep.replay_hot_standby on.
+ */
 static bool
-is_from_before_sessions(LsPipelineState state)
+is_out_of_date(LsPipelineState state)
 {
 	return (state == LS_NO_CONSISTENT || state == LS_NO_LIMIT || state == LS_NO_SNAPSHOT) &&
 		ls_replay_hot_standby && HotStandbyActive();
@@ -63,8 +66,8 @@ ls_pipeline_state_name(void)
 {
 	LsPipelineState state = (LsPipelineState) pg_atomic_read_u32(&ls_queue->state);
 
-	if (is_from_before_sessions(state))
-		return "not yet: fewer than 64 records were replayed since sessions can read";
+	if (is_out_of_date(state))
+		return "not yet: it is looked at again after 64 records";
 	switch (state)
 	{
 		case LS_NO_RECOVERY:

@@ -69,7 +69,8 @@ pub const RULES: &[Rule] = &[
              {lockstep.replay_priority}) and lockstep.read_throttle (now {lockstep.read_throttle}) have to \
              be on for replay to go first",
             "fewer queries at once on {read_node}: a pooler with a few connections for each core",
-            "on {busy_node}: see what runs beside replay (top), and move it to other cores or another machine",
+            "on {busy_node}: see what runs beside replay (top), and move it to other cores or another \
+             machine",
             "more cores for {node}",
             "another standby for a part of the readers of {read_node}",
         ],
