@@ -8,6 +8,7 @@ use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
 use lockstep_lab::server::{SUPERUSER, Server, Stop};
 use lockstep_verify::random::{self, RandomWorkload, Size};
+use lockstep_wal::folder::{Range, Run};
 use serde_json::Value;
 
 /// Exit code, standard output, standard error.
@@ -32,10 +33,15 @@ fn as_json(args: &[&str]) -> Value {
 
 /// Number and bytes of all records by pg_waldump, from `start` to the WAL's end.
 fn stats(lab: &Lab, wal: &Path, start: &str, end: &str) -> (u64, u64) {
+    let run = Run::find(wal, Range::default()).unwrap();
+    let size = run.identity.size;
     let output = Command::new(lab.package().program("pg_waldump"))
         .args(["--stats", "--path"])
         .arg(wal)
         .args(["--start", start, "--end", end])
+        // Without file names pg_waldump reads the segment size from any WAL file that it finds,
+        // and a file that was created in advance has no header yet.
+        .args([start, end].map(|lsn| size.file_name(run.timeline, lsn.parse().unwrap())))
         .env("LC_ALL", "C")
         .output()
         .unwrap();

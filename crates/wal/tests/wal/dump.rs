@@ -91,6 +91,11 @@ pub fn theirs(package: &Package, folder: &Path, start: Option<Lsn>) -> (Vec<Stri
     let from = start.unwrap_or(first.start);
     command.args(["--timeline", &first.timeline.to_string()]);
     command.args(["--start", &from.to_string()]);
+    // Without file names pg_waldump reads the segment size from any WAL file that it finds, and a
+    // file that was created in advance has no header yet.
+    let size = first.identity.size;
+    command.arg(size.file_name(first.timeline, from));
+    command.arg(size.file_name(first.timeline, Lsn::from(u64::from(first.end) - 1)));
     let output = command.env("LC_ALL", "C").output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let mut lines: Vec<String> = Vec::new();
