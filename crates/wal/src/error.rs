@@ -51,6 +51,12 @@ pub enum WalError {
         file: String,
         reason: String,
     },
+    /// The oldest file has no WAL of its place, a later one has.
+    #[error(
+        "{file} is damaged: it does not begin as its segment does; --start {next} reads from \
+         the next segment on that does"
+    )]
+    FirstDamaged { file: String, next: Lsn },
     /// No record in what was asked for.
     #[error("{file} has no record from {start} on: {reason}")]
     NoRecord {

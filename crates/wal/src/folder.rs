@@ -113,11 +113,7 @@ impl Run {
                     .then_some(first)
                     .ok_or_else(|| missing(lsn))?
             }
-            None => files
-                .iter()
-                .find(|(at, path)| fits(**at, path))
-                .map(|(at, _)| *at)
-                .ok_or_else(|| no_wal(folder, "has no segment with WAL of its own place"))?,
+            None => oldest(folder, &files, fits)?,
         };
         let mut end = first;
         while files.get(&end).is_some_and(|path| fits(end, path)) {
@@ -276,6 +272,24 @@ fn segments_in(folder: &Path) -> Result<Names> {
             folder,
             "has no WAL segments; name a folder such as pg_wal or an archive of it",
         )),
+    }
+}
+
+/// Where the oldest segment begins. Files that a server has created in advance or kept for later
+/// use bear the names of later segments, so one that comes first is a damaged segment.
+fn oldest(
+    folder: &Path,
+    files: &BTreeMap<u64, PathBuf>,
+    fits: impl Fn(u64, &Path) -> bool,
+) -> Result<u64> {
+    let found = files.iter().find(|(at, path)| fits(**at, path));
+    match (found, files.first_key_value()) {
+        (Some((at, _)), Some((first, _))) if at == first => Ok(*at),
+        (Some((at, _)), Some((_, path))) => Err(WalError::FirstDamaged {
+            file: path.display().to_string(),
+            next: Lsn::from(*at),
+        }),
+        _ => Err(no_wal(folder, "has no segment with WAL of its own place")),
     }
 }
 

@@ -269,6 +269,35 @@ fn a_missing_segment_ends_a_run() {
 }
 
 #[test]
+fn a_damaged_first_segment_is_named() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let scene = Scene::new(&lab);
+    let first = &scene.segments[0];
+    let whole = scene.run();
+    let changes: [Change<'_>; 2] = [&|bytes| bytes.clear(), &|bytes| bytes.fill(0)];
+    for how in changes {
+        change(first, how);
+        let error = Run::find(scene.path(), Range::default()).unwrap_err();
+        let WalError::FirstDamaged { file, next } = &error else {
+            panic!("{error}");
+        };
+        assert_eq!(Path::new(file), first.as_path());
+        let words = format!("--start {next} ");
+        assert!(error.to_string().contains(&words), "{error}");
+        let rest = Range {
+            start: Some(*next),
+            ..Range::default()
+        };
+        let rest = Run::find(scene.path(), rest).unwrap();
+        assert_eq!(
+            u64::from(rest.start) - u64::from(whole.start),
+            SEGMENT as u64
+        );
+        assert_eq!(rest.end, whole.end);
+    }
+}
+
+#[test]
 fn folders_without_wal_are_refused() {
     let refused = |folder: &Path, words: &str| {
         let error = Run::find(folder, Range::default()).unwrap_err().to_string();
