@@ -46,6 +46,15 @@ const EXPECTED_INTERNAL: &[&str] = &[
     "cache lookup failed for ",
 ];
 
+/// Statements that read rows which are dead, but perhaps not to every snapshot. A vacuum of the TOAST
+/// table alone may already have removed the values of such a row, as it uses a later horizon: PostgreSQL's
+/// bugs 18351 and 19519, met here on 15.18. No snapshot sees the row, so nothing is lost.
+const COPIES_DEAD_ROWS: &[Feature] = &[
+    Feature::VacuumFull,
+    Feature::VacuumCatalog,
+    Feature::Cluster,
+];
+
 /// An error that a correct server never returns.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unexpected {
@@ -95,7 +104,7 @@ impl Summary {
         *self.tried.entry(statement.feature).or_default() += 1;
         if state == "00000" {
             *self.succeeded.entry(statement.feature).or_default() += 1;
-        } else if is_expected(state, message) {
+        } else if is_expected(statement.feature, state, message) {
             *self.failed.entry(state.to_owned()).or_default() += 1;
         } else {
             self.unexpected_count += 1;
@@ -162,7 +171,10 @@ impl fmt::Display for Summary {
     }
 }
 
-fn is_expected(state: &str, message: &str) -> bool {
+fn is_expected(feature: Feature, state: &str, message: &str) -> bool {
+    if state == "XX001" {
+        return COPIES_DEAD_ROWS.contains(&feature) && message.starts_with("missing chunk number ");
+    }
     if state == "XX000" {
         return EXPECTED_INTERNAL
             .iter()
@@ -185,19 +197,28 @@ mod tests {
             ("XX000", "tuple concurrently updated"),
             ("XX000", "could not open relation with OID 123"),
         ] {
-            assert!(is_expected(state, message), "{state} {message}");
+            assert!(
+                is_expected(Feature::Insert, state, message),
+                "{state} {message}"
+            );
         }
+        let missing = "missing chunk number 0 for toast value 7 in pg_toast_5";
+        assert!(is_expected(Feature::VacuumFull, "XX001", missing));
         for (state, message) in [
             ("42601", "syntax error at or near \"FORM\""),
             ("XX000", "unexpected chunk number 3"),
             ("XX001", "could not read block 7 in file \"base/5/1\""),
+            ("XX001", missing),
             ("XX002", "index \"i\" contains unexpected zero page"),
             ("22012", "division by zero"),
             ("57P02", "terminating connection because of crash"),
             ("53100", "No space left on device"),
             ("25001", "VACUUM cannot run inside a transaction block"),
         ] {
-            assert!(!is_expected(state, message), "{state} {message}");
+            assert!(
+                !is_expected(Feature::Insert, state, message),
+                "{state} {message}"
+            );
         }
     }
 

@@ -1,0 +1,98 @@
+# What lockstep_stat_replay_pipeline says of replay that is not parallel although it could be, and of
+# what the startup process waits for.
+
+use strict;
+use warnings FATAL => 'all';
+
+use FindBin;
+use lib "$FindBin::Bin/../perl";
+use LockstepReplay;
+use LockstepSession;
+use LockstepTest;
+use PostgreSQL::Test::Cluster;
+use PostgreSQL::Test::Utils;
+use Test::More;
+
+my $primary = hot_primary('primary');
+my $ours    = new_standby($primary, name => 'ours',
+	conf => "${HOT}lockstep.replay_workers = 1\nlockstep.replay_hot_standby = off\nshared_buffers = 1MB\n");
+my $admin = LockstepSession->new($ours);
+my $state = 'SELECT parallel FROM lockstep_stat_replay_pipeline';
+
+sub says
+{
+	my ($words, $name) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	return wait_until($admin, sub {
+		write_much($primary, 200);
+		return index($admin->value($state), $words) == 0;
+	}, $name);
+}
+
+# ---- What was seen last is out of date ----
+
+write_much($primary, 200);
+catch_up(LockstepSession->new($primary), $admin);
+like($admin->value($state), qr/^no: (it is consistent|the minimum recovery point is reached|sessions cannot read yet)$/,
+	'helpers have nothing to do on a hot standby without the setting for it');
+set_and_reload($ours, 'lockstep.replay_hot_standby' => 'on');
+wait_for_value($admin, $state, 'not yet: it is looked at again after 64 records',
+	'with it nothing is looked at while no WAL comes');
+says('yes', 'then it is parallel');
+
+# ---- A helper that does not end ----
+
+my $helper;
+wait_until(undef, sub { $helper = eval { worker_pid($ours, 'lockstep replay helper') } }, 'a helper is there');
+kill 'STOP', $helper;
+set_and_reload($ours, 'lockstep.enabled' => 'off');
+says('no: lockstep.enabled is off', 'replay goes on by itself while its helper is stopped');
+set_and_reload($ours, 'lockstep.enabled' => 'on');
+says('not yet: helpers of the time before have not ended', 'and until that has ended');
+kill 'CONT', $helper;
+says('yes', 'then it is parallel again');
+same_rows($primary, $ours, 'no row is lost by that');
+
+# ---- What the startup process waits for ----
+
+# Replay of these statements with much before and after, as often as it takes until this wait has grown by
+# more than so many ms. Meanwhile is called once all is there and may be replayed.
+sub waits
+{
+	my ($column, $least, $meanwhile, $name, @statements) = @_;
+	local $Test::Builder::Level = $Test::Builder::Level + 1;
+	my $sql = "SELECT $column FROM lockstep_stat_replay_pipeline";
+	my $before = $admin->value($sql);
+	return wait_until(undef, sub {
+		$admin->value('SELECT pg_wal_replay_pause()');
+		write_much($primary, 500);
+		$primary->safe_psql('postgres', $_) for @statements;
+		write_much($primary, 500);
+		$primary->wait_for_catchup($ours, 'flush', $primary->lsn('flush'));
+		$meanwhile->();
+		$primary->wait_for_catchup($ours, 'replay', $primary->lsn('flush'));
+		return $admin->value($sql) > $before + $least;
+	}, $name);
+}
+
+# Pages are not in the 128 buffers when they are needed.
+$primary->safe_psql('postgres',
+	q{CREATE TABLE wide AS SELECT i, repeat('w', 1000) AS filler FROM generate_series(1, 8000) i});
+waits('wait_io_ms', 0, sub { $admin->value('SELECT pg_wal_replay_resume()') },
+	'replay that waits for a helper that reads or writes says so',
+	q{UPDATE wide SET filler = 'x' || i WHERE i % 5 = 0}, q{UPDATE wide SET filler = repeat('w', 1000) WHERE i % 5 = 0});
+
+# Sessions that are stopped at any moment hold the lock of the page that they read, more or less often.
+my @readers = map { LockstepSession->new($ours) } 1 .. 4;
+$primary->safe_psql('postgres', 'TRUNCATE often; INSERT INTO often SELECT generate_series(1, 150)');
+catch_up(LockstepSession->new($primary), $admin);
+$_->send('DO $$ BEGIN LOOP PERFORM count(*) FROM often; END LOOP; END $$') for @readers;
+waits('wait_lock_ms', 10, sub {
+	kill 'STOP', map { $_->pid } @readers;
+	$admin->value('SELECT pg_wal_replay_resume()');
+	select undef, undef, undef, 0.1;
+	kill 'CONT', map { $_->pid } @readers;
+}, 'replay that waits for a helper that waits for a lock says so', 'UPDATE often SET filler = i WHERE i = 1');
+
+$_->stop for $ours, $primary;
+done_testing();
