@@ -88,6 +88,18 @@ look_at_cores(LsHelperInput *in)
 	}
 }
 
+/*
+ * Cores that there are for replay. Where no backlog is asked for, which is for tests, each helper
+ * has one, so that tests of several helpers at once need no machine with as many.
+ */
+static int
+cores(void)
+{
+	int			found = ls_sched_cores();
+
+	return ls_replay_min_backlog > 0 ? found : Max(found, 1 + ls_replay_workers);
+}
+
 static void
 publish(void)
 {
@@ -106,7 +118,7 @@ begin_window(void)
 int
 ls_helper_count_begin(void)
 {
-	ls_helpers_begin(&state, ls_replay_workers, ls_sched_cores());
+	ls_helpers_begin(&state, ls_replay_workers, cores());
 	publish();
 	begin_window();
 	return state.used;
@@ -139,10 +151,11 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.blocked -= before.blocked;
 	in.pages_read -= before.pages_read;
 	in.workers = ls_replay_workers;
-	in.cores = ls_sched_cores();
+	in.cores = cores();
 	in.records = records;
 	in.done = done;
-	look_at_cores(&in);
+	if (ls_replay_min_backlog > 0)
+		look_at_cores(&in);
 	enough = ls_helpers_step(&state, &in);
 	publish();
 	*wanted = state.used;
