@@ -362,12 +362,7 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
             rate,
             format!("it replayed {} a second", bytes(rate)),
         );
-        let evidence = match node.facts.setting("lockstep.replay_workers") {
-            None => evidence.name("stock_node", &node.name),
-            Some(_) => (evidence.name("lockstep_node", &node.name))
-                .setting(&node, "lockstep.replay_workers")
-                .setting(&node, "lockstep.replay_hot_standby"),
-        };
+        let evidence = several_processes(evidence, &node);
         let evidence = match ParallelReport::of(&node) {
             None => evidence,
             Some(report) => evidence.fact(
@@ -379,6 +374,16 @@ pub(super) fn core_limit(view: &View<'_>) -> Vec<Evidence> {
         found.push(unreplayed(evidence, link));
     }
     found
+}
+
+/// Adds whether the extension could replay with several processes, and what it is told to.
+fn several_processes(evidence: Evidence, node: &NodeWindow) -> Evidence {
+    match node.facts.setting("lockstep.replay_workers") {
+        None => evidence.name("stock_node", &node.name),
+        Some(_) => (evidence.name("lockstep_node", &node.name))
+            .setting(node, "lockstep.replay_workers")
+            .setting(node, "lockstep.replay_hot_standby"),
+    }
 }
 
 pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
@@ -414,7 +419,7 @@ pub(super) fn storage(view: &View<'_>) -> Vec<Evidence> {
                 format!("{:.1} ms for each of {reads:.0} reads", time / reads),
             );
         }
-        evidence = unreplayed(evidence, link)
+        evidence = several_processes(unreplayed(evidence, link), &node)
             .setting(&node, "recovery_prefetch")
             .setting(&node, "maintenance_io_concurrency");
         found.push(evidence);

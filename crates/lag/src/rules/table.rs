@@ -97,7 +97,7 @@ pub const RULES: &[Rule] = &[
              {lockstep.replay_hot_standby}); 'lockstep wal analyze' says how much of this WAL they can share",
             "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay; \
              'lockstep wal analyze' says how much of this WAL they can share",
-            "faster cores for {node}: PostgreSQL replays in one process, more cores do not help it",
+            "faster cores for {node}: what the startup process does alone is not shared by more of them",
         ],
     },
     Rule {
@@ -108,6 +108,11 @@ pub const RULES: &[Rule] = &[
             "on {node}: recovery_prefetch = try (now {recovery_prefetch}) and maintenance_io_concurrency \
              (now {maintenance_io_concurrency}) of 50 or more, so that reads overlap",
             "on {node}: more shared_buffers or memory, so that pages to be changed are in memory already",
+            "on {lockstep_node}, on trial: several processes that replay, which wait for storage at the same \
+             time, lockstep.replay_workers (now {lockstep.replay_workers}) with \
+             lockstep.replay_hot_standby (now {lockstep.replay_hot_standby})",
+            "on {stock_node}, on trial: Lockstep's extension, with which several processes can replay and \
+             wait for storage at the same time",
             "faster storage for {node}",
         ],
     },

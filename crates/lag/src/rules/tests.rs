@@ -131,6 +131,16 @@ const CASES: &[Case] = &[
         Some(("recovery_prefetch", "try")),
     ),
     (
+        "storage, with the extension",
+        |s| {
+            s.stuck_replay("IO", "DataFileRead");
+            let workers = ("lockstep.replay_workers".to_owned(), "0".to_owned());
+            s.standby.facts.settings.extend([workers]);
+        },
+        Cause::ReplayWaitsForStorage,
+        Some(("lockstep.replay_workers", "0")),
+    ),
+    (
         "savepoints",
         |s| {
             s.stuck_replay("LWLock", "SubtransSLRU");
