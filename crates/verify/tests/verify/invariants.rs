@@ -130,7 +130,7 @@ fn canceled_queries_are_no_violations(replay: Replay) {
     ];
     let (primary, standby) = primary_and_standby(&lab, replay, &impatient);
     let writers = Writers::start(&primary, 2, 3).unwrap();
-    let backlogs = Backlogs::start(replay, &standby, 2);
+    let backlogs = Backlogs::start(replay, &standby, 3);
     let readers = Invariants::start(&standby, &Options::default()).unwrap();
     let (wanted, patience) = scale();
     let checks = (50 * wanted).max(100);
