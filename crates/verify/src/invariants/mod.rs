@@ -160,7 +160,11 @@ impl Invariants {
     }
 
     /// Waits until `enough` is true of the report, at most `patience`; false if it was not.
-    pub fn await_report(&self, patience: Duration, enough: impl Fn(&Report) -> bool) -> bool {
+    pub fn await_report(
+        &self,
+        patience: Duration,
+        mut enough: impl FnMut(&Report) -> bool,
+    ) -> bool {
         let started = std::time::Instant::now();
         while !enough(&locked(&self.shared.report)) {
             if started.elapsed() > patience {

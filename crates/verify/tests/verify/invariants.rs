@@ -95,7 +95,12 @@ fn they_hold(replay: Replay) {
     let backlogs = Backlogs::start(replay, &standby, 1);
     let readers = Invariants::start(&standby, &Options::default()).unwrap();
     let (wanted, patience) = scale();
+    let mut said = 0;
     let enough = readers.await_report(patience, |report| {
+        if report.long_over_replay > said {
+            said = report.long_over_replay;
+            println!("{report}");
+        }
         report.long_over_replay >= wanted && report.snapshots >= 10 * wanted
     });
     let report = readers.finish();
