@@ -110,7 +110,7 @@ my $end = $primary->lsn('flush');
 $primary->wait_for_catchup($_, 'replay', $end) for $stock, $ours;
 cmp_ok(pipeline($ours, 'dispatched', 'template1'), '>', 5000, 'records were dispatched in hot standby');
 cmp_ok(pipeline($ours, 'done_by_helpers', 'template1'), '>', 500, 'and done by helpers');
-is($ours->safe_psql('template1', 'SELECT count(*) FROM lockstep_stat_replay_workers WHERE records > 50'), 2,
+is($ours->safe_psql('template1', 'SELECT count(*) FROM lockstep_stat_replay_workers WHERE records > 0'), 2,
 	'by two of them, whatever cores there are');
 unlike(slurp_file($ours->logfile), qr/past current point|PANIC|FATAL|WARNING/, 'nobody was warned');
 is($ours->safe_psql('template1', q{SELECT min_recovery_end_lsn >= dispatched_until
