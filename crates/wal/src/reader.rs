@@ -202,7 +202,8 @@ impl<P: Pages> Reader<P> {
                 self.held = None;
                 Ok(Err(Stop {
                     at: found.start,
-                    page: floor(found.start),
+                    // Its last page, which was written with it.
+                    page: self.at,
                     reason: Reason::Record(fault),
                 }))
             }

@@ -37,9 +37,15 @@ struct Scene {
 
 impl Scene {
     fn new(lab: &Lab) -> Self {
+        Self::ending(lab, "SELECT 1")
+    }
+
+    /// The last that is written before the server is stopped.
+    fn ending(lab: &Lab, last: &str) -> Self {
         let settings = [("wal_recycle", "off"), ("min_wal_size", "2MB")];
         let mut primary = bed::server(lab, "primary", &settings);
         bed::write(&primary, &mut fastrand::Rng::with_seed(7), 40);
+        primary.execute(last).unwrap();
         let wal = bed::copy_of_wal(&mut primary, Stop::Fast);
         let (_, stop) = ours(wal.path(), None);
         let mut segments: Vec<_> = fs::read_dir(wal.path())
@@ -135,6 +141,34 @@ fn an_end_is_an_end() {
     fs::write(next, &old).unwrap();
     let (_, stop) = assert_alike(lab.package(), scene.path(), None);
     assert_eq!(stop.at, scene.end);
+    assert_eq!(scene.walk().unwrap(), Ended::Stop(stop));
+}
+
+#[test]
+fn a_record_torn_on_its_last_page_is_an_end() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    // At the start of a segment, over four pages.
+    let scene = Scene::ending(
+        &lab,
+        "SELECT pg_switch_wal(); SELECT pg_logical_emit_message(false, 'p', repeat('y', 30000))",
+    );
+    let (lines, _) = ours(scene.path(), None);
+    let message = lines
+        .iter()
+        .rfind(|line| line.starts_with("LogicalMessage"));
+    let place = place_of(message.unwrap(), u64::from(scene.run().start));
+    let (last, at) = scene.last();
+    let torn = place % SEGMENT + 29_000;
+    assert!(
+        torn < at && torn / 8192 > place % SEGMENT / 8192,
+        "{torn} {at}"
+    );
+    change(last, |bytes| bytes[torn..].fill(0));
+    let (_, stop) = assert_alike(lab.package(), scene.path(), None);
+    assert_eq!(
+        u64::from(stop.at),
+        u64::from(scene.run().start) + place as u64
+    );
     assert_eq!(scene.walk().unwrap(), Ended::Stop(stop));
 }
 
