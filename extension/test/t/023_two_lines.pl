@@ -33,8 +33,9 @@ sub heavy
 {
 	my ($session) = @_;
 	$session->send($FOREVER);
-	wait_until($admin, q{SELECT clock_timestamp() - query_start > '1 s' AND wait_event IS NULL FROM pg_stat_activity WHERE pid = }
-		. $session->pid, 'a session executes for long');
+	# of a session that has not begun yet the last query is shown, which is not active
+	wait_until($admin, q{SELECT clock_timestamp() - query_start > '1 s' AND wait_event IS NULL AND state = 'active'
+		FROM pg_stat_activity WHERE pid = } . $session->pid, 'a session executes for long');
 	release($session);
 	return $session;
 }
