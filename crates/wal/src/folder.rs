@@ -283,7 +283,9 @@ fn oldest(
     fits: impl Fn(u64, &Path) -> bool,
 ) -> Result<u64> {
     let found = files.iter().find(|(at, path)| fits(**at, path));
-    match (found, files.first_key_value()) {
+    // A server that runs may have removed or recycled the oldest meanwhile.
+    let first = files.iter().find(|(_, path)| path.exists());
+    match (found, first) {
         (Some((at, _)), Some((first, _))) if at == first => Ok(*at),
         (Some((at, _)), Some((_, path))) => Err(WalError::FirstDamaged {
             file: path.display().to_string(),

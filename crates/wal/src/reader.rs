@@ -202,7 +202,7 @@ impl<P: Pages> Reader<P> {
                 self.held = None;
                 Ok(Err(Stop {
                     at: found.start,
-                    // Its last page, which was written with it.
+                    // The record's last page: pages behind that one are later WAL.
                     page: self.at,
                     reason: Reason::Record(fault),
                 }))

@@ -19,6 +19,12 @@ type Case = (
     Option<(&'static str, &'static str)>,
 );
 
+/// The standby has the extension, and replays in one process.
+fn workers_are_off(s: &mut Scene) {
+    let workers = ("lockstep.replay_workers".to_owned(), "0".to_owned());
+    s.standby.facts.settings.extend([workers]);
+}
+
 const CASES: &[Case] = &[
     (
         "paused",
@@ -112,8 +118,7 @@ const CASES: &[Case] = &[
         "a whole core, with the extension",
         |s| {
             s.stuck_replay("", "");
-            let workers = ("lockstep.replay_workers".to_owned(), "0".to_owned());
-            s.standby.facts.settings.extend([workers]);
+            workers_are_off(s);
         },
         Cause::ReplayAtCoreLimit,
         Some(("lockstep.replay_workers", "0")),
@@ -134,8 +139,7 @@ const CASES: &[Case] = &[
         "storage, with the extension",
         |s| {
             s.stuck_replay("IO", "DataFileRead");
-            let workers = ("lockstep.replay_workers".to_owned(), "0".to_owned());
-            s.standby.facts.settings.extend([workers]);
+            workers_are_off(s);
         },
         Cause::ReplayWaitsForStorage,
         Some(("lockstep.replay_workers", "0")),
