@@ -89,15 +89,13 @@ look_at_cores(LsHelperInput *in)
 }
 
 /*
- * Cores that there are for replay. Where no backlog is asked for, which is for tests, each helper
- * has one, so that tests of several helpers at once need no machine with as many.
+ * No backlog is asked for, which is for tests: all helpers start, whatever the cores, and take
+ * records all the time. So tests of several helpers need no machine with as many cores.
  */
-static int
-cores(void)
+static bool
+all_help(void)
 {
-	int			found = ls_sched_cores();
-
-	return ls_replay_min_backlog > 0 ? found : Max(found, 1 + ls_replay_workers);
+	return ls_replay_min_backlog == 0;
 }
 
 static void
@@ -118,7 +116,8 @@ begin_window(void)
 int
 ls_helper_count_begin(void)
 {
-	ls_helpers_begin(&state, ls_replay_workers, cores());
+	ls_helpers_begin(&state, ls_replay_workers,
+					 all_help() ? 1 + ls_replay_workers : ls_sched_cores());
 	publish();
 	begin_window();
 	return state.used;
@@ -151,12 +150,11 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.blocked -= before.blocked;
 	in.pages_read -= before.pages_read;
 	in.workers = ls_replay_workers;
-	in.cores = cores();
+	in.cores = ls_sched_cores();
 	in.records = records;
 	in.done = done;
-	if (ls_replay_min_backlog > 0)
-		look_at_cores(&in);
-	enough = ls_helpers_step(&state, &in);
+	look_at_cores(&in);
+	enough = all_help() || ls_helpers_step(&state, &in);
 	publish();
 	*wanted = state.used;
 	begin_window();

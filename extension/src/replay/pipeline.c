@@ -532,8 +532,7 @@ watch_helpers(bool by_helper)
 
 	if (++worked >= LS_GOOD_WHILE)
 		rest_for_cores = LS_REST;
-	/* no backlog is asked for in tests only */
-	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE) && ls_replay_min_backlog > 0)
+	if (why != LS_PARALLEL && (hot || why == LS_NO_SPARE_CORE))
 		let_helpers_rest(why);
 	if (wanted > 0)
 		ls_helpers_start(wanted);

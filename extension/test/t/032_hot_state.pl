@@ -44,6 +44,7 @@ says('yes', 'then it is parallel');
 
 my $helper;
 wait_until(undef, sub { $helper = eval { worker_pid($ours, 'lockstep replay helper') } }, 'a helper is there');
+catch_up(LockstepSession->new($primary), $admin); # it has begun no record then
 kill 'STOP', $helper;
 set_and_reload($ours, 'lockstep.enabled' => 'off');
 says('no: lockstep.enabled is off', 'replay goes on by itself while its helper is stopped');
