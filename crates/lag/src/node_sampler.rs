@@ -44,6 +44,13 @@ const FOLDER_EVERY: Duration = Duration::from_secs(15);
 /// In words, for reports that they cannot be read.
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
 
+/// SQLSTATEs of an answer that was broken off and may come when it is asked for again: by a conflict with
+/// recovery, by a deadlock with it, by an administrator.
+const BROKEN_OFF: [&str; 3] = ["40001", "40P01", "57014"];
+
+/// How often in a row one answer may be broken off before that counts as a refusal.
+const MOST_BROKEN_OFF: usize = 20;
+
 /// The SQLSTATE of a right that is missing.
 const INSUFFICIENT_PRIVILEGE: &str = "42501";
 
@@ -228,6 +235,7 @@ impl NodeSampler {
         self.ask_tables()?;
         self.ask_folder()?;
         self.find_replicas()?;
+        let mut broken_off = 0;
         loop {
             let question = match &self.asked {
                 Asked::Parts(_) => format!("EXECUTE {SAMPLE}"),
@@ -245,6 +253,9 @@ impl NodeSampler {
                     sample.round_trip = answered - asked;
                     sample.at = (asked + sample.round_trip / 2).saturating_duration_since(began);
                     return Ok(sample);
+                }
+                Err(error) if is_broken_off(&error) && broken_off < MOST_BROKEN_OFF => {
+                    broken_off += 1;
                 }
                 Err(error) if error.refusal().is_some() => {
                     self.leave_out_refused(&error)?;
@@ -414,6 +425,11 @@ impl NodeSampler {
         }
         Ok(sample)
     }
+}
+
+fn is_broken_off(error: &ClientError) -> bool {
+    let refusal = error.refusal();
+    refusal.is_some_and(|refusal| BROKEN_OFF.contains(&refusal.sqlstate.as_str()))
 }
 
 /// What a server of this role and with these facts is asked.

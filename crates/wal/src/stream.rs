@@ -1,7 +1,8 @@
 //! The newest WAL of a running server, by physical replication.
 //!
-//! No slot is used: the server keeps no WAL for us. It is told no position either, so that a
-//! primary that waits for standbys never counts us as one.
+//! No slot is used: the server keeps no WAL for us. It is told what has come here, as it waits for that
+//! before it shuts down, and never that something was flushed: so a primary that waits for
+//! standbys does not count us as one.
 
 use std::time::{Duration, Instant};
 
@@ -19,6 +20,9 @@ const APPLICATION: &str = "lockstep wal analyze";
 
 /// SQLSTATE of a segment that the server has removed.
 const REMOVED: &str = "58P01";
+
+/// How often WAL that the server has just listed may be gone before less is asked for.
+const TRIES: u32 = 3;
 
 /// Longest sleep before the clock is looked at.
 const NAP: Duration = Duration::from_millis(200);
@@ -44,19 +48,31 @@ pub struct Streamed {
     pub timeline: Timeline,
     pub major: u32,
     pub identity: Identity,
+    /// Bytes that were written before it was asked for.
+    pub older: u64,
     wal: WalInMemory,
 }
 
 impl Streamed {
-    /// Reads from the server at a conninfo.
+    /// Reads from the server at a conninfo. Where the server has removed some of what is asked for, what
+    /// is left; an error only if it removes its newest WAL, too, before that is read.
     pub fn read(conninfo: &Conninfo, amount: Amount) -> Result<Self> {
         let mut bytes = amount.bytes;
+        let mut tries = 0;
         loop {
-            match Self::try_read(conninfo, Amount { bytes, ..amount }) {
-                // The server has removed some of it: what is left may be enough.
+            let mut listed = false;
+            match Self::try_read(conninfo, Amount { bytes, ..amount }, &mut listed) {
                 Err(WalError::Server(ClientError::Refused(refusal)))
-                    if refusal.sqlstate == REMOVED && bytes > 0 =>
+                    if refusal.sqlstate == REMOVED =>
                 {
+                    tries += 1;
+                    if listed && tries < TRIES {
+                        continue;
+                    }
+                    if bytes == 0 {
+                        return Err(WalError::Removing(refusal.message));
+                    }
+                    tries = 0;
                     bytes /= 2;
                 }
                 other => return other,
@@ -64,15 +80,19 @@ impl Streamed {
         }
     }
 
-    fn try_read(conninfo: &Conninfo, amount: Amount) -> Result<Self> {
+    /// Sets whether the server has listed its WAL: then what has gone went just now.
+    fn try_read(conninfo: &Conninfo, amount: Amount, listed: &mut bool) -> Result<Self> {
         let mut connection = Connection::connect(conninfo, Purpose::Replication, APPLICATION)?;
         let server = connection.identify()?;
         let size = segment_size(&mut connection)?;
         let from = u64::from(server.end).saturating_sub(amount.bytes);
         let start = size.start_of(Lsn::from(from.max(size.bytes())));
+        let oldest = oldest(&mut connection, server.timeline, size)?;
+        *listed = oldest.is_some();
+        let start = oldest.map_or(start, |oldest| start.max(oldest));
+        let name = connection.server()?.host;
         let stream = connection.start_physical(start, server.timeline)?;
         let bytes = Receiving::new(stream, start, server.end).all(amount)?;
-        let name = conninfo.get("host").unwrap_or("the server").to_owned();
         let first = bytes.first_chunk::<LONG_HEADER>().map(PageHeader::parse);
         let header = first.ok_or_else(|| WalError::Sent("there is none".to_owned()))?;
         let major = major_of(header.magic).ok_or_else(|| {
@@ -89,6 +109,7 @@ impl Streamed {
                 size,
                 system: server.system,
             },
+            older: u64::from(server.end).saturating_sub(start.into()),
             wal: WalInMemory { start, bytes, name },
         })
     }
@@ -123,6 +144,28 @@ fn segment_size(connection: &mut Connection) -> Result<SegmentSize> {
     bytes
         .and_then(SegmentSize::new)
         .ok_or_else(|| WalError::Sent("its segments have no size that there is".to_owned()))
+}
+
+/// Where the oldest segment of the timeline begins that the server has; None if the role may not list
+/// them, or if there is none.
+fn oldest(
+    connection: &mut Connection,
+    timeline: Timeline,
+    size: SegmentSize,
+) -> Result<Option<Lsn>> {
+    let sql = format!(
+        "SELECT pg_catalog.min(w.name) FROM pg_catalog.pg_ls_waldir() AS w \
+         WHERE w.name OPERATOR(pg_catalog.~) '^{}[0-9A-F]{{16}}$'",
+        format_args!("{:08X}", timeline.get())
+    );
+    let rows = match connection.query(&sql) {
+        Ok(rows) => rows,
+        Err(error) if error.refusal().is_some() => return Ok(None),
+        Err(error) => return Err(error.into()),
+    };
+    let name = rows.into_iter().next().and_then(|row| row.into_iter().next());
+    let place = name.flatten().and_then(|name| size.place_of(&name));
+    Ok(place.map(|(_, start)| start))
 }
 
 /// A stream that is read.
@@ -189,7 +232,11 @@ impl Receiving {
                 return Err(WalError::Sent(reason));
             }
             FromServer::Keepalive { reply: true, .. } => {
-                self.stream.send(&FromStandby::Status(Status::default()))?;
+                let status = Status {
+                    written: self.position(),
+                    ..Status::default()
+                };
+                self.stream.send(&FromStandby::Status(status))?;
             }
             FromServer::Keepalive { reply: false, .. } => {}
         }

@@ -96,13 +96,37 @@ note_transaction(LsEntry *entry)
 	}
 }
 
+static void
+say_for_which_record(void *arg)
+{
+	const DecodedXLogRecord *record = arg;
+
+	errcontext("appending a block ahead of replay, for the WAL record at %X/%X",
+			   LSN_FORMAT_ARGS(record->lsn));
+}
+
+/* Where that fails, as on a full disk, PostgreSQL's own context is of the record that is replayed now. */
+static void
+append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
+{
+	ErrorContextCallback context = {
+		.callback = say_for_which_record,
+		.arg = (void *) record,
+		.previous = error_context_stack
+	};
+
+	error_context_stack = &context;
+	UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
+	error_context_stack = context.previous;
+}
+
 /*
  * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
  * before any later record is published. No earlier record in the queue can truncate
  * the relation: that would be a barrier.
  */
 static bool
-make_exist(DecodedBkpBlock *block)
+make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 {
 	BlockNumber size = ls_size_of_fork(ls_known_files(block), block->forknum);
 
@@ -111,7 +135,7 @@ make_exist(DecodedBkpBlock *block)
 	if (size == 0 || ls_block_is_read(block) || block->blkno - size >= LS_MAX_EXTENSION)
 		return false;
 	if (!LS_BREAKS(EXTENSION))
-		UnlockReleaseBuffer(ls_read_block(block, RBM_ZERO_AND_LOCK));
+		append_block(record, block);
 	return true;
 }
 
@@ -124,7 +148,7 @@ blocks_exist(DecodedXLogRecord *record)
 
 		if (!block->in_use)
 			continue;
-		if (!make_exist(block))
+		if (!make_exist(record, block))
 			return false;
 		if (id == 0 && ls_may_change_free_space_map(record) &&
 			ls_size_of_fork(ls_known_files(block), FSM_FORKNUM) <= ls_free_space_map_block(block->blkno))

@@ -68,6 +68,9 @@ ls_pipeline_state_name(void)
 
 	if (is_out_of_date(state))
 		return "not yet: it is looked at again after 64 records";
+	/* one that stands still does not look */
+	if (state == LS_PARALLEL && RecoveryInProgress() && GetRecoveryPauseState() != RECOVERY_NOT_PAUSED)
+		state = LS_NO_PAUSE;
 	switch (state)
 	{
 		case LS_NO_RECOVERY:

@@ -347,6 +347,7 @@ $primary->wait_for_catchup($paused, 'flush', $primary->lsn('flush'));
 $paused->poll_query_until('postgres', q{SELECT pg_get_wal_replay_pause_state() = 'paused'}) or die;
 is($paused->safe_psql('postgres', q{SELECT dispatched_until <= pg_last_wal_replay_lsn()
 	FROM lockstep_stat_replay_pipeline}), 't', 'nothing runs ahead of a pause that came first');
+is(pipeline($paused, 'parallel'), 'no: a pause is requested', 'and the view says why');
 $paused->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
 $primary->wait_for_catchup($paused, 'replay', $primary->lsn('flush'));
 remove($paused);

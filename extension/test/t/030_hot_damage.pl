@@ -210,12 +210,17 @@ for my $node ($stock, $ours)
 	$node->_update_pid(1);
 }
 $primary->wait_for_catchup($_, 'replay', $primary->lsn('flush')) for $stock, $ours;
+$ours->safe_psql('postgres', 'SELECT pg_wal_replay_pause()');
 write_much($primary, 20000);
 $primary->safe_psql('postgres',
 	q{INSERT INTO grows SELECT g, repeat('x', 1000) FROM generate_series(1, 8000) g});
 write_much($primary, 20000);
+$primary->wait_for_catchup($ours, 'flush', $primary->lsn('flush'));
+$ours->safe_psql('postgres', 'SELECT pg_wal_replay_resume()');
 wait_until(undef, sub { is_down($stock) && is_down($ours) }, 'both standbys end where a file cannot grow');
 is(last_words($ours), last_words($stock), 'with the same words: ' . last_words($ours));
+like(slurp_file($ours->logfile), qr/FATAL:  could not extend.*\n(?:.*HINT:.*\n)?.*CONTEXT:  appending a block ahead of replay, for the WAL record at \S+\n/,
+	'and which record needed the block, since another one is replayed');
 for my $node ($stock, $ours)
 {
 	$node->_update_pid(0);

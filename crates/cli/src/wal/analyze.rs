@@ -89,6 +89,8 @@ pub struct Outcomes {
     pub ended: Ended,
     /// WAL of a folder that was not read: the segment that is missing, and where WAL goes on.
     pub behind: Option<(String, Lsn)>,
+    /// Older WAL of a server was asked for than there is.
+    pub short: bool,
     pub costs: Costs,
 }
 
@@ -146,6 +148,7 @@ fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes
         timeline: run.timeline,
         major: run.major,
         behind: behind.map(|next| (run.missing(), next)),
+        short: false,
         report,
         ended,
         costs,
@@ -180,6 +183,7 @@ fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcome
         timeline: streamed.timeline,
         major: streamed.major,
         behind: None,
+        short: args.megabytes.is_some() && streamed.older < amount.bytes,
         report,
         ended,
         costs,

@@ -41,6 +41,39 @@ fn doctor_tells_health_from_faults() {
     probe_leaves_nothing(&stage);
 }
 
+/// A view of the server breaks off every third answer, as a conflict with recovery does.
+#[test]
+fn an_answer_that_is_broken_off_is_asked_for_again() {
+    let lab = TestLab::stock().start().unwrap();
+    let primary = lab.primary("primary", None, &Settings::new()).unwrap();
+    primary
+        .execute(
+            // Locks of a session are counters that an error does not set back.
+            "CREATE FUNCTION breaks_off() RETURNS boolean LANGUAGE plpgsql AS $$ DECLARE
+                 n int := count(*) FROM pg_locks WHERE locktype = 'advisory' AND pid = pg_backend_pid();
+             BEGIN
+                 PERFORM pg_advisory_lock(n);
+                 IF n % 3 = 2 THEN
+                     RAISE 'canceling statement due to conflict with recovery' USING ERRCODE = '40001';
+                 END IF;
+                 RETURN true;
+             END $$;
+             SET allow_system_table_mods = on;
+             CREATE OR REPLACE VIEW pg_catalog.pg_stat_archiver AS
+                 SELECT * FROM pg_stat_get_archiver() WHERE public.breaks_off()",
+        )
+        .unwrap();
+    let server = primary.conninfo(SUPERUSER);
+    let seen = primary.log_length();
+    let said = doctor(&["--primary", &server, "--seconds", "2", "--output", "json"]);
+    let json: Value = serde_json::from_str(&said.text).unwrap();
+    let log = primary.log_since(seen).unwrap_or_default();
+    let broken_off = log.matches("conflict with recovery").count();
+    assert!(broken_off >= 2, "{log}");
+    assert_eq!(said.code, 0, "{}", said.error);
+    assert!(untroubled(&json), "{}", json["nodes"]);
+}
+
 /// A fact of the first finding.
 fn trouble_of(json: &Value, node: &str) -> String {
     let nodes = json["nodes"].as_array().unwrap();

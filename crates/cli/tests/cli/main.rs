@@ -58,6 +58,7 @@ mod wal_analyze;
 mod wal_compare;
 mod wal_random;
 mod wal_runs;
+mod wal_server;
 mod whole_runs;
 
 lockstep_lab::reaper_entry!();

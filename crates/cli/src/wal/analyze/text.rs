@@ -68,6 +68,7 @@ pub fn why_ended(outcomes: &Outcomes) -> String {
         Some((missing, next)) => format!(
             "{ended} Segment {missing} is missing; the WAL behind it was not read: --start {next} reads it."
         ),
+        None if outcomes.short => format!("{ended} The server has no older WAL any more."),
         None => ended,
     }
 }
@@ -274,6 +275,10 @@ pub fn verdict(report: &Report) -> String {
             "It helps: {who} would replay such WAL {:.1} times as fast as stock with {settings} = {} \
              (simulated); {limit}.",
             enough.speedup, enough.helpers
+        ),
+        false if best.speedup < 1.0 => format!(
+            "It does not help: {who} would replay such WAL {:.2} times as fast as stock at best (simulated).",
+            best.speedup
         ),
         false => format!(
             "It hardly helps: {who} would replay such WAL {:.2} times as fast as stock at best \
