@@ -72,7 +72,7 @@ fn a_segment_that_is_recycled_while_it_is_read_is_no_damage() {
     let run = scene.run();
     let recycled = u64::from(run.start) + (SEGMENT + 3 * PAGE) as u64;
     let other = fs::read(&scene.segments[3]).unwrap();
-    let whole: Vec<_> = scene.segments.iter().map(|path| fs::read(path)).collect();
+    let whole: Vec<_> = scene.segments.iter().map(fs::read).collect();
     // Others behind it are there, or have been removed as well.
     for is_alone in [true, false] {
         let mut is_done = false;
