@@ -13,6 +13,18 @@ pub type Result<T, E = WalError> = std::result::Result<T, E>;
 pub enum WalError {
     #[error("cannot read {file}: {source}")]
     Read { file: String, source: io::Error },
+    /// A file of WAL. That it cannot be read says nothing of what is in it.
+    #[error(
+        "cannot read {file}: {source}; make it readable for the user who runs this, or choose a range \
+         without it with --start and --end"
+    )]
+    ReadWal { file: String, source: io::Error },
+    /// The folder that was to hold WAL.
+    #[error(
+        "cannot read {}: {source}; name a folder such as pg_wal that the user who runs this may read",
+        .folder.display()
+    )]
+    ReadFolder { folder: PathBuf, source: io::Error },
     /// The server that WAL was to come from.
     #[error(transparent)]
     Server(#[from] ClientError),
@@ -47,15 +59,23 @@ pub enum WalError {
         at: Lsn,
         end: Lsn,
     },
-    /// WAL that is not right, with more WAL behind it.
-    #[error(
-        "the WAL at {at} in {file} is damaged: {reason}, and WAL goes on behind it; \
-         --end {at} reads what is before"
-    )]
+    /// WAL that is not right and is no end of WAL. The advice is empty if there is none.
+    #[error("the WAL at {at} in {file} is damaged: {reason}{advice}")]
     Damaged {
         at: Lsn,
         file: String,
         reason: String,
+        advice: String,
+    },
+    /// The only files that begin as a segment does are too short.
+    #[error(
+        "{file} is damaged: it begins as a segment of {segment} bytes does, but is cut off: \
+         it has {length} bytes"
+    )]
+    CutOff {
+        file: String,
+        segment: u64,
+        length: u64,
     },
     /// The oldest file has no WAL of its place, a later one has.
     #[error(

@@ -2,8 +2,9 @@
 //!
 //! A *run* is segments of one timeline without a gap. A segment counts as one of a run if one of its
 //! first two pages is of its place: a file that was made ahead, or recycled, ends the run before it, and
-//! whether one page is damaged is for the reader. An archive's `NAME.partial` stands for a segment of which there
-//! is no other file.
+//! whether one page is damaged is for the reader. A segment that is there, but has no such page, belongs to the run
+//! all the same if a later segment has one: it is damaged. So does a file that cannot be read: the reader finds
+//! that out. An archive's `NAME.partial` stands for a segment of which there is no other file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -14,7 +15,7 @@ use std::path::{Path, PathBuf};
 use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use crate::reader::{Identity, Pages, Reader};
-use crate::segment::{LONG_HEADER, LongPart, PAGE, PageHeader, SegmentSize, major_of, name_parts};
+use crate::segment::{LONG_HEADER, PAGE, PageHeader, SegmentSize, major_of, name_parts};
 use crate::{Result, WalError};
 
 /// Most files of one folder that are looked at.
@@ -45,6 +46,8 @@ pub struct Run {
     pub end: Lsn,
     /// Where the next run of this timeline begins, if there is one.
     pub next_run: Option<Lsn>,
+    /// The run's last segment, if it does not begin as it should and a later one does.
+    broken: Option<Lsn>,
     files: BTreeMap<u64, PathBuf>,
 }
 
@@ -79,7 +82,8 @@ impl Run {
             let reason = format!("has no WAL segments of timeline {timeline}");
             return Err(no_wal(folder, &reason));
         }
-        let (identity, major) = identity_of(folder, of_timeline.iter().map(|(_, path)| path))?;
+        let paths = of_timeline.iter().map(|(_, path)| path);
+        let (identity, major) = identity_of(folder, timeline, paths)?;
         let mut files = BTreeMap::new();
         for ((_, high, low), path) in of_timeline {
             let name = format!("{:08X}{high:08X}{low:08X}", timeline.get());
@@ -98,31 +102,23 @@ impl Run {
         wanted: Option<Lsn>,
         files: BTreeMap<u64, PathBuf>,
     ) -> Result<Self> {
-        let size = identity.size.bytes();
         let missing = |at: Lsn| WalError::Missing {
             folder: folder.to_path_buf(),
             name: identity.size.file_name(timeline, at),
             timeline,
         };
-        let fits = |at: u64, path: &Path| belongs(path, at, &identity);
         let first = match wanted {
             Some(lsn) => {
                 let first = u64::from(identity.size.start_of(lsn));
                 let path = files.get(&first).ok_or_else(|| missing(lsn))?;
-                fits(first, path)
-                    .then_some(first)
-                    .ok_or_else(|| missing(lsn))?
+                match may_belong(path, first, &identity) {
+                    true => first,
+                    false => return Err(not_its_own(path, first, &identity, &files, missing(lsn))),
+                }
             }
-            None => oldest(folder, &files, fits)?,
+            None => oldest(folder, &files, &identity)?,
         };
-        let mut end = first;
-        while files.get(&end).is_some_and(|path| fits(end, path)) {
-            end = end.saturating_add(size);
-        }
-        let next_run = files
-            .range(end..)
-            .find(|(at, path)| fits(**at, path))
-            .map(|(at, _)| Lsn::from(*at));
+        let (end, next_run, broken) = extent(first, &identity, &files)?;
         Ok(Self {
             folder: folder.to_path_buf(),
             timeline,
@@ -130,18 +126,23 @@ impl Run {
             identity,
             start: wanted.unwrap_or(Lsn::from(first)),
             end: Lsn::from(end),
-            next_run,
+            next_run: next_run.map(Lsn::from),
+            broken: broken.map(Lsn::from),
             files,
         })
     }
 
     /// A reader of this run.
     pub fn reader(&self) -> Reader<RunPages> {
-        let pages = RunPages {
+        Reader::new(self.pages(), self.identity, self.start)
+    }
+
+    /// The pages of this run.
+    pub fn pages(&self) -> RunPages {
+        RunPages {
             run: self.clone(),
             open: None,
-        };
-        Reader::new(pages, self.identity, self.start)
+        }
     }
 
     /// The error for a range that goes on behind the run, up to `end`.
@@ -152,6 +153,13 @@ impl Run {
             at: self.end,
             end,
         }
+    }
+
+    /// The file of the segment that begins at `start`. A run ends with its last segment, even if files come
+    /// behind a gap.
+    fn path_at(&self, start: Lsn) -> Option<&Path> {
+        let path = self.files.get(&u64::from(start));
+        path.filter(|_| start < self.end).map(PathBuf::as_path)
     }
 
     /// The name of the segment that is missing where the run ends.
@@ -166,17 +174,12 @@ impl Pages for RunPages {
         let file = match self.open.take() {
             Some((open, file)) if open == start => file,
             _ => {
-                // A run ends with its last segment, even if files come behind a gap.
-                let path = self.run.files.get(&u64::from(start));
-                let Some(path) = path.filter(|_| start < self.run.end) else {
+                // None: the server has removed or recycled it meanwhile.
+                let file = self.run.path_at(start).map(open).transpose()?.flatten();
+                let Some(file) = file else {
                     return Ok(0);
                 };
-                match File::open(path) {
-                    Ok(file) => file,
-                    // The server has removed or recycled it meanwhile.
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
-                    Err(error) => return Err(error),
-                }
+                file
             }
         };
         let (_, file) = self.open.insert((start, file));
@@ -201,6 +204,24 @@ impl Pages for RunPages {
             None => self.run.identity.size.file_name(self.run.timeline, at),
         }
     }
+
+    fn timeline(&self) -> Option<Timeline> {
+        Some(self.run.timeline)
+    }
+
+    fn look_again(&mut self) -> bool {
+        self.open = None;
+        true
+    }
+
+    fn is_gone(&self, at: Lsn) -> bool {
+        let start = self.run.identity.size.start_of(at);
+        self.run.path_at(start).is_some_and(is_gone)
+    }
+
+    fn is_broken(&self, at: Lsn) -> bool {
+        self.run.broken == Some(self.run.identity.size.start_of(at))
+    }
 }
 
 fn no_wal(folder: &Path, reason: &str) -> WalError {
@@ -222,8 +243,8 @@ fn wal_folder(folder: &Path) -> PathBuf {
 }
 
 fn segments_in(folder: &Path) -> Result<Names> {
-    let read = |source| WalError::Read {
-        file: folder.display().to_string(),
+    let read = |source| WalError::ReadFolder {
+        folder: folder.to_path_buf(),
         source,
     };
     let mut names = Names::new();
@@ -246,8 +267,8 @@ fn segments_in(folder: &Path) -> Result<Names> {
         let Some((timeline, high, low)) = name_parts(stem) else {
             continue;
         };
-        // Opening a pipe would wait for who writes into it.
-        if !fs::metadata(&path).is_ok_and(|found| found.is_file()) {
+        // Removed meanwhile, or a link to nothing. What else cannot be read is found when it is read.
+        if is_gone(&path) {
             continue;
         }
         let key = (timeline.get(), high, low);
@@ -275,89 +296,225 @@ fn segments_in(folder: &Path) -> Result<Names> {
     }
 }
 
+/// The file, open. None: there is none.
+fn open(path: &Path) -> io::Result<Option<File>> {
+    let there = |error: io::Error| match error.kind() {
+        io::ErrorKind::NotFound => Ok(None),
+        _ => Err(error),
+    };
+    match fs::metadata(path) {
+        Ok(found) if found.is_file() => File::open(path).map(Some).or_else(there),
+        // Opening a pipe would wait for who writes into it.
+        Ok(_) => Err(io::Error::other("it is no ordinary file")),
+        Err(error) => there(error),
+    }
+}
+
+fn is_gone(path: &Path) -> bool {
+    fs::metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound)
+}
+
+fn cannot_read(path: &Path) -> impl FnOnce(io::Error) -> WalError {
+    let file = path.display().to_string();
+    move |source| WalError::ReadWal { file, source }
+}
+
 /// Where the oldest segment begins. Files that a server has created in advance or kept for later
 /// use bear the names of later segments, so one that comes first is a damaged segment.
-fn oldest(
-    folder: &Path,
-    files: &BTreeMap<u64, PathBuf>,
-    fits: impl Fn(u64, &Path) -> bool,
-) -> Result<u64> {
-    let found = files.iter().find(|(at, path)| fits(**at, path));
+fn oldest(folder: &Path, files: &BTreeMap<u64, PathBuf>, identity: &Identity) -> Result<u64> {
     // A server that runs may have removed or recycled the oldest meanwhile.
-    let first = files.iter().find(|(_, path)| path.exists());
-    match (found, first) {
-        (Some((at, _)), Some((first, _))) if at == first => Ok(*at),
-        (Some((at, _)), Some((_, path))) => Err(WalError::FirstDamaged {
-            file: path.display().to_string(),
-            next: Lsn::from(*at),
-        }),
-        _ => Err(no_wal(folder, "has no segment with WAL of its own place")),
+    let first = files.iter().find(|(_, path)| !is_gone(path));
+    let none = no_wal(folder, "has no segment with WAL of its own place");
+    match first {
+        Some((at, path)) if may_belong(path, *at, identity) => Ok(*at),
+        Some((at, path)) => Err(not_its_own(path, *at, identity, files, none)),
+        None => Err(none),
     }
 }
 
-/// The [`LONG_HEADER`] bytes of a file at `offset` as a page's header, and the file's length.
-fn header_at(path: &Path, offset: u64) -> Option<(PageHeader, u64)> {
-    let file = File::open(path).ok()?;
-    let mut bytes = [0; LONG_HEADER];
-    file.read_exact_at(&mut bytes, offset).ok()?;
-    Some((PageHeader::parse(&bytes), file.metadata().ok()?.len()))
+/// The error for a first segment without WAL of its own: `otherwise` if none behind it has some.
+fn not_its_own(
+    path: &Path,
+    at: u64,
+    identity: &Identity,
+    files: &BTreeMap<u64, PathBuf>,
+    otherwise: WalError,
+) -> WalError {
+    match next_own(at, identity, files) {
+        Ok(Some(next)) => WalError::FirstDamaged {
+            file: path.display().to_string(),
+            next: Lsn::from(next),
+        },
+        Ok(None) => otherwise,
+        Err(error) => error,
+    }
 }
 
-/// What the first segment says that can be read.
-fn identity_of<'a>(
-    folder: &Path,
-    paths: impl Iterator<Item = &'a PathBuf>,
-) -> Result<(Identity, u32)> {
-    let mut other = None;
-    for path in paths {
-        let Some((header, length)) = header_at(path, 0) else {
-            continue;
-        };
-        let Some(LongPart {
-            system,
-            segment_bytes,
-            page_bytes,
-        }) = header.long
-        else {
-            continue;
-        };
-        let size = SegmentSize::new(segment_bytes).filter(|size| size.bytes() == length);
-        match (major_of(header.magic), size) {
-            (Some(major), Some(size)) if u64::from(page_bytes) == PAGE => {
-                let identity = Identity {
-                    magic: header.magic,
-                    size,
-                    system: SystemId::from(system),
-                };
-                return Ok((identity, major));
-            }
-            (None, Some(_)) => {
-                other = Some(format!(
-                    "holds WAL of a PostgreSQL that is not supported (its pages begin with {:04X}, \
-                     and 15 to 19 are supported)",
-                    header.magic
-                ));
-            }
-            _ => {}
+/// The first segment at or behind `from` that has WAL of its own place.
+fn next_own(from: u64, identity: &Identity, files: &BTreeMap<u64, PathBuf>) -> Result<Option<u64>> {
+    for (at, path) in files.range(from..) {
+        if belongs(path, *at, identity).map_err(cannot_read(path))? {
+            return Ok(Some(*at));
         }
     }
-    let reason = other.unwrap_or_else(|| {
-        "has files with names of WAL segments, but none begins as a segment does".to_owned()
+    Ok(None)
+}
+
+/// Where the run that begins at `first` ends, where the next one begins, and the last segment of the run
+/// if it is broken.
+fn extent(
+    first: u64,
+    identity: &Identity,
+    files: &BTreeMap<u64, PathBuf>,
+) -> Result<(u64, Option<u64>, Option<u64>)> {
+    let size = identity.size.bytes();
+    let mut end = first;
+    loop {
+        while let Some(path) = files.get(&end) {
+            if !may_belong(path, end, identity) {
+                break;
+            }
+            end = end.saturating_add(size);
+        }
+        let next = next_own(end, identity, files)?;
+        let path = files.get(&end).filter(|path| !is_gone(path));
+        let (Some(next), Some(path)) = (next, path) else {
+            return Ok((end, next, None));
+        };
+        // A server writes in order: it may have begun this one before the next, and after we looked.
+        if next > end && !may_belong(path, end, identity) && !is_gone(path) {
+            return Ok((end.saturating_add(size), None, Some(end)));
+        }
+    }
+}
+
+/// The [`LONG_HEADER`] bytes of a file at `offset` as a page's header, and the file's length. None: there is
+/// no file, or it ends before.
+fn header_at(path: &Path, offset: u64) -> io::Result<Option<(PageHeader, u64)>> {
+    let Some(file) = open(path)? else {
+        return Ok(None);
+    };
+    let mut bytes = [0; LONG_HEADER];
+    match file.read_exact_at(&mut bytes, offset) {
+        Ok(()) => Ok(Some((PageHeader::parse(&bytes), file.metadata()?.len()))),
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// What one file says of the WAL that it holds.
+enum Says {
+    /// Its second page is of the same version and of its place, or not.
+    Identity(Identity, u32, bool),
+    /// The size that it says is not its own.
+    CutOff(WalError),
+    OtherVersion(u16),
+    Nothing,
+}
+
+fn said_by(path: &Path) -> io::Result<Says> {
+    let Some((header, length)) = header_at(path, 0)? else {
+        return Ok(Says::Nothing);
+    };
+    let long = header
+        .long
+        .filter(|long| u64::from(long.page_bytes) == PAGE);
+    let Some((long, size)) =
+        long.and_then(|long| Some((long, SegmentSize::new(long.segment_bytes)?)))
+    else {
+        return Ok(Says::Nothing);
+    };
+    let is_whole = size.bytes() == length;
+    let Some(major) = major_of(header.magic) else {
+        return Ok(match is_whole {
+            true => Says::OtherVersion(header.magic),
+            false => Says::Nothing,
+        });
+    };
+    if !is_whole {
+        return Ok(Says::CutOff(WalError::CutOff {
+            file: path.display().to_string(),
+            segment: size.bytes(),
+            length,
+        }));
+    }
+    let identity = Identity {
+        magic: header.magic,
+        size,
+        system: SystemId::from(long.system),
+    };
+    let second = header_at(path, PAGE)?;
+    let is_sure = second.is_some_and(|(second, _)| {
+        second.magic == header.magic && Some(second.address) == header.address.checked_add(PAGE)
     });
+    Ok(Says::Identity(identity, major, is_sure))
+}
+
+/// What the first segment says that can be read, and whose second page says the same if there is one.
+fn identity_of<'a>(
+    folder: &Path,
+    timeline: Timeline,
+    paths: impl Iterator<Item = &'a PathBuf>,
+) -> Result<(Identity, u32)> {
+    let mut unsure = None;
+    let mut cut_off = None;
+    let mut other = None;
+    let mut failed = None;
+    for path in paths {
+        match said_by(path) {
+            Ok(Says::Identity(identity, major, true)) => return Ok((identity, major)),
+            Ok(Says::Identity(identity, major, false)) => {
+                unsure.get_or_insert((identity, major));
+            }
+            Ok(Says::CutOff(error)) => {
+                cut_off.get_or_insert(error);
+            }
+            Ok(Says::OtherVersion(magic)) => other = Some(magic),
+            Ok(Says::Nothing) => {}
+            Err(error) => {
+                failed.get_or_insert_with(|| cannot_read(path)(error));
+            }
+        }
+    }
+    if let Some(found) = unsure {
+        return Ok(found);
+    }
+    if let Some(error) = failed.or(cut_off) {
+        return Err(error);
+    }
+    let reason = match other {
+        Some(magic) => format!(
+            "holds WAL of a PostgreSQL that is not supported (its pages begin with {magic:04X}, \
+             and 15 to 19 are supported)"
+        ),
+        None => format!(
+            "has files with names of WAL segments of timeline {timeline}, but none begins as a segment \
+             does; --timeline chooses another timeline"
+        ),
+    };
     Err(no_wal(folder, &reason))
 }
 
 /// One of the file's first two pages is of its place. A segment of another cluster has no such page, as
 /// long as its first page is not damaged.
-fn belongs(path: &Path, at: u64, identity: &Identity) -> bool {
-    [0, PAGE].into_iter().any(|offset| {
-        header_at(path, offset).is_some_and(|(header, _)| {
+fn belongs(path: &Path, at: u64, identity: &Identity) -> io::Result<bool> {
+    for offset in [0, PAGE] {
+        let belongs = header_at(path, offset)?.is_some_and(|(header, _)| {
             let is_ours = header
                 .long
                 .is_none_or(|long| long.system == u64::from(identity.system));
             header.magic == identity.magic
                 && Some(header.address) == at.checked_add(offset)
                 && is_ours
-        })
-    })
+        });
+        if belongs {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// It belongs there, or cannot be read, which the reader finds out.
+fn may_belong(path: &Path, at: u64, identity: &Identity) -> bool {
+    belongs(path, at, identity).unwrap_or(true)
 }

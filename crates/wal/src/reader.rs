@@ -1,16 +1,18 @@
 //! Reads records in their order, page by page.
 //!
 //! It accepts what the server's own reader accepts, and stops where that stops: at the first page or
-//! record that is not right. Whether the WAL ends there or is damaged is for [`Reader::goes_on`]:
-//! WAL is written in order, so a page of the right position behind the stop says that more was
-//! written once.
+//! record that is not right. It also stops at a page of a timeline newer than its file's, which that reader
+//! takes. Whether the WAL ends there or is damaged is for [`Reader::is_damaged`]: WAL is written in order, so
+//! a page of the right position behind the stop says that more was written once. A server may write or
+//! recycle what is read, so a stop is damage only if it is the same when it is looked at again: see
+//! [`crate::walk`].
 //!
 //! Memory: one page, and one record as far as its pages have been found to follow each other. A
 //! length in a header is never trusted for an allocation.
 
 use std::io;
 
-use lockstep_wire::{Lsn, SystemId};
+use lockstep_wire::{Lsn, SystemId, Timeline};
 
 use crate::record::{Before, Fault, HEADER, Header, Record};
 use crate::segment::{LONG_HEADER, PAGE, PageHeader, SegmentSize};
@@ -29,6 +31,27 @@ pub trait Pages {
 
     /// The name of what holds the byte at `at`, for people.
     fn name(&self, at: Lsn) -> String;
+
+    /// The newest timeline that a page can be of. None: any.
+    fn timeline(&self) -> Option<Timeline> {
+        None
+    }
+
+    /// Lets go what is kept open, so that the next read finds what is there then. False: what is read
+    /// never changes.
+    fn look_again(&mut self) -> bool {
+        false
+    }
+
+    /// What held the byte at `at` was there once, and has been removed or renamed.
+    fn is_gone(&self, _at: Lsn) -> bool {
+        false
+    }
+
+    /// The segment that holds the byte at `at` does not begin as it should, and a later one does.
+    fn is_broken(&self, _at: Lsn) -> bool {
+        false
+    }
 }
 
 /// Of which WAL pages must be.
@@ -44,12 +67,20 @@ pub struct Identity {
 pub enum Reason {
     #[error("there is no more WAL")]
     Missing,
+    #[error("the server has removed or recycled its segment meanwhile")]
+    Removed,
     #[error("the page there is cut off")]
     Short,
     #[error("the page there is empty or of other contents")]
     NoPage,
+    #[error(
+        "the page there is of its place, but begins with {0:04X}, which is not of this WAL's version"
+    )]
+    OtherMagic(u16),
     #[error("the page there is of {0}")]
     OtherPage(Lsn),
+    #[error("the page there is of timeline {page}, newer than the timeline of its file, {file}")]
+    NewerTimeline { page: u32, file: Timeline },
     #[error("the page there is of timeline {0}, older than the page before it")]
     OtherTimeline(u32),
     #[error("the page there is of another cluster, segment size or version")]
@@ -60,6 +91,13 @@ pub enum Reason {
     Record(Fault),
     #[error("its next page does not go on with it")]
     NotContinued,
+}
+
+impl Reason {
+    /// A page was written there and is not right: no end of WAL looks so.
+    fn is_damage(&self) -> bool {
+        matches!(self, Self::OtherMagic(_) | Self::NewerTimeline { .. })
+    }
 }
 
 /// Where and why reading stopped.
@@ -145,10 +183,18 @@ impl<P: Pages> Reader<P> {
         self.next
     }
 
-    /// Finds the first record that begins at or after the reader's start. Call it once, before the
-    /// first record is read. None: reading can begin.
+    /// Finds the first record that begins at or after the reader's start. Call it before the first record
+    /// is read. None: reading can begin. After a stop the same is tried again.
     pub fn seek(&mut self) -> Result<Option<Stop>> {
         let start = self.next;
+        let stop = self.seek_from(start)?;
+        if stop.is_some() {
+            (self.next, self.before) = (start, Before::Unknown);
+        }
+        Ok(stop)
+    }
+
+    fn seek_from(&mut self, start: Lsn) -> Result<Option<Stop>> {
         let mut page = floor(start);
         loop {
             self.at = page;
@@ -210,20 +256,52 @@ impl<P: Pages> Reader<P> {
         }
     }
 
+    /// Lets the next read find what is there then. False: what is read never changes.
+    pub fn look_again(&mut self) -> bool {
+        self.held = None;
+        self.pages.look_again()
+    }
+
+    /// Whether a stop is no end of WAL: it says so itself, or WAL was once written behind it.
+    pub fn is_damaged(&mut self, stop: &Stop) -> Result<bool> {
+        if stop.reason.is_damage() || self.pages.is_broken(stop.page) {
+            return Ok(true);
+        }
+        self.goes_on(stop)
+    }
+
+    /// What is not right at a stop that is damage.
+    pub fn damage(&self, stop: &Stop) -> String {
+        if self.pages.is_broken(stop.page) {
+            let words = "it is there but does not begin as its segment does";
+            return format!("{words}, and WAL goes on behind it");
+        }
+        match stop.reason.is_damage() {
+            true => stop.reason.to_string(),
+            false => format!("{}, and WAL goes on behind it", stop.reason),
+        }
+    }
+
+    /// Whether the page at `page` is of its place.
+    pub fn has_page(&mut self, page: Lsn) -> Result<bool> {
+        let mut bytes = [0; LONG_HEADER];
+        let read = self.pages.read(page, &mut bytes);
+        let read = read.map_err(|source| self.io(page, source))?;
+        let header = PageHeader::parse(&bytes);
+        let fault = self.fault_of(page, &header);
+        Ok(read == LONG_HEADER && fault.is_none_or(|fault| fault.is_damage()))
+    }
+
     /// Whether WAL was once written behind a stop: a page there has its right position.
-    pub fn goes_on(&mut self, stop: &Stop) -> Result<bool> {
+    fn goes_on(&mut self, stop: &Stop) -> Result<bool> {
         let size = self.identity.size;
         let segment = size.start_of(stop.page);
         let next_segment = plus(segment, size.bytes());
         let after = |page: Lsn| u64::from(page).checked_add(PAGE).map(Lsn::from);
         let mut next = after(floor(stop.page));
-        let mut bytes = [0; LONG_HEADER];
         // Nothing comes behind the last page that there can be.
         while let Some(page) = next.filter(|page| *page <= next_segment) {
-            let read = self.pages.read(page, &mut bytes);
-            let read = read.map_err(|source| self.io(page, source))?;
-            let header = PageHeader::parse(&bytes);
-            if read == LONG_HEADER && self.fault_of(page, &header).is_none() {
+            if self.has_page(page)? {
                 return Ok(true);
             }
             next = after(page);
@@ -244,7 +322,7 @@ impl<P: Pages> Reader<P> {
     }
 
     fn io(&self, at: Lsn, source: io::Error) -> WalError {
-        WalError::Read {
+        WalError::ReadWal {
             file: self.pages.name(at),
             source,
         }
@@ -290,7 +368,14 @@ impl<P: Pages> Reader<P> {
     fn fault_of(&self, page: Lsn, header: &PageHeader) -> Option<Reason> {
         let identity = &self.identity;
         let is_first = identity.size.start_of(page) == page;
-        if header.magic != identity.magic || !header.has_known_flags() {
+        let is_here = header.address == u64::from(page);
+        if header.magic != identity.magic {
+            return match is_here && header.address > 0 {
+                true => Some(Reason::OtherMagic(header.magic)),
+                false => Some(Reason::NoPage),
+            };
+        }
+        if !header.has_known_flags() {
             return Some(Reason::NoPage);
         }
         match header.long {
@@ -304,10 +389,16 @@ impl<P: Pages> Reader<P> {
             None if is_first => return Some(Reason::NoPage),
             _ => {}
         }
-        match header.address == u64::from(page) {
-            true => None,
-            false => Some(Reason::OtherPage(Lsn::from(header.address))),
+        if !is_here {
+            return Some(Reason::OtherPage(Lsn::from(header.address)));
         }
+        let newest = self.pages.timeline();
+        newest
+            .filter(|file| header.timeline > file.get())
+            .map(|file| Reason::NewerTimeline {
+                page: header.timeline,
+                file,
+            })
     }
 
     /// Finds the next record and checks that it is whole, but for its checksum.
@@ -403,7 +494,7 @@ impl<P: Pages> Reader<P> {
 }
 
 /// The start of the page that holds the byte at `lsn`.
-fn floor(lsn: Lsn) -> Lsn {
+pub(crate) fn floor(lsn: Lsn) -> Lsn {
     Lsn::from(u64::from(lsn) - u64::from(lsn) % PAGE)
 }
 

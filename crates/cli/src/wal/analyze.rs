@@ -16,7 +16,7 @@ use lockstep_wal::analysis::{Analysis, Limit, Outcome, Report, Share};
 use lockstep_wal::class::{Rules, Stage};
 use lockstep_wal::costs::Costs;
 use lockstep_wal::folder::{Range, Run};
-use lockstep_wal::reader::{Pages, Reader};
+use lockstep_wal::reader::{Pages, Reader, Reason};
 use lockstep_wal::stream::{Amount, MOST_BYTES, Streamed};
 use lockstep_wal::walk::{self, Ended, Until};
 use lockstep_wire::{Lsn, Timeline};
@@ -99,6 +99,11 @@ pub fn run(args: &AnalyzeArgs) -> Result<()> {
         Some(file) => Costs::read(file).map_err(refused)?,
         None => Costs::built_in()?,
     };
+    if args.source.trim().is_empty() {
+        bail!(Usage(
+            "the source is empty; name a folder or the conninfo of a server".to_owned()
+        ));
+    }
     let outcomes = match Target::parse(&args.source) {
         Target::Folder(folder) => of_folder(args, &folder, costs)?,
         Target::Conninfo(conninfo) => of_server(args, &conninfo, costs)?,
@@ -202,13 +207,17 @@ fn analyzed<P: Pages>(
     let ended = walk::read(&mut reader, until, &mut analysis)?;
     let reason = match &ended {
         Ended::Limit => "--end is before the first".to_owned(),
+        Ended::Stop(stop) if stop.reason == Reason::Removed => {
+            format!("{}; run it again", stop.reason)
+        }
         Ended::Stop(stop) => stop.reason.to_string(),
     };
-    let report = analysis.finish().ok_or_else(|| WalError::NoRecord {
+    let none = || WalError::NoRecord {
         file: source.to_owned(),
         start,
         reason,
-    })?;
+    };
+    let report = analysis.finish().ok_or_else(none).map_err(refused)?;
     Ok((report, ended))
 }
 
@@ -216,6 +225,8 @@ fn analyzed<P: Pages>(
 fn refused(error: WalError) -> anyhow::Error {
     match error {
         WalError::NoWal { .. }
+        | WalError::NoRecord { .. }
+        | WalError::ReadFolder { .. }
         | WalError::Missing { .. }
         | WalError::Gap { .. }
         | WalError::Costs { .. } => Usage(error.to_string()).into(),

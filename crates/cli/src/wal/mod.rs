@@ -20,7 +20,7 @@ pub enum WalCommand {
     /// about crash recovery, a base backup that is restored, and the start of a standby, or with
     /// --hot-standby about a standby that is behind while sessions read. Exit code 2:
     /// the folder has no WAL, or not the WAL that was asked for; 3: the server does not answer; 1: the
-    /// WAL is damaged.
+    /// WAL is damaged, or a file of it cannot be read.
     Analyze(analyze::AnalyzeArgs),
     /// Make a table of costs for analyze from recoveries that were measured
     ///

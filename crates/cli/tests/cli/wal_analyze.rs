@@ -167,6 +167,16 @@ fn refusals(folder: &str) {
     failed(&["host=/nowhere"], 3, "/nowhere");
     failed(&["host=/nowhere", "--end", "0/1"], 2, "folder");
     failed(&["nonsense = 1"], 2, "conninfo");
+    failed(&[""], 2, "the source is empty");
+    let nowhere = empty.path().join("none");
+    failed(&[nowhere.to_str().unwrap()], 2, "cannot read");
+    failed(&["/dev/null"], 2, "Not a directory");
+    failed(&[folder, "--start", "F/0"], 2, "has no segment");
+    failed(
+        &[folder, "--end", "0/1000028"],
+        2,
+        "--end is before the first",
+    );
 
     let copy = tempfile::tempdir().unwrap();
     let mut segments = Vec::new();
@@ -186,7 +196,35 @@ fn refusals(folder: &str) {
     bytes[0x10_0000] ^= 1;
     fs::write(damaged, bytes).unwrap();
     failed(&[path], 1, damaged);
+    // One bit of the first page of all.
+    let mut bytes = whole.clone();
+    bytes[0] ^= 8;
+    fs::write(damaged, bytes).unwrap();
+    failed(&[path], 1, &format!("{damaged} is damaged"));
     fs::write(damaged, whole).unwrap();
+    // Behind the WAL's end, in its segment.
+    let end = as_json(&[path])["end_lsn"].as_str().unwrap().to_owned();
+    let end: lockstep_wire::Lsn = end.parse().unwrap();
+    let behind = lockstep_wire::Lsn::from(u64::from(end) + 0x4000);
+    failed(&[path, "--start", &behind.to_string()], 2, "has no record");
+
+    // What cannot be read is not taken for missing.
+    let content = fs::read(&segments[1]).unwrap();
+    fs::remove_file(&segments[1]).unwrap();
+    fs::create_dir(&segments[1]).unwrap();
+    failed(
+        &[path],
+        1,
+        &format!("cannot read {}", segments[1].display()),
+    );
+    fs::remove_dir(&segments[1]).unwrap();
+    // Nor is what is there.
+    fs::write(&segments[1], vec![0; content.len()]).unwrap();
+    failed(
+        &[path],
+        1,
+        "it is there but does not begin as its segment does",
+    );
 
     fs::remove_file(&segments[1]).unwrap();
     let (code, text, err) = analyze(&[path]);

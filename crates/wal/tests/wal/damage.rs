@@ -2,7 +2,6 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::for_tests::TestLab;
@@ -22,26 +21,26 @@ use crate::bed;
 use crate::dump::{assert_alike, ours};
 
 /// Bytes of a segment here.
-const SEGMENT: usize = 1 << 20;
+pub const SEGMENT: usize = 1 << 20;
 
 /// Rounds of changes that pg_waldump sees too, and rounds that only we see.
 const ROUNDS_WITH_WALDUMP: u32 = 60;
 const ROUNDS: u32 = 1_000;
 
 /// WAL of a server that was stopped, the paths of its segments, and where it ends.
-struct Scene {
+pub struct Scene {
     wal: tempfile::TempDir,
-    segments: Vec<PathBuf>,
-    end: Lsn,
+    pub segments: Vec<PathBuf>,
+    pub end: Lsn,
 }
 
 impl Scene {
-    fn new(lab: &Lab) -> Self {
+    pub fn new(lab: &Lab) -> Self {
         Self::ending(lab, "SELECT 1")
     }
 
     /// The last that is written before the server is stopped.
-    fn ending(lab: &Lab, last: &str) -> Self {
+    pub fn ending(lab: &Lab, last: &str) -> Self {
         let settings = [("wal_recycle", "off"), ("min_wal_size", "2MB")];
         let mut primary = bed::server(lab, "primary", &settings);
         bed::write(&primary, &mut fastrand::Rng::with_seed(7), 40);
@@ -59,28 +58,28 @@ impl Scene {
         Self { wal, segments, end }
     }
 
-    fn path(&self) -> &Path {
+    pub fn path(&self) -> &Path {
         self.wal.path()
     }
 
-    fn run(&self) -> Run {
+    pub fn run(&self) -> Run {
         Run::find(self.path(), Range::default()).unwrap()
     }
 
     /// The segment with the end of the WAL, and the end's place in it.
-    fn last(&self) -> (&Path, usize) {
+    pub fn last(&self) -> (&Path, usize) {
         let first = u64::from(self.run().start);
         let at = usize::try_from(u64::from(self.end) - first).unwrap();
         (&self.segments[at / SEGMENT], at % SEGMENT)
     }
 
-    fn walk(&self) -> Result<Ended, WalError> {
+    pub fn walk(&self) -> Result<Ended, WalError> {
         let run = self.run();
         walk::read(&mut run.reader(), Until::default(), &mut analysis(&run))
     }
 
     /// The place of the first record that begins in a segment.
-    fn record_in(&self, segment: usize) -> usize {
+    pub fn record_in(&self, segment: usize) -> usize {
         let first = u64::from(self.run().start);
         let (lines, _) = ours(self.path(), None);
         let mut places = lines.iter().map(|line| place_of(line, first));
@@ -94,12 +93,12 @@ impl Scene {
 }
 
 /// A record's place in WAL that begins at `first`.
-fn place_of(line: &str, first: u64) -> usize {
+pub fn place_of(line: &str, first: u64) -> usize {
     let start: Lsn = line.split(' ').nth(3).unwrap().parse().unwrap();
     usize::try_from(u64::from(start) - first).unwrap()
 }
 
-fn analysis(run: &Run) -> Analysis {
+pub fn analysis(run: &Run) -> Analysis {
     let rules = Rules {
         stage: Stage::HotStandby,
         major: run.major,
@@ -108,7 +107,7 @@ fn analysis(run: &Run) -> Analysis {
 }
 
 /// Changes a file's bytes.
-fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) {
+pub fn change(path: &Path, how: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(path).unwrap();
     how(&mut bytes);
     fs::write(path, bytes).unwrap();
@@ -173,7 +172,7 @@ fn a_record_torn_on_its_last_page_is_an_end() {
 }
 
 /// The name after a segment's, where the last byte does not wrap.
-fn after(path: &Path) -> PathBuf {
+pub fn after(path: &Path) -> PathBuf {
     let name = path.file_name().unwrap().to_str().unwrap();
     let number = u32::from_str_radix(&name[16..], 16).unwrap() + 1;
     path.with_file_name(format!("{}{number:08X}", &name[..16]))
@@ -235,13 +234,6 @@ fn a_segment_is_damaged_by_a_bad_first_page_or_a_cut() {
         assert_eq!(Path::new(file), path.as_path());
         fs::write(path, &whole).unwrap();
     }
-    // A pipe of a segment's name is none.
-    fs::remove_file(path).unwrap();
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
-    assert_eq!(
-        scene.run().missing(),
-        path.file_name().unwrap().to_str().unwrap()
-    );
 }
 
 /// Behind the last position that there is comes nothing.
@@ -417,8 +409,11 @@ fn changed_bytes_end_the_wal_where_pg_waldump_says() {
                     false => random.usize(0..8192),
                 };
                 // pg_waldump does not know which cluster's WAL it reads, and we begin with a first page
-                // that is whole.
+                // that is whole. It takes a page of a timeline newer than its file's.
                 let is_first = path == &scene.segments[0] && within < 40;
+                if (4..8).contains(&within) {
+                    continue;
+                }
                 if page > 0 || !is_first && !(24..32).contains(&within) {
                     bytes[page + within] ^= 1 << random.usize(0..8);
                 }

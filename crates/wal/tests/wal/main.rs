@@ -9,9 +9,11 @@
 mod as_waldump;
 mod bed;
 mod calibration;
+mod changing;
 mod classes;
 mod damage;
 mod dump;
+mod faults;
 mod limits;
 mod simulation;
 

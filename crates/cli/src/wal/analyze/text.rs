@@ -3,6 +3,7 @@
 use lockstep_wal::analysis::{Limit, Outcome, Report};
 use lockstep_wal::class::Cause;
 use lockstep_wal::limits::WORTH_HELPERS;
+use lockstep_wal::reader::Reason;
 use lockstep_wal::walk::Ended;
 
 use super::{KINDS, Outcomes, ratio};
@@ -62,6 +63,10 @@ fn percent(part: f64, whole: f64) -> String {
 pub fn why_ended(outcomes: &Outcomes) -> String {
     let ended = match &outcomes.ended {
         Ended::Limit => "Reading ended where the options say.".to_owned(),
+        Ended::Stop(stop) if stop.reason == Reason::Removed => format!(
+            "Reading ended at {}: {}. The WAL behind it was not read: run it again, or with a later --start.",
+            stop.at, stop.reason
+        ),
         Ended::Stop(stop) => format!("The WAL ends at {}: {}.", stop.at, stop.reason),
     };
     match &outcomes.behind {
