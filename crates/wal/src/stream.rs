@@ -163,7 +163,10 @@ fn oldest(
         Err(error) if error.refusal().is_some() => return Ok(None),
         Err(error) => return Err(error.into()),
     };
-    let name = rows.into_iter().next().and_then(|row| row.into_iter().next());
+    let name = rows
+        .into_iter()
+        .next()
+        .and_then(|row| row.into_iter().next());
     let place = name.flatten().and_then(|name| size.place_of(&name));
     Ok(place.map(|(_, start)| start))
 }

@@ -23,7 +23,7 @@ use lockstep_wire::{Lsn, Timeline};
 use serde_json::{Value, json};
 
 use crate::args::Output;
-use crate::exit::Usage;
+use crate::exit::{Unreachable, Usage};
 
 /// Numbers of helpers that are simulated. 1 is what a machine with two cores can have.
 const HELPERS: [usize; 6] = [1, 2, 4, 8, 16, 64];
@@ -232,6 +232,7 @@ fn refused(error: WalError) -> anyhow::Error {
         | WalError::Costs { .. } => Usage(error.to_string()).into(),
         // Its exit code is that of a server that cannot be reached.
         WalError::Server(error) => error.into(),
+        WalError::Removing(_) => Unreachable(error.to_string()).into(),
         other => other.into(),
     }
 }

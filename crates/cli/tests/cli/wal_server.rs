@@ -37,7 +37,9 @@ fn with_removed_wal(server: &Server) {
     }
     server.execute("CHECKPOINT").unwrap();
     for i in 0..6 {
-        server.execute(&format!("INSERT INTO t VALUES ({i})")).unwrap();
+        server
+            .execute(&format!("INSERT INTO t VALUES ({i})"))
+            .unwrap();
         server.query_text("SELECT pg_switch_wal()::text").unwrap();
     }
 }
@@ -61,7 +63,10 @@ fn all_wal_is_read_that_a_server_still_has() {
     let log = server.log_since(seen).unwrap_or_default();
     assert!(!log.contains("has already been removed"), "{log}");
     let ended = listed["ended"].as_str().unwrap();
-    assert!(ended.ends_with("The server has no older WAL any more."), "{ended}");
+    assert!(
+        ended.ends_with("The server has no older WAL any more."),
+        "{ended}"
+    );
     // Who may not list them finds some of it, by trying.
     let guessed = end(start(&server, "guesses", &all));
     let records = |of: &Value| of["records"].as_u64().unwrap();
@@ -71,9 +76,8 @@ fn all_wal_is_read_that_a_server_still_has() {
     assert!(!ended.contains("older"), "{ended}");
 
     let start = listed["start_lsn"].as_str().unwrap();
-    let first = format!(
-        "SELECT (pg_walfile_name('{start}') = min(name))::text FROM pg_ls_waldir()"
-    );
+    let first =
+        format!("SELECT (pg_walfile_name('{start}') = min(name))::text FROM pg_ls_waldir()");
     assert_eq!(server.query_text(&first).unwrap().as_deref(), Some("true"));
 }
 
