@@ -65,7 +65,7 @@ fn an_answer_that_is_broken_off_is_asked_for_again() {
         .unwrap();
     let server = primary.conninfo(SUPERUSER);
     let seen = primary.log_length();
-    let said = doctor(&["--primary", &server, "--seconds", "2", "--output", "json"]);
+    let said = doctor(&["--primary", &server, "--seconds", "4", "--output", "json"]);
     let json: Value = serde_json::from_str(&said.text).unwrap();
     let log = primary.log_since(seen).unwrap_or_default();
     let broken_off = log.matches("conflict with recovery").count();
