@@ -95,15 +95,24 @@ pub fn look(
          AND coalesce(rolvaliduntil > pg_catalog.now(), true)",
     )?;
     let roles: Vec<u32> = rows.iter().filter_map(|row| field(row, 0).ok()).collect();
-    let may_replicate = |role: &u32| roles.contains(role);
-    let streaming = clients.iter().filter(|client| !client.slot.is_empty());
-    let lost = streaming.filter(|client| !client.role_oid.as_ref().is_some_and(may_replicate));
     Ok(Seen {
         unseen: unseen(&setting, groups, clients),
-        lost: lost
-            .map(|client| (client.id, no_right(&client.user)))
-            .collect(),
+        lost: lost(clients, &roles),
     })
+}
+
+/// Sessions with a slot whose role is none of those that may replicate. The role is known from
+/// START_REPLICATION on: a session without one has the slot only to drop it, and the primary decides
+/// whether it may.
+fn lost(clients: &[ClientStat], may_replicate: &[u32]) -> Vec<(u64, Report)> {
+    let has_lost = |client: &&ClientStat| {
+        let role = client.role_oid.as_ref();
+        !client.slot.is_empty() && role.is_some_and(|role| !may_replicate.contains(role))
+    };
+    let clients = clients.iter().filter(has_lost);
+    clients
+        .map(|client| (client.id, no_right(&client.user)))
+        .collect()
 }
 
 /// Names of the setting that are those of sessions which stream from the relay, and of no group.
@@ -141,6 +150,31 @@ fn no_right(user: &str) -> Report {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::stats::ClientState;
+
+    #[test]
+    fn a_session_that_drops_a_slot_is_not_ended() {
+        let client = |id, slot: &str, role_oid| ClientStat {
+            id,
+            pid: 1,
+            user: "u".to_owned(),
+            database: "d".to_owned(),
+            application_name: String::new(),
+            address: String::new(),
+            state: ClientState::PassedThrough,
+            slot: slot.to_owned(),
+            role_oid,
+            since_unix_us: 0,
+        };
+        let clients = [
+            client(1, "streams", Some(10)),
+            client(2, "lost its role", Some(11)),
+            client(3, "drops it", None),
+            client(4, "", Some(11)),
+        ];
+        let lost = lost(&clients, &[10]);
+        assert_eq!(lost.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [2]);
+    }
 
     #[test]
     fn a_look_that_failed_is_made_again_soon() {

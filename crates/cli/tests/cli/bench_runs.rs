@@ -322,7 +322,9 @@ fn apply_runs_one_writer_and_four_where_reads_are_slow() {
     let writers = ["lockstep-1", "lockstep-4"].map(|variant| ("slow-target", variant));
     assert_eq!(cases(&json), writers);
     for row in rows(&json) {
-        positive(row, &["seconds", "rows_per_s", "applier_cpu_s"]);
+        positive(row, &["seconds", "rows_per_s"]);
+        // It may take less than the kernel's tick.
+        assert!(row["applier_cpu_s"].is_f64(), "{row}");
         assert_eq!(row["rows"], 200, "{row}");
     }
 }
