@@ -45,8 +45,8 @@ const FOLDER_EVERY: Duration = Duration::from_secs(15);
 const TABLES: &str = "published tables (pg_publication_tables, pg_subscription_rel)";
 
 /// SQLSTATEs of an answer that was broken off and may come when it is asked for again: by a conflict with
-/// recovery, by a deadlock with it, by an administrator.
-const BROKEN_OFF: [&str; 3] = ["40001", "40P01", "57014"];
+/// recovery, by a deadlock with it.
+const BROKEN_OFF: [&str; 2] = ["40001", "40P01"];
 
 /// How often in a row one answer may be broken off before that counts as a refusal.
 const MOST_BROKEN_OFF: usize = 20;

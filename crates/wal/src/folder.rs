@@ -118,7 +118,7 @@ impl Run {
             }
             None => oldest(folder, &files, &identity)?,
         };
-        let (end, next_run, broken) = extent(first, &identity, &files)?;
+        let (end, next_run, broken) = extent(first, &identity, &files);
         Ok(Self {
             folder: folder.to_path_buf(),
             timeline,
@@ -341,23 +341,19 @@ fn not_its_own(
     otherwise: WalError,
 ) -> WalError {
     match next_own(at, identity, files) {
-        Ok(Some(next)) => WalError::FirstDamaged {
+        Some(next) => WalError::FirstDamaged {
             file: path.display().to_string(),
             next: Lsn::from(next),
         },
-        Ok(None) => otherwise,
-        Err(error) => error,
+        None => otherwise,
     }
 }
 
-/// The first segment at or behind `from` that has WAL of its own place.
-fn next_own(from: u64, identity: &Identity, files: &BTreeMap<u64, PathBuf>) -> Result<Option<u64>> {
-    for (at, path) in files.range(from..) {
-        if belongs(path, *at, identity).map_err(cannot_read(path))? {
-            return Ok(Some(*at));
-        }
-    }
-    Ok(None)
+/// The first segment at or behind `from` that has WAL of its own place, or cannot be read.
+fn next_own(from: u64, identity: &Identity, files: &BTreeMap<u64, PathBuf>) -> Option<u64> {
+    let mut behind = files.range(from..);
+    let next = behind.find(|(at, path)| may_belong(path, **at, identity));
+    next.map(|(at, _)| *at)
 }
 
 /// Where the run that begins at `first` ends, where the next one begins, and the last segment of the run
@@ -366,7 +362,7 @@ fn extent(
     first: u64,
     identity: &Identity,
     files: &BTreeMap<u64, PathBuf>,
-) -> Result<(u64, Option<u64>, Option<u64>)> {
+) -> (u64, Option<u64>, Option<u64>) {
     let size = identity.size.bytes();
     let mut end = first;
     loop {
@@ -376,14 +372,15 @@ fn extent(
             }
             end = end.saturating_add(size);
         }
-        let next = next_own(end, identity, files)?;
+        let next = next_own(end, identity, files);
         let path = files.get(&end).filter(|path| !is_gone(path));
-        let (Some(next), Some(path)) = (next, path) else {
-            return Ok((end, next, None));
+        let goes_on = |path| next.is_some() || has_own_page(path, end, size);
+        let Some(path) = path.filter(|path| goes_on(path)) else {
+            return (end, next, None);
         };
-        // A server writes in order: it may have begun this one before the next, and after we looked.
-        if next > end && !may_belong(path, end, identity) && !is_gone(path) {
-            return Ok((end.saturating_add(size), None, Some(end)));
+        // A server writes in order: it may have begun this one before what is behind, and after we looked.
+        if !may_belong(path, end, identity) && !is_gone(path) {
+            return (end.saturating_add(size), None, Some(end));
         }
     }
 }
@@ -495,8 +492,7 @@ fn identity_of<'a>(
     Err(no_wal(folder, &reason))
 }
 
-/// One of the file's first two pages is of its place. A segment of another cluster has no such page, as
-/// long as its first page is not damaged.
+/// One of the file's first two pages is of its place.
 fn belongs(path: &Path, at: u64, identity: &Identity) -> io::Result<bool> {
     for offset in [0, PAGE] {
         let belongs = header_at(path, offset)?.is_some_and(|(header, _)| {
@@ -512,6 +508,19 @@ fn belongs(path: &Path, at: u64, identity: &Identity) -> io::Result<bool> {
         }
     }
     Ok(false)
+}
+
+/// Some page of the file is of its place, of whatever version: WAL was written there.
+fn has_own_page(path: &Path, at: u64, size: u64) -> bool {
+    let Ok(Some(file)) = open(path) else {
+        return false;
+    };
+    let mut bytes = [0; LONG_HEADER];
+    (0..size / PAGE).any(|number| {
+        let page = at.saturating_add(number * PAGE);
+        let read = file.read_exact_at(&mut bytes, number * PAGE);
+        read.is_ok() && page > 0 && PageHeader::parse(&bytes).address == page
+    })
 }
 
 /// It belongs there, or cannot be read, which the reader finds out.

@@ -48,8 +48,8 @@ pub struct Streamed {
     pub timeline: Timeline,
     pub major: u32,
     pub identity: Identity,
-    /// Bytes that were written before it was asked for.
-    pub older: u64,
+    /// It begins where the oldest WAL of the server does.
+    pub from_oldest: bool,
     wal: WalInMemory,
 }
 
@@ -62,16 +62,8 @@ impl Streamed {
         loop {
             let mut listed = false;
             match Self::try_read(conninfo, Amount { bytes, ..amount }, &mut listed) {
-                Err(WalError::Server(ClientError::Refused(refusal)))
-                    if refusal.sqlstate == REMOVED =>
-                {
-                    tries += 1;
-                    if listed && tries < TRIES {
-                        continue;
-                    }
-                    if bytes == 0 {
-                        return Err(WalError::Removing(refusal.message));
-                    }
+                Err(WalError::Removing(_)) if listed && tries + 1 < TRIES => tries += 1,
+                Err(WalError::Removing(_)) if bytes > 0 => {
                     tries = 0;
                     bytes /= 2;
                 }
@@ -91,8 +83,10 @@ impl Streamed {
         *listed = oldest.is_some();
         let start = oldest.map_or(start, |oldest| start.max(oldest));
         let name = connection.server()?.host;
-        let stream = connection.start_physical(start, server.timeline)?;
-        let bytes = Receiving::new(stream, start, server.end).all(amount)?;
+        let stream = connection.start_physical(start, server.timeline);
+        let stream = stream.map_err(|error| removing(error.into()))?;
+        let received = Receiving::new(stream, start, server.end).all(amount);
+        let bytes = received.map_err(removing)?;
         let first = bytes.first_chunk::<LONG_HEADER>().map(PageHeader::parse);
         let header = first.ok_or_else(|| WalError::Sent("there is none".to_owned()))?;
         let major = major_of(header.magic).ok_or_else(|| {
@@ -109,7 +103,7 @@ impl Streamed {
                 size,
                 system: server.system,
             },
-            older: u64::from(server.end).saturating_sub(start.into()),
+            from_oldest: oldest == Some(start),
             wal: WalInMemory { start, bytes, name },
         })
     }
@@ -127,6 +121,16 @@ impl Streamed {
             name: self.wal.name.clone(),
         };
         Reader::new(wal, self.identity, self.wal.start)
+    }
+}
+
+/// The error of a server that has removed what it was to send.
+fn removing(error: WalError) -> WalError {
+    match error {
+        WalError::Server(ClientError::Refused(refusal)) if refusal.sqlstate == REMOVED => {
+            WalError::Removing(refusal.message)
+        }
+        other => other,
     }
 }
 

@@ -89,8 +89,8 @@ pub struct Outcomes {
     pub ended: Ended,
     /// WAL of a folder that was not read: the segment that is missing, and where WAL goes on.
     pub behind: Option<(String, Lsn)>,
-    /// Older WAL of a server was asked for than there is.
-    pub short: bool,
+    /// It begins with the oldest WAL that the server has.
+    pub from_oldest: bool,
     pub costs: Costs,
 }
 
@@ -153,7 +153,7 @@ fn of_folder(args: &AnalyzeArgs, folder: &Path, costs: Costs) -> Result<Outcomes
         timeline: run.timeline,
         major: run.major,
         behind: behind.map(|next| (run.missing(), next)),
-        short: false,
+        from_oldest: false,
         report,
         ended,
         costs,
@@ -188,7 +188,7 @@ fn of_server(args: &AnalyzeArgs, conninfo: &str, costs: Costs) -> Result<Outcome
         timeline: streamed.timeline,
         major: streamed.major,
         behind: None,
-        short: args.megabytes.is_some() && streamed.older < amount.bytes,
+        from_oldest: streamed.from_oldest,
         report,
         ended,
         costs,

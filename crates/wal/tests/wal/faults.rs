@@ -138,9 +138,10 @@ fn a_segment_without_wal_of_its_own_between_others_is_damaged() {
     let scene = Scene::new(&lab);
     let middle = scene.segments[1].as_path();
     let other = fs::read(&scene.segments[0]).unwrap();
+    let whole = fs::read(middle).unwrap();
+    let words = "it is there but does not begin as its segment does";
     for contents in [vec![], vec![0; SEGMENT], other] {
         fs::write(middle, contents).unwrap();
-        let words = "it is there but does not begin as its segment does";
         assert_fails(&scene, &[name(middle), "is damaged", words]);
         // Also if the next one is truly missing.
         let next = fs::read(&scene.segments[2]).unwrap();
@@ -148,6 +149,34 @@ fn a_segment_without_wal_of_its_own_between_others_is_damaged() {
         assert_fails(&scene, &[name(middle), "is damaged", words]);
         fs::write(&scene.segments[2], next).unwrap();
     }
+    fs::write(middle, &whole).unwrap();
+    // The last one, without its first two pages, and of another version.
+    for path in &scene.segments[2..] {
+        fs::remove_file(path).unwrap();
+    }
+    for spoil in [
+        (|bytes| bytes[..2 * PAGE].fill(0)) as fn(&mut [u8]),
+        |bytes| {
+            bytes.iter_mut().step_by(PAGE).for_each(|byte| *byte ^= 8);
+        },
+    ] {
+        let mut spoilt = whole.clone();
+        spoil(&mut spoilt);
+        fs::write(middle, spoilt).unwrap();
+        assert_fails(&scene, &[name(middle), "is damaged", words]);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_read_behind_a_gap_is_not_read() {
+    let lab = TestLab::stock().space_mb(2000).start().unwrap();
+    let scene = Scene::new(&lab);
+    fs::remove_file(&scene.segments[1]).unwrap();
+    fs::remove_file(&scene.segments[2]).unwrap();
+    make_unreadable(&scene.segments[2], 0);
+    assert!(matches!(failure(&scene), Ok(Ended::Stop(_))));
+    let missing = scene.segments[1].file_name().unwrap();
+    assert_eq!(scene.run().missing(), missing.to_str().unwrap());
 }
 
 #[test]

@@ -73,7 +73,7 @@ pub fn why_ended(outcomes: &Outcomes) -> String {
         Some((missing, next)) => format!(
             "{ended} Segment {missing} is missing; the WAL behind it was not read: --start {next} reads it."
         ),
-        None if outcomes.short => format!("{ended} The server has no older WAL any more."),
+        None if outcomes.from_oldest => format!("{ended} The server has no older WAL."),
         None => ended,
     }
 }
