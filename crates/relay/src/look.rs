@@ -102,8 +102,7 @@ pub fn look(
 }
 
 /// Sessions with a slot whose role is none of those that may replicate. The role is known from
-/// START_REPLICATION on: a session without one has the slot only to drop it, and the primary decides
-/// whether it may.
+/// START_REPLICATION on: a session without one has the slot only while it drops it.
 fn lost(clients: &[ClientStat], may_replicate: &[u32]) -> Vec<(u64, Report)> {
     let has_lost = |client: &&ClientStat| {
         let role = client.role_oid.as_ref();

@@ -105,7 +105,7 @@ say_for_which_record(void *arg)
 			   LSN_FORMAT_ARGS(record->lsn));
 }
 
-/* Where that fails, as on a full disk, PostgreSQL's own context is of the record that is replayed now. */
+/* If it fails (disk full), PostgreSQL's own CONTEXT names the record at its turn, not this one: so we name it. */
 static void
 append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 {

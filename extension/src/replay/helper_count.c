@@ -89,8 +89,8 @@ look_at_cores(LsHelperInput *in)
 }
 
 /*
- * No backlog is asked for, which is for tests: all helpers start, whatever the cores, and take
- * records all the time. So tests of several helpers need no machine with as many cores.
+ * With lockstep.replay_min_backlog = 0, which is for tests, all helpers start, whatever the cores,
+ * and take records all the time. So tests of several helpers need no machine with as many cores.
  */
 static bool
 all_help(void)
@@ -106,6 +106,13 @@ publish(void)
 }
 
 static void
+begin_state(void)
+{
+	ls_helpers_begin(&state, ls_replay_workers,
+					 all_help() ? 1 + ls_replay_workers : ls_sched_cores());
+}
+
+static void
 begin_window(void)
 {
 	before = sums();
@@ -116,8 +123,7 @@ begin_window(void)
 int
 ls_helper_count_begin(void)
 {
-	ls_helpers_begin(&state, ls_replay_workers,
-					 all_help() ? 1 + ls_replay_workers : ls_sched_cores());
+	begin_state();
 	publish();
 	begin_window();
 	return state.used;
@@ -139,7 +145,7 @@ LsPipelineState
 ls_helper_count_record(bool by_helper, int *wanted)
 {
 	LsHelperInput in;
-	bool		enough;
+	bool		enough = true;
 
 	done += by_helper;
 	if (++records < LS_WINDOW)
@@ -154,7 +160,11 @@ ls_helper_count_record(bool by_helper, int *wanted)
 	in.records = records;
 	in.done = done;
 	look_at_cores(&in);
-	enough = all_help() || ls_helpers_step(&state, &in);
+	/* a reload may have asked for all of them */
+	if (all_help())
+		begin_state();
+	else
+		enough = ls_helpers_step(&state, &in);
 	publish();
 	*wanted = state.used;
 	begin_window();

@@ -68,7 +68,7 @@ ls_pipeline_state_name(void)
 
 	if (is_out_of_date(state))
 		return "not yet: it is looked at again after 64 records";
-	/* one that stands still does not look */
+	/* the startup process writes the state as it replays, so not in a pause */
 	if (state == LS_PARALLEL && RecoveryInProgress() && GetRecoveryPauseState() != RECOVERY_NOT_PAUSED)
 		state = LS_NO_PAUSE;
 	switch (state)

@@ -128,6 +128,19 @@ fn wal_of_every_kind_is_analyzed() {
         .collect();
     assert_eq!(numbers, [1, 2, 4, 8, 16, 64]);
 
+    // Where dispatch costs more than redo.
+    let mut slow = all["simulated"]["costs"].clone();
+    slow["pipeline"]["dispatch_ns"] = 100_000.into();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    fs::write(file.path(), slow.to_string()).unwrap();
+    let slow = as_json(&[
+        folder.to_str().unwrap(),
+        "--costs",
+        file.path().to_str().unwrap(),
+    ]);
+    let verdict = lsn(&slow["verdict"]);
+    assert!(verdict.starts_with("It does not help: "), "{verdict}");
+
     // A part of it: what begins before --end, and no more.
     let middle = lsn(&streamed["start_lsn"]);
     let folder = folder.to_str().unwrap();

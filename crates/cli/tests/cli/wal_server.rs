@@ -1,4 +1,4 @@
-//! `lockstep wal analyze` on a server that runs: what it has of its WAL is read, and it goes on as without us.
+//! `lockstep wal analyze` on a server that runs: all of its WAL can be read, and the server is not held up.
 
 use std::process::{Child, Command, Output, Stdio};
 
@@ -54,7 +54,10 @@ fn all_wal_is_read_that_a_server_still_has() {
     let server = lab.primary("primary", None, &settings).unwrap();
     with_removed_wal(&server);
     server
-        .execute("CREATE ROLE lists REPLICATION LOGIN; GRANT pg_monitor TO lists; CREATE ROLE guesses REPLICATION LOGIN")
+        .execute(
+            "CREATE ROLE lists REPLICATION LOGIN; GRANT pg_monitor TO lists;
+             CREATE ROLE guesses REPLICATION LOGIN",
+        )
         .unwrap();
 
     let seen = server.log_length();

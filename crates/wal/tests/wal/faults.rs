@@ -35,7 +35,7 @@ fn name(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// A folder, a link to itself, a pipe. What the user may not read is not told otherwise; tests may run as root.
+/// A folder, a link to itself, a pipe: root, too, as whom tests may run, cannot read them.
 fn make_unreadable(path: &Path, how: usize) {
     match how {
         0 => fs::create_dir(path).unwrap(),
