@@ -3,8 +3,9 @@
 //! A *run* is segments of one timeline without a gap. A segment counts as one of a run if one of its
 //! first two pages is of its place: a file that was made ahead, or recycled, ends the run before it, and
 //! whether one page is damaged is for the reader. A segment that is there without such a page is damaged, and
-//! belongs to the run all the same, if another of its pages or a later segment is of its place. So does a file
-//! that cannot be read: the reader finds that out. An archive's `NAME.partial` stands for a segment of which there is no other file.
+//! belongs to the run all the same, if another of its pages or a later segment is of its place. So does a
+//! file that cannot be read: the reader finds that out. An archive's `NAME.partial` stands for a segment of
+//! which there is no other file.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};

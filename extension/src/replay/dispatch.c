@@ -105,7 +105,7 @@ say_for_which_record(void *arg)
 			   LSN_FORMAT_ARGS(record->lsn));
 }
 
-/* If it fails (disk full), PostgreSQL's own CONTEXT names the record at its turn, not this one: so we name it. */
+/* If it fails (disk full), PostgreSQL's CONTEXT names the record at its turn, not this one: so we do. */
 static void
 append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 {
