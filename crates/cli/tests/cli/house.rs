@@ -1,8 +1,12 @@
-//! The house keeps its rooms: which crate may use which, and how long a file may be.
+//! The house keeps its rooms: which crate may use which, which module, how long a file may be, and
+//! how a comment begins.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+
+mod code;
+mod layers;
 
 /// Most lines of a source file.
 const MOST_LINES: usize = 800;
