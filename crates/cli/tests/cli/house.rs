@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 mod code;
+mod doc_comments;
 mod layers;
 
 /// Most lines of a source file.
