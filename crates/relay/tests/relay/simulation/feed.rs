@@ -6,7 +6,9 @@ use std::time::Duration;
 use lockstep_client::Identity;
 use lockstep_intake::continuity::{FollowedSource, SlotKind, SourceFound};
 use lockstep_intake::overlap::Overlap;
-use lockstep_intake::receiver::{Action, AppliedByReaders, Event, Receiver, Refusal, Terms, Trusted};
+use lockstep_intake::receiver::{
+    Action, AppliedByReaders, Event, Receiver, Refusal, Terms, Trusted,
+};
 use lockstep_relay::continuity::continues;
 use lockstep_relay::fault::Fault;
 use lockstep_relay::retention::{make_room, retain};

@@ -74,7 +74,10 @@ fn nothing_is_lost_and_nothing_comes_twice() {
 /// Each planted fault, and what is said where it is found.
 const FAULTS: [(Fault, &str); 8] = [
     (Fault::HeadersNotCounted, "the spool has"),
-    (Fault::Intake(IntakeFault::ConfirmsReceived), "was confirmed to the primary"),
+    (
+        Fault::Intake(IntakeFault::ConfirmsReceived),
+        "was confirmed to the primary",
+    ),
     (Fault::ErrorWithinMessage, "an error within a message"),
     (Fault::DropsBeforeAdding, "nobody has slot"),
     (
@@ -83,7 +86,10 @@ const FAULTS: [(Fault, &str); 8] = [
     ),
     (Fault::SwitchesLate, "another message comes"),
     (Fault::GivesBackUnconfirmed, "was confirmed"),
-    (Fault::Intake(IntakeFault::AppliedIsFlushed), "was said to be applied"),
+    (
+        Fault::Intake(IntakeFault::AppliedIsFlushed),
+        "was said to be applied",
+    ),
 ];
 
 /// A planted fault is found within this many seeds.
