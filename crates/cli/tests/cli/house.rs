@@ -15,7 +15,7 @@ const MOST_LINES: usize = 800;
 /// Endings of source files; scripts have none.
 const SOURCES: [&str; 9] = ["rs", "c", "h", "sql", "pl", "pm", "js", "css", "sh"];
 
-fn root() -> PathBuf {
+pub fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
@@ -70,7 +70,7 @@ fn crates_use_only_what_the_map_says() {
 }
 
 /// All files below a folder of ours.
-fn files(folder: &Path, found: &mut Vec<PathBuf>) {
+pub fn files(folder: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
         match path.is_dir() {
