@@ -23,7 +23,7 @@ const SHARE_APART: f64 = 0.3;
 /// The part of a growing figure that is there when doctor asks for the last time.
 const CLOSE: f64 = 0.6;
 
-/// Like `CLOSE`, where a record may come between two looks.
+/// The part of the first figure that doctor's has at least: a record may come between two looks.
 const RECORDS: f64 = 0.999;
 
 /// Most bytes that a walsender sends at once: a window may have one message more.
