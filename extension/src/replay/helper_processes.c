@@ -22,24 +22,15 @@
 /* Between two times at which helpers that have ended are started again. */
 #define LS_RESTART_US (5 * 1000 * 1000)
 
-static BackgroundWorkerHandle *handles[LS_MAX_REPLAY_WORKERS];
-static int	nhelpers = 0;
+static BackgroundWorkerHandle *helpers_handles[LS_MAX_REPLAY_WORKERS];
+static int	helpers_count = 0;
 
-static bool
-start_helper(int id)
-{
-	BackgroundWorker worker = {0};
-
-	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
-	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
-	worker.bgw_restart_time = BGW_NEVER_RESTART;
-	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
-	strlcpy(worker.bgw_function_name, "lockstep_replay_helper_main", BGW_MAXLEN);
-	snprintf(worker.bgw_name, BGW_MAXLEN, "lockstep replay helper %d", id + 1);
-	strlcpy(worker.bgw_type, "lockstep replay helper", BGW_MAXLEN);
-	worker.bgw_main_arg = Int32GetDatum(id);
-	return RegisterDynamicBackgroundWorker(&worker, &handles[id]);
-}
+static void helpers_start_ended(void);
+static bool helpers_has_ended(int id);
+static bool helpers_start_one(int id);
+static void helpers_say_missing(int wanted);
+static void helpers_set_latch(pg_atomic_uint32 *procno);
+static bool helpers_is_for_storage(uint32 event);
 
 /* Those that were told to end must have, since the next ones use the same memory. */
 bool
@@ -49,77 +40,27 @@ ls_helpers_are_gone(void)
 	{
 		pid_t		pid;
 
-		if (handles[i] == NULL)
+		if (helpers_handles[i] == NULL)
 			continue;
-		if (GetBackgroundWorkerPid(handles[i], &pid) != BGWH_STOPPED)
+		if (GetBackgroundWorkerPid(helpers_handles[i], &pid) != BGWH_STOPPED)
 			return false;
-		pfree(handles[i]);
-		handles[i] = NULL;
+		pfree(helpers_handles[i]);
+		helpers_handles[i] = NULL;
 	}
 	return true;
-}
-
-static void
-say_missing(int wanted)
-{
-	static int	said = 0;
-
-	if (wanted <= said)
-		return;
-	said = wanted;
-	ereport(LOG,
-			(errmsg("%d of %d replay helpers cannot run: no background worker is free",
-					wanted - nhelpers, wanted),
-			 errhint("Raise max_worker_processes and restart the server.")));
-}
-
-static bool
-has_ended(int id)
-{
-	pid_t		pid;
-
-	return handles[id] == NULL || GetBackgroundWorkerPid(handles[id], &pid) == BGWH_STOPPED;
-}
-
-/*
- * An administrator may end one that is wanted, between two records. One that ends by
- * itself would end again: so not at once.
- */
-static void
-start_ended(void)
-{
-	static int64 last = 0;
-	int64		now = ls_now_us();
-
-	if (last != 0 && now - last < LS_RESTART_US)
-		return;
-	for (int i = 0; i < nhelpers; i++)
-	{
-		if (!has_ended(i))
-			continue;
-		last = now;
-		if (handles[i] != NULL)
-		{
-			ereport(LOG, (errmsg("replay helper %d was ended, and is started again", i + 1)));
-			pfree(handles[i]);
-			handles[i] = NULL;
-		}
-		/* without a free background worker it is tried again later */
-		(void) start_helper(i);
-	}
 }
 
 /* So many helpers, as far as background workers are free. */
 void
 ls_helpers_start(int wanted)
 {
-	start_ended();
-	while (nhelpers < wanted && start_helper(nhelpers))
-		nhelpers++;
-	if (nhelpers >= wanted)
+	helpers_start_ended();
+	while (helpers_count < wanted && helpers_start_one(helpers_count))
+		helpers_count++;
+	if (helpers_count >= wanted)
 		return;
-	ls_helper_count_limit(nhelpers);
-	say_missing(wanted);
+	ls_helper_count_limit(helpers_count);
+	helpers_say_missing(wanted);
 }
 
 /* None is there; hot: sessions may read. */
@@ -131,19 +72,45 @@ ls_helpers_start_first(bool hot)
 	ls_helpers_start(ls_helper_count_begin());
 }
 
-/* Another process may read the page: PostgreSQL counts that as a wait for a process. */
-static bool
-is_for_storage(uint32 event)
+int
+ls_helpers_started(void)
 {
-	return (event & 0xFF000000U) == PG_WAIT_IO ||
-		pg_strcasecmp(pgstat_get_wait_event(event), "BufferIO") == 0;
+	return helpers_count;
+}
+
+/* There is work for those that sleep. */
+void
+ls_helpers_wake(void)
+{
+	int			used = Min(helpers_count, (int) pg_atomic_read_u32(&ls_queue->used));
+
+	pg_memory_barrier();
+	for (int i = 0; i < used; i++)
+		if (pg_atomic_read_u32(&ls_queue->helpers[i].sleeps) != 0)
+			helpers_set_latch(&ls_queue->helpers[i].procno);
+}
+
+/* They end between two records; by now there is none that they could claim. */
+void
+ls_helpers_stop(void)
+{
+	if (helpers_count == 0)
+		return;
+	pg_atomic_write_u32(&ls_queue->closed, 1);
+	for (int i = 0; i < helpers_count; i++)
+	{
+		helpers_set_latch(&ls_queue->helpers[i].procno);
+		if (helpers_handles[i] != NULL)
+			TerminateBackgroundWorker(helpers_handles[i]);
+	}
+	helpers_count = 0;
 }
 
 /* What does the helper do that executes this record, which the startup process waits for? */
 LsWaitCause
 ls_helpers_wait_cause(uint64 number)
 {
-	for (int i = 0; i < nhelpers; i++)
+	for (int i = 0; i < helpers_count; i++)
 	{
 		LsHelper   *helper = &ls_queue->helpers[i];
 		uint32		event;
@@ -152,19 +119,79 @@ ls_helpers_wait_cause(uint64 number)
 			continue;
 		event = ls_helper_wait_event(helper);
 		if (event != 0)
-			return is_for_storage(event) ? LS_WAIT_IO : LS_WAIT_LOCK;
+			return helpers_is_for_storage(event) ? LS_WAIT_IO : LS_WAIT_LOCK;
 	}
 	return LS_WAIT_CPU;
 }
 
-int
-ls_helpers_started(void)
+/*
+ * An administrator may end one that is wanted, between two records. One that ends by
+ * itself would end again: so not at once.
+ */
+static void
+helpers_start_ended(void)
 {
-	return nhelpers;
+	static int64 last = 0;
+	int64		now = ls_now_us();
+
+	if (last != 0 && now - last < LS_RESTART_US)
+		return;
+	for (int i = 0; i < helpers_count; i++)
+	{
+		if (!helpers_has_ended(i))
+			continue;
+		last = now;
+		if (helpers_handles[i] != NULL)
+		{
+			ereport(LOG, (errmsg("replay helper %d was ended, and is started again", i + 1)));
+			pfree(helpers_handles[i]);
+			helpers_handles[i] = NULL;
+		}
+		/* without a free background worker it is tried again later */
+		(void) helpers_start_one(i);
+	}
+}
+
+static bool
+helpers_has_ended(int id)
+{
+	pid_t		pid;
+
+	return helpers_handles[id] == NULL || GetBackgroundWorkerPid(helpers_handles[id], &pid) == BGWH_STOPPED;
+}
+
+static bool
+helpers_start_one(int id)
+{
+	BackgroundWorker worker = {0};
+
+	worker.bgw_flags = BGWORKER_SHMEM_ACCESS;
+	worker.bgw_start_time = BgWorkerStart_PostmasterStart;
+	worker.bgw_restart_time = BGW_NEVER_RESTART;
+	strlcpy(worker.bgw_library_name, "lockstep", BGW_MAXLEN);
+	strlcpy(worker.bgw_function_name, "lockstep_replay_helper_main", BGW_MAXLEN);
+	snprintf(worker.bgw_name, BGW_MAXLEN, "lockstep replay helper %d", id + 1);
+	strlcpy(worker.bgw_type, "lockstep replay helper", BGW_MAXLEN);
+	worker.bgw_main_arg = Int32GetDatum(id);
+	return RegisterDynamicBackgroundWorker(&worker, &helpers_handles[id]);
 }
 
 static void
-set_latch(pg_atomic_uint32 *procno)
+helpers_say_missing(int wanted)
+{
+	static int	said = 0;
+
+	if (wanted <= said)
+		return;
+	said = wanted;
+	ereport(LOG,
+			(errmsg("%d of %d replay helpers cannot run: no background worker is free",
+					wanted - helpers_count, wanted),
+			 errhint("Raise max_worker_processes and restart the server.")));
+}
+
+static void
+helpers_set_latch(pg_atomic_uint32 *procno)
 {
 	uint32		number = pg_atomic_read_u32(procno);
 
@@ -172,30 +199,10 @@ set_latch(pg_atomic_uint32 *procno)
 		SetLatch(&GetPGProcByNumber(number)->procLatch);
 }
 
-/* There is work for those that sleep. */
-void
-ls_helpers_wake(void)
+/* Another process may read the page: PostgreSQL counts that as a wait for a process. */
+static bool
+helpers_is_for_storage(uint32 event)
 {
-	int			used = Min(nhelpers, (int) pg_atomic_read_u32(&ls_queue->used));
-
-	pg_memory_barrier();
-	for (int i = 0; i < used; i++)
-		if (pg_atomic_read_u32(&ls_queue->helpers[i].sleeps) != 0)
-			set_latch(&ls_queue->helpers[i].procno);
-}
-
-/* They end between two records; by now there is none that they could claim. */
-void
-ls_helpers_stop(void)
-{
-	if (nhelpers == 0)
-		return;
-	pg_atomic_write_u32(&ls_queue->closed, 1);
-	for (int i = 0; i < nhelpers; i++)
-	{
-		set_latch(&ls_queue->helpers[i].procno);
-		if (handles[i] != NULL)
-			TerminateBackgroundWorker(handles[i]);
-	}
-	nhelpers = 0;
+	return (event & 0xFF000000U) == PG_WAIT_IO ||
+		pg_strcasecmp(pgstat_get_wait_event(event), "BufferIO") == 0;
 }

@@ -37,36 +37,25 @@
 /* Steps without a further helper after one was too many. */
 #define LS_HOLD 64
 
-static int
-spare(int workers, int cores)
-{
-	return Max(Min(workers, cores - 1), 1);
-}
+static int helper_rule_spare(int workers, int cores);
+static bool helper_rule_wait_for_storage(const LsHelperInput *in);
 
 /* Helpers are about to start. */
 void
 ls_helpers_begin(LsHelperState *state, int workers, int cores)
 {
-	state->used = spare(workers, cores);
+	state->used = helper_rule_spare(workers, cores);
 	state->hold = 0;
 	state->why = LS_HELPERS_PLAIN;
 	state->crowded = false;
-}
-
-static bool
-wait_for_storage(const LsHelperInput *in)
-{
-	return in->executed >= LS_LEAST_EXECUTED &&
-		in->blocked >= in->executed / LS_BLOCKED_SHARE &&
-		in->pages_read >= in->blocked / 2;
 }
 
 /* False: helpers do too little, and should rest. */
 bool
 ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 {
-	int			plain = spare(in->workers, in->cores);
-	int			most = wait_for_storage(in) ? in->workers : plain;
+	int			plain = helper_rule_spare(in->workers, in->cores);
+	int			most = helper_rule_wait_for_storage(in) ? in->workers : plain;
 	bool		looked = in->elapsed_us > 0;
 
 	if (looked)
@@ -88,4 +77,18 @@ ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 		state->used == plain ? LS_HELPERS_PLAIN :
 		state->crowded ? LS_HELPERS_CROWDED : LS_HELPERS_FEWER;
 	return in->done >= in->records / LS_MIN_SHARE;
+}
+
+static int
+helper_rule_spare(int workers, int cores)
+{
+	return Max(Min(workers, cores - 1), 1);
+}
+
+static bool
+helper_rule_wait_for_storage(const LsHelperInput *in)
+{
+	return in->executed >= LS_LEAST_EXECUTED &&
+		in->blocked >= in->executed / LS_BLOCKED_SHARE &&
+		in->pages_read >= in->blocked / 2;
 }

@@ -34,12 +34,10 @@
 #include "replay/removal.h"
 
 /* Startup: what is older nobody sees, now or later. Invalid: not known. */
-static TransactionId unseen_before = InvalidTransactionId;
+static TransactionId removal_unseen_before = InvalidTransactionId;
 
 /* A helper: the page that it has locked to prune it. */
-static Buffer locked = InvalidBuffer;
-
-/* ---- Startup ----------------------------------------------------------- */
+static Buffer removal_locked = InvalidBuffer;
 
 /*
  * Before records are dispatched. A horizon that was computed long ago would hold as well,
@@ -48,7 +46,7 @@ static Buffer locked = InvalidBuffer;
 void
 ls_forget_horizon(void)
 {
-	unseen_before = InvalidTransactionId;
+	removal_unseen_before = InvalidTransactionId;
 }
 
 /* Of records of LS_CLASS_REMOVAL. */
@@ -60,12 +58,10 @@ ls_nobody_sees(const DecodedXLogRecord *record)
 	/* it removes only what was never visible to others */
 	if (!TransactionIdIsValid(horizon) || LS_BREAKS(SEEN))
 		return true;
-	if (!TransactionIdIsValid(unseen_before))
-		unseen_before = GetOldestNonRemovableTransactionId(NULL);
-	return TransactionIdPrecedes(horizon, unseen_before);
+	if (!TransactionIdIsValid(removal_unseen_before))
+		removal_unseen_before = GetOldestNonRemovableTransactionId(NULL);
+	return TransactionIdPrecedes(horizon, removal_unseen_before);
 }
-
-/* ---- Helpers ----------------------------------------------------------- */
 
 /* False: the page's cleanup lock is not free. Otherwise ls_remove() comes next. */
 bool
@@ -85,7 +81,7 @@ ls_lock_for_removal(const DecodedXLogRecord *record)
 		ReleaseBuffer(buffer);
 		return false;
 	}
-	locked = buffer;
+	removal_locked = buffer;
 	return true;
 }
 
@@ -96,19 +92,19 @@ ls_remove(XLogReaderState *reader)
 	Page		page;
 	Size		space;
 
-	if (!BufferIsValid(locked))
+	if (!BufferIsValid(removal_locked))
 		return false;
-	page = BufferGetPage(locked);
+	page = BufferGetPage(removal_locked);
 	/* as stock: the block was at a later state on disk */
 	if (PageGetLSN(page) < reader->EndRecPtr)
 	{
-		ls_prune_page(locked, reader);
+		ls_prune_page(removal_locked, reader);
 		PageSetLSN(page, reader->EndRecPtr);
-		MarkBufferDirty(locked);
+		MarkBufferDirty(removal_locked);
 	}
 	space = PageGetHeapFreeSpace(page);
-	UnlockReleaseBuffer(locked);
-	locked = InvalidBuffer;
+	UnlockReleaseBuffer(removal_locked);
+	removal_locked = InvalidBuffer;
 	ls_record_free_space(&reader->record->blocks[0], space);
 	return true;
 }

@@ -19,50 +19,9 @@
 /* As many decimal digits as the highest timeline has. */
 #define TIMELINE_DIGITS 10
 
-static bool
-parse_half(const char **at, uint32 *half)
-{
-	int			digits = 0;
-
-	*half = 0;
-	while (isxdigit((unsigned char) **at) && digits < LSN_HALF_DIGITS)
-	{
-		char		c = pg_tolower((unsigned char) **at);
-
-		*half = *half * 16 + (c >= 'a' ? c - 'a' + 10 : c - '0');
-		(*at)++;
-		digits++;
-	}
-	return digits > 0;
-}
-
-static bool
-parse_lsn(const char *at, XLogRecPtr *lsn)
-{
-	uint32		high;
-	uint32		low;
-
-	if (!parse_half(&at, &high) || *at++ != '/' ||
-		!parse_half(&at, &low) || *at != '\0')
-		return false;
-	*lsn = ((uint64) high << 32) | low;
-	return true;
-}
-
-/* There is no timeline 0. */
-static bool
-parse_timeline(const char **at, TimeLineID *tli)
-{
-	uint64		value = 0;
-
-	for (int digits = 0; isdigit((unsigned char) **at) && digits < TIMELINE_DIGITS; digits++)
-	{
-		value = value * 10 + (**at - '0');
-		(*at)++;
-	}
-	*tli = (TimeLineID) value;
-	return value > 0 && value <= PG_UINT32_MAX;
-}
+static bool token_parse_lsn(const char *at, XLogRecPtr *lsn);
+static bool token_parse_half(const char **at, uint32 *half);
+static bool token_parse_timeline(const char **at, TimeLineID *tli);
 
 /* False leaves *token undefined. */
 bool
@@ -73,10 +32,10 @@ ls_parse_token(const char *text, LsToken *token)
 	if (slash == NULL || strchr(slash + 1, '/') == NULL)
 	{
 		token->tli = 0;
-		return parse_lsn(text, &token->lsn);
+		return token_parse_lsn(text, &token->lsn);
 	}
-	return parse_timeline(&text, &token->tli) && text == slash &&
-		parse_lsn(slash + 1, &token->lsn);
+	return token_parse_timeline(&text, &token->tli) && text == slash &&
+		token_parse_lsn(slash + 1, &token->lsn);
 }
 
 /* For a token that has a timeline. */
@@ -96,4 +55,49 @@ ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
 	else
 		snprintf(text, LS_TOKEN_DESCRIPTION_SIZE, "WAL position %X/%X of timeline %u",
 				 LSN_FORMAT_ARGS(token->lsn), token->tli);
+}
+
+static bool
+token_parse_lsn(const char *at, XLogRecPtr *lsn)
+{
+	uint32		high;
+	uint32		low;
+
+	if (!token_parse_half(&at, &high) || *at++ != '/' ||
+		!token_parse_half(&at, &low) || *at != '\0')
+		return false;
+	*lsn = ((uint64) high << 32) | low;
+	return true;
+}
+
+static bool
+token_parse_half(const char **at, uint32 *half)
+{
+	int			digits = 0;
+
+	*half = 0;
+	while (isxdigit((unsigned char) **at) && digits < LSN_HALF_DIGITS)
+	{
+		char		c = pg_tolower((unsigned char) **at);
+
+		*half = *half * 16 + (c >= 'a' ? c - 'a' + 10 : c - '0');
+		(*at)++;
+		digits++;
+	}
+	return digits > 0;
+}
+
+/* There is no timeline 0. */
+static bool
+token_parse_timeline(const char **at, TimeLineID *tli)
+{
+	uint64		value = 0;
+
+	for (int digits = 0; isdigit((unsigned char) **at) && digits < TIMELINE_DIGITS; digits++)
+	{
+		value = value * 10 + (**at - '0');
+		(*at)++;
+	}
+	*tli = (TimeLineID) value;
+	return value > 0 && value <= PG_UINT32_MAX;
 }
