@@ -90,30 +90,30 @@ static const QueryDesc *gate_inside_query = NULL;
 static int64 gate_used_us = 0;
 static int64 gate_began_us = 0;
 
-static bool gate_try_take_place(void);
-static void gate_hold_place(const QueryDesc *queryDesc);
-static void gate_go_inside(const QueryDesc *queryDesc, LsGateState state);
-static void gate_go_in_unasked(const QueryDesc *queryDesc);
 static bool gate_may_wait(const QueryDesc *queryDesc);
 static bool gate_client_sent(const QueryDesc *queryDesc);
 static bool gate_applies(void);
 static bool gate_resume_turn(LsSession *s, const QueryDesc *queryDesc);
 static bool gate_turn_is_over(LsSession *s, int64 now);
-static bool gate_give_back(LsSession *s, LsGateState from);
-static bool gate_take_away(LsSession *s, LsGateState from);
 static void gate_at_xact_end(XactEvent event, void *arg);
 static void gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact,
 								SubTransactionId parent, void *arg);
+static bool gate_try_take_place(void);
+static void gate_hold_place(const QueryDesc *queryDesc);
+static void gate_go_in_unasked(const QueryDesc *queryDesc);
+static void gate_go_inside(const QueryDesc *queryDesc, LsGateState state);
+static bool gate_give_back(LsSession *s, LsGateState from);
+static bool gate_take_away(LsSession *s, LsGateState from);
 static void gate_say_would_wait(void);
 static void gate_wait_for_place(QueryDesc *queryDesc);
 static void gate_line_up_and_wait(QueryDesc *queryDesc);
 static bool gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks);
-static void gate_catch_up(QueryDesc *queryDesc);
 static bool gate_wait_in_line(LsSession *s, bool has_shared_locks);
 static bool gate_line_up(LsSession *s);
 static bool gate_wait_in_queue(LsSession *s, bool has_shared_locks);
 static void gate_report_timeout(void);
 static void gate_count_wait(int64 began);
+static void gate_catch_up(QueryDesc *queryDesc);
 static bool gate_let_go_of_snapshot(QueryDesc *queryDesc);
 static void gate_take_fresh_snapshot(QueryDesc *queryDesc);
 
@@ -329,50 +329,6 @@ ls_gate_end_turns(int64 now)
 	}
 }
 
-static bool
-gate_try_take_place(void)
-{
-	uint32		running = pg_atomic_read_u32(&ls_gate->running);
-
-	while (running < pg_atomic_read_u32(&ls_gate->capacity))
-	{
-		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
-										   &running, running + 1))
-			return true;
-	}
-	return false;
-}
-
-static void
-gate_hold_place(const QueryDesc *queryDesc)
-{
-	gate_go_inside(queryDesc, LS_GATE_INSIDE);
-}
-
-/*
- * The clock is set before the state says that it counts: the controller looks
- * at the state first.
- */
-static void
-gate_go_inside(const QueryDesc *queryDesc, LsGateState state)
-{
-	gate_inside = true;
-	gate_inside_query = queryDesc;
-	gate_used_us = 0;
-	gate_began_us = ls_now_us();
-	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) gate_began_us);
-	pg_write_barrier();
-	pg_atomic_write_u32(&ls_my_session->gate, state);
-}
-
-/* For a query that may not wait. */
-static void
-gate_go_in_unasked(const QueryDesc *queryDesc)
-{
-	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
-	gate_go_inside(queryDesc, LS_GATE_UNASKED);
-}
-
 /* ---- entry and exit ---- */
 
 /* May this query wait? */
@@ -449,6 +405,73 @@ gate_turn_is_over(LsSession *s, int64 now)
 		pg_atomic_read_u32(&ls_gate->capacity) >= LS_GATE_OPEN;
 }
 
+/* A query that was started and never run gives its place back here. */
+static void
+gate_at_xact_end(XactEvent event, void *arg)
+{
+	if (gate_inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
+						event == XACT_EVENT_PREPARE))
+		ls_gate_leave();
+}
+
+/*
+ * Nor does one run any more that was started before an error, if the transaction goes
+ * on at a savepoint. Within a query that goes on, such as a function that catches
+ * an error, the place is still that query's.
+ */
+static void
+gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact, SubTransactionId parent, void *arg)
+{
+	if (gate_inside && event == SUBXACT_EVENT_ABORT_SUB && ls_nesting == 0)
+		ls_gate_leave();
+}
+
+/* ---- places ---- */
+
+static bool
+gate_try_take_place(void)
+{
+	uint32		running = pg_atomic_read_u32(&ls_gate->running);
+
+	while (running < pg_atomic_read_u32(&ls_gate->capacity))
+	{
+		if (pg_atomic_compare_exchange_u32(&ls_gate->running,
+										   &running, running + 1))
+			return true;
+	}
+	return false;
+}
+
+static void
+gate_hold_place(const QueryDesc *queryDesc)
+{
+	gate_go_inside(queryDesc, LS_GATE_INSIDE);
+}
+
+/* For a query that may not wait. */
+static void
+gate_go_in_unasked(const QueryDesc *queryDesc)
+{
+	pg_atomic_fetch_add_u32(&ls_gate->unasked, 1);
+	gate_go_inside(queryDesc, LS_GATE_UNASKED);
+}
+
+/*
+ * The clock is set before the state says that it counts: the controller looks
+ * at the state first.
+ */
+static void
+gate_go_inside(const QueryDesc *queryDesc, LsGateState state)
+{
+	gate_inside = true;
+	gate_inside_query = queryDesc;
+	gate_used_us = 0;
+	gate_began_us = ls_now_us();
+	pg_atomic_write_u64(&ls_my_session->inside_since, (uint64) gate_began_us);
+	pg_write_barrier();
+	pg_atomic_write_u32(&ls_my_session->gate, state);
+}
+
 /* The same, and lets others in. */
 static bool
 gate_give_back(LsSession *s, LsGateState from)
@@ -473,27 +496,6 @@ gate_take_away(LsSession *s, LsGateState from)
 	ls_gate_end_exception(s);
 	pg_atomic_fetch_sub_u32(from == LS_GATE_UNASKED ? &ls_gate->unasked : &ls_gate->running, 1);
 	return true;
-}
-
-/* A query that was started and never run gives its place back here. */
-static void
-gate_at_xact_end(XactEvent event, void *arg)
-{
-	if (gate_inside && (event == XACT_EVENT_COMMIT || event == XACT_EVENT_ABORT ||
-						event == XACT_EVENT_PREPARE))
-		ls_gate_leave();
-}
-
-/*
- * Nor does one run any more that was started before an error, if the transaction goes
- * on at a savepoint. Within a query that goes on, such as a function that catches
- * an error, the place is still that query's.
- */
-static void
-gate_at_subxact_end(SubXactEvent event, SubTransactionId subxact, SubTransactionId parent, void *arg)
-{
-	if (gate_inside && event == SUBXACT_EVENT_ABORT_SUB && ls_nesting == 0)
-		ls_gate_leave();
 }
 
 /* ---- log mode ---- */
@@ -573,21 +575,6 @@ gate_prepare_to_wait(QueryDesc *queryDesc, bool *has_shared_locks)
 	*has_shared_locks = ls_holds_shared_locks();
 	return !(*has_shared_locks && ls_others_wait_for_us()) &&
 		gate_let_go_of_snapshot(queryDesc);
-}
-
-/*
- * Makes what has been replayed up to now count, a REVOKE for example: the executor
- * checks privileges next, and it hears of changes only as it takes a lock, which
- * this transaction has taken already. The query has no snapshot before and a
- * fresh one afterwards.
- */
-static void
-gate_catch_up(QueryDesc *queryDesc)
-{
-	AcceptInvalidationMessages();
-	if (ls_must_plan_again())
-		ls_plan_again(queryDesc);
-	gate_take_fresh_snapshot(queryDesc);
 }
 
 /* Returns whether the session has a place now. */
@@ -679,6 +666,21 @@ static void
 gate_count_wait(int64 began)
 {
 	pg_atomic_fetch_add_u64(&ls_gate->wait_us, ls_now_us() - began);
+}
+
+/*
+ * Makes what has been replayed up to now count, a REVOKE for example: the executor
+ * checks privileges next, and it hears of changes only as it takes a lock, which
+ * this transaction has taken already. The query has no snapshot before and a
+ * fresh one afterwards.
+ */
+static void
+gate_catch_up(QueryDesc *queryDesc)
+{
+	AcceptInvalidationMessages();
+	if (ls_must_plan_again())
+		ls_plan_again(queryDesc);
+	gate_take_fresh_snapshot(queryDesc);
 }
 
 /* ---- what a waiter must not hold ---- */

@@ -32,7 +32,7 @@ static ErrorContextCallback execute_record_context;
 /* Files are as they were at this entry's generation. */
 static uint32 execute_generation = 0;
 
-static char *execute_image = NULL;		/* rule 13 */
+static char *execute_image = NULL;	/* rule 13 */
 static char *execute_replayed = NULL;
 
 static void execute_enter(LsEntry *entry);

@@ -85,7 +85,7 @@ static LsHelper *helper_me = NULL;
 static uint32 helper_number = 0;	/* from 0 */
 static LsEntry *helper_executing = NULL;
 static uint64 helper_last_retired = 0;
-static bool helper_hot = false;		/* sessions may read */
+static bool helper_hot = false;	/* sessions may read */
 
 /* All heap records of a slot up to this number are done: ls_xid_slot(). */
 static uint64 helper_heap_done[LS_XID_SLOTS];
@@ -99,7 +99,7 @@ typedef struct LsGivenBack
 
 static LsGivenBack helper_again[LS_AGAIN];
 static int	helper_nagain = 0;
-static uint64 helper_tried_at = 0;		/* what was retired when they were last tried */
+static uint64 helper_tried_at = 0;	/* what was retired when they were last tried */
 static uint64 helper_blocked_by = 0;	/* what helper_is_ready() has found not to be done */
 
 static void helper_begin(int id);
@@ -107,14 +107,14 @@ static void helper_leave(int code, Datum arg);
 static void helper_work(void);
 static bool helper_shall_end(void);
 static bool helper_has_work(void);
+static bool helper_is_used(void);
 static void helper_publish_depth(void);
 static void helper_wait_for_work(void);
-static void helper_instead_of_log(ErrorData *error);
-static void helper_publish_failure(const ErrorData *error);
-static void helper_copy_text(char *to, const char *from, size_t size);
-static void helper_wake_startup(void);
-static void helper_log_failure(void);
-static bool helper_is_used(void);
+static void helper_execute_next(void);
+static void helper_execute(LsEntry *entry);
+static bool helper_others_went_on(void);
+static bool helper_try_again(void);
+static bool helper_try_once_more(LsGivenBack *one);
 static void helper_take_more(void);
 static uint64 helper_take_numbers(uint64 *end);
 static bool helper_claim(uint64 number);
@@ -122,14 +122,14 @@ static void helper_set_state(LsEntry *entry, LsEntryState state);
 static bool helper_is_ready(LsEntry *entry);
 static bool helper_heap_is_done(const LsEntry *entry);
 static bool helper_wait_for_record(uint64 number);
-static void helper_count_wait(int64 helper_begin);
+static void helper_count_wait(int64 begin);
 static void helper_give_back(LsEntry *entry);
 static void helper_count_given_back(void);
-static bool helper_others_went_on(void);
-static bool helper_try_again(void);
-static bool helper_try_once_more(LsGivenBack *one);
-static void helper_execute(LsEntry *entry);
-static void helper_execute_next(void);
+static void helper_instead_of_log(ErrorData *error);
+static void helper_publish_failure(const ErrorData *error);
+static void helper_copy_text(char *to, const char *from, size_t size);
+static void helper_wake_startup(void);
+static void helper_log_failure(void);
 
 void
 lockstep_replay_helper_main(Datum arg)
@@ -162,7 +162,7 @@ lockstep_replay_helper_main(Datum arg)
 	proc_exit(0);
 }
 
-/* ---- Life -------------------------------------------------------------- */
+/* ---- Life ----------------------------------------------------------------- */
 
 static void
 helper_begin(int id)
@@ -240,6 +240,13 @@ helper_has_work(void)
 		Max(next, near) <= pg_atomic_read_u64(&ls_queue->published);
 }
 
+/* May this process take records, or are there enough others? (helper_count.c) */
+static bool
+helper_is_used(void)
+{
+	return helper_number < pg_atomic_read_u32(&ls_queue->used);
+}
+
 /* For the view: records that it has taken and not executed, and those that it will try again. */
 static void
 helper_publish_depth(void)
@@ -275,87 +282,116 @@ helper_wait_for_work(void)
 	pg_atomic_write_u32(&helper_me->sleeps, 0);
 }
 
-/* ---- Failures ---------------------------------------------------------- */
+/* ---- Executing ------------------------------------------------------------ */
 
-/* What ends this process while it executes a record is the startup process's to say. */
+/* The next record that was taken. */
 static void
-helper_instead_of_log(ErrorData *error)
+helper_execute_next(void)
 {
-	if (helper_executing == NULL || error->elevel < FATAL)
-		return;
-	helper_publish_failure(error);
-	helper_wake_startup();
-	if (error->elevel >= PANIC)
+	const LsAhead *ahead = ls_hint_at(++ls_hints.current);
+	uint64		number = ahead->number;
+	LsEntry    *entry = ls_entry(number);
+
+	ls_hints_take_steps();
+	if (!helper_claim(number))
 	{
-		for (int i = 0; i < LS_PANIC_WAIT / LS_PANIC_NAP; i++)
-		{
-			if (!PostmasterIsAlive())
-				_exit(2);
-			pg_usleep(LS_PANIC_NAP * 1000L);
-		}
+		helper_count_given_back();
 		return;
 	}
-	helper_log_failure();
-	error->output_to_server = false;
+	if (helper_is_ready(entry))
+	{
+		ls_hints_give_buffers(ahead, entry->record);
+		helper_execute(entry);
+		return;
+	}
+	helper_again[helper_nagain].number = number;
+	helper_again[helper_nagain++].after = helper_blocked_by;
+	helper_set_state(entry, LS_QUEUED);
 }
 
+/* A claimed record; all are done that it comes after. */
 static void
-helper_publish_failure(const ErrorData *error)
+helper_execute(LsEntry *entry)
 {
-	LsFailure  *failure = &helper_me->failure;
+	XLogRecPtr	end;
+	int			blocks;
+	uint32		bytes;
 
-	helper_copy_text(failure->message, error->message, sizeof(failure->message));
-	helper_copy_text(failure->detail, error->detail, sizeof(failure->detail));
-	helper_copy_text(failure->context, error->context, sizeof(failure->context));
-	failure->sqlerrcode = error->sqlerrcode;
-	failure->level = error->elevel;
-	pg_write_barrier();
-	pg_atomic_exchange_u32(&helper_executing->state, LS_FAILED);
+	helper_executing = entry;
+	pg_atomic_write_u64(&helper_me->at, entry->number);
+	if (!ls_may_execute(entry))
+	{
+		helper_executing = NULL;
+		helper_give_back(entry);
+		return;
+	}
+	end = entry->record->next_lsn;
+	blocks = entry->record->max_block_id + 1;
+	bytes = entry->record->header.xl_tot_len;
+	ls_execute(entry);
 	helper_executing = NULL;
+	/* the record's memory is used again from here on */
+	helper_set_state(entry, LS_DONE);
+	pg_atomic_write_u64(&helper_me->records, pg_atomic_read_u64(&helper_me->records) + 1);
+	pg_atomic_write_u64(&helper_me->blocks, pg_atomic_read_u64(&helper_me->blocks) + blocks);
+	pg_atomic_write_u64(&helper_me->bytes, pg_atomic_read_u64(&helper_me->bytes) + bytes);
+	pg_atomic_write_u64(&helper_me->lsn, end);
+	if (pg_atomic_read_u64(&helper_me->records) % LS_NOTE_EVERY == 0)
+		ls_helper_note_waits(helper_me);
 }
 
-static void
-helper_copy_text(char *to, const char *from, size_t size)
+/* Is more retired than when records were last tried again, or may the first one begin? */
+static bool
+helper_others_went_on(void)
 {
-	strlcpy(to, from == NULL ? "" : from, size);
+	return pg_atomic_read_u64(&ls_queue->retired) != helper_tried_at || ls_is_done(helper_again[0].after);
 }
 
-static void
-helper_wake_startup(void)
+/* True: something was executed. */
+static bool
+helper_try_again(void)
 {
-	uint32		procno = pg_atomic_read_u32(&ls_queue->startup_procno);
+	int			kept = 0;
+	uint64		before = pg_atomic_read_u64(&helper_me->records);
 
-	if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0 && procno != PG_UINT32_MAX)
-		SetLatch(&GetPGProcByNumber(procno)->procLatch);
+	helper_tried_at = helper_last_retired = pg_atomic_read_u64(&ls_queue->retired);
+	for (int i = 0; i < helper_nagain; i++)
+		if (helper_try_once_more(&helper_again[i]))
+			helper_again[kept++] = helper_again[i];
+	helper_nagain = kept;
+	return pg_atomic_read_u64(&helper_me->records) != before;
 }
 
 /*
- * The startup process may stand in a conflict for hours before it comes to the record. What
- * it will say then is in the log from now on.
+ * Executes a record that was given back if all are done by now that it comes after. True: it is
+ * to be tried once more. What the startup process has begun, or is about to, is left to it.
  */
-static void
-helper_log_failure(void)
-{
-	const LsFailure *failure = &helper_me->failure;
-	ErrorContextCallback *context = error_context_stack;
-
-	error_context_stack = NULL;
-	ereport(LOG,
-			(errcode(failure->sqlerrcode),
-			 errmsg("a replay helper has failed: %s", failure->message),
-			 errdetail("Recovery ends with this error when replay comes to the record."),
-			 errcontext("%s", failure->context)));
-	error_context_stack = context;
-}
-
-/* ---- Claims ------------------------------------------------------------ */
-
-/* May this process take records, or are there enough others? (helper_count.c) */
 static bool
-helper_is_used(void)
+helper_try_once_more(LsGivenBack *one)
 {
-	return helper_number < pg_atomic_read_u32(&ls_queue->used);
+	LsEntry    *entry = ls_entry(one->number);
+
+	if (one->number >= helper_last_retired + LS_TOO_NEAR)
+	{
+		if (!ls_is_done(one->after))
+			return true;
+		if (helper_claim(one->number))
+		{
+			if (helper_is_ready(entry))
+			{
+				helper_execute(entry);
+				return false;
+			}
+			helper_set_state(entry, LS_QUEUED);
+			one->after = helper_blocked_by;
+			return true;
+		}
+	}
+	helper_count_given_back();
+	return false;
 }
+
+/* ---- Claims --------------------------------------------------------------- */
 
 /* Their memory is asked for, though the startup process may release them meanwhile. */
 static void
@@ -465,7 +501,7 @@ static bool
 helper_wait_for_record(uint64 number)
 {
 	LsEntry    *entry = ls_entry(number);
-	int64		helper_begin = 0;
+	int64		begin = 0;
 	uint32		spins = 0;
 	bool		done = true;
 
@@ -486,9 +522,9 @@ helper_wait_for_record(uint64 number)
 			done = false;
 			break;
 		}
-		if (helper_begin == 0)
+		if (begin == 0)
 		{
-			helper_begin = ls_now_us();
+			begin = ls_now_us();
 			pgstat_report_wait_start(ls_event_replay_record);
 		}
 		SPIN_DELAY();
@@ -507,20 +543,20 @@ helper_wait_for_record(uint64 number)
 		(void) sched_yield();
 	}
 	pg_read_barrier();
-	helper_count_wait(helper_begin);
+	helper_count_wait(begin);
 	return done;
 }
 
 /* It began to wait for a record at that time; 0: it did not wait. */
 static void
-helper_count_wait(int64 helper_begin)
+helper_count_wait(int64 begin)
 {
-	if (helper_begin == 0)
+	if (begin == 0)
 		return;
 	pgstat_report_wait_end();
 	pg_atomic_write_u64(&helper_me->waits, pg_atomic_read_u64(&helper_me->waits) + 1);
 	pg_atomic_write_u64(&helper_me->wait_us, pg_atomic_read_u64(&helper_me->wait_us) +
-						(uint64) (ls_now_us() - helper_begin));
+						(uint64) (ls_now_us() - begin));
 }
 
 static void
@@ -537,111 +573,75 @@ helper_count_given_back(void)
 	pg_atomic_write_u64(&helper_me->given_back, pg_atomic_read_u64(&helper_me->given_back) + 1);
 }
 
-/* ---- Executing --------------------------------------------------------- */
+/* ---- Failures ------------------------------------------------------------- */
 
-/* Is more retired than when records were last tried again, or may the first one begin? */
-static bool
-helper_others_went_on(void)
+/* What ends this process while it executes a record is the startup process's to say. */
+static void
+helper_instead_of_log(ErrorData *error)
 {
-	return pg_atomic_read_u64(&ls_queue->retired) != helper_tried_at || ls_is_done(helper_again[0].after);
+	if (helper_executing == NULL || error->elevel < FATAL)
+		return;
+	helper_publish_failure(error);
+	helper_wake_startup();
+	if (error->elevel >= PANIC)
+	{
+		for (int i = 0; i < LS_PANIC_WAIT / LS_PANIC_NAP; i++)
+		{
+			if (!PostmasterIsAlive())
+				_exit(2);
+			pg_usleep(LS_PANIC_NAP * 1000L);
+		}
+		return;
+	}
+	helper_log_failure();
+	error->output_to_server = false;
 }
 
-/* True: something was executed. */
-static bool
-helper_try_again(void)
+static void
+helper_publish_failure(const ErrorData *error)
 {
-	int			kept = 0;
-	uint64		before = pg_atomic_read_u64(&helper_me->records);
+	LsFailure  *failure = &helper_me->failure;
 
-	helper_tried_at = helper_last_retired = pg_atomic_read_u64(&ls_queue->retired);
-	for (int i = 0; i < helper_nagain; i++)
-		if (helper_try_once_more(&helper_again[i]))
-			helper_again[kept++] = helper_again[i];
-	helper_nagain = kept;
-	return pg_atomic_read_u64(&helper_me->records) != before;
+	helper_copy_text(failure->message, error->message, sizeof(failure->message));
+	helper_copy_text(failure->detail, error->detail, sizeof(failure->detail));
+	helper_copy_text(failure->context, error->context, sizeof(failure->context));
+	failure->sqlerrcode = error->sqlerrcode;
+	failure->level = error->elevel;
+	pg_write_barrier();
+	pg_atomic_exchange_u32(&helper_executing->state, LS_FAILED);
+	helper_executing = NULL;
+}
+
+static void
+helper_copy_text(char *to, const char *from, size_t size)
+{
+	strlcpy(to, from == NULL ? "" : from, size);
+}
+
+static void
+helper_wake_startup(void)
+{
+	uint32		procno = pg_atomic_read_u32(&ls_queue->startup_procno);
+
+	if (pg_atomic_read_u32(&ls_queue->startup_sleeps) != 0 && procno != PG_UINT32_MAX)
+		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
 /*
- * Executes a record that was given back if all are done by now that it comes after. True: it is
- * to be tried once more. What the startup process has begun, or is about to, is left to it.
+ * The startup process may stand in a conflict for hours before it comes to the record. What
+ * it will say then is in the log from now on.
  */
-static bool
-helper_try_once_more(LsGivenBack *one)
-{
-	LsEntry    *entry = ls_entry(one->number);
-
-	if (one->number >= helper_last_retired + LS_TOO_NEAR)
-	{
-		if (!ls_is_done(one->after))
-			return true;
-		if (helper_claim(one->number))
-		{
-			if (helper_is_ready(entry))
-			{
-				helper_execute(entry);
-				return false;
-			}
-			helper_set_state(entry, LS_QUEUED);
-			one->after = helper_blocked_by;
-			return true;
-		}
-	}
-	helper_count_given_back();
-	return false;
-}
-
-/* A claimed record; all are done that it comes after. */
 static void
-helper_execute(LsEntry *entry)
+helper_log_failure(void)
 {
-	XLogRecPtr	end;
-	int			blocks;
-	uint32		bytes;
+	const LsFailure *failure = &helper_me->failure;
+	ErrorContextCallback *context = error_context_stack;
 
-	helper_executing = entry;
-	pg_atomic_write_u64(&helper_me->at, entry->number);
-	if (!ls_may_execute(entry))
-	{
-		helper_executing = NULL;
-		helper_give_back(entry);
-		return;
-	}
-	end = entry->record->next_lsn;
-	blocks = entry->record->max_block_id + 1;
-	bytes = entry->record->header.xl_tot_len;
-	ls_execute(entry);
-	helper_executing = NULL;
-	/* the record's memory is used again from here on */
-	helper_set_state(entry, LS_DONE);
-	pg_atomic_write_u64(&helper_me->records, pg_atomic_read_u64(&helper_me->records) + 1);
-	pg_atomic_write_u64(&helper_me->blocks, pg_atomic_read_u64(&helper_me->blocks) + blocks);
-	pg_atomic_write_u64(&helper_me->bytes, pg_atomic_read_u64(&helper_me->bytes) + bytes);
-	pg_atomic_write_u64(&helper_me->lsn, end);
-	if (pg_atomic_read_u64(&helper_me->records) % LS_NOTE_EVERY == 0)
-		ls_helper_note_waits(helper_me);
-}
-
-/* The next record that was taken. */
-static void
-helper_execute_next(void)
-{
-	const LsAhead *ahead = ls_hint_at(++ls_hints.current);
-	uint64		number = ahead->number;
-	LsEntry    *entry = ls_entry(number);
-
-	ls_hints_take_steps();
-	if (!helper_claim(number))
-	{
-		helper_count_given_back();
-		return;
-	}
-	if (helper_is_ready(entry))
-	{
-		ls_hints_give_buffers(ahead, entry->record);
-		helper_execute(entry);
-		return;
-	}
-	helper_again[helper_nagain].number = number;
-	helper_again[helper_nagain++].after = helper_blocked_by;
-	helper_set_state(entry, LS_QUEUED);
+	error_context_stack = NULL;
+	ereport(LOG,
+			(errcode(failure->sqlerrcode),
+			 errmsg("a replay helper has failed: %s", failure->message),
+			 errdetail("Recovery ends with this error when replay comes to the record."),
+			 errcontext("%s", failure->context)));
+	error_context_stack = context;
 }

@@ -27,23 +27,24 @@
 /* The kernel counts what was read from storage in these. */
 #define LS_SECTORS_OF_PAGE (BLCKSZ / 512)
 
-/* ---- Startup process ---------------------------------------------------- */
-
+/* Of the startup process. */
 static LsHelperState helper_count_state;
 static LsHelperInput helper_count_before;	/* sums over helpers, when the window began */
-static uint64 helper_count_records = 0;		/* of the window */
-static uint64 helper_count_done = 0;
+static uint64 helper_count_records = 0; /* retired in the window */
+static uint64 helper_count_done = 0;	/* of these, done by helpers */
 
-/* For how long each process had waited for a core when that was last looked at. */
+/* Time for which a process had waited for a core when that was last looked at. */
 typedef struct LsQueued
 {
 	int			pid;
 	int64		us;
 } LsQueued;
 
-static LsQueued helper_count_queued[1 + LS_MAX_REPLAY_WORKERS];	/* the startup process, and helpers */
+/* The startup process, and helpers. */
+static LsQueued helper_count_queued[1 + LS_MAX_REPLAY_WORKERS];
 static int64 helper_count_looked_at = 0;
 
+/* Of a helper: what the kernel had counted when it was last looked at. */
 static struct rusage helper_count_noted;
 
 static void helper_count_begin_state(void);

@@ -54,14 +54,14 @@
 
 LsLookAheadShared *ls_look_ahead_shared = NULL;
 
-static bool look_ahead_is_first = true;	/* rule 3 */
+static bool look_ahead_is_first = true; /* rule 3 */
 static XLogRecPtr look_ahead_barrier = InvalidXLogRecPtr;	/* rule 2: begins here */
-static XLogRecPtr look_ahead_exhausted = InvalidXLogRecPtr;	/* no more WAL after it */
+static XLogRecPtr look_ahead_exhausted = InvalidXLogRecPtr; /* no more WAL after it */
 
 static uint32 look_ahead_window_blocks = 0;
 static uint32 look_ahead_window_missing = 0;
 static bool look_ahead_wants_prefetcher = false;
-static bool look_ahead_active = true;		/* switched on, as far as is known */
+static bool look_ahead_active = true;	/* switched on, as far as is known */
 
 /* Not yet in shared memory. */
 static struct
@@ -70,7 +70,7 @@ static struct
 	uint64		ahead;
 }			look_ahead_fresh;
 
-static bool look_ahead_would_wait = false; /* rule 1 kept the last page from being read */
+static bool look_ahead_would_wait = false;	/* rule 1 kept the last page from being read */
 
 static XLogPageReadCB look_ahead_stock_page_read = NULL;
 

@@ -70,7 +70,7 @@ static Buffer *hints_slots = NULL;
 static uint32 hints_slot_mask = 0;
 static bool hints_no_memory = false;
 
-static uint32 hints_uses = 0;			/* of remembered buffers */
+static uint32 hints_uses = 0;	/* of remembered buffers */
 
 static inline bool hints_is_in_memory(const void *start, Size size);
 static inline int hints_last_block(const DecodedXLogRecord *record);

@@ -208,16 +208,11 @@ static void pipeline_end_for_good(LsPipelineState why);
 static void pipeline_say_why(LsPipelineState why);
 static void pipeline_wait_for_hot_standby(LsPipelineState why);
 static bool pipeline_may_dispatch(void);
-static bool pipeline_is_time_for_hot(XLogReaderState *reader);
-static LsPipelineState pipeline_why_not_now(XLogReaderState *reader);
-static void pipeline_watch_helpers(bool by_helper);
-static void pipeline_let_helpers_rest(LsPipelineState why);
-static void pipeline_leave_hot(LsPipelineState why);
 static void pipeline_start(XLogReaderState *reader);
-static bool pipeline_replayed(void);
 static void pipeline_run(XLogReaderState *reader);
 static void pipeline_run_dry(XLogReaderState *reader);
 static void pipeline_close_queue(LsPipelineState why);
+static bool pipeline_replayed(void);
 static bool pipeline_open_queue(XLogReaderState *reader);
 static void pipeline_fill(XLogReaderState *reader);
 static bool pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record);
@@ -227,6 +222,11 @@ static bool pipeline_retire(LsEntry *entry, XLogReaderState *reader);
 static void pipeline_execute_here(LsEntry *entry, XLogReaderState *reader);
 static void pipeline_wait_for_helper(LsEntry *entry);
 static void pipeline_raise_failure(void);
+static bool pipeline_is_time_for_hot(XLogReaderState *reader);
+static LsPipelineState pipeline_why_not_now(XLogReaderState *reader);
+static void pipeline_leave_hot(LsPipelineState why);
+static void pipeline_watch_helpers(bool by_helper);
+static void pipeline_let_helpers_rest(LsPipelineState why);
 static void pipeline_publish_counters(void);
 static void pipeline_add(pg_atomic_uint64 *counter, uint64 *count);
 
@@ -309,7 +309,7 @@ ls_pipeline_end(void)
 	pipeline_end_for_good(LS_NO_ENDED);
 }
 
-/* ---- Whether and how far ----------------------------------------------- */
+/* ---- Whether and how far -------------------------------------------------- */
 
 /* LS_PARALLEL: helpers may run. */
 static LsPipelineState
@@ -365,96 +365,7 @@ pipeline_may_dispatch(void)
 	return !pipeline.at_limit && ls_enabled && !reachedConsistency && GetRecoveryState() == pipeline.begun_as;
 }
 
-/* ---- Hot standby ------------------------------------------------------- */
-
-/*
- * Asked once in a while before a record is replayed as stock does: is it time to look for
- * the moment at which the pipeline can begin?
- */
-static bool
-pipeline_is_time_for_hot(XLogReaderState *reader)
-{
-	LsPipelineState why;
-
-	if (++pipeline.passed < LS_ASK_AFTER)
-		return false;
-	pipeline.passed = 0;
-	pipeline.rest -= Min(pipeline.rest, LS_ASK_AFTER);
-	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !pipeline.hot)
-		return false;
-	why = pipeline_why_not_now(reader);
-	if (why != LS_PARALLEL)
-	{
-		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
-			ls_helpers_stop();
-		if (ls_replay_hot_standby || pipeline.hot)
-			pipeline_say_why(why);
-		return false;
-	}
-	if (ls_helpers_started() == 0 && !ls_helpers_are_gone())
-	{
-		pipeline_say_why(LS_NO_GONE);
-		return false;
-	}
-	return ls_dispatch_has_memory();
-}
-
-static LsPipelineState
-pipeline_why_not_now(XLogReaderState *reader)
-{
-	LsPipelineState why = ls_why_not_hot();
-
-	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
-		return LS_NO_BACKLOG;
-	if (why == LS_PARALLEL && pipeline.rest > 0)
-		return pipeline.rest_why;
-	return why;
-}
-
-/*
- * Helpers that find little to do cost more than they give: each record that they look at, and
- * the end of what may be read ahead. So with writes that mostly come after something on
- * their page that is replayed at its turn. Where other processes need the cores it is worse:
- * a helper that waits for a core keeps the record that it has begun.
- */
-static void
-pipeline_watch_helpers(bool by_helper)
-{
-	int			wanted = 0;
-	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
-
-	if (++pipeline.worked >= LS_GOOD_WHILE)
-		pipeline.rest_for_cores = LS_REST;
-	if (why != LS_PARALLEL && (pipeline.hot || why == LS_NO_SPARE_CORE))
-		pipeline_let_helpers_rest(why);
-	if (wanted > 0)
-		ls_helpers_start(wanted);
-}
-
-static void
-pipeline_let_helpers_rest(LsPipelineState why)
-{
-	pipeline.worked = 0;
-	pipeline.rest = LS_REST;
-	pipeline.rest_why = why;
-	if (why != LS_NO_SPARE_CORE)
-		return;
-	pipeline.rest = pipeline.rest_for_cores;
-	pipeline.rest_for_cores = Min(pipeline.rest_for_cores * 2, LS_LONG_REST);
-}
-
-/* Nothing is ahead. Helpers sleep, and end if they are not wanted any more. */
-static void
-pipeline_leave_hot(LsPipelineState why)
-{
-	pipeline_publish_counters();
-	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
-		ls_helpers_stop();
-	ls_look_ahead_resume();
-	pipeline_wait_for_hot_standby(why);
-}
-
-/* ---- Each record ------------------------------------------------------- */
+/* ---- Each record ---------------------------------------------------------- */
 
 /* The next record is the first of the queue. */
 static void
@@ -479,15 +390,6 @@ pipeline_start(XLogReaderState *reader)
 	pipeline.passed = 0;
 	pipeline_say_why(LS_PARALLEL);
 	pipeline.phase = PHASE_RUNNING;
-}
-
-/* PostgreSQL reads the next record after this. */
-static bool
-pipeline_replayed(void)
-{
-	if (pipeline.phase == PHASE_OPENING || pipeline.phase == PHASE_RUNNING)
-		ls_look_ahead_stay_paused();
-	return true;
 }
 
 static void
@@ -561,7 +463,16 @@ pipeline_close_queue(LsPipelineState why)
 	pipeline.counted = 0;
 }
 
-/* ---- The queue's memory ------------------------------------------------ */
+/* PostgreSQL reads the next record after this. */
+static bool
+pipeline_replayed(void)
+{
+	if (pipeline.phase == PHASE_OPENING || pipeline.phase == PHASE_RUNNING)
+		ls_look_ahead_stay_paused();
+	return true;
+}
+
+/* ---- The queue's memory --------------------------------------------------- */
 
 /*
  * Lets the reader decode into shared memory. Possible while the current record is the
@@ -629,7 +540,7 @@ pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
 	return !pipeline.at_limit;
 }
 
-/* ---- Retirement -------------------------------------------------------- */
+/* ---- Retirement ----------------------------------------------------------- */
 
 /* All records before the current one are done. */
 static void
@@ -762,7 +673,96 @@ pipeline_raise_failure(void)
 	elog(FATAL, "a replay helper failed without an error");
 }
 
-/* ---- Counters ---------------------------------------------------------- */
+/* ---- Hot standby ---------------------------------------------------------- */
+
+/*
+ * Asked once in a while before a record is replayed as stock does: is it time to look for
+ * the moment at which the pipeline can begin?
+ */
+static bool
+pipeline_is_time_for_hot(XLogReaderState *reader)
+{
+	LsPipelineState why;
+
+	if (++pipeline.passed < LS_ASK_AFTER)
+		return false;
+	pipeline.passed = 0;
+	pipeline.rest -= Min(pipeline.rest, LS_ASK_AFTER);
+	if (!ls_replay_hot_standby && ls_helpers_started() == 0 && !pipeline.hot)
+		return false;
+	why = pipeline_why_not_now(reader);
+	if (why != LS_PARALLEL)
+	{
+		if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
+			ls_helpers_stop();
+		if (ls_replay_hot_standby || pipeline.hot)
+			pipeline_say_why(why);
+		return false;
+	}
+	if (ls_helpers_started() == 0 && !ls_helpers_are_gone())
+	{
+		pipeline_say_why(LS_NO_GONE);
+		return false;
+	}
+	return ls_dispatch_has_memory();
+}
+
+static LsPipelineState
+pipeline_why_not_now(XLogReaderState *reader)
+{
+	LsPipelineState why = ls_why_not_hot();
+
+	if (why == LS_PARALLEL && !ls_backlog_is_worth(reader))
+		return LS_NO_BACKLOG;
+	if (why == LS_PARALLEL && pipeline.rest > 0)
+		return pipeline.rest_why;
+	return why;
+}
+
+/* Nothing is ahead. Helpers sleep, and end if they are not wanted any more. */
+static void
+pipeline_leave_hot(LsPipelineState why)
+{
+	pipeline_publish_counters();
+	if (why == LS_NO_SWITCH || why == LS_NO_CONSISTENT)
+		ls_helpers_stop();
+	ls_look_ahead_resume();
+	pipeline_wait_for_hot_standby(why);
+}
+
+/*
+ * Helpers that find little to do cost more than they give: each record that they look at, and
+ * the end of what may be read ahead. So with writes that mostly come after something on
+ * their page that is replayed at its turn. Where other processes need the cores it is worse:
+ * a helper that waits for a core keeps the record that it has begun.
+ */
+static void
+pipeline_watch_helpers(bool by_helper)
+{
+	int			wanted = 0;
+	LsPipelineState why = ls_helper_count_record(by_helper, &wanted);
+
+	if (++pipeline.worked >= LS_GOOD_WHILE)
+		pipeline.rest_for_cores = LS_REST;
+	if (why != LS_PARALLEL && (pipeline.hot || why == LS_NO_SPARE_CORE))
+		pipeline_let_helpers_rest(why);
+	if (wanted > 0)
+		ls_helpers_start(wanted);
+}
+
+static void
+pipeline_let_helpers_rest(LsPipelineState why)
+{
+	pipeline.worked = 0;
+	pipeline.rest = LS_REST;
+	pipeline.rest_why = why;
+	if (why != LS_NO_SPARE_CORE)
+		return;
+	pipeline.rest = pipeline.rest_for_cores;
+	pipeline.rest_for_cores = Min(pipeline.rest_for_cores * 2, LS_LONG_REST);
+}
+
+/* ---- Counters ------------------------------------------------------------- */
 
 static void
 pipeline_publish_counters(void)

@@ -40,10 +40,10 @@
 
 static bool read_ahead_are_missing = false;
 static bool read_ahead_configured = false;
-static uint32 read_ahead_looked_up = 0;	/* since it was last decided */
+static uint32 read_ahead_looked_up = 0; /* since it was last decided */
 static uint32 read_ahead_missing = 0;
 
-static uint64 read_ahead_walked = 0;		/* number of the last record that was looked at */
+static uint64 read_ahead_walked = 0;	/* number of the last record that was looked at */
 
 /* Numbers of the records whose blocks are on their way: on_way[first .. last - 1]. */
 static uint64 read_ahead_on_way[LS_AHEAD_MAX];

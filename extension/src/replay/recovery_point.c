@@ -68,10 +68,10 @@
 /* Questions after which it is asked again whether a segment is complete. */
 #define LS_ASK_AGAIN 64
 
-static ControlFileData *point_control = NULL; /* in shared memory */
+static ControlFileData *point_control = NULL;	/* in shared memory */
 static bool point_in_backup = false;	/* then its end is the limit */
 static XLogRecPtr point_known = InvalidXLogRecPtr;	/* as far as this process knows */
-static XLogRecPtr point_searched = InvalidXLogRecPtr; /* no later end of a record up to here */
+static XLogRecPtr point_searched = InvalidXLogRecPtr;	/* no later end of a record up to here */
 
 static bool point_backup_goes_on(void);
 static XLogRecPtr point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline);
