@@ -110,7 +110,7 @@ ls_nudge_controller(void)
 		SetLatch(&GetPGProcByNumber(procno)->procLatch);
 }
 
-/* False also for a controller that exists but has had no round for seconds. */
+/* Has the controller had a round in the last seconds? */
 bool
 ls_controller_alive(void)
 {

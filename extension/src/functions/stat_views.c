@@ -364,7 +364,7 @@ views_put_worker(Row *row, int number, LsHelper *helper)
 	views_put_wait_event(row, ls_helper_wait_event(helper));
 }
 
-/* Its type and its name, 0: none. */
+/* The wait event's type and name; 0: none. */
 static void
 views_put_wait_event(Row *row, uint32 event)
 {

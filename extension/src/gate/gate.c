@@ -25,8 +25,8 @@
  *
  * A query that may not wait executes without a place, and so does each call of the
  * executor that came here by another way: of EXECUTE, FETCH or a later fetch of a
- * portal. Both count while they execute: gate_limit.c leaves so many places fewer
- * for the others, but never less than lockstep.read_throttle_min. Exempt sessions,
+ * portal. Both count while they execute: gate_limit.c leaves as many places fewer
+ * for the others as there are of these, but never less than lockstep.read_throttle_min. Exempt sessions,
  * and commands that do their work without the executor, are not counted.
  *
  * Limit: portals that are bound before the first of them executes share one
@@ -69,24 +69,25 @@
 #include "state/settings.h"
 #include "state/shared_state.h"
 
-/* How often a waiter looks by itself, in ms, even if no process wakes it. */
+/* Interval at which a waiter looks by itself, in ms, even if no process wakes it. */
 #define RECHECK_MS 1000
-/* The same for a waiter with locks that others may come to wait for. */
+/* That interval for a waiter with locks that others may come to wait for. */
 #define RECHECK_LOCKS_MS 100
 /*
- * The first time: replay can have begun to wait for this transaction just before its
- * snapshot was given up, and show it a moment later.
+ * Time until a waiter looks by itself first: replay can have begun to wait for this transaction
+ * just before its snapshot was given up, and show it a moment later.
  */
 #define RECHECK_FIRST_MS 10
+/* Least time between two messages of log mode. */
 #define LOG_EVERY_US INT64CONST(1000000)
 
 LsGateShared *ls_gate = NULL;
 
-/* this process's place */
+/* Has this process a place, or executes without one; the query for which. */
 static bool gate_inside = false;
 static const QueryDesc *gate_inside_query = NULL;
 
-/* how long this process has executed in its last turn, and since when it does now */
+/* Time that this process has executed in its last turn, and when it began to execute now. */
 static int64 gate_used_us = 0;
 static int64 gate_began_us = 0;
 
@@ -204,7 +205,7 @@ ls_gate_leave(void)
 		(void) gate_give_back(s, LS_GATE_INSIDE);
 		return;
 	}
-	/* again, or the place stays kept if the gate was opened in between */
+	/* looked at again, or the place stays kept if the gate was opened in between */
 	pg_atomic_exchange_u32(&s->gate, LS_GATE_KEPT);
 	if (gate_turn_is_over(s, ls_now_us()))
 		(void) gate_give_back(s, LS_GATE_KEPT);
@@ -415,8 +416,8 @@ gate_at_xact_end(XactEvent event, void *arg)
 }
 
 /*
- * Nor does one run any more that was started before an error, if the transaction goes
- * on at a savepoint. Within a query that goes on, such as a function that catches
+ * A query that was started before an error does not run any more either, if the transaction
+ * goes on at a savepoint. Within a query that goes on, such as a function that catches
  * an error, the place is still that query's.
  */
 static void
@@ -472,7 +473,7 @@ gate_go_inside(const QueryDesc *queryDesc, LsGateState state)
 	pg_atomic_write_u32(&ls_my_session->gate, state);
 }
 
-/* The same, and lets others in. */
+/* Takes away what a session has inside, if it is in that state, and lets others in. */
 static bool
 gate_give_back(LsSession *s, LsGateState from)
 {
@@ -603,7 +604,7 @@ gate_wait_in_line(LsSession *s, bool has_shared_locks)
 	return granted;
 }
 
-/* Puts the session into its line; as ls_join_line(). */
+/* Puts the session into its line; returns what ls_join_line() does. */
 static bool
 gate_line_up(LsSession *s)
 {

@@ -44,6 +44,7 @@
 #include "state/session.h"
 #include "state/settings.h"
 
+/* Time between two steps of the limit, and between two looks at the number of cores. */
 #define LIMIT_EVERY_US INT64CONST(100000)
 #define CORES_EVERY_US INT64CONST(5000000)
 /* Share of the time on a core from which startup counts as busy. */
@@ -212,7 +213,7 @@ gate_limit_set_capacity(int64 now)
 	gate_limit_mark_exceptions(kinds, &places);
 }
 
-/* kinds: of each session. */
+/* Counts the sessions inside by their kinds, and writes each session's into kinds. */
 static LsGateCensus
 gate_limit_take_census(uint8 *kinds, int64 now, bool lag_counts)
 {
@@ -253,7 +254,7 @@ gate_limit_kind_of(int procno, LsGateState held, int64 now, bool lag_counts)
 	return COUNTS;
 }
 
-/* Has it been inside for longer than lockstep.read_throttle_long_query? */
+/* Has the session been inside for longer than lockstep.read_throttle_long_query? */
 static bool
 gate_limit_is_long(LsSession *s, int64 now)
 {

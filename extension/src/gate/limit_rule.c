@@ -32,7 +32,7 @@
 #define NO_SLOWER 0.9
 /* Periods of lockstep.read_throttle_give_up from a trial to the next one. */
 #define REST 8
-/* The same from giving up until it is tried anew. */
+/* Such periods from giving up until all is tried anew. */
 #define RETRY 16
 
 /* Share of a core from which startup gets one, and below which it loses it. */

@@ -51,7 +51,7 @@ typedef struct Statement
 	int			nparams;
 } Statement;
 
-/* the plan that waits, NULL: none does */
+/* The plan that waits, NULL: none does. stale: it may be wrong by now. */
 static const PlannedStmt *plan_again_watched = NULL;
 static bool plan_again_stale = false;
 
@@ -254,7 +254,7 @@ plan_again_columns_may_be_known(void)
 	return ActivePortal->cplan != NULL;
 }
 
-/* The columns, as types. */
+/* Types of the columns that the client gets. */
 static List *
 plan_again_column_types(const PlannedStmt *stmt)
 {

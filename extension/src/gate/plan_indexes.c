@@ -21,7 +21,7 @@
  * - It never waits for a lock, and never fails for want of memory for one. If a
  *   lock cannot be had, or the index is gone already, the session does not wait
  *   but executes at once, with a new plan (plan_again.c).
- * - It takes at most max_locks_per_transaction locks. The server has room for so many of
+ * - It takes at most max_locks_per_transaction locks. The server has room for that many of
  *   each session; more of them, at once, would leave none for others, and those fail.
  *   A session with a plan that needs more does not wait.
  * - Replay that comes to want one of the locks finds it held by a session at the
@@ -41,7 +41,7 @@
 #include "compat.h"
 #include "gate/plan_indexes.h"
 
-/* locks taken so far, and what it means if not all can be had */
+/* Locks taken so far, and what the caller is told if not all can be had. */
 static int	plan_indexes_taken = 0;
 static LsIndexLocks plan_indexes_why_not = LS_INDEXES_CHANGED;
 

@@ -85,7 +85,7 @@ typedef struct EntryHeader
 #define BATCH 'B'
 #define MARKER 'O'
 
-/* How long a commit may be held while decoding goes on, in ms. */
+/* Longest time that a commit is held while decoding goes on, in ms. */
 #define HOLD_MS 10
 
 /* Shortest time from the beginning of one turn to that of the next, in us. */
@@ -438,9 +438,7 @@ plugin_commit(LogicalDecodingContext *ctx, ReorderBufferTXN *txn, XLogRecPtr lsn
 	plugin_boundary();
 }
 
-/*
- * A transaction, or a part of one that the receiver acts on, is complete.
- */
+/* A transaction, or a part of one that the receiver acts on, is complete. */
 static void
 plugin_boundary(void)
 {

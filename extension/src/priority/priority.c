@@ -37,7 +37,7 @@
 
 LsPriorityShared *ls_priority = NULL;
 
-/* controller only */
+/* State of the controller: when the next autogroup change is allowed, and whose turn it is. */
 static int64 priority_next_autogroup = 0;
 static bool priority_refusal_logged = false;
 static int	priority_cursor = 0;
@@ -74,8 +74,8 @@ ls_priority_init_shared(void)
 }
 
 /*
- * In a backend or parallel worker, at each start of a query in recovery, and of a
- * command that may be as long. Needs a transaction.
+ * Notes whether this process may be demoted. Backend or parallel worker, at each start of a
+ * query in recovery, and of a command that may be as long. Needs a transaction.
  */
 void
 ls_priority_note(void)
@@ -92,7 +92,7 @@ ls_priority_note(void)
 	ls_nudge_controller();
 }
 
-/* Controller, as it starts and at each reload. */
+/* Chooses the method. Controller, as it starts and at each reload. */
 void
 ls_priority_init(void)
 {
@@ -195,7 +195,7 @@ ls_priority_report_stuck(void)
 	pfree(pids.data);
 }
 
-/* For view lockstep_stat_priority; any process. */
+/* Counts sessions for view lockstep_stat_priority; any process. */
 void
 ls_priority_count(int *demoted, int *pending, int *stuck)
 {
@@ -286,7 +286,7 @@ priority_set_sched(LsSession *s, int pid, LsSchedState from, LsSchedState to)
 		pg_atomic_compare_exchange_u32(&s->sched, &expected, from);
 }
 
-/* low: should it be? */
+/* Is the session due for this change? low: it should have low priority. */
 static bool
 priority_is_due(LsSession *s, Change change, uint32 sched, bool low)
 {

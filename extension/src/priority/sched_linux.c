@@ -204,7 +204,7 @@ ls_sched_cores(void)
 	return Max(cores, 1);
 }
 
-/* For how long a process was ready to run and waited for a core, in all; -1: not known. */
+/* Time that a process was ready to run and waited for a core, in all; -1: not known. */
 int64
 ls_sched_queued_us(int pid)
 {
@@ -236,7 +236,7 @@ ls_sched_cpu_ns(int pid)
 	clockid_t	clock;
 	struct timespec t;
 
-	/* For the kernel 0 is the caller. */
+	/* for the kernel 0 is the caller */
 	if (pid <= 0)
 		return -1;
 	if (clock_getcpuclockid(pid, &clock) != 0 || clock_gettime(clock, &t) != 0)
@@ -333,7 +333,7 @@ sched_kernel_error(int pid)
 	return LS_KERNEL_REFUSED;
 }
 
-/* 0, or errno. */
+/* What the kernel says of a process. Returns 0, or errno. */
 static int
 sched_get_attributes(int pid, SchedAttributes *attributes)
 {

@@ -136,7 +136,7 @@ slices_process_count(void)
 	return FIRST_WALSENDER + max_wal_senders;
 }
 
-/* Read without a lock: a number that is too old shows in the next round. */
+/* The process's number, read without a lock: one that is too old shows in the next round. */
 static int
 slices_pid_of(int which)
 {

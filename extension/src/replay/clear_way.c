@@ -29,7 +29,7 @@
 static void clear_way_mark_lock_holders(const LOCKTAG *tag);
 static void clear_way_wake_waiters(void);
 
-/* Each round, and with false after promotion. */
+/* Marks the sessions that replay waits for. Controller, each round, and with false after promotion. */
 void
 ls_clear_way(bool in_recovery)
 {
@@ -73,7 +73,7 @@ clear_way_mark_lock_holders(const LOCKTAG *tag)
 	pfree(holders);
 }
 
-/* Wakes those that wait at the gate. Who comes later finds out by itself. */
+/* Wakes sessions in the way that wait at the gate. Who comes later finds out by itself. */
 static void
 clear_way_wake_waiters(void)
 {

@@ -1,7 +1,7 @@
 /*
  * dispatch.c - enters a record into the queue: who may execute it, and after which others.
  *
- * Kept here are rules 1, 2 and 6 of pipeline.c, and the part of rule 10 that begins a new
+ * Kept here are rules 1, 2 and 6 of README.md, and the part of rule 10 that begins a new
  * generation.
  *
  * Runs in the startup process, which alone writes entries. Shared state: the entry, until
@@ -23,10 +23,10 @@
 #include "replay/record_class.h"
 #include "replay/removal.h"
 
-/* A relation is extended at dispatch by so many blocks at most. */
+/* Most blocks by which a relation is extended at dispatch. */
 #define LS_MAX_EXTENSION 64
 
-/* Memory is asked for so many entries ahead. */
+/* Distance at which the memory of entries is asked for. */
 #define LS_ENTRIES_AHEAD 4
 
 /* Slots of the table of blocks; two blocks of one slot count as the same block. */
@@ -79,7 +79,7 @@ ls_dispatch(DecodedXLogRecord *record, bool may_run_ahead)
 	pg_atomic_write_u32(&entry->state, for_helpers ? LS_QUEUED : LS_AT_RETIREMENT);
 }
 
-/* Rule 10: helpers close their files before they execute what is dispatched from now on. */
+/* Rule 10: makes helpers close their files before they execute what is dispatched from now on. */
 void
 ls_begin_generation(void)
 {
@@ -88,7 +88,7 @@ ls_begin_generation(void)
 						pg_atomic_read_u32(&ls_queue->generation) + 1);
 }
 
-/* Rule 1: what must be done before this record, and that later ones wait for it. */
+/* Rule 1: notes what must be done before this record, and that later ones wait for it. */
 static void
 dispatch_note_blocks(LsEntry *entry)
 {
@@ -134,7 +134,7 @@ dispatch_note_transaction(LsEntry *entry)
 	}
 }
 
-/* May helpers execute it? Counts what it is. */
+/* May helpers execute the record? Counts it by its cause. */
 static bool
 dispatch_is_for_helpers(DecodedXLogRecord *record, bool may_run_ahead)
 {
@@ -184,7 +184,7 @@ dispatch_blocks_exist(DecodedXLogRecord *record)
 }
 
 /*
- * Rule 6: does the block exist? One that redo would append is appended now, as zeros,
+ * Rule 6: does the block exist, or is it made to? One that redo would append is appended now, as zeros,
  * before any later record is published. No earlier record in the queue can truncate
  * the relation: that would be a barrier.
  */
@@ -202,7 +202,7 @@ dispatch_make_exist(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 	return true;
 }
 
-/* If it fails (disk full), PostgreSQL's CONTEXT names the record at its turn, not this one: so we do. */
+/* Appends a block. PostgreSQL's CONTEXT of an error (disk full) would name another record. */
 static void
 dispatch_append_block(const DecodedXLogRecord *record, DecodedBkpBlock *block)
 {

@@ -3,7 +3,7 @@
  *
  * Redo is PostgreSQL's own. What is different in a helper: it has no table of
  * invalid pages that anybody checks, it never extends a relation, and it hears
- * nothing of dropped files. The rules below see to each (numbers as in pipeline.c).
+ * nothing of dropped files. The rules below see to each (numbers as in README.md).
  *
  * Runs in replay helpers. Shared state: the entry that the helper has claimed.
  */
@@ -29,7 +29,7 @@ static XLogReaderState *execute_reader = NULL;
 static MemoryContext execute_redo_context = NULL;
 static ErrorContextCallback execute_record_context;
 
-/* Files are as they were at this entry's generation. */
+/* Generation at which this process last closed its files. */
 static uint32 execute_generation = 0;
 
 static char *execute_image = NULL;	/* rule 13 */
@@ -62,7 +62,7 @@ ls_execute_init(void)
 	ls_rmgr(RM_BTREE_ID)->rm_startup();
 }
 
-/* False: the startup process must execute it. */
+/* May this process execute the record? False: the startup process must. */
 bool
 ls_may_execute(LsEntry *entry)
 {
@@ -107,7 +107,7 @@ execute_enter(LsEntry *entry)
 	error_context_stack = &execute_record_context;
 }
 
-/* As PostgreSQL names the record in the context of an error. */
+/* Names the record in the context of an error as PostgreSQL does. */
 static void
 execute_say_which_record(void *arg)
 {

@@ -58,24 +58,26 @@
 #include "state/clock.h"
 #include "state/shared_state.h"
 
-/* Records taken at once, and from how few left on. */
+/* Records taken at once; a helper takes more when no more than these are left. */
 #define LS_TAKE 8
 
-/* A helper leaves the startup process so many records when that comes so near. */
+/* Records from the startup process at which a helper skips ahead, and records that it leaves it then. */
 #define LS_TOO_NEAR 16
 #define LS_LEAP 48
 
-/* Records given back that are remembered, and so many others come before they are tried. */
+/* Records given back that are remembered. */
 #define LS_AGAIN 256
+
+/* Records executed between two retries of these. */
 #define LS_TRY_EVERY 16
 
-/* What it waited for is published once in so many records. */
+/* Records between two times at which a helper publishes what it waited for. */
 #define LS_NOTE_EVERY 256
 
 /* Longest sleep, in ms. */
 #define LS_IDLE_NAP 1000
 
-/* How long a PANIC is left to the startup process, and how often we look, in ms. */
+/* Time for which a PANIC is left to the startup process, and interval of looks, in ms. */
 #define LS_PANIC_WAIT 5000
 #define LS_PANIC_NAP 10
 
@@ -87,7 +89,7 @@ static LsEntry *helper_executing = NULL;
 static uint64 helper_last_retired = 0;
 static bool helper_hot = false;	/* sessions may read */
 
-/* All heap records of a slot up to this number are done: ls_xid_slot(). */
+/* Number up to which all heap records of a slot (ls_xid_slot()) are done. */
 static uint64 helper_heap_done[LS_XID_SLOTS];
 
 /* Records that were given back, in the order of the WAL, and the one that each comes after. */
@@ -188,7 +190,7 @@ helper_begin(int id)
 	/*
 	 * Rule 9: as the startup process in crash recovery, this process never moves the
 	 * minimum recovery point when it writes a page. No page that it comes across is of
-	 * a record beyond that point, or the point does not matter yet (pipeline.c).
+	 * a record beyond that point, or the point does not matter yet (README.md).
 	 */
 	InRecovery = true;
 	/* rule 11: a page that is not valid stops the server, as in the startup process */
@@ -247,7 +249,7 @@ helper_is_used(void)
 	return helper_number < pg_atomic_read_u32(&ls_queue->used);
 }
 
-/* For the view: records that it has taken and not executed, and those that it will try again. */
+/* Tells the view how many records are taken and not executed, or will be tried again. */
 static void
 helper_publish_depth(void)
 {
@@ -284,7 +286,7 @@ helper_wait_for_work(void)
 
 /* ---- Executing ------------------------------------------------------------ */
 
-/* The next record that was taken. */
+/* Executes the next record that was taken, or remembers it for later. */
 static void
 helper_execute_next(void)
 {
@@ -309,7 +311,7 @@ helper_execute_next(void)
 	helper_set_state(entry, LS_QUEUED);
 }
 
-/* A claimed record; all are done that it comes after. */
+/* Executes a claimed record; all are done that it comes after. */
 static void
 helper_execute(LsEntry *entry)
 {
@@ -347,7 +349,7 @@ helper_others_went_on(void)
 	return pg_atomic_read_u64(&ls_queue->retired) != helper_tried_at || ls_is_done(helper_again[0].after);
 }
 
-/* True: something was executed. */
+/* Tries all records again that were given back. True: something was executed. */
 static bool
 helper_try_again(void)
 {
@@ -393,7 +395,7 @@ helper_try_once_more(LsGivenBack *one)
 
 /* ---- Claims --------------------------------------------------------------- */
 
-/* Their memory is asked for, though the startup process may release them meanwhile. */
+/* Takes records and asks for their memory; the startup process may release them meanwhile. */
 static void
 helper_take_more(void)
 {
@@ -431,7 +433,7 @@ helper_take_numbers(uint64 *end)
 	}
 }
 
-/* False: it is the startup process's, and its entry perhaps another record's. */
+/* Claims a record. False: it is the startup process's, and its entry perhaps another record's. */
 static bool
 helper_claim(uint64 number)
 {
@@ -547,7 +549,7 @@ helper_wait_for_record(uint64 number)
 	return done;
 }
 
-/* It began to wait for a record at that time; 0: it did not wait. */
+/* Counts a wait for a record since begin; 0: there was none. */
 static void
 helper_count_wait(int64 begin)
 {
@@ -566,7 +568,7 @@ helper_give_back(LsEntry *entry)
 	helper_set_state(entry, LS_QUEUED);
 }
 
-/* A record that was taken is the startup process's now. */
+/* Counts a record that was taken and is the startup process's now. */
 static void
 helper_count_given_back(void)
 {
@@ -575,7 +577,7 @@ helper_count_given_back(void)
 
 /* ---- Failures ------------------------------------------------------------- */
 
-/* What ends this process while it executes a record is the startup process's to say. */
+/* Leaves it to the startup process to say what ends this process while it executes a record. */
 static void
 helper_instead_of_log(ErrorData *error)
 {

@@ -21,13 +21,13 @@
 /* Records between two steps. */
 #define LS_WINDOW 8192
 
-/* Between two looks at how long processes waited for a core. */
+/* Least time between two looks at how long processes waited for a core. */
 #define LS_LOOK_US (100 * 1000)
 
-/* The kernel counts what was read from storage in these. */
+/* Units in which the kernel counts what was read from storage, in a page. */
 #define LS_SECTORS_OF_PAGE (BLCKSZ / 512)
 
-/* Of the startup process. */
+/* State of the startup process. */
 static LsHelperState helper_count_state;
 static LsHelperInput helper_count_before;	/* sums over helpers, when the window began */
 static uint64 helper_count_records = 0; /* retired in the window */
@@ -44,7 +44,7 @@ typedef struct LsQueued
 static LsQueued helper_count_queued[1 + LS_MAX_REPLAY_WORKERS];
 static int64 helper_count_looked_at = 0;
 
-/* Of a helper: what the kernel had counted when it was last looked at. */
+/* State of a helper: what the kernel had counted when it was last looked at. */
 static struct rusage helper_count_noted;
 
 static void helper_count_begin_state(void);
@@ -54,7 +54,7 @@ static void helper_count_begin_window(void);
 static LsHelperInput helper_count_sums(void);
 static void helper_count_look_at_cores(LsHelperInput *in);
 
-/* None has started yet; returns how many should. */
+/* Begins to count, before a helper has started; returns how many should. */
 int
 ls_helper_count_begin(void)
 {
@@ -64,7 +64,7 @@ ls_helper_count_begin(void)
 	return helper_count_state.used;
 }
 
-/* No more than these could be started. */
+/* Tells that no more helpers than these could be started. */
 void
 ls_helper_count_limit(int started)
 {
@@ -130,7 +130,7 @@ ls_helper_note_waits(LsHelper *helper)
 	helper_count_noted = now;
 }
 
-/* What it has slept for since the last call was no record. */
+/* Leaves out what the process has slept for since the last call: it was no record. */
 void
 ls_helper_skip_waits(void)
 {
@@ -186,8 +186,8 @@ helper_count_sums(void)
 }
 
 /*
- * For how long one of the processes that replay waited for a core since this was last called,
- * at most. Once in LS_LOOK_US, since a slice of another process is no need.
+ * Sets the longest time that one of the processes that replay waited for a core since the last look.
+ * Once in LS_LOOK_US, since one slice of another process says nothing.
  */
 static void
 helper_count_look_at_cores(LsHelperInput *in)

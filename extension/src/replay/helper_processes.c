@@ -19,7 +19,7 @@
 #include "replay/queue.h"
 #include "state/clock.h"
 
-/* Between two times at which helpers that have ended are started again. */
+/* Least time between two starts of helpers that have ended. */
 #define LS_RESTART_US (5 * 1000 * 1000)
 
 static BackgroundWorkerHandle *helpers_handles[LS_MAX_REPLAY_WORKERS];
@@ -32,7 +32,7 @@ static void helpers_say_missing(int wanted);
 static void helpers_set_latch(pg_atomic_uint32 *procno);
 static bool helpers_is_for_storage(uint32 event);
 
-/* Those that were told to end must have, since the next ones use the same memory. */
+/* Have all helpers that were told to end ended? The next ones use the same memory. */
 bool
 ls_helpers_are_gone(void)
 {
@@ -50,7 +50,7 @@ ls_helpers_are_gone(void)
 	return true;
 }
 
-/* So many helpers, as far as background workers are free. */
+/* Starts helpers until there are as many as wanted, as far as background workers are free. */
 void
 ls_helpers_start(int wanted)
 {
@@ -63,7 +63,7 @@ ls_helpers_start(int wanted)
 	helpers_say_missing(wanted);
 }
 
-/* None is there; hot: sessions may read. */
+/* Starts the first helpers. hot: sessions may read. */
 void
 ls_helpers_start_first(bool hot)
 {
@@ -78,7 +78,7 @@ ls_helpers_started(void)
 	return helpers_count;
 }
 
-/* There is work for those that sleep. */
+/* Wakes helpers that sleep: there is work. */
 void
 ls_helpers_wake(void)
 {
@@ -90,7 +90,7 @@ ls_helpers_wake(void)
 			helpers_set_latch(&ls_queue->helpers[i].procno);
 }
 
-/* They end between two records; by now there is none that they could claim. */
+/* Tells helpers to end, which they do between two records; none is left that they could claim. */
 void
 ls_helpers_stop(void)
 {
@@ -125,8 +125,8 @@ ls_helpers_wait_cause(uint64 number)
 }
 
 /*
- * An administrator may end one that is wanted, between two records. One that ends by
- * itself would end again: so not at once.
+ * Starts helpers again that an administrator has ended. One that ends by itself would end
+ * again, so this waits LS_RESTART_US.
  */
 static void
 helpers_start_ended(void)
@@ -199,7 +199,7 @@ helpers_set_latch(pg_atomic_uint32 *procno)
 		SetLatch(&GetPGProcByNumber(number)->procLatch);
 }
 
-/* Another process may read the page: PostgreSQL counts that as a wait for a process. */
+/* Does the event mean storage? PostgreSQL counts a read by another process as a wait for that. */
 static bool
 helpers_is_for_storage(uint32 event)
 {

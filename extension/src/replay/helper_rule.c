@@ -2,7 +2,7 @@
  * helper_rule.c - how many replay helpers take records.
  *
  * Decided without I/O and clock; extension/test/unit/helper_rule_test.c has the table. A step
- * is made once in some thousand records while helpers run (helper_count.c).
+ * is made after each LS_WINDOW records while helpers run (helper_count.c).
  *
  * More processes that run than cores are far slower than one, as they wait for one another
  * without sleeping. So there is one helper for each core besides the startup process's. More
@@ -22,16 +22,16 @@
 
 #include "replay/helper_rule.h"
 
-/* Of so many records helpers must have done one, or they rest. */
+/* Helpers rest unless they have done one of this number of records. */
 #define LS_MIN_SHARE 4
 
-/* Helpers wait for storage if they slept in one of so many records or more. */
+/* Helpers wait for storage if they slept in one of this number of records, or in more. */
 #define LS_BLOCKED_SHARE 16
 
-/* Fewer records than this say nothing of what helpers wait for. */
+/* Fewest records that say something of what helpers wait for. */
 #define LS_LEAST_EXECUTED 256
 
-/* A process waits for a core for too long in one of so many microseconds. */
+/* A process waits for a core for too long if that takes more than one part in this number of the time. */
 #define LS_QUEUED_SHARE 4
 
 /* Steps without a further helper after one was too many. */
@@ -40,7 +40,7 @@
 static int helper_rule_spare(int workers, int cores);
 static bool helper_rule_wait_for_storage(const LsHelperInput *in);
 
-/* Helpers are about to start. */
+/* Sets the state before helpers start. */
 void
 ls_helpers_begin(LsHelperState *state, int workers, int cores)
 {
@@ -50,7 +50,7 @@ ls_helpers_begin(LsHelperState *state, int workers, int cores)
 	state->crowded = false;
 }
 
-/* False: helpers do too little, and should rest. */
+/* Decides how many helpers take records from now on. False: they do too little, and should rest. */
 bool
 ls_helpers_step(LsHelperState *state, const LsHelperInput *in)
 {

@@ -4,7 +4,7 @@
  * Dispatch and execution ask for the size of each block's file. PostgreSQL remembers sizes
  * in its handle, but to find the handle it hashes the name, each time.
  *
- * A handle lives until its process drops files. Rule 10 of pipeline.c: records that do are barriers,
+ * A handle lives until its process drops files. Rule 10 of README.md: records that do are barriers,
  * and each begins a generation. Helpers forget all handles when they come to a record of the
  * next generation (execute.c), which is after the barrier. The startup process forgets them when
  * a generation begins, since others may have replayed until then, and after each barrier
@@ -42,7 +42,7 @@ ls_known_files(const DecodedBkpBlock *block)
 	return known_files_table[slot].files;
 }
 
-/* As the startup process knows it, 0 if the file does not exist. */
+/* Blocks of a fork as the startup process knows them, 0 if the file does not exist. */
 BlockNumber
 ls_size_of_fork(SMgrRelation files, ForkNumber fork)
 {

@@ -5,7 +5,7 @@
  * Purpose: before each record's redo ls_look_ahead() decodes up to
  * lockstep.replay_look_ahead more records, and memory_hints.c asks for the memory
  * that they will change. lockstep.replay_workers decodes further ahead
- * (pipeline.c), by the same rules 1 to 3.
+ * (pipeline.c), by rules 1 to 3 of this file.
  *
  * What it changes: PostgreSQL's own recovery_prefetch in this process, see below,
  * and what memory_hints.c names.
@@ -46,7 +46,7 @@
 /* Blocks after which it is decided whether PostgreSQL's prefetcher is needed. */
 #define LS_WINDOW 4096
 
-/* It is needed when more than one block in this number was missing. */
+/* PostgreSQL's prefetcher is needed when more than one block in this number was missing. */
 #define LS_MISSING_SHARE 64
 
 /* Records after which the counters are added to those in shared memory. */
@@ -63,7 +63,7 @@ static uint32 look_ahead_window_missing = 0;
 static bool look_ahead_wants_prefetcher = false;
 static bool look_ahead_active = true;	/* switched on, as far as is known */
 
-/* Not yet in shared memory. */
+/* Counters not yet in shared memory. */
 static struct
 {
 	uint64		records;
@@ -86,7 +86,7 @@ static DecodedXLogRecord *look_ahead_decode_one(XLogReaderState *reader);
 static int look_ahead_read_page_of_open_segment(XLogReaderState *reader, XLogRecPtr page, int length,
 												XLogRecPtr record, char *buffer);
 
-/* Postmaster. */
+/* Sets first values. Postmaster. */
 void
 ls_look_ahead_init_shared(void)
 {
@@ -197,7 +197,7 @@ ls_prefetch_is_configured(void)
 	return look_ahead_configured_prefetch() != RECOVERY_PREFETCH_OFF;
 }
 
-/* The pipeline, after each record: ours says who decoded it. */
+/* Counts a record that the pipeline replayed. ours: we decoded it. */
 void
 ls_look_ahead_count(bool ours)
 {
@@ -207,7 +207,7 @@ ls_look_ahead_count(bool ours)
 		look_ahead_publish();
 }
 
-/* The pipeline has ended: as at the beginning of a recovery. */
+/* The pipeline has ended: the state is as at the beginning of a recovery. */
 void
 ls_look_ahead_resume(void)
 {
@@ -217,7 +217,7 @@ ls_look_ahead_resume(void)
 	look_ahead_publish();
 }
 
-/* What was counted is in shared memory then. */
+/* Adds what was counted to shared memory. */
 static void
 look_ahead_publish(void)
 {
@@ -236,7 +236,7 @@ look_ahead_publish(void)
 
 /* ---- Each record ------------------------------------------------------- */
 
-/* Switched off. Nothing is counted either. */
+/* Looking ahead is switched off. Nothing is counted either. */
 static void
 look_ahead_leave_to_postgres(void)
 {
@@ -278,7 +278,7 @@ look_ahead_set_prefetcher(int value)
 	XLogPrefetchReconfigure();
 }
 
-/* What is configured, whatever we have set. */
+/* The configured value of recovery_prefetch, whatever we have set. */
 static int
 look_ahead_configured_prefetch(void)
 {
@@ -288,7 +288,7 @@ look_ahead_configured_prefetch(void)
 		strcmp(value, "on") == 0 ? RECOVERY_PREFETCH_ON : RECOVERY_PREFETCH_TRY;
 }
 
-/* Turned on only when all that we have decoded is replayed. */
+/* Turns the prefetcher off, or on, but on only when all that we have decoded is replayed. */
 static void
 look_ahead_choose_prefetcher(void)
 {

@@ -42,13 +42,13 @@
 /* Largest table: enough for half of 32 GB of buffers to be remembered at once. */
 #define LS_MAX_SLOTS (4 * 1024 * 1024)
 
-/* A remembered buffer is looked up all the same once in so many uses. */
+/* Uses of remembered buffers of which one is looked up all the same. */
 #define LS_USES_A_LOOKUP 8
 
 /* No line pointer lies beyond the page. */
 #define LS_MAX_OFFSET ((BLCKSZ - SizeOfPageHeaderData) / sizeof(ItemIdData))
 
-/* What a decoded record with two blocks and little data takes. */
+/* Bytes of a decoded record with two blocks and little data. */
 #define LS_RECORD_BYTES 384
 
 /* The steps, and how many records before its own redo a record takes them. */
@@ -115,7 +115,7 @@ ls_hints_have_memory(void)
 	return hints_slots != NULL;
 }
 
-/* Nothing follows the current record. */
+/* Empties the ring: nothing follows the current record. */
 void
 ls_hints_restart(void)
 {
@@ -124,7 +124,7 @@ ls_hints_restart(void)
 		ls_hints.step_done[i] = ls_hints.current;
 }
 
-/* The caller has left room for it. */
+/* Adds a record to the ring, in which the caller has left room. */
 LsAhead *
 ls_hints_add(DecodedXLogRecord *record)
 {
@@ -157,7 +157,7 @@ ls_hints_take_steps(void)
 	}
 }
 
-/* A helper: the record, of which ahead is, cannot become another one any more. */
+/* Gives a helper's record its buffers, once it cannot become another one any more. */
 void
 ls_hints_give_buffers(const LsAhead *ahead, DecodedXLogRecord *record)
 {
@@ -209,7 +209,7 @@ hints_last_block(const DecodedXLogRecord *record)
 	return Min(last, LS_BLOCKS - 1);
 }
 
-/* Equal for two blocks only by chance; then both share a slot. */
+/* The block's slot; two blocks share one only by chance. */
 static inline Buffer *
 hints_slot_of(const DecodedBkpBlock *block)
 {

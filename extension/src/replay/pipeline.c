@@ -1,81 +1,10 @@
 /*
  * pipeline.c - replay by several processes, with retirement in the order of the WAL.
  *
- * The startup process stays the only authority on what has been replayed. Before each
- * record's redo it decodes records further ahead and dispatches them: those that may
- * run ahead (record_class.c) are executed by replay helpers (helper.c) as soon as
- * what they depend on is done. When a record's own turn comes, the startup process
- * retires it: it finds it done, executes it itself if nobody has started it, or waits
- * for the helper that has.
- *
- *   decode -> dispatch -> (helper: claim, execute) -> retire
- *
- * Two stages. Before consistency, in crash recovery and on a standby or a backup that starts,
- * nobody reads, and a record may run ahead if pages are right in the end. In hot standby
- * (lockstep.replay_hot_standby) sessions read pages that are ahead, and none may be able to
- * tell. Fewer kinds run ahead then (ls_classify_hot()).
- *
- * The rules. test/t/020, 022 and 025 compare files with stock's, 025 looks at live snapshots,
- * 028 at failovers, 029 to 031 at operations, damage and pg_rewind; 021_replay_rules.pl and
- * 026_hot_rules.pl break rules one by one (broken_rule.h) to see that each is noticed:
- *
- *  1. One block: the order of the WAL, whoever executes. A record is executed whole, by
- *     one process, after all earlier records of each of its blocks (dispatch.c).
- *     Dependencies only point to earlier records, so the earliest never waits.
- *  2. Hot: what is ahead is invisible. A heap tuple is, since its transaction has not ended
- *     for any snapshot before its end has retired. An item of a B-tree says nothing of
- *     transactions, so its record comes after every earlier heap record of the same xid,
- *     pruning and the like excepted, whoever executes them (helper_heap_is_done() in helper.c). A
- *     subtransaction has an xid of its own, and its index entries have the same as its
- *     tuples. Without an xid: at retirement.
- *  3. Hot: what removes or reveals is executed at retirement, by startup (record_class.c). What
- *     removes rows that no snapshot can see, now or later, may run ahead; a helper prunes only a
- *     page that nobody has pinned (removal.c).
- *  4. Visibility maps are startup's alone, in the order of the WAL: an image of a map page
- *     would bring back what a later record has cleared (record_class.c). In hot standby an
- *     item of a B-tree so comes after the map's bit of its tuple's page was cleared, by rule 2
- *     or by rule 1.
- *  5. Hot: startup resolves conflicts, in the redo of records of rule 3. Helpers have no
- *     standbyState.
- *  6. Only startup extends relations, at dispatch, before any later record is
- *     published (dispatch.c); helpers refresh their sizes (execute.c).
- *  7. Startup executes records of multixacts at retirement; truncation is a barrier. Hot: all
- *     of them are, since who reads a tuple looks into the multixact that it names.
- *  8. Nothing after a barrier is dispatched before it has retired (pipeline_fill()).
- *  9. No page may be written whose record lies beyond the minimum recovery point: no
- *     record that ends beyond it is published. Before consistency the point limits; in hot
- *     standby it is raised first (recovery_point.c). Neither the point nor what is dispatched is
- *     beyond WAL that PostgreSQL can read without asking for more, so that neither comes to
- *     lie beyond the fork of a timeline that the standby takes when it asks. PostgreSQL's
- *     prefetcher asks too early, so it stays off (ls_look_ahead_stay_paused()). In crash
- *     recovery there is no point, and all WAL is replayed again after a crash. A backup that
- *     is restored is consistent at its end only, a record that is a barrier, and again only
- *     there after a crash: up to it all may run ahead. A switch to archive recovery ends the
- *     first stage, since helpers never move that point.
- * 10. Each barrier begins a new generation, and so does each start of the pipeline: helpers
- *     close their files before they execute a record of it (execute.c).
- * 11. A record with a missing or new block is the startup process's, untouched (dispatch.c,
- *     execute.c), as before consistency only its list of invalid pages counts; in hot standby
- *     it stops the server, as in stock. Never with a recovery target; in hot standby never with
- *     a delay or while a pause is requested, and only once snapshots can be taken
- *     (hot_standby.c). What was dispatched before a pause is executed during it.
- * 12. A helper's error ends recovery with its message, at the record's turn
- *     (pipeline_raise_failure()). A killed helper restarts the server. Waits check for
- *     interrupts and end with the process that they are for. A helper waits for another
- *     process only for as long as a record usually takes: startup may be in a conflict.
- * 13. Who executes a record checks its pages (execute.c); stock's check after
- *     retirement compares what is not ahead.
- *
- * Light load: below lockstep.replay_min_backlog records are replayed as if there were no
- * pipeline, and helpers sleep. So too for a while after they have found little to do. How many
- * of them take records depends on spare cores and on what they wait for (helper_rule.c). The queue
- * runs dry at the end of each WAL segment, and of what the walreceiver had flushed when
- * PostgreSQL last asked: reading further might wait (look_ahead.c).
- *
- * Memory: decoded records lie in shared memory. The reader's decode buffer is changed
- * at the one moment when that is possible (pipeline_open_queue()). A record leaves it after it
- * has retired, and a helper touches nothing of a record that is done. Records that did
- * not fit (oversized) are private to startup.
+ * The startup process decodes records further ahead before each record's redo and dispatches
+ * them. Replay helpers (helper.c) execute those that may run ahead. At a record's own turn the
+ * startup process retires it: it finds it done, executes it itself if nobody has started it, or
+ * waits for the helper that has. README.md has the whole, and the rules that "rule N" names.
  *
  * Runs in the startup process. Shared state: LsQueueShared (queue.h). No lock is
  * taken but PostgreSQL's own: of the control file (recovery_point.c), and of the list of
@@ -311,7 +240,7 @@ ls_pipeline_end(void)
 
 /* ---- Whether and how far -------------------------------------------------- */
 
-/* LS_PARALLEL: helpers may run. */
+/* May helpers run before consistency? LS_PARALLEL: they may. */
 static LsPipelineState
 pipeline_why_not(void)
 {
@@ -344,7 +273,7 @@ pipeline_say_why(LsPipelineState why)
 		pg_atomic_write_u32(&ls_queue->state, why);
 }
 
-/* The stage before consistency is over, or cannot be. */
+/* The stage before consistency is over, or there is none. */
 static void
 pipeline_wait_for_hot_standby(LsPipelineState why)
 {
@@ -353,7 +282,7 @@ pipeline_wait_for_hot_standby(LsPipelineState why)
 	pipeline_say_why(why);
 }
 
-/* Rule 11. Asked before records are dispatched; what was dispatched is retired in any case. */
+/* Rule 11: may records be dispatched? What was dispatched is retired in any case. */
 static bool
 pipeline_may_dispatch(void)
 {
@@ -367,7 +296,7 @@ pipeline_may_dispatch(void)
 
 /* ---- Each record ---------------------------------------------------------- */
 
-/* The next record is the first of the queue. */
+/* Begins the pipeline; the next record is the first of the queue. */
 static void
 pipeline_start(XLogReaderState *reader)
 {
@@ -422,7 +351,7 @@ pipeline_run(XLogReaderState *reader)
 		pipeline.passed = 0;
 }
 
-/* All that was dispatched has retired. */
+/* Decides what comes next when all that was dispatched has retired. */
 static void
 pipeline_run_dry(XLogReaderState *reader)
 {
@@ -448,7 +377,7 @@ pipeline_run_dry(XLogReaderState *reader)
 	}
 }
 
-/* Before consistency. */
+/* Ends the pipeline of the stage before consistency, or lets it rest. */
 static void
 pipeline_close_queue(LsPipelineState why)
 {
@@ -463,7 +392,7 @@ pipeline_close_queue(LsPipelineState why)
 	pipeline.counted = 0;
 }
 
-/* PostgreSQL reads the next record after this. */
+/* Called last for a record that was replayed here: PostgreSQL reads the next one after this. */
 static bool
 pipeline_replayed(void)
 {
@@ -498,7 +427,7 @@ pipeline_open_queue(XLogReaderState *reader)
 	return true;
 }
 
-/* Dispatches what fits. */
+/* Dispatches what fits into the queue and may run ahead. */
 static void
 pipeline_fill(XLogReaderState *reader)
 {
@@ -542,7 +471,7 @@ pipeline_may_run_ahead(XLogReaderState *reader, const DecodedXLogRecord *record)
 
 /* ---- Retirement ----------------------------------------------------------- */
 
-/* All records before the current one are done. */
+/* Tells helpers that all records before the current one are done. */
 static void
 pipeline_tell_retired(void)
 {
@@ -550,7 +479,7 @@ pipeline_tell_retired(void)
 	pipeline.tell_at_once = false;
 }
 
-/* Memory is asked for where it is likely that nobody else executes the record. */
+/* Asks for memory of records that most likely nobody else executes. */
 static void
 pipeline_take_own_steps(void)
 {
@@ -569,7 +498,7 @@ pipeline_take_own_steps(void)
 	ls_hints_take_steps();
 }
 
-/* True: a helper had done it. */
+/* Retires the current record. True: a helper had done it. */
 static bool
 pipeline_retire(LsEntry *entry, XLogReaderState *reader)
 {
@@ -654,7 +583,7 @@ pipeline_wait_for_helper(LsEntry *entry)
 	pg_atomic_fetch_add_u64(&ls_queue->wait_us[cause], (uint64) (ls_now_us() - begin));
 }
 
-/* Rule 12. */
+/* Rule 12: ends recovery with a helper's error. */
 static void
 pipeline_raise_failure(void)
 {
@@ -676,8 +605,8 @@ pipeline_raise_failure(void)
 /* ---- Hot standby ---------------------------------------------------------- */
 
 /*
- * Asked once in a while before a record is replayed as stock does: is it time to look for
- * the moment at which the pipeline can begin?
+ * Is it time to look for the moment at which the pipeline can begin in hot standby? Asked before
+ * each record that is replayed as stock does.
  */
 static bool
 pipeline_is_time_for_hot(XLogReaderState *reader)
@@ -719,7 +648,7 @@ pipeline_why_not_now(XLogReaderState *reader)
 	return why;
 }
 
-/* Nothing is ahead. Helpers sleep, and end if they are not wanted any more. */
+/* Leaves the pipeline, with nothing ahead. Helpers sleep, and end if they are not wanted any more. */
 static void
 pipeline_leave_hot(LsPipelineState why)
 {
@@ -731,10 +660,10 @@ pipeline_leave_hot(LsPipelineState why)
 }
 
 /*
- * Helpers that find little to do cost more than they give: each record that they look at, and
- * the end of what may be read ahead. So with writes that mostly come after something on
- * their page that is replayed at its turn. Where other processes need the cores it is worse:
- * a helper that waits for a core keeps the record that it has begun.
+ * Lets helpers rest, or starts more. Those that find little to do cost more than they give: each
+ * record that they look at, and the end of what may be read ahead. That is so with writes that
+ * mostly come after something on their page that is replayed at its turn. Where other processes
+ * need the cores it is worse: a helper that waits for a core keeps the record that it has begun.
  */
 static void
 pipeline_watch_helpers(bool by_helper)

@@ -28,7 +28,7 @@
 #include "replay/queue.h"
 #include "replay/read_ahead.h"
 
-/* Looked at while blocks are found in buffers: one record in so many. */
+/* While blocks are found in buffers, one record in this number is looked at. */
 #define LS_SAMPLE 16
 
 /* Blocks after which it is decided anew, while they are found in buffers and while not. */
@@ -93,7 +93,7 @@ read_ahead_most_on_way(void)
 	return Min((uint32) maintenance_io_concurrency * processes, LS_AHEAD_MAX);
 }
 
-/* A block that an earlier record ahead has as well was asked for with that. */
+/* Asks for a block, but for one that an earlier record ahead has: that was asked for then. */
 static void
 read_ahead_look_up(const LsEntry *entry, int id, uint64 current)
 {

@@ -66,7 +66,7 @@ static ForkNumber record_class_last_fork(const DecodedXLogRecord *record);
 static LsClass record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause);
 static LsClass record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause);
 
-/* cause is set unless the class is AHEAD. */
+/* The record's class before consistency; cause is set unless the class is AHEAD. */
 LsClass
 ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 {
@@ -111,7 +111,7 @@ ls_classify(const DecodedXLogRecord *record, LsCause *cause)
 }
 
 /*
- * As ls_classify(), while sessions read: fewer kinds run ahead.
+ * Like ls_classify(), while sessions read: fewer kinds run ahead.
  *
  * Heap: insert, multi-insert, update, delete, lock. No snapshot sees what they write before
  *   its transaction has ended at retirement; tests of visibility that need no snapshot take
@@ -232,7 +232,7 @@ record_class_operation(const DecodedXLogRecord *record)
 	return record->header.xl_info & ~XLR_INFO_MASK;
 }
 
-/* Its flags are in another place in each kind. */
+/* Do the record's flags say that it changes the visibility map? They lie elsewhere in each kind. */
 static bool
 record_class_heap_changes_map(const DecodedXLogRecord *record, uint8 operation)
 {
@@ -435,7 +435,7 @@ record_class_btree_hot(const DecodedXLogRecord *record, LsCause *cause)
 	}
 }
 
-/* Rule 3. Pruning with an image waits for its turn: restoring one takes a cleanup lock as well. */
+/* Rule 3: pruning with an image waits for its turn, since restoring one takes a cleanup lock, too. */
 static LsClass
 record_class_heap2_hot(const DecodedXLogRecord *record, LsCause *cause)
 {

@@ -1,6 +1,6 @@
 /*
  * recovery_point.c - how far records may run ahead, for the minimum recovery point (rule 9
- * of pipeline.c).
+ * of README.md).
  *
  * A page on disk that is newer than the minimum recovery point would be seen too early
  * after a crash. PostgreSQL moves that point when it writes a page, but never beyond the
@@ -59,13 +59,13 @@
 #include "replay/recovery_point.h"
 #include "state/settings.h"
 
-/* The point is raised by so much at most. */
+/* Most bytes by which the point is raised at a time. */
 #define LS_STRIDE (16 * 1024 * 1024)
 
 /* WAL pages looked at for a record's end; a record of an index that is built spans 33. */
 #define LS_PAGES_BACK 64
 
-/* Questions after which it is asked again whether a segment is complete. */
+/* Questions answered from memory before a segment is looked at again. */
 #define LS_ASK_AGAIN 64
 
 static ControlFileData *point_control = NULL;	/* in shared memory */
@@ -136,7 +136,7 @@ ls_raise_point_in_backup(XLogRecPtr end)
 	LWLockRelease(ControlFileLock);
 }
 
-/* Does so much WAL wait for replay that helpers are worth it? */
+/* Does enough WAL wait for replay that helpers are worth it? */
 bool
 ls_backlog_is_worth(XLogReaderState *reader)
 {
@@ -201,7 +201,7 @@ point_backup_goes_on(void)
 
 /* ---- Hot standby: what WAL is there ------------------------------------ */
 
-/* How far WAL is on disk for good, of the timeline that is replayed; from: not known. */
+/* Position up to which WAL of the replayed timeline is on disk for good; from: not known. */
 static XLogRecPtr
 point_wal_on_disk(XLogReaderState *reader, XLogRecPtr from, TimeLineID *timeline)
 {
@@ -346,7 +346,7 @@ point_is_there(XLogReaderState *reader, TimeLineID timeline, XLogRecPtr page)
 
 /* ---- Hot standby: the point -------------------------------------------- */
 
-/* Once in this process, which may have to end from now on. */
+/* Has the point lowered when this process ends; asked for once. */
 static void
 point_lower_at_exit(void)
 {

@@ -1,6 +1,6 @@
 /*
  * removal.c - pruning of rows that nobody can see may run ahead in hot standby (rule 3 of
- * pipeline.c).
+ * README.md).
  *
  * A record that prunes a heap page names its horizon: the newest transaction whose deletions it
  * takes away. Stock waits in its redo for all snapshots that may see one of them. The record may
@@ -33,14 +33,14 @@
 #include "replay/broken_rule.h"
 #include "replay/removal.h"
 
-/* Startup: what is older nobody sees, now or later. Invalid: not known. */
+/* Startup: rows that older transactions deleted nobody sees, now or later. Invalid: not known. */
 static TransactionId removal_unseen_before = InvalidTransactionId;
 
 /* A helper: the page that it has locked to prune it. */
 static Buffer removal_locked = InvalidBuffer;
 
 /*
- * Before records are dispatched. A horizon that was computed long ago would hold as well,
+ * Called before records are dispatched. A horizon that was computed long ago would hold as well,
  * but could not be compared any more once two thousand million transactions have passed.
  */
 void
@@ -49,7 +49,7 @@ ls_forget_horizon(void)
 	removal_unseen_before = InvalidTransactionId;
 }
 
-/* Of records of LS_CLASS_REMOVAL. */
+/* Does nobody see, now or later, what a record of LS_CLASS_REMOVAL removes? */
 bool
 ls_nobody_sees(const DecodedXLogRecord *record)
 {
@@ -63,7 +63,7 @@ ls_nobody_sees(const DecodedXLogRecord *record)
 	return TransactionIdPrecedes(horizon, removal_unseen_before);
 }
 
-/* False: the page's cleanup lock is not free. Otherwise ls_remove() comes next. */
+/* Locks the page of a record that prunes. False: its cleanup lock is not free. Else ls_remove() is next. */
 bool
 ls_lock_for_removal(const DecodedXLogRecord *record)
 {
@@ -85,7 +85,7 @@ ls_lock_for_removal(const DecodedXLogRecord *record)
 	return true;
 }
 
-/* False: PostgreSQL's own redo shall do it. */
+/* Prunes the page that is locked. False: PostgreSQL's own redo shall execute the record. */
 bool
 ls_remove(XLogReaderState *reader)
 {

@@ -29,9 +29,9 @@
 
 /* Stretches of WAL remembered; when full, every second one is forgotten. */
 #define ARRIVALS 4096
-/* How long startup must have slept for lack of WAL: then it is no lag. */
+/* Time that startup must have slept for lack of WAL: then it is no lag. */
 #define ASLEEP_US INT64CONST(20000)
-/* startup waits in short stretches; with none for this long a conflict ended */
+/* Time without a wait after which a conflict has ended: startup waits in short stretches. */
 #define CONFLICT_OVER_US INT64CONST(50000)
 
 LsLagShared *ls_lag = NULL;
@@ -42,14 +42,14 @@ typedef struct Arrival
 	int64		at;
 } Arrival;
 
-/* controller only; oldest first */
+/* Stretches of WAL not yet replayed, oldest first; controller only. */
 static Arrival replay_lag_arrivals[ARRIVALS];
 static int	replay_lag_narrivals = 0;
 static XLogRecPtr replay_lag_last_received = InvalidXLogRecPtr;
 static XLogRecPtr replay_lag_last_replayed = InvalidXLogRecPtr;
 static int64 replay_lag_asleep_since = 0;
 
-/* controller only; the conflict that startup is waiting for now */
+/* The conflict that startup waits for now; controller only. */
 static uint32 replay_lag_conflict_now = 0;
 static int64 replay_lag_conflict_began = 0;
 static int64 replay_lag_conflict_seen = 0;

@@ -30,7 +30,7 @@ static void rmgr_table_begin_recovery(void);
 static void rmgr_table_end_recovery(void);
 static void rmgr_table_redo(XLogReaderState *record);
 
-/* In the postmaster, as the library is loaded. */
+/* Enters our callbacks. Postmaster, as the library is loaded. */
 void
 ls_install_rmgr_callbacks(void)
 {
@@ -59,7 +59,7 @@ ls_stock_redo(XLogReaderState *record)
 		RmgrTable[rmid].rm_redo(record);
 }
 
-/* For what is only read. */
+/* A resource manager, for what is only read. */
 const RmgrData *
 ls_rmgr(RmgrId id)
 {

@@ -69,7 +69,7 @@ ls_startup_waits_for_lock(LOCKTAG *tag)
 	return found;
 }
 
-/* 0: not known. */
+/* Number of the startup process, 0: not known. */
 int
 ls_startup_pid(void)
 {

@@ -57,12 +57,13 @@
 
 extern PGDLLEXPORT void lockstep_wal_segments_main(Datum arg);
 
-/* How often the worker looks, in ms: while WAL comes in, while none does. */
+/* Interval at which the worker looks, in ms: while WAL comes in, while none does. */
 #define LOOK_MS 50
 #define LOOK_IDLE_MS 1000
+/* Most bytes of segments ahead. */
 #define AHEAD_BYTES (256 * 1024 * 1024)
 
-/* this process's segment in doubt, on timeline 0: there is none */
+/* This process's segment in doubt; timeline 0: there is none. */
 static TimeLineID wal_segments_doubtful_tli = 0;
 static XLogSegNo wal_segments_doubtful_segno = 0;
 

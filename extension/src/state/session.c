@@ -41,7 +41,7 @@ ls_sessions_init_shared(void)
 		session_init(&ls_sessions[i]);
 }
 
-/* NULL for a process that has no slot (auxiliary processes run no queries). */
+/* This process's slot; NULL if it has none (auxiliary processes run no queries). */
 LsSession *
 ls_session_attach(void)
 {

@@ -22,14 +22,14 @@ PG_FUNCTION_INFO_V1(lockstep_replay_token_0_2);
 static XLogRecPtr replay_token_end_of_commits(void);
 static XLogRecPtr replay_token_end_of_inserted_wal(void);
 
-/* Version 0.1: returns pg_lsn. */
+/* The function of version 0.1, which returns pg_lsn. */
 Datum
 lockstep_replay_token(PG_FUNCTION_ARGS)
 {
 	PG_RETURN_LSN(replay_token_end_of_commits());
 }
 
-/* From version 0.2 on: returns text. */
+/* The function from version 0.2 on, which returns text. */
 Datum
 lockstep_replay_token_0_2(PG_FUNCTION_ARGS)
 {

@@ -16,14 +16,14 @@
 
 /* Eight hexadecimal digits fit 32 bits. */
 #define LSN_HALF_DIGITS 8
-/* As many decimal digits as the highest timeline has. */
+/* Decimal digits of the highest timeline. */
 #define TIMELINE_DIGITS 10
 
 static bool token_parse_lsn(const char *at, XLogRecPtr *lsn);
 static bool token_parse_half(const char **at, uint32 *half);
 static bool token_parse_timeline(const char **at, TimeLineID *tli);
 
-/* False leaves *token undefined. */
+/* Reads a token, or a position alone. False leaves *token undefined. */
 bool
 ls_parse_token(const char *text, LsToken *token)
 {
@@ -38,14 +38,14 @@ ls_parse_token(const char *text, LsToken *token)
 		token_parse_lsn(slash + 1, &token->lsn);
 }
 
-/* For a token that has a timeline. */
+/* The text of a token that has a timeline. */
 void
 ls_print_token(const LsToken *token, char text[LS_TOKEN_TEXT_SIZE])
 {
 	snprintf(text, LS_TOKEN_TEXT_SIZE, "%u/%X/%X", token->tli, LSN_FORMAT_ARGS(token->lsn));
 }
 
-/* For messages. */
+/* The token in words, for messages. */
 void
 ls_describe_token(const LsToken *token, char text[LS_TOKEN_DESCRIPTION_SIZE])
 {
@@ -87,7 +87,7 @@ token_parse_half(const char **at, uint32 *half)
 	return digits > 0;
 }
 
-/* There is no timeline 0. */
+/* Reads a timeline in decimal; there is no timeline 0. */
 static bool
 token_parse_timeline(const char **at, TimeLineID *tli)
 {

@@ -51,7 +51,7 @@
 #include "wait/token.h"
 #include "wait/wait_lsn.h"
 
-/* How often a waiter looks by itself, in ms. */
+/* Interval at which a waiter looks by itself, in ms. */
 #define RECHECK_MS 100
 /* A position that replay never reaches: only another timeline wakes the waiter. */
 #define LSN_NEVER PG_UINT64_MAX
@@ -282,7 +282,7 @@ wait_lsn_stop(LsSession *s)
 
 /* ---- What a token means here ---- */
 
-/* In recovery. */
+/* What a server in recovery can say of the token. */
 static void
 wait_lsn_judge_on_standby(const LsToken *token, Verdict *v)
 {
@@ -339,7 +339,7 @@ wait_lsn_judge_by_history(const LsToken *token, TimeLineID tli, Verdict *v)
 	}
 }
 
-/* Not in recovery: the timeline stays what it is. */
+/* What a primary can say of the token; its timeline stays what it is. */
 static void
 wait_lsn_judge_on_primary(const LsToken *token, Verdict *v)
 {

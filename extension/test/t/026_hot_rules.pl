@@ -1,4 +1,4 @@
-# The rules of parallel replay (src/replay/pipeline.c) that are about sessions that read: each is
+# The rules of parallel replay (src/replay/README.md) that are about sessions that read: each is
 # kept and then broken on purpose, in a library of its own (src/replay/broken_rule.h), and a
 # session sees what goes wrong without it.
 
@@ -105,7 +105,7 @@ sub is_seen
 	return 0;
 }
 
-# Which records a helper takes is chance. So often a broken rule may go unnoticed.
+# Most tries for a broken rule to be noticed: which records a helper takes is chance.
 my $TRIES = 20;
 
 # Runs with the rule kept, and without. $before: from this major on it has not been seen to go wrong in this way.
