@@ -7,6 +7,7 @@ use warnings FATAL => 'all';
 
 use FindBin;
 use lib "$FindBin::Bin/../perl";
+use LockstepCluster;
 use LockstepReplay;
 use LockstepSession;
 use LockstepTest;
@@ -89,7 +90,7 @@ sub remove
 {
 	my ($node, @sessions) = @_;
 	$_->close for @sessions;
-	$node->stop;
+	$node->stop('immediate');
 	$node->clean_node;
 	return;
 }
@@ -313,7 +314,7 @@ bites('target', sub {
 	my ($rule) = @_;
 	my $node = PostgreSQL::Test::Cluster->new('standby' . ++$number);
 	$primary->backup("b$number");
-	$node->init_from_backup($primary, "b$number", has_streaming => 1);
+	init_from_own_backup($node, $primary, "b$number", has_streaming => 1);
 	$primary->safe_psql('postgres', 'INSERT INTO much SELECT generate_series(1, 5000)');
 	my $target = $primary->lsn('flush');
 	$primary->safe_psql('postgres', 'INSERT INTO much SELECT generate_series(1, 5000)');
