@@ -3,7 +3,7 @@
  *
  * Reloadable are all but lockstep.replay_workers and
  * lockstep.replay_queue_size, which size shared memory, and lockstep.proc_root, which only
- * tests set: it shows the extension a kernel that refuses. docs/operations.md says when to
+ * tests set: it shows the extension a kernel that refuses. docs/reference.md says when to
  * change which setting.
  */
 #include "postgres.h"
@@ -206,7 +206,7 @@ settings_define_wait(void)
 /*
  * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
  * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: ARCHITECTURE.md, first invariant.
+ * this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 settings_check_wait_for_lsn(char **newval, void **extra, GucSource source)
