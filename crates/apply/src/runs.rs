@@ -5,7 +5,7 @@
 use std::collections::HashSet;
 use std::hash::{BuildHasher, RandomState};
 
-use super::row::OwnedRow;
+use crate::row::OwnedRow;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Run {
@@ -78,7 +78,7 @@ impl Runs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::row::Cell;
+    use crate::row::Cell;
 
     fn row(value: &str) -> OwnedRow {
         OwnedRow::new([Cell::Text(value.as_bytes())])

@@ -18,11 +18,11 @@ use lockstep_wire::logical::{Context, Message, Old, Relation, TruncateOptions, T
 use lockstep_wire::stream::Timestamp;
 use lockstep_wire::{Lsn, WireError};
 
-use super::batch::{Batch, Change, CommitPoint, Emptied, Later, Part, Waiting};
-use super::error::{ApplyError, Result};
-use super::row::{Cell, OwnedRow};
-use super::table::{Identity, SourceTable, Table};
+use crate::batch::{Batch, Change, CommitPoint, Emptied, Later, Part, Waiting};
+use crate::error::{ApplyError, Result};
 use crate::names::quoted;
+use crate::row::{Cell, OwnedRow};
+use crate::table::{Identity, SourceTable, Table};
 
 /// Where the changes of a table begin that are to be applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -429,8 +429,8 @@ mod tests {
     use lockstep_wire::logical::{Column, Commit, ReplicaIdentity, Value};
 
     use super::*;
-    use crate::apply::batch::{Set, Step};
-    use crate::apply::table::{TargetColumn, TargetTable};
+    use crate::batch::{Set, Step};
+    use crate::table::{TargetColumn, TargetTable};
 
     /// Whatever the source has, the target has.
     struct Same;

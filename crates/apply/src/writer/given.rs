@@ -4,12 +4,12 @@ use std::ffi::CString;
 
 use lockstep_client::ClientError;
 
-use crate::apply::arrays::ArrayText;
-use crate::apply::batch::MOST_BYTES;
-use crate::apply::net::Update;
-use crate::apply::row::{Cell, OwnedRow};
-use crate::apply::statements::{Parameter, Statement};
-use crate::apply::table::Table;
+use crate::arrays::ArrayText;
+use crate::batch::MOST_BYTES;
+use crate::net::Update;
+use crate::row::{Cell, OwnedRow};
+use crate::statements::{Parameter, Statement};
+use crate::table::Table;
 
 /// Most rows of one statement's parameters.
 const MOST_ROWS: usize = 20_000;

@@ -7,14 +7,14 @@ use lockstep_client::{Connection, Conninfo, Purpose, field};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
-use super::error::{ApplyError, Result};
-use super::merge::{Start, Tables};
-use super::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
-use super::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::error::{ApplyError, Result};
+use crate::merge::{Start, Tables};
+use crate::names::Excluded;
 use crate::names::TableName;
-use crate::preflight::facts::Excluded;
+use crate::reach::{FACTS, TargetReach, TargetUnique, UNIQUES, UniqueColumn};
 use crate::sessions;
-use crate::state;
+use crate::table::{SourceTable, Table, TargetColumn, TargetKey, TargetTable};
+use crate::target_state;
 
 /// Where each table starts.
 #[derive(Debug, Clone)]
@@ -130,7 +130,7 @@ impl Catalog {
 
     /// Keeps the source's timeline, durably.
     pub fn keep_timeline(&mut self, replica: &str, timeline: Timeline) -> Result<()> {
-        let kept = state::set_timeline(&mut self.connection, replica, timeline);
+        let kept = target_state::set_timeline(&mut self.connection, replica, timeline);
         kept.map_err(ApplyError::Target)
     }
 

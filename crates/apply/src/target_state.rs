@@ -1,4 +1,6 @@
-//! The source's position in each transaction of apply: a row of `lockstep.apply_position`.
+//! What apply reads and writes of a replica's state in the target (schema `lockstep`).
+//!
+//! The source's position in each transaction of apply is a row of `lockstep.apply_position`.
 //!
 //! The replication origin has it too, but from 16 on it is moved even by a transaction that fails
 //! after its position was set up. A row is there only if its transaction has committed.
@@ -8,7 +10,7 @@
 
 use lockstep_client::quote::sql_literal;
 use lockstep_client::{ClientError, Connection, field};
-use lockstep_wire::Lsn;
+use lockstep_wire::{Lsn, Timeline};
 
 /// The statements that keep a position, for the transaction whose changes end there. `tidy`: they
 /// delete what was kept before.
@@ -51,4 +53,46 @@ pub fn kept_position(
                WHERE replica OPERATOR(pg_catalog.=) $1";
     let rows = connection.query_with(sql, &[&replica])?;
     field(rows.first().map_or(&[][..], Vec::as_slice), 0)
+}
+
+/// Counts rows of a table that apply did not find; run it in the transaction that lacked them. A
+/// partition that was made after the copy is listed by that. `$1` is the replica, `$2` and `$3` the
+/// table's schema and name, `$4` how many rows.
+pub const ADD_MISSING: &str = "INSERT INTO lockstep.table_copy AS c \
+      (replica, schema_name, table_name, state, start_lsn, missing_rows) \
+    VALUES ($1, $2, $3, 'copied', '0/0', $4) \
+    ON CONFLICT (replica, schema_name, table_name) \
+    DO UPDATE SET missing_rows = c.missing_rows + excluded.missing_rows";
+
+/// What a replica's state says of its source.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stand {
+    pub system_id: String,
+    pub start: Lsn,
+    /// The source's timeline when apply last connected.
+    pub timeline: Option<Timeline>,
+}
+
+pub fn stand(connection: &mut Connection, replica: &str) -> Result<Option<Stand>, ClientError> {
+    let sql = "SELECT system_id, coalesce(start_lsn, '0/0'), coalesce(timeline, 0) \
+               FROM lockstep.replica WHERE name = $1";
+    let rows = connection.query_with(sql, &[&replica])?;
+    let read = |row: &Vec<Option<String>>| {
+        Ok(Stand {
+            system_id: field(row, 0)?,
+            start: field(row, 1)?,
+            timeline: Timeline::new(field(row, 2)?),
+        })
+    };
+    rows.first().map(read).transpose()
+}
+
+pub fn set_timeline(
+    connection: &mut Connection,
+    replica: &str,
+    timeline: Timeline,
+) -> Result<(), ClientError> {
+    let sql = "UPDATE lockstep.replica SET timeline = $2 WHERE name = $1";
+    let kept = connection.query_with(sql, &[&replica, &timeline.get()]);
+    kept.map(drop)
 }

@@ -7,13 +7,13 @@ use lockstep_client::{Connection, Conninfo};
 use lockstep_wire::Lsn;
 use tracing::{error, info, warn};
 
-use super::catalog::Starts;
-use super::control::{Control, Phase, Wanted};
-use super::error::{ApplyError, Result};
-use super::session::{Ended, Session};
-use super::spool::{Owner, Spool};
+use crate::catalog::Starts;
+use crate::control::{Control, Phase, Wanted};
+use crate::error::{ApplyError, Result};
 use crate::failpoint;
-use crate::publication::Expected;
+use crate::session::{Ended, Session};
+use crate::source::Published;
+use crate::spool::{Owner, Spool};
 
 /// Memory for changes unless the settings say otherwise, in bytes.
 pub const MEMORY: usize = 256 * 1024 * 1024;
@@ -25,8 +25,8 @@ pub const MOST_WRITERS: usize = 16;
 pub const LEAST_MEMORY: usize = 1024 * 1024;
 
 /// Pauses between attempts to connect.
-pub(crate) const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+pub const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+pub const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 /// A change that did not fit is tried again after this long.
 const RETRY: Duration = Duration::from_secs(10);
@@ -40,7 +40,7 @@ pub struct Settings {
     pub slot: String,
     pub publications: Vec<String>,
     /// What the replica's publication should be; None if nobody minds.
-    pub published: Option<Arc<Expected>>,
+    pub published: Option<Arc<dyn Published>>,
     /// The name of each replication origin on the target begins so; the replica owns them.
     pub origin: String,
     /// How many connections change the target at the same time, 1 to [`MOST_WRITERS`].

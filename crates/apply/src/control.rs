@@ -8,9 +8,9 @@ use lockstep_service::waker::Waker;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
-use super::batch::Counts;
-use super::session::Event;
-use super::spool::SpoolStats;
+use crate::batch::Counts;
+use crate::session::Event;
+use crate::spool::SpoolStats;
 
 /// Where a replica is in its life.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -153,7 +153,7 @@ impl Control {
     }
 
     /// Begins anew, after an end that was not asked for.
-    pub(crate) fn begin(&self) {
+    pub fn begin(&self) {
         let mut state = self.state();
         let Wanted { stop, resumed, .. } = state.wanted;
         state.wanted = Wanted {
@@ -167,7 +167,7 @@ impl Control {
     }
 
     /// It has ended, or could not begin.
-    pub(crate) fn failed(&self, words: &str) {
+    pub fn failed(&self, words: &str) {
         self.count(|stats| {
             stats.phase = Phase::Stopped;
             stats.error = Some(words.to_owned());
@@ -179,7 +179,7 @@ impl Control {
     }
 
     /// Waits until the end is asked for, or `patience` has passed.
-    pub(crate) fn wait_stopped(&self, patience: Duration) {
+    pub fn wait_stopped(&self, patience: Duration) {
         self.wait(patience, |state| state.wanted.stop);
     }
 
@@ -189,7 +189,7 @@ impl Control {
     }
 
     /// Ends the replica with an error: the source does not send what it should.
-    pub(crate) fn refuse(&self, words: String) {
+    pub fn refuse(&self, words: String) {
         self.state().refused = Some(words);
         self.want(|wanted| wanted.refuse = true);
     }
@@ -287,7 +287,8 @@ impl Control {
         self.0.1.notify_all();
     }
 
-    pub(crate) fn count(&self, count: impl FnOnce(&mut Stats)) {
+    /// Changes the statistics, and wakes those who wait for them.
+    pub fn count(&self, count: impl FnOnce(&mut Stats)) {
         count(&mut self.state().stats);
         self.0.1.notify_all();
     }

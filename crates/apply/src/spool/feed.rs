@@ -14,7 +14,7 @@ use lockstep_wire::stream::XLOG_DATA_HEADER;
 use lockstep_wire::{Lsn, Timeline, WireError};
 
 use super::Spool;
-use crate::apply::error::{ApplyError, Result};
+use crate::error::{ApplyError, Result};
 
 /// Bytes that are read at once.
 const READ: usize = 256 * 1024;

@@ -35,9 +35,9 @@ use std::collections::hash_map::DefaultHasher;
 use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
-use super::batch::{Part, Set, Step};
-use super::row::{Cell, OwnedRow};
-use super::table::{Identity, SourceTable, Table};
+use crate::batch::{Part, Set, Step};
+use crate::row::{Cell, OwnedRow};
+use crate::table::{Identity, SourceTable, Table};
 
 /// What a column of a unique index is to its values.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -354,9 +354,9 @@ impl Touches {
 #[cfg(test)]
 pub(super) mod tests {
     use super::*;
-    use crate::apply::batch::{Batch, Change, Emptied};
-    use crate::apply::table::{KeyColumn, SourceColumn, TargetColumn};
+    use crate::batch::{Batch, Change, Emptied};
     use crate::names::TableName;
+    use crate::table::{KeyColumn, SourceColumn, TargetColumn};
     use lockstep_wire::logical::ReplicaIdentity;
 
     const TEXT: u32 = 25;

@@ -3,7 +3,7 @@
 
 use std::ffi::CString;
 
-use super::row::{Cell, OwnedRow};
+use crate::row::{Cell, OwnedRow};
 
 /// An array that is being written.
 #[derive(Debug)]

@@ -23,13 +23,13 @@ use lockstep_wire::stream::{FromStandby, Status};
 use tracing::{error, info, warn};
 
 use super::{Spool, SpoolStats, State};
-use crate::apply::continuity::{Known, SPOOL};
-use crate::apply::control::Control;
-use crate::apply::error::{ApplyError, Result};
-use crate::apply::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
-use crate::apply::session::{FAREWELL, STATUS_EVERY, now};
-use crate::apply::source::Source;
+use crate::continuity::{Known, SPOOL};
+use crate::control::Control;
+use crate::error::{ApplyError, Result};
 use crate::failpoint;
+use crate::run::{LONGEST_PAUSE, SHORTEST_PAUSE, Settings};
+use crate::session::{FAREWELL, STATUS_EVERY, now};
+use crate::source::Source;
 
 /// Bytes that are appended before they are made durable, while more has come.
 const UNSYNCED: usize = 1 << 20;

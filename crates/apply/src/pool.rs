@@ -32,13 +32,13 @@ use lockstep_client::Canceller;
 use lockstep_service::waker::Waker;
 use lockstep_wire::Lsn;
 
-use super::batch::{CommitPoint, Counts, Part};
-use super::error::{ApplyError, Result};
-use super::order::{Order, Plan};
-use super::run::MOST_WRITERS;
-use super::turn::{Turn, Waited};
-use super::writer::{Missing, Pick, Writer};
+use crate::batch::{CommitPoint, Counts, Part};
+use crate::error::{ApplyError, Result};
 use crate::failpoint;
+use crate::order::{Order, Plan};
+use crate::run::MOST_WRITERS;
+use crate::turn::{Turn, Waited};
+use crate::writer::{Missing, Pick, Writer};
 
 /// While batches follow each other, commits are flushed this often.
 const FLUSH_EVERY: Duration = Duration::from_millis(200);

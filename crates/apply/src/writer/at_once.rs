@@ -22,12 +22,12 @@ use lockstep_client::{Connection, ToText};
 
 use super::given::{Given, after, before, keeps, updated, values};
 use super::{COPY_FROM, MOST_BYTES, Missing, Writer};
-use crate::apply::batch::{CommitPoint, Part, Set, Step};
-use crate::apply::error::{ApplyError, Result, is_cancelled};
-use crate::apply::statements::Verb;
-use crate::apply::table::Table;
+use crate::batch::{CommitPoint, Part, Set, Step};
+use crate::error::{ApplyError, Result, is_cancelled};
 use crate::failpoint;
-use crate::state;
+use crate::statements::Verb;
+use crate::table::Table;
+use crate::target_state;
 
 /// Most steps of a small part; each has fewer rows than are copied.
 const MOST_STEPS: usize = 32;
@@ -90,7 +90,8 @@ impl Writer {
         let ready = changes.iter().map(|changes| self.ready(changes));
         let ready = ready.collect::<lockstep_client::Result<Vec<_>>>()?;
         if !self.ends {
-            self.connection.prepare(END, state::END_AT_POSITION)?;
+            self.connection
+                .prepare(END, target_state::END_AT_POSITION)?;
             self.ends = true;
         }
         let how = if flush { "local" } else { "off" };
@@ -146,7 +147,7 @@ fn send(
     }
     for (table, rows) in &missing {
         let of: [&dyn ToText; 4] = [&replica, &table.schema, &table.table, rows];
-        pipeline.query(state::ADD_MISSING, &of)?;
+        pipeline.query(target_state::ADD_MISSING, &of)?;
     }
     pipeline.query_prepared(END, end)?;
     failpoint::APPLY_WRITTEN.reach();

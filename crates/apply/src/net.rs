@@ -19,7 +19,7 @@ use std::hash::BuildHasher;
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 
-use super::row::{Cell, OwnedRow};
+use crate::row::{Cell, OwnedRow};
 
 /// Memory of an entry beside its rows, roughly: with its place in the table of those that exist.
 const OVERHEAD: usize = 112;
@@ -319,7 +319,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
-    use crate::apply::row::Cell;
+    use crate::row::Cell;
 
     fn key(number: u8) -> OwnedRow {
         OwnedRow::new([Cell::Text(&[number])])

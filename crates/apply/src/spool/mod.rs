@@ -344,7 +344,7 @@ impl Spool {
     }
 
     /// Why the stream cannot go on, unless a target that is away may know better.
-    pub(crate) fn failure(&self) -> Option<ApplyError> {
+    pub fn failure(&self) -> Option<ApplyError> {
         let mut state = self.state();
         let anchored = state.anchored;
         state

@@ -27,6 +27,10 @@
 //!
 //! | module | what |
 //! |---|---|
+//! | [`failpoint`] | where tests let a process die |
+//! | [`names`] | names of tables |
+//! | [`sessions`] | the sessions of a server that are ours, and those of others in words |
+//! | [`target_state`] | what apply reads and writes of the replica's state in the target |
 //! | [`row`] | rows as a batch keeps them |
 //! | [`table`] | a table of the source, of the target, and how they fit |
 //! | [`error`] | what can go wrong |
@@ -48,13 +52,25 @@
 //! | [`source`], [`spool`] | the stream of the source; the same, kept on disk until the target has it |
 //! | [`run`](mod@run) | session after session |
 
+#![cfg_attr(
+    test,
+    allow(
+        clippy::expect_used,
+        clippy::indexing_slicing,
+        clippy::panic,
+        clippy::unwrap_used
+    )
+)]
+
 pub mod arrays;
 pub mod batch;
 pub mod catalog;
 pub mod continuity;
 pub mod control;
 pub mod error;
+pub mod failpoint;
 pub mod merge;
+pub mod names;
 pub mod net;
 pub mod order;
 pub mod origins;
@@ -65,10 +81,12 @@ pub mod row;
 pub mod run;
 pub mod runs;
 pub mod session;
+pub mod sessions;
 mod source;
 pub mod spool;
 pub mod statements;
 pub mod table;
+pub mod target_state;
 pub mod turn;
 pub mod writer;
 
@@ -77,4 +95,5 @@ pub use control::{Control, Phase, Stats};
 pub use error::{ApplyError, Conflict};
 pub use merge::Start;
 pub use run::{LEAST_MEMORY, MEMORY, MOST_WRITERS, Settings, run};
+pub use source::Published;
 pub use spool::{LEAST_LIMIT, Spool, SpoolConfig, SpoolStats};

@@ -2,9 +2,9 @@
 
 use lockstep_wire::logical::{Relation, ReplicaIdentity};
 
-use super::error::{ApplyError, Result};
-use super::reach::{Reach, TargetReach};
+use crate::error::{ApplyError, Result};
 use crate::names::{TableName, quoted};
+use crate::reach::{Reach, TargetReach};
 
 /// A table as the source's Relation message describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,12 +1,20 @@
 //! The source of a stream: whether it can go on where the replica stands, and the stream from there.
 
+use std::fmt;
+
 use lockstep_client::quote::publication_names;
 use lockstep_client::{Connection, Purpose, Stream, field};
 use lockstep_wire::{Lsn, Timeline};
 
-use super::continuity::{Found, Known, gap};
-use super::error::{ApplyError, Result};
-use super::run::Settings;
+use crate::continuity::{Found, Known, gap};
+use crate::error::{ApplyError, Result};
+use crate::run::Settings;
+
+/// A replica's publication as it should be on the source.
+pub trait Published: fmt::Debug + Send + Sync {
+    /// What is not as it should be, in words with what to do; None if nothing is.
+    fn altered(&self, source: &mut Connection) -> lockstep_client::Result<Option<String>>;
+}
 
 /// A source that can go on.
 pub(crate) struct Source {
@@ -26,9 +34,8 @@ impl Source {
             return Err(ApplyError::Gap(gap));
         }
         if let Some(expected) = &settings.published {
-            let differences = expected.differences(&mut connection);
-            let differences = differences.map_err(ApplyError::Source)?;
-            if let Some(words) = expected.words(&differences) {
+            let altered = expected.altered(&mut connection);
+            if let Some(words) = altered.map_err(ApplyError::Source)? {
                 return Err(ApplyError::Publication(words));
             }
         }

@@ -26,19 +26,19 @@ use lockstep_wire::stream::{FromServer, FromStandby, Timestamp};
 use lockstep_wire::{Lsn, Timeline};
 use tracing::warn;
 
-use super::batch::Counts;
-use super::catalog::{Catalog, Starts};
-use super::continuity::Known;
-use super::control::{Control, Phase, Wanted};
-use super::error::{ApplyError, Result};
-use super::merge::{Handed, Limits, Merger, Taken};
-use super::pool::{Done, News, Pool};
-use super::positions::Positions;
-use super::run::Settings;
-use super::source::Source;
-use super::spool::{Arrived, Content, Feed};
-use super::writer::{self, Missing, Writer};
+use crate::batch::Counts;
+use crate::catalog::{Catalog, Starts};
+use crate::continuity::Known;
+use crate::control::{Control, Phase, Wanted};
+use crate::error::{ApplyError, Result};
 use crate::failpoint;
+use crate::merge::{Handed, Limits, Merger, Taken};
+use crate::pool::{Done, News, Pool};
+use crate::positions::Positions;
+use crate::run::Settings;
+use crate::source::Source;
+use crate::spool::{Arrived, Content, Feed};
+use crate::writer::{self, Missing, Writer};
 
 /// Parts that may wait for a writer.
 const MOST_WAITING: usize = 1;

@@ -11,10 +11,10 @@ use hashbrown::HashMap;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::Timestamp;
 
-use super::net::{KeyedChange, Net, NetEffect, Update};
-use super::row::OwnedRow;
-use super::runs::{Run, Runs};
-use super::table::{Identity, Table};
+use crate::net::{KeyedChange, Net, NetEffect, Update};
+use crate::row::OwnedRow;
+use crate::runs::{Run, Runs};
+use crate::table::{Identity, Table};
 
 /// Most bytes of one statement's parameters; a row that is longer stands alone.
 pub const MOST_BYTES: usize = 8 * 1024 * 1024;
@@ -455,10 +455,10 @@ impl Gathered {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::reach::Reach;
-    use crate::apply::row::Cell;
-    use crate::apply::table::KeyColumn;
     use crate::names::TableName;
+    use crate::reach::Reach;
+    use crate::row::Cell;
+    use crate::table::KeyColumn;
 
     fn table(identity: Identity) -> Arc<Table> {
         Arc::new(Table {

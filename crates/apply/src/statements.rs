@@ -5,8 +5,8 @@
 //! the key before, `c1`, ... the columns after, `m1`, ... say for which rows a column keeps its
 //! value because the source has not sent it. Numbers are places in [`Table::columns`] plus one.
 
-use super::table::{Identity, KeyColumn, Table, TargetColumn};
 use crate::names::quoted;
+use crate::table::{Identity, KeyColumn, Table, TargetColumn};
 
 /// What a statement does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -413,8 +413,8 @@ impl Given {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::reach::Reach;
     use crate::names::TableName;
+    use crate::reach::Reach;
 
     fn column(name: &str, in_array: bool) -> TargetColumn {
         TargetColumn {

@@ -22,22 +22,22 @@ use lockstep_wire::{Lsn, Timeline};
 
 use given::{Given, after, before, chunks, keeps, updated, values};
 
-use super::arrays::copy_line;
-use super::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
-use super::continuity::{self, Known};
-use super::error::{ApplyError, Result, is_in_the_way};
-use super::net::Update;
-use super::order::{Changes, Plan};
-use super::origins;
-use super::reach::FACTS;
-use super::row::OwnedRow;
-use super::run::Settings;
-use super::statements::{Statement, Verb};
-use super::table::Table;
+use crate::arrays::copy_line;
+use crate::batch::{CommitPoint, Emptied, MOST_BYTES, Part, Set, Step};
+use crate::continuity::{self, Known};
+use crate::error::{ApplyError, Result, is_in_the_way};
 use crate::failpoint;
 use crate::names::TableName;
+use crate::net::Update;
+use crate::order::{Changes, Plan};
+use crate::origins;
+use crate::reach::FACTS;
+use crate::row::OwnedRow;
+use crate::run::Settings;
 use crate::sessions;
-use crate::state;
+use crate::statements::{Statement, Verb};
+use crate::table::Table;
+use crate::target_state;
 
 /// So many rows or more are inserted with COPY, or so many bytes: of a copy only a piece is in memory a
 /// second time. Less is quicker in one statement.
@@ -242,11 +242,11 @@ impl Writer {
     /// `pg_replication_origin_xact_setup` had said: the state's position does not. So it is there before
     /// the first transaction.
     fn settled(&mut self, highest: Lsn) -> Result<Lsn> {
-        let kept = state::kept_position(&mut self.connection, &self.replica);
+        let kept = target_state::kept_position(&mut self.connection, &self.replica);
         if let Some(kept) = kept.map_err(ApplyError::Target)? {
             return Ok(kept.min(highest));
         }
-        let keep = state::keep_position_sql(&self.replica, highest, false);
+        let keep = target_state::keep_position_sql(&self.replica, highest, false);
         let kept = keep.and_then(|sql| self.connection.execute(&sql));
         kept.map(|()| highest).map_err(ApplyError::Target)
     }
@@ -333,7 +333,7 @@ impl Writer {
     pub fn commit(&mut self, commit: CommitPoint, flush: bool) -> Result<Missing> {
         for (table, rows) in &self.missing {
             let of: [&dyn ToText; 4] = [&self.replica, &table.schema, &table.table, rows];
-            let added = self.connection.query_with(state::ADD_MISSING, &of);
+            let added = self.connection.query_with(target_state::ADD_MISSING, &of);
             added.map_err(ApplyError::Target)?;
         }
         let time = format!(
@@ -368,7 +368,7 @@ impl Writer {
         if tidy {
             self.kept = 0;
         }
-        let keep = state::keep_position_sql(&self.replica, end, tidy);
+        let keep = target_state::keep_position_sql(&self.replica, end, tidy);
         let keep = keep.map_err(ApplyError::Target)?;
         let then = if flush { FLUSH } else { "" };
         Ok(format!(
@@ -380,7 +380,8 @@ impl Writer {
     /// What the target knows of the source. `stands` is where its origin stands.
     pub fn known(&mut self, stands: Lsn) -> Result<Known> {
         let replica = &self.replica;
-        let stand = state::stand(&mut self.connection, replica).map_err(ApplyError::Target)?;
+        let stand =
+            target_state::stand(&mut self.connection, replica).map_err(ApplyError::Target)?;
         let stand = stand.ok_or_else(|| {
             ApplyError::System(format!("replica \"{replica}\" is gone from the target"))
         })?;
@@ -395,7 +396,7 @@ impl Writer {
 
     /// Keeps the source's timeline.
     pub fn keep_timeline(&mut self, timeline: Timeline) -> Result<()> {
-        let kept = state::set_timeline(&mut self.connection, &self.replica, timeline);
+        let kept = target_state::set_timeline(&mut self.connection, &self.replica, timeline);
         kept.map_err(ApplyError::Target)
     }
 

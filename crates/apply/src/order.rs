@@ -17,8 +17,8 @@
 
 use std::collections::{HashMap, HashSet, VecDeque};
 
-use super::batch::Part;
-use super::reach::{ROW, Touches};
+use crate::batch::Part;
+use crate::reach::{ROW, Touches};
 
 /// How often the changes that a bound one binds are looked for; then all are bound.
 const MOST_PASSES: u32 = 8;
@@ -195,7 +195,7 @@ mod tests {
     use super::super::reach::tests::{delete, insert, key, moved, part, table, unique, update};
     use super::super::table::Table;
     use super::*;
-    use crate::apply::batch::Change;
+    use crate::batch::Change;
 
     fn t() -> Arc<Table> {
         table(1, key(0), &[unique(&["b"])])
