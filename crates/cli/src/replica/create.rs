@@ -9,11 +9,12 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use lockstep_lag::sanitize::sanitize;
 use lockstep_relay::config::amount;
 use lockstep_replica::copy::progress::Moment;
-use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
+use lockstep_replica::error::Finding;
+use lockstep_replica::lifecycle::Watcher;
+use lockstep_replica::lifecycle::create::{CreateOptions, Created, create};
 use lockstep_replica::names::Excluded;
-use lockstep_replica::preflight::rules::Finding;
+use lockstep_replica::publication::subset::gather;
 use lockstep_replica::state::Phase;
-use lockstep_replica::subset::gather;
 use serde_json::json;
 
 use super::{conninfo, failed};

@@ -7,9 +7,9 @@ use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
 use lockstep_replica::error::ReplicaError;
-use lockstep_replica::source::Source;
-use lockstep_replica::standing::{Standing, standing};
 use lockstep_replica::state::{Applied, Phase, Replica, State};
+use lockstep_replica::status::source::Source;
+use lockstep_replica::status::standing::{Standing, standing};
 use lockstep_wire::Lsn;
 
 use super::{ReplicaArgs, failed};
