@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use clap::Args;
 use lockstep_client::{ClientError, Connection, Conninfo, Purpose};
-use lockstep_lag::sanitize::sanitize;
 use lockstep_lag::{Node, Role};
+use lockstep_service::exit::Failure;
+use lockstep_service::sanitize::sanitize;
 use serde::Deserialize;
 
-use crate::exit::Usage;
 use crate::toml_file;
 
 /// Which servers.
@@ -103,7 +103,7 @@ impl NodesArgs {
                 _ => Conninfo::parse(conninfo),
             };
             let conninfo = conninfo.with_context(|| place.clone())?;
-            check_port(&conninfo).map_err(|words| Usage(format!("{place}: {words}")))?;
+            check_port(&conninfo).map_err(|words| Failure::Usage(format!("{place}: {words}")))?;
             let name = match &one.name {
                 Some(name) => name.clone(),
                 None => name_of_role(role, of_role == 1, &mut taken),
@@ -160,22 +160,22 @@ impl NodesArgs {
             ),
             0 => {
                 let words = "no primary is named: give --primary CONNINFO, or --nodes FILE";
-                return Err(Usage(words.to_owned()).into());
+                return Err(Failure::Usage(words.to_owned()).into());
             }
             1 => {}
             _ => {
                 let words = format!("{primaries} primaries are named; each cluster has one");
-                return Err(Usage(words).into());
+                return Err(Failure::Usage(words).into());
             }
         }
-        check_names(&listed).map_err(Usage)?;
+        check_names(&listed).map_err(Failure::Usage)?;
         Ok(listed)
     }
 }
 
 /// Reads a nodes file.
 fn read(path: &Path) -> anyhow::Result<Vec<Listed>> {
-    let wrong = |words: String| Usage(format!("--nodes {}: {words}", path.display()));
+    let wrong = |words: String| Failure::Usage(format!("--nodes {}: {words}", path.display()));
     let mut file: NodesFile = toml_file::read(path).map_err(wrong)?;
     for (one, number) in file.node.iter_mut().zip(1..) {
         let name = one.name.as_deref().map(sanitize).unwrap_or_default();
@@ -329,7 +329,10 @@ mod tests {
         for port in ["notaport", "0", "65536", "5432,x"] {
             let error = args(None, &[&format!("host=a,b port={port}")]).nodes();
             let error = error.unwrap_err();
-            assert!(error.is::<Usage>(), "{port}: {error}");
+            assert!(
+                matches!(error.downcast_ref(), Some(Failure::Usage(_))),
+                "{port}: {error}"
+            );
             assert!(error.to_string().contains(port), "{error}");
         }
         for port in ["5432", "5432,5433", "5432,"] {

@@ -14,7 +14,6 @@
 //! | [`parallel_replay`] | what a standby says of replay by several processes |
 //! | [`replica`] | what a target says of a `lockstep replica` |
 //! | [`states`] | what servers and relays call their states, as enums |
-//! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`questions`] | the SQL, and where PostgreSQL 15 to 19 differ |
 //! | [`tables`] | which tables are published, and which are followed |
 //! | [`node_sampler`] | one connection that takes samples |
@@ -56,7 +55,6 @@ pub mod relay;
 pub mod replica;
 pub mod rules;
 pub mod sample;
-pub mod sanitize;
 pub mod states;
 pub mod tables;
 pub mod watch;

@@ -11,9 +11,9 @@ use serde::Serialize;
 
 use crate::position;
 use crate::sample::{Sample, Sender, Slot};
-use crate::sanitize::sanitize;
 use crate::states::{GroupState, SenderState, SlotType};
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// What a relay is asked for a sample. Slots come first, so that the ends that they are
 /// compared with are not older.

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use crate::node::{Node, Role, Trouble};
 use crate::node_sampler::NodeSampler;
 use crate::sample::{Sample, Slot};
-use crate::sanitize::sanitize;
 use crate::window::{NodeWindow, Window};
 use crate::{LagError, Result};
+use lockstep_service::sanitize::sanitize;
 
 /// How often a node is asked.
 pub const EVERY: Duration = Duration::from_millis(100);

@@ -1,13 +1,18 @@
-//! What the long-running processes, the relay, `lockstep serve` and `lockstep replica run`, share.
+//! What programs and long-running processes share.
 //!
 //! | module | what |
 //! |---|---|
 //! | [`address`] | where to listen |
 //! | [`bounded`] | limits on HTTP connections |
+//! | [`exit`] | exit codes |
 //! | [`exposition`] | Prometheus' text format |
 //! | [`logging`] | the log's format and level |
+//! | [`output`] | results on standard output |
 //! | [`pages`] | metrics and a health check over HTTP |
+//! | [`program`] | the command line of a program, and the line about a failure |
+//! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`secret`] | files that others must not be able to read |
+//! | [`text`] | figures, tables and lines for people |
 //! | [`tls`] | certificate and key from files |
 //! | [`waker`] | wakes a thread that waits for a socket |
 #![cfg_attr(
@@ -22,10 +27,15 @@
 
 pub mod address;
 pub mod bounded;
+pub mod exit;
 pub mod exposition;
 pub mod logging;
+pub mod output;
 pub mod pages;
+pub mod program;
+pub mod sanitize;
 pub mod secret;
+pub mod text;
 pub mod tls;
 pub mod waker;
 

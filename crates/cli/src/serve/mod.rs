@@ -25,13 +25,13 @@ use anyhow::{Context, Result};
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_service::address::HostPort;
+use lockstep_service::exit::Failure;
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tracing::{error, info, warn};
 
-use crate::exit::Usage;
 use crate::nodes::NodesArgs;
 
 mod api;
@@ -108,14 +108,14 @@ pub fn run(args: &ServeArgs) -> Result<()> {
     if args.window < LEAST_SAMPLES * args.interval {
         let least = LEAST_SAMPLES * args.interval;
         let words = format!("--window must be at least three intervals: {least}");
-        return Err(Usage(words).into());
+        return Err(Failure::Usage(words).into());
     }
     let nodes = args.nodes.nodes()?;
     let keys = Keys {
         auth_file: args.auth_file.clone(),
         tls: args.tls_cert.clone().zip(args.tls_key.clone()),
     };
-    let doors = Doors::open(keys).map_err(|error| Usage(error.to_string()))?;
+    let doors = Doors::open(keys).map_err(|error| Failure::Usage(error.to_string()))?;
     let keeper = args.history.keeper()?;
     logging::start(args.log_format, args.log_level).context("cannot start the log")?;
     let settings = Settings {

@@ -22,11 +22,11 @@ use std::time::{Duration, Instant};
 
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Moment, State, unix_ms};
+use lockstep_service::exit::Failure;
 use nix::fcntl::{Flock, FlockArg};
 use serde::Serialize;
 use tracing::{error, info, warn};
 
-use crate::exit::Usage;
 use incidents::{Incident, Incidents};
 use record::{Moments, keep_worst};
 use store::{Batch, FINE_MS, Limits, Store, StoreError};
@@ -80,17 +80,18 @@ pub struct HistoryArgs {
 
 impl HistoryArgs {
     /// Takes the folder, if one is wanted.
-    pub fn keeper(&self) -> Result<Option<Keeper>, Usage> {
+    pub fn keeper(&self) -> Result<Option<Keeper>, Failure> {
         let Some(folder) = &self.history else {
             return Ok(None);
         };
         let shown = folder.display();
         let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
-        made.map_err(|error| Usage(format!("cannot make the folder {shown}: {error}")))?;
-        let lock = File::create(folder.join("lock"))
-            .map_err(|error| Usage(format!("cannot write into the folder {shown}: {error}")))?;
+        made.map_err(|error| Failure::Usage(format!("cannot make the folder {shown}: {error}")))?;
+        let lock = File::create(folder.join("lock")).map_err(|error| {
+            Failure::Usage(format!("cannot write into the folder {shown}: {error}"))
+        })?;
         let lock = Flock::lock(lock, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            Usage(format!(
+            Failure::Usage(format!(
                 "another lockstep serve keeps its history in {shown}: give this one another folder"
             ))
         })?;
