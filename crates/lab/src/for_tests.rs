@@ -35,7 +35,7 @@ static TEMPLATES: Mutex<Option<Templates>> = Mutex::new(None);
 
 struct Templates {
     lab: Lab,
-    /// By major and number.
+    /// Data folders, by the server's major version and their number.
     made: BTreeMap<(u32, usize), PathBuf>,
 }
 
@@ -66,7 +66,7 @@ impl TestLab {
         }
     }
 
-    /// With a core for each side.
+    /// The lab with a core for each side.
     pub fn pinned(self) -> Self {
         Self {
             pinned: true,

@@ -3,12 +3,11 @@
 //! | module | what |
 //! |---|---|
 //! | [`address`] | where to listen |
-//! | [`bounded`] | limits on HTTP connections |
 //! | [`exit`] | exit codes |
 //! | [`exposition`] | Prometheus' text format |
+//! | [`http`] | pages over HTTP: limits on connections, logins, metrics and a health check |
 //! | [`logging`] | the log's format and level |
 //! | [`output`] | results on standard output |
-//! | [`pages`] | metrics and a health check over HTTP |
 //! | [`program`] | the command line of a program, and the line about a failure |
 //! | [`sanitize`] | text of servers, made safe for terminals and logs |
 //! | [`secret`] | files that others must not be able to read |
@@ -26,12 +25,11 @@
 )]
 
 pub mod address;
-pub mod bounded;
 pub mod exit;
 pub mod exposition;
+pub mod http;
 pub mod logging;
 pub mod output;
-pub mod pages;
 pub mod program;
 pub mod sanitize;
 pub mod secret;

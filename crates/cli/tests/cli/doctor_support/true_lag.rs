@@ -14,11 +14,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use lockstep_bench::fault::Stage;
 use lockstep_lab::server::{SUPERUSER, Server};
-use lockstep_lag::window::median;
+use lockstep_lag::figures::median;
 use lockstep_wire::Lsn;
 use serde_json::{Value, json};
 
-/// How often each server is asked, and lag is looked at.
+/// Interval at which each server is asked, and lag is looked at.
 const EVERY: Duration = Duration::from_millis(50);
 const EVERY_MS: f64 = 50.0;
 
