@@ -12,6 +12,7 @@
 //! | `{{NAME: percent A of B}}` | median A as a percentage of median B, both as above |
 //! | `{{NAME: headline KEY}}` | ours in the file's headline, in the unit of this key |
 //! | `{{NAME: headline ratio}}` | the headline's ratio |
+//! | `{{claims}}` | everything that is claimed, README's rows first |
 //!
 //! Results stand in the text by these only, so that a later run leaves none behind.
 
@@ -89,11 +90,6 @@ pub fn render(template: &str, results: &Path) -> Result<String> {
     Ok(text)
 }
 
-/// README's table: one row for each claim.
-pub fn render_claims(results: &Path) -> Result<String> {
-    claims::table(results)
-}
-
 /// The files that this module writes below `root`, and what they should hold.
 pub fn rendered(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let results = root.join(RESULTS);
@@ -106,7 +102,7 @@ pub fn rendered(root: &Path) -> Result<Vec<(PathBuf, String)>> {
     let (_, after) = rest
         .split_once(CLAIMS_END)
         .ok_or(MeasurementsError::NoMarks)?;
-    let table = render_claims(&results)?;
+    let table = claims::short_table(&results)?;
     Ok(vec![
         (root.join(DOCUMENT), render(&template, &results)?),
         (
@@ -133,6 +129,9 @@ fn read(path: &Path) -> Result<String> {
 /// What stands for a placeholder. It may be broken over lines of the template.
 fn replacement(placeholder: &str, folder: &Path) -> Result<String> {
     let words = placeholder.split_whitespace().collect::<Vec<_>>().join(" ");
+    if words == "claims" {
+        return claims::whole_table(folder);
+    }
     let unknown = || MeasurementsError::Placeholder(words.clone());
     let (name, what) = words.split_once(':').ok_or_else(unknown)?;
     let results = Results::load(folder, name)?;

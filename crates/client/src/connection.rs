@@ -42,7 +42,7 @@ const PREPARE: &str = "SET datestyle = 'ISO'; SET intervalstyle = 'postgres'; \
 pub const DATABASE_OID: &str = "SELECT d.oid FROM pg_catalog.pg_database AS d \
      WHERE d.datname OPERATOR(pg_catalog.=) pg_catalog.current_database()";
 
-/// How often libpq is asked to read what has arrived. With TLS one message can need several
+/// Calls of libpq for each read of what has arrived. With TLS one message can need several
 /// reads: a record that does not fit into libpq's buffer waits inside OpenSSL, where poll
 /// does not see it.
 const TAKES: u32 = 1;

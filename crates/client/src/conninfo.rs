@@ -81,7 +81,7 @@ impl Conninfo {
         settings
     }
 
-    /// The same conninfo with another value of one option. An error if libpq does not know the
+    /// This conninfo with another value of one option. An error if libpq does not know the
     /// option or the value holds a NUL.
     pub fn with(mut self, option: &str, value: &str) -> Result<Self> {
         if value.contains('\0') {
@@ -98,7 +98,7 @@ impl Conninfo {
         Ok(self)
     }
 
-    /// The same conninfo without a value for one option.
+    /// This conninfo without a value for one option.
     pub fn without(mut self, option: &str) -> Self {
         for setting in &mut self.settings {
             if setting.name == option {
@@ -108,7 +108,7 @@ impl Conninfo {
         self
     }
 
-    /// The same conninfo without passwords and other secrets, for what others may read.
+    /// This conninfo without passwords and other secrets, for what others may read.
     pub fn without_secrets(mut self) -> Self {
         for setting in &mut self.settings {
             if setting.secret {
@@ -118,12 +118,12 @@ impl Conninfo {
         self
     }
 
-    /// The same conninfo with another database.
+    /// This conninfo with another database.
     pub fn with_database(self, database: &str) -> Result<Self> {
         self.with("dbname", database)
     }
 
-    /// The same conninfo with one server in place of all that it names.
+    /// This conninfo with one server in place of all that it names.
     pub fn at(self, server: &Server) -> Result<Self> {
         self.with("host", &server.host)?
             .with("hostaddr", server.hostaddr.as_deref().unwrap_or_default())?

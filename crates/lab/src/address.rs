@@ -29,7 +29,7 @@ pub struct ServerAddress {
 }
 
 impl ServerAddress {
-    /// The same address with another database.
+    /// This address with another database.
     pub fn database(mut self, name: &str) -> Self {
         name.clone_into(&mut self.database);
         self

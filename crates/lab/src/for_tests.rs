@@ -64,7 +64,7 @@ impl TestLab {
         }
     }
 
-    /// With a core for each side.
+    /// The lab with a core for each side.
     pub fn pinned(self) -> Self {
         Self {
             pinned: true,

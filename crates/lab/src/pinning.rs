@@ -36,7 +36,7 @@ impl Pinning {
         Self { all, pair }
     }
 
-    /// The same cores without pinning.
+    /// These cores without pinning.
     pub fn unpinned(self) -> Self {
         Self { pair: None, ..self }
     }

@@ -36,7 +36,7 @@ impl From<std::time::SystemTime> for Micros {
 /// A server's WAL position at one time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Sample {
-    /// By the server's clock.
+    /// Time by the server's clock.
     pub at: Micros,
     /// End of the WAL that is flushed (primary) or replayed (standby).
     pub lsn: Lsn,

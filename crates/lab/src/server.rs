@@ -33,7 +33,7 @@ pub const DATABASE: &str = "postgres";
 /// How long a server may take to start, stop, promote or catch up, unless told otherwise.
 pub const PATIENCE: Duration = Duration::from_secs(120);
 
-/// How often to look for an event that the server does not announce.
+/// Pause between two looks for an event that the server does not announce.
 const POLL: Duration = Duration::from_millis(5);
 
 /// The file of the lab's settings, included from postgresql.conf.
@@ -63,7 +63,7 @@ pub struct Server {
     port: u16,
     side: Side,
     pub(crate) settings: Settings,
-    /// Of its processes, beside what every program of the lab has.
+    /// Environment of the server's processes, beside what every program of the lab has.
     environment: BTreeMap<String, OsString>,
     child: Option<Child>,
     /// Dropping this value leaves the server running.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_secs(5);
 
 const LOSETUP: &str = "/usr/sbin/losetup";
 
-/// How often to look for processes of the folder, and to retry its removal.
+/// Pause between two looks for processes of the folder, and between two tries to remove it.
 const POLL: Duration = Duration::from_millis(20);
 
 /// The folder counts as quiet when no process was found this many times in a row: a program

@@ -12,9 +12,10 @@ use crate::process_cpu;
 use crate::questions::{self, Part};
 use crate::relay::{self, Relay};
 use crate::replica::{self, Kept};
-use crate::sample::{Facts, Sample, WalFolder};
+use crate::sample::{Facts, Sample};
 use crate::sanitize::{sanitize, sanitize_json};
 use crate::tables::{self, Tables};
+use crate::views::WalFolder;
 use crate::window::Glance;
 use crate::{LagError, Result};
 
@@ -513,9 +514,7 @@ pub fn read_relay(answers: &[Table]) -> Result<Sample> {
         ..Sample::default()
     };
     within_limit(sample.size)?;
-    let relay = Relay::read(answers)?;
-    relay.stand_in(&mut sample);
-    sample.relay = Some(relay);
+    sample.add_relay(Relay::read(answers)?);
     Ok(sample)
 }
 
@@ -649,7 +648,7 @@ fn micros(duration: Duration) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::sample::Subscription;
+    use crate::views::Subscription;
     use lockstep_client::Step;
 
     #[test]

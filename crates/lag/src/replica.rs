@@ -10,10 +10,10 @@ use lockstep_client::plain::NOT_PLAIN;
 use lockstep_wire::Lsn;
 use serde::{Deserialize, Serialize, Serializer};
 
+use crate::figures::percent;
 use crate::position;
-use crate::rules::percent;
-use crate::sample::Slot;
 use crate::states::{ApplyState, CopyPhase, ReplicaHolder, SlotType};
+use crate::views::Slot;
 
 /// The name of sessions that create a replica,
 pub const APPLICATION: &str = "lockstep replica";

@@ -67,8 +67,6 @@ pub mod error;
 pub mod fault;
 pub mod group;
 pub mod identity;
-#[cfg(test)]
-mod layers;
 mod lock;
 pub mod look;
 pub mod metrics;

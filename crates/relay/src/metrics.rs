@@ -14,7 +14,7 @@ use std::io;
 use std::sync::Arc;
 
 use lockstep_service::exposition::Exposition;
-use lockstep_service::pages::{self, Pages};
+use lockstep_service::http::pages::{self, Pages};
 use tokio::net::TcpListener;
 
 use crate::stats::{ClientStat, ClientState, GroupStat, GroupState, SlotStat, Snapshot, Source};

@@ -3,10 +3,9 @@
 //! | module | what |
 //! |---|---|
 //! | [`address`] | where to listen |
-//! | [`bounded`] | limits on HTTP connections |
 //! | [`exposition`] | Prometheus' text format |
+//! | [`http`] | pages over HTTP: limits on connections, logins, metrics and a health check |
 //! | [`logging`] | the log's format and level |
-//! | [`pages`] | metrics and a health check over HTTP |
 //! | [`secret`] | files that others must not be able to read |
 //! | [`tls`] | certificate and key from files |
 //! | [`waker`] | wakes a thread that waits for a socket |
@@ -21,10 +20,9 @@
 )]
 
 pub mod address;
-pub mod bounded;
 pub mod exposition;
+pub mod http;
 pub mod logging;
-pub mod pages;
 pub mod secret;
 pub mod tls;
 pub mod waker;

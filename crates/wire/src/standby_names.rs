@@ -8,7 +8,7 @@ use crate::{Result, WireError};
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StandbyNames {
-    /// So many of them are waited for.
+    /// Number of standbys that a commit waits for.
     pub needed: u32,
     /// As they are written, without quotes.
     pub names: Vec<String>,

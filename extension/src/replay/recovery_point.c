@@ -30,7 +30,7 @@
  * that is started again with a new timeline, or with damaged WAL, is bound by what had run
  * ahead only, not by all up to the point. After a crash the point stays as it is.
  *
- * What a larger point means for users is in docs/operations.md.
+ * What a larger point means for users is in docs/explanation.md.
  *
  * Runs in the startup process. Lock: PostgreSQL's own of the control file.
  */

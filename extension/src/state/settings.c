@@ -3,7 +3,7 @@
  *
  * Reloadable are all but lockstep.replay_workers and
  * lockstep.replay_queue_size, which size shared memory, and lockstep.proc_root, which only
- * tests set: it shows the extension a kernel that refuses. docs/operations.md says when to
+ * tests set: it shows the extension a kernel that refuses. docs/reference.md says when to
  * change which setting.
  */
 #include "postgres.h"

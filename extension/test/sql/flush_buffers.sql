@@ -1,7 +1,7 @@
 --
 -- lockstep_flush_buffers(): the file of a table holds what was changed in
 -- memory, without a checkpoint; superusers only. (On a paused standby, without
--- the library preloaded: crates/lab/tests/oracle.rs.)
+-- the library preloaded: crates/verify/tests/verify/oracle.)
 --
 CREATE EXTENSION lockstep;
 

@@ -13,7 +13,7 @@ use lockstep_replica::daemon::Seen;
 use lockstep_replica::follow::Following;
 use lockstep_service::address::HostPort;
 use lockstep_service::exposition::Exposition;
-use lockstep_service::pages::{self, Pages};
+use lockstep_service::http::pages::{self, Pages};
 use serde_json::json;
 use tokio::net::TcpListener;
 use tokio::runtime::{Builder, Runtime};

@@ -3,7 +3,7 @@
 use anyhow::Result;
 use clap::Args;
 use lockstep_client::Conninfo;
-use lockstep_lag::rules::seconds;
+use lockstep_lag::figures::seconds;
 use lockstep_replica::apply::SpoolStats;
 use lockstep_replica::apply::control::before_all;
 use lockstep_replica::error::ReplicaError;

@@ -10,13 +10,14 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use hyper::body::Frame;
 use lockstep_lag::monitor::{LinkHistory, Moment};
+use lockstep_service::http::server::{ended, plain};
 use serde::Serialize;
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tokio::time::timeout;
 
 use super::feed::News;
 use super::history::Keeper;
-use super::http::{MOST_STREAMS, Site, ended, now_ms, plain};
+use super::routes::{MOST_STREAMS, Site, now_ms};
 
 pub const JSON: &str = "application/json";
 

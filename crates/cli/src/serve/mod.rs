@@ -3,9 +3,7 @@
 //! | module | what |
 //! |---|---|
 //! | [`feed`] | turns each new state into JSON once, for all who ask |
-//! | [`http`] | which address answers what, to whom; limits on connections |
-//! | [`auth`] | names and passwords |
-//! | [`door`] | passwords, certificate and key, from files that can be reloaded |
+//! | [`routes`] | which address gives which answer |
 //! | [`metrics`] | Prometheus' text format |
 //! | [`health`] | whether this server still watches the nodes |
 //! | [`api`] | states, history and events as JSON |
@@ -25,6 +23,9 @@ use anyhow::{Context, Result};
 use clap::{Args, value_parser};
 use lockstep_lag::monitor::{Monitor, Settings};
 use lockstep_service::address::HostPort;
+use lockstep_service::http::door::{Doors, Keys};
+use lockstep_service::http::hosts::Hosts;
+use lockstep_service::http::server::{self, Server};
 use lockstep_service::logging::{self, LogFormat, LogLevel};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -35,21 +36,17 @@ use crate::exit::Usage;
 use crate::nodes::NodesArgs;
 
 mod api;
-mod auth;
-mod door;
 #[cfg(test)]
 mod example;
 mod feed;
 mod health;
 mod history;
-mod http;
 mod metrics;
 mod page;
+mod routes;
 mod verdict;
 
-use door::{Doors, Keys};
 use history::Keeper;
-use http::Hosts;
 
 const APPLICATION_NAME: &str = "lockstep serve";
 
@@ -160,15 +157,18 @@ async fn until_signal(
         Arc::new(keeper)
     });
     let (stop, stopping) = watch::channel(false);
-    let site = http::Site {
+    let server = Server {
+        doors: Arc::clone(&doors),
+        hosts: Hosts::of(address, &listen.host, &args.allow_host),
+        stopping: stopping.clone(),
+    };
+    let site = routes::Site {
         news: feed::start(&monitor, keeper.clone()),
         monitor,
         keeper: keeper.clone(),
-        readers: http::readers(),
-        doors: Arc::clone(&doors),
-        hosts: Hosts::of(address, &listen.host, &args.allow_host),
+        readers: routes::readers(),
         stopping,
-        streams: http::streams(),
+        streams: routes::streams(),
     };
     let scheme = if doors.tls().is_some() {
         "https"
@@ -176,7 +176,11 @@ async fn until_signal(
         "http"
     };
     info!("serving on {scheme}://{address}/");
-    let mut serving = tokio::spawn(http::serve(listener, Arc::new(site)));
+    let mut serving = tokio::spawn(server::serve(
+        listener,
+        Arc::new(server),
+        routes::router(&Arc::new(site)),
+    ));
     loop {
         tokio::select! {
             ended = &mut serving => return ended.context("serving has failed"),

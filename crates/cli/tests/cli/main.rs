@@ -17,6 +17,7 @@ mod doctor_standbys;
 mod doctor_support;
 mod doctor_unnamed;
 mod house;
+mod links;
 mod nodes_file;
 mod packaged_metrics;
 mod relay;

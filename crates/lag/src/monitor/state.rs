@@ -8,15 +8,18 @@ use serde::Serialize;
 
 use super::Settings;
 use crate::diagnosis::{Diagnosis, Finding, LinkReport, kind_words};
-use crate::links::{Link, LinkKind, Stage, links as find_links};
+use crate::link::Link;
+use crate::links::links as find_links;
 use crate::node::{Node, Role};
-use crate::parallel_replay::ParallelReport;
-use crate::points::{Bound, Point};
+use crate::parallel_report::ParallelReport;
+use crate::point::{Bound, Point};
+use crate::point::{LinkKind, Stage};
 use crate::position;
 use crate::relay::Relay;
 use crate::replica::ReplicaReport;
 use crate::rules::{Cause, Severity};
-use crate::sample::{Conflicts, Extension, Sample, Slot, WalFolder};
+use crate::sample::Sample;
+use crate::views::{Conflicts, Extension, Slot, WalFolder};
 use crate::window::{NodeWindow, Window};
 
 #[derive(Debug, Clone, Serialize)]

@@ -2,11 +2,13 @@
 //! logical slots keep the WAL since their beginning, however fast their consumers are.
 
 use super::standing::{MUCH_WAL, OLD_XACT_MS, OLD_XMIN, kept};
-use super::{Evidence, Severity, View, bytes, seconds};
+use super::{Evidence, Severity, View};
+use crate::figures::{bytes, seconds};
 use crate::node::Role;
 use crate::position::bytes_between;
-use crate::sample::{Prepared, Sample, Session};
+use crate::sample::Sample;
 use crate::states::SlotType;
+use crate::views::{Prepared, Session};
 use crate::window::NodeWindow;
 
 /// A prepared transaction this old is forgotten: those that prepare also commit, at once.

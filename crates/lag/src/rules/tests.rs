@@ -6,7 +6,7 @@ use super::scene::{START, STEP, Scene, lsn, process, sender, session, slot};
 use super::{Cause, RULES, Severity, fill};
 use crate::node::Trouble;
 use crate::parallel_replay::ParallelReplay;
-use crate::sample::{Searched, Slot};
+use crate::views::{Searched, Slot};
 
 type Change = fn(&mut Scene);
 
@@ -613,7 +613,8 @@ fn remedies_with_gaps_are_left_out() {
 
 #[test]
 fn figures_are_readable() {
-    use super::{bytes, percent, seconds, shortened};
+    use super::shortened;
+    use crate::figures::{bytes, percent, seconds};
     assert_eq!(bytes(12.0), "12 bytes");
     assert_eq!(bytes(2048.0), "2.0 kB");
     assert_eq!(bytes(50.0 * 1024.0 * 1024.0), "50 MB");

@@ -45,9 +45,9 @@ pub use settle::settle;
 /// How the free space map is compared.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FreeSpace {
-    /// It must be equal, except for the place where the next search begins.
+    /// The map must be equal, except for the place where the next search begins.
     Strict,
-    /// It is not compared. The map is not in the WAL, so it may differ between standbys that
+    /// The map is not compared. It is not in the WAL, so it may differ between standbys that
     /// were copied from the primary at different times, or that crashed.
     Ignore,
 }

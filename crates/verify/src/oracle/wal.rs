@@ -61,7 +61,7 @@ struct Record<'a> {
 pub(crate) struct Needed {
     /// At least this LSN.
     pub lsn: Lsn,
-    /// Or nothing at all: a page that was never used has no LSN, and its image leaves none.
+    /// The page may also be zero: one that was never used has no LSN, and its image leaves none.
     pub or_zero: bool,
 }
 

@@ -39,7 +39,7 @@ const DISK_MB: u64 = 6000;
 /// Megabytes that these labs need.
 const SPACE_MB: u64 = 4000;
 
-/// How often standbys are settled until they stand at the same position: whoever looks at
+/// Rounds in which standbys are settled until they stand at one position: whoever looks at
 /// a primary's catalogs may prune a page, which is logged.
 const ATTEMPTS: u32 = 4;
 

@@ -105,7 +105,7 @@ pub enum SnapshotAction {
 impl SnapshotAction {
     const ALL: [Self; 3] = [Self::Export, Self::Use, Self::Nothing];
 
-    /// Its value of option SNAPSHOT.
+    /// The value of option SNAPSHOT that asks for this.
     pub fn name(self) -> &'static str {
         match self {
             Self::Export => "export",

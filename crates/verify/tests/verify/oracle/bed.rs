@@ -205,7 +205,7 @@ impl Bed {
         }
     }
 
-    /// The same for what may differ: must not be reported.
+    /// Plants what may differ between clusters: it must not be reported.
     pub fn harmless_changes(&mut self) {
         for sort in self.sorts() {
             let mut done = BTreeSet::new();

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::{Arc, PoisonError, RwLock};
 
-use lockstep_service::tls::{TlsError, TlsFiles, server_config};
+use crate::tls::{TlsError, TlsFiles, server_config};
 use tokio_rustls::TlsAcceptor;
 
 use super::auth::{AuthError, Logins};

@@ -9,9 +9,9 @@ use std::fmt;
 use std::hint::black_box;
 use std::path::Path;
 
+use crate::secret::{self, FileError};
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
-use lockstep_service::secret::{self, FileError};
 
 /// Most logins in a file.
 const MOST_LOGINS: usize = 1000;

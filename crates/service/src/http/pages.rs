@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
 
-use crate::bounded::Limited;
+use super::bounded::Limited;
 use crate::exposition::TEXT_FORMAT;
 
 /// Most connections at once; then the one ends that is silent longest.
