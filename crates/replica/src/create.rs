@@ -3,6 +3,10 @@
 //! Each phase is committed in the target before its work begins ([`Phase`]). The same call after a
 //! crash goes on from there: a phase's work can be done again, and tables that are copied stay. Two
 //! calls do not meet, since each holds the replica's lock in the target.
+//!
+//! Nothing is changed on source or target before the preflight has found no error. Of slots and
+//! publications on the source only those are touched whose names hold the replica's number, and that
+//! was committed in the target before they were made.
 
 use std::collections::HashSet;
 use std::path::PathBuf;

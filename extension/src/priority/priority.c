@@ -5,7 +5,8 @@
  * whether demoting it is worth it. The controller compares the priority that
  * each session should have with the one it has and changes those that differ,
  * so promotion, a reload and the kill switch need no help from sessions, idle
- * ones included. Only the controller changes priorities.
+ * ones included. Only the controller changes priorities. No query ever fails
+ * because the kernel refuses one.
  *
  * The kernel takes one autogroup change in 100 ms from all unprivileged
  * processes of a machine together: 128 new sessions are demoted within 13 s.

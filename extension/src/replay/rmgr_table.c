@@ -5,7 +5,7 @@
  * RmgrTable is writable and belongs to each process. The postmaster changes
  * it while the library is loaded, and the startup process inherits the change
  * by fork. What is entered here runs in the startup process, so it must keep
- * the rule in ARCHITECTURE.md, first invariant.
+ * the rule of extension/src/README.md, "In the startup process".
  *
  * Entered are the callback rm_startup of resource manager Standby, which PostgreSQL
  * leaves empty and the startup process calls once in each recovery that replays

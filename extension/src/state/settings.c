@@ -50,7 +50,7 @@ static const struct config_enum_entry throttle_modes[] = {
 /*
  * Checks only the form: SET waits in the utility hook (wait_lsn.c). When a
  * configuration file has the setting, every process that reads the file calls
- * this, the startup process included: ARCHITECTURE.md, first invariant.
+ * this, the startup process included: extension/src/README.md has the rule.
  */
 static bool
 check_wait_for_lsn(char **newval, void **extra, GucSource source)

@@ -5,8 +5,8 @@
  * is read may also be a WAL position alone.
  *
  * Every process that reads a configuration file with lockstep.wait_for_lsn in it
- * calls ls_parse_token(), the startup process included: ARCHITECTURE.md, first
- * invariant.
+ * calls ls_parse_token(), the startup process included, so it keeps the rule of
+ * extension/src/README.md, "In the startup process".
  */
 #include "postgres.h"
 

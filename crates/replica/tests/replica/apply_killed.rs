@@ -167,7 +167,7 @@ impl Killing {
     }
 }
 
-/// How often the process, the source and the target were killed, and the process at which failpoints.
+/// Kills of process, source and target, and of the process at each failpoint.
 #[derive(Default)]
 struct Kills {
     of: [u32; 3],

@@ -27,7 +27,7 @@ pub struct Scenario {
     kills_target: bool,
 }
 
-/// With one writer, and nothing to mend.
+/// A scenario with one writer, and nothing to mend.
 const PLAIN: Scenario = Scenario {
     at: APPLY_WRITTEN,
     before: 0,
