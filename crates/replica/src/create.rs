@@ -23,17 +23,18 @@ use crate::error::{ReplicaError, Result};
 use crate::exporter::{Exporter, LOCKED, bound_wait, export, has_code, replication, unless_locked};
 use crate::failpoint;
 use crate::finish;
+use crate::names::Excluded;
 use crate::names::{TableName, check_replica_name};
 use crate::preflight::collect;
-use crate::preflight::facts::{Excluded, Facts};
+use crate::preflight::facts::Facts;
 use crate::preflight::rules::{Finding, findings};
 use crate::publication;
 use crate::remove::remove_from_source;
 use crate::schema::{Programs, Section, UNDO_POST_DATA, end_restores, pattern};
-use crate::sessions;
 use crate::source::system_id;
 use crate::state::{APPLICATION, Phase, Progress, Replica, State, TableState};
 use crate::subset::Subset;
+use lockstep_apply::sessions;
 
 /// How long statements on tables of any size may take.
 const LONG: Duration = Duration::from_secs(24 * 3600);
@@ -412,7 +413,7 @@ impl Run<'_> {
         let below: Vec<_> = facts
             .tables
             .iter()
-            .filter(|table| self.excluded.covers(table) && !self.excluded.names(&table.name))
+            .filter(|table| table.is_left_out(&self.excluded) && !self.excluded.names(&table.name))
             .map(|table| {
                 format!(
                     "{}.{}",

@@ -13,10 +13,10 @@ mod spool;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
 
+use lockstep_apply::SpoolConfig;
 use lockstep_client::field;
 use lockstep_lab::cluster::Lab;
 use lockstep_lab::server::Server;
-use lockstep_replica::apply::SpoolConfig;
 use lockstep_replica::failpoint;
 use lockstep_replica::state::State;
 use lockstep_spool::failpoint::Failpoint;

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+use lockstep_apply::{Control, SpoolConfig};
 use lockstep_client::{Connection, Conninfo, Purpose};
-use lockstep_replica::apply::{Control, SpoolConfig};
 use lockstep_replica::create::create;
 use lockstep_replica::daemon::Daemon;
 use lockstep_replica::failpoint;
