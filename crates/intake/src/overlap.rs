@@ -1,10 +1,10 @@
-//! What the primary sends again, held against the log.
+//! What the source sends again, held against the log.
 //!
-//! A stream begins where the primary's slot stands, which may be before the end of the log:
-//! always a little, and after a crash of the primary as far as its last checkpoint. What is
-//! sent again must be what the log has. If it is not, the primary has written other WAL at the
+//! A stream begins where the source's slot stands, which may be before the end of the log:
+//! always a little, and after a crash of the source as far as its last checkpoint. What is
+//! sent again must be what the log has. If it is not, the source has written other WAL at the
 //! same positions since, for example after its files were restored from an older copy, and
-//! subscribers have transactions that it does not have.
+//! whoever reads the log has transactions that the source does not have.
 //!
 //! Transactions are told apart by their Begin messages: position of the commit record, time
 //! of the commit and transaction number. WAL is one sequence, so one that is the same on both sides
@@ -44,7 +44,7 @@ pub struct Overlap<S: Storage> {
 }
 
 impl<S: Storage> Overlap<S> {
-    /// For a stream that begins at `from`. Reads some of the spool, so it may block.
+    /// The comparison for a stream that begins at `from`. Reads some of the spool, so it may block.
     pub fn new(log: &Arc<Log<S>>, from: Lsn) -> Self {
         let end = log.received();
         let from = from.max(log.oldest());
@@ -68,8 +68,8 @@ impl<S: Storage> Overlap<S> {
     }
 
     /// Compares Begin messages that were sent again, in their order; with `all` there are no
-    /// more. An error says what differs, for the operator.
-    pub fn compare(&mut self, again: &[Vec<u8>], all: bool) -> Result<(), String> {
+    /// more. An error is the position of the first transaction that only one side has.
+    pub fn compare(&mut self, again: &[Vec<u8>], all: bool) -> Result<(), Lsn> {
         let kept = |begin: &&Vec<u8>| key_of(begin).is_some_and(|key| key >= self.from);
         let again: Vec<&Vec<u8>> = again.iter().filter(kept).collect();
         for begin in again {
@@ -86,7 +86,7 @@ impl<S: Storage> Overlap<S> {
                     self.differs = None;
                 }
                 // At one position there is one commit.
-                Some(logged) if key_of(logged) == key => return Err(differs(key)),
+                Some(logged) if key_of(logged) == key => return Err(key.unwrap_or_default()),
                 _ => self.differs = self.differs.or(key),
             }
         }
@@ -95,8 +95,8 @@ impl<S: Storage> Overlap<S> {
                 self.skip();
             }
             // Without one it is not known what the log has.
-            if self.reader.take().is_some() && self.differs.is_some() {
-                return Err(differs(self.differs));
+            if let (Some(_), Some(at)) = (self.reader.take(), self.differs) {
+                return Err(at);
             }
         }
         Ok(())
@@ -132,7 +132,7 @@ impl<S: Storage> Overlap<S> {
 }
 
 fn cannot_compare(error: &LogError) {
-    warn!(%error, "cannot compare what the primary sends again with the spool");
+    warn!(%error, "cannot compare what the source sends again with the spool");
 }
 
 /// Where a transaction's commit record begins, by its Begin message.
@@ -141,16 +141,6 @@ fn key_of(begin: &[u8]) -> Option<Lsn> {
         Ok(Boundary::Begin { key }) => Some(key),
         _ => None,
     }
-}
-
-fn differs(at: Option<Lsn>) -> String {
-    let at = at.unwrap_or_default();
-    format!(
-        "the primary does not have the transaction that the relay has received from it at {at}: \
-         it was set back, as by a restored backup, or is another server than before, and has \
-         written other WAL since; subscribers may have what it does not, so synchronise \
-         subscriptions anew"
-    )
 }
 
 /// Finds Begin messages among frames that come in pieces of any length.
@@ -281,9 +271,10 @@ mod tests {
                 (&[(15, 7), (25, 7), (42, 7)], true),
                 (&[(20, 7), (30, 7), (40, 7), (41, 7)], true),
             ] {
-                let said = compare(10, again, all).unwrap_err();
-                assert!(said.contains("was set back"), "{said}");
+                assert!(compare(10, again, all).is_err(), "{again:?}");
             }
+            assert_eq!(compare(10, &all[..2], true), Err(40.into()));
+            assert_eq!(compare(10, &[(20, 7), (25, 7)], true), Err(25.into()));
         }
     }
 

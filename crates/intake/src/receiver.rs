@@ -1,45 +1,48 @@
-//! What a receiver does: one group's part towards the primary, decided without I/O and
+//! What a receiver does: the log's part towards the source of its stream, decided without I/O and
 //! without a clock.
 //!
 //! [`Receiver::poll`] says what to do next. Whoever drives the receiver does that one thing
 //! and says with [`Receiver::handle`] what came of it; messages that arrive are shown to
-//! [`Receiver::take_in`] before that. The driver of a relay is a thread (`super::thread`), that
-//! of the simulation a step of its world. An action that is not answered is the next one
-//! again.
+//! [`Receiver::take_in`] before that. The driver is [`crate::driver`], in a simulation a step of its
+//! world. An action that is not answered is the next one again.
 //!
 //! The states, in the order in which they are entered:
 //!
 //! | state | entered | left | the driver |
 //! |---|---|---|---|
-//! | `Connecting` | at the start; after a rest | connected: `Receiving`; lost: `Parting` | connects, checks that the primary continues the log, begins a session of the log, asks for the stream from where the slot stands |
+//! | `Halted` | at the start and when the source was refused, if the host says when to try ([`Refusal::Halts`]) | the host lets it go on: `Connecting` | waits for the host |
+//! | `Connecting` | at the start; after a rest | connected: `Receiving`; lost: `Parting` | connects, checks that the source continues the log, begins a session of the log, asks for the stream from where the slot stands |
 //! | `Receiving` | connected; confirmed, while more may have come; after a wait | [`GATHER`] bytes gathered, nothing more there, or the stream's end: `Storing` | takes messages from the connection |
-//! | `Storing` | something may have been gathered | nothing left to write: `Confirming`; no room: `Blocked` | compares, appends, covers |
+//! | `Storing` | something may have been gathered | nothing left to write: `Confirming`; no room: `Blocked` | compares, appends, covers, makes durable or has it made |
 //! | `Blocked` | the log had no room for a write | that write was done: `Storing` | makes room, or rests; nothing is taken from the connection |
-//! | `Confirming` | all is written | `Receiving`, `Waiting` or, at the stream's end, `Parting` | tells the primary, if that is due |
-//! | `Waiting` | nothing more was there | the connection, the syncing thread or time: `Receiving` | waits |
+//! | `Confirming` | all is written | `Receiving`, `Waiting` or, at the stream's end, `Parting` | tells the source, if that is due |
+//! | `Waiting` | nothing more was there | the connection, the host or time: `Receiving` | waits |
+//! | `Leaving` | the host stops while connected, if it says farewell ([`Terms::farewell`]) | `Stopping` | makes all durable, tells the source, ends the stream in order |
 //! | `Parting` | the connection was lost or given up, in any state | an open unit is cut: `Failing`, or `Spared` if it was given up | cuts |
-//! | `Spared` | the connection was given up, as the primary has too few and nobody reads | somebody reads; time: `Connecting` | closes the connection, waits |
-//! | `Failing` | the log ends between two units | `Resting` | tells subscribers and operator why |
+//! | `Spared` | the connection was given up, as the source has too few and nobody reads | somebody reads; time: `Connecting` | closes the connection, waits |
+//! | `Failing` | the log ends between two units | `Resting`, or `Halted` | says why |
 //! | `Resting` | | time: `Connecting` | waits, longer after each try |
-//! | `Stopping` | the relay stops, in any state that lasts | an open unit is cut: `Stopped` | cuts |
+//! | `Stopping` | the host stops, in any state that lasts | an open unit is cut: `Stopped` | cuts |
+//!
+//! No state persists: a receiver that begins anew learns all from the log and from the slot.
 //!
 //! What holds of positions:
 //!
-//! - The log's unfinished unit is cut before the stream is asked for from where the primary's
-//!   slot stands: a primary sends each transaction whole again that the log does not have whole.
-//!   What it sends though the log has it the [`Assembler`] drops.
+//! - The log's unfinished unit is cut before the stream is asked for from where the slot stands: a
+//!   source sends each transaction whole again that the log does not have whole. What the log has
+//!   already is dropped by the [`Assembler`].
 //! - *Flushed* in a confirmation is what the log has made durable, never what was merely
-//!   received; the primary forgets what is confirmed.
-//! - *Applied* in a confirmation is what the slowest subscriber has applied, and never beyond
-//!   *flushed*: a commit that waits for it waits for all of them.
+//!   received; the source forgets what is confirmed.
+//! - *Applied* in a confirmation is what the host says of those who read the log, and never beyond
+//!   *flushed*: a commit that waits for it waits for all of them, and for the log.
 //! - *Covered* is told to the log only between two units and after all that was gathered is
 //!   appended, so the log never claims what it does not have.
 //! - Until what is sent again has been held against the log, nothing is stored and nothing
-//!   beyond the slot's position is confirmed: a primary that turns out to be another one, or
+//!   beyond the slot's position is confirmed: a source that turns out to be another one, or
 //!   to have been set back, must find its slot as it was.
 //! - A write that found no room is tried again, unchanged and before anything else, so the
-//!   order of the stream is kept. Meanwhile the primary is told at the usual times that the
-//!   relay is there.
+//!   order of the stream is kept. Meanwhile the source is told what moves, and at the usual times that
+//!   somebody is there.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -48,30 +51,75 @@ use bytes::Bytes;
 use lockstep_spool::{Standing, parts};
 use lockstep_wire::Lsn;
 
-use crate::fault::Fault;
+use crate::fault::IntakeFault;
 use lockstep_spool::{Assembler, GATHER, StreamError};
 
-/// The primary hears from the relay at least this often.
-pub const STATUS_EVERY: Duration = Duration::from_secs(1);
-
-/// Between two tries to connect: at first and at most.
-pub const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
-
-/// Between two looks at a slot that must not be continued: an operator may mend it.
-pub const RETRY_REFUSED: Duration = Duration::from_secs(5);
-
-/// Between two looks at a spool that is full.
+/// Time between two looks at a log that is full.
 pub const RETRY_FULL: Duration = Duration::from_millis(200);
 
-/// A connection that was given up for others is made again after this time, also if nobody reads
-/// what it brings: meanwhile the primary has to keep it.
+/// Time after which a connection that was given up for others is made again although nobody reads
+/// what it brings: meanwhile the source has to keep it.
 pub const SPARED_FOR: Duration = Duration::from_secs(60);
+
+/// How a host wants its stream to be received.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Terms {
+    /// The slot sends batches.
+    pub batched: bool,
+    /// Longest silence towards the source.
+    pub status_every: Duration,
+    /// A confirmation that is sent because it is time asks the source for an answer.
+    pub asks: bool,
+    /// Pause between two tries to connect: at first and at most.
+    pub retry: [Duration; 2],
+    /// Which connection is followed by the shortest pause.
+    pub trusted: Trusted,
+    /// What follows when a source must not be followed.
+    pub refusal: Refusal,
+    /// Bytes that are appended before they must be made durable, while more has come.
+    pub unsynced: usize,
+    /// Longest time that the source may take to end the stream when the host stops, with all that has
+    /// come durable and confirmed. None: the connection is just closed.
+    pub farewell: Option<Duration>,
+}
+
+/// Which connection was well, so that the pause after it is the shortest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Trusted {
+    /// One whose loss comes so long after the try to connect began.
+    After(Duration),
+    /// One on which more was confirmed than where it began.
+    OnceMoved,
+}
+
+/// What follows when a source must not be followed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Refusal {
+    /// Another look after this time: an operator may mend it.
+    TriedAfter(Duration),
+    /// Nothing until the host says so. The host also says when to begin.
+    Halts,
+}
+
+/// What those who read the log have applied.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct AppliedByReaders {
+    /// Everything that ends up to here.
+    pub lsn: Lsn,
+    /// Commits on the source may wait for it: the source is told at once, else with the next
+    /// confirmation.
+    pub awaited: bool,
+    /// The source is to answer the next confirmation, which is due at once.
+    pub ask: bool,
+}
 
 /// What to do next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Action {
-    /// Connect, check the primary, begin a session of the log and start the stream where the
-    /// primary's slot stands: [`Event::Connected`].
+    /// Do nothing until the host lets the stream go on.
+    Halt,
+    /// Connect, check the source, begin a session of the log and start the stream where the slot
+    /// stands: [`Event::Connected`].
     Connect,
     /// Show what has come to [`Receiver::take_in`] until that has enough ([`Event::Done`]),
     /// nothing more is there ([`Event::Nothing`]) or the stream is over ([`Event::Ended`]).
@@ -94,25 +142,29 @@ pub enum Action {
     },
     /// Cover the log up to here: [`Event::Done`] or [`Event::Full`].
     Cover(Lsn),
-    /// Have the log made durable, soon; nobody waits for it here.
+    /// Make the log durable, or have it made so soon.
     Sync,
-    /// Say that the primary waits for room in the spool.
+    /// Say that the source waits for room in the log.
     Block,
-    /// Make room in the spool: [`Event::Freed`].
+    /// Make room in the log: [`Event::Freed`].
     MakeRoom,
     /// Say that there is room again.
     Unblock,
-    /// Tell the primary how far the relay is.
+    /// Tell the source how far the log is.
     Confirm {
         /// What is in the log.
         written: Lsn,
         /// What is durable, and need never be sent again.
         flushed: Lsn,
-        /// What of that the subscribers have applied.
+        /// What of that its readers have applied.
         applied: Lsn,
+        /// The source is to answer.
+        reply: bool,
     },
-    /// Wait until something has come, the log was made durable, or for this long.
+    /// Wait until something has come, the host has news, or for this long.
     Wait(Duration),
+    /// End the stream in order, which may take this long.
+    Leave(Duration),
     /// Close the connection, and cut the unit that is open.
     Cut,
     /// Close the connection, and say why it is over.
@@ -128,13 +180,13 @@ pub enum Action {
 /// What came of an action.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Event {
-    /// It is done.
+    /// The action is done.
     Done,
-    /// The primary streams from this position on.
+    /// The source streams from this position on.
     Connected(Lsn),
     /// Nothing more has come.
     Nothing,
-    /// The primary has ended the stream.
+    /// The source has ended the stream.
     Ended,
     /// The log has no room for a write; it is as before.
     Full,
@@ -142,24 +194,26 @@ pub enum Event {
     Freed(bool),
     /// The connection, or the log, cannot be used any more.
     Lost {
-        /// The primary must not be followed: an operator has to do something.
+        /// The source must not be followed: an operator has to do something.
         refused: bool,
     },
     /// Others need the connection more. Not an answer: it may come at any time.
     Spare,
-    /// The relay stops. Not an answer: it may come at any time.
+    /// The host stops. Not an answer: it may come at any time.
     Stop,
 }
 
-/// See the module.
+/// The receiver's state: see the module.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum State {
+    Halted,
     Connecting,
     Receiving,
     Storing,
     Blocked(Room),
     Confirming,
     Waiting,
+    Leaving(Leave),
     Parting,
     Spared,
     Failing,
@@ -168,8 +222,16 @@ enum State {
     Stopped,
 }
 
-/// While there is no room, again and again: make some, rest if there was none to make, tell
-/// the primary if it is time, try the write.
+/// Steps of an orderly end, and how long the last may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Leave {
+    Sync(Duration),
+    Confirm(Duration),
+    End(Duration),
+}
+
+/// Steps while there is no room, again and again: make some, rest if there was none to make, tell
+/// the source if that is due, try the write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Room {
     Announce,
@@ -197,82 +259,82 @@ enum Write {
     Cover(Lsn),
 }
 
-/// Decides for one group. See the module.
+/// Decides for one log. See the module.
 #[derive(Debug)]
 pub struct Receiver {
-    batched: bool,
+    terms: Terms,
     state: State,
     stopping: bool,
-    /// Of the connection, as what follows.
+    /// The connection's messages, as frames.
     assembler: Assembler,
     /// What the log has is still being sent again: where the stream began, and where the log
     /// ended then.
     comparing: Option<(Lsn, Lsn)>,
-    /// In order. What covers is decided once the others are done.
+    /// What is to be written, in order. What covers is decided once the others are done.
     writes: VecDeque<Write>,
     covering: bool,
-    /// Something was written since the log was to be made durable.
-    unsynced: bool,
+    /// Bytes that were written since the log was to be made durable; a position counts as one.
+    unsynced: usize,
     then: Then,
-    /// What the primary was told is durable, when, and what it is being told.
+    /// What the source was told is durable, when, and what it is being told.
     told: Lsn,
     telling: Lsn,
     told_at: Instant,
-    /// What the subscribers have applied, what of it the primary was told and is being told,
-    /// and whether it waits for that.
-    applied: Lsn,
+    /// What the log's readers have applied, and what of it the source was told and is being told.
+    applied: AppliedByReaders,
     told_applied: Lsn,
     telling_applied: Lsn,
-    awaited: bool,
     /// When the last try to connect began.
     began: Instant,
     refused: bool,
     /// The connection was given up.
     spared: bool,
     pause: Duration,
-    fault: Option<Fault>,
+    fault: Option<IntakeFault>,
 }
 
 impl Receiver {
-    /// For a group whose slot sends batches, or not.
-    pub fn new(batched: bool, now: Instant) -> Self {
+    /// A receiver that has not connected yet.
+    pub fn new(terms: Terms, now: Instant) -> Self {
         Self {
-            batched,
-            state: State::Connecting,
+            terms,
+            state: match terms.refusal {
+                Refusal::TriedAfter(_) => State::Connecting,
+                Refusal::Halts => State::Halted,
+            },
             stopping: false,
-            assembler: Assembler::new(Lsn::INVALID, batched),
+            assembler: Assembler::new(Lsn::INVALID, terms.batched),
             comparing: None,
             writes: VecDeque::new(),
             covering: false,
-            unsynced: false,
+            unsynced: 0,
             then: Then::Receive,
             told: Lsn::INVALID,
             telling: Lsn::INVALID,
             told_at: now,
-            applied: Lsn::INVALID,
+            applied: AppliedByReaders::default(),
             told_applied: Lsn::INVALID,
             telling_applied: Lsn::INVALID,
-            awaited: false,
             began: now,
             refused: false,
             spared: false,
-            pause: RETRY[0],
+            pause: terms.retry[0],
             fault: None,
         }
     }
 
-    /// With something wrong, for tests.
+    /// The receiver, with something wrong in it; for tests.
     #[must_use]
-    pub fn with_fault(self, fault: Option<Fault>) -> Self {
+    pub fn with_fault(self, fault: Option<IntakeFault>) -> Self {
         Self { fault, ..self }
     }
 
-    /// Where the primary's WAL ended when it last said so.
+    /// Where the source's WAL ended when it last said so.
     pub fn sent(&self) -> Lsn {
         self.assembler.sent()
     }
 
-    /// Whether it has a connection, as far as it knows.
+    /// Whether there is a connection, as far as the receiver knows.
     pub fn is_connected(&self) -> bool {
         matches!(
             self.state,
@@ -281,36 +343,40 @@ impl Receiver {
                 | State::Blocked(_)
                 | State::Confirming
                 | State::Waiting
+                | State::Leaving(_)
         )
     }
 
-    /// Whether the stream waits for room in the spool.
+    /// Whether the stream waits for room in the log.
     pub fn is_blocked(&self) -> bool {
         matches!(self.state, State::Blocked(_))
     }
 
-    /// Takes one CopyData message while it receives. False if it has enough for now.
+    /// Takes one CopyData message. False if that is enough for now.
     pub fn take_in(&mut self, data: &[u8]) -> Result<bool, StreamError> {
         self.assembler.take_in(data)?;
         Ok(self.assembler.gathered() < GATHER)
     }
 
-    /// Notes what the subscribers have applied, and whether commits on the primary wait for
-    /// that: if so it is told at once, else with the next confirmation.
-    pub fn note_applied(&mut self, applied: Lsn, awaited: bool) {
-        self.applied = applied;
-        self.awaited = awaited;
+    /// Notes what the log's readers have applied.
+    pub fn note_applied(&mut self, applied: AppliedByReaders) {
+        // What was asked for is asked until the source is told.
+        let ask = self.applied.ask || applied.ask;
+        self.applied = AppliedByReaders { ask, ..applied };
     }
 
+    /// The next action.
     pub fn poll(&mut self, log: Standing, now: Instant) -> Action {
         loop {
             self.state = match self.state {
+                State::Halted if self.stopping => State::Stopping,
+                State::Halted => return Action::Halt,
                 State::Connecting if self.stopping => State::Stopping,
                 State::Connecting => {
                     self.began = now;
                     return Action::Connect;
                 }
-                State::Receiving if self.stopping => State::Stopping,
+                State::Receiving if self.stopping => self.leave(),
                 State::Receiving => return Action::Receive,
                 State::Storing => match self.next_write(log) {
                     Some(action) => return action,
@@ -321,14 +387,17 @@ impl Receiver {
                     Err(state) => state,
                 },
                 State::Confirming if self.is_confirmation_due(log, now) => {
-                    return self.confirmation(log);
+                    return self.confirmation(log, now);
                 }
                 State::Confirming => self.after_confirming(),
-                State::Waiting if self.stopping => State::Stopping,
+                State::Waiting if self.stopping => self.leave(),
                 State::Waiting => {
                     let told = now.saturating_duration_since(self.told_at);
-                    return Action::Wait(STATUS_EVERY.saturating_sub(told));
+                    return Action::Wait(self.terms.status_every.saturating_sub(told));
                 }
+                State::Leaving(Leave::Sync(_)) => return Action::Sync,
+                State::Leaving(Leave::Confirm(_)) => return self.confirmation(log, now),
+                State::Leaving(Leave::End(patience)) => return Action::Leave(patience),
                 State::Parting if log.open_unit => return Action::Cut,
                 State::Parting if std::mem::take(&mut self.spared) => State::Spared,
                 State::Parting => State::Failing,
@@ -337,9 +406,9 @@ impl Receiver {
                 State::Failing => return Action::Fail,
                 State::Resting if self.stopping => State::Stopping,
                 State::Resting => {
-                    return Action::Rest(match self.refused {
-                        true => RETRY_REFUSED,
-                        false => self.pause,
+                    return Action::Rest(match self.terms.refusal {
+                        Refusal::TriedAfter(time) if self.refused => time,
+                        _ => self.pause,
                     });
                 }
                 State::Stopping if log.open_unit => return Action::Cut,
@@ -349,13 +418,13 @@ impl Receiver {
         }
     }
 
-    /// What came of the last action, or that the relay stops.
+    /// Notes what came of the last action, or that the host stops.
     pub fn handle(&mut self, event: Event, log: Standing, now: Instant) {
         match event {
             Event::Stop => self.stopping = true,
             Event::Spare if self.is_connected() => {
                 self.spared = true;
-                self.pause = RETRY[0];
+                self.pause = self.terms.retry[0];
                 self.state = State::Parting;
             }
             Event::Spare => {}
@@ -366,8 +435,12 @@ impl Receiver {
 
     fn answered(&mut self, event: Event, log: Standing, now: Instant) {
         self.state = match (self.state, event) {
+            (State::Halted, _) => {
+                self.pause = self.terms.retry[0];
+                State::Connecting
+            }
             (State::Connecting, Event::Connected(from)) => {
-                self.assembler = Assembler::new(log.received, self.batched);
+                self.assembler = Assembler::new(log.received, self.terms.batched);
                 let behind = from < log.received;
                 self.comparing = behind.then_some((from, log.received));
                 self.writes.clear();
@@ -391,7 +464,7 @@ impl Receiver {
                 match self.writes.pop_front() {
                     Some(Write::Compare { all: true, .. }) => self.comparing = None,
                     Some(_) => {}
-                    None => self.unsynced = false,
+                    None => self.unsynced = 0,
                 }
                 State::Storing
             }
@@ -418,10 +491,16 @@ impl Receiver {
                 self.after_confirming()
             }
             (State::Waiting, _) => State::Receiving,
+            (State::Leaving(Leave::Sync(time)), _) => State::Leaving(Leave::Confirm(time)),
+            (State::Leaving(Leave::Confirm(time)), _) => State::Leaving(Leave::End(time)),
+            (State::Leaving(Leave::End(_)), _) => State::Stopping,
             (State::Spared, _) => State::Connecting,
+            (State::Failing, _) if self.refused && self.terms.refusal == Refusal::Halts => {
+                State::Halted
+            }
             (State::Failing, _) => State::Resting,
             (State::Resting, _) => {
-                self.pause = (self.pause * 2).min(RETRY[1]);
+                self.pause = (self.pause * 2).min(self.terms.retry[1]);
                 State::Connecting
             }
             // A cut is looked for again: the log says whether it is done.
@@ -437,8 +516,9 @@ impl Receiver {
             State::Stopping | State::Stopped => State::Stopped,
             _ => {
                 self.refused = refused;
-                if now.saturating_duration_since(self.began) > RETRY[1] {
-                    self.pause = RETRY[0];
+                let since = now.saturating_duration_since(self.began);
+                if matches!(self.terms.trusted, Trusted::After(time) if since > time) {
+                    self.pause = self.terms.retry[0];
                 }
                 State::Parting
             }
@@ -451,6 +531,9 @@ impl Receiver {
         let units = self.assembler.take_units();
         let bytes = frames.len() as u64;
         let again = self.assembler.take_again();
+        if self.fault == Some(IntakeFault::ComparesNothing) {
+            self.comparing = None;
+        }
         if let Some((_, end)) = self.comparing {
             let all = self.assembler.seen() >= end;
             if all || !again.is_empty() {
@@ -472,24 +555,36 @@ impl Receiver {
                 self.writes.push_back(Write::Cover(covered));
             }
         }
-        let stores = |write: &Write| !matches!(write, Write::Compare { .. });
-        self.unsynced |= self.writes.front().is_some_and(stores);
+        self.unsynced += match self.writes.front() {
+            Some(Write::Append(frames)) => frames.len(),
+            Some(Write::Cover(_)) => 1,
+            _ => 0,
+        };
         match self.writes.front().cloned() {
             Some(write) => Some(Action::from(write)),
             // Asked for again if it is not answered, which does no harm.
-            None => self.unsynced.then_some(Action::Sync),
+            None => self.is_sync_due().then_some(Action::Sync),
         }
     }
 
+    fn is_sync_due(&self) -> bool {
+        let more_comes = self.then == Then::Receive;
+        self.unsynced > 0 && (!more_comes || self.unsynced >= self.terms.unsynced)
+    }
+
+    /// What follows when the host stops while there is a connection.
+    fn leave(&self) -> State {
+        let leaving = |time| State::Leaving(Leave::Sync(time));
+        self.terms.farewell.map_or(State::Stopping, leaving)
+    }
+
     fn next_for_room(&mut self, room: Room, log: Standing, now: Instant) -> Result<Action, State> {
-        let is_time = now.saturating_duration_since(self.told_at) >= STATUS_EVERY;
         match room {
             Room::Announce => Ok(Action::Block),
-            Room::Make if self.stopping => Err(State::Stopping),
+            Room::Make | Room::Rest if self.stopping => Err(self.leave()),
             Room::Make => Ok(Action::MakeRoom),
-            Room::Rest if self.stopping => Err(State::Stopping),
             Room::Rest => Ok(Action::Rest(RETRY_FULL)),
-            Room::Confirm if is_time => Ok(self.confirmation(log)),
+            Room::Confirm if self.is_confirmation_due(log, now) => Ok(self.confirmation(log, now)),
             Room::Confirm => Err(State::Blocked(Room::Write)),
             Room::Write => {
                 let write = self.writes.front().cloned();
@@ -502,45 +597,59 @@ impl Receiver {
     /// Whether what is durable has moved, or what is applied while somebody waits for that; a
     /// confirmation was asked for, or it is time.
     fn is_confirmation_due(&self, log: Standing, now: Instant) -> bool {
+        let applied = self.applied.lsn.min(self.confirmable(log));
         self.assembler.is_asked()
+            || self.applied.ask
             || self.confirmable(log) > self.told
-            || self.awaited && self.applied.min(self.confirmable(log)) > self.told_applied
-            || now.saturating_duration_since(self.told_at) >= STATUS_EVERY
+            || self.applied.awaited && applied > self.told_applied
+            || self.is_time(now)
     }
 
-    /// What is durable, as far as it is known to be the primary's too.
+    fn is_time(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.told_at) >= self.terms.status_every
+    }
+
+    /// What is durable, as far as it is known to be the source's too.
     fn confirmable(&self, log: Standing) -> Lsn {
         match self.comparing {
+            Some(_) if self.fault == Some(IntakeFault::ConfirmsUncompared) => log.durable,
             Some((from, _)) => log.durable.min(from),
             None => log.durable,
         }
     }
 
-    fn confirmation(&mut self, log: Standing) -> Action {
+    fn confirmation(&mut self, log: Standing, now: Instant) -> Action {
+        let is_first = !self.told.is_valid();
         self.telling = self.confirmable(log);
         let written = match self.comparing {
             Some(_) => self.telling,
             None => log.received.max(log.durable),
         };
         let flushed = match self.fault {
-            Some(Fault::ConfirmsReceived) => written,
+            Some(IntakeFault::ConfirmsReceived) => written,
             _ => self.telling,
         };
-        // A subscriber may have applied what the spool has not made durable yet.
+        // A reader may have applied what the log has not made durable yet.
         let applied = match self.fault {
-            Some(Fault::AppliedIsFlushed) => flushed,
-            _ => self.applied.min(flushed),
+            Some(IntakeFault::AppliedIsFlushed) => flushed,
+            _ => self.applied.lsn.min(flushed),
         };
         self.telling_applied = applied;
         Action::Confirm {
             written,
             flushed,
             applied,
+            reply: self.applied.ask || self.terms.asks && (is_first || self.is_time(now)),
         }
     }
 
     fn confirmed(&mut self, now: Instant) {
         self.assembler.take_reply();
+        self.applied.ask = false;
+        let moved = self.told.is_valid() && self.telling > self.told;
+        if moved && self.terms.trusted == Trusted::OnceMoved {
+            self.pause = self.terms.retry[0];
+        }
         self.told = self.telling;
         self.told_applied = self.telling_applied;
         self.told_at = now;
@@ -565,3 +674,6 @@ impl From<Write> for Action {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,11 +6,36 @@ use lockstep_spool::Standing;
 use lockstep_wire::Lsn;
 use lockstep_wire::stream::{FromServer, Timestamp};
 
-use crate::receive::receiver::{
-    Action, Event, RETRY, RETRY_FULL, RETRY_REFUSED, Receiver, SPARED_FOR,
+use super::{
+    Action, AppliedByReaders, Event, RETRY_FULL, Receiver, Refusal, SPARED_FOR, Terms, Trusted,
 };
 
 const LOST: Event = Event::Lost { refused: false };
+
+const RETRY: [Duration; 2] = [Duration::from_millis(100), Duration::from_secs(5)];
+const RETRY_REFUSED: Duration = Duration::from_secs(5);
+
+/// As a relay's group has them.
+const GROUP: Terms = Terms {
+    batched: false,
+    status_every: Duration::from_secs(1),
+    asks: false,
+    retry: RETRY,
+    trusted: Trusted::After(RETRY[1]),
+    refusal: Refusal::TriedAfter(RETRY_REFUSED),
+    unsynced: 0,
+    farewell: None,
+};
+
+/// As a replica's spool has them.
+const SPOOL: Terms = Terms {
+    asks: true,
+    trusted: Trusted::OnceMoved,
+    refusal: Refusal::Halts,
+    unsynced: 1000,
+    farewell: Some(Duration::from_millis(500)),
+    ..GROUP
+};
 
 struct Scene {
     receiver: Receiver,
@@ -20,9 +45,13 @@ struct Scene {
 
 impl Scene {
     fn new() -> Self {
+        Self::on(GROUP)
+    }
+
+    fn on(terms: Terms) -> Self {
         let now = Instant::now();
-        let mut receiver = Receiver::new(false, now);
-        receiver.note_applied(u64::MAX.into(), false);
+        let mut receiver = Receiver::new(terms, now);
+        receiver.note_applied(applied(u64::MAX, false));
         Self {
             receiver,
             log: Standing {
@@ -71,12 +100,22 @@ impl Scene {
     }
 }
 
-/// With all of that applied.
+/// What readers have applied.
+fn applied(lsn: u64, awaited: bool) -> AppliedByReaders {
+    AppliedByReaders {
+        lsn: lsn.into(),
+        awaited,
+        ask: false,
+    }
+}
+
+/// A confirmation with all of that applied.
 fn confirm(written: u64, flushed: u64) -> Action {
     Action::Confirm {
         written: written.into(),
         flushed: flushed.into(),
         applied: flushed.into(),
+        reply: false,
     }
 }
 
@@ -111,30 +150,31 @@ fn what_is_durable_is_confirmed_and_nothing_else() {
 
 #[test]
 fn what_is_applied_is_told_at_once_to_who_waits_for_it() {
-    let applied = |applied: u64| Action::Confirm {
+    let told = |applied: u64| Action::Confirm {
         written: 100.into(),
         flushed: 100.into(),
         applied: applied.into(),
+        reply: false,
     };
     let mut scene = Scene::connected();
     scene.tell(Event::Done);
     // Nobody waits: it is told when it is time.
-    scene.receiver.note_applied(50.into(), false);
+    scene.receiver.note_applied(applied(50, false));
     scene.does(Action::Receive, Event::Nothing);
     scene.is_to(Action::Wait(Duration::from_secs(1)));
     scene.now += Duration::from_secs(1);
     scene.tell(Event::Done);
     scene.does(Action::Receive, Event::Nothing);
-    scene.does(applied(50), Event::Done);
+    scene.does(told(50), Event::Done);
     scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
-    scene.receiver.note_applied(60.into(), true);
+    scene.receiver.note_applied(applied(60, true));
     scene.does(Action::Receive, Event::Nothing);
-    scene.does(applied(60), Event::Done);
+    scene.does(told(60), Event::Done);
     scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
     // What a subscriber has applied may not be durable here yet.
-    scene.receiver.note_applied(300.into(), true);
+    scene.receiver.note_applied(applied(300, true));
     scene.does(Action::Receive, Event::Nothing);
-    scene.does(applied(100), Event::Done);
+    scene.does(told(100), Event::Done);
     scene.is_to(Action::Wait(Duration::from_secs(1)));
 }
 
@@ -296,4 +336,114 @@ fn a_connection_that_others_need_more_is_given_up_and_made_again() {
     scene.is_to(Action::Idle(SPARED_FOR));
     scene.tell(Event::Stop);
     scene.is_to(Action::Stop);
+}
+
+#[test]
+fn a_host_that_says_when_to_try_is_waited_for() {
+    let mut scene = Scene::on(SPOOL);
+    scene.is_to(Action::Halt);
+    scene.does(Action::Halt, Event::Done);
+    scene.does(Action::Connect, Event::Lost { refused: true });
+    scene.does(Action::Fail, Event::Done);
+    scene.does(Action::Halt, Event::Done);
+    // What may pass is tried again.
+    scene.does(Action::Connect, LOST);
+    scene.does(Action::Fail, Event::Done);
+    scene.does(Action::Rest(RETRY[0]), Event::Done);
+    scene.does(Action::Connect, Event::Lost { refused: true });
+    scene.does(Action::Fail, Event::Done);
+    scene.is_to(Action::Halt);
+    scene.tell(Event::Stop);
+    scene.is_to(Action::Stop);
+}
+
+/// A confirmation that asks for an answer.
+fn asking(flushed: u64) -> Action {
+    Action::Confirm {
+        written: flushed.into(),
+        flushed: flushed.into(),
+        applied: flushed.into(),
+        reply: true,
+    }
+}
+
+#[test]
+fn a_host_that_takes_leave_has_all_durable_and_confirmed_before() {
+    let mut scene = Scene::on(SPOOL);
+    scene.does(Action::Halt, Event::Done);
+    scene.does(Action::Connect, Event::Connected(100.into()));
+    scene.hears(200);
+    // More comes, and little is not durable.
+    scene.tell(Event::Done);
+    scene.does(Action::Cover(200.into()), Event::Done);
+    scene.log.received = 200.into();
+    let told = Action::Confirm {
+        written: 200.into(),
+        flushed: 100.into(),
+        applied: 100.into(),
+        reply: true,
+    };
+    scene.does(told, Event::Done);
+    scene.tell(Event::Stop);
+    scene.is_to(Action::Sync);
+    scene.log.durable = 200.into();
+    scene.tell(Event::Done);
+    scene.does(confirm(200, 200), Event::Done);
+    scene.does(Action::Leave(Duration::from_millis(500)), Event::Done);
+    scene.is_to(Action::Stop);
+}
+
+#[test]
+fn an_answer_is_asked_for_when_it_is_time_and_when_the_host_wants_one() {
+    let mut scene = Scene::on(SPOOL);
+    scene.does(Action::Halt, Event::Done);
+    scene.does(Action::Connect, Event::Connected(100.into()));
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(asking(100), Event::Done);
+    scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+    let ask = AppliedByReaders {
+        ask: true,
+        ..applied(u64::MAX, false)
+    };
+    scene.receiver.note_applied(ask);
+    // It is asked until the source is told.
+    scene.receiver.note_applied(applied(u64::MAX, false));
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(asking(100), Event::Done);
+    scene.is_to(Action::Wait(Duration::from_secs(1)));
+    scene.now += Duration::from_secs(1);
+    scene.tell(Event::Done);
+    scene.does(Action::Receive, Event::Nothing);
+    scene.does(asking(100), Event::Done);
+}
+
+#[test]
+fn one_on_which_something_was_confirmed_is_followed_by_the_shortest_pause() {
+    let mut scene = Scene::on(SPOOL);
+    scene.does(Action::Halt, Event::Done);
+    let mut rest_after = |moves: bool| {
+        scene.does(Action::Connect, Event::Connected(100.into()));
+        scene.does(Action::Receive, Event::Nothing);
+        scene.log.durable = 100.into();
+        scene.does(asking(100), Event::Done);
+        scene.does(Action::Wait(Duration::from_secs(1)), Event::Done);
+        if moves {
+            scene.log.received = 150.into();
+            scene.log.durable = 150.into();
+            scene.does(Action::Receive, Event::Nothing);
+            scene.does(confirm(150, 150), Event::Done);
+            scene.does(Action::Wait(Duration::from_secs(1)), LOST);
+        } else {
+            scene.does(Action::Receive, LOST);
+        }
+        scene.does(Action::Fail, Event::Done);
+        let Action::Rest(time) = scene.receiver.poll(scene.log, scene.now) else {
+            panic!("it does not rest");
+        };
+        scene.tell(Event::Done);
+        scene.log.received = 100.into();
+        time.as_millis()
+    };
+    let rests = [false, false, false, true, false].map(&mut rest_after);
+    assert_eq!(rests, [100, 200, 400, 100, 200]);
 }
