@@ -130,7 +130,7 @@ pub struct Group {
     /// The slot is to be a failover slot.
     failover: bool,
     pub synchronous: Synchronous,
-    /// It was said that it cannot be one.
+    /// Already logged: the upstream slot cannot be a failover slot.
     said_too_old: AtomicBool,
     broken: Broken,
     phase: watch::Sender<Phase>,
@@ -142,7 +142,7 @@ pub struct Group {
     units: AtomicU64,
     bytes: AtomicU64,
     readers: AtomicUsize,
-    /// Its receiver is to give up its walsender.
+    /// The group's receiver is to give up its walsender.
     to_spare: AtomicBool,
     /// The primary had none for it.
     lacks_walsender: AtomicBool,
@@ -445,7 +445,7 @@ impl Group {
         self.to_spare.swap(false, Ordering::AcqRel) && self.readers() == 0
     }
 
-    /// Its walsender was given up.
+    /// Notes that the group's walsender was given up.
     pub fn stand_idle(&self) {
         SPARED.clone_into(&mut lock(&self.reason));
         self.enter(Phase::Connecting);

@@ -10,10 +10,10 @@ use lockstep_wire::stream::Timestamp;
 /// One unit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unit {
-    /// Its key, also if it only knows its end.
+    /// The unit's key, also if it only knows its end.
     pub key: u64,
     pub end: u64,
-    /// Its frames.
+    /// The unit's frames.
     pub frames: Vec<Vec<u8>>,
     /// An upstream session begins with it.
     pub session: bool,

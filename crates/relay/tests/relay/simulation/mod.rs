@@ -30,7 +30,7 @@ use world::World;
 /// Seeds of an ordinary run.
 const SEEDS: u64 = 120;
 
-/// With this number of seeds everything happens that can.
+/// Number of seeds with which everything happens that can.
 const ENOUGH: u64 = 120;
 
 fn seeds() -> RangeInclusive<u64> {

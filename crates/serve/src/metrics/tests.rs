@@ -7,8 +7,8 @@ use lockstep_lag::point::Bound;
 use lockstep_lag::replica::ReplicaReport;
 use lockstep_lag::rules::{Cause, Severity};
 
-use super::super::example::{self, AT_MS};
 use super::*;
+use crate::example::{self, AT_MS};
 
 fn full() -> State {
     let mut state = example::state();
@@ -80,7 +80,7 @@ fn the_documentation_names_every_family_and_no_other() {
             format!("lockstep_{name}")
         })
         .collect();
-    let text = render(&full(), AT_MS) + &history(&Status::default(), AT_MS);
+    let text = render(&full(), AT_MS) + &history(&HistoryStatus::default(), AT_MS);
     assert_eq!(families(&text), documented);
 }
 
