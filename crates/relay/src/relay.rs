@@ -26,7 +26,7 @@ use crate::identity::Identity;
 use crate::lock::{Held, Keyed, lock};
 use crate::look::{LOOK_AGAIN, Looks, Streaming, look};
 use crate::primary::Primary;
-use crate::receive::thread::Receiving;
+use crate::receive::Receiving;
 use crate::said::Said;
 use crate::serve::Terms;
 use crate::slots::{self, Slot, SlotBook};

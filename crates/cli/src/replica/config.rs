@@ -3,9 +3,9 @@
 use std::path::{Path, PathBuf};
 
 use anyhow::Result;
+use lockstep_apply::MEMORY;
 use lockstep_client::Conninfo;
 use lockstep_lag::sanitize::sanitize;
-use lockstep_replica::apply::MEMORY;
 use lockstep_replica::follow::Following;
 use lockstep_replica::names::check_replica_name;
 use lockstep_service::address::HostPort;
@@ -135,7 +135,7 @@ fn following(listed: &Listed) -> Result<Following, String> {
 mod tests {
     use std::os::unix::fs::PermissionsExt;
 
-    use lockstep_replica::apply::SpoolConfig;
+    use lockstep_apply::SpoolConfig;
 
     use super::*;
 

@@ -10,7 +10,7 @@ use lockstep_lag::sanitize::sanitize;
 use lockstep_relay::config::amount;
 use lockstep_replica::copy::progress::Moment;
 use lockstep_replica::create::{CreateOptions, Created, Watcher, create};
-use lockstep_replica::preflight::facts::Excluded;
+use lockstep_replica::names::Excluded;
 use lockstep_replica::preflight::rules::Finding;
 use lockstep_replica::state::Phase;
 use lockstep_replica::subset::gather;

@@ -276,7 +276,7 @@ fn variants_of<'j>(json: &'j Value, case: &str) -> Vec<&'j str> {
     ran.filter(|row| row.0 == case).map(|row| row.1).collect()
 }
 
-/// That the target has what the source has is checked by the benchmark itself.
+/// The benchmark itself checks that the target has what the source has.
 #[test]
 fn copy_measures_each_server_alone_and_every_program() {
     let small = "--rounds 1 --megabytes 2 --pgcopydb /nowhere";

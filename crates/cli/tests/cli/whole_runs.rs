@@ -167,7 +167,7 @@ fn shell(command: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// The same command with the usual answer to signals: a runner that was itself started
+/// A command with the usual answer to signals: a runner that was itself started
 /// in the background ignores SIGINT, and what ignores it leaves that to its children.
 fn with_default_signals(command: &Command) -> Command {
     let mut wrapped = Command::new("env");

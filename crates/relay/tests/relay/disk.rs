@@ -37,7 +37,7 @@ struct State {
     refuse_sync: bool,
     /// A machine that has stopped answers nothing any more.
     stopped: bool,
-    /// Number of changes after which the disk stops.
+    /// Changes that are still made before the machine stops.
     changes_left: Option<u64>,
     /// Something wrong in the log over it.
     fault: Option<Fault>,

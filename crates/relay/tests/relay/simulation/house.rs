@@ -19,7 +19,7 @@ pub struct House {
     /// Limits of each log.
     pub limits: Limits,
     pub on_limit: OnSpoolLimit,
-    /// The disk of the slots' book. It may fail at any time once something was arranged for it.
+    /// Disk of the slots' book. It may fail at any time once something was arranged for it.
     pub book_disk: Disk,
     pub book_fails: bool,
     pub book: SlotBook<Disk>,

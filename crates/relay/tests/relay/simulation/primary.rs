@@ -300,7 +300,7 @@ impl Primary {
         slot.confirmed = slot.confirmed.max(confirmed);
     }
 
-    /// Restores the primary's files as they were before the unit with this number; it then writes
+    /// The files are restored as they were before the unit with this number, and the primary writes
     /// other WAL, at least as much.
     pub fn set_back(&mut self, number: usize, random: &mut fastrand::Rng) {
         let end = self.end;

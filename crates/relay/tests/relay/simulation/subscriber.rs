@@ -31,7 +31,7 @@ impl Plan {
     }
 }
 
-/// The subscriber's end of a connection.
+/// A subscriber's end of a connection.
 #[derive(Debug)]
 pub struct Link {
     plan: Plan,
@@ -135,7 +135,7 @@ impl Subscriber {
         }
     }
 
-    /// Tells what is flushed, which is returned.
+    /// Says how far it has flushed.
     pub fn say(&mut self, primary: &Primary) -> u64 {
         let flushed = self.flushed(primary);
         self.said = self.said.max(flushed);

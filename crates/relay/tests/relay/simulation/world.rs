@@ -25,7 +25,7 @@ const SMALL: Sizes = Sizes {
     long_bytes: 5_000,
 };
 
-/// Sizes of units of which a small spool holds several.
+/// Sizes of which a small spool holds several.
 const TIGHT: Sizes = Sizes {
     long_bytes: 1_000,
     ..SMALL
