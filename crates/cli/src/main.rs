@@ -16,7 +16,6 @@ mod nodes;
 mod relay;
 mod replica;
 mod serve;
-mod toml_file;
 mod top;
 mod wal;
 

@@ -13,6 +13,7 @@
 //! | [`secret`] | files that others must not be able to read |
 //! | [`text`] | figures, tables and lines for people |
 //! | [`tls`] | certificate and key from files |
+//! | [`toml_file`] | files in TOML that users write |
 //! | [`waker`] | wakes a thread that waits for a socket |
 #![cfg_attr(
     test,
@@ -35,6 +36,7 @@ pub mod sanitize;
 pub mod secret;
 pub mod text;
 pub mod tls;
+pub mod toml_file;
 pub mod waker;
 
 /// How much of a wrong value an error shows, in characters.

@@ -12,10 +12,10 @@ use lockstep_service::exit::Failure;
 use lockstep_service::logging::{LogFormat, LogLevel};
 use lockstep_service::sanitize::sanitize;
 use lockstep_service::secret::read_secret;
+use lockstep_service::toml_file;
 use serde::Deserialize;
 
 use super::run::{check_writers, memory, spool, spool_limit};
-use crate::toml_file;
 
 /// Most replicas of a file: each has some connections, and memory of its own.
 const MOST_REPLICAS: usize = 100;
