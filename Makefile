@@ -66,7 +66,7 @@ soak: check-pg ## hours: seeds, crashes and invariants of stock and of replay he
 
 test-oracle: check-pg build-extension ## the page oracle: faults planted and found (LOCKSTEP_PLANTS=rounds, SEED=N)
 	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle:: -- --skip planted
-	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --nocapture
+	@scripts/cargo test --locked --release -p lockstep-verify --test verify oracle::planted -- --include-ignored --nocapture
 
 test-doctor-matrix: check-pg ## lockstep doctor against every cause of lag, injected (LOCKSTEP_FAULTS=part,of,names)
 	@scripts/test-doctor-matrix
